@@ -1,0 +1,74 @@
+"""Chained sums of single digits with written partial sums: the task of the `tiny` profile.
+
+A prompt is `3+5+9=`, a completion `8,17#17`: the partial sums, then the answer behind `#`. Generated, so it needs no data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+
+from evals.tasks.base import Generated, Problem, Task
+
+MIN_TERMS, MAX_TERMS = 3, 7
+TRAIN_PROBLEMS, TEST_PROBLEMS = 8192, 256
+
+
+def draw_digits(rng: random.Random, split: str) -> tuple[int, ...]:
+    """Digits of one problem of `split`. A hash of the digits assigns every sum to one split, so the splits never overlap."""
+    while True:
+        terms = MIN_TERMS + int(rng.random() * (MAX_TERMS - MIN_TERMS + 1))
+        digits = tuple(1 + int(rng.random() * 9) for _ in range(terms))
+        is_test = hashlib.blake2b(bytes(digits), digest_size=1).digest()[0] < 32
+        if is_test == (split == "test"):
+            return digits
+
+
+def partial_sums(digits: tuple[int, ...]) -> list[int]:
+    """`(3, 5, 9)` -> `[8, 17]`."""
+    return [sum(digits[: i + 1]) for i in range(1, len(digits))]
+
+
+def has_faulty_step(problem: Problem, completion: str) -> bool | None:
+    """Whether a written partial sum is wrong; None where none is written. Work before the last `wait` was taken back by
+    the writer and is not judged."""
+    work = completion.partition("#")[0].split("wait")[-1].strip(",")
+    if not work:
+        return None
+    digits = tuple(int(term) for term in problem.problem.rstrip("=").split("+"))
+    return work.split(",") != [str(value) for value in partial_sums(digits)]
+
+
+def _problems(split: str, count: int, seed: int) -> list[Problem]:
+    rng = random.Random(seed)
+    seen: dict[tuple[int, ...], None] = {}
+    while len(seen) < count:
+        seen.setdefault(draw_digits(rng, split))
+    problems = []
+    for digits in seen:
+        expression = "+".join(map(str, digits))
+        solution = ",".join(map(str, partial_sums(digits))) + f"#{sum(digits)}"
+        problems.append(
+            Problem(
+                id=expression,
+                problem=expression + "=",
+                answer=str(sum(digits)),
+                solution=solution,
+                difficulty=len(digits),
+            )
+        )
+    return problems
+
+
+TASK = Task(
+    name="arithmetic",
+    template="plain",
+    grader="numeric",
+    extract="hash",
+    margin_pp=1.0,
+    splits={
+        "train": Generated(lambda: _problems("train", TRAIN_PROBLEMS, seed=1), version=1),
+        "test": Generated(lambda: _problems("test", TEST_PROBLEMS, seed=2), version=1),
+    },
+    check_steps=has_faulty_step,
+)

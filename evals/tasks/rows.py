@@ -1,0 +1,237 @@
+"""Problems as rows of a local JSONL file or of a data set on the Hugging Face hub, checked against what was pinned."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, overload
+
+from evals.errors import DataMissingError, EvalError
+from evals.tasks.base import Problem
+
+DATA_FOLDER_VARIABLE = "BENCH_DATA"
+
+
+@dataclass(frozen=True)
+class Fields:
+    """Which columns hold what. Rows without the `id` column are numbered; `solution` and `difficulty` may be absent.
+
+    answer_after: a mark in the answer column that the answer follows, e.g. GSM8K's `####`; the answer is then taken
+        without thousands separators.
+    """
+
+    id: str = "id"
+    problem: str = "problem"
+    answer: str = "answer"
+    solution: str = "solution"
+    difficulty: str = "difficulty"
+    answer_after: str | None = None
+
+
+@dataclass(frozen=True)
+class LocalFile:
+    """A JSONL file in `folder`, or in $BENCH_DATA if that is None."""
+
+    file: str
+    folder: Path | None = None
+    fields: Fields = field(default_factory=Fields)
+
+    def path(self) -> Path | None:
+        """Where the file would be; None if no folder is known."""
+        folder = self.folder or os.environ.get(DATA_FOLDER_VARIABLE)
+        return Path(folder) / self.file if folder else None
+
+
+@dataclass(frozen=True)
+class HubDataset:
+    """One split of a data set on the hub; `revision` is a commit or a tag."""
+
+    id: str
+    split: str
+    config: str | None = None
+    revision: str | None = None
+    fields: Fields = field(default_factory=Fields)
+
+    def __str__(self) -> str:
+        return f"hub:{self.id}@{self.revision or 'main'}/{self.config or 'default'}/{self.split}"
+
+
+@dataclass(frozen=True)
+class LoadedRows(Sequence[Problem]):
+    """The problems of a split, and where they came from.
+
+    origin: the file's path or the hub's address. digest: of the rows as loaded (see `rows_digest`).
+    matches_pin: whether that is the pinned digest; None where none is pinned. It can be False only for rows of the
+        source that the digest was not made from; say so wherever results are shown.
+    """
+
+    problems: tuple[Problem, ...]
+    origin: str
+    digest: str
+    matches_pin: bool | None
+
+    def __len__(self) -> int:
+        return len(self.problems)
+
+    @overload
+    def __getitem__(self, index: int) -> Problem: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Problem, ...]: ...
+    def __getitem__(self, index: int | slice) -> Problem | tuple[Problem, ...]:
+        return self.problems[index]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A split that is a file, a data set on the hub, or both (then the file wins where it is there).
+
+    name: prefix of the ids of numbered rows, `<name>-00000`.
+    count: number of rows, always checked, or None.
+    digest: `rows_digest` of the content, or None; `digest_of` says which of the two it was made from. Rows from there
+        must have it; rows from the other are compared with it, and `LoadedRows.matches_pin` keeps the outcome.
+
+    Raises EvalError if neither source is given, or a hub data set is pinned by neither digest nor revision.
+    """
+
+    name: str
+    local: LocalFile | None = None
+    hub: HubDataset | None = None
+    count: int | None = None
+    digest: str | None = None
+    digest_of: Literal["file", "hub"] = "file"
+
+    def __post_init__(self) -> None:
+        if self.local is None and self.hub is None:
+            raise EvalError(f"{self.name}: no source of problems; give `file:` or `hub:`")
+        if self.hub is not None and self.digest is None and self.hub.revision is None:
+            raise EvalError(
+                f"{self.name}: {self.hub} can change under the same name; pin it with `revision: <commit>` or `digest:`"
+            )
+
+    @property
+    def fingerprint(self) -> str:
+        """Known without data where a digest or a revision is pinned; else the digest of the local file as it is now."""
+        if self.digest is not None:
+            return f"rows:{self.digest}"
+        if self.hub is not None:
+            return f"{self.hub}:{self.hub.fields}"
+        return f"rows:{self.load().digest}"
+
+    def load(self) -> LoadedRows:
+        """The problems in the source's order.
+
+        Raises DataMissingError if there is neither file nor hub; EvalError if a row is malformed, an id repeats, or
+        count or digest differ from the pinned ones.
+        """
+        path = self.local.path() if self.local else None
+        if self.local and path and path.is_file():
+            rows, origin, fields, source = list(_file_rows(path)), str(path), self.local.fields, "file"
+        elif self.hub:
+            rows, origin, fields, source = self._hub_rows(self.hub), str(self.hub), self.hub.fields, "hub"
+        else:
+            raise DataMissingError(self._missing())
+        problems = tuple(_problem(row, where, fields, f"{self.name}-{i:05d}") for i, (where, row) in enumerate(rows))
+        self._check_rows(problems, origin)
+        digest = rows_digest(problems)
+        matches = None if self.digest is None else digest == self.digest
+        if matches is False and source == self.digest_of:
+            raise EvalError(
+                f"{origin} is not the data that {self.name} was pinned to: its rows have the digest {digest}, pinned "
+                f"is {self.digest}; restore the original data, or pin the new digest (scores on the two do not compare)"
+            )
+        return LoadedRows(problems, origin, digest, matches)
+
+    def _hub_rows(self, hub: HubDataset) -> list[tuple[str, Mapping[str, object]]]:
+        from datasets import load_dataset
+        from datasets.exceptions import DatasetsError
+
+        try:
+            rows = load_dataset(hub.id, hub.config, split=hub.split, revision=hub.revision)
+        except (OSError, ValueError, DatasetsError) as error:
+            raise DataMissingError(f"{self._missing()} The hub said: {error}") from error
+        return [(f"{hub}, row {i}", row) for i, row in enumerate(rows)]
+
+    def _missing(self) -> str:
+        """What was looked for, where, and what to do about it."""
+        looked, remedies = [], []
+        if self.local:
+            path = self.local.path()
+            looked.append(
+                f"the file {path or self.local.file}" + ("" if path else f" (${DATA_FOLDER_VARIABLE} is not set)")
+            )
+            where = (
+                f"in {self.local.folder}" if self.local.folder else f"in a folder and set {DATA_FOLDER_VARIABLE} to it"
+            )
+            remedies.append(f"put {self.local.file} {where}")
+        if self.hub:
+            looked.append(str(self.hub))
+            remedies.append("allow access to the hub (network; HF_HUB_OFFLINE and HF_DATASETS_OFFLINE unset)")
+        return f"no problems for {self.name}: looked for {' and '.join(looked)}; {', or '.join(remedies)}."
+
+    def _check_rows(self, problems: Sequence[Problem], origin: str) -> None:
+        if self.count is not None and len(problems) != self.count:
+            raise EvalError(
+                f"{origin} has {len(problems)} rows, {self.name} has {self.count}; it is cut short or another one: "
+                "fetch it again"
+            )
+        seen: set[str] = set()
+        for problem in problems:
+            if problem.id in seen:
+                raise EvalError(f"{origin}: the id {problem.id!r} occurs twice; ids of a split must differ")
+            seen.add(problem.id)
+
+
+def rows_digest(problems: Sequence[Problem]) -> str:
+    """`sha256:<hex>` of the (problem, answer) pairs in order; ids, solutions and the file's layout do not count."""
+    digest = hashlib.sha256()
+    for problem in problems:
+        digest.update(json.dumps([problem.problem, problem.answer]).encode() + b"\n")
+    return f"sha256:{digest.hexdigest()}"
+
+
+def _file_rows(path: Path) -> Iterator[tuple[str, Mapping[str, object]]]:
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            where = f"{path}, line {number}"
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise EvalError(f"{where}: not valid JSON ({error}); each line must be one JSON object") from error
+            if not isinstance(row, dict):
+                raise EvalError(f"{where}: {type(row).__name__} given; each line must be one JSON object")
+            yield where, row
+
+
+def _problem(row: Mapping[str, object], where: str, fields: Fields, numbered_id: str) -> Problem:
+    answer = _text(row, fields.answer, where)
+    if fields.answer_after is not None:
+        _, mark, answer = answer.rpartition(fields.answer_after)
+        if not mark:
+            raise EvalError(
+                f"{where}: the field {fields.answer!r} has no {fields.answer_after!r}, which the answer follows"
+            )
+        answer = re.sub(r"(?<=\d),(?=\d)", "", answer)
+    difficulty = row.get(fields.difficulty)
+    return Problem(
+        id=_text(row, fields.id, where) if fields.id in row else numbered_id,
+        problem=_text(row, fields.problem, where),
+        answer=answer.strip(),
+        solution=_text(row, fields.solution, where) if fields.solution in row else None,
+        difficulty=float(difficulty) if isinstance(difficulty, int | float) else None,
+    )
+
+
+def _text(row: Mapping[str, object], name: str, where: str) -> str:
+    if name not in row:
+        raise EvalError(f"{where}: no field {name!r}; the row has {', '.join(map(repr, row))}; map it with `fields:`")
+    value = row[name]
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise EvalError(f"{where}: the field {name!r} is {value!r}; it must be text or a number")
+    return str(value)

@@ -1,0 +1,1 @@
+"""Where jobs run: a pool of worker processes on this machine."""

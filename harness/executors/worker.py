@@ -1,0 +1,64 @@
+"""A worker process: loads once, then does jobs that come as JSON lines on stdin, one at a time.
+
+Events go out as JSON lines on what was stdout; whatever a library prints goes to stderr. When stdin closes the parent
+is gone, and a running job is interrupted. SIGTERM interrupts too; the job leaves its records ready to continue.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+from types import FrameType
+from typing import Any
+
+from harness.run.jobs import Interrupted, Job, run_job
+
+
+def main() -> None:
+    events = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    # Ctrl-C on a terminal reaches the whole process group; the parent decides what it means for the workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _interrupt)
+
+    def tell(event: dict[str, Any]) -> None:
+        events.write(json.dumps(event) + "\n")
+        events.flush()
+
+    jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+    threading.Thread(target=_read_jobs, args=(jobs,), daemon=True).start()
+    try:
+        _work(jobs, tell)
+    except (Interrupted, BrokenPipeError):
+        os._exit(0)  # not sys.exit: events may be a broken pipe, and flushing it at exit would fail
+
+
+def _work(jobs: queue.SimpleQueue[Job | None], tell: Any) -> None:
+    import torch
+
+    from harness.run.starting_point import StartingPoint
+
+    torch.set_num_threads(1)
+    start = StartingPoint()
+    while (job := jobs.get()) is not None:
+        state, reason = run_job(job, start, lambda event: tell({"event": "progress", **event}))
+        tell({"event": "ended", "state": state, "reason": reason})
+
+
+def _read_jobs(jobs: queue.SimpleQueue[Job | None]) -> None:
+    for line in sys.stdin:
+        jobs.put(Job(**json.loads(line)))
+    jobs.put(None)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    raise Interrupted
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""A causal language model with its tokenizer, loaded from any `model.source`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from harness.errors import RefusedError
+from harness.models.source import ModelSource, parse_source
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+Messages = Sequence[Mapping[str, str]]
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """A model in evaluation mode (dropout off: sampler and trainer must agree) and its tokenizer."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+
+    @property
+    def eos_token_ids(self) -> list[int]:
+        """Every token that ends a completion: the tokenizer's and those of the generation config."""
+        configured = self.model.generation_config.eos_token_id if self.model.generation_config else None
+        ids = configured if isinstance(configured, list) else [configured]
+        return sorted({token for token in [self.tokenizer.eos_token_id, *ids] if token is not None})
+
+    @property
+    def pad_token_id(self) -> int:
+        """The id in padded positions. They are masked everywhere, so any valid id serves where none is defined."""
+        pad = self.tokenizer.pad_token_id
+        return self.eos_token_ids[0] if pad is None else int(pad)
+
+    def encode(self, prompt: str | Messages) -> list[int]:
+        """Token ids of a rendered prompt. Messages pass through the tokenizer's chat template where it has one; without
+        one their contents are joined by blank lines."""
+        if not isinstance(prompt, str):
+            if self.tokenizer.chat_template:
+                text = self.tokenizer.apply_chat_template(list(prompt), add_generation_prompt=True, tokenize=False)
+                return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+            prompt = "\n\n".join(message["content"] for message in prompt) + "\n\n"
+        return list(self.tokenizer(prompt)["input_ids"])
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Text of token ids without special tokens."""
+        return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    def save(self, folder: Path) -> None:
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+
+def load_model(source: str, device: str = "cpu") -> LanguageModel:
+    """Load `model.source` in float32.
+
+    Raises RefusedError, with the remedy, for a source that is missing, unreachable or without an end-of-sequence token.
+    """
+    language_model = _load(parse_source(source), source)
+    if not language_model.eos_token_ids:
+        raise RefusedError(
+            f"model.source {source}: neither tokenizer nor generation config names an end-of-sequence token, so no "
+            "completion could ever end. Set eos_token in its tokenizer_config.json."
+        )
+    language_model.model.eval().to(device)  # type: ignore[arg-type]
+    return language_model
+
+
+def _load(parsed: ModelSource, source: str) -> LanguageModel:
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    if parsed.kind == "scratch":
+        from harness.models.tiny import tiny_model, tiny_tokenizer
+
+        return LanguageModel(tiny_model(seed=0), tiny_tokenizer())
+    if parsed.kind == "hf":
+        try:
+            return LanguageModel(
+                AutoModelForCausalLM.from_pretrained(parsed.name, revision=parsed.revision, dtype=torch.float32),
+                AutoTokenizer.from_pretrained(parsed.name, revision=parsed.revision),
+            )
+        except OSError as error:
+            raise RefusedError(
+                f"model.source {source}: the hub does not give it ({str(error).splitlines()[0]}). Check the id, or give "
+                "a local copy: --set model.source=path:<dir> or gguf:<file>."
+            ) from error
+    parsed.require()
+    if parsed.kind == "gguf":
+        where = {"pretrained_model_name_or_path": str(parsed.path.parent), "gguf_file": parsed.path.name}
+        dequantised = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
+        # The loaded model is marked as quantised, which forbids saving; a fresh one of the same shape is not.
+        config = AutoConfig.from_pretrained(**where)
+        config.quantization_config = None
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        model.load_state_dict(dequantised.state_dict())
+        model.generation_config = dequantised.generation_config
+        return LanguageModel(model, AutoTokenizer.from_pretrained(**where))
+    return LanguageModel(
+        AutoModelForCausalLM.from_pretrained(parsed.path, dtype=torch.float32), AutoTokenizer.from_pretrained(parsed.path)
+    )
+
+
+def weights_digest(weights: Mapping[str, Tensor]) -> str:
+    """blake2b over names and bytes of weights, in the order of their names."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name in sorted(weights):
+        digest.update(name.encode())
+        digest.update(weights[name].detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

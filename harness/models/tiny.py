@@ -1,0 +1,44 @@
+"""The tiny model from scratch: a Llama of about 0.23M parameters over characters.
+
+Two layers suffice for running sums of single digits, and few layers keep the per-token overhead on a CPU low.
+"""
+
+from __future__ import annotations
+
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+CHARACTERS = "0123456789+=,#wait"
+PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
+CONTEXT_TOKENS = 128
+
+
+def tiny_tokenizer() -> PreTrainedTokenizerFast:
+    """One token a character; no token is added around a text."""
+    vocabulary = {token: index for index, token in enumerate([PAD, EOS, UNKNOWN, *CHARACTERS])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), behavior="isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=PAD, eos_token=EOS, unk_token=UNKNOWN)
+
+
+def tiny_model(seed: int) -> LlamaForCausalLM:
+    """Random weights, fixed by the seed; torch's global generator is left as it was."""
+    config = LlamaConfig(
+        vocab_size=3 + len(CHARACTERS),
+        hidden_size=96,
+        intermediate_size=272,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=CONTEXT_TOKENS,
+        tie_word_embeddings=True,
+        initializer_range=0.05,
+        bos_token_id=None,
+        eos_token_id=1,
+        pad_token_id=0,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return LlamaForCausalLM(config)

@@ -1,0 +1,5 @@
+"""From a sweep file to cells: layering, gate, guard, warnings, cost. Imports neither torch nor mlflow."""
+
+from harness.plan.plan import Plan, PlannedCell, make_plan
+
+__all__ = ["Plan", "PlannedCell", "make_plan"]

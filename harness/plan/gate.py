@@ -1,0 +1,97 @@
+"""The gate: arms differ in the declared knobs and in nothing else. The guard: what differs can act."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+from algorithms import differences_that_cannot_act
+from harness.spec.knobs import active, governor
+from harness.spec.run_spec import RunSpec
+
+ABSENT = "(absent)"
+
+
+@dataclass(frozen=True)
+class Gate:
+    """differs: knobs in which any two arms differ; violations: those that were not declared, with each arm's value."""
+
+    differs: list[str]
+    violations: dict[str, dict[str, Any]]
+
+    @property
+    def ok(self) -> bool:
+        return not self.violations
+
+    def message(self) -> str:
+        """Names every undeclared knob, the arms and their values, and the remedy."""
+        lines = [
+            f"  {knob}: " + ", ".join(f"{arm} = {value}" for arm, value in values.items())
+            for knob, values in self.violations.items()
+        ]
+        return (
+            "The gate refuses: arms differ in knobs that are not declared, so a difference could not be attributed.\n"
+            + "\n".join(lines)
+            + "\nDeclare each under `ablate:` if it is part of the question, give it a reason under `co_changes:`, or make "
+            "the arms agree."
+        )
+
+
+def check_gate(arms: Mapping[str, RunSpec], ablate: Sequence[str], co_changes: Mapping[str, str]) -> Gate:
+    """Compare the resolved specs of all arms (of one seed), knob by knob.
+
+    A declared entry covers the knob and everything below it; `algorithm` stands for `objective`. A knob that exists
+    in some arms only is explained by the selector that governs it.
+    """
+    declared = ["objective" if entry == "algorithm" else entry for entry in (*ablate, *co_changes)]
+    values = values_that_differ(arms)
+    violations = {
+        knob: by_arm
+        for knob, by_arm in values.items()
+        if not _covered(knob, declared)
+        and not (ABSENT in by_arm.values() and _covered(governor(knob) or knob, declared))
+    }
+    return Gate(list(values), violations)
+
+
+def values_that_differ(arms: Mapping[str, RunSpec]) -> dict[str, dict[str, Any]]:
+    """Knob -> arm -> value, for the knobs in which the arms are not all equal; the seed is not a knob."""
+    flat = {arm: active(spec) for arm, spec in arms.items()}
+    knobs = dict.fromkeys(knob for values in flat.values() for knob in values if knob != "seed")
+    by_knob = {knob: {arm: values.get(knob, ABSENT) for arm, values in flat.items()} for knob in knobs}
+    return {knob: by_arm for knob, by_arm in by_knob.items() if any(v != next(iter(by_arm.values())) for v in by_arm.values())}
+
+
+def _covered(knob: str, declared: Sequence[str]) -> bool:
+    return any(knob == entry or knob.startswith(f"{entry}.") for entry in declared)
+
+
+@dataclass(frozen=True)
+class Noop:
+    """Two arms whose differing knobs cannot act, wholly (`refused`) or in part, with the reason for each such knob."""
+
+    arms: tuple[str, str]
+    reasons: dict[str, str]
+    refused: bool
+
+    def message(self) -> str:
+        what = "cannot differ" if self.refused else "differ in knobs of which some cannot act"
+        reasons = "; ".join(f"{knob}: {reason}" for knob, reason in self.reasons.items())
+        return f"arms {self.arms[0]} and {self.arms[1]} {what}: {reasons}"
+
+
+def find_noops(arms: Mapping[str, RunSpec]) -> list[Noop]:
+    """Every pair of arms with a differing knob that cannot act (e.g. a clip range with one update per rollout)."""
+    noops = []
+    for (name_a, a), (name_b, b) in combinations(arms.items(), 2):
+        updates = max(a.optimizer_steps_per_rollout, b.optimizer_steps_per_rollout)
+        inert = {
+            f"objective.{knob}": reason
+            for knob, reason in differences_that_cannot_act(a.objective, b.objective, updates).items()
+        }
+        if inert:
+            differing = set(values_that_differ({name_a: a, name_b: b}))
+            noops.append(Noop((name_a, name_b), inert, refused=differing <= set(inert)))
+    return noops

@@ -1,0 +1,198 @@
+"""A sweep becomes a plan: resolved specs, cells with their identity, the gate's verdict, warnings, cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from evals.tasks import get_task
+from harness.errors import GateError, RefusedError, nearest
+from harness.plan.gate import Gate, Noop, check_gate, find_noops
+from harness.plan.sweep_file import SweepFile, load_profile, load_sweep
+from harness.records import CellRecord, cell_directory_name
+from harness.spec.hashing import semantic_hash
+from harness.spec.resolve import Layer, resolve
+from harness.spec.run_spec import RunSpec
+from harness.spec.yaml12 import parse_yaml
+
+RECOMMENDED_SEEDS = 6
+
+
+@dataclass(frozen=True)
+class PlannedCell:
+    """One arm x one seed, with everything it does."""
+
+    arm: str
+    seed: int
+    spec: RunSpec
+    hash: str
+
+    @property
+    def directory(self) -> str:
+        return cell_directory_name(self.arm, self.seed, self.hash)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What `bench run` would do. `arms` holds the resolved spec of each arm at the first seed."""
+
+    sweep: SweepFile
+    profile: str
+    arms: dict[str, RunSpec]
+    cells: list[PlannedCell]
+    gate: Gate
+    noops: list[Noop]
+    warnings: list[str]
+
+    @property
+    def baseline(self) -> str:
+        baseline = self.sweep.compare.baseline
+        return baseline if baseline in self.arms else next(iter(self.arms))
+
+    @property
+    def first_spec(self) -> RunSpec:
+        return next(iter(self.arms.values()))
+
+    @property
+    def metric(self) -> str:
+        """The compared metric with its task written out: `eval.final.<task>.<metric>`."""
+        parts = self.sweep.compare.metric.removeprefix("eval.final.").split(".", 1)
+        task, metric = parts if len(parts) == 2 else (self.first_spec.eval.tasks[0], parts[0])
+        return f"eval.final.{task}.{metric}"
+
+    @property
+    def margin_pp(self) -> float:
+        given = self.sweep.compare.margin_pp
+        return get_task(self.metric.split(".")[2]).margin_pp if given is None else given
+
+    def folder(self, home: Path) -> Path:
+        return home / self.sweep.name
+
+    def record(self, cell: PlannedCell, home: Path) -> CellRecord:
+        return CellRecord(self.folder(home) / "cells" / cell.directory, cell.arm, cell.seed, cell.hash)
+
+    def require_answerable(self) -> None:
+        """GateError unless the arms differ in declared knobs only and in something that can act."""
+        if not self.gate.ok:
+            raise GateError(self.gate.message())
+        refused = [noop for noop in self.noops if noop.refused]
+        if refused and not self.sweep.allow_noop:
+            raise GateError(
+                "The no-op guard refuses: the run would measure noise.\n"
+                + "\n".join(f"  {noop.message()}" for noop in refused)
+                + "\nRaise train.updates_per_rollout to 2 or more, vary a knob that can act, or set `allow_noop: true`."
+            )
+
+    def cost(self) -> dict[str, Any]:
+        """Upper bounds over all cells: generated tokens in training, samples in evaluation."""
+        tokens = samples = 0
+        for cell in self.cells:
+            spec = cell.spec
+            a_step = spec.rollout.prompts_per_step * spec.rollout.samples_per_prompt * spec.rollout.max_completion_tokens
+            limits = [spec.train.steps * a_step, *([spec.budget.tokens + a_step] if spec.budget.tokens else [])]
+            tokens += min(limits)
+            along = spec.train.steps // spec.eval.every if spec.eval.every else 0
+            each = spec.eval.samples + along * spec.eval.curve_samples
+            samples += sum(each * (spec.eval.problems or 0) for _ in spec.eval.tasks)
+        return {"cells": len(self.cells), "generated_tokens_at_most": tokens, "eval_samples_at_most": samples}
+
+
+def make_plan(
+    given: str,
+    profile: str | None = None,
+    settings: Sequence[str] = (),
+    seeds: int | None = None,
+    arms: Sequence[str] = (),
+) -> Plan:
+    """Plan a sweep file (path or shipped name) with the overrides of the command line (`settings`: key=value).
+
+    Raises RefusedError for anything wrong with the files or the overrides; the gate's verdict is in the plan.
+    """
+    sweep, path = load_sweep(given)
+    if seeds is not None:
+        if seeds < 1:
+            raise RefusedError(f"--seeds is {seeds}, but at least 1 seed is needed.")
+        sweep = sweep.model_copy(update={"seeds": seeds})
+    profile_name = profile or sweep.profile
+    profile_settings, profile_path = load_profile(profile_name, beside=path)
+    layers = [Layer(str(profile_path), profile_settings), Layer(f"{path}: base", sweep.base)]
+    final = [Layer("--set", _parse_settings(settings))] if settings else []
+    chosen = _choose_arms(sweep, arms)
+
+    specs: dict[str, dict[int, RunSpec]] = {}
+    problems: list[str] = []
+    for arm in chosen:
+        own = Layer(f"{path}: arms.{arm}", sweep.all_arms[arm])
+        try:
+            specs[arm] = {seed: resolve([*layers, own, *final], seed) for seed in sweep.seed_list}
+        except RefusedError as error:
+            problems += str(error).splitlines()
+    if problems:
+        raise RefusedError("\n".join(dict.fromkeys(problems)))
+
+    firsts = {arm: next(iter(by_seed.values())) for arm, by_seed in specs.items()}
+    noops = find_noops(firsts)
+    plan = Plan(
+        sweep=sweep,
+        profile=profile_name,
+        arms=firsts,
+        cells=[PlannedCell(arm, seed, spec, semantic_hash(spec)) for arm in chosen for seed, spec in specs[arm].items()],
+        gate=check_gate(firsts, sweep.ablate, sweep.co_changes),
+        noops=noops,
+        warnings=_warnings(sweep, chosen, noops),
+    )
+    _require_metric(plan, path)
+    return plan
+
+
+def _warnings(sweep: SweepFile, chosen: Sequence[str], noops: Sequence[Noop]) -> list[str]:
+    warnings = [noop.message() for noop in noops if not noop.refused or sweep.allow_noop]
+    count = len(sweep.seed_list)
+    if count < RECOMMENDED_SEEDS:
+        warnings.append(
+            f"{count} seed{'s' if count > 1 else ''}: a sign-flip test cannot reach p < .05 below {RECOMMENDED_SEEDS} seeds"
+            + ("; below 3 there is no test at all." if count < 3 else ".")
+        )
+    baseline = sweep.compare.baseline
+    if baseline is not None and baseline not in chosen:
+        warnings.append(f"the baseline {baseline} is not among --arms; {chosen[0]} takes its place.")
+    return warnings
+
+
+def _choose_arms(sweep: SweepFile, arms: Sequence[str]) -> list[str]:
+    unknown = [arm for arm in arms if arm not in sweep.all_arms]
+    if unknown:
+        raise RefusedError(
+            f"--arms names {', '.join(unknown)}, but the arms are {', '.join(sweep.all_arms)}"
+            f"{nearest(unknown[0], sweep.all_arms)}"
+        )
+    return [arm for arm in sweep.all_arms if not arms or arm in arms]
+
+
+def _parse_settings(settings: Sequence[str]) -> dict[str, Any]:
+    parsed: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not key:
+            raise RefusedError(f"--set {setting!r}: must be key=value, e.g. --set train.steps=20.")
+        try:
+            parsed[key.strip()] = parse_yaml(value)
+        except yaml.YAMLError:
+            raise RefusedError(f"--set {setting!r}: the value is not valid YAML.") from None
+    return parsed
+
+
+def _require_metric(plan: Plan, path: Path) -> None:
+    _, _, task, metric = plan.metric.split(".", 3)
+    spec = plan.first_spec.eval
+    metrics = [*(f"pass@{k}" for k in spec.k), "avg@n"]
+    if not plan.sweep.compare.metric.startswith("eval.final."):
+        raise RefusedError(f"{path}: compare.metric is {plan.sweep.compare.metric!r}, but must be eval.final.[<task>.]<metric>.")
+    if task not in spec.tasks:
+        raise RefusedError(f"{path}: compare.metric names task {task!r}, but eval.tasks are {', '.join(spec.tasks)}.")
+    if metric not in metrics:
+        raise RefusedError(f"{path}: compare.metric names {metric!r}, but this evaluation gives {', '.join(metrics)}.")

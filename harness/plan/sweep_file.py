@@ -1,0 +1,114 @@
+"""A sweep file: the question, the arms, the seeds, the comparison. Shipped ones are found by name."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError, model_validator
+
+import sweeps
+from harness.errors import RefusedError, nearest
+from harness.spec.resolve import readable_errors, suggest
+from harness.spec.run_spec import Listed, Section
+from harness.spec.yaml12 import load_yaml
+
+SHIPPED = Path(sweeps.__file__).parent
+ArmName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=+,-]*$", max_length=64)]
+
+
+class Comparison(Section):
+    """What is compared: every other arm with the baseline, on one metric of the final evaluation."""
+
+    baseline: str | None = Field(None, description="an arm's name; none = the first arm")
+    metric: str = Field("eval.final.pass@1", description="eval.final.[<task>.]<metric>; task omitted = the first")
+    margin_pp: float | None = Field(None, gt=0, description="differences below it do not matter; none = the task's")
+    alpha: float = Field(0.05, gt=0, lt=1, description="family-wise error rate over the contrasts (Holm)")
+
+
+class SweepFile(Section):
+    """A question, as its file states it."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    question: str
+    profile: str = Field(description="name of a shipped profile or path of one's own; --profile overrides it")
+    ablate: Listed[str] = Field((), description="the knobs under test, as dotted prefixes")
+    co_changes: dict[str, str] = Field({}, description="knobs that must change along, each with the reason")
+    base: dict[str, Any] = Field({}, description="settings of all arms, on top of the profile")
+    arms: dict[ArmName, dict[str, Any]] = Field({}, description="arm -> its settings")
+    grid: dict[str, list[Any]] = Field({}, description="factorial: knob -> values; an arm for each combination")
+    seeds: int | list[int] = Field(6, description="how many, from 0, or which")
+    compare: Comparison = Comparison()
+    allow_noop: bool = Field(False, description="run although the arms cannot differ")
+
+    @model_validator(mode="after")
+    def _arms_or_grid(self) -> SweepFile:
+        if bool(self.arms) == bool(self.grid):
+            given = "both" if self.arms else "neither"
+            raise ValueError(f"{given} of arms and grid given: state the arms either one by one or as a grid")
+        if self.compare.baseline is not None and self.compare.baseline not in self.all_arms:
+            raise ValueError(
+                f"compare.baseline is {self.compare.baseline!r}, but the arms are {', '.join(self.all_arms)}"
+            )
+        if not self.seed_list or len(set(self.seed_list)) < len(self.seed_list) or min(self.seed_list) < 0:
+            raise ValueError(f"seeds is {self.seeds!r}: give a count of at least 1, or distinct non-negative seeds")
+        return self
+
+    @property
+    def all_arms(self) -> dict[str, dict[str, Any]]:
+        """Arms by name; those of a grid are named by the last segments of their knobs, `clip_high=0.28+beta=0`."""
+        if self.arms:
+            return self.arms
+        points = (dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values()))
+        return {"+".join(f"{knob.rsplit('.', 1)[-1]}={value}" for knob, value in point.items()): point for point in points}
+
+    @property
+    def seed_list(self) -> list[int]:
+        return list(range(self.seeds)) if isinstance(self.seeds, int) else self.seeds
+
+
+def load_sweep(given: str) -> tuple[SweepFile, Path]:
+    """The sweep of a path or of a shipped name. Raises RefusedError with all faults of the file."""
+    path = _find(given, SHIPPED, "sweep")
+    document = load_yaml(path)
+    try:
+        return SweepFile.model_validate(document), path
+    except ValidationError as error:
+        keys = list(SweepFile.model_fields)
+        lines = [_with_sweep_keys(line, keys) for _, line in readable_errors(error)]
+        raise RefusedError("\n".join(f"{path}: {line}" for line in lines)) from None
+
+
+def load_profile(given: str, beside: Path) -> tuple[Mapping[str, Any], Path]:
+    """The settings of a profile: a shipped name, or a path (also relative to the sweep file's folder)."""
+    if given.endswith((".yaml", ".yml")) and not Path(given).is_file() and (beside.parent / given).is_file():
+        given = str(beside.parent / given)
+    path = _find(given, SHIPPED / "profiles", "profile")
+    settings = load_yaml(path)
+    settings.pop("description", None)
+    return settings, path
+
+
+def shipped(folder: Path) -> dict[str, Path]:
+    """Names and paths of the YAML files in a folder of the package."""
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def _find(given: str, folder: Path, what: str) -> Path:
+    if Path(given).is_file():
+        return Path(given)
+    names = shipped(folder)
+    if given in names:
+        return names[given]
+    stem = Path(given).stem
+    hint = f"; did you mean the shipped {stem}?" if stem in names else nearest(stem, names)
+    raise RefusedError(
+        f"{what} {given!r}: there is no such file and no shipped {what} of that name{hint} Shipped: {', '.join(names)}."
+    )
+
+
+def _with_sweep_keys(line: str, keys: list[str]) -> str:
+    path, unknown, _ = line.partition(" is not a key here")
+    return f"{path}{unknown}{suggest(path, keys)}" if unknown else line

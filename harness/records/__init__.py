@@ -1,0 +1,6 @@
+"""What a sweep leaves on disk: the truth that reports and the MLflow mirror read. Layout: design section 5."""
+
+from harness.records.cell import CellRecord, CellState, cell_directory_name
+from harness.records.sweep import SweepRecord, read_sweep
+
+__all__ = ["CellRecord", "CellState", "SweepRecord", "cell_directory_name", "read_sweep"]

@@ -1,0 +1,71 @@
+"""Files that survive a kill: whole or not at all (JSON), line by line with at most a torn end (JSONL)."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+
+def write_atomic(path: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a file beside `path`, then rename it into place. OSError (disk full) leaves `path` as it was."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        write(aside)
+        with aside.open("rb") as handle:
+            os.fsync(handle.fileno())
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def write_json(path: Path, document: Any) -> None:
+    """Atomically write strict JSON: NaN and infinities become null."""
+    text = json.dumps(_finite(document), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    write_atomic(path, lambda aside: _write_text(aside, text))
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def append_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Append rows as one write. A kill can tear only the last line, which `read_jsonl` drops."""
+    text = "".join(json.dumps(_finite(row), ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
+    with path.open("a", encoding="utf-8") as handle:
+        handle.write(text)
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """Complete rows of a JSONL file; [] without the file. A last line without its newline is torn and dropped."""
+    if not path.exists():
+        return []
+    complete = path.read_bytes().rpartition(b"\n")[0]
+    return [json.loads(line) for line in complete.split(b"\n") if line]
+
+
+def keep_jsonl(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
+    """Cut the rows for which `keep` is false, e.g. those written after the checkpoint that a cell resumes from."""
+    if not path.exists():
+        return
+    rows = [row for row in read_jsonl(path) if keep(row)]
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    if text.encode() != path.read_bytes():
+        write_atomic(path, lambda aside: _write_text(aside, text))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value

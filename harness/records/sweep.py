@@ -1,0 +1,112 @@
+"""The folder of one sweep: the question as last run, and its cells. What the report and the mirror read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from harness.records.cell import CellRecord
+from harness.records.files import read_json
+
+
+@dataclass(frozen=True)
+class SweepRecord:
+    """A sweep on disk. `raw` is sweep.json; the properties name its parts."""
+
+    path: Path
+    raw: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return str(self.raw["name"])
+
+    @property
+    def question(self) -> str:
+        return str(self.raw["question"])
+
+    @property
+    def profile(self) -> str:
+        return str(self.raw["profile"])
+
+    @property
+    def arms(self) -> list[str]:
+        """Names, in the order of the sweep file."""
+        return list(self.raw["arms"])
+
+    @property
+    def baseline(self) -> str:
+        return str(self.raw["baseline"])
+
+    @property
+    def metric(self) -> str:
+        """The compared metric, e.g. `eval.final.arithmetic.pass@1`."""
+        return str(self.raw["metric"])
+
+    @property
+    def margin_pp(self) -> float:
+        return float(self.raw["margin_pp"])
+
+    @property
+    def alpha(self) -> float:
+        return float(self.raw["alpha"])
+
+    @property
+    def seeds(self) -> list[int]:
+        return list(self.raw["seeds"])
+
+    @property
+    def varied(self) -> dict[str, dict[str, Any]]:
+        """Per arm the knobs in which arms differ, with their values."""
+        return dict(self.raw["varied"])
+
+    @property
+    def tasks(self) -> list[str]:
+        return list(self.raw["tasks"])
+
+    @property
+    def k(self) -> list[int]:
+        return list(self.raw["k"])
+
+    @property
+    def command(self) -> str:
+        return str(self.raw["command"])
+
+    @property
+    def gate(self) -> dict[str, Any]:
+        return dict(self.raw["gate"])
+
+    @property
+    def warnings(self) -> list[str]:
+        return list(self.raw["warnings"])
+
+    @property
+    def budget_tokens(self) -> int | None:
+        return self.raw["budget_tokens"]
+
+    @property
+    def base_scores(self) -> list[dict[str, Any]]:
+        """Scores of the model before training, a row per task; empty until measured."""
+        return list(self.raw.get("base_scores") or [])
+
+    @cached_property
+    def cells(self) -> list[CellRecord]:
+        """The cells of this question, arm by arm, whether they have started or not."""
+        return [
+            CellRecord(self.path / "cells" / cell["dir"], cell["arm"], cell["seed"], cell["hash"])
+            for cell in self.raw["cells"]
+        ]
+
+    @cached_property
+    def other_cells(self) -> list[CellRecord]:
+        """Cells of earlier versions of the question: listed, never mixed in."""
+        ours = {cell.path.name for cell in self.cells}
+        folder = self.path / "cells"
+        paths = sorted(path for path in folder.iterdir() if path.name not in ours) if folder.exists() else []
+        return [CellRecord.at(path) for path in paths]
+
+
+def read_sweep(path: Path) -> SweepRecord:
+    """The sweep in a folder `runs/<sweep>`. FileNotFoundError if it was never run."""
+    return SweepRecord(path, dict(read_json(path / "sweep.json")))

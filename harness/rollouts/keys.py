@@ -1,0 +1,28 @@
+"""Keys of random draws: counter-based and stateless, so nothing of a generator is ever checkpointed.
+
+Every draw is named by (seed, stream, step, example, sample) and the name is hashed to 64 bits. Two arms with the same
+seed therefore draw the same prompts and the same sampling noise, and so does a resumed cell.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Literal
+
+Stream = Literal["init", "data", "rollout", "shuffle", "eval", "select"]
+
+
+def random_key(seed: int, stream: Stream, step: int = 0, example: int | str = 0, sample: int = 0) -> int:
+    """The signed 64-bit key of one draw. `example` is a position in the step, or a problem's id in evaluation."""
+    name = f"{seed}/{stream}/{step}/{example}/{sample}".encode()
+    return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "little", signed=True)
+
+
+def permutation(count: int, key: int) -> list[int]:
+    """A random order of range(count), fixed by the key on every machine and Python version."""
+    salt = key.to_bytes(8, "little", signed=True)
+
+    def rank(index: int) -> bytes:
+        return hashlib.blake2b(index.to_bytes(8, "little"), key=salt, digest_size=8).digest()
+
+    return sorted(range(count), key=rank)

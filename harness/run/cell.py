@@ -1,0 +1,162 @@
+"""One cell: train, evaluate, record. Started again after a kill it goes on from its last checkpoint, bit for bit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from evals.tasks import get_task
+from harness.models.language_model import LanguageModel, weights_digest
+from harness.records import CellRecord
+from harness.rollouts.torch_engine import TorchEngine
+from harness.run.cell_log import CellLog
+from harness.run.evaluation import Evaluator
+from harness.run.health import health_flags
+from harness.run.prompts import prompts_of_step
+from harness.run.rollout_batch import grade_and_reward, roll_out, rollout_metrics, rollout_rows, scored
+from harness.spec.run_spec import RunSpec
+from harness.training.checkpoint import Checkpoint, load_latest, save_checkpoint
+from harness.training.policy_update import DivergedError, PolicyUpdate
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a running cell is. `done_frac` counts tokens where there is a token budget, else steps."""
+
+    phase: str
+    step: int
+    steps: int
+    done_frac: float
+    reward: float | None
+    tokens_per_s: float | None
+
+
+class CellRun:
+    """Runs one cell in its folder. The language model must hold the starting weights; it is trained in place."""
+
+    def __init__(
+        self, cell: CellRecord, spec: RunSpec, start: LanguageModel, on_progress: Callable[[Progress], None]
+    ) -> None:
+        self._cell, self._spec, self._language_model, self._report = cell, spec, start, on_progress
+        self._model = start.model
+        self._log = CellLog(cell)
+        self._engine = TorchEngine(start.model, start.pad_token_id, start.eos_token_ids, start.decode)
+        self._update = PolicyUpdate(start.model, spec, start.pad_token_id)
+        self._problems = get_task(spec.task.train).split("train").load()
+        self._evaluator = Evaluator(spec.eval, spec.seed, start, self._engine)
+        self._step = 0
+        self._generated_tokens = 0
+        self._last_reward: float | None = None
+        self._tokens_per_s: float | None = None
+        self._diverged = False
+
+    def run(self) -> None:
+        """Train to the budget, evaluate, mark the cell done."""
+        self._resume()
+        try:
+            while not self._finished():
+                self._train_step()
+                if self._step % self._spec.train.checkpoint_every == 0 or self._finished():
+                    self._checkpoint()
+        except DivergedError as error:
+            self._return_to_last_finite(str(error))
+        self._tell("evaluating")
+        self._evaluate(self._spec.eval.samples, final=True)
+        self._log.compact_evaluations()
+        self._cell.write_status(
+            "done",
+            step=self._step,
+            steps=self._spec.train.steps,
+            generated_tokens=self._generated_tokens,
+            flags=health_flags(self._cell.read_steps(), self._diverged),
+            digest=weights_digest(self._model.state_dict()),
+        )
+        self._log.note(f"done at step {self._step} after {self._generated_tokens} generated tokens")
+
+    def _finished(self) -> bool:
+        budget = self._spec.budget.tokens
+        return self._step >= self._spec.train.steps or (budget is not None and self._generated_tokens >= budget)
+
+    def _resume(self) -> None:
+        checkpoint = load_latest(self._cell.checkpoints)
+        if checkpoint is not None:
+            self._restore(checkpoint)
+            self._log.note(f"resumed at step {self._step}")
+        self._log.cut_after(self._step)
+        if checkpoint is None:
+            self._checkpoint()
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        self._model.load_state_dict(checkpoint.weights)
+        self._update.load_state_dict(checkpoint.optimizer)
+        self._step, self._generated_tokens = checkpoint.step, checkpoint.generated_tokens
+
+    def _checkpoint(self) -> None:
+        weights = self._model.state_dict()
+        if not all(torch.isfinite(weight).all() for weight in weights.values()):
+            raise DivergedError("a weight is not finite")
+        self._log.flush_rollouts()
+        save_checkpoint(
+            self._cell.checkpoints,
+            Checkpoint(self._step, self._generated_tokens, dict(weights), self._update.state_dict()),
+        )
+
+    def _return_to_last_finite(self, reason: str) -> None:
+        """Divergence is an outcome: the cell is scored where its weights were last known to be finite."""
+        diverged_at = self._step + 1
+        checkpoint = load_latest(self._cell.checkpoints)
+        if checkpoint is None:
+            raise RuntimeError(f"{self._cell.path}: no checkpoint to return to, though the first step is preceded by one")
+        self._restore(checkpoint)
+        self._log.cut_after(self._step)
+        self._diverged = True
+        self._log.note(f"diverged near step {diverged_at} ({reason}); scored at step {self._step}")
+
+    def _train_step(self) -> None:
+        spec, step = self._spec, self._step + 1
+        started_s = time.perf_counter()
+        problems = prompts_of_step(self._problems, spec.seed, step, spec.rollout.prompts_per_step)
+        batch = roll_out(problems, spec, step, self._language_model, self._engine)
+        rolled_out_s = time.perf_counter()
+        tried, rewards = grade_and_reward(batch, spec, self._language_model)
+        rewarded_s = time.perf_counter()
+        update = self._update.run(scored(batch, rewards), step)
+        updated_s = time.perf_counter()
+
+        self._step = step
+        self._generated_tokens += batch.generated_tokens
+        self._last_reward = sum(rewards.total) / len(rewards.total)
+        self._tokens_per_s = batch.generated_tokens / (updated_s - started_s)
+        row = {
+            "step": step,
+            "generated_tokens": self._generated_tokens,
+            **rollout_metrics(batch, tried, rewards),
+            **update.metrics,
+        }
+        timing = {
+            "step": step,
+            "rollout_s": rolled_out_s - started_s,
+            "reward_s": rewarded_s - rolled_out_s,
+            "logprob_s": update.logprob_s,
+            "update_s": update.update_s,
+            "total_s": updated_s - started_s,
+            "tokens_per_s": self._tokens_per_s,
+        }
+        self._log.step(row, timing, rollout_rows(batch, step, tried, rewards))
+        self._tell("training")
+        every = spec.eval.every
+        if every and step % every == 0 and not self._finished():
+            self._evaluate(spec.eval.curve_samples, final=False)
+
+    def _evaluate(self, samples: int, final: bool) -> None:
+        earlier = self._log.earlier_samples() if final else []
+        for scores in self._evaluator.run(self._step, samples, final, earlier, self._log.evaluated):
+            self._log.scored(scores | {"generated_tokens": self._generated_tokens})
+
+    def _tell(self, phase: str) -> None:
+        steps, budget = self._spec.train.steps, self._spec.budget.tokens
+        done = max(self._step / steps, self._generated_tokens / budget if budget else 0.0)
+        self._report(Progress(phase, self._step, steps, min(1.0, done), self._last_reward, self._tokens_per_s))

@@ -1,0 +1,75 @@
+"""What a cell records while it runs, in the order that makes a kill harmless: a checkpoint is written only after the
+rows of its steps, and a resume cuts the rows that came after it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.records import CellRecord
+from harness.records.files import append_jsonl, keep_jsonl, read_jsonl, write_atomic
+
+Row = dict[str, Any]
+
+
+@dataclass
+class CellLog:
+    """Writes a cell's records. Rollout rows are held until the next checkpoint, then written as one parquet file."""
+
+    cell: CellRecord
+    _rollouts: list[Row] = field(default_factory=list)
+
+    def cut_after(self, step: int) -> None:
+        """Drop everything recorded after a step, and torn ends. Samples of a final evaluation stay, to be gone on with;
+        its scores go, as they are made from the samples again."""
+        for name in ("steps.jsonl", "timing.jsonl", "scores.jsonl", "evals.jsonl"):
+            keep_jsonl(self.cell.path / name, lambda row: bool(row["step"] <= step))
+        keep_jsonl(self.cell.path / "scores.jsonl", lambda row: not row["final"])
+        for path in self.cell.rollouts.glob("*.parquet"):
+            if int(path.stem.split("-")[1]) > step:
+                path.unlink()
+
+    def step(self, row: Row, timing: Row, rollouts: list[Row]) -> None:
+        append_jsonl(self.cell.path / "steps.jsonl", [row])
+        append_jsonl(self.cell.path / "timing.jsonl", [timing])
+        self._rollouts += rollouts
+
+    def evaluated(self, rows: list[Row]) -> None:
+        append_jsonl(self.cell.path / "evals.jsonl", rows)
+
+    def scored(self, row: Row) -> None:
+        append_jsonl(self.cell.path / "scores.jsonl", [row])
+
+    def earlier_samples(self) -> list[Row]:
+        return read_jsonl(self.cell.path / "evals.jsonl")
+
+    def flush_rollouts(self) -> None:
+        """Write the held rollout rows to rollouts/<first>-<last>.parquet."""
+        if not self._rollouts:
+            return
+        self.cell.rollouts.mkdir(exist_ok=True)
+        first, last = self._rollouts[0]["step"], self._rollouts[-1]["step"]
+        _write_parquet(self.cell, f"rollouts/{first:06d}-{last:06d}.parquet", self._rollouts)
+        self._rollouts = []
+
+    def compact_evaluations(self) -> None:
+        """evals.jsonl -> evals.parquet."""
+        rows = self.earlier_samples()
+        if rows:
+            _write_parquet(self.cell, "evals.parquet", rows)
+            (self.cell.path / "evals.jsonl").unlink()
+
+    def note(self, message: str) -> None:
+        """A line of log.txt."""
+        with self.cell.log.open("a", encoding="utf-8") as handle:
+            handle.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
+
+
+def _write_parquet(cell: CellRecord, name: str, rows: list[Row]) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    table = pyarrow.Table.from_pylist(rows)
+    write_atomic(cell.path / name, lambda aside: pyarrow.parquet.write_table(table, aside, compression="zstd"))
+

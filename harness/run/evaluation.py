@@ -1,0 +1,88 @@
+"""Evaluation of a policy: every sample is recorded as its chunk finishes, so a killed evaluation goes on where it was."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from evals.evaluate import Request, grade_sample, missing_requests, scores
+from evals.prompts import get_template
+from evals.tasks import get_task
+from evals.tasks.base import Problem, Task
+from harness.models.language_model import LanguageModel
+from harness.rollouts.engine import Engine, SamplingParams
+from harness.rollouts.keys import random_key
+from harness.spec.run_spec import EvalSpec
+
+# Samples drawn together. Chunks are fixed by the spec, not by what is missing: a resumed evaluation must repeat the
+# same batches to be bit-identical.
+CHUNK_SAMPLES = 1024
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """Evaluates one policy by one frozen EvalSpec. Noise is keyed by seed, problem and sample: shared by all arms and by
+    all evaluations of a run."""
+
+    spec: EvalSpec
+    seed: int
+    language_model: LanguageModel
+    engine: Engine
+
+    def run(
+        self, step: int, samples: int, final: bool, earlier: list[Row], record: Callable[[list[Row]], None]
+    ) -> Iterator[Row]:
+        """Evaluate every task and yield its scores as one row of scores.jsonl without `generated_tokens`.
+
+        earlier: rows of evals.jsonl that exist already; whole chunks among them are not drawn again.
+        record: is given the rows of each chunk as it finishes.
+        """
+        for name in self.spec.tasks:
+            task = get_task(name)
+            problems = list(itertools.islice(task.split("test").load(), self.spec.problems))
+            mine = [row for row in earlier if (row["task"], row["step"], row["final"]) == (name, step, final)]
+            rows = []
+            for chunk in _chunks(problems, max(1, CHUNK_SAMPLES // samples)):
+                ids = {problem.id for problem in chunk}
+                chunk_rows = [row for row in mine if row["problem_id"] in ids]
+                if len(chunk_rows) < len(chunk) * samples:
+                    chunk_rows = [{"step": step, "final": final, **row} for row in self._draw(task, chunk, samples)]
+                    record(chunk_rows)
+                rows += chunk_rows
+            ks = [k for k in self.spec.k if k <= samples]
+            yield {
+                "step": step,
+                "final": final,
+                "task": name,
+                "metrics": scores(rows, ks),  # type: ignore[arg-type]  # rows carry step and final besides
+                "n_problems": len(problems),
+                "n_samples": samples,
+            }
+
+    def _draw(self, task: Task, problems: list[Problem], samples: int) -> Iterator[Row]:
+        requests: list[Request] = list(missing_requests(problems, get_template(self.spec.template), samples))
+        prompts = [self.language_model.encode(request.prompt) for request in requests[::samples]]
+        keys = torch.tensor(
+            [[random_key(self.seed, "eval", example=p.id, sample=sample) for sample in range(samples)] for p in problems]
+        )
+        drawn = self.engine.generate(
+            prompts,
+            keys,
+            SamplingParams(
+                self.spec.max_completion_tokens, self.spec.temperature, self.spec.top_p, self.spec.top_k
+            ),
+        )
+        lengths, truncated = drawn.lengths.tolist(), drawn.truncated.tolist()
+        for row, request in enumerate(requests):
+            text = self.language_model.decode(drawn.tokens[row, : lengths[row]].tolist())
+            yield {**grade_sample(task, request, text, lengths[row], truncated[row], self.spec.grader)}
+
+
+def _chunks(problems: list[Problem], size: int) -> Iterator[list[Problem]]:
+    for start in range(0, len(problems), size):
+        yield problems[start : start + size]

@@ -1,0 +1,132 @@
+"""The jobs of a sweep and how a worker does them. A job travels as JSON; its outcome is in the records."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from harness.errors import RefusedError
+from harness.records.cell import CellRecord
+from harness.records.files import read_json, write_json
+
+if TYPE_CHECKING:
+    from harness.run.starting_point import StartingPoint
+
+JobKind = Literal["load", "cold_start", "base", "cell"]
+JobState = Literal["done", "refused", "failed", "interrupted", "taken"]
+Event = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One piece of work.
+
+    kind: `load` the starting model (which shows early that it can be), `cold_start` it, evaluate it before training
+        (`base`), or run a `cell`.
+    path: the cell's folder, or where the result of the stage goes. spec: the resolved spec as JSON.
+    source: the `model.source` that holds the starting weights; differs from the spec's after a cold start.
+    """
+
+    kind: JobKind
+    path: str
+    spec: dict[str, Any]
+    source: str
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Interrupted(BaseException):
+    """Asked to stop. Like KeyboardInterrupt not an Exception, so that nothing on the way mistakes it for a failure."""
+
+
+def run_job(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> tuple[JobState, str | None]:
+    """Do a job; returns how it ended and why. Exceptions that are nobody's mistake but ours pass through."""
+    from evals.errors import EvalError
+    from harness.records.lease import LeaseTakenError
+
+    try:
+        _DO[job.kind](job, start, tell)
+    except LeaseTakenError as error:
+        return "taken", str(error)
+    except (RefusedError, EvalError) as error:
+        return "refused", str(error)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        return "interrupted", f"the disk is full ({error.filename or job.path}); the next run continues here"
+    return "done", None
+
+
+def _load(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None:
+    from harness.spec.run_spec import RunSpec
+
+    spec = RunSpec.model_validate(job.spec)
+    start.get(job.source, spec.train.device)
+
+
+def _cold_start(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None:
+    from harness.spec.run_spec import RunSpec, SupervisedColdStart
+    from harness.training.cold_start import run_cold_start
+
+    spec = RunSpec.model_validate(job.spec)
+    recipe = spec.model.cold_start
+    assert isinstance(recipe, SupervisedColdStart), "a cold start is planned only where the spec has one"
+    language_model = start.get(spec.model.source, spec.train.device)
+
+    def on_step(step: int, steps: int, loss: float) -> None:
+        tell({"phase": "cold start", "step": step, "steps": steps, "done_frac": step / steps, "loss": loss})
+
+    run_cold_start(language_model, recipe, on_step)
+    folder = Path(job.path)
+    aside = folder.with_name(f".{folder.name}.tmp")
+    shutil.rmtree(aside, ignore_errors=True)
+    language_model.save(aside)
+    aside.rename(folder)
+
+
+def _base(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None:
+    from harness.rollouts.torch_engine import TorchEngine
+    from harness.run.evaluation import Evaluator
+    from harness.spec.run_spec import RunSpec
+
+    spec = RunSpec.model_validate(job.spec)
+    model = start.get(job.source, spec.train.device)
+    tell({"phase": "evaluating the base model", "step": 0, "steps": 0, "done_frac": 0.0})
+    engine = TorchEngine(model.model, model.pad_token_id, model.eos_token_ids, model.decode)
+    evaluator = Evaluator(spec.eval, spec.seed, model, engine)
+    rows = list(evaluator.run(0, spec.eval.samples, final=False, earlier=[], record=lambda rows: None))
+    write_json(Path(job.path), [row | {"generated_tokens": 0} for row in rows])
+
+
+def _cell(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None:
+    from harness.records.lease import hold_lease
+    from harness.run.cell import CellRun
+    from harness.run.provenance import provenance
+    from harness.spec.run_spec import RunSpec
+
+    cell = CellRecord.at(Path(job.path))
+    with hold_lease(cell.path):
+        if cell.path.joinpath("status.json").exists() and read_json(cell.path / "status.json")["state"] == "done":
+            return
+        try:
+            spec = RunSpec.model_validate(job.spec)
+            cell.write_status("running", steps=spec.train.steps)
+            write_json(cell.path / "provenance.json", provenance())
+            model = start.get(job.source, spec.train.device)
+            CellRun(cell, spec, model, lambda progress: tell(asdict(progress))).run()
+        except Interrupted:
+            cell.write_status("interrupted", reason="interrupted; the next run continues it")
+            raise
+
+
+_DO: dict[JobKind, Callable[[Job, StartingPoint, Callable[[Event], None]], None]] = {
+    "load": _load,
+    "cold_start": _cold_start,
+    "base": _base,
+    "cell": _cell,
+}

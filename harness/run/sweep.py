@@ -1,0 +1,213 @@
+"""A sweep's run: what is missing is done, stage by stage, and the question is written beside the records."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from evals.tasks import get_task
+from harness.errors import BenchError, RefusedError
+from harness.executors.local import Ended, LocalPool
+from harness.models.source import parse_source
+from harness.plan import Plan, PlannedCell
+from harness.plan.gate import values_that_differ
+from harness.records import CellRecord
+from harness.records.files import read_json, write_json
+from harness.run.jobs import Job
+from harness.spec.hashing import base_evaluation_hash, cold_start_hash
+from harness.spec.run_spec import RunSpec
+
+# Never started again by itself: what could not be measured once needs a look first.
+_NOT_AGAIN = ("done", "invalid")
+
+
+class Observer(Protocol):
+    """Is told how a run goes; cells are named by `<arm>-s<seed>`."""
+
+    def planned(self, total: int, done: int) -> None: ...
+    def progress(self, name: str, event: dict[str, Any]) -> None: ...
+    def ended(self, name: str, state: str, reason: str | None) -> None: ...
+
+
+class StoppedError(BenchError):
+    """The run stopped before all cells were done, for a reason that would hit every other cell too."""
+
+
+@dataclass(frozen=True)
+class SweepRun:
+    """One `bench run` of a plan. `home` holds all sweeps, the mirror's database and the cache."""
+
+    plan: Plan
+    home: Path
+    command: str
+    workers: int
+    retry_invalid: bool = False
+
+    @property
+    def folder(self) -> Path:
+        return self.plan.folder(self.home)
+
+    def missing(self) -> list[PlannedCell]:
+        """The cells that this run would start, seed by seed so that pairs are complete early."""
+        done = _NOT_AGAIN[:1] if self.retry_invalid else _NOT_AGAIN
+        cells = [cell for cell in self.plan.cells if self.plan.record(cell, self.home).state not in done]
+        return sorted(cells, key=lambda cell: cell.seed)
+
+    def run(self, observer: Observer, while_running: Callable[[], Any] = lambda: None) -> None:
+        """Do everything that is missing. `while_running` is called once, after the records exist and before the first job.
+
+        Raises GateError and RefusedError before any cell started, StoppedError when the disk is full. A cell that fails
+        does not stop the others: its state says so.
+        """
+        self.plan.require_answerable()
+        missing = self.missing()
+        if missing:
+            _require_inputs(self.plan)
+        self._write_question(missing)
+        while_running()
+        observer.planned(len(self.plan.cells), len(self.plan.cells) - len(missing))
+        sources = {cell.directory: _source(cell.spec, self.home) for cell in missing}
+        bases = self._base_jobs()
+        if missing or bases:
+            with LocalPool(self.workers) as pool:
+                self._stages(pool, missing, bases, observer)
+                jobs = [
+                    Job("cell", str(self.plan.record(cell, self.home).path), _as_json(cell.spec), sources[cell.directory])
+                    for cell in missing
+                ]
+                pool.run(
+                    jobs,
+                    lambda job, event: observer.progress(_name(job), event),
+                    lambda ended: self._cell_ended(ended, observer),
+                )
+        self._write_question([])
+
+    def _stages(
+        self, pool: LocalPool, missing: list[PlannedCell], bases: dict[Path, Job], observer: Observer
+    ) -> None:
+        """What cells share: the model that loads, its cold start, its evaluation before training."""
+
+        def refuse(ended: Ended) -> None:
+            if ended.state == "refused":
+                raise RefusedError(ended.reason)
+            if ended.state != "done":
+                raise StoppedError(f"{ended.job.kind}: {ended.reason}\n{ended.output}".rstrip())
+
+        def show(job: Job, event: dict[str, Any]) -> None:
+            observer.progress(job.kind.replace("_", " "), event)
+
+        (self.home / "cache").mkdir(exist_ok=True)
+        loads: dict[str, Job] = {}
+        cold_starts: dict[str, Job] = {}
+        for cell in missing:
+            spec = _as_json(cell.spec)
+            loads.setdefault(cell.spec.model.source, Job("load", "", spec, cell.spec.model.source))
+            target = _source(cell.spec, self.home)
+            if target != cell.spec.model.source and not Path(target.removeprefix("path:")).exists():
+                cold_starts.setdefault(
+                    target, Job("cold_start", target.removeprefix("path:"), spec, cell.spec.model.source)
+                )
+        pool.run([*loads.values()], show, refuse)
+        pool.run([*cold_starts.values()], show, refuse)
+        pool.run([*bases.values()], show, refuse)
+
+    def _base_jobs(self) -> dict[Path, Job]:
+        """The evaluation before training, if all arms start from the same model under the same evaluation."""
+        paths = {self._base_path(spec) for spec in self.plan.arms.values()}
+        if len(paths) > 1:
+            return {}
+        spec = self.plan.first_spec
+        (path,) = paths
+        return {} if path.exists() else {path: Job("base", str(path), _as_json(spec), _source(spec, self.home))}
+
+    def _base_path(self, spec: RunSpec) -> Path:
+        return self.home / "cache" / f"base-{base_evaluation_hash(spec)[:16]}.json"
+
+    def _cell_ended(self, ended: Ended, observer: Observer) -> None:
+        cell = CellRecord.at(Path(ended.job.path))
+        if ended.state in ("refused", "failed"):
+            if ended.output:
+                with cell.log.open("a", encoding="utf-8") as handle:
+                    handle.write(ended.output)
+            cell.write_status("failed", reason=ended.reason)
+        observer.ended(_name(ended.job), "failed" if ended.state == "refused" else ended.state, ended.reason)
+        if ended.state == "interrupted":
+            raise StoppedError(f"{_name(ended.job)}: {ended.reason}.")
+
+    def _write_question(self, missing: list[PlannedCell]) -> None:
+        """sweep.json, and for each cell to be run its folder, spec and pending status."""
+        try:
+            for cell in missing:
+                record = self.plan.record(cell, self.home)
+                record.path.mkdir(parents=True, exist_ok=True)
+                write_json(record.path / "spec.json", _as_json(cell.spec))
+                if record.state != "running":
+                    record.write_status("pending", steps=cell.spec.train.steps)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_json(self.folder / "sweep.json", self._question())
+        except OSError as error:
+            raise RefusedError(
+                f"{error.filename or self.folder}: cannot be written ({os.strerror(error.errno or 0)}). Free it, or "
+                "choose another place with --home DIR or BENCH_HOME."
+            ) from error
+
+    def _question(self) -> dict[str, Any]:
+        plan, spec = self.plan, self.plan.first_spec
+        base = self._base_path(spec)
+        values = values_that_differ(plan.arms)
+        return {
+            "name": plan.sweep.name,
+            "question": plan.sweep.question,
+            "profile": plan.profile,
+            "arms": list(plan.arms),
+            "baseline": plan.baseline,
+            "metric": plan.metric,
+            "margin_pp": plan.margin_pp,
+            "alpha": plan.sweep.compare.alpha,
+            "seeds": plan.sweep.seed_list,
+            "ablate": list(plan.sweep.ablate),
+            "co_changes": plan.sweep.co_changes,
+            "varied": {arm: {knob: by_arm[arm] for knob, by_arm in values.items()} for arm in plan.arms},
+            "cells": [
+                {"arm": cell.arm, "seed": cell.seed, "hash": cell.hash, "dir": cell.directory} for cell in plan.cells
+            ],
+            "command": self.command,
+            "tasks": list(spec.eval.tasks),
+            "k": list(spec.eval.k),
+            "gate": {"ok": plan.gate.ok, "differs": plan.gate.differs},
+            "warnings": plan.warnings,
+            "budget_tokens": spec.budget.tokens,
+            "base_scores": read_json(base) if base.exists() else None,
+        }
+
+
+def _require_inputs(plan: Plan) -> None:
+    """Raise for missing models or data before anything starts; rows are counted and checked here."""
+    for spec in plan.arms.values():
+        source = parse_source(spec.model.source)
+        if source.kind != "hf":
+            source.require()
+    splits = {(spec.task.train, "train") for spec in plan.arms.values()}
+    splits |= {(name, "test") for spec in plan.arms.values() for name in spec.eval.tasks}
+    for name, split in sorted(splits):
+        get_task(name).split(split).load()
+
+
+def _source(spec: RunSpec, home: Path) -> str:
+    """`model.source` of the weights that reinforcement learning starts from."""
+    if spec.model.cold_start.type == "none":
+        return spec.model.source
+    return f"path:{(home / 'cache' / f'coldstart-{cold_start_hash(spec)[:16]}').resolve()}"
+
+
+def _as_json(spec: RunSpec) -> dict[str, Any]:
+    return dict(json.loads(spec.model_dump_json()))
+
+
+def _name(job: Job) -> str:
+    cell = CellRecord.at(Path(job.path))
+    return f"{cell.arm}-s{cell.seed}"

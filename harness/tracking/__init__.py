@@ -1,0 +1,7 @@
+"""The MLflow mirror of a sweep: one writer in the parent process tails the records. The records stay the truth."""
+
+from harness.tracking.client import MirrorError, tracking_uri
+from harness.tracking.mirror import Mirror
+from harness.tracking.thread import MirrorThread
+
+__all__ = ["Mirror", "MirrorError", "MirrorThread", "tracking_uri"]

@@ -1,0 +1,103 @@
+"""The child run of one cell: its resolved spec as parameters, its records as curves, its state as status and tags."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from operator import methodcaller
+from typing import Any, NamedTuple
+
+from harness.records import CellRecord
+from harness.tracking.files import file_fingerprint, modified_ms
+from harness.tracking.points import Point, flat_params, score_points, step_points, timing_points
+from harness.tracking.run import MirroredRun
+
+STATUS = {
+    "pending": "SCHEDULED",
+    "running": "RUNNING",
+    "done": "FINISHED",
+    "failed": "FAILED",
+    "invalid": "FAILED",
+    "interrupted": "KILLED",
+}
+_MIRRORED_TAG = "bench.mirrored"
+
+
+class _Record(NamedTuple):
+    """A file of rows. Wall-clock never comes out the same again, so new values there do not mean another training."""
+
+    read: Callable[[CellRecord], list[dict[str, Any]]]
+    points: Callable[[dict[str, Any]], Iterator[Point]]
+    is_reproducible: bool
+
+
+_RECORDS = {
+    "steps": _Record(methodcaller("read_steps"), step_points, is_reproducible=True),
+    "scores": _Record(methodcaller("read_scores"), score_points, is_reproducible=True),
+    "timing": _Record(methodcaller("read_timing"), timing_points, is_reproducible=False),
+}
+
+
+class _Extent(NamedTuple):
+    """How much of a record is mirrored: its first `n_rows` rows, which have this digest."""
+
+    n_rows: int
+    digest: str
+
+
+def fingerprint(cell: CellRecord) -> list[tuple[int, int] | None]:
+    """Changes whenever a record that becomes curves does."""
+    return [file_fingerprint(cell.path / f"{name}.jsonl") for name in _RECORDS]
+
+
+def sync_cell(
+    cell: CellRecord, status: dict[str, Any], run: MirroredRun | None, create: Callable[..., MirroredRun]
+) -> tuple[MirroredRun, int]:
+    """Bring `run` up to date, or the one that is made with `create(name, start_ms, tags)` if there is none or if the
+    records are no longer those it shows. Returns the run and the number of points sent."""
+    rows = {name: record.read(cell) for name, record in _RECORDS.items()}
+    is_over = status["state"] in ("done", "failed", "invalid")
+    if run is not None and _shows_other_rows(run, rows, is_over):
+        run.delete()
+        run = None
+    if run is None:
+        tags = {"bench.cell": cell.path.name, "arm": cell.arm, "seed": str(cell.seed), "hash": cell.hash}
+        run = create(f"{cell.arm}-s{cell.seed}", modified_ms(cell.path / "spec.json"), tags)
+    if _MIRRORED_TAG not in run.tags:
+        run.log_params(flat_params(cell.spec))
+        run.log_file(cell.path / "spec.json")
+
+    mirrored = _mirrored(run)
+    points: list[Point] = []
+    for name, record in _RECORDS.items():
+        if len(rows[name]) > mirrored[name].n_rows:
+            points += [point for row in rows[name][mirrored[name].n_rows :] for point in record.points(row)]
+            mirrored[name] = _Extent(len(rows[name]), _digest(rows[name]))
+    run.log_points(points)
+    # Last, so that it never speaks of points that were not sent.
+    run.set_tags(
+        {_MIRRORED_TAG: json.dumps(mirrored), "state": status["state"], "flags": ", ".join(status.get("flags", []))}
+    )
+    run.set_status(STATUS[status["state"]], modified_ms(cell.path / "status.json"))
+    return run, len(points)
+
+
+def _mirrored(run: MirroredRun) -> dict[str, _Extent]:
+    extents = json.loads(run.tags.get(_MIRRORED_TAG, "{}"))
+    return {name: _Extent(*extents.get(name, (0, ""))) for name in _RECORDS}
+
+
+def _shows_other_rows(run: MirroredRun, rows: dict[str, list[dict[str, Any]]], is_over: bool) -> bool:
+    """Whether what is mirrored is no longer recorded. Rows that a resume cut off may yet grow back as they were."""
+    return any(
+        record.is_reproducible
+        and (is_over or len(rows[name]) >= extent.n_rows)
+        and _digest(rows[name][: extent.n_rows]) != extent.digest
+        for name, record in _RECORDS.items()
+        if (extent := _mirrored(run)[name]).n_rows
+    )
+
+
+def _digest(rows: list[dict[str, Any]]) -> str:
+    return hashlib.blake2b(json.dumps(rows).encode(), digest_size=8).hexdigest()

@@ -1,0 +1,50 @@
+"""How this process talks to MLflow, which takes seconds to import: nothing imports it before it is needed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from harness.errors import BenchError
+
+# For this process, and only where the user has not chosen otherwise. The next sync is the retry.
+_ENVIRONMENT = {
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_LOGGING_LEVEL": "CRITICAL",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+}
+
+
+class MirrorError(BenchError):
+    """MLflow could not be reached or refused. Nothing is lost: the next sync continues where this one ended."""
+
+
+def tracking_uri(home: Path) -> str:
+    """Where the sweeps under `home` are mirrored: `MLFLOW_TRACKING_URI`, else the SQLite file `<home>/mlflow.db`."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{home.resolve() / 'mlflow.db'}"
+
+
+@contextmanager
+def talking_to_mlflow(uri: str) -> Iterator[None]:
+    """All of MLflow is imported and called in here: quiet, impatient, its errors turned into `MirrorError`.
+
+    OSError is one of them: a full disk under the database or the artifacts must not stop the training either.
+    """
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    from mlflow.exceptions import MlflowException
+    from requests import RequestException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except (MlflowException, RequestException, SQLAlchemyError, OSError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise MirrorError(
+            f"MLflow at {uri} is not up to date: {reason:.200}\n"
+            "The records are complete. Once MLflow can be reached, `bench sync` brings it up to date."
+        ) from error

@@ -1,0 +1,168 @@
+"""Bring MLflow up to date with the records of a sweep: `bench run` does it every few seconds, `bench sync` once.
+
+    experiment   the sweep's name
+    parent run   the question (tag `bench.question_id`); artifacts: the report
+    child run    a cell (tag `bench.cell`); parameters: its resolved spec; curves: its steps, timing and scores
+
+How far the mirror is stands in MLflow itself and nowhere else: the tag `bench.mirrored` of a child run says how many
+rows of each record it holds, and their digest. It is written after the points it speaks of, and a point that is sent
+again is the same point (see `MirroredRun.log_points`). So no point is lost or there twice, whatever happens:
+
+    killed between points and tag        the points are sent again; MLflow keeps one of each
+    mlflow.db deleted, server replaced   there is no tag, so all is sent
+    a resume cut rows off the end        nothing is sent until the records have grown back to what is mirrored. If the
+                                         rows are equal (the promise on CPU), it goes on from there. If not, the run
+                                         shows what is not recorded: it goes to MLflow's bin and the cell gets a new one
+    two processes mirror one sweep       they take turns, and each looks up anew what the other has done
+
+A state file beside the records would say all this of a database that may be another one by now, or gone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from harness.records import SweepRecord, read_sweep
+from harness.tracking.cell import STATUS, fingerprint, sync_cell
+from harness.tracking.client import talking_to_mlflow
+from harness.tracking.files import file_fingerprint, modified_ms
+from harness.tracking.run import MirroredRun
+
+_PARENT_STATUS = (
+    "RUNNING",
+    "KILLED",
+    "FAILED",
+    "SCHEDULED",
+    "FINISHED",
+)  # that of the parent: the first one a cell has
+_REPORT_FILES = ("index.html", "report.md", "report.json")
+
+
+@dataclass
+class _Session:
+    """What this process knows of MLflow's side of one question."""
+
+    question_id: str
+    client: Any
+    experiment_id: str
+    parent: MirroredRun
+    children: dict[str, MirroredRun]
+    seen: dict[str, Any] = field(default_factory=dict)
+
+
+class Mirror:
+    """The mirror of the sweep in `sweep_dir` (`<home>/<sweep>`). For one thread at a time."""
+
+    def __init__(self, sweep_dir: Path, tracking_uri: str) -> None:
+        self.sweep_dir = sweep_dir
+        self.tracking_uri = tracking_uri
+        self._writer_id = uuid.uuid4().hex
+        self._session: _Session | None = None
+
+    def sync(self) -> int:
+        """Send what is new; returns the number of points sent.
+
+        Raises `MirrorError` if MLflow cannot be reached or refuses, FileNotFoundError if the sweep was never run.
+        """
+        sweep = read_sweep(self.sweep_dir)
+        question_id = _question_id(sweep)
+        session, self._session = self._session, None  # after an error nothing is taken for known
+        with talking_to_mlflow(self.tracking_uri), self._turn() as was_last_writer:
+            if session is None or session.question_id != question_id or not was_last_writer:
+                session = self._open(sweep, question_id)
+            n_points = _sync_children(session, sweep)
+            _sync_report(session, sweep.path / "report")
+        self._session = session
+        return n_points
+
+    @contextmanager
+    def _turn(self) -> Iterator[bool]:
+        """Be the only writer; yields whether nobody else has been since our last turn."""
+        with (self.sweep_dir / ".mlflow.lock").open("a+", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            lock.seek(0)
+            was_last_writer = lock.read() == self._writer_id
+            lock.truncate(0)
+            lock.write(self._writer_id)
+            lock.flush()
+            yield was_last_writer
+
+    def _open(self, sweep: SweepRecord, question_id: str) -> _Session:
+        """Find what MLflow holds of the question, and make the experiment and the parent run if they are missing."""
+        from mlflow import MlflowClient
+
+        client = MlflowClient(tracking_uri=self.tracking_uri)
+        experiment = client.get_experiment_by_name(sweep.name)
+        if experiment is not None:
+            experiment_id = experiment.experiment_id
+        else:
+            # A server knows where it keeps files; with a bare database MLflow would use the current directory.
+            has_server = self.tracking_uri.startswith(("http://", "https://"))
+            folder = None if has_server else (self.sweep_dir.resolve().parent / "mlartifacts").as_uri()
+            experiment_id = client.create_experiment(sweep.name, artifact_location=folder)
+        parents = MirroredRun.find(client, experiment_id, "bench.question_id", question_id)
+        parent = parents[0] if parents else _create_parent(client, experiment_id, sweep, question_id)
+        children = MirroredRun.find(client, experiment_id, "mlflow.parentRunId", parent.run_id)
+        by_cell = {run.tags["bench.cell"]: run for run in children if "bench.cell" in run.tags}
+        return _Session(question_id, client, experiment_id, parent, by_cell)
+
+
+def _question_id(sweep: SweepRecord) -> str:
+    """What is compared, and how. More seeds ask the same question; the hashes stand for every setting of the arms."""
+    hashes = {cell.arm: cell.hash for cell in sweep.cells if cell.seed == min(sweep.seeds)}
+    content = [sweep.name, sweep.arms, hashes, sweep.baseline, sweep.metric, sweep.margin_pp, sweep.alpha]
+    return hashlib.blake2b(json.dumps(content).encode(), digest_size=8).hexdigest()
+
+
+def _create_parent(client: Any, experiment_id: str, sweep: SweepRecord, question_id: str) -> MirroredRun:
+    tags = {
+        "bench.question_id": question_id,
+        "mlflow.note.content": sweep.question,
+        "profile": sweep.profile,
+        "baseline": sweep.baseline,
+        "metric": sweep.metric,
+    }
+    start_ms = modified_ms(sweep.path / "sweep.json")
+    return MirroredRun.create(client, experiment_id, f"{sweep.name} ({sweep.profile})", start_ms, tags)
+
+
+def _sync_children(session: _Session, sweep: SweepRecord) -> int:
+    n_points = 0
+    statuses = {cell.path: cell.read_status() for cell in sweep.cells}
+    for cell in sweep.cells:
+        name = cell.path.name
+        now = (statuses[cell.path], fingerprint(cell))
+        if session.seen.get(name) == now or not (cell.path / "spec.json").exists():
+            continue
+        create = partial(_create_child, session)
+        session.children[name], n_sent = sync_cell(cell, statuses[cell.path], session.children.get(name), create)
+        session.seen[name] = now
+        n_points += n_sent
+    present = {STATUS[status["state"]] for status in statuses.values()}
+    ends_ms = [modified_ms(path / "status.json") for path in statuses]
+    session.parent.set_status(
+        next(status for status in _PARENT_STATUS if status in present), max(filter(None, ends_ms), default=None)
+    )
+    return n_points
+
+
+def _create_child(session: _Session, name: str, start_ms: int | None, tags: dict[str, str]) -> MirroredRun:
+    tags = tags | {"mlflow.parentRunId": session.parent.run_id}
+    return MirroredRun.create(session.client, session.experiment_id, name, start_ms, tags)
+
+
+def _sync_report(session: _Session, folder: Path) -> None:
+    for path in (folder / name for name in _REPORT_FILES):
+        now = file_fingerprint(path)
+        if session.seen.get(path.name) != now:
+            session.parent.log_file(path)
+            session.seen[path.name] = now

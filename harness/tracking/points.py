@@ -1,0 +1,67 @@
+"""Records in MLflow's vocabulary: rows become points of curves, a nested spec becomes flat parameters."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+MAX_PARAM_LENGTH = 6000
+"""Characters in a parameter's value (mlflow.utils.validation.MAX_PARAM_VAL_LENGTH)."""
+
+
+class Point(NamedTuple):
+    """One point of the curve `key`, at the optimiser round `step`."""
+
+    key: str
+    step: int
+    value: float
+
+
+def mlflow_name(name: str) -> str:
+    """A legal MLflow name: letters, digits and `_-./` stay, `@` becomes `_at_` (`pass@1`: `pass_at_1`), others `_`."""
+    return re.sub(r"[^\w\-./]", "_", name.replace("@", "_at_"))
+
+
+def step_points(row: dict[str, Any]) -> Iterator[Point]:
+    """A row of steps.jsonl as `train/<key>`."""
+    return _points("train", row["step"], row)
+
+
+def timing_points(row: dict[str, Any]) -> Iterator[Point]:
+    """A row of timing.jsonl as `time/<key>`."""
+    return _points("time", row["step"], row)
+
+
+def score_points(row: dict[str, Any]) -> Iterator[Point]:
+    """A row of scores.jsonl as `eval/<task>/<metric>`, that of the final evaluation as `eval/final/<task>/<metric>`."""
+    prefix = "eval/final" if row["final"] else "eval"
+    return _points(f"{prefix}/{row['task']}", row["step"], row["metrics"])
+
+
+def _points(prefix: str, step: int, values: dict[str, Any]) -> Iterator[Point]:
+    # What a step does not have is null in the records: a gap in the curve. MLflow would store an infinity as 1.8e308.
+    for key, value in values.items():
+        if key != "step" and isinstance(value, int | float) and math.isfinite(value):
+            yield Point(mlflow_name(f"{prefix}/{key}"), step, float(value))
+
+
+def flat_params(spec: dict[str, Any], prefix: str = "") -> dict[str, str]:
+    """Dotted names to strings: text as it is, all else (numbers, lists, null) as JSON; what is too long says so."""
+    params: dict[str, str] = {}
+    for key, value in spec.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict) and value:
+            params |= flat_params(value, f"{name}.")
+        else:
+            params[mlflow_name(name)] = _shortened(value if isinstance(value, str) else json.dumps(value))
+    return params
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= MAX_PARAM_LENGTH:
+        return text
+    note = f"... [{len(text)} characters; all of them in spec.json]"
+    return text[: MAX_PARAM_LENGTH - len(note)] + note

@@ -1,0 +1,76 @@
+"""Checkpoints: weights as safetensors, optimiser state beside them. Written aside, checksummed, renamed; two are kept."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from harness.records.files import read_json, write_json
+
+KEPT = 2
+_PREFIX = "step-"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a cell needs to go on: the step that is done, tokens generated so far, weights, optimiser state."""
+
+    step: int
+    generated_tokens: int
+    weights: dict[str, Tensor]
+    optimizer: dict[str, Any]
+
+
+def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
+    """Write `folder/step-NNNNNN` so that it exists whole or not at all, then drop all but the newest two."""
+    final = folder / f"{_PREFIX}{checkpoint.step:06d}"
+    aside = folder / f".{final.name}.{os.getpid()}.tmp"
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    try:
+        # Tied weights share storage, which safetensors refuses; `load` ties them again.
+        save_file({name: weight.clone().contiguous() for name, weight in checkpoint.weights.items()}, aside / "weights.safetensors")
+        torch.save(checkpoint.optimizer, aside / "optimizer.pt")
+        sums = {file.name: _checksum(file) for file in sorted(aside.iterdir())}
+        write_json(
+            aside / "checkpoint.json",
+            {"step": checkpoint.step, "generated_tokens": checkpoint.generated_tokens, "blake2b": sums},
+        )
+        shutil.rmtree(final, ignore_errors=True)
+        aside.rename(final)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    for old in checkpoint_folders(folder)[:-KEPT]:
+        shutil.rmtree(old)
+
+
+def checkpoint_folders(folder: Path) -> list[Path]:
+    """Checkpoints of a cell, oldest first."""
+    return sorted(folder.glob(f"{_PREFIX}*"))
+
+
+def load_latest(folder: Path) -> Checkpoint | None:
+    """The newest checkpoint whose checksums hold; None if there is none. A damaged one is passed over."""
+    for path in reversed(checkpoint_folders(folder)):
+        meta = read_json(path / "checkpoint.json")
+        if all((path / name).is_file() and _checksum(path / name) == value for name, value in meta["blake2b"].items()):
+            return Checkpoint(
+                meta["step"],
+                meta["generated_tokens"],
+                load_file(path / "weights.safetensors"),
+                torch.load(path / "optimizer.pt", weights_only=True),
+            )
+    return None
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "blake2b").hexdigest()

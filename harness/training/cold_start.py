@@ -1,0 +1,111 @@
+"""Cold start: supervised fine-tuning on demonstrations, so that reinforcement learning has something to choose from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+
+import torch
+
+from evals.prompts import get_template
+from harness.errors import RefusedError
+from harness.models.language_model import LanguageModel
+from harness.rollouts.keys import permutation, random_key
+from harness.spec.run_spec import SupervisedColdStart
+from harness.training.sequences import Sequences, score_completions
+
+WARMUP_FRAC = 0.05
+FINAL_LEARNING_RATE_FRAC = 0.02
+MICRO_BATCH_TOKENS = 2048
+Progress = Callable[[int, int, float], None]
+
+
+def run_cold_start(start: LanguageModel, recipe: SupervisedColdStart, on_step: Progress) -> None:
+    """Fine-tune `start` in place. on_step(step, steps, loss in nats a token) after every step.
+
+    Loss: token-mean cross entropy over the demonstrations' completions of a step, end-of-sequence token included.
+    """
+    weights = [weight for weight in start.model.parameters() if weight.requires_grad]
+    optimizer = torch.optim.AdamW(
+        weights, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, betas=(0.9, 0.95)
+    )
+    pairs = _encoded_demonstrations(start, recipe)
+    for step in range(1, recipe.steps + 1):
+        batch = list(islice(pairs, recipe.batch_size))
+        lengths = torch.tensor([len(completion) for _, completion in batch])
+        completions = torch.full((len(batch), int(lengths.max())), start.pad_token_id)
+        for row, (_, completion) in enumerate(batch):
+            completions[row, : len(completion)] = torch.tensor(completion)
+        sequences = Sequences([prompt for prompt, _ in batch], completions, lengths)
+
+        optimizer.zero_grad()
+        loss = 0.0
+        for rows in sequences.micro_batches(torch.arange(len(batch)), MICRO_BATCH_TOKENS):
+            logps, _ = score_completions(start.model, sequences, rows, 1.0, start.pad_token_id)
+            part = -logps.sum() / lengths.sum()
+            part.backward()  # type: ignore[no-untyped-call]
+            loss += float(part.detach())
+        torch.nn.utils.clip_grad_norm_(weights, 1.0)
+        for group in optimizer.param_groups:
+            group["lr"] = recipe.learning_rate * _schedule(step, recipe.steps)
+        optimizer.step()
+        on_step(step, recipe.steps, loss)
+
+
+def _schedule(step: int, steps: int) -> float:
+    """Linear warm-up, then linear decay."""
+    warm_up = min(1.0, step / max(1.0, WARMUP_FRAC * steps))
+    return warm_up * max(FINAL_LEARNING_RATE_FRAC, 1 - (step - 1) / steps)
+
+
+def _encoded_demonstrations(model: LanguageModel, recipe: SupervisedColdStart) -> Iterator[tuple[list[int], list[int]]]:
+    """Endless (prompt, completion) token ids; demonstrations longer than the limit are left out."""
+    template = get_template(recipe.template)
+    kept = 0
+    for seen, (problem, solution) in enumerate(_demonstrations(recipe), start=1):
+        completion = [*model.tokenizer(solution, add_special_tokens=False)["input_ids"], model.eos_token_ids[0]]
+        if len(completion) <= recipe.max_completion_tokens:
+            kept += 1
+            yield model.encode(template.render(problem)), completion
+        elif kept == 0 and seen >= 10_000:
+            raise RefusedError(
+                f"cold_start.data {recipe.data}: none of the first {seen} demonstrations fits "
+                f"max_completion_tokens={recipe.max_completion_tokens}. Raise it."
+            )
+
+
+def _demonstrations(recipe: SupervisedColdStart) -> Iterator[tuple[str, str]]:
+    """Endless (problem, solution); rows of a file in a new order each epoch."""
+    if recipe.data == "demonstrations:arithmetic":
+        from evals.tasks.arithmetic_demonstrations import demonstrations
+
+        yield from demonstrations(recipe.seed)
+        return
+    rows = _read_demonstrations(Path(recipe.data))
+    epoch = 0
+    while True:
+        for index in permutation(len(rows), random_key(recipe.seed, "shuffle", step=epoch)):
+            yield rows[index]
+        epoch += 1
+
+
+def _read_demonstrations(path: Path) -> list[tuple[str, str]]:
+    if not path.is_file():
+        raise RefusedError(
+            f"cold_start.data {path}: there is no such file. Give a JSONL file with `problem` and `solution` a line, or "
+            "demonstrations:arithmetic."
+        )
+    rows: list[tuple[str, str]] = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            row = json.loads(line)
+            rows.append((str(row["problem"]), str(row["solution"])))
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise RefusedError(
+                f"{path}:{number}: not an object with `problem` and `solution` ({type(error).__name__}: {error})."
+            ) from None
+    if not rows:
+        raise RefusedError(f"{path}: holds no demonstrations.")
+    return rows

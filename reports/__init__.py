@@ -1,0 +1,1 @@
+"""What the records of a sweep say: statistics, figures, pages. Reads records; needs no GPU, tracker or network."""

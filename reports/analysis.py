@@ -1,0 +1,48 @@
+"""Everything a report is drawn from: a sweep's finished cells, its arms and its contrasts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from reports.arms import ArmSummary, summarise_arm
+from reports.contrasts import Contrast, compare_arms
+from reports.measurements import Measurement, Metric, read_measurements
+
+if TYPE_CHECKING:
+    from harness.records import SweepRecord
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """`measurements`: the finished cells of each arm, by seed. `arms` and `contrasts` are in the sweep's order."""
+
+    sweep: SweepRecord
+    metric: Metric
+    measurements: dict[str, list[Measurement]]
+    arms: list[ArmSummary]
+    contrasts: list[Contrast]
+
+    @property
+    def base_metrics(self) -> dict[str, float | None]:
+        """Metrics of the model before training, on the compared task; empty until measured."""
+        rows = [row for row in self.sweep.base_scores if row["task"] == self.metric.task]
+        return dict(rows[-1]["metrics"]) if rows else {}
+
+    def arm(self, name: str) -> ArmSummary:
+        return next(arm for arm in self.arms if arm.arm == name)
+
+
+def analyse(sweep: SweepRecord) -> Analysis:
+    """Read and compare a sweep; raises ValueError when no cell has the compared metric."""
+    measurements = read_measurements(sweep)
+    return Analysis(
+        sweep=sweep,
+        metric=Metric.of(sweep),
+        measurements=measurements,
+        arms=[
+            summarise_arm(arm, cells, alpha=sweep.alpha, budget_tokens=sweep.budget_tokens)
+            for arm, cells in measurements.items()
+        ],
+        contrasts=compare_arms(sweep, measurements),
+    )

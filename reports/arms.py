@@ -1,0 +1,98 @@
+"""One arm over its seeds: final score with interval, length, gradient norms, tokens, wall-clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from reports.measurements import Measurement, mean_of
+from reports.statistics import t_interval
+
+# Two arms whose clipping or gradient norm differ by more than this also differ in their effective learning rate.
+HIDDEN_KNOB_RATIO = 2.0
+# Clipping a tenth of the steps more is too little to act as a second knob, whatever the ratio.
+HIDDEN_KNOB_CLIPPED_FRAC = 0.1
+
+PHASES = ("rollout_s", "reward_s", "logprob_s", "update_s", "eval_s", "total_s")
+
+
+@dataclass(frozen=True)
+class ArmSummary:
+    """Means over the finished seeds of an arm; None where nothing was recorded.
+
+    `low_pp`, `high_pp`: the t(n-1) interval of the mean score over training seeds. `overshoot_frac`: generated tokens
+    above the budget, relative to it. `phase_s`: wall-clock seconds of a cell by phase.
+    """
+
+    arm: str
+    seeds: list[int]
+    scores_pp: list[float]
+    mean_pp: float | None
+    low_pp: float | None
+    high_pp: float | None
+    mean_tokens: float | None
+    truncated_frac: float | None
+    faulty_steps_frac: float | None
+    grad_norm: float | None
+    grad_clipped_frac: float | None
+    generated_tokens: float | None
+    overshoot_frac: float | None
+    grader_disagreement_frac: float | None
+    phase_s: dict[str, float | None]
+
+    @property
+    def n(self) -> int:
+        return len(self.scores_pp)
+
+
+def summarise_arm(
+    arm: str, measurements: Sequence[Measurement], *, alpha: float, budget_tokens: int | None
+) -> ArmSummary:
+    """Summarise the finished cells of one arm; intervals at level 1 - alpha, for two seeds or more."""
+    scored = [(m.cell.seed, m.score_pp) for m in measurements if m.score_pp is not None]
+    scores = [score for _, score in scored]
+    low, high = t_interval(scores, alpha) if len(scores) > 1 else (None, None)
+    generated = mean_of(m.cell.generated_tokens for m in measurements)
+    return ArmSummary(
+        arm=arm,
+        seeds=[seed for seed, _ in scored],
+        scores_pp=scores,
+        mean_pp=mean_of(scores),
+        low_pp=low,
+        high_pp=high,
+        mean_tokens=mean_of(m.final_value("mean_tokens") for m in measurements),
+        truncated_frac=mean_of(m.final_value("truncated_frac") for m in measurements),
+        faulty_steps_frac=mean_of(m.final_value("faulty_steps_frac") for m in measurements),
+        grad_norm=mean_of(m.step_mean("grad_norm") for m in measurements),
+        grad_clipped_frac=mean_of(m.step_mean("grad_clipped_frac") for m in measurements),
+        generated_tokens=generated,
+        overshoot_frac=generated / budget_tokens - 1 if generated is not None and budget_tokens else None,
+        grader_disagreement_frac=mean_of(m.grader_disagreement_frac for m in measurements),
+        phase_s={phase: mean_of(m.seconds(phase) for m in measurements) for phase in PHASES},
+    )
+
+
+def hidden_knob_warnings(arm: ArmSummary, baseline: ArmSummary) -> list[str]:
+    """Sentences for gradient sizes that differ so much that clipping and learning rate act as a second knob."""
+    warnings = []
+    if arm.grad_norm and baseline.grad_norm and _ratio(arm.grad_norm, baseline.grad_norm) > HIDDEN_KNOB_RATIO:
+        warnings.append(
+            f"{arm.arm} has a mean gradient norm of {arm.grad_norm:.3g}, {baseline.arm} of {baseline.grad_norm:.3g}: "
+            " the learning rate and the clipping act as a second knob; repeat the arm at matched norm"
+        )
+    clipped, reference = arm.grad_clipped_frac, baseline.grad_clipped_frac
+    if (
+        clipped is not None
+        and reference is not None
+        and abs(clipped - reference) > HIDDEN_KNOB_CLIPPED_FRAC
+        and max(clipped, reference) > HIDDEN_KNOB_RATIO * min(clipped, reference)
+    ):
+        warnings.append(
+            f"{arm.arm} clips {clipped:.0%} of its steps, {baseline.arm} {reference:.0%}: max_grad_norm acts as a"
+            " second knob; repeat the arm at matched norm"
+        )
+    return warnings
+
+
+def _ratio(a: float, b: float) -> float:
+    return max(a, b) / min(a, b)

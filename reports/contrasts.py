@@ -1,0 +1,175 @@
+"""Every arm against the baseline, paired by seed, in percentage points.
+
+Collapsed cells are outcomes: they stay in the comparison, which is shown once more without them. Only what could not be
+measured is missing, and the contrast says which pairs that costs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from reports.measurements import Measurement, mean_of
+from reports.statistics import PairedComparison, compare_paired, holm
+
+if TYPE_CHECKING:
+    from harness.records import CellRecord, SweepRecord
+
+# A cell ends at the first step boundary after its budget, so arms overshoot by up to a step's tokens each.
+EQUAL_TOKENS_TOLERANCE = 0.05
+NORMAL_95 = 1.959964
+
+
+@dataclass(frozen=True)
+class MissingPair:
+    seed: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """An arm minus the baseline.
+
+    `comparison` is None without a single pair. Its intervals are at level 1 - alpha / m for the sweep's m contrasts;
+    `p_holm` is its p value after Holm. `noise_low_pp`, `noise_high_pp`: the 95% interval from the sampling noise of
+    the evaluations alone, given only where there are too few pairs for a test. `token_ratio`: generated tokens of the
+    arm over those of the baseline.
+    """
+
+    arm: str
+    baseline: str
+    seeds: list[int]
+    differences_pp: list[float]
+    missing: list[MissingPair]
+    flagged_seeds: list[int]
+    comparison: PairedComparison | None
+    without_flagged: PairedComparison | None
+    p_holm: float
+    token_ratio: float | None
+    noise_low_pp: float
+    noise_high_pp: float
+
+    @property
+    def equal_tokens(self) -> bool | None:
+        return None if self.token_ratio is None else abs(self.token_ratio - 1) <= EQUAL_TOKENS_TOLERANCE
+
+
+@dataclass(frozen=True)
+class Pair:
+    seed: int
+    treatment: Measurement
+    baseline: Measurement
+
+    @property
+    def difference_pp(self) -> float:
+        return _score(self.treatment) - _score(self.baseline)
+
+    @property
+    def flagged(self) -> bool:
+        return bool(self.treatment.cell.flags or self.baseline.cell.flags)
+
+    @property
+    def same_weights(self) -> bool:
+        return self.treatment.cell.digest is not None and self.treatment.cell.digest == self.baseline.cell.digest
+
+
+def compare_arms(sweep: SweepRecord, measurements: dict[str, list[Measurement]]) -> list[Contrast]:
+    """Every other arm against the baseline, in the sweep's order, with Holm over all of them."""
+    others = [arm for arm in sweep.arms if arm != sweep.baseline]
+    contrasts = [_contrast(sweep, measurements, arm, alpha=sweep.alpha / len(others)) for arm in others]
+    # A contrast without a test still counts as one of the m that were asked for.
+    adjusted = holm([1.0 if math.isnan(p := _p_value(contrast)) else p for contrast in contrasts])
+    return [
+        contrast if math.isnan(_p_value(contrast)) else replace(contrast, p_holm=float(p))
+        for contrast, p in zip(contrasts, adjusted, strict=True)
+    ]
+
+
+def _contrast(sweep: SweepRecord, measurements: dict[str, list[Measurement]], arm: str, *, alpha: float) -> Contrast:
+    pairs = _pairs(measurements[arm], measurements[sweep.baseline])
+    kept = [pair for pair in pairs if not pair.flagged]
+    comparison = _compare(pairs, alpha, sweep.margin_pp)
+    noise = _evaluation_noise_pp(pairs)
+    tested = comparison is None or comparison.verdict != "no_test"
+    return Contrast(
+        arm=arm,
+        baseline=sweep.baseline,
+        seeds=[pair.seed for pair in pairs],
+        differences_pp=[pair.difference_pp for pair in pairs],
+        missing=_missing_pairs(sweep, arm, {pair.seed for pair in pairs}),
+        flagged_seeds=[pair.seed for pair in pairs if pair.flagged],
+        comparison=comparison,
+        without_flagged=_compare(kept, alpha, sweep.margin_pp) if len(kept) < len(pairs) else None,
+        p_holm=math.nan,
+        token_ratio=_token_ratio(pairs),
+        noise_low_pp=math.nan if tested or comparison is None else comparison.difference - noise,
+        noise_high_pp=math.nan if tested or comparison is None else comparison.difference + noise,
+    )
+
+
+def _pairs(treatment: Sequence[Measurement], baseline: Sequence[Measurement]) -> list[Pair]:
+    partners = {m.cell.seed: m for m in baseline if m.score_pp is not None}
+    return [
+        Pair(m.cell.seed, m, partners[m.cell.seed])
+        for m in treatment
+        if m.score_pp is not None and m.cell.seed in partners
+    ]
+
+
+def _compare(pairs: Sequence[Pair], alpha: float, margin_pp: float) -> PairedComparison | None:
+    if not pairs:
+        return None
+    return compare_paired(
+        [_score(pair.treatment) for pair in pairs],
+        [_score(pair.baseline) for pair in pairs],
+        alpha=alpha,
+        margin=margin_pp,
+        identical=all(pair.same_weights for pair in pairs),
+    )
+
+
+def _score(measurement: Measurement) -> float:
+    if measurement.score_pp is None:
+        raise ValueError(f"{measurement.cell.arm} seed {measurement.cell.seed} has no score: it cannot be paired")
+    return measurement.score_pp
+
+
+def _missing_pairs(sweep: SweepRecord, arm: str, paired: set[int]) -> list[MissingPair]:
+    cells = {(cell.arm, cell.seed): cell for cell in sweep.cells}
+    return [
+        MissingPair(seed, "; ".join(_absences(cells, (arm, sweep.baseline), seed)))
+        for seed in sweep.seeds
+        if seed not in paired
+    ]
+
+
+def _absences(cells: dict[tuple[str, int], CellRecord], arms: Sequence[str], seed: int) -> list[str]:
+    absences = []
+    for arm in arms:
+        cell = cells.get((arm, seed))
+        state = "absent" if cell is None else cell.state
+        if cell is not None and cell.state != "done":
+            absences.append(f"{arm} {state}" + (f" ({cell.reason})" if cell.reason else ""))
+        elif cell is None:
+            absences.append(f"{arm} {state}")
+    return absences or ["no final score"]
+
+
+def _token_ratio(pairs: Sequence[Pair]) -> float | None:
+    treated = mean_of(pair.treatment.cell.generated_tokens for pair in pairs)
+    control = mean_of(pair.baseline.cell.generated_tokens for pair in pairs)
+    return treated / control if treated is not None and control else None
+
+
+def _evaluation_noise_pp(pairs: Sequence[Pair]) -> float:
+    """Half-width of the 95% interval that the samples drawn per problem alone give to the mean difference."""
+    errors = [m.final_value("se_samples_pp") for pair in pairs for m in (pair.treatment, pair.baseline)]
+    if not errors or any(error is None for error in errors):
+        return math.nan
+    return NORMAL_95 * math.hypot(*(error for error in errors if error is not None)) / len(pairs)
+
+
+def _p_value(contrast: Contrast) -> float:
+    return math.nan if contrast.comparison is None else contrast.comparison.p_value

@@ -1,0 +1,104 @@
+"""Curves over generated tokens: a line per seed, their mean and t band on a common grid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from reports.measurements import Measurement, finite
+from reports.statistics import FloatArray, t_band
+
+Points = Iterable[tuple[float, float | None]]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One seed: `x` [points] strictly increasing, `y` [points]."""
+
+    seed: int
+    x: FloatArray
+    y: FloatArray
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One arm: its seeds, and mean, low and high [grid] on `grid`, the range in which every seed has data.
+
+    low and high are the pointwise t(n-1) band over seeds, NaN for a single seed.
+    """
+
+    arm: str
+    lines: list[Line]
+    grid: FloatArray
+    mean: FloatArray
+    low: FloatArray
+    high: FloatArray
+
+    @property
+    def n(self) -> int:
+        return len(self.lines)
+
+
+def step_curves(measurements: dict[str, list[Measurement]], key: str, alpha: float) -> list[Curve]:
+    """Curves of one field of steps.jsonl over generated tokens, for the arms that recorded it."""
+    return _curves(measurements, lambda m: ((row["generated_tokens"], row.get(key)) for row in m.steps), alpha)
+
+
+def evaluation_curves(
+    measurements: dict[str, list[Measurement]], name: str, alpha: float, start: float | None = None
+) -> list[Curve]:
+    """Curves of one metric of the periodic and the final evaluation over generated tokens, from `start` at none."""
+
+    def points(m: Measurement) -> Points:
+        yield 0, start
+        for row in m.evaluations:
+            yield row["generated_tokens"], row["metrics"].get(name)
+
+    return _curves(measurements, points, alpha)
+
+
+def pass_at_k_curves(measurements: dict[str, list[Measurement]], alpha: float) -> list[Curve]:
+    """Curves of the final pass@k over k."""
+    return _curves(measurements, lambda m: pass_at_k_points({} if m.final is None else m.final["metrics"]), alpha)
+
+
+def pass_at_k_points(metrics: dict[str, float | None]) -> list[tuple[float, float | None]]:
+    """(k, pass@k) for every pass@k among the metrics, by k."""
+    return sorted(
+        ((int(name.removeprefix("pass@")), value) for name, value in metrics.items() if name.startswith("pass@")),
+        key=lambda point: point[0],
+    )
+
+
+def to_line(seed: int, points: Points) -> Line:
+    """A line through the finite points; of several at one x the last counts."""
+    values = {float(x): number for x, y in points if (number := finite(y)) is not None}
+    xs = np.array(sorted(values), dtype=np.float64)
+    return Line(seed, xs, np.array([values[x] for x in xs], dtype=np.float64))
+
+
+def mean_curve(arm: str, lines: Sequence[Line], alpha: float) -> Curve:
+    """Average the seeds on an even grid, each interpolated linearly; the grid has the fewest points of any seed.
+
+    Seeds that share their x keep it. Without a range that all seeds cover the grid is empty.
+    """
+    first, last = max(line.x[0] for line in lines), min(line.x[-1] for line in lines)
+    shared = all(np.array_equal(line.x, lines[0].x) for line in lines)
+    points = min(len(line.x) for line in lines) if last > first else int(last == first)
+    grid = lines[0].x if shared else np.linspace(first, last, points)
+    values = np.array([np.interp(grid, line.x, line.y) for line in lines])
+    low, high = t_band(values, alpha)
+    return Curve(arm, list(lines), grid, values.mean(axis=0), low, high)
+
+
+def _curves(
+    measurements: dict[str, list[Measurement]], points: Callable[[Measurement], Points], alpha: float
+) -> list[Curve]:
+    curves = []
+    for arm, cells in measurements.items():
+        lines = [line for m in cells if len((line := to_line(m.cell.seed, points(m))).x)]
+        if lines:
+            curves.append(mean_curve(arm, lines, alpha))
+    return curves

@@ -1,0 +1,117 @@
+"""report.json: every number of a report as plain data. NaN becomes null."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from reports.analysis import Analysis
+from reports.arms import ArmSummary, hidden_knob_warnings
+from reports.contrasts import Contrast
+from reports.measurements import finite
+from reports.statistics import PairedComparison
+
+if TYPE_CHECKING:
+    from harness.records import CellRecord
+
+Report = dict[str, list[dict[str, Any]]]
+
+
+def report_document(analysis: Analysis) -> Report:
+    """The contents of report.json: contrasts, arms, cells, laws. Scores and differences are in percentage points."""
+    document: Report = {
+        "contrasts": [_contrast(analysis, contrast) for contrast in analysis.contrasts],
+        "arms": [_arm(analysis, arm) for arm in analysis.arms],
+        "cells": [_cell(analysis, cell) for cell in analysis.sweep.cells],
+        "laws": [],
+    }
+    return {key: [_without_nan(row) for row in rows] for key, rows in document.items()}
+
+
+def _contrast(analysis: Analysis, contrast: Contrast) -> dict[str, Any]:
+    sweep = analysis.sweep
+    return {
+        "arm": contrast.arm,
+        "baseline": contrast.baseline,
+        "metric": sweep.metric,
+        **_comparison(contrast.comparison),
+        "p_holm": contrast.p_holm,
+        "n_contrasts": len(analysis.contrasts),
+        "margin_pp": sweep.margin_pp,
+        "seeds": contrast.seeds,
+        "differences_pp": contrast.differences_pp,
+        "missing": [asdict(pair) for pair in contrast.missing],
+        "flagged_seeds": contrast.flagged_seeds,
+        "without_flagged": _comparison(contrast.without_flagged) if contrast.flagged_seeds else None,
+        "noise_low_pp": contrast.noise_low_pp,
+        "noise_high_pp": contrast.noise_high_pp,
+        "token_ratio": contrast.token_ratio,
+        "equal_tokens": contrast.equal_tokens,
+        "warnings": hidden_knob_warnings(analysis.arm(contrast.arm), analysis.arm(contrast.baseline)),
+    }
+
+
+def _comparison(comparison: PairedComparison | None) -> dict[str, Any]:
+    c = comparison
+    return {
+        "difference_pp": None if c is None else c.difference,
+        "low_pp": None if c is None else c.low,
+        "high_pp": None if c is None else c.high,
+        "level": None if c is None else 1 - c.alpha,
+        "p": None if c is None else c.p_value,
+        "p_sign_flip": None if c is None else c.p_sign_flip,
+        "verdict": "no_test" if c is None else c.verdict,
+        "note": "" if c is None else c.note,
+        "n_pairs": 0 if c is None else c.n_pairs,
+        "median_pp": None if c is None else c.median,
+        "iqm_pp": None if c is None else c.iqm,
+        "correlation": None if c is None else c.correlation,
+        "correlation_low": None if c is None else c.correlation_low,
+        "correlation_high": None if c is None else c.correlation_high,
+        "variance_ratio": None if c is None else c.variance_ratio,
+        "detectable_pp": None if c is None else c.detectable,
+    }
+
+
+def _arm(analysis: Analysis, arm: ArmSummary) -> dict[str, Any]:
+    sweep, metric = analysis.sweep, analysis.metric
+    before = finite(analysis.base_metrics.get(metric.name))
+    return {
+        "arm": arm.arm,
+        "metric": sweep.metric,
+        "task": metric.task,
+        "n": arm.n,
+        "level": 1 - sweep.alpha,
+        "before_pp": None if before is None else 100 * before,
+        "budget_tokens": sweep.budget_tokens,
+        **{key: value for key, value in asdict(arm).items() if key != "arm"},
+    }
+
+
+def _cell(analysis: Analysis, cell: CellRecord) -> dict[str, Any]:
+    measurement = next((m for m in analysis.measurements[cell.arm] if m.cell.seed == cell.seed), None)
+    return {
+        "arm": cell.arm,
+        "seed": cell.seed,
+        "hash": cell.hash,
+        "state": cell.state,
+        "reason": cell.reason,
+        "flags": cell.flags,
+        "digest": cell.digest,
+        "score_pp": None if measurement is None else measurement.score_pp,
+        "generated_tokens": cell.generated_tokens,
+        "step": cell.step,
+        "steps": cell.steps,
+        "total_s": None if measurement is None else measurement.seconds("total_s"),
+    }
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _without_nan(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_nan(item) for item in value]
+    return value

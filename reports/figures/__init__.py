@@ -1,0 +1,62 @@
+"""Figures of a report. To add one: a module with NAME, TITLE and draw(analysis) -> Drawing | None, listed here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from reports.analysis import Analysis
+from reports.figures import entropy, forest, learning, length, pass_at_k, reward
+from reports.figures.style import RC, Drawing, inline_svg, png, svg
+
+
+@dataclass(frozen=True)
+class FigureKind:
+    """`name` is the stem of its files; `draw` gives None when the records hold nothing to show."""
+
+    name: str
+    title: str
+    draw: Callable[[Analysis], Drawing | None]
+
+
+FIGURES: list[FigureKind] = [
+    FigureKind(module.NAME, module.TITLE, module.draw)
+    for module in (forest, learning, reward, pass_at_k, entropy, length)  # the reading order
+]
+
+
+@dataclass(frozen=True)
+class RenderedFigure:
+    """A figure as files. `inline` goes into a page as it is; `rows` are the numbers shown."""
+
+    name: str
+    title: str
+    caption: str
+    svg: str
+    inline: str
+    png: bytes
+    rows: list[dict[str, str | int | float]]
+
+
+def render_figures(analysis: Analysis) -> list[RenderedFigure]:
+    """Draw every figure for which there are records, in reading order."""
+    import matplotlib as mpl
+
+    rendered = []
+    for kind in FIGURES:
+        with mpl.rc_context(RC):
+            drawing = kind.draw(analysis)
+        if drawing is not None:
+            document = svg(drawing.figure, kind.name)
+            rendered.append(
+                RenderedFigure(
+                    name=kind.name,
+                    title=kind.title,
+                    caption=drawing.caption,
+                    svg=document,
+                    inline=inline_svg(document, kind.name, kind.title),
+                    png=png(drawing.figure),
+                    rows=drawing.rows,
+                )
+            )
+    return rendered

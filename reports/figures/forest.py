@@ -1,0 +1,104 @@
+"""Forest plot: the paired difference of every contrast with its interval, and a dot per seed."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from reports.analysis import Analysis
+from reports.contrasts import Contrast
+from reports.figures.style import GREY, WIDTH_IN, ArmStyle, Drawing, arm_styles, short_name
+from reports.formats import interval, percent, signed_pp
+from reports.statistics import PairedComparison
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+NAME = "forest"
+TITLE = "Effect of each arm against the baseline"
+
+TEXT_OFFSET = 0.27
+DOTS_OFFSET = -0.2
+
+
+def draw(analysis: Analysis) -> Drawing | None:
+    """None without a contrast that has a pair."""
+    from matplotlib.figure import Figure
+
+    contrasts = [(contrast, contrast.comparison) for contrast in analysis.contrasts if contrast.comparison is not None]
+    if not contrasts:
+        return None
+    sweep = analysis.sweep
+    styles = arm_styles(sweep.arms, sweep.baseline)
+    figure = Figure(figsize=(WIDTH_IN, 0.75 + 0.62 * len(contrasts)), layout="constrained")
+    axes = figure.subplots()
+    axes.axvspan(-sweep.margin_pp, sweep.margin_pp, color=GREY, alpha=0.2, linewidth=0)
+    axes.axvline(0, color=GREY, linewidth=0.9)
+    for row, (contrast, comparison) in enumerate(contrasts):
+        _draw_contrast(axes, contrast, comparison, -row, styles[contrast.arm])
+    axes.set_ylim(-len(contrasts) + 0.5, 0.5)
+    axes.margins(x=0.06)
+    axes.set_yticks([])
+    axes.grid(axis="y", visible=False)
+    axes.spines["left"].set_visible(False)
+    metric = f"{analysis.metric.name} of {analysis.metric.task}"
+    axes.set_xlabel(f"{metric}: difference from {short_name(sweep.baseline)} (pp)")
+    return Drawing(
+        figure=figure,
+        caption=_caption(analysis, contrasts),
+        rows=[
+            {"arm": contrast.arm, "baseline": contrast.baseline, "seed": seed, "difference_pp": difference}
+            for contrast, _ in contrasts
+            for seed, difference in zip(contrast.seeds, contrast.differences_pp, strict=True)
+        ],
+    )
+
+
+def _draw_contrast(axes: Axes, contrast: Contrast, comparison: PairedComparison, y: float, style: ArmStyle) -> None:
+    tested = not math.isnan(comparison.low)
+    low, high = (comparison.low, comparison.high) if tested else (contrast.noise_low_pp, contrast.noise_high_pp)
+    axes.plot([low, high], [y, y], color=style.color, linewidth=2.0, linestyle="-" if tested else ":")
+    axes.plot(
+        comparison.difference,
+        y,
+        marker=style.marker,
+        markersize=8,
+        color=style.color,
+        markerfacecolor=style.color if tested else "none",
+    )
+    for seed, difference in zip(contrast.seeds, contrast.differences_pp, strict=True):
+        flagged = seed in contrast.flagged_seeds
+        axes.plot(
+            difference,
+            y + DOTS_OFFSET,
+            marker="o",
+            markersize=4,
+            color=style.color,
+            alpha=0.7,
+            markerfacecolor="none" if flagged else style.color,
+        )
+    above: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "center", "fontsize": 8.0}
+    axes.text(0.0, y + TEXT_OFFSET, short_name(contrast.arm), ha="left", **above)
+    verdict = comparison.verdict.replace("_", " ")
+    numbers = f"{signed_pp(comparison.difference)} {interval(low, high)}   {verdict}, n = {comparison.n_pairs}"
+    axes.text(1.0, y + TEXT_OFFSET, numbers, ha="right", **above)
+
+
+def _caption(analysis: Analysis, contrasts: list[tuple[Contrast, PairedComparison]]) -> str:
+    sweep = analysis.sweep
+    m = len(analysis.contrasts)
+    pairs = sorted({comparison.n_pairs for _, comparison in contrasts})
+    n = f"n = {pairs[0]}" if len(pairs) == 1 else f"n = {pairs[0]} to {pairs[-1]}"
+    parts = [f"Paired difference per training seed (small dots, {n} pairs) and their mean (large marker)."]
+    if any(comparison.verdict != "no_test" for _, comparison in contrasts):
+        shared = f", alpha {sweep.alpha:g} shared by {m} contrasts" if m > 1 else ""
+        parts.append(f"Bar: {percent(1 - sweep.alpha / m)} t interval over seeds{shared}.")
+    if any(not math.isnan(contrast.noise_low_pp) for contrast, _ in contrasts):
+        parts.append(
+            "Dotted bar, hollow marker: fewer than three pairs; 95% interval from evaluation noise alone, which does"
+            " not include training variance."
+        )
+    parts.append(f"Grey band: the region of equivalence, ±{sweep.margin_pp:g} pp.")
+    if any(contrast.flagged_seeds for contrast, _ in contrasts):
+        parts.append("Hollow dot: a cell of the pair is flagged.")
+    return " ".join(parts)

@@ -1,0 +1,135 @@
+"""What one finished cell measured, read from its records once, and the metric that a sweep compares."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from harness.records import CellRecord, SweepRecord
+
+Row = dict[str, Any]
+
+METRIC_PREFIX = "eval.final."
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric of the final evaluation of one task, e.g. pass@1 of arithmetic."""
+
+    task: str
+    name: str
+
+    @classmethod
+    def of(cls, sweep: SweepRecord) -> Metric:
+        """Parse `eval.final.<task>.<metric>` or `eval.final.<metric>`, which means the first task.
+
+        Raises ValueError for another form or a task that the sweep does not evaluate.
+        """
+        if not sweep.metric.startswith(METRIC_PREFIX):
+            raise ValueError(f"metric is {sweep.metric!r}: a sweep compares eval.final.<task>.<metric>")
+        task, _, name = sweep.metric.removeprefix(METRIC_PREFIX).rpartition(".")
+        if task and task not in sweep.tasks:
+            raise ValueError(f"metric {sweep.metric!r} names the task {task!r}: this sweep evaluates {sweep.tasks}")
+        return cls(task or sweep.tasks[0], name)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A finished cell. Fractions lie in [0, 1]; a number that was not recorded is None."""
+
+    cell: CellRecord
+    metric: Metric
+
+    @cached_property
+    def steps(self) -> list[Row]:
+        return self.cell.read_steps()
+
+    @cached_property
+    def timing(self) -> list[Row]:
+        return self.cell.read_timing()
+
+    @cached_property
+    def evaluations(self) -> list[Row]:
+        """Rows of scores.jsonl for the compared task, in the order in which they were written."""
+        return [row for row in self.cell.read_scores() if row["task"] == self.metric.task]
+
+    @cached_property
+    def final(self) -> Row | None:
+        """The final evaluation: the one that is compared, never the best checkpoint."""
+        return next((row for row in reversed(self.evaluations) if row["final"]), None)
+
+    def final_value(self, name: str) -> float | None:
+        return None if self.final is None else finite(self.final["metrics"].get(name))
+
+    @cached_property
+    def score_pp(self) -> float | None:
+        """The compared metric, in percentage points. Raises ValueError when it is not a fraction."""
+        value = self.final_value(self.metric.name)
+        if value is None:
+            return None
+        if not 0 <= value <= 1:
+            raise ValueError(
+                f"{self.metric.name} of {self.cell.arm} seed {self.cell.seed} is {value}: arms are compared in"
+                " percentage points, so the metric must be a fraction in [0, 1]: pass@k, avg@n or one ending in _frac"
+            )
+        return 100 * value
+
+    def step_mean(self, key: str) -> float | None:
+        return mean_of(row.get(key) for row in self.steps)
+
+    def seconds(self, phase: str) -> float | None:
+        values = [value for row in self.timing if (value := finite(row.get(phase))) is not None]
+        return sum(values) if values else None
+
+    @cached_property
+    def grader_disagreement_frac(self) -> float | None:
+        """Fraction of the final samples on which the graders do not all agree; None with fewer than two graders."""
+        table = self.cell.read_evals()
+        if table is None:
+            return None
+        rows = table.select(["final", "task", "verdicts"]).to_pydict()
+        verdicts = [
+            verdict
+            for final, task, verdict in zip(rows["final"], rows["task"], rows["verdicts"], strict=True)
+            if final and task == self.metric.task
+        ]
+        votes = {text: list(json.loads(text).values()) for text in set(verdicts)}
+        if not votes or min(map(len, votes.values())) < 2:
+            return None
+        return sum(len(set(votes[text])) > 1 for text in verdicts) / len(verdicts)
+
+
+def finite(value: float | None) -> float | None:
+    """The value as a float, None when it is missing or not finite."""
+    return float(value) if value is not None and math.isfinite(value) else None
+
+
+def mean_of(values: Iterable[float | None]) -> float | None:
+    """Mean of the finite values; None without any."""
+    present = [number for value in values if (number := finite(value)) is not None]
+    return sum(present) / len(present) if present else None
+
+
+def read_measurements(sweep: SweepRecord) -> dict[str, list[Measurement]]:
+    """The finished cells of each arm, arms and seeds in the sweep's order.
+
+    Raises ValueError when no cell is done or none recorded the compared metric.
+    """
+    metric = Metric.of(sweep)
+    done = {(cell.arm, cell.seed): Measurement(cell, metric) for cell in sweep.cells if cell.state == "done"}
+    if not done:
+        raise ValueError(f"no cell of {sweep.name} is done: a report needs at least one; `bench run` makes them")
+    if all(measurement.score_pp is None for measurement in done.values()):
+        names = sorted({name for m in done.values() if m.final is not None for name in m.final["metrics"]})
+        nearest = difflib.get_close_matches(metric.name, names, n=3, cutoff=0.3) or names
+        raise ValueError(
+            f"no finished cell of {sweep.name} has a final {metric.name!r} on {metric.task}: the metric must be"
+            f" recorded; nearest names: {', '.join(nearest) or 'none, there is no final evaluation'}"
+        )
+    return {arm: [done[arm, seed] for seed in sweep.seeds if (arm, seed) in done] for arm in sweep.arms}

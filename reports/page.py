@@ -1,0 +1,129 @@
+"""The page: everything a sweep's records say, as index.html, report.md, report.json, figures and data."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reports.analysis import Analysis, analyse
+from reports.document import Report, report_document
+from reports.figures import FIGURES, RenderedFigure, render_figures
+from reports.samples import sample_completions
+from reports.summary import result_table, verdict_details, verdict_sentences
+from reports.tables import report_tables, troubled_cells
+from reports.validity import SEED_SENTENCE, validity_checks
+
+if TYPE_CHECKING:
+    from harness.records import SweepRecord
+
+TEMPLATES = Path(__file__).parent / "templates"
+FINAL_SCORES = "final_scores.csv"
+
+# Beside its colour each verdict has a sign, for readers and printers without colour.
+VERDICT_SIGNS = {
+    "better": "▲",
+    "worse": "▼",
+    "equivalent": "≈",
+    "identical": "=",
+    "inconclusive": "?",
+    "no_test": "∅",
+}
+
+
+def write_report(sweep: SweepRecord, out_dir: Path) -> Report:
+    """Write the report of a sweep into `out_dir` and return the contents of report.json.
+
+    Files: index.html (self-contained), report.md, report.json, figures/*.svg and *.png, data/*.csv. The same records
+    give the same bytes. Raises ValueError when no finished cell has the compared metric.
+    """
+    analysis = analyse(sweep)
+    report = report_document(analysis)
+    figures = render_figures(analysis)
+    for folder in (out_dir / "figures", out_dir / "data"):
+        folder.mkdir(parents=True, exist_ok=True)
+    for kind in FIGURES:  # an earlier report may have had records for more of them
+        for stale in (f"figures/{kind.name}.svg", f"figures/{kind.name}.png", f"data/{kind.name}.csv"):
+            (out_dir / stale).unlink(missing_ok=True)
+    for figure in figures:
+        _write(out_dir / "figures" / f"{figure.name}.svg", figure.svg)
+        (out_dir / "figures" / f"{figure.name}.png").write_bytes(figure.png)
+        _write(out_dir / "data" / f"{figure.name}.csv", _csv(figure.rows))
+    _write(out_dir / "data" / FINAL_SCORES, _csv(_final_scores(analysis)))
+    _write(out_dir / "report.json", json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    content = _content(analysis, report, figures)
+    _write(out_dir / "index.html", _render("index.html.j2", content))
+    _write(out_dir / "report.md", _render("report.md.j2", content))
+    return report
+
+
+def _content(analysis: Analysis, report: Report, figures: Sequence[RenderedFigure]) -> dict[str, Any]:
+    sweep = analysis.sweep
+    details = [verdict_details(contrast) for contrast in report["contrasts"]] or [[]]
+    verdicts = [contrast["verdict"] for contrast in report["contrasts"]] or ["no_test"]
+    return {
+        "sweep": sweep,
+        "verdicts": [
+            {"sentence": sentence, "details": detail, "verdict": verdict, "sign": VERDICT_SIGNS[verdict]}
+            for sentence, detail, verdict in zip(verdict_sentences(report), details, verdicts, strict=True)
+        ],
+        "checks": validity_checks(analysis, report),
+        "seed_sentence": SEED_SENTENCE,
+        "co_changes": sweep.raw.get("co_changes") or {},
+        "figures": figures,
+        "result_table": result_table(report),
+        "tables": report_tables(analysis, report),
+        "troubled_cells": troubled_cells(report),
+        "other_cells": [cell.path.name for cell in sweep.other_cells],
+        "samples": sample_completions(analysis),
+        "final_scores": FINAL_SCORES,
+    }
+
+
+def _final_scores(analysis: Analysis) -> list[dict[str, Any]]:
+    """A row per finished cell and task, with every metric of its final evaluation."""
+    return [
+        {"arm": arm, "seed": m.cell.seed, "task": row["task"], "generated_tokens": row["generated_tokens"]}
+        | row["metrics"]
+        for arm, cells in analysis.measurements.items()
+        for m in cells
+        for row in m.cell.read_scores()
+        if row["final"]
+    ]
+
+
+def _csv(rows: Sequence[dict[str, Any]]) -> str:
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return buffer.getvalue()
+
+
+def _render(template: str, content: dict[str, Any]) -> str:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["markdown"] = _markdown
+    return environment.get_template(template).render(content)
+
+
+def _markdown(text: str) -> str:
+    """Text as one Markdown line or table cell: marks and links escaped, line breaks gone; autoescape does the HTML."""
+    return re.sub(r"([\\`*|]|(?<=\])\()", r"\\\1", " ".join(text.split()))
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8", newline="\n")

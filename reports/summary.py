@@ -1,0 +1,125 @@
+"""What `bench run` prints at its end, from report.json alone: a table of arms and a sentence per contrast."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reports.document import Report
+from reports.formats import interval, p_value, percent, points, signed_pp, tokens
+from reports.statistics import MIN_PAIRS
+from reports.tables import Table
+
+
+def verdict_sentences(report: Report) -> list[str]:
+    """One sentence per contrast, in the sweep's order; one that says so where there is nothing to compare."""
+    if not report["contrasts"]:
+        return [f"One arm, {report['arms'][0]['arm']}: nothing to compare."]
+    return [verdict_sentence(contrast) for contrast in report["contrasts"]]
+
+
+def verdict_sentence(contrast: dict[str, Any]) -> str:
+    """Effect, interval, p after Holm, verdict, n, tokens and detectable effect of one contrast of report.json."""
+    arm, baseline, n = contrast["arm"], contrast["baseline"], contrast["n_pairs"]
+    name = metric_name(contrast)
+    if contrast["verdict"] == "identical":
+        return f"{arm} is identical to {baseline}: the final weights of all {_pairs(contrast)} are equal."
+    if n == 0:
+        return f"{arm} against {baseline}: no test, no seed has a score in both arms."
+    effect = f"{signed_pp(contrast['difference_pp'])} pp {name}"
+    if contrast["verdict"] == "no_test":
+        noise = ""
+        if contrast["noise_low_pp"] is not None:
+            noise = (
+                f", 95% interval {interval(contrast['noise_low_pp'], contrast['noise_high_pp'])} from evaluation noise"
+                " alone, which does not include training variance"
+            )
+        return f"{arm} against {baseline}: no test below {MIN_PAIRS} seeds; {effect}{noise}; {_pairs(contrast)}."
+    detectable = contrast["detectable_pp"]
+    return (
+        f"{_verdict_clause(contrast)}: {effect},"
+        f" {percent(contrast['level'])} interval {interval(contrast['low_pp'], contrast['high_pp'])},"
+        f" p {p_value(contrast['p_holm'])}{' after Holm' if contrast['n_contrasts'] > 1 else ''}, {_pairs(contrast)},"
+        f" {token_clause(contrast)}; "
+        + (f"detectable effect {points(detectable)} pp." if detectable is not None else f"{contrast['note']}.")
+    )
+
+
+def verdict_details(contrast: dict[str, Any]) -> list[str]:
+    """What qualifies the sentence: missing pairs, the contrast without flagged cells, notes and warnings."""
+    details = [f"Seed {pair['seed']} has no pair: {pair['reason']}." for pair in contrast["missing"]]
+    without = contrast["without_flagged"]
+    if without is not None:
+        seeds = ", ".join(map(str, contrast["flagged_seeds"]))
+        result = (
+            f"{signed_pp(without['difference_pp'])} pp {interval(without['low_pp'], without['high_pp'])},"
+            f" {without['verdict'].replace('_', ' ')}"
+        )
+        details.append(f"Without the flagged seeds ({seeds}): {result}, n = {without['n_pairs']}.")
+    if contrast["verdict"] == "equivalent":
+        level = percent((1 - contrast["level"]) / 2)
+        details.append(f"Equivalence: two one-sided tests at {level}, which is conservative.")
+    if contrast["note"] and contrast["detectable_pp"] is not None:
+        details.append(f"Note: {contrast['note']}.")
+    return details + [f"{warning}." for warning in contrast["warnings"]]
+
+
+def result_table(report: Report) -> Table:
+    """A row per arm: final score with interval and the difference from the baseline with its own."""
+    contrasts = {contrast["arm"]: contrast for contrast in report["contrasts"]}
+    first = report["arms"][0]
+    equal = all(contrast["equal_tokens"] for contrast in report["contrasts"])
+    budget = f" ({tokens(first['budget_tokens'])} generated)" if first["budget_tokens"] else ""
+    title = f"{metric_name(first)} of {first['task']}" + (f" at equal tokens{budget}" if equal else "")
+    columns = ["arm", f"{metric_name(first)} (%)", f"{percent(first['level'])} interval", "seeds", "difference (pp)"]
+    columns += ["interval", "p (Holm)", "verdict"]
+    return Table(title, columns, [_result_row(arm, contrasts.get(arm["arm"])) for arm in report["arms"]])
+
+
+def metric_name(row: dict[str, Any]) -> str:
+    """`eval.final.arithmetic.pass@1` -> `pass@1`."""
+    return str(row["metric"]).rpartition(".")[2]
+
+
+def token_clause(contrast: dict[str, Any]) -> str:
+    """Whether both arms generated as many tokens, in the sentence's words."""
+    ratio = contrast["token_ratio"]
+    if ratio is None:
+        return "tokens not recorded"
+    difference = f"{abs(ratio - 1):.1%}"
+    if contrast["equal_tokens"]:
+        return f"at equal tokens (within {difference})"
+    return f"NOT at equal tokens ({difference} {'more' if ratio > 1 else 'fewer'} than {contrast['baseline']})"
+
+
+def _verdict_clause(contrast: dict[str, Any]) -> str:
+    arm, baseline = contrast["arm"], contrast["baseline"]
+    clauses = {
+        "better": f"{arm} is better than {baseline}",
+        "worse": f"{arm} is worse than {baseline}",
+        "equivalent": f"{arm} is equivalent to {baseline} within {contrast['margin_pp']:g} pp",
+        "inconclusive": f"{arm} against {baseline} is inconclusive",
+    }
+    return clauses[contrast["verdict"]]
+
+
+def _pairs(contrast: dict[str, Any]) -> str:
+    n, missing = contrast["n_pairs"], len(contrast["missing"])
+    return f"n = {n}{f' of {n + missing}' if missing else ''} {'pair' if n + missing == 1 else 'pairs'}"
+
+
+def _result_row(arm: dict[str, Any], contrast: dict[str, Any] | None) -> list[str]:
+    row = [
+        arm["arm"],
+        points(arm["mean_pp"]),
+        interval(arm["low_pp"], arm["high_pp"], signed=False),
+        str(arm["n"]),
+    ]
+    if contrast is None:
+        return [*row, "baseline", "", "", ""]
+    return [
+        *row,
+        signed_pp(contrast["difference_pp"]),
+        interval(contrast["low_pp"], contrast["high_pp"]),
+        p_value(contrast["p_holm"]).removeprefix("= "),
+        contrast["verdict"].replace("_", " "),
+    ]

@@ -1,0 +1,112 @@
+"""The tables of a report, as text for a terminal, a page or Markdown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from reports.analysis import Analysis
+from reports.document import Report
+from reports.formats import interval, number, p_value, percent, points, ratio, seconds, signed_pp, tokens
+
+
+@dataclass(frozen=True)
+class Table:
+    """`rows` [n_rows][n_columns] are ready to print; the first column names the row."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+
+
+def report_tables(analysis: Analysis, report: Report) -> list[Table]:
+    """Contrasts in full, arms, the knobs that differ, cost, provenance."""
+    tables = [_arm_table(report), _knob_table(analysis), _cost_table(report), _provenance_table(analysis)]
+    return [_contrast_table(report), *tables] if report["contrasts"] else tables
+
+
+def troubled_cells(report: Report) -> Table:
+    """Every cell that is not simply done: failed, invalid, unfinished or flagged."""
+    rows = [
+        [cell["arm"], str(cell["seed"]), cell["state"], ", ".join(cell["flags"]), cell["reason"] or ""]
+        for cell in report["cells"]
+        if cell["state"] != "done" or cell["flags"]
+    ]
+    return Table("Failed, flagged and invalid cells", ["arm", "seed", "state", "flags", "reason"], rows)
+
+
+def _contrast_table(report: Report) -> Table:
+    columns = ["arm", "difference (pp)", "interval", "median", "IQM", "p", "p (Holm)", "p (sign flip)", "pairs", "ρ"]
+    columns += ["interval of ρ", "variance ratio", "detectable (pp)", "tokens, arm / baseline"]
+    return Table(f"Differences from {report['contrasts'][0]['baseline']}", columns, [
+        [
+            c["arm"],
+            signed_pp(c["difference_pp"]),
+            interval(c["low_pp"], c["high_pp"]),
+            signed_pp(c["median_pp"]),
+            signed_pp(c["iqm_pp"]),
+            p_value(c["p"]).removeprefix("= "),
+            p_value(c["p_holm"]).removeprefix("= "),
+            f"{number(c['p_sign_flip'])} (floor {2.0 ** (1 - c['n_pairs']):.2g})" if c["n_pairs"] else number(None),
+            str(c["n_pairs"]),
+            number(c["correlation"], 2),
+            f"[{number(c['correlation_low'], 2)}, {number(c['correlation_high'], 2)}]",
+            number(c["variance_ratio"], 2),
+            points(c["detectable_pp"]),
+            ratio(c["token_ratio"]),
+        ]
+        for c in report["contrasts"]
+    ])  # fmt: skip
+
+
+def _arm_table(report: Report) -> Table:
+    columns = ["arm", "before RL (%)", "after (%)", "tokens per answer", "truncated", "faulty steps", "gradient norm"]
+    columns += ["clipped steps", "generated tokens", "over budget"]
+    return Table("Arms", columns, [
+        [
+            arm["arm"],
+            points(arm["before_pp"]),
+            points(arm["mean_pp"]),
+            number(arm["mean_tokens"]),
+            percent(arm["truncated_frac"]),
+            percent(arm["faulty_steps_frac"]),
+            number(arm["grad_norm"]),
+            percent(arm["grad_clipped_frac"]),
+            tokens(arm["generated_tokens"]),
+            percent(arm["overshoot_frac"]),
+        ]
+        for arm in report["arms"]
+    ])  # fmt: skip
+
+
+def _knob_table(analysis: Analysis) -> Table:
+    varied = analysis.sweep.varied
+    knobs = sorted({knob for values in varied.values() for knob in values})
+    rows = [[arm, *(str(varied.get(arm, {}).get(knob, "")) for knob in knobs)] for arm in analysis.sweep.arms]
+    return Table("Knobs that differ", ["arm", *knobs], rows)
+
+
+def _cost_table(report: Report) -> Table:
+    phases = list(report["arms"][0]["phase_s"])
+    columns = ["arm", *(phase.removesuffix("_s") for phase in phases)]
+    rows = [[arm["arm"], *(seconds(arm["phase_s"][phase]) for phase in phases)] for arm in report["arms"]]
+    return Table("Cost: wall-clock of a cell, mean over seeds", columns, rows)
+
+
+def _provenance_table(analysis: Analysis) -> Table:
+    """Provenance of the sweep and its finished cells; a field in which cells differ lists every value."""
+    values: dict[str, list[str]] = {}
+    sources = [analysis.sweep.raw.get("provenance") or {}]
+    sources += [m.cell.provenance for cells in analysis.measurements.values() for m in cells]
+    for source in sources:
+        for key, value in _flat(source):
+            if value not in values.setdefault(key, []):
+                values[key].append(value)
+    rows = [["command", analysis.sweep.command], ["profile", analysis.sweep.profile]]
+    return Table("Provenance", ["field", "value"], rows + [[key, "; ".join(values[key])] for key in sorted(values)])
+
+
+def _flat(value: Any, prefix: str = "") -> list[tuple[str, str]]:
+    if isinstance(value, dict):
+        return [item for key in value for item in _flat(value[key], f"{prefix}.{key}" if prefix else str(key))]
+    return [(prefix, str(value))]

@@ -1,0 +1,60 @@
+"""The validity strip: what must hold for the verdicts to mean something."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from reports.analysis import Analysis
+from reports.document import Report
+from reports.formats import number, percent, ratio
+
+SEED_SENTENCE = "A seed varies data order and sampling from one cold start, not the cold start itself."
+
+
+@dataclass(frozen=True)
+class Check:
+    """One entry of the validity strip; `ok` is False where the reader should be careful."""
+
+    label: str
+    value: str
+    ok: bool = True
+
+
+def validity_checks(analysis: Analysis, report: Report) -> list[Check]:
+    """What must hold for the verdict to mean something."""
+    sweep = analysis.sweep
+    states = Counter(cell["state"] for cell in report["cells"])
+    flagged = sum(bool(cell["flags"]) for cell in report["cells"])
+    cells = ", ".join([f"{states['done']} of {len(report['cells'])} done", *_counts(states), f"{flagged} flagged"])
+    differs = ", ".join(sweep.gate["differs"]) or "nothing"
+    checks = [
+        Check("Gate", f"arms differ in {differs}" if sweep.gate["ok"] else "refused", sweep.gate["ok"]),
+        Check("Cells", cells, ok=states["done"] == len(report["cells"]) and flagged == 0),
+        Check("Truncated", _range(percent, [arm["truncated_frac"] for arm in report["arms"]]) + " of final samples"),
+    ]
+    if report["contrasts"]:
+        pairing = _range(lambda rho: number(rho, 2), [contrast["correlation"] for contrast in report["contrasts"]])
+        ratios = [contrast["token_ratio"] for contrast in report["contrasts"]]
+        equal = all(contrast["equal_tokens"] for contrast in report["contrasts"])
+        checks += [
+            Check("Tokens, arm / baseline", _range(ratio, ratios), ok=equal),
+            Check("Pairing ρ", pairing),
+        ]
+    disagreement = [arm["grader_disagreement_frac"] for arm in report["arms"]]
+    if any(value is not None for value in disagreement):
+        checks.append(Check("Graders disagree", _range(percent, disagreement) + " of final samples"))
+    return checks
+
+
+def _counts(states: Counter[str]) -> list[str]:
+    return [f"{count} {state}" for state, count in sorted(states.items()) if state != "done"]
+
+
+def _range(write: Callable[[float], str], values: Sequence[float | None]) -> str:
+    present = sorted(value for value in values if value is not None)
+    if not present:
+        return number(None)
+    low, high = write(present[0]), write(present[-1])
+    return low if low == high else f"{low} to {high}"

@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """Where the real data are; the test is skipped if nowhere."""
+    folder = os.environ.get("BENCH_DATA")
+    if not folder:
+        pytest.skip("needs real problems: set BENCH_DATA to a folder with gsm8k_train.jsonl and gsm8k_test.jsonl")
+    return Path(folder)

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from evals.errors import UnknownNameError
+from evals.grading.extract import extract_answer
+
+CHAIN = [
+    # The last closed box wins over everything after it
+    ("so \\boxed{5} then \\boxed{\\frac{1}{2}}", "\\frac{1}{2}"),
+    ("\\boxed{\\boxed{5}}", "5"),
+    ("a \\boxed{3} and \\boxed{4", "3"),
+    ("\\boxed{\\{1, 2\\}}", "\\{1, 2\\}"),
+    ("\\boxed {12} or 13", "12"),
+    ("\\fbox{3} 4", "3"),
+    ("a stray } and { then \\boxed{7}", "7"),
+    ("The final answer is $\\boxed{18}$. #### 19", "18"),
+    # ####
+    ("x #### 5\nI hope this helps 6", "5"),
+    ("#### 1\nnew question\n#### 2", "2"),
+    ("#### $1,200", "$1,200"),
+    ("#### Paris", "Paris"),
+    ("#### Step 3\nthe answer is 4.", "4"),
+    ("#### Solution\nit is 4", "4"),
+    # answer is
+    ("The answer is 18.", "18"),
+    ("The answer is $18.50. Thus 7", "$18.50"),
+    ("The answer is: **18**.", "18"),
+    ("the Answer is\n 7", "7"),
+    ("The answer is 18 because 5 is odd", "18"),
+    ("The answer is 18 dollars per day. I have 2 dogs.", "18 dollars per day"),
+    ("The answer is Paris.", "Paris"),
+    ("The answer is x+1", "x+1"),
+    ("The answer is the sum, 18.", "18"),
+    # last number
+    ("it costs $1,200.", "$1,200"),
+    ("It is 3/4.", "3/4"),
+    ("so \\frac{3}{4} remains", "\\frac{3}{4}"),
+    ("It is -3 of them", "-3"),
+    ("8 = 5-3", "3"),
+    ("so $5 - 3$", "3"),
+    ("first 1, then 2, so 3 it is", "3"),
+    ("that is 1e3 eggs", "1e3"),
+    ("it is \u22123", "-3"),
+    # after the thought
+    ("<think>\\boxed{3}</think> so 4", "4"),
+    ("\\boxed{3}</think> so 4", "4"),
+    ("<think> \\boxed{3}", None),
+    ("<think> 3 </think>", None),
+    # nothing there
+    ("\\boxed{} 5", "5"),
+    ("\\boxed{}", None),
+    ("I have no idea", None),
+    ("", None),
+    ("H2O", None),
+]
+
+
+@pytest.mark.parametrize(("text", "answer"), CHAIN)
+def test_chain(text, answer):
+    assert extract_answer(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "answer"),
+    [
+        ("boxed", "\\boxed{5} 6", "5"),
+        ("boxed", "#### 5", None),
+        ("gsm8k", "\\boxed{4} #### 5\n", "5"),
+        ("gsm8k", "\\boxed{4}", None),
+        ("hash", "11,20,22#22", "22"),
+        ("hash", "11,20#22,24", "22,24"),
+        ("hash", "#5#7", "7"),
+        ("hash", "11,20,22", None),
+        ("hash", "11,20#", None),
+        ("last_number", "\\boxed{4}, not 5", "5"),
+        ("last_number", "none", None),
+    ],
+)
+def test_named_extractions(name, text, answer):
+    assert extract_answer(text, name) == answer
+
+
+def test_unknown_extraction_names_the_nearest():
+    with pytest.raises(UnknownNameError, match="'boxd'; did you mean 'boxed'"):
+        extract_answer("", "boxd")
+
+
+@pytest.mark.parametrize("name", ["chain", "boxed", "gsm8k", "hash", "last_number"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "answer is x" + " " * 10**6 + "y",
+        "answer is" + " " * 10**6,
+        "answer is " * 10**5,
+        "\\boxed{" * 150_000,
+        "\\boxed{" + "\\(" * 200_000 + "x" + "\\)" * 200_000 + "}",
+        "#### Step\n" * 10**5,
+        "\\frac{" * 150_000,
+        "1" + ",000" * 250_000 + "0",
+    ],
+    ids=["spaces inside", "spaces after", "answers", "open boxes", "nested", "headings", "fractions", "thousands"],
+)
+def test_degenerate_megabytes_take_linear_time(text, name):
+    start = time.process_time()
+    extract_answer(text, name)
+    assert time.process_time() - start < 5

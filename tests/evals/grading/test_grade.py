@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evals import grade
+from evals.errors import EvalError, UnknownNameError
+from evals.grading import GRADERS, Verdict, judge
+
+TABLE = [
+    # (text, answer, grader, correct)
+    ("\\boxed{18 dollars}", "18", "math", True),
+    ("\\boxed{18 dollars}", "18", "numeric", True),
+    ("\\boxed{18 dollars}", "18", "exact", False),
+    ("It costs $29.00", "29", "numeric", True),
+    ("It costs $29.00", "29", "exact", False),
+    ("#### 1,000", "1000", "numeric", True),
+    ("#### 1,000", "1000", "exact", False),
+    ("\\boxed{1e3}", "1000", "numeric", True),
+    ("\\boxed{1e3}", "1000", "math", True),
+    ("\\boxed{90^\\circ}", "90", "numeric", True),
+    ("\\boxed{90^\\circ}", "90", "math", True),
+    ("\\boxed{\\frac{1}{2}}", "0.5", "numeric", True),
+    ("\\boxed{0.3333333}", "1/3", "numeric", False),
+    ("\\boxed{5x}", "5", "numeric", False),
+    ("\\boxed{5x}", "5", "math", False),
+    ("\\boxed{2\\pi}", "2", "math", False),
+    ("\\boxed{3 or 4}", "4", "math", False),
+    ("\\boxed{x+1}", "1+x", "math", True),
+    ("\\boxed{x+1}", "1+x", "exact", False),
+    ("\\boxed{\\frac{\\sqrt{2}}{2}}", "\\frac{1}{\\sqrt2}", "math", True),
+    ("\\boxed{(-\\infty, 3]}", "x \\le 3", "math", True),
+    ("\\boxed{\\{1,2\\}}", "\\{2,1\\}", "math", True),
+    ("\\boxed{\\text{Evelyn}}", "Evelyn", "exact", True),
+    ("\\boxed{\\text{Evelyn}}", "\\text{Evelyn}", "math", True),
+    ("it is \u221218\u200f", "-18", "numeric", True),
+    ("it is \u221218\u200f", "-18", "exact", True),
+    ("\\boxed{1\u00a0000}", "1000", "math", True),
+    ("I do not know", "18", "numeric", False),
+    ("", "", "exact", False),
+    ("", "", "math", False),
+    ("\\boxed{}", "", "exact", False),
+]
+
+
+@pytest.mark.parametrize(("text", "answer", "grader", "correct"), TABLE)
+def test_verdicts(text, answer, grader, correct):
+    assert grade(text, answer, grader).correct is correct
+
+
+def test_one_convention_is_right_under_every_grader():
+    text = "The final answer is $\\boxed{18}$. #### 18"
+    assert all(grade(text, "18", grader) == Verdict(True, "18", "match") for grader in GRADERS)
+
+
+def test_reasons():
+    assert grade("\\boxed{4}", "5", "numeric") == Verdict(False, "4", "mismatch")
+    assert grade("\\boxed{four}", "4", "numeric") == Verdict(False, "four", "unparsed")
+    assert grade("no idea", "4", "numeric") == Verdict(False, None, "unparsed")
+
+
+@pytest.mark.parametrize("grader", sorted(GRADERS))
+@pytest.mark.parametrize("answer", ["", "0", "None", "x"])
+def test_an_unparsed_answer_is_never_correct(grader, answer):
+    assert judge(None, answer, grader) == Verdict(False, None, "unparsed")
+
+
+@given(st.integers(-(10**9), 10**9), st.integers(-(10**9), 10**9))
+def test_integers_match_only_themselves(written, reference):
+    assert grade(f"so \\boxed{{{written:,}}}", str(reference), "numeric").correct is (written == reference)
+
+
+def test_named_extraction():
+    assert grade("11,20,22#22", "22", "numeric", "hash").correct
+    assert not grade("11,20,22#23", "22", "numeric", "hash").correct
+    assert not grade("\\boxed{5} then 6", "5", "numeric", "last_number").correct
+
+
+def test_bad_names_and_references_are_errors():
+    with pytest.raises(UnknownNameError, match="'numerc'; did you mean 'numeric'"):
+        grade("1", "1", "numerc")
+    with pytest.raises(UnknownNameError, match="'chian'; did you mean 'chain'"):
+        grade("1", "1", "numeric", "chian")
+    with pytest.raises(EvalError, match=r"'blue' is not a number.*'math' or 'exact'"):
+        grade("\\boxed{1}", "blue", "numeric")
+
+
+@pytest.mark.parametrize("form", ["#### {}", "so \\boxed{{{}}}", "The answer is {}.", "that makes {} of them"])
+def test_references_of_gsm8k_are_right_and_their_neighbours_wrong(data_folder, form):
+    with (data_folder / "gsm8k_test.jsonl").open() as lines:
+        answers = [json.loads(line)["answer"] for line in lines]
+    assert len(answers) == 1319
+    assert all(grade(form.format(answer), answer, "numeric").correct for answer in answers)
+    assert not any(grade(form.format(f"{answer}1"), answer, "numeric").correct for answer in answers)
+
+
+def test_gsm8k_solutions_are_right(data_folder):
+    with (data_folder / "gsm8k_test.jsonl").open() as lines:
+        rows = [json.loads(line) for line in lines]
+    assert all(grade(row["solution"], row["answer"], "numeric").correct for row in rows)
+
+
+def test_math500_solutions_are_right(data_folder):
+    with (data_folder / "math500.jsonl").open() as lines:
+        rows = [json.loads(line) for line in lines]
+    assert all(grade(row["solution"], row["answer"], "math").correct for row in rows)

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import pytest
+
+from evals.errors import UnknownNameError
+from evals.tasks.base import Generated, Problem, Task
+
+
+def task(template: str = "plain", grader: str = "exact", extract: str = "chain") -> Task:
+    return Task("t", template, grader, extract, 1.0, {"test": Generated(lambda: [Problem("a", "b", "c")], version=3)})
+
+
+def test_generated_splits():
+    source = task().split("test")
+    assert source.fingerprint == "generated:v3"
+    assert list(source.load()) == [Problem("a", "b", "c")]
+
+
+def test_unknown_split_names_the_nearest():
+    with pytest.raises(UnknownNameError, match="'tset'; did you mean 'test'"):
+        task().split("tset")
+
+
+@pytest.mark.parametrize(
+    ("field", "given", "nearest"),
+    [("template", "plian", "plain"), ("grader", "exat", "exact"), ("extract", "chian", "chain")],
+)
+def test_unknown_names_are_refused_at_once(field, given, nearest):
+    with pytest.raises(UnknownNameError, match=f"'{given}'; did you mean '{nearest}'"):
+        task(**{field: given})

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from evals.errors import DataMissingError, EvalError
+from evals.tasks.base import Problem
+from evals.tasks.rows import Fields, HubDataset, LocalFile, Rows, rows_digest
+
+PAIRS = [("How many?", "1200"), ("Which {x}\u2028?", "3")]
+DIGEST = rows_digest([Problem("", *pair) for pair in PAIRS])
+HUB = HubDataset(
+    "openai/gsm8k",
+    split="test",
+    config="main",
+    fields=Fields(problem="question", solution="answer", answer_after="####"),
+)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> LocalFile:
+    lines = [
+        json.dumps({"id": f"id{i}", "problem": p, "answer": a}, ensure_ascii=False) for i, (p, a) in enumerate(PAIRS)
+    ]
+    (tmp_path / "rows.jsonl").write_text("\n".join(lines) + "\n\n", encoding="utf-8")
+    return LocalFile("rows.jsonl", tmp_path)
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """A stand-in for the hub that records the calls; its answers carry working and a thousands separator."""
+    calls = []
+    rows = [{"question": "How many?", "answer": "1 = <<1>>\n#### 1,200"}, {"question": PAIRS[1][0], "answer": "#### 3"}]
+
+    def load_dataset(*args, **kwargs):
+        calls.append((args, kwargs))
+        return rows
+
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+    monkeypatch.setitem(sys.modules, "datasets.exceptions", SimpleNamespace(DatasetsError=RuntimeError))
+    return SimpleNamespace(calls=calls, rows=rows)
+
+
+def test_local_rows(file, tmp_path):
+    rows = Rows("r", file, count=2, digest=DIGEST).load()
+    assert list(rows) == [Problem("id0", *PAIRS[0]), Problem("id1", *PAIRS[1])]
+    assert (rows.origin, rows.digest, rows.matches_pin) == (str(tmp_path / "rows.jsonl"), DIGEST, True)
+    assert rows[:1] == (rows[0],)
+
+
+def test_the_digest_depends_on_problems_answers_and_order_only():
+    problems = [Problem("", *pair) for pair in PAIRS]
+    assert rows_digest([replace(p, id="x", solution="y", difficulty=1.0) for p in problems]) == DIGEST
+    assert rows_digest(problems[::-1]) != DIGEST
+    assert rows_digest([replace(problems[0], answer="1201"), problems[1]]) != DIGEST
+
+
+def test_bench_data_is_the_default_folder(file, monkeypatch):
+    source = Rows("r", LocalFile("rows.jsonl"), digest=DIGEST)
+    monkeypatch.setenv("BENCH_DATA", str(file.folder))
+    assert len(source.load()) == 2
+    monkeypatch.delenv("BENCH_DATA")
+    with pytest.raises(
+        DataMissingError, match=r"BENCH_DATA is not set.*put rows.jsonl in a folder and set BENCH_DATA to it"
+    ):
+        source.load()
+
+
+def test_hub_rows_equal_local_ones(hub):
+    rows = Rows("gsm8k-test", LocalFile("absent.jsonl", Path("nowhere")), HUB, 2, DIGEST).load()
+    assert hub.calls == [(("openai/gsm8k", "main"), {"split": "test", "revision": None})]
+    assert [(p.id, p.problem, p.answer) for p in rows] == [
+        ("gsm8k-test-00000", *PAIRS[0]),
+        ("gsm8k-test-00001", *PAIRS[1]),
+    ]
+    assert rows[0].solution == "1 = <<1>>\n#### 1,200"
+    assert (rows.origin, rows.matches_pin) == ("hub:openai/gsm8k@main/main/test", True)
+
+
+def test_the_file_wins_over_the_hub(file, hub):
+    assert Rows("r", file, HUB, 2, DIGEST).load().origin.endswith("rows.jsonl")
+    assert hub.calls == []
+
+
+def test_hub_rows_are_reported_where_only_the_file_was_pinned(hub):
+    hub.rows[1]["answer"] = "#### 4"
+    source = Rows("r", None, HUB, 2, DIGEST, digest_of="file")
+    assert source.load().matches_pin is False
+    with pytest.raises(EvalError, match=rf"digest {source.load().digest}, pinned is {DIGEST}"):
+        replace(source, digest_of="hub").load()
+
+
+def test_changed_local_rows_are_refused(file):
+    with pytest.raises(EvalError, match=f"digest {DIGEST}, pinned is sha256:0"):
+        Rows("r", file, digest="sha256:0").load()
+    with pytest.raises(EvalError, match="2 rows, r has 3"):
+        Rows("r", file, count=3).load()
+
+
+def test_a_hub_that_cannot_be_reached_is_missing_data(monkeypatch, hub):
+    def load_dataset(*args, **kwargs):
+        raise ConnectionError("offline")
+
+    monkeypatch.setattr(sys.modules["datasets"], "load_dataset", load_dataset)
+    source = Rows("r", LocalFile("absent.jsonl", Path("nowhere")), HUB, digest=DIGEST)
+    with pytest.raises(DataMissingError) as error:
+        source.load()
+    for part in ("nowhere/absent.jsonl", "hub:openai/gsm8k@main/main/test", "HF_HUB_OFFLINE", "offline"):
+        assert part in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"problem": "p", "answer"', "line 3: not valid JSON"),
+        ("[1]", "line 3: list given"),
+        ('{"problem": "p", "anwser": "1"}', "line 3: no field 'answer'; the row has 'problem', 'anwser'"),
+        ('{"problem": "p", "answer": null}', "line 3: the field 'answer' is None"),
+        ('{"problem": "p", "answer": "1", "id": "id0"}', "the id 'id0' occurs twice"),
+        (b'{"problem": "\xff", "answer": "1"}', "line 3: not valid JSON"),
+    ],
+)
+def test_malformed_rows(file, line, message):
+    path = file.path()
+    path.write_bytes(path.read_bytes().rstrip() + b"\n" + (line if isinstance(line, bytes) else line.encode()))
+    with pytest.raises(EvalError, match=message):
+        Rows("r", file).load()
+
+
+def test_numbers_as_answers_and_numbered_rows(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"q": "p", "answer": 7, "level": 3}\n')
+    file = LocalFile("rows.jsonl", tmp_path, Fields(problem="q", difficulty="level"))
+    assert list(Rows("r", file).load()) == [Problem("r-00000", "p", "7", difficulty=3.0)]
+
+
+def test_an_answer_without_its_mark_is_an_error(hub):
+    hub.rows[0]["answer"] = "no mark"
+    with pytest.raises(EvalError, match="row 0: the field 'answer' has no '####'"):
+        Rows("r", None, HUB, digest=DIGEST).load()
+
+
+def test_fingerprints(file):
+    assert Rows("r", LocalFile("absent.jsonl"), HUB, digest="sha256:1").fingerprint == "rows:sha256:1"
+    assert Rows("r", file).fingerprint == f"rows:{DIGEST}"
+    pinned = Rows("r", hub=replace(HUB, revision="abc"))
+    assert pinned.fingerprint.startswith("hub:openai/gsm8k@abc/main/test")
+    assert pinned.fingerprint != Rows("r", hub=replace(HUB, revision="abc", fields=Fields())).fingerprint
+
+
+def test_sources_must_be_given_and_pinned():
+    with pytest.raises(EvalError, match="give `file:` or `hub:`"):
+        Rows("r")
+    with pytest.raises(EvalError, match="pin it with `revision: <commit>` or `digest:`"):
+        Rows("r", hub=HUB)

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from evals.errors import EvalError
+from evals.evaluate import Request, SampleRow, grade_sample, missing_requests, scores
+from evals.grading import math_process
+from evals.prompts import get_template
+from evals.tasks.base import Generated, Problem, Task
+
+SUMS = [Problem("a", "1+2+3=", "6"), Problem("b", "2+2=", "4")]
+TASK = Task(
+    name="sums",
+    template="plain",
+    grader="numeric",
+    extract="hash",
+    margin_pp=1.0,
+    splits={"test": Generated(lambda: SUMS, version=1)},
+    check_steps=lambda problem, text: None if text.startswith("#") else "9" in text,
+)
+
+
+def row(problem: str, sample: int, text: str, n_tokens: int = 4, truncated: bool = False) -> SampleRow:
+    request = Request(next(p for p in SUMS if p.id == problem), sample, "")
+    return grade_sample(TASK, request, text, n_tokens, truncated)
+
+
+def test_missing_requests_skip_what_is_finished():
+    requests = list(missing_requests(SUMS, get_template("plain"), 2, finished={("a", 0), ("b", 1), ("b", 7)}))
+    assert [(r.problem.id, r.sample, r.prompt) for r in requests] == [("a", 1, "1+2+3="), ("b", 0, "2+2=")]
+    everything = [(r.problem.id, r.sample) for r in missing_requests(SUMS, get_template("plain"), 2)]
+    assert everything == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
+    assert list(missing_requests(SUMS, get_template("plain"), 2, finished=set(everything))) == []
+
+
+def test_row_of_a_sample():
+    assert row("a", 1, "3,6#6.0", n_tokens=7, truncated=True) == {
+        "task": "sums",
+        "problem_id": "a",
+        "sample": 1,
+        "text": "3,6#6.0",
+        "n_tokens": 7,
+        "truncated": True,
+        "extracted": "6.0",
+        "correct": True,
+        "reason": "match",
+        "verdicts": '{"exact": false, "numeric": true}',
+        "faulty_steps": False,
+    }
+
+
+def test_the_configured_grader_decides():
+    request = Request(SUMS[0], 0, "")
+    graded = grade_sample(TASK, request, "#6.0", 1, False, grader="exact")
+    assert not graded["correct"]
+    assert json.loads(graded["verdicts"]) == {"exact": False, "numeric": True}
+    assert json.loads(grade_sample(TASK, request, "#6", 1, False, grader="math")["verdicts"]).keys() == {
+        "exact",
+        "numeric",
+        "math",
+    }
+
+
+def test_numeric_is_left_out_where_it_does_not_apply(monkeypatch):
+    request = Request(Problem("c", "colour?", "blue"), 0, "")
+    assert grade_sample(TASK, request, "#blue", 1, False, grader="exact")["verdicts"] == '{"exact": true}'
+    with pytest.raises(EvalError, match="'blue' is not a number"):
+        grade_sample(TASK, request, "#blue", 1, False)
+
+
+def test_cheap_graders_start_no_process(monkeypatch):
+    monkeypatch.delattr(math_process.MathProcess, "compare")
+    assert row("a", 0, "#x+1")["reason"] == "unparsed"
+
+
+def test_scores():
+    rows = [
+        row("a", 0, "3,6#6", n_tokens=6),
+        row("a", 1, "9,6#6", n_tokens=8),
+        row("a", 2, "#6", n_tokens=2),
+        row("a", 3, "#7", n_tokens=2),
+        row("b", 0, "#5", n_tokens=2),
+        row("b", 1, "4#4", n_tokens=4),
+        row("b", 2, "9", n_tokens=10, truncated=True),
+        row("b", 3, "#x", n_tokens=2),
+    ]
+    # Counts 3 and 1 of 4.
+    assert scores(rows, ks=[1, 2, 4]) == pytest.approx(
+        {
+            "pass@1": 0.5,
+            "pass@2": (1 + 0.5) / 2,
+            "pass@4": 1.0,
+            "avg@n": 0.5,
+            "se_problems_pp": 100 * math.sqrt(0.125 / 2),
+            "se_samples_pp": 100 * math.sqrt(2 * 0.75 * 0.25 / 3) / 2,
+            "mean_tokens": 36 / 8,
+            "mean_tokens_correct": 20 / 4,
+            "mean_tokens_incorrect": 16 / 4,
+            "truncated_frac": 1 / 8,
+            "unparsed_frac": 2 / 8,
+            "ungraded_frac": 0.0,
+            "faulty_steps_frac": 1 / 3,
+        }
+    )
+
+
+def test_metrics_that_do_not_exist_are_none():
+    metrics = scores([row("a", 0, "#7")], ks=[1])
+    assert {name for name, value in metrics.items() if value is None} == {
+        "se_problems_pp",
+        "se_samples_pp",
+        "mean_tokens_correct",
+        "faulty_steps_frac",
+    }
+    assert scores([row("a", 0, "#6")], ks=[1])["mean_tokens_incorrect"] is None
+
+
+def test_timeouts_and_crashes_are_counted():
+    rows = [row("a", 0, "#6"), row("a", 1, "#6")]
+    rows[1] |= {"correct": False, "reason": "timeout"}
+    metrics = scores(rows, ks=[1])
+    assert (metrics["pass@1"], metrics["ungraded_frac"], metrics["unparsed_frac"]) == (0.5, 0.5, 0.0)
+
+
+def test_unfinished_evaluations_are_refused():
+    with pytest.raises(ValueError, match="no rows"):
+        scores([], ks=[1])
+    with pytest.raises(ValueError, match="'b' has 1 samples and 'a' has 2"):
+        scores([row("a", 0, "#6"), row("a", 1, "#6"), row("b", 0, "#4")], ks=[1])
+    with pytest.raises(ValueError, match="draw at least 2"):
+        scores([row("a", 0, "#6")], ks=[2])

@@ -1,0 +1,158 @@
+"""Records of sweeps that never ran: the files of the contract, with numbers that a test chooses."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness.records import SweepRecord, cell_directory_name, read_sweep
+
+TASK = "arithmetic"
+K = [1, 2, 4, 8]
+BUDGET_TOKENS = 200_000
+STEPS = 40
+EVERY = 10
+
+Changes = Mapping[tuple[str, int], Mapping[str, Any]]
+
+
+def write_sweep(
+    folder: Path,
+    arms: Mapping[str, float],
+    *,
+    seeds: int = 6,
+    changes: Changes | None = None,
+    texts: Sequence[str] = ("1+2=3 #### 3", "2+2=5 #### 5"),
+    **sweep_fields: Any,
+) -> SweepRecord:
+    """Write a sweep whose arms gain `arms[name]` percentage points over the first, its baseline, and read it back.
+
+    changes: fields of status.json by (arm, seed), and `score` to fix a final pass@1.
+    """
+    cells: list[dict[str, Any]] = []
+    for arm, effect_pp in arms.items():
+        for seed in range(seeds):
+            changed = dict((changes or {}).get((arm, seed), {}))
+            directory = cell_directory_name(f"arm{len(cells)}", seed, f"{len(cells):010x}")
+            cells.append({"arm": arm, "seed": seed, "hash": f"{len(cells):010x}", "dir": directory})
+            _write_cell(folder / "cells" / directory, list(arms).index(arm), seed, effect_pp, changed, texts)
+    document = {
+        "name": folder.name,
+        "question": "Does dividing advantages by the reward's standard deviation help?",
+        "profile": "tiny",
+        "arms": list(arms),
+        "baseline": next(iter(arms)),
+        "metric": "eval.final.pass@1",
+        "margin_pp": 1.0,
+        "alpha": 0.05,
+        "seeds": list(range(seeds)),
+        "ablate": ["objective.scale"],
+        "co_changes": {},
+        "varied": {arm: {"objective.scale": f"scale {i}"} for i, arm in enumerate(arms)},
+        "cells": cells,
+        "command": f"bench run {folder.name}",
+        "tasks": [TASK],
+        "k": K,
+        "gate": {"ok": True, "differs": ["objective.scale"]},
+        "warnings": [],
+        "budget_tokens": BUDGET_TOKENS,
+        "base_scores": [_score_row(0, 0, 0.35, final=True)],
+        "provenance": {"bench": "0.1.0"},
+    }
+    (folder / "sweep.json").write_text(json.dumps(document | sweep_fields))
+    return read_sweep(folder)
+
+
+def _write_cell(
+    path: Path, arm: int, seed: int, effect_pp: float, changed: dict[str, Any], texts: Sequence[str]
+) -> None:
+    path.mkdir(parents=True)
+    rng = np.random.default_rng([arm, seed])
+    shared = np.random.default_rng([99, seed]).normal(0, 0.015)
+    final = changed.pop("score", 0.55 + shared + effect_pp / 100 + rng.normal(0, 0.008))
+    tokens = np.cumsum(rng.normal(BUDGET_TOKENS / STEPS, 120, STEPS)).astype(int)
+    status: dict[str, Any] = {"state": "done", "reason": None, "flags": [], "step": STEPS, "steps": STEPS}
+    status |= {"generated_tokens": int(tokens[-1]), "digest": f"{arm:02x}{seed:02x}"} | changed
+    _write_json(path / "status.json", status)
+    _write_json(path / "provenance.json", {"torch": "2.13.0", "cpu": "test"})
+    _write_json(path / "spec.json", {"seed": seed})
+    if status["state"] == "pending":
+        return
+
+    def progress(step: int) -> float:
+        return float(0.35 + (final - 0.35) * (1 - math.exp(-4 * step / STEPS)) / (1 - math.exp(-4)))
+
+    _write_jsonl(path / "steps.jsonl", [
+        {
+            "step": step,
+            "generated_tokens": int(tokens[step - 1]),
+            "reward/mean": progress(step) + rng.normal(0, 0.03),
+            "entropy/full": 1.1 * math.exp(-1.5 * step / STEPS) + 0.2 + rng.normal(0, 0.02),
+            "entropy/sampled": 1.0,
+            "len/mean": 20 + 0.1 * step + rng.normal(0, 0.6),
+            "len/correct": None,
+            "grad_norm": 1.0 + 0.1 * arm,
+            "grad_clipped_frac": 0.2,
+        }
+        for step in range(1, STEPS + 1)
+    ])  # fmt: skip
+    _write_jsonl(path / "timing.jsonl", [
+        {"step": step, "rollout_s": 0.2, "reward_s": 0.01, "logprob_s": 0.05, "update_s": 0.1, "eval_s": 0.0,
+         "total_s": 0.36}
+        for step in range(1, STEPS + 1)
+    ])  # fmt: skip
+    scores = [
+        _score_row(step, int(tokens[step - 1]), progress(step) + rng.normal(0, 0.01), final=False)
+        for step in range(EVERY, STEPS, EVERY)
+    ]
+    if status["state"] == "done":
+        scores.append(_score_row(STEPS, int(tokens[-1]), final, final=True))
+        _write_evals(path / "evals.parquet", texts)
+    _write_jsonl(path / "scores.jsonl", scores)
+
+
+def _score_row(step: int, tokens: int, pass_at_1: float, *, final: bool) -> dict[str, Any]:
+    metrics = {f"pass@{k}": 1 - (1 - pass_at_1) ** (k**0.6) for k in K}
+    metrics |= {"avg@n": pass_at_1, "mean_tokens": 24.0, "truncated_frac": 0.01, "faulty_steps_frac": 0.03}
+    metrics |= {"se_problems_pp": 1.5, "se_samples_pp": 1.0}
+    metrics["pass@1"] = pass_at_1
+    return {"step": step, "final": final, "task": TASK, "generated_tokens": tokens, "metrics": metrics,
+            "n_problems": 100, "n_samples": 8}  # fmt: skip
+
+
+def _write_evals(path: Path, texts: Sequence[str]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    rows = [
+        {
+            "step": STEPS,
+            "final": True,
+            "task": TASK,
+            "problem_id": f"p{problem}",
+            "sample": sample,
+            "text": text,
+            "n_tokens": len(text),
+            "truncated": False,
+            "extracted": "3",
+            "correct": problem == 0,
+            "verdicts": json.dumps({"math": problem == 0, "string": sample == 0}),
+            "faulty_steps": None,
+        }
+        for problem, text in enumerate(texts)
+        for sample in range(2)
+    ]
+    pyarrow.parquet.write_table(pa.Table.from_pylist(rows), path)
+
+
+def _write_json(path: Path, document: Any) -> None:
+    path.write_text(json.dumps(document))
+
+
+def _write_jsonl(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import pytest
+
+from reports.measurements import Metric, read_measurements
+from tests.reports.synthetic import write_sweep
+
+ARMS = {"base": 0.0, "up": 3.0}
+
+
+def test_the_metric_of_the_first_task_when_none_is_named(tmp_path):
+    assert Metric.of(write_sweep(tmp_path / "a", ARMS, seeds=1)) == Metric("arithmetic", "pass@1")
+    named = write_sweep(
+        tmp_path / "b", ARMS, seeds=1, tasks=["gsm8k", "arithmetic"], metric="eval.final.arithmetic.pass@4"
+    )
+    assert Metric.of(named) == Metric("arithmetic", "pass@4")
+
+
+@pytest.mark.parametrize(
+    ("metric", "match"),
+    [
+        ("train.reward", "eval.final"),
+        ("eval.final.maths.pass@1", r"'maths'.*\['arithmetic'\]"),
+        ("eval.final.pass@3", r"nearest names: .*pass@[1248]"),
+        ("eval.final.mean_tokens", "fraction"),
+    ],
+)
+def test_a_metric_that_cannot_be_compared_is_refused(tmp_path, metric, match):
+    with pytest.raises(ValueError, match=match):
+        read_measurements(write_sweep(tmp_path, ARMS, seeds=1, metric=metric))
+
+
+def test_a_sweep_without_a_finished_cell_is_refused(tmp_path):
+    changes = {(arm, 0): {"state": "failed"} for arm in ARMS}
+    with pytest.raises(ValueError, match="no cell of .* is done"):
+        read_measurements(write_sweep(tmp_path, ARMS, seeds=1, changes=changes))
+
+
+def test_grader_disagreement_counts_samples(tmp_path):
+    (measurement,) = read_measurements(write_sweep(tmp_path, ARMS, seeds=1))["up"]
+    assert measurement.grader_disagreement_frac == 0.5  # by construction of the synthetic verdicts
+    assert measurement.seconds("rollout_s") == pytest.approx(40 * 0.2)
+    assert measurement.seconds("warp_s") is None
+    assert measurement.step_mean("len/correct") is None

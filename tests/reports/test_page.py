@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from reports.page import write_report
+from tests.reports.synthetic import write_sweep
+
+SCRIPT = "<script>alert(1)</script>"
+ARMS = {"base": 0.0, "up": 3.0, "<script>alert(2)<": 0.0}
+CONTRAST_KEYS = {
+    "arm", "baseline", "metric", "difference_pp", "low_pp", "high_pp", "p", "p_holm", "p_sign_flip", "verdict", "n_pairs",
+    "correlation", "detectable_pp",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("sweep")
+    changes = {
+        ("up", 0): {"flags": ["nan"]},
+        ("up", 1): {"state": "failed", "reason": f"{SCRIPT} | broke"},
+    }
+    write_report(
+        write_sweep(folder / "records", ARMS, seeds=4, changes=changes, texts=[SCRIPT, "#### 3"], question=SCRIPT),
+        folder / "report",
+    )
+    return folder / "report"
+
+
+def test_the_files(page):
+    names = {str(path.relative_to(page)) for path in page.rglob("*") if path.is_file()}
+    assert {"index.html", "report.md", "report.json", "data/final_scores.csv"} <= names
+    for figure in ("forest", "learning", "reward", "pass_at_k", "entropy", "length"):
+        assert {f"figures/{figure}.svg", f"figures/{figure}.png", f"data/{figure}.csv"} <= names
+
+
+def test_json_has_the_keys_of_the_contract_and_no_nan(page):
+    text = (page / "report.json").read_text()
+    report = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} in report.json"))
+    assert list(report) == ["contrasts", "arms", "cells", "laws"]
+    assert all(set(contrast) >= CONTRAST_KEYS for contrast in report["contrasts"])
+    assert [contrast["arm"] for contrast in report["contrasts"]] == list(ARMS)[1:]
+    assert len(report["cells"]) == 12
+    assert [cell["score_pp"] is None for cell in report["cells"]] == [
+        cell["state"] == "failed" for cell in report["cells"]
+    ]
+
+
+def test_untrusted_text_is_escaped(page):
+    for name in ("index.html", "report.md"):
+        text = (page / name).read_text()
+        assert "<script" not in text.lower()
+        assert "&lt;script&gt;alert(1)" in text
+        assert "&lt;script&gt;alert(2)" in text
+    assert r"\| broke" in (page / "report.md").read_text()
+
+
+def test_nothing_is_loaded_from_outside(page):
+    html = (page / "index.html").read_text()
+    assert "http" not in html
+    assert "@import" not in html
+    assert not re.search(r"url\((?!#)", html)
+    for reference in re.findall(r'(?:src|href)="([^"]*)"', html):
+        target = reference.removeprefix("#")
+        assert f'id="{target}"' in html if reference.startswith("#") else (page / reference).is_file(), reference
+    for image in re.findall(r"!\[[^]]*\]\(([^)]*)\)", (page / "report.md").read_text()):
+        assert (page / image).is_file()
+
+
+def test_ids_of_the_page_are_unique(page):
+    ids = re.findall(r'\bid="([^"]+)"', (page / "index.html").read_text())
+    assert len(ids) == len(set(ids))
+
+
+def test_every_markdown_table_is_rectangular(page):
+    for block in re.findall(r"(?:^\|.*\n)+", (page / "report.md").read_text(), flags=re.MULTILINE):
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
+
+
+def test_failed_and_flagged_cells_are_listed(page):
+    html = (page / "index.html").read_text()
+    assert "10 of 12" not in html
+    assert "11 of 12 done, 1 failed, 1 flagged" in html
+    assert "Without the flagged seeds (0)" in html
+    assert "Seed 1 has no pair: up failed" in html
+
+
+def test_the_same_records_give_the_same_bytes(tmp_path):
+    sweep = write_sweep(tmp_path / "records", {"base": 0.0, "up": 3.0}, seeds=2)
+    write_report(sweep, tmp_path / "a")
+    write_report(sweep, tmp_path / "b")
+    files = sorted(path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*") if path.is_file())
+    assert len(files) > 20
+    for file in files:
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes(), file
+
+
+def test_a_figure_of_an_earlier_report_does_not_stay(tmp_path):
+    sweep = write_sweep(tmp_path / "records", {"base": 0.0}, seeds=1)
+    write_report(sweep, tmp_path / "report")
+    assert (tmp_path / "report/figures/entropy.png").exists()
+    (sweep.cells[0].path / "steps.jsonl").unlink()
+    write_report(sweep, tmp_path / "report")
+    assert not (tmp_path / "report/figures/entropy.png").exists()
+
+
+def test_import_is_light():
+    heavy = ("torch", "mlflow", "matplotlib", "scipy", "pyarrow", "jinja2")
+    code = f"import sys, reports, reports.statistics, reports.page; print([m for m in {heavy} if m in sys.modules])"
+    output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert output.strip() == "[]"

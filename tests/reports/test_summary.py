@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import pytest
+
+from reports.analysis import analyse
+from reports.document import report_document
+from reports.summary import result_table, verdict_details, verdict_sentence, verdict_sentences
+from tests.reports.synthetic import write_sweep
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sweep")
+    changes = {("base", seed): {"score": 0.5 + seed / 100} for seed in range(4)}
+    changes |= {("up", seed): {"score": 0.53 + seed / 100 + seed % 2 / 100} for seed in range(4)}
+    return report_document(analyse(write_sweep(folder, {"base": 0.0, "up": 3.0}, seeds=4, changes=changes)))
+
+
+def test_the_sentence_holds_every_number_of_the_verdict_box(report):
+    (sentence,) = verdict_sentences(report)
+    assert sentence == (
+        "up is better than base: +3.5 pp pass@1, 95% interval [+2.6, +4.4], p = 0.001, n = 4 pairs,"
+        " at equal tokens (within 0.3%); detectable effect 1.2 pp."
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"verdict": "worse"}, "up is worse than base"),
+        ({"verdict": "equivalent"}, "up is equivalent to base within 1 pp"),
+        ({"verdict": "inconclusive"}, "up against base is inconclusive"),
+        ({"verdict": "identical"}, "up is identical to base: the final weights of all n = 4 pairs are equal."),
+        ({"n_contrasts": 2}, "p = 0.001 after Holm"),
+        ({"token_ratio": 1.3, "equal_tokens": False}, "NOT at equal tokens (30.0% more than base)"),
+        ({"token_ratio": 0.7, "equal_tokens": False}, "NOT at equal tokens (30.0% fewer than base)"),
+        ({"missing": [{"seed": 4, "reason": "base failed"}]}, "n = 4 of 5 pairs"),
+        ({"detectable_pp": None, "note": "no spread"}, "; no spread."),
+        ({"verdict": "no_test", "n_pairs": 0}, "no seed has a score in both arms"),
+        (
+            {"verdict": "no_test", "n_pairs": 1, "noise_low_pp": -1.0, "noise_high_pp": 7.0},
+            "[-1.0, +7.0] from evaluation noise alone, which does not include training variance; n = 1 pair.",
+        ),
+    ],
+)
+def test_sentences_of_other_verdicts(report, changes, words):
+    assert words in verdict_sentence(report["contrasts"][0] | changes)
+
+
+def test_details_name_missing_pairs_flags_and_warnings(report):
+    contrast = report["contrasts"][0] | {
+        "missing": [{"seed": 4, "reason": "base failed"}],
+        "flagged_seeds": [2],
+        "without_flagged": report["contrasts"][0] | {"n_pairs": 3},
+        "warnings": ["watch out"],
+        "verdict": "equivalent",
+    }
+    details = verdict_details(contrast)
+    assert details[0] == "Seed 4 has no pair: base failed."
+    assert details[1].startswith("Without the flagged seeds (2): +3.5 pp") and details[1].endswith("n = 3.")
+    assert details[2] == "Equivalence: two one-sided tests at 2.5%, which is conservative."
+    assert details[3] == "watch out."
+
+
+def test_the_table_has_a_row_per_arm(report):
+    table = result_table(report)
+    assert table.title == "pass@1 of arithmetic at equal tokens (200k generated)"
+    assert [len(row) for row in table.rows] == [len(table.columns)] * 2
+    assert table.rows[0][:5] == ["base", "51.5", "[49.4, 53.6]", "4", "baseline"]
+    assert table.rows[1][4:] == ["+3.5", "[+2.6, +4.4]", "0.001", "better"]
+
+
+def test_one_arm_has_nothing_to_compare(tmp_path):
+    report = report_document(analyse(write_sweep(tmp_path, {"only": 0.0}, seeds=1)))
+    assert verdict_sentences(report) == ["One arm, only: nothing to compare."]
+    assert len(result_table(report).rows) == 1
