@@ -27,6 +27,8 @@ MEMORY_BYTES = 1 << 30
 CPU_LIMIT_S = 2.0
 # Only for a worker that does not get to compute at all, e.g. one that is stopped or swapped out.
 WALL_LIMIT_S = 60.0
+# Longer texts are not answers. A request of this length fits a pipe's buffer, so writing it never waits for the worker.
+MAX_CHARACTERS = 5_000
 _START_LIMIT_S = 120.0
 
 
@@ -41,6 +43,8 @@ class MathProcess:
 
     def compare(self, candidate: str, answer: str) -> Reason:
         """Whether a candidate equals the answer mathematically, both in LaTeX. Raises EvalError if no worker starts."""
+        if len(candidate) + len(answer) > MAX_CHARACTERS:
+            return "unparsed"
         request = json.dumps({"candidate": candidate, "answer": answer}).encode() + b"\n"
         with self._lock:
             worker = self._running()

@@ -37,13 +37,8 @@ from harness.tracking.client import talking_to_mlflow
 from harness.tracking.files import file_fingerprint, modified_ms
 from harness.tracking.run import MirroredRun
 
-_PARENT_STATUS = (
-    "RUNNING",
-    "KILLED",
-    "FAILED",
-    "SCHEDULED",
-    "FINISHED",
-)  # that of the parent: the first one a cell has
+# The parent has the first of these that one of its cells has.
+_PARENT_STATUS = ("RUNNING", "KILLED", "FAILED", "SCHEDULED", "FINISHED")
 _REPORT_FILES = ("index.html", "report.md", "report.json")
 
 
@@ -148,10 +143,8 @@ def _sync_children(session: _Session, sweep: SweepRecord) -> int:
         session.seen[name] = now
         n_points += n_sent
     present = {STATUS[status["state"]] for status in statuses.values()}
-    ends_ms = [modified_ms(path / "status.json") for path in statuses]
-    session.parent.set_status(
-        next(status for status in _PARENT_STATUS if status in present), max(filter(None, ends_ms), default=None)
-    )
+    ends_ms = [end_ms for path in statuses if (end_ms := modified_ms(path / "status.json"))]
+    session.parent.set_status(min(present, key=_PARENT_STATUS.index), max(ends_ms, default=None))
     return n_points
 
 
@@ -161,7 +154,7 @@ def _create_child(session: _Session, name: str, start_ms: int | None, tags: dict
 
 
 def _sync_report(session: _Session, folder: Path) -> None:
-    for path in (folder / name for name in _REPORT_FILES):
+    for path in (folder / name for name in _REPORT_FILES if (folder / name).exists()):
         now = file_fingerprint(path)
         if session.seen.get(path.name) != now:
             session.parent.log_file(path)

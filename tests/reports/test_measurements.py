@@ -32,7 +32,7 @@ def test_a_metric_that_cannot_be_compared_is_refused(tmp_path, metric, match):
 
 def test_a_sweep_without_a_finished_cell_is_refused(tmp_path):
     changes = {(arm, 0): {"state": "failed"} for arm in ARMS}
-    with pytest.raises(ValueError, match="no cell of .* is done"):
+    with pytest.raises(ValueError, match=r"no cell of .* is done"):
         read_measurements(write_sweep(tmp_path, ARMS, seeds=1, changes=changes))
 
 

@@ -4,25 +4,24 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from reports.page import write_report
-from tests.reports.synthetic import write_sweep
+from tests.reports.synthetic import Changes, write_sweep
 
 SCRIPT = "<script>alert(1)</script>"
 ARMS = {"base": 0.0, "up": 3.0, "<script>alert(2)<": 0.0}
 CONTRAST_KEYS = {
-    "arm", "baseline", "metric", "difference_pp", "low_pp", "high_pp", "p", "p_holm", "p_sign_flip", "verdict", "n_pairs",
-    "correlation", "detectable_pp",
-}  # fmt: skip
+    *("arm", "baseline", "metric", "difference_pp", "low_pp", "high_pp", "p", "p_holm", "p_sign_flip"),
+    *("verdict", "n_pairs", "correlation", "detectable_pp"),
+}
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory) -> Path:
+def page(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sweep")
-    changes = {
+    changes: Changes = {
         ("up", 0): {"flags": ["nan"]},
         ("up", 1): {"state": "failed", "reason": f"{SCRIPT} | broke"},
     }
@@ -47,9 +46,7 @@ def test_json_has_the_keys_of_the_contract_and_no_nan(page):
     assert all(set(contrast) >= CONTRAST_KEYS for contrast in report["contrasts"])
     assert [contrast["arm"] for contrast in report["contrasts"]] == list(ARMS)[1:]
     assert len(report["cells"]) == 12
-    assert [cell["score_pp"] is None for cell in report["cells"]] == [
-        cell["state"] == "failed" for cell in report["cells"]
-    ]
+    assert all((cell["score_pp"] is None) == (cell["state"] == "failed") for cell in report["cells"])
 
 
 def test_untrusted_text_is_escaped(page):
@@ -85,7 +82,6 @@ def test_every_markdown_table_is_rectangular(page):
 
 def test_failed_and_flagged_cells_are_listed(page):
     html = (page / "index.html").read_text()
-    assert "10 of 12" not in html
     assert "11 of 12 done, 1 failed, 1 flagged" in html
     assert "Without the flagged seeds (0)" in html
     assert "Seed 1 has no pair: up failed" in html

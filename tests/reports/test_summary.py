@@ -11,8 +11,10 @@ from tests.reports.synthetic import write_sweep
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sweep")
-    changes = {("base", seed): {"score": 0.5 + seed / 100} for seed in range(4)}
-    changes |= {("up", seed): {"score": 0.53 + seed / 100 + seed % 2 / 100} for seed in range(4)}
+    changes = {("base", seed): {"score": 0.5 + seed / 100, "generated_tokens": 200_000} for seed in range(4)}
+    changes |= {
+        ("up", seed): {"score": 0.53 + seed / 100 + seed % 2 / 100, "generated_tokens": 201_000} for seed in range(4)
+    }
     return report_document(analyse(write_sweep(folder, {"base": 0.0, "up": 3.0}, seeds=4, changes=changes)))
 
 
@@ -20,7 +22,7 @@ def test_the_sentence_holds_every_number_of_the_verdict_box(report):
     (sentence,) = verdict_sentences(report)
     assert sentence == (
         "up is better than base: +3.5 pp pass@1, 95% interval [+2.6, +4.4], p = 0.001, n = 4 pairs,"
-        " at equal tokens (within 0.3%); detectable effect 1.2 pp."
+        " at equal tokens (within 0.5%); detectable effect 1.2 pp."
     )
 
 

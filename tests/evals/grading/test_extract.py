@@ -32,6 +32,7 @@ CHAIN = [
     ("The answer is 18 because 5 is odd", "18"),
     ("The answer is 18 dollars per day. I have 2 dogs.", "18 dollars per day"),
     ("The answer is Paris.", "Paris"),
+    ("The answer is 5? No, the answer is 6.", "6"),
     ("The answer is x+1", "x+1"),
     ("The answer is the sum, 18.", "18"),
     # last number
@@ -47,6 +48,7 @@ CHAIN = [
     # after the thought
     ("<think>\\boxed{3}</think> so 4", "4"),
     ("\\boxed{3}</think> so 4", "4"),
+    ("1</think> \\boxed{2} </think> so 4", "4"),
     ("<think> \\boxed{3}", None),
     ("<think> 3 </think>", None),
     # nothing there

@@ -28,7 +28,7 @@ class DiskSweep:
         return self.home / self.name
 
     def cell(self, arm: str, seed: int = 0) -> CellRecord:
-        semantic_hash = arm.encode().hex().ljust(20, "0")
+        semantic_hash = arm.encode().hex().ljust(20, str(seed))  # a resolved spec knows its seed
         return CellRecord(self.path / "cells" / cell_directory_name(arm, seed, semantic_hash), arm, seed, semantic_hash)
 
     def ask(self, arms: tuple[str, ...] = ("a", "b"), n_seeds: int = 1) -> None:

@@ -80,8 +80,12 @@ def test_status_follows_the_cell(sweep: DiskSweep, uri: str, reader: Reader) -> 
     assert statuses() == ("KILLED", "KILLED")
     with hold_lease(cell.path):
         assert statuses() == ("RUNNING", "RUNNING")
-        cell.write_status("done")
+        cell.write_status("failed")
+    assert statuses() == ("FAILED", "FAILED")
+    cell.write_status("done")
     assert statuses() == ("FINISHED", "SCHEDULED")  # the other arm waits
+    sweep.start("b").write_status("done")
+    assert statuses() == ("FINISHED", "FINISHED")
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])

@@ -1,0 +1,48 @@
+"""The verbs, gathered. Each is a function in a file of its own; heavy imports wait inside the functions."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from harness.cli.coldstart import coldstart
+from harness.cli.cp import cp
+from harness.cli.doctor import doctor
+from harness.cli.ls import ls
+from harness.cli.plan import plan
+from harness.cli.report import report
+from harness.cli.run import run
+from harness.cli.show import show
+from harness.cli.status import status
+from harness.cli.sync import sync
+
+# No rich markup: off a terminal, and in logs, messages must be plain text without wrapping or boxes.
+app = typer.Typer(
+    name="bench",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Does this knob of RL post-training help, and how sure are we?\n\nExample: bench run std_norm",
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"bench {version('bench-rl')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")] = False,
+) -> None:
+    pass
+
+
+for _verb in (run, plan, status, report, ls, show, cp, coldstart, sync, doctor):
+    app.command()(_verb)

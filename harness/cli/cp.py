@@ -1,0 +1,40 @@
+"""`bench cp`: a copy of a shipped sweep or profile, to edit."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli.console import print_json
+from harness.cli.options import JsonOption
+from harness.errors import RefusedError, nearest
+
+
+def cp(
+    name: Annotated[str, typer.Argument(help="Name of a shipped sweep or profile.")],
+    target: Annotated[Path, typer.Argument(help="Folder or file to copy to.")] = Path(),
+    json: JsonOption = False,
+) -> None:
+    """Copy a shipped sweep or profile to a file of your own. Never overwrites.
+
+    Example: bench cp std_norm my_question.yaml
+    """
+    from harness.plan.sweep_file import SHIPPED, shipped
+
+    known = {**shipped(SHIPPED / "profiles"), **shipped(SHIPPED)}
+    if name not in known:
+        raise RefusedError(f"{name!r} is no shipped sweep or profile{nearest(name, known)} Known: {', '.join(known)}.")
+    path = target / f"{name}.yaml" if target.is_dir() else target
+    if path.exists():
+        raise RefusedError(f"{path} exists already and is left alone. Give another name.")
+    try:
+        shutil.copyfile(known[name], path)
+    except OSError as error:
+        raise RefusedError(f"{path}: cannot be written ({error.strerror}).") from None
+    if json:
+        print_json({"path": str(path)})
+    else:
+        typer.echo(f"wrote {path}; run it with `bench run {path}`")

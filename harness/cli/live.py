@@ -1,0 +1,128 @@
+"""Progress with an ETA: live lines on a terminal, plain lines elsewhere. Goes to stderr."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from harness.cli.console import note
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+# Off a terminal a line is written at most this often, for the sweep as a whole.
+PLAIN_EVERY_S = 10.0
+
+
+def duration(seconds: float) -> str:
+    """`75` -> `1m15s`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"
+
+
+@dataclass
+class Countdown:
+    """Progress of one stage in plain lines."""
+
+    what: str
+    _started_s: float = field(default_factory=time.monotonic)
+    _told_s: float = field(default=-PLAIN_EVERY_S)
+
+    def tell(self, step: int, steps: int, remark: str) -> None:
+        now_s = time.monotonic()
+        if now_s - self._told_s < PLAIN_EVERY_S and step < steps:
+            return
+        self._told_s = now_s
+        left_s = (now_s - self._started_s) / step * (steps - step)
+        note(f"{self.what}: step {step}/{steps}, {remark}, ETA {duration(left_s)}")
+
+
+@dataclass
+class LiveRun:
+    """The observer of a sweep's run (`harness.run.sweep.Observer`). Use as a context manager."""
+
+    states: dict[str, str] = field(default_factory=dict)
+    _total: int = 0
+    _done_before: int = 0
+    _fractions: dict[str, float] = field(default_factory=dict)
+    _events: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _started_s: float = field(default_factory=time.monotonic)
+    _told_s: float = field(default_factory=time.monotonic)
+    _stack: ExitStack = field(default_factory=ExitStack)
+    _display: Progress | None = None
+    _tasks: dict[str, TaskID] = field(default_factory=dict)
+
+    def __enter__(self) -> LiveRun:
+        if sys.stderr.isatty():
+            self._display = self._stack.enter_context(_display())
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.close()
+
+    def planned(self, total: int, done: int) -> None:
+        self._total, self._done_before = total, done
+        self._started_s = time.monotonic()
+        if done < total:
+            note(f"{total} cells, {done} done already, {total - done} to run")
+        if self._display:
+            self._tasks["sweep"] = self._display.add_task(f"sweep, {total - done} cells", total=1.0, remark="")
+
+    def progress(self, name: str, event: dict[str, Any]) -> None:
+        self._events[name] = event
+        self._fractions[name] = event["done_frac"]
+        if self._display:
+            if name not in self._tasks:
+                self._tasks[name] = self._display.add_task(name, total=1.0, remark="")
+            self._display.update(self._tasks[name], completed=event["done_frac"], remark=_remark(event))
+            self._display.update(self._tasks["sweep"], completed=self._sweep_frac(), remark=f"ETA {self._eta()}")
+        elif time.monotonic() - self._told_s >= PLAIN_EVERY_S:
+            self._told_s = time.monotonic()
+            running = "; ".join(f"{name} {_remark(event)}" for name, event in self._events.items())
+            note(f"{len(self.states)}/{self._total - self._done_before} cells, ETA {self._eta()} | {running}")
+
+    def ended(self, name: str, state: str, reason: str | None) -> None:
+        self.states[name] = state
+        self._fractions[name] = 1.0
+        self._events.pop(name, None)
+        if self._display and name in self._tasks:
+            self._display.remove_task(self._tasks.pop(name))
+        if state != "done":
+            note(f"{name}: {state}: {reason}")
+
+    def _sweep_frac(self) -> float:
+        cells = [frac for name, frac in self._fractions.items() if name not in ("load", "cold start", "base")]
+        return sum(cells) / max(1, self._total - self._done_before)
+
+    def _eta(self) -> str:
+        done = self._sweep_frac()
+        return duration((time.monotonic() - self._started_s) * (1 - done) / done) if done > 0.01 else "?"
+
+
+def _remark(event: dict[str, Any]) -> str:
+    parts = [event["phase"]]
+    if event["steps"]:
+        parts.append(f"step {event['step']}/{event['steps']}")
+    if event.get("reward") is not None:
+        parts.append(f"reward {event['reward']:.2f}")
+    if event.get("tokens_per_s"):
+        parts.append(f"{event['tokens_per_s']:,.0f} tokens/s")
+    return ", ".join(parts)
+
+
+def _display() -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[remark]}"),
+    )
+    return Progress(*columns, console=Console(stderr=True), transient=True)

@@ -1,0 +1,87 @@
+"""`bench ls`: what there is to choose from."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from harness.cli.console import print_json, print_table
+from harness.cli.options import HomeOption, JsonOption, home_folder
+
+
+class Listing(StrEnum):
+    """What can be listed."""
+
+    sweeps = "sweeps"
+    profiles = "profiles"
+    algorithms = "algorithms"
+    tasks = "tasks"
+    knobs = "knobs"
+    runs = "runs"
+
+
+def ls(
+    what: Annotated[Listing, typer.Argument(help="What to list.")] = Listing.sweeps,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """List shipped sweeps, profiles, algorithms, tasks, knobs, or the runs so far.
+
+    Example: bench ls algorithms
+    """
+    rows = {
+        Listing.sweeps: _sweeps,
+        Listing.profiles: _profiles,
+        Listing.algorithms: _algorithms,
+        Listing.tasks: _tasks,
+        Listing.knobs: _knobs,
+    }
+    listed = _runs(home_folder(home)) if what is Listing.runs else rows[what]()
+    if json:
+        print_json([{"name": name, "description": description} for name, description in listed])
+    elif listed:
+        print_table("", [what.value, ""], [list(row) for row in listed])
+    else:
+        typer.echo(f"no {what.value} yet", err=True)
+
+
+def _sweeps() -> list[tuple[str, str]]:
+    from harness.plan.sweep_file import SHIPPED, load_sweep, shipped
+
+    return [(name, load_sweep(str(path))[0].question) for name, path in shipped(SHIPPED).items()]
+
+
+def _profiles() -> list[tuple[str, str]]:
+    from harness.plan.sweep_file import SHIPPED, shipped
+    from harness.spec.yaml12 import load_yaml
+
+    return [(name, str(load_yaml(path).get("description", ""))) for name, path in shipped(SHIPPED / "profiles").items()]
+
+
+def _algorithms() -> list[tuple[str, str]]:
+    from algorithms import describe, presets
+
+    return [(name, describe(name).partition(": ")[0]) for name in presets()]
+
+
+def _tasks() -> list[tuple[str, str]]:
+    from evals.tasks import get_task, task_names
+
+    return [(name, f"grader {get_task(name).grader}; splits {', '.join(get_task(name).splits)}") for name in task_names()]
+
+
+def _knobs() -> list[tuple[str, str]]:
+    from harness.spec.knobs import ALL_KNOBS
+
+    return [(knob, "") for knob in ALL_KNOBS]
+
+
+def _runs(home: object) -> list[tuple[str, str]]:
+    from pathlib import Path
+
+    from harness.records import read_sweep
+
+    sweeps = [read_sweep(path.parent) for path in sorted(Path(str(home)).glob("*/sweep.json"))]
+    return [(s.name, f"{sum(c.state == 'done' for c in s.cells)}/{len(s.cells)} cells done; {s.question}") for s in sweeps]

@@ -1,0 +1,50 @@
+"""Arguments and options that verbs share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.errors import RefusedError, nearest
+
+SweepArgument = Annotated[str, typer.Argument(help="A sweep file, or the name of a shipped sweep (see `bench ls sweeps`).")]
+RunArgument = Annotated[str, typer.Argument(help="Name of a sweep that was run, or its sweep file.")]
+HomeOption = Annotated[
+    Path | None, typer.Option("--home", metavar="DIR", help="Where runs are kept; default $BENCH_HOME, else ./runs.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, everything else on stderr.")]
+ProfileOption = Annotated[
+    str | None, typer.Option("--profile", metavar="P", help="Substrate instead of the sweep's own: a shipped name or a file.")
+]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a knob in all arms; repeatable.")
+]
+SeedsOption = Annotated[int | None, typer.Option("--seeds", metavar="N", help="Number of seeds instead of the sweep's own.")]
+ArmsOption = Annotated[str | None, typer.Option("--arms", metavar="A,B", help="Only these arms, separated by commas.")]
+
+
+def home_folder(given: Path | None) -> Path:
+    """Where runs are kept: --home, else $BENCH_HOME, else ./runs."""
+    return given or Path(os.environ.get("BENCH_HOME") or "runs")
+
+
+def arm_names(given: str | None) -> list[str]:
+    return [name.strip() for name in given.split(",") if name.strip()] if given else []
+
+
+def run_folder(given: str, home: Path) -> Path:
+    """Folder of a sweep that was run, by name or sweep file. RefusedError if it was never run."""
+    name = given
+    if given.endswith((".yaml", ".yml")):
+        from harness.plan.sweep_file import load_sweep
+
+        name = load_sweep(given)[0].name
+    folder = home / name
+    if not (folder / "sweep.json").is_file():
+        ran = sorted(path.parent.name for path in home.glob("*/sweep.json"))
+        known = f" Sweeps run there: {', '.join(ran)}." if ran else " No sweep was run there yet."
+        raise RefusedError(f"sweep {given!r}: nothing of it in {home}{nearest(name, ran)}{known} Start it with `bench run`.")
+    return folder

@@ -1,0 +1,108 @@
+"""`bench plan`: what a sweep would run, without running it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.cli.console import print_json, print_table
+from harness.cli.options import (
+    ArmsOption,
+    HomeOption,
+    JsonOption,
+    ProfileOption,
+    SeedsOption,
+    SetOption,
+    SweepArgument,
+    arm_names,
+    home_folder,
+)
+
+# What is assumed of the seeds' spread before anything was run (statistics.md: 2 pp is common on full benchmarks).
+ASSUMED_SD_PP = 2.0
+
+
+def plan(
+    sweep: SweepArgument,
+    profile: ProfileOption = None,
+    set_: SetOption = None,
+    seeds: SeedsOption = None,
+    arms: ArmsOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show cells, gate, warnings, cost and detectable effect of a sweep. Exits 3 if the arms cannot be compared.
+
+    Example: bench plan sweeps/std_norm.yaml --set train.steps=30
+    """
+    from harness.plan import make_plan
+
+    folder = home_folder(home)
+    planned = make_plan(sweep, profile, set_ or [], seeds, arm_names(arms))
+    cells = [
+        {"arm": cell.arm, "seed": cell.seed, "hash": cell.hash, "state": planned.record(cell, folder).state}
+        for cell in planned.cells
+    ]
+    document: dict[str, Any] = {
+        "sweep": planned.sweep.name,
+        "profile": planned.profile,
+        "cells": cells,
+        "gate": {
+            "ok": planned.gate.ok,
+            "differs": planned.gate.differs,
+            "violations": [{"field": knob, "values": values} for knob, values in planned.gate.violations.items()],
+        },
+        "noops": [{"arms": list(n.arms), "reasons": n.reasons, "refused": n.refused} for n in planned.noops],
+        "warnings": planned.warnings,
+        "cost": planned.cost(),
+        "detectable_pp": _detectable_pp(planned, folder),
+    }
+    if json:
+        print_json(document)
+    else:
+        _print(document)
+    planned.require_answerable()
+
+
+def _detectable_pp(planned: Any, home: Any) -> dict[str, Any]:
+    """Smallest difference that the design finds at 80 % power; the spread is that of finished pairs where there are two."""
+    from reports.statistics import MIN_PAIRS, power
+
+    level = planned.sweep.compare.alpha / max(1, len(planned.arms) - 1)
+    differences = _finished_differences_pp(planned, home)
+    known = len(differences) >= 2
+    mean = sum(differences) / len(differences) if known else 0.0
+    sd = (sum((d - mean) ** 2 for d in differences) / (len(differences) - 1)) ** 0.5 if known else ASSUMED_SD_PP
+    seeds = len(planned.sweep.seed_list)
+    value = power(sd, n=seeds, alpha=level).effect if seeds >= MIN_PAIRS and sd > 0 else None
+    return {"value": value, "from": "finished cells" if known else "assumed sd", "sd_pp": sd}
+
+
+def _finished_differences_pp(planned: Any, home: Any) -> list[float]:
+    """Differences (pp) of the first contrast's finished pairs."""
+    _, _, task, metric = planned.metric.split(".", 3)
+    scores: dict[tuple[str, int], float] = {}
+    for cell in planned.cells:
+        for row in planned.record(cell, home).read_scores():
+            if row["final"] and row["task"] == task:
+                scores[cell.arm, cell.seed] = 100 * row["metrics"][metric]
+    treatment = next((arm for arm in planned.arms if arm != planned.baseline), planned.baseline)
+    pairs = [(scores.get((treatment, seed)), scores.get((planned.baseline, seed))) for seed in planned.sweep.seed_list]
+    return [a - b for a, b in pairs if a is not None and b is not None]
+
+
+def _print(document: dict[str, Any]) -> None:
+    print(f"sweep {document['sweep']} on profile {document['profile']}")
+    rows = [[cell["arm"], str(cell["seed"]), cell["hash"][:10], cell["state"]] for cell in document["cells"]]
+    print_table("", ["arm", "seed", "hash", "state"], rows)
+    gate = document["gate"]
+    print(f"gate: {'ok' if gate['ok'] else 'REFUSED'}; arms differ in {', '.join(gate['differs']) or 'nothing'}")
+    for warning in document["warnings"]:
+        print(f"warning: {warning}")
+    cost = document["cost"]
+    print(
+        f"cost: {cost['cells']} cells, at most {cost['generated_tokens_at_most']:,} generated tokens and "
+        f"{cost['eval_samples_at_most']:,} evaluation samples"
+    )
+    detectable = document["detectable_pp"]
+    if detectable["value"] is not None:
+        print(f"detectable at 80 % power: {detectable['value']:.1f} pp (from {detectable['from']})")

@@ -1,0 +1,106 @@
+"""`bench run`: do what is missing of a sweep, and answer its question."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from harness.cli.console import note, print_json
+from harness.cli.options import (
+    ArmsOption,
+    HomeOption,
+    JsonOption,
+    ProfileOption,
+    SeedsOption,
+    SetOption,
+    SweepArgument,
+    arm_names,
+    home_folder,
+)
+from harness.errors import BenchError
+
+
+class InterruptedByUserError(BenchError):
+    """Ctrl-C."""
+
+    exit_code = 130
+
+
+def run(
+    sweep: SweepArgument,
+    profile: ProfileOption = None,
+    set_: SetOption = None,
+    seeds: SeedsOption = None,
+    arms: ArmsOption = None,
+    workers: Annotated[
+        int, typer.Option("--workers", metavar="N", min=1, help="Cells run at once; default: one a processor core.")
+    ] = os.cpu_count() or 1,
+    retry_invalid: Annotated[bool, typer.Option("--retry-invalid", help="Run cells again that were invalid.")] = False,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Train and evaluate every missing cell of a sweep, write the report, print the verdict.
+
+    The same command continues where it stopped: after Ctrl-C, a kill, a full disk, or a failed cell.
+
+    Example: bench run sweeps/std_norm.yaml --seeds 6
+    """
+    from harness.plan import make_plan
+    from harness.run.sweep import SweepRun
+
+    folder = home_folder(home)
+    planned = make_plan(sweep, profile, set_ or [], seeds, arm_names(arms))
+    for warning in planned.warnings:
+        note(f"warning: {warning}")
+    sweep_run = SweepRun(
+        planned, folder, _command(sweep, profile, set_, seeds, arms), workers, retry_invalid=retry_invalid
+    )
+    try:
+        _run(sweep_run, folder)
+    except KeyboardInterrupt:
+        raise InterruptedByUserError("interrupted; the same command continues") from None
+    unmeasured = _finish(sweep_run, as_json=json)
+    if unmeasured:
+        raise BenchError(f"{len(unmeasured)} of {len(planned.cells)} cells are not done: {', '.join(unmeasured)}.")
+
+
+def _run(sweep_run: Any, home: Path) -> None:
+    from harness.cli.live import LiveRun
+    from harness.tracking import Mirror, MirrorThread, tracking_uri
+
+    with LiveRun() as live, ExitStack() as stack:
+        mirror = MirrorThread(Mirror(sweep_run.folder, tracking_uri(home)))
+        sweep_run.run(live, while_running=lambda: stack.enter_context(mirror))
+
+
+def _finish(sweep_run: Any, as_json: bool) -> list[str]:
+    """Report and verdict; returns the cells that are not done, as `<arm>-s<seed> (<state>)`."""
+    from harness.cli.report import print_verdict, write
+
+    records = [sweep_run.plan.record(cell, sweep_run.home) for cell in sweep_run.plan.cells]
+    unmeasured = [f"{r.arm}-s{r.seed} ({r.state})" for r in records if r.state != "done"]
+    if len(unmeasured) == len(records):
+        return unmeasured
+    document = write(sweep_run.folder)
+    if as_json:
+        print_json(document)
+    else:
+        print_verdict(document, sweep_run.folder)
+    return unmeasured
+
+
+def _command(
+    sweep: str, profile: str | None, settings: list[str] | None, seeds: int | None, arms: str | None
+) -> str:
+    """The command that makes these records, for captions."""
+    words = ["bench", "run", sweep]
+    words += ["--profile", profile] if profile else []
+    words += [word for setting in settings or [] for word in ("--set", setting)]
+    words += ["--seeds", str(seeds)] if seeds is not None else []
+    words += ["--arms", arms] if arms else []
+    return shlex.join(words)
