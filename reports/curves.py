@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from reports.measurements import Measurement, finite
-from reports.statistics import FloatArray, t_band
+from reports.statistics import MIN_PAIRS, FloatArray, t_band
 
 Points = Iterable[tuple[float, float | None]]
 
@@ -26,7 +27,7 @@ class Line:
 class Curve:
     """One arm: its seeds, and mean, low and high [grid] on `grid`, the range in which every seed has data.
 
-    low and high are the pointwise t(n-1) band over seeds, NaN for a single seed.
+    low and high are the pointwise t(n-1) band over seeds, NaN below the three seeds that any inference takes.
     """
 
     arm: str
@@ -89,7 +90,8 @@ def mean_curve(arm: str, lines: Sequence[Line], alpha: float) -> Curve:
     points = min(len(line.x) for line in lines) if last > first else int(last == first)
     grid = lines[0].x if shared else np.linspace(first, last, points)
     values = np.array([np.interp(grid, line.x, line.y) for line in lines])
-    low, high = t_band(values, alpha)
+    nothing = np.full(len(grid), math.nan)
+    low, high = t_band(values, alpha) if len(lines) >= MIN_PAIRS else (nothing, nothing)
     return Curve(arm, list(lines), grid, values.mean(axis=0), low, high)
 
 

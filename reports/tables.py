@@ -47,16 +47,27 @@ def _contrast_table(report: Report) -> Table:
             signed_pp(c["iqm_pp"]),
             p_value(c["p"]).removeprefix("= "),
             p_value(c["p_holm"]).removeprefix("= "),
-            f"{number(c['p_sign_flip'])} (floor {2.0 ** (1 - c['n_pairs']):.2g})" if c["n_pairs"] else number(None),
+            _sign_flip(c),
             str(c["n_pairs"]),
             number(c["correlation"], 2),
-            f"[{number(c['correlation_low'], 2)}, {number(c['correlation_high'], 2)}]",
+            _correlation_interval(c),
             number(c["variance_ratio"], 2),
             points(c["detectable_pp"]),
             ratio(c["token_ratio"]),
         ]
         for c in report["contrasts"]
     ])  # fmt: skip
+
+
+def _sign_flip(contrast: dict[str, Any]) -> str:
+    """The p value beside the lowest that so few pairs can give."""
+    p = contrast["p_sign_flip"]
+    return number(p) if p is None else f"{number(p)} (floor {2.0 ** (1 - contrast['n_pairs']):.2g})"
+
+
+def _correlation_interval(contrast: dict[str, Any]) -> str:
+    low, high = contrast["correlation_low"], contrast["correlation_high"]
+    return number(None) if low is None else f"[{number(low, 2)}, {number(high, 2)}]"
 
 
 def _arm_table(report: Report) -> Table:

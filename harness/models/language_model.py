@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -83,31 +83,35 @@ def _load(parsed: ModelSource, source: str) -> LanguageModel:
         from harness.models.tiny import tiny_model, tiny_tokenizer
 
         return LanguageModel(tiny_model(seed=0), tiny_tokenizer())
-    if parsed.kind == "hf":
-        try:
-            return LanguageModel(
-                AutoModelForCausalLM.from_pretrained(parsed.name, revision=parsed.revision, dtype=torch.float32),
-                AutoTokenizer.from_pretrained(parsed.name, revision=parsed.revision),
-            )
-        except OSError as error:
-            raise RefusedError(
-                f"model.source {source}: the hub does not give it ({str(error).splitlines()[0]}). Check the id, or give "
-                "a local copy: --set model.source=path:<dir> or gguf:<file>."
-            ) from error
-    parsed.require()
+    if parsed.kind != "hf":
+        parsed.require()
+    where: dict[str, Any] = {
+        "hf": {"pretrained_model_name_or_path": parsed.name, "revision": parsed.revision},
+        "gguf": {"pretrained_model_name_or_path": str(parsed.path.parent), "gguf_file": parsed.path.name},
+    }.get(parsed.kind, {"pretrained_model_name_or_path": str(parsed.path)})
+    try:
+        model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
+        tokenizer = AutoTokenizer.from_pretrained(**where)
+    except (OSError, ValueError) as error:
+        remedy = (
+            "Check the id, or give a local copy: --set model.source=path:<dir> or gguf:<file>."
+            if parsed.kind == "hf"
+            else "It must be a causal language model with its tokenizer that this transformers version knows."
+        )
+        raise RefusedError(f"model.source {source}: cannot be loaded ({_first_line(error)}). {remedy}") from error
     if parsed.kind == "gguf":
-        where = {"pretrained_model_name_or_path": str(parsed.path.parent), "gguf_file": parsed.path.name}
-        dequantised = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
         # The loaded model is marked as quantised, which forbids saving; a fresh one of the same shape is not.
         config = AutoConfig.from_pretrained(**where)
         config.quantization_config = None
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-        model.load_state_dict(dequantised.state_dict())
-        model.generation_config = dequantised.generation_config
-        return LanguageModel(model, AutoTokenizer.from_pretrained(**where))
-    return LanguageModel(
-        AutoModelForCausalLM.from_pretrained(parsed.path, dtype=torch.float32), AutoTokenizer.from_pretrained(parsed.path)
-    )
+        fresh = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        fresh.load_state_dict(model.state_dict())
+        fresh.generation_config = model.generation_config
+        model = fresh
+    return LanguageModel(model, tokenizer)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def weights_digest(weights: Mapping[str, Tensor]) -> str:

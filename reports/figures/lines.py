@@ -10,6 +10,7 @@ import numpy as np
 from reports.curves import Curve, Line
 from reports.figures.style import GREY, MAX_NAME_CHARACTERS, WIDTH_IN, ArmStyle, legend_columns, short_name
 from reports.formats import percent, tokens
+from reports.statistics import MIN_PAIRS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,13 +55,15 @@ def describe_curves(curves: Sequence[Curve], alpha: float) -> str:
     seeds = f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
     if counts[-1] == 1:
         return "One seed per arm (n = 1): no band, so nothing is shown of the spread between seeds. No smoothing."
-    shared = all(np.array_equal(line.x, curve.grid) for curve in curves for line in curve.lines)
-    single = " An arm with one seed has no band." if counts[0] == 1 else ""
-    interpolation = " Mean and band: seeds interpolated linearly onto a common grid, over the range that all cover."
-    return (
-        f"Thin lines: seeds; thick line: their mean; band: pointwise {percent(1 - alpha)} t interval over training"
-        f" seeds ({seeds} per arm).{single}{'' if shared else interpolation} No smoothing."
-    )
+    parts = [f"Thin lines: seeds ({seeds} per arm); thick line: their mean."]
+    if counts[-1] >= MIN_PAIRS:
+        parts.append(f"Band: pointwise {percent(1 - alpha)} t interval over training seeds.")
+    if counts[0] < MIN_PAIRS:
+        parts.append(f"Fewer than {MIN_PAIRS} seeds: no band.")
+    if not all(np.array_equal(line.x, curve.grid) for curve in curves for line in curve.lines):
+        drawn = "Mean and band" if counts[-1] >= MIN_PAIRS else "Mean"
+        parts.append(f"{drawn}: seeds interpolated linearly onto a common grid, over the range that all cover.")
+    return " ".join([*parts, "No smoothing."])
 
 
 def _overlay(

@@ -142,19 +142,19 @@ def test_dr_grpo_and_rloo_differ_by_the_group_size(rows: Rows) -> None:
 @pytest.mark.parametrize("point", [p for p in WITH_GROUP_BASELINE if p.scale != "whiten_tokens"], ids=name)
 def test_equal_groups_and_single_completions_get_exactly_zero(point: Objective) -> None:
     # Three times 0.1, divided by 3, is not 0.1 in floats.
-    rewards = torch.tensor([0.1, 0.1, 0.1, 0.9, 1.0, 0.0])
-    groups = torch.tensor([4, 4, 4, 2, 0, 0])
-    result = advantages(point, rewards, groups, torch.ones(6, 2))
-    assert (result[:4] == 0).all()
-    assert (result[4] > 0).all()
-    assert (result[5] < 0).all()
+    rewards = torch.tensor([0.1, NAN, 0.1, 0.1, 0.9, 1.0, 0.0], dtype=torch.float64)
+    groups = torch.tensor([4, 4, 4, 4, 2, 0, 0])
+    result = advantages(point, rewards, groups, torch.ones(7, 2))
+    assert (result[:5] == 0).all()
+    assert (result[5] > 0).all()
+    assert (result[6] < 0).all()
 
 
 @pytest.mark.parametrize("point", POINTS, ids=name)
 def test_a_batch_of_equal_rewards_has_no_preference(point: Objective) -> None:
-    result = advantages(point, torch.full((3,), 0.1), torch.tensor([0, 0, 1]), torch.ones(3, 2))
-    expected = 0.1 if (point.baseline, point.scale) == ("none", "none") else 0.0
-    assert (result == torch.tensor(expected)).all()
+    rewards = torch.full((4,), 0.1, dtype=torch.float64)
+    result = advantages(point, rewards, torch.tensor([0, 0, 0, 1]), torch.ones(4, 3))
+    assert (result == (0.1 if (point.baseline, point.scale) == ("none", "none") else 0)).all()
 
 
 @pytest.mark.parametrize("point", POINTS, ids=name)

@@ -27,7 +27,7 @@ def batch_of(ratios: list[float], advantages: list[float]) -> TokenBatch:
 
 
 def test_by_hand() -> None:
-    ratios, advantages = [0.5, 0.5, 0.9, 1.1, 1.5, 1.5, 1.5, 4.0], [-1.0, 1.0, -1.0, 1.0, 1.0, -1.0, 0.0, -1.0]
+    ratios, advantages = [0.5, 0.5, 0.7, 1.1, 1.5, 1.5, 1.5, 4.0], [-1.0, 1.0, -1.0, 1.0, 1.0, -1.0, 0.0, -1.0]
     objective = preset("grpo", **{"rule.clip_high": 0.3, "rule.dual_clip": 3.0})
     assert policy_loss(objective, batch_of(ratios, advantages)).metrics == pytest.approx(
         {
@@ -36,9 +36,9 @@ def test_by_hand() -> None:
             "ratio/max": 4.0,
             "kl/k1_old": -sum(math.log(ratio) for ratio in ratios) / 8,
             "kl/k3_old": sum(ratio - 1 - math.log(ratio) for ratio in ratios) / 8,
-            "clip/low_frac_sign_aware": 1 / 8,
+            "clip/low_frac_sign_aware": 2 / 8,
             "clip/high_frac_sign_aware": 1 / 8,
-            "clip/low_frac_any_sign": 2 / 8,
+            "clip/low_frac_any_sign": 3 / 8,
             "clip/high_frac_any_sign": 4 / 8,
             "clip/dual_frac": 1 / 8,
         }

@@ -76,7 +76,8 @@ def test_padding_never_leaks(objective: Objective, garbage: float) -> None:
 @EVERY_OBJECTIVE
 def test_a_fully_masked_batch_adds_nothing(objective: Objective) -> None:
     batch = random_batch(2)
-    value, gradient = value_and_gradient(objective, replace(batch, mask=torch.zeros_like(batch.mask)))
+    with torch.autograd.set_detect_anomaly(True):  # A NaN inside the backward pass is an error here.
+        value, gradient = value_and_gradient(objective, replace(batch, mask=torch.zeros_like(batch.mask)))
     assert value == 0
     assert (gradient == 0).all()
 
@@ -132,7 +133,11 @@ def test_log_ratios_are_clamped_before_the_exponential(ratio: str) -> None:
         mask=torch.ones(2, 2),
         advantages=torch.ones(2, dtype=torch.float64),
     )
-    value, gradient = value_and_gradient(preset("grpo", ratio=ratio, **{"rule.type": "weighted"}), batch)
+    objective = preset("grpo", ratio=ratio, **{"rule.type": "weighted"})
+    value, gradient = value_and_gradient(objective, batch)
+    metrics = policy_loss(objective, batch).metrics
+    assert metrics["ratio/max"] == pytest.approx(math.exp(20), rel=1e-12)
+    assert metrics["kl/k1_old"] == 0
     assert value.item() == pytest.approx(-(math.exp(20) + math.exp(-20)) / 2, rel=1e-12)
     assert (gradient == 0).all()
 

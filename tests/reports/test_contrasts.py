@@ -76,11 +76,12 @@ def test_equal_digests_pair_by_pair_are_identical(tmp_path):
     assert contrast_of(tmp_path / "unknown", seeds=3, changes=unknown).comparison.verdict == "equivalent"  # type: ignore[union-attr]
 
 
-def test_one_seed_gets_evaluation_noise_and_no_test(tmp_path):
-    contrast = contrast_of(tmp_path, seeds=1)
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_too_few_seeds_get_evaluation_noise_and_no_test(tmp_path, seeds):
+    contrast = contrast_of(tmp_path, seeds=seeds)
     assert contrast.comparison is not None
     assert contrast.comparison.verdict == "no_test"
-    half_width = 1.959964 * 2**0.5  # both evaluations have a standard error of 1 pp
+    half_width = 1.959964 * (2 / seeds) ** 0.5  # both evaluations of a pair have a standard error of 1 pp
     assert contrast.noise_high_pp - contrast.comparison.difference == pytest.approx(half_width)
     assert contrast.comparison.difference - contrast.noise_low_pp == pytest.approx(half_width)
 

@@ -12,10 +12,11 @@ from reports.statistics import t_interval
 def test_seeds_with_different_x_are_interpolated_onto_the_range_they_share():
     first = to_line(0, [(0, 0.0), (100, 1.0), (200, 2.0)])
     second = to_line(1, [(50, 1.0), (150, 2.0), (250, 3.0)])
-    curve = mean_curve("arm", [first, second], alpha=0.05)
+    third = to_line(2, [(0, 1.0), (50, 1.0), (200, 1.0), (250, 1.0)])
+    curve = mean_curve("arm", [first, second, third], alpha=0.05)
     np.testing.assert_allclose(curve.grid, [50, 125, 200])
-    np.testing.assert_allclose(curve.mean, [0.75, 1.5, 2.25])  # (x / 100 + (x + 50) / 100) / 2
-    assert (curve.low[1], curve.high[1]) == pytest.approx(t_interval([1.25, 1.75]))
+    np.testing.assert_allclose(curve.mean, [2.5 / 3, 4 / 3, 5.5 / 3])  # (x / 100 + (x + 50) / 100 + 1) / 3
+    assert (curve.low[1], curve.high[1]) == pytest.approx(t_interval([1.25, 1.75, 1.0]))
 
 
 def test_seeds_with_the_same_x_keep_it():
@@ -25,10 +26,12 @@ def test_seeds_with_the_same_x_keep_it():
     np.testing.assert_allclose(curve.mean, [1, 1, 2])
 
 
-def test_one_seed_has_no_band():
-    curve = mean_curve("arm", [to_line(0, [(1, 0.5), (2, 0.6)])], alpha=0.05)
-    assert np.isnan(curve.low).all()
-    assert np.isnan(curve.high).all()
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_below_three_seeds_there_is_no_band(seeds):
+    lines = [to_line(seed, [(1, 0.5 + seed), (2, 0.6)]) for seed in range(seeds)]
+    curve = mean_curve("arm", lines, alpha=0.05)
+    assert np.isnan([curve.low, curve.high]).all()
+    assert np.isfinite(curve.mean).all()
 
 
 def test_seeds_that_share_no_range_have_no_mean():

@@ -44,8 +44,8 @@ def first_sync(tmp_path_factory: pytest.TempPathFactory) -> FirstSync:
         "assert 'mlflow' not in sys.modules\n"
         "sweep = pathlib.Path(sys.argv[1])\n"
         "assert tracking.Mirror(sweep, tracking.tracking_uri(sweep.parent)).sync() == 6\n"
-        "from mlflow.telemetry import get_telemetry_client\n"
-        "assert get_telemetry_client() is None\n"
+        "from mlflow.telemetry.utils import is_telemetry_disabled\n"
+        "assert is_telemetry_disabled()\n"
     )
     root = Path(__file__).parents[3]
     result = subprocess.run(

@@ -86,6 +86,8 @@ def test_status_follows_the_cell(sweep: DiskSweep, uri: str, reader: Reader) -> 
     assert statuses() == ("FINISHED", "SCHEDULED")  # the other arm waits
     sweep.start("b").write_status("done")
     assert statuses() == ("FINISHED", "FINISHED")
+    last_change_s = max(sweep.cell(arm).path.joinpath("status.json").stat().st_mtime for arm in "ab")
+    assert reader.parents()[0].info.end_time == int(last_change_s * 1000)
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
@@ -99,6 +101,9 @@ def test_only_new_rows_are_sent(sweep: DiskSweep, uri: str, reader: Reader, is_r
     assert mirror.sync() == 0
     train(cell, 4, 5)
     assert mirror.sync() == 4
+    scores = {"step": 5, "final": False, "task": "sums", "metrics": {"pass@1": 0.5}}
+    append_jsonl(cell.path / "scores.jsonl", [scores])
+    assert mirror.sync() == 1
     assert reader.curve("a-s0", "train/reward/mean") == [(s, float(s)) for s in range(1, 6)]
     assert reader.curve("a-s0", "time/total_s") == [(s, 0.5) for s in range(1, 6)]
 
@@ -242,6 +247,8 @@ def test_a_changed_report_is_sent_again(sweep: DiskSweep, uri: str, reader: Read
         mirror.sync()
         (copy,) = (sweep.home / "mlartifacts").rglob("index.html")
         assert copy.read_text() == text
+    page.unlink()
+    mirror.sync()
 
 
 def test_a_sweep_that_was_never_run(tmp_path: Path) -> None:
