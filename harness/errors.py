@@ -25,6 +25,6 @@ class GateError(BenchError):
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
-    """`"; did you mean a, b?"` with the closest known names, or the empty string when none is close."""
+    """The end of a sentence: `"; did you mean a, b?"` with the closest known names, `"."` when none is close."""
     matches = difflib.get_close_matches(name, list(known), n=count, cutoff=0.5)
-    return f"; did you mean {', '.join(matches)}?" if matches else ""
+    return f"; did you mean {', '.join(matches)}?" if matches else "."

@@ -1,6 +1,7 @@
 """Chained sums of single digits with written partial sums: the task of the `tiny` profile.
 
-A prompt is `3+5+9=`, a completion `8,17#17`: the partial sums, then the answer behind `#`. Generated, so it needs no data.
+A prompt is `3+5+9=`, a completion `8,17#17`: the partial sums, then the answer behind `#`. It is
+generated, so it needs no data.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ TRAIN_PROBLEMS, TEST_PROBLEMS = 8192, 256
 
 
 def draw_digits(rng: random.Random, split: str) -> tuple[int, ...]:
-    """Digits of one problem of `split`. A hash of the digits assigns every sum to one split, so the splits never overlap."""
+    """Digits of one problem of `split`. A hash of the digits assigns every sum to one split: splits never overlap."""
     while True:
         terms = MIN_TERMS + int(rng.random() * (MAX_TERMS - MIN_TERMS + 1))
         digits = tuple(1 + int(rng.random() * 9) for _ in range(terms))

@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """Entry point. Users' mistakes are told in a message, never in a traceback; exit codes are those of design section 6."""
+    """Entry point. Users' mistakes are told in a message, never in a traceback."""
     import click
 
     from evals.errors import EvalError

@@ -26,7 +26,9 @@ def doctor(home: HomeOption = None, json: JsonOption = False) -> None:
     if json:
         print_json([{"check": name, "ok": ok, "found": found} for name, ok, found in checks])
     else:
-        print_table("", ["check", "", "found"], [[name, "ok" if ok else "PROBLEM", found] for name, ok, found in checks])
+        print_table(
+            "", ["check", "", "found"], [[name, "ok" if ok else "PROBLEM", found] for name, ok, found in checks]
+        )
     problems = [f"{name}: {found}" for name, ok, found in checks if not ok]
     if problems:
         raise RefusedError("; ".join(problems))

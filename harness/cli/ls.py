@@ -69,7 +69,9 @@ def _algorithms() -> list[tuple[str, str]]:
 def _tasks() -> list[tuple[str, str]]:
     from evals.tasks import get_task, task_names
 
-    return [(name, f"grader {get_task(name).grader}; splits {', '.join(get_task(name).splits)}") for name in task_names()]
+    return [
+        (name, f"grader {get_task(name).grader}; splits {', '.join(get_task(name).splits)}") for name in task_names()
+    ]
 
 
 def _knobs() -> list[tuple[str, str]]:
@@ -84,4 +86,6 @@ def _runs(home: object) -> list[tuple[str, str]]:
     from harness.records import read_sweep
 
     sweeps = [read_sweep(path.parent) for path in sorted(Path(str(home)).glob("*/sweep.json"))]
-    return [(s.name, f"{sum(c.state == 'done' for c in s.cells)}/{len(s.cells)} cells done; {s.question}") for s in sweeps]
+    return [
+        (s.name, f"{sum(c.state == 'done' for c in s.cells)}/{len(s.cells)} cells done; {s.question}") for s in sweeps
+    ]

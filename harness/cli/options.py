@@ -10,19 +10,24 @@ import typer
 
 from harness.errors import RefusedError, nearest
 
-SweepArgument = Annotated[str, typer.Argument(help="A sweep file, or the name of a shipped sweep (see `bench ls sweeps`).")]
+SweepArgument = Annotated[
+    str, typer.Argument(help="A sweep file, or the name of a shipped sweep (see `bench ls sweeps`).")
+]
 RunArgument = Annotated[str, typer.Argument(help="Name of a sweep that was run, or its sweep file.")]
 HomeOption = Annotated[
     Path | None, typer.Option("--home", metavar="DIR", help="Where runs are kept; default $BENCH_HOME, else ./runs.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, everything else on stderr.")]
 ProfileOption = Annotated[
-    str | None, typer.Option("--profile", metavar="P", help="Substrate instead of the sweep's own: a shipped name or a file.")
+    str | None,
+    typer.Option("--profile", metavar="P", help="Substrate instead of the sweep's own: a shipped name or a file."),
 ]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a knob in all arms; repeatable.")
 ]
-SeedsOption = Annotated[int | None, typer.Option("--seeds", metavar="N", help="Number of seeds instead of the sweep's own.")]
+SeedsOption = Annotated[
+    int | None, typer.Option("--seeds", metavar="N", help="Number of seeds instead of the sweep's own.")
+]
 ArmsOption = Annotated[str | None, typer.Option("--arms", metavar="A,B", help="Only these arms, separated by commas.")]
 
 
@@ -46,5 +51,7 @@ def run_folder(given: str, home: Path) -> Path:
     if not (folder / "sweep.json").is_file():
         ran = sorted(path.parent.name for path in home.glob("*/sweep.json"))
         known = f" Sweeps run there: {', '.join(ran)}." if ran else " No sweep was run there yet."
-        raise RefusedError(f"sweep {given!r}: nothing of it in {home}{nearest(name, ran)}{known} Start it with `bench run`.")
+        raise RefusedError(
+            f"sweep {given!r}: nothing of it in {home}{nearest(name, ran)}{known} Start it with `bench run`."
+        )
     return folder

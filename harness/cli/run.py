@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from contextlib import ExitStack
-from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,6 +22,9 @@ from harness.cli.options import (
     home_folder,
 )
 from harness.errors import BenchError
+
+if TYPE_CHECKING:
+    from harness.run.sweep import SweepRun
 
 
 class InterruptedByUserError(BenchError):
@@ -50,8 +52,10 @@ def run(
 
     Example: bench run sweeps/std_norm.yaml --seeds 6
     """
+    from harness.cli.live import LiveRun
     from harness.plan import make_plan
     from harness.run.sweep import SweepRun
+    from harness.tracking import Mirror, MirrorThread, tracking_uri
 
     folder = home_folder(home)
     planned = make_plan(sweep, profile, set_ or [], seeds, arm_names(arms))
@@ -60,25 +64,19 @@ def run(
     sweep_run = SweepRun(
         planned, folder, _command(sweep, profile, set_, seeds, arms), workers, retry_invalid=retry_invalid
     )
-    try:
-        _run(sweep_run, folder)
-    except KeyboardInterrupt:
-        raise InterruptedByUserError("interrupted; the same command continues") from None
-    unmeasured = _finish(sweep_run, as_json=json)
-    if unmeasured:
-        raise BenchError(f"{len(unmeasured)} of {len(planned.cells)} cells are not done: {', '.join(unmeasured)}.")
+    with ExitStack() as stack:
+        mirror = MirrorThread(Mirror(sweep_run.folder, tracking_uri(folder)))
+        try:
+            with LiveRun() as live:
+                sweep_run.run(live, while_running=lambda: stack.enter_context(mirror))
+        except KeyboardInterrupt:
+            raise InterruptedByUserError("interrupted; the same command continues") from None
+        unmeasured = _finish(sweep_run, as_json=json)
+        if unmeasured:
+            raise BenchError(f"{len(unmeasured)} of {len(planned.cells)} cells are not done: {', '.join(unmeasured)}.")
 
 
-def _run(sweep_run: Any, home: Path) -> None:
-    from harness.cli.live import LiveRun
-    from harness.tracking import Mirror, MirrorThread, tracking_uri
-
-    with LiveRun() as live, ExitStack() as stack:
-        mirror = MirrorThread(Mirror(sweep_run.folder, tracking_uri(home)))
-        sweep_run.run(live, while_running=lambda: stack.enter_context(mirror))
-
-
-def _finish(sweep_run: Any, as_json: bool) -> list[str]:
+def _finish(sweep_run: SweepRun, as_json: bool) -> list[str]:
     """Report and verdict; returns the cells that are not done, as `<arm>-s<seed> (<state>)`."""
     from harness.cli.report import print_verdict, write
 
@@ -94,9 +92,7 @@ def _finish(sweep_run: Any, as_json: bool) -> list[str]:
     return unmeasured
 
 
-def _command(
-    sweep: str, profile: str | None, settings: list[str] | None, seeds: int | None, arms: str | None
-) -> str:
+def _command(sweep: str, profile: str | None, settings: list[str] | None, seeds: int | None, arms: str | None) -> str:
     """The command that makes these records, for captions."""
     words = ["bench", "run", sweep]
     words += ["--profile", profile] if profile else []

@@ -33,7 +33,9 @@ def show(
         document = load_sweep(name)[0].model_dump(mode="json")
     else:
         known = [*presets(), *profiles, *sweep_names]
-        raise RefusedError(f"{name!r} is no algorithm, profile or sweep{nearest(name, known)} Known: {', '.join(known)}.")
+        raise RefusedError(
+            f"{name!r} is no algorithm, profile or sweep{nearest(name, known)} Known: {', '.join(known)}."
+        )
     if json:
         print_json(document)
     else:

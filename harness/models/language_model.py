@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from evals.prompts import Message
 from harness.errors import RefusedError
 from harness.models.source import ModelSource, parse_source
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-Messages = Sequence[Mapping[str, str]]
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class LanguageModel:
         pad = self.tokenizer.pad_token_id
         return self.eos_token_ids[0] if pad is None else int(pad)
 
-    def encode(self, prompt: str | Messages) -> list[int]:
+    def encode(self, prompt: str | list[Message]) -> list[int]:
         """Token ids of a rendered prompt. Messages pass through the tokenizer's chat template where it has one; without
         one their contents are joined by blank lines."""
         if not isinstance(prompt, str):
@@ -70,7 +69,7 @@ def load_model(source: str, device: str = "cpu") -> LanguageModel:
             f"model.source {source}: neither tokenizer nor generation config names an end-of-sequence token, so no "
             "completion could ever end. Set eos_token in its tokenizer_config.json."
         )
-    language_model.model.eval().to(device)  # type: ignore[arg-type]
+    language_model.model.eval().to(device)
     return language_model
 
 
@@ -85,10 +84,13 @@ def _load(parsed: ModelSource, source: str) -> LanguageModel:
         return LanguageModel(tiny_model(seed=0), tiny_tokenizer())
     if parsed.kind != "hf":
         parsed.require()
-    where: dict[str, Any] = {
-        "hf": {"pretrained_model_name_or_path": parsed.name, "revision": parsed.revision},
-        "gguf": {"pretrained_model_name_or_path": str(parsed.path.parent), "gguf_file": parsed.path.name},
-    }.get(parsed.kind, {"pretrained_model_name_or_path": str(parsed.path)})
+    where: dict[str, Any]
+    if parsed.kind == "hf":
+        where = {"pretrained_model_name_or_path": parsed.name, "revision": parsed.revision}
+    elif parsed.kind == "gguf":
+        where = {"pretrained_model_name_or_path": str(parsed.path.parent), "gguf_file": parsed.path.name}
+    else:
+        where = {"pretrained_model_name_or_path": str(parsed.path)}
     try:
         model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(**where)

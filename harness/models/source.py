@@ -60,7 +60,7 @@ _WEIGHT_FILES = {".json", ".safetensors", ".bin", ".model", ".jinja", ".txt"}
 
 
 def parse_source(source: str) -> ModelSource:
-    """Parse `builtin:tiny`, `hf:<id>[@<revision>]`, `path:<dir>`, `gguf:<file>`, `scratch:tiny`; RefusedError otherwise."""
+    """Parse `builtin:tiny`, `hf:<id>[@<revision>]`, `path:<dir>`, `gguf:<file>`, `scratch:tiny`; else RefusedError."""
     kind, colon, name = source.partition(":")
     kinds = get_args(Kind)
     if not colon or not name or kind not in kinds:

@@ -61,7 +61,11 @@ def values_that_differ(arms: Mapping[str, RunSpec]) -> dict[str, dict[str, Any]]
     flat = {arm: active(spec) for arm, spec in arms.items()}
     knobs = dict.fromkeys(knob for values in flat.values() for knob in values if knob != "seed")
     by_knob = {knob: {arm: values.get(knob, ABSENT) for arm, values in flat.items()} for knob in knobs}
-    return {knob: by_arm for knob, by_arm in by_knob.items() if any(v != next(iter(by_arm.values())) for v in by_arm.values())}
+    return {
+        knob: by_arm
+        for knob, by_arm in by_knob.items()
+        if any(v != next(iter(by_arm.values())) for v in by_arm.values())
+    }
 
 
 def _covered(knob: str, declared: Sequence[str]) -> bool:

@@ -20,6 +20,7 @@ from harness.spec.run_spec import RunSpec
 from harness.spec.yaml12 import parse_yaml
 
 RECOMMENDED_SEEDS = 6
+METRIC_PREFIX = "eval.final."
 
 
 @dataclass(frozen=True)
@@ -60,14 +61,27 @@ class Plan:
     @property
     def metric(self) -> str:
         """The compared metric with its task written out: `eval.final.<task>.<metric>`."""
-        parts = self.sweep.compare.metric.removeprefix("eval.final.").split(".", 1)
-        task, metric = parts if len(parts) == 2 else (self.first_spec.eval.tasks[0], parts[0])
-        return f"eval.final.{task}.{metric}"
+        return f"{METRIC_PREFIX}{self.metric_task}.{self.metric_name}"
+
+    @property
+    def metric_task(self) -> str:
+        # A task's name can hold dots (the path of a file), a metric's cannot.
+        return self._given_metric[0] or self.first_spec.eval.tasks[0]
+
+    @property
+    def metric_name(self) -> str:
+        """The compared metric of that task, e.g. `pass@1`."""
+        return self._given_metric[1]
+
+    @property
+    def _given_metric(self) -> tuple[str, str]:
+        task, _, name = self.sweep.compare.metric.removeprefix(METRIC_PREFIX).rpartition(".")
+        return task, name
 
     @property
     def margin_pp(self) -> float:
         given = self.sweep.compare.margin_pp
-        return get_task(self.metric.split(".")[2]).margin_pp if given is None else given
+        return get_task(self.metric_task).margin_pp if given is None else given
 
     def folder(self, home: Path) -> Path:
         return home / self.sweep.name
@@ -88,17 +102,25 @@ class Plan:
             )
 
     def cost(self) -> dict[str, Any]:
-        """Upper bounds over all cells: generated tokens in training, samples in evaluation."""
-        tokens = samples = 0
+        """Upper bounds over all cells: generated tokens in training, samples in evaluation (None: all problems of a
+        task, whose number is known only with its data)."""
+        tokens, samples = 0, 0
+        all_problems = any(spec.eval.problems is None for spec in self.arms.values())
         for cell in self.cells:
             spec = cell.spec
-            a_step = spec.rollout.prompts_per_step * spec.rollout.samples_per_prompt * spec.rollout.max_completion_tokens
+            a_step = (
+                spec.rollout.prompts_per_step * spec.rollout.samples_per_prompt * spec.rollout.max_completion_tokens
+            )
             limits = [spec.train.steps * a_step, *([spec.budget.tokens + a_step] if spec.budget.tokens else [])]
             tokens += min(limits)
             along = spec.train.steps // spec.eval.every if spec.eval.every else 0
             each = spec.eval.samples + along * spec.eval.curve_samples
-            samples += sum(each * (spec.eval.problems or 0) for _ in spec.eval.tasks)
-        return {"cells": len(self.cells), "generated_tokens_at_most": tokens, "eval_samples_at_most": samples}
+            samples += each * (spec.eval.problems or 0) * len(spec.eval.tasks)
+        return {
+            "cells": len(self.cells),
+            "generated_tokens_at_most": tokens,
+            "eval_samples_at_most": None if all_problems else samples,
+        }
 
 
 def make_plan(
@@ -140,7 +162,9 @@ def make_plan(
         sweep=sweep,
         profile=profile_name,
         arms=firsts,
-        cells=[PlannedCell(arm, seed, spec, semantic_hash(spec)) for arm in chosen for seed, spec in specs[arm].items()],
+        cells=[
+            PlannedCell(arm, seed, spec, semantic_hash(spec)) for arm in chosen for seed, spec in specs[arm].items()
+        ],
         gate=check_gate(firsts, sweep.ablate, sweep.co_changes),
         noops=noops,
         warnings=_warnings(sweep, chosen, noops),
@@ -187,11 +211,13 @@ def _parse_settings(settings: Sequence[str]) -> dict[str, Any]:
 
 
 def _require_metric(plan: Plan, path: Path) -> None:
-    _, _, task, metric = plan.metric.split(".", 3)
+    task, metric = plan.metric_task, plan.metric_name
     spec = plan.first_spec.eval
     metrics = [*(f"pass@{k}" for k in spec.k), "avg@n"]
-    if not plan.sweep.compare.metric.startswith("eval.final."):
-        raise RefusedError(f"{path}: compare.metric is {plan.sweep.compare.metric!r}, but must be eval.final.[<task>.]<metric>.")
+    if not plan.sweep.compare.metric.startswith(METRIC_PREFIX):
+        raise RefusedError(
+            f"{path}: compare.metric is {plan.sweep.compare.metric!r}, but must be eval.final.[<task>.]<metric>."
+        )
     if task not in spec.tasks:
         raise RefusedError(f"{path}: compare.metric names task {task!r}, but eval.tasks are {', '.join(spec.tasks)}.")
     if metric not in metrics:

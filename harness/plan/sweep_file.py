@@ -3,29 +3,48 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 import sweeps
 from harness.errors import RefusedError, nearest
+from harness.spec.knobs import ALL_KNOBS
 from harness.spec.resolve import readable_errors, suggest
 from harness.spec.run_spec import Listed, Section
 from harness.spec.yaml12 import load_yaml
 
 SHIPPED = Path(sweeps.__file__).parent
-ArmName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=+,-]*$", max_length=64)]
+_ARM_NAME = r"^[A-Za-z0-9][A-Za-z0-9._=+,-]{0,63}$"
+ArmName = Annotated[str, Field(pattern=_ARM_NAME)]
+Reason = Annotated[str, Field(min_length=1)]
+
+
+def _is_knob_or_section(entry: str) -> str:
+    if entry != "algorithm" and not any(f"{knob}.".startswith(f"{entry}.") for knob in ALL_KNOBS):
+        # Reward parts are knobs by any name.
+        if not entry.startswith("reward.parts."):
+            raise ValueError(f"{entry} is no knob and no section of knobs{suggest(entry)}".removesuffix("."))
+    return entry
+
+
+Declared = Annotated[str, AfterValidator(_is_knob_or_section)]
 
 
 class Comparison(Section):
     """What is compared: every other arm with the baseline, on one metric of the final evaluation."""
 
-    baseline: str | None = Field(None, description="an arm's name; none = the first arm")
-    metric: str = Field("eval.final.pass@1", description="eval.final.[<task>.]<metric>; task omitted = the first")
-    margin_pp: float | None = Field(None, gt=0, description="differences below it do not matter; none = the task's")
-    alpha: float = Field(0.05, gt=0, lt=1, description="family-wise error rate over the contrasts (Holm)")
+    baseline: str | None = Field(default=None, description="an arm's name; none = the first arm")
+    metric: str = Field(
+        default="eval.final.pass@1", description="eval.final.[<task>.]<metric>; task omitted = the first"
+    )
+    margin_pp: float | None = Field(
+        default=None, gt=0, description="differences below it do not matter; none = the task's"
+    )
+    alpha: float = Field(default=0.05, gt=0, lt=1, description="family-wise error rate over the contrasts (Holm)")
 
 
 class SweepFile(Section):
@@ -34,8 +53,8 @@ class SweepFile(Section):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     question: str
     profile: str = Field(description="name of a shipped profile or path of one's own; --profile overrides it")
-    ablate: Listed[str] = Field((), description="the knobs under test, as dotted prefixes")
-    co_changes: dict[str, str] = Field({}, description="knobs that must change along, each with the reason")
+    ablate: Listed[Declared] = Field((), description="the knobs under test, as dotted prefixes")
+    co_changes: dict[Declared, Reason] = Field({}, description="knobs that must change along, each with the reason")
     base: dict[str, Any] = Field({}, description="settings of all arms, on top of the profile")
     arms: dict[ArmName, dict[str, Any]] = Field({}, description="arm -> its settings")
     grid: dict[str, list[Any]] = Field({}, description="factorial: knob -> values; an arm for each combination")
@@ -48,6 +67,15 @@ class SweepFile(Section):
         if bool(self.arms) == bool(self.grid):
             given = "both" if self.arms else "neither"
             raise ValueError(f"{given} of arms and grid given: state the arms either one by one or as a grid")
+        points = list(itertools.product(*self.grid.values())) if self.grid else []
+        names = list(self.all_arms)
+        if self.grid and (not points or len(names) < len(points)):
+            raise ValueError("grid gives no arms or the same arm twice: give each knob distinct values, at least one")
+        unusable = [name for name in names if not re.fullmatch(_ARM_NAME, name)]
+        if unusable:
+            raise ValueError(
+                f"grid makes an arm named {unusable[0]!r}, which cannot name a folder: state the arms one by one"
+            )
         if self.compare.baseline is not None and self.compare.baseline not in self.all_arms:
             raise ValueError(
                 f"compare.baseline is {self.compare.baseline!r}, but the arms are {', '.join(self.all_arms)}"
@@ -62,7 +90,9 @@ class SweepFile(Section):
         if self.arms:
             return self.arms
         points = (dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values()))
-        return {"+".join(f"{knob.rsplit('.', 1)[-1]}={value}" for knob, value in point.items()): point for point in points}
+        return {
+            "+".join(f"{knob.rsplit('.', 1)[-1]}={value}" for knob, value in point.items()): point for point in points
+        }
 
     @property
     def seed_list(self) -> list[int]:

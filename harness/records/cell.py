@@ -21,6 +21,10 @@ def cell_directory_name(arm: str, seed: int, semantic_hash: str) -> str:
     return f"{arm}-s{seed}-{semantic_hash[:10]}"
 
 
+def is_cell_directory_name(name: str) -> bool:
+    return _DIRECTORY.fullmatch(name) is not None
+
+
 @dataclass(frozen=True)
 class CellRecord:
     """One cell on disk; `arm`, `seed` and `hash` are its identity. Attributes that change are read anew each time."""

@@ -20,6 +20,8 @@ from typing import IO, Any
 HEARTBEAT_S = 10.0
 STALE_AFTER_S = 120.0
 _FILE = "lease.json"
+_LOCK_TRIES = 10
+_LOCK_RETRY_S = 0.02
 
 
 class LeaseTakenError(Exception):
@@ -31,10 +33,8 @@ def hold_lease(folder: Path) -> Iterator[None]:
     """Own a cell's folder for the duration. Raises LeaseTakenError while another live process owns it."""
     path = folder / _FILE
     with path.open("a+", encoding="utf-8") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise LeaseTakenError(f"{folder.name} is being run by another process ({_owner(path)}).") from None
+        if not _lock(handle):
+            raise LeaseTakenError(f"{folder.name} is being run by another process ({_owner(path)}).")
         if _is_fresh_elsewhere(path):
             raise LeaseTakenError(f"{folder.name} is being run on another machine ({_owner(path)}).")
         released = threading.Event()
@@ -46,6 +46,17 @@ def hold_lease(folder: Path) -> Iterator[None]:
             released.set()
             heart.join()
             handle.truncate(0)
+
+
+def _lock(handle: IO[str]) -> bool:
+    # Who only asks (`is_leased`) holds the lock for an instant too: a few tries tell it from an owner.
+    for _ in range(_LOCK_TRIES):
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            time.sleep(_LOCK_RETRY_S)
+    return False
 
 
 def _beat(handle: IO[str], released: threading.Event) -> None:
@@ -64,7 +75,7 @@ def is_leased(folder: Path) -> bool:
     try:
         with path.open("r", encoding="utf-8") as handle:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     except BlockingIOError:
         return True

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from harness.records.cell import CellRecord
+from harness.records.cell import CellRecord, is_cell_directory_name
 from harness.records.files import read_json
 
 
@@ -83,7 +83,8 @@ class SweepRecord:
 
     @property
     def budget_tokens(self) -> int | None:
-        return self.raw["budget_tokens"]
+        budget_tokens: int | None = self.raw["budget_tokens"]
+        return budget_tokens
 
     @property
     def base_scores(self) -> list[dict[str, Any]]:
@@ -104,7 +105,7 @@ class SweepRecord:
         ours = {cell.path.name for cell in self.cells}
         folder = self.path / "cells"
         paths = sorted(path for path in folder.iterdir() if path.name not in ours) if folder.exists() else []
-        return [CellRecord.at(path) for path in paths]
+        return [CellRecord.at(path) for path in paths if is_cell_directory_name(path.name)]
 
 
 def read_sweep(path: Path) -> SweepRecord:

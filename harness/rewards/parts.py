@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from evals.grading import Verdict
+from evals.grading.numbers import parse_number
 from evals.tasks.base import Problem
 
 
@@ -24,24 +24,20 @@ class Attempt:
 
 RewardPart = Callable[[Attempt], float]
 
-_BOX = re.compile(r"\\boxed\s*\{(?P<content>[^{}]*)\}")
-_NUMBER = re.compile(r"\d")
-
 
 def correct(attempt: Attempt) -> float:
     """1 for a correct answer, else 0."""
     return float(attempt.verdict.correct)
 
 
-def boxed_number(attempt: Attempt) -> float:
-    """How far a completion gets towards an answer that can be read: .5 for reaching a box, 1 for a number in it.
+def format_reached(attempt: Attempt) -> float:
+    """How far a completion gets towards an answer that can be graded: half for a box, half for a number as the answer.
 
     For models too weak to be right often enough to learn from correctness alone.
     """
-    boxes = _BOX.findall(attempt.text)
-    if not boxes:
-        return 0.0
-    return 1.0 if _NUMBER.search(boxes[-1]) else 0.5
+    reaches_box = "\\boxed{" in attempt.text
+    gives_number = parse_number(attempt.verdict.extracted or "") is not None
+    return 0.5 * reaches_box + 0.5 * gives_number
 
 
-PARTS: Mapping[str, RewardPart] = MappingProxyType({"correct": correct, "boxed_number": boxed_number})
+PARTS: Mapping[str, RewardPart] = MappingProxyType({"correct": correct, "format": format_reached})

@@ -12,6 +12,7 @@ from torch import Tensor
 _GOLDEN = -0x61C8864680B583EB
 _MIX_1 = -0x40A7B892E31B1A47
 _MIX_2 = -0x6B2FB644ECCEEE15
+_BELOW_ONE = 1 - 2.0**-24
 
 
 def _shift_right(bits: Tensor, count: int) -> Tensor:
@@ -36,7 +37,8 @@ def exponential_noise(keys: Tensor, position: int, vocab_size: int) -> Tensor:
     bits = _mix(stream[:, None] + tokens * _GOLDEN)
     # 40 bits keep small draws, which are the ones that win, accurate in float32.
     uniform = (_shift_right(bits, 24).to(torch.float32) + 0.5) * 2.0**-40
-    return -torch.log1p(-uniform)
+    # Float32 rounds the largest up to 1: an infinite draw, with which even a token of probability 1 would lose.
+    return -torch.log1p(-uniform.clamp_max(_BELOW_ONE))
 
 
 def sampling_logps(logits: Tensor, temperature: float, top_p: float = 1.0, top_k: int = 0) -> Tensor:

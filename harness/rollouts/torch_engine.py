@@ -32,7 +32,11 @@ class TorchEngine:
     """
 
     def __init__(
-        self, model: PreTrainedModel, pad_token_id: int, eos_token_ids: Sequence[int], decode: Callable[[list[int]], str]
+        self,
+        model: PreTrainedModel,
+        pad_token_id: int,
+        eos_token_ids: Sequence[int],
+        decode: Callable[[list[int]], str],
     ) -> None:
         self._model = model
         self._pad = pad_token_id
@@ -45,7 +49,9 @@ class TorchEngine:
         samples = keys.shape[1]
         prompts_a_chunk = max(1, MAX_ROWS // samples)
         chunks = [
-            self._generate_chunk(prompts[start : start + prompts_a_chunk], keys[start : start + prompts_a_chunk], params)
+            self._generate_chunk(
+                prompts[start : start + prompts_a_chunk], keys[start : start + prompts_a_chunk], params
+            )
             for start in range(0, len(prompts), prompts_a_chunk)
         ]
         tokens, logps, truncated = zip(*chunks, strict=True)
@@ -53,7 +59,9 @@ class TorchEngine:
         tokens_NT = torch.cat([_widen(chunk, longest, -1) for chunk in tokens]).cpu()
         logps_NT = torch.cat([_widen(chunk, longest, 0.0) for chunk in logps]).cpu()
         lengths = (tokens_NT >= 0).sum(1)
-        return Completions(tokens_NT.masked_fill(tokens_NT < 0, self._pad), logps_NT, lengths, torch.cat(truncated).cpu())
+        return Completions(
+            tokens_NT.masked_fill(tokens_NT < 0, self._pad), logps_NT, lengths, torch.cat(truncated).cpu()
+        )
 
     def _check_context(self, prompts: Sequence[Sequence[int]], max_completion_tokens: int) -> None:
         context = getattr(self._model.config, "max_position_embeddings", None)
@@ -112,7 +120,13 @@ class TorchEngine:
             if running.sum() <= (1 - LEAVE_AT_FRAC) * len(rows):
                 keep = running.nonzero()[:, 0]
                 cache.batch_select_indices(keep)
-                rows, token, mask, position, running = rows[keep], token[keep], mask[keep], position[keep], running[keep]
+                rows, token, mask, position, running = (
+                    rows[keep],
+                    token[keep],
+                    mask[keep],
+                    position[keep],
+                    running[keep],
+                )
             mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
             position = position + 1
             logits = self._model(

@@ -109,7 +109,9 @@ class CellRun:
         diverged_at = self._step + 1
         checkpoint = load_latest(self._cell.checkpoints)
         if checkpoint is None:
-            raise RuntimeError(f"{self._cell.path}: no checkpoint to return to, though the first step is preceded by one")
+            raise RuntimeError(
+                f"{self._cell.path}: no checkpoint to return to, though the first step is preceded by one"
+            )
         self._restore(checkpoint)
         self._log.cut_after(self._step)
         self._diverged = True

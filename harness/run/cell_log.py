@@ -72,4 +72,3 @@ def _write_parquet(cell: CellRecord, name: str, rows: list[Row]) -> None:
 
     table = pyarrow.Table.from_pylist(rows)
     write_atomic(cell.path / name, lambda aside: pyarrow.parquet.write_table(table, aside, compression="zstd"))
-

@@ -1,4 +1,4 @@
-"""Evaluation of a policy: every sample is recorded as its chunk finishes, so a killed evaluation goes on where it was."""
+"""Evaluation of a policy: samples are recorded as their chunk finishes, so a killed evaluation goes on where it was."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Evaluates one policy by one frozen EvalSpec. Noise is keyed by seed, problem and sample: shared by all arms and by
-    all evaluations of a run."""
+    """Evaluates one policy by one frozen EvalSpec. Noise is keyed by seed, problem and sample, so it is shared by all
+    arms and by all evaluations of a run."""
 
     spec: EvalSpec
     seed: int
@@ -68,14 +68,15 @@ class Evaluator:
         requests: list[Request] = list(missing_requests(problems, get_template(self.spec.template), samples))
         prompts = [self.language_model.encode(request.prompt) for request in requests[::samples]]
         keys = torch.tensor(
-            [[random_key(self.seed, "eval", example=p.id, sample=sample) for sample in range(samples)] for p in problems]
+            [
+                [random_key(self.seed, "eval", example=p.id, sample=sample) for sample in range(samples)]
+                for p in problems
+            ]
         )
         drawn = self.engine.generate(
             prompts,
             keys,
-            SamplingParams(
-                self.spec.max_completion_tokens, self.spec.temperature, self.spec.top_p, self.spec.top_k
-            ),
+            SamplingParams(self.spec.max_completion_tokens, self.spec.temperature, self.spec.top_p, self.spec.top_k),
         )
         lengths, truncated = drawn.lengths.tolist(), drawn.truncated.tolist()
         for row, request in enumerate(requests):

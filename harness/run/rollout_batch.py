@@ -36,7 +36,9 @@ class RolloutBatch:
         return int(self.completions.lengths.sum())
 
 
-def roll_out(problems: list[Problem], spec: RunSpec, step: int, language_model: LanguageModel, engine: Engine) -> RolloutBatch:
+def roll_out(
+    problems: list[Problem], spec: RunSpec, step: int, language_model: LanguageModel, engine: Engine
+) -> RolloutBatch:
     """Draw a step's completions; the noise is keyed by (seed, step, prompt, sample)."""
     template = get_template(spec.task.template)
     prompts = [language_model.encode(template.render(problem.problem)) for problem in problems]
@@ -76,7 +78,9 @@ def scored(batch: RolloutBatch, rewards: Rewards) -> ScoredRollout:
     """The batch in the form that the policy update takes: one row a completion."""
     rows = range(len(batch.completions.lengths))
     return ScoredRollout(
-        Sequences([batch.prompts[row // batch.samples] for row in rows], batch.completions.tokens, batch.completions.lengths),
+        Sequences(
+            [batch.prompts[row // batch.samples] for row in rows], batch.completions.tokens, batch.completions.lengths
+        ),
         batch.completions.logps,
         torch.tensor(rewards.total),
         torch.tensor([row // batch.samples for row in rows]),

@@ -58,7 +58,7 @@ class SweepRun:
         return sorted(cells, key=lambda cell: cell.seed)
 
     def run(self, observer: Observer, while_running: Callable[[], Any] = lambda: None) -> None:
-        """Do everything that is missing. `while_running` is called once, after the records exist and before the first job.
+        """Do everything that is missing. `while_running` is called once, when the records exist.
 
         Raises GateError and RefusedError before any cell started, StoppedError when the disk is full. A cell that fails
         does not stop the others: its state says so.
@@ -76,7 +76,12 @@ class SweepRun:
             with LocalPool(self.workers) as pool:
                 self._stages(pool, missing, bases, observer)
                 jobs = [
-                    Job("cell", str(self.plan.record(cell, self.home).path), _as_json(cell.spec), sources[cell.directory])
+                    Job(
+                        "cell",
+                        str(self.plan.record(cell, self.home).path),
+                        _as_json(cell.spec),
+                        sources[cell.directory],
+                    )
                     for cell in missing
                 ]
                 pool.run(
@@ -86,9 +91,7 @@ class SweepRun:
                 )
         self._write_question([])
 
-    def _stages(
-        self, pool: LocalPool, missing: list[PlannedCell], bases: dict[Path, Job], observer: Observer
-    ) -> None:
+    def _stages(self, pool: LocalPool, missing: list[PlannedCell], bases: dict[Path, Job], observer: Observer) -> None:
         """What cells share: the model that loads, its cold start, its evaluation before training."""
 
         def refuse(ended: Ended) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from evals.grading import EXTRACTION_VERSION, get_grader
 from evals.prompts import get_template
 from evals.tasks import get_task
+from harness.errors import RefusedError
 from harness.models.source import parse_source
 from harness.spec.knobs import active
 from harness.spec.run_spec import RunSpec
@@ -19,26 +21,30 @@ NUMERICS_VERSION = 1
 
 # Where a cell runs and how often it saves do not change its numbers.
 _WITHOUT_EFFECT = ("train.device", "train.checkpoint_every")
+# These may be paths. What lies there is hashed in their place.
+_REFERRING = ("model.source", "model.cold_start.data", "task.train", "eval.tasks")
 
 
 def semantic_hash(spec: RunSpec) -> str:
     """blake2b over the active knobs that can change the numbers, and over what they refer to: weights, data, template
-    and grader versions. Needs no data. Raises RefusedError if a local model is missing."""
-    knobs = {knob: value for knob, value in active(spec).items() if knob not in _WITHOUT_EFFECT}
-    del knobs["model.source"]
+    and grader versions. Needs no data where their digest is pinned.
+
+    Raises RefusedError if a local model or demonstrations are missing, EvalError if problems are.
+    """
+    knobs = {knob: value for knob, value in _knobs(spec).items() if knob not in _WITHOUT_EFFECT}
     return digest({"knobs": knobs, "refers_to": _references(spec), "numerics": NUMERICS_VERSION})
 
 
 def base_evaluation_hash(spec: RunSpec) -> str:
     """Names the final evaluation of the model before reinforcement learning; shared by all arms and seeds."""
-    knobs = {knob: value for knob, value in active(spec).items() if knob.startswith(("model.cold_start", "eval."))}
+    knobs = {knob: value for knob, value in _knobs(spec).items() if knob.startswith(("model.cold_start", "eval."))}
     return digest({"base": knobs, "refers_to": _references(spec), "numerics": NUMERICS_VERSION})
 
 
 def cold_start_hash(spec: RunSpec) -> str:
     """Names the result of the cold start."""
-    knobs = {knob: value for knob, value in active(spec).items() if knob.startswith("model.cold_start")}
-    return digest({"cold_start": knobs, "model": _fingerprint(spec.model.source), "numerics": NUMERICS_VERSION})
+    knobs = {knob: value for knob, value in _knobs(spec).items() if knob.startswith("model.cold_start")}
+    return digest({"cold_start": knobs, "refers_to": _start(spec), "numerics": NUMERICS_VERSION})
 
 
 def digest(document: Any) -> str:
@@ -47,12 +53,42 @@ def digest(document: Any) -> str:
     return hashlib.blake2b(canonical.encode(), digest_size=20).hexdigest()
 
 
+def _knobs(spec: RunSpec) -> dict[str, Any]:
+    return {knob: value for knob, value in active(spec).items() if knob not in _REFERRING}
+
+
+def _start(spec: RunSpec) -> dict[str, Any]:
+    """What reinforcement learning starts from."""
+    start: dict[str, Any] = {"model": _fingerprint(spec.model.source)}
+    recipe = spec.model.cold_start
+    if recipe.type == "sft":
+        start |= {"demonstrations": _demonstrations(recipe.data), "template": get_template(recipe.template).version}
+    return start
+
+
+def _demonstrations(data: str) -> str:
+    """Identifies demonstrations: a digest of a file's content; the name of generated ones."""
+    if data.startswith("demonstrations:"):
+        return data
+    try:
+        return hashlib.blake2b(Path(data).read_bytes(), digest_size=20).hexdigest()
+    except OSError as error:
+        raise RefusedError(
+            f"model.cold_start.data {data}: cannot be read ({error.strerror}). Give a JSONL file with `problem` and "
+            "`solution` a line, or demonstrations:arithmetic."
+        ) from None
+
+
+def _problems(task_name: str, split: str) -> dict[str, str]:
+    task = get_task(task_name)
+    return {"task": task.name, "extract": task.extract, "rows": task.split(split).fingerprint}
+
+
 def _references(spec: RunSpec) -> dict[str, Any]:
     return {
-        "model": _fingerprint(spec.model.source),
-        "train": get_task(spec.task.train).split("train").fingerprint,
-        "eval": {name: get_task(name).split("test").fingerprint for name in spec.eval.tasks},
-        "extraction": {name: get_task(name).extract for name in (spec.task.train, *spec.eval.tasks)},
+        **_start(spec),
+        "train": _problems(spec.task.train, "train"),
+        "eval": [_problems(name, "test") for name in spec.eval.tasks],
         "extraction_version": EXTRACTION_VERSION,
         "templates": {name: get_template(name).version for name in (spec.task.template, spec.eval.template)},
         "graders": {name: get_grader(name).version for name in (spec.reward.grader, spec.eval.grader)},

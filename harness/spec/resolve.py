@@ -16,8 +16,10 @@ from pydantic import ValidationError
 from algorithms import Objective, preset, with_overrides
 from evals.errors import EvalError
 from evals.tasks import get_task
+from evals.tasks.base import Task
 from harness.errors import RefusedError
-from harness.spec.knobs import ALL_KNOBS
+from harness.rewards.parts import PARTS
+from harness.spec.knobs import ALL_KNOBS, governor
 from harness.spec.run_spec import RunSpec
 
 Knobs = dict[str, Any]
@@ -39,43 +41,60 @@ def resolve(layers: Sequence[Layer], seed: int) -> RunSpec:
     objective: Objective | None = None
     for layer in layers:
         flat = _dotted(layer.settings)
-        problems += [f"{layer.origin}: {problem}" for problem in _unknown_knobs(flat)]
-        algorithm = flat.pop("algorithm", None)
-        overrides = {key.removeprefix("objective."): flat.pop(key) for key in list(flat) if key.startswith("objective.")}
+        unknown = dict(_unknown_knobs(flat))
+        problems += [f"{layer.origin}: {problem}" for problem in unknown.values()]
+        flat = {knob: value for knob, value in flat.items() if knob not in unknown}
+        overrides = {
+            key.removeprefix("objective."): flat.pop(key) for key in list(flat) if key.startswith("objective.")
+        }
         try:
-            if algorithm is not None:
-                objective = preset(str(algorithm))
+            if "algorithm" in flat:
+                objective = preset(str(flat.pop("algorithm")))
             if overrides and objective is None:
                 problems.append(f"{layer.origin}: objective knobs without `algorithm`; name a preset to start from.")
             elif overrides and objective is not None:
                 objective = with_overrides(objective, overrides)
         except ValueError as error:
             problems += [f"{layer.origin}: objective: {line}" for line in str(error).splitlines()]
-        for knob, value in flat.items():
-            _set(knobs, knob, value)
+        # Types first: they reset their siblings, which the same layer may set, in whatever order it names them.
+        for knob in sorted(flat, key=lambda knob: not knob.endswith(".type")):
+            _set(knobs, knob, flat[knob])
+            origins.pop(knob, None)
             origins[knob] = layer.origin
     if objective is None and not problems:
         problems.append(f"{layers[-1].origin}: no `algorithm` is given; name a preset, e.g. algorithm: grpo.")
-    if problems:
-        raise RefusedError("\n".join(dict.fromkeys(problems)))
 
     knobs["seed"] = seed
     nested = _nested(knobs)
-    nested["objective"] = objective
+    # Without an objective there is a problem already; any will do to find the others.
+    nested["objective"] = objective or preset("grpo")
+    undecided = () if _fill_from_task(nested) else _DECIDED_BY_TASK
     try:
-        _fill_from_task(nested)
-        return RunSpec.model_validate(nested)
+        spec = RunSpec.model_validate(nested)
     except ValidationError as error:
-        lines = [f"{_origin(path, origins, layers)}: {problem}" for path, problem in readable_errors(error)]
-        raise RefusedError("\n".join(lines)) from None
-    except EvalError as error:
-        raise RefusedError(f"{layers[-1].origin}: {error}") from None
+        problems += [
+            f"{_origin(path, problem, origins, layers)}: {problem}"
+            for path, problem in readable_errors(error)
+            if path not in undecided
+        ]
+    if problems:
+        raise RefusedError("\n".join(dict.fromkeys(problems)))
+    return spec
 
 
-def _origin(path: str, origins: Mapping[str, str], layers: Sequence[Layer]) -> str:
-    """The layer that set what the problem is about; for a missing key or a clash of several, the first layer."""
-    matching = [origin for knob, origin in origins.items() if path and (path == knob or path.startswith(f"{knob}."))]
-    return matching[-1] if matching else layers[0].origin
+def _origin(path: str, problem: str, origins: Mapping[str, str], layers: Sequence[Layer]) -> str:
+    """The layer that, last of all, set what the problem is about; the first layer for a key that nobody set.
+
+    origins: knob -> the layer that set it, in the order of setting.
+    """
+
+    def concerns(knob: str) -> bool:
+        if not path:
+            # A clash between sections: the problem names the knobs.
+            return knob in problem
+        return path.startswith(f"{knob}.") or f"{knob}.".startswith(f"{path}.") or knob == governor(path)
+
+    return next((origin for knob, origin in reversed(list(origins.items())) if concerns(knob)), layers[0].origin)
 
 
 def readable_errors(error: ValidationError) -> Iterator[tuple[str, str]]:
@@ -83,27 +102,34 @@ def readable_errors(error: ValidationError) -> Iterator[tuple[str, str]]:
     for detail in error.errors(include_url=False):
         path = ".".join(str(part) for part in detail["loc"] if part not in ("none", "sft"))
         message = detail["msg"].removeprefix("Value error, ")
-        if detail["type"] == "missing":
-            yield path, f"{path} has no default: set it."
-        elif detail["type"] == "extra_forbidden":
-            yield path, f"{path} is not a key here{suggest(path)}"
-        elif detail["type"] == "value_error":
-            yield path, f"{path + ': ' if path else ''}{message}."
-        else:
-            yield path, f"{path} is {detail['input']!r}: {message[0].lower()}{message[1:]}."
+        match detail["type"]:
+            case "missing":
+                yield path, f"{path} has no default: set it."
+            case "union_tag_not_found":
+                yield path, f"{path}.type has no default here: set it."
+            case "union_tag_invalid":
+                yield path, f"{path}.type is {detail['ctx']['tag']!r}: choose among {detail['ctx']['expected_tags']}."
+            case "extra_forbidden":
+                yield path, f"{path} is not a key here{suggest(path)}"
+            case "value_error":
+                yield path, f"{path + ': ' if path else ''}{message}."
+            case _:
+                yield path, f"{path} is {detail['input']!r}: {message[0].lower()}{message[1:]}."
 
 
 def suggest(knob: str, known: Sequence[str] = ALL_KNOBS) -> str:
-    """`"; did you mean rollout.temperature?"`: the nearest knobs, also by last segment; empty when none is close."""
-    last = knob.rsplit(".", 1)[-1]
-    same_last = [name for name in known if name.rsplit(".", 1)[-1] == last]
-    by_last = {name.rsplit(".", 1)[-1]: name for name in known}
-    close = [
-        *same_last,
-        *difflib.get_close_matches(knob, known, n=2, cutoff=0.75),
-        *(by_last[name] for name in difflib.get_close_matches(last, by_last, n=2, cutoff=0.75)),
-    ]
-    return f"; did you mean {' or '.join(list(dict.fromkeys(close))[:3])}?" if close else ""
+    """The end of a sentence: `"; did you mean rollout.temperature?"` with the nearest knobs, also by last segment; `"."`
+    when none is close."""
+
+    def last(name: str) -> str:
+        return name.rpartition(".")[2]
+
+    close = difflib.get_close_matches(knob, known, n=2, cutoff=0.75)
+    close_last = difflib.get_close_matches(last(knob), {last(name) for name in known}, n=2, cutoff=0.75)
+    candidates = dict.fromkeys([*close, *(name for name in known if last(name) in close_last)])
+    likeness = {name: difflib.SequenceMatcher(None, knob, name).ratio() for name in candidates}
+    best = sorted(likeness, key=lambda name: -likeness[name])[:3]
+    return f"; did you mean {' or '.join(best)}?" if best else "."
 
 
 def _dotted(settings: Mapping[str, Any], prefix: str = "") -> Knobs:
@@ -118,21 +144,24 @@ def _dotted(settings: Mapping[str, Any], prefix: str = "") -> Knobs:
     return flat
 
 
-def _unknown_knobs(flat: Knobs) -> Iterator[str]:
+_NAMEABLE = ("algorithm", *ALL_KNOBS, *(f"reward.parts.{part}" for part in PARTS))
+
+
+def _unknown_knobs(flat: Knobs) -> Iterator[tuple[str, str]]:
+    """Keys that are no knob, each with the complaint. Whether an objective knob exists at this point is not asked."""
     for knob in flat:
-        # Objective knobs are judged by `with_overrides`, which knows what exists at which point.
-        if knob == "algorithm" or knob in ALL_KNOBS or knob.startswith(("objective.", "reward.parts.")):
-            continue
         if knob == "seed":
-            yield "seed is set by `seeds`, not as a knob."
-        elif any(name.startswith(f"{knob}.") for name in ALL_KNOBS):
-            yield f"{knob} is a section: it must be a mapping of its keys."
-        else:
-            yield f"unknown key {knob}{suggest(knob, [*ALL_KNOBS, 'algorithm'])}"
+            yield knob, "seed is no knob: give `seeds` in the sweep, or --seeds."
+        elif knob == "algorithm" or knob.rpartition(".")[0] == "reward.parts":
+            continue
+        elif within := [name for name in _NAMEABLE if name.startswith(f"{knob}.")]:
+            yield knob, f"{knob} is a section: set its keys, e.g. {within[0]}."
+        elif knob not in ALL_KNOBS:
+            yield knob, f"unknown key {knob}{suggest(knob, _NAMEABLE)}"
 
 
 def _set(knobs: Knobs, knob: str, value: Any) -> None:
-    if knob.endswith(".type") and knobs.get(knob) != value:
+    if knob.endswith(".type"):
         prefix = knob.removesuffix("type")
         for sibling in [name for name in knobs if name.startswith(prefix)]:
             del knobs[sibling]
@@ -153,19 +182,31 @@ def _nested(knobs: Knobs) -> dict[str, Any]:
     return nested
 
 
-def _fill_from_task(nested: dict[str, Any]) -> None:
-    """Defaults that the task decides, written out. Raises EvalError for an unknown task."""
-    train = nested.get("task", {}).get("train")
-    if not isinstance(train, str):
-        return
-    task = get_task(train)
-    nested["task"].setdefault("template", task.template)
-    nested.setdefault("reward", {}).setdefault("grader", task.grader)
-    evaluation = nested.setdefault("eval", {})
-    tasks = evaluation.setdefault("tasks", [train])
-    first = get_task(str(tasks[0])) if tasks else task
+_DECIDED_BY_TASK = ("task.template", "reward.grader", "eval.tasks", "eval.template", "eval.grader")
+
+
+def _fill_from_task(nested: dict[str, Any]) -> bool:
+    """Defaults that the task decides, written out. False if it is unknown: validation tells, the defaults stay open."""
+    reward, evaluation = nested.setdefault("reward", {}), nested.setdefault("eval", {})
+    samples = evaluation.setdefault("samples", 16)
+    most_samples = samples if isinstance(samples, int) else 1
+    evaluation.setdefault("k", [2**power for power in range(max(1, most_samples.bit_length()))])
+    trained = _known_task(nested.get("task", {}).get("train"))
+    if trained is None:
+        return False
+    nested["task"].setdefault("template", trained.template)
+    reward.setdefault("grader", trained.grader)
+    tasks = evaluation.setdefault("tasks", [nested["task"]["train"]])
+    first = _known_task(tasks[0]) if isinstance(tasks, list) and tasks else None
+    if first is None:
+        return False
     evaluation.setdefault("template", first.template)
     evaluation.setdefault("grader", first.grader)
-    samples = evaluation.setdefault("samples", 16)
-    if isinstance(samples, int):
-        evaluation.setdefault("k", [2**power for power in range(samples.bit_length())])
+    return True
+
+
+def _known_task(name: Any) -> Task | None:
+    try:
+        return get_task(name) if isinstance(name, str) else None
+    except EvalError:
+        return None

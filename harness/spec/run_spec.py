@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from algorithms import Objective
+from evals.grading import get_grader
+from evals.prompts import get_template
+from evals.tasks import get_task
 from harness.rewards.parts import PARTS
 
 
 class Section(BaseModel):
     """Frozen and strict: an unknown key is an error, never ignored."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 Item = TypeVar("Item")
 # YAML has lists only; strict mode would refuse them for tuples.
 Listed = Annotated[tuple[Item, ...], Field(strict=False)]
+
+
+def _known_to(find: Callable[[str], object]) -> AfterValidator:
+    def check(name: str) -> str:
+        find(name)
+        return name
+
+    return AfterValidator(check)
+
+
+TaskName = Annotated[str, _known_to(get_task)]
+TemplateName = Annotated[str, _known_to(get_template)]
+GraderName = Annotated[str, _known_to(get_grader)]
 
 
 class NoColdStart(Section):
@@ -32,7 +49,7 @@ class SupervisedColdStart(Section):
 
     type: Literal["sft"] = "sft"
     data: str = Field(description="`demonstrations:arithmetic`, or a JSONL file with `problem` and `solution` a line")
-    template: str = Field("plain", description="prompt template that frames each problem")
+    template: TemplateName = Field("plain", description="prompt template that frames each problem")
     steps: int = Field(1000, ge=1)
     batch_size: int = Field(64, ge=1, description="demonstrations an optimiser step")
     learning_rate: float = Field(1e-3, gt=0, description="peak; warms up over 5 % of the steps, then falls to 2 %")
@@ -51,14 +68,16 @@ class ModelSpec(Section):
 
 
 class TaskSpec(Section):
-    train: str = Field(description="task whose train split gives the prompts")
-    template: str = Field(description="prompt template in training")
+    train: TaskName = Field(description="task whose train split gives the prompts")
+    template: TemplateName = Field(description="prompt template in training")
     order: Literal["uniform"] = Field("uniform", description="every prompt once an epoch, reshuffled each epoch")
 
 
 class RewardSpec(Section):
-    parts: dict[str, float] = Field({"correct": 1.0}, description="reward parts and their weights; the sum is the reward")
-    grader: str = Field(description="grader behind the part `correct`")
+    parts: dict[str, float] = Field(
+        {"correct": 1.0}, min_length=1, description="reward parts and their weights; the sum is the reward"
+    )
+    grader: GraderName = Field(description="grader behind the part `correct`")
 
     @model_validator(mode="after")
     def _parts_exist(self) -> RewardSpec:
@@ -91,7 +110,9 @@ class RolloutSpec(Section):
 class TrainSpec(Section):
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto = cuda where there is one")
     steps: int = Field(ge=1, description="rollout batches; budget.tokens may end the cell earlier")
-    updates_per_rollout: int = Field(1, ge=1, description="mini-batches a pass, of whole groups, one optimiser step each")
+    updates_per_rollout: int = Field(
+        1, ge=1, description="mini-batches a pass, of whole groups, one optimiser step each"
+    )
     epochs: int = Field(1, ge=1, description="passes over each rollout batch")
     learning_rate: float = Field(gt=0)
     lr_schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="to zero at train.steps")
@@ -104,9 +125,9 @@ class TrainSpec(Section):
 
 
 class EvalSpec(Section):
-    tasks: Listed[str] = Field(min_length=1, description="held-out tasks; the first is the compared one")
+    tasks: Listed[TaskName] = Field(min_length=1, description="held-out tasks; the first is the compared one")
     problems: int | None = Field(None, ge=1, description="the first this many problems of each task; none = all")
-    template: str = Field(description="prompt template in evaluation")
+    template: TemplateName = Field(description="prompt template in evaluation")
     every: int = Field(0, ge=0, description="steps between evaluations for the learning curve; 0 = only the final one")
     samples: int = Field(16, ge=1, description="samples a problem in the final evaluation")
     curve_samples: int = Field(4, ge=1, description="samples a problem in the evaluations along the curve")
@@ -115,7 +136,7 @@ class EvalSpec(Section):
     top_p: float = Field(1.0, gt=0, le=1)
     top_k: int = Field(0, ge=0, description="0 = off")
     max_completion_tokens: int = Field(ge=1)
-    grader: str
+    grader: GraderName
 
     @model_validator(mode="after")
     def _k_within_samples(self) -> EvalSpec:
@@ -128,7 +149,9 @@ class EvalSpec(Section):
 
 
 class BudgetSpec(Section):
-    tokens: int | None = Field(None, ge=1, description="generated tokens that arms are matched on; none = train.steps")
+    tokens: int | None = Field(
+        default=None, ge=1, description="generated tokens that arms are matched on; none = train.steps"
+    )
 
 
 class RunSpec(Section):

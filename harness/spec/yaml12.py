@@ -20,18 +20,36 @@ class _Yaml12Loader(yaml.SafeLoader):
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         for key_node, key in zip(node.value, keys, strict=True):
             if keys.count(key) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", key_node[0].start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key!r} is given twice", key_node[0].start_mark
+                )
         return super().construct_mapping(node, deep)
 
 
-_Yaml12Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
-_Yaml12Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""])
-_Yaml12Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"[-+]?[0-9]+$"), list("-+0123456789"))
+_Yaml12Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+)
+_Yaml12Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:null", re.compile(r"(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""]
+)
+_Yaml12Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:int", re.compile(r"(?:[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)$"), list("-+0123456789")
+)
 _Yaml12Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
-    re.compile(r"(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"),
+    re.compile(
+        r"(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+    ),
     list("-+.0123456789"),
 )
+
+
+def _construct_int(loader: _Yaml12Loader, node: yaml.ScalarNode) -> int:
+    # PyYAML's own constructor reads 010 as 8, and fails on 08.
+    return int(node.value, 0 if node.value.startswith(("0o", "0x")) else 10)
+
+
+_Yaml12Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
 
 
 def load_yaml(path: Path) -> dict[str, Any]:
@@ -51,4 +69,4 @@ def load_yaml(path: Path) -> dict[str, Any]:
 
 def parse_yaml(text: str) -> Any:
     """A YAML document or scalar, e.g. the value of `--set key=value`. Raises yaml.YAMLError."""
-    return yaml.load(text, Loader=_Yaml12Loader)  # noqa: S506 - a SafeLoader
+    return yaml.load(text, Loader=_Yaml12Loader)

@@ -1,4 +1,4 @@
-"""Checkpoints: weights as safetensors, optimiser state beside them. Written aside, checksummed, renamed; two are kept."""
+"""Checkpoints: weights as safetensors, optimiser state beside them. Written aside, checksummed, renamed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     aside.mkdir(parents=True)
     try:
         # Tied weights share storage, which safetensors refuses; `load` ties them again.
-        save_file({name: weight.clone().contiguous() for name, weight in checkpoint.weights.items()}, aside / "weights.safetensors")
+        save_file(
+            {name: weight.clone().contiguous() for name, weight in checkpoint.weights.items()},
+            aside / "weights.safetensors",
+        )
         torch.save(checkpoint.optimizer, aside / "optimizer.pt")
         sums = {file.name: _checksum(file) for file in sorted(aside.iterdir())}
         write_json(

@@ -28,9 +28,7 @@ def run_cold_start(start: LanguageModel, recipe: SupervisedColdStart, on_step: P
     Loss: token-mean cross entropy over the demonstrations' completions of a step, end-of-sequence token included.
     """
     weights = [weight for weight in start.model.parameters() if weight.requires_grad]
-    optimizer = torch.optim.AdamW(
-        weights, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, betas=(0.9, 0.95)
-    )
+    optimizer = torch.optim.AdamW(weights, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, betas=(0.9, 0.95))
     pairs = _encoded_demonstrations(start, recipe)
     for step in range(1, recipe.steps + 1):
         batch = list(islice(pairs, recipe.batch_size))
@@ -94,7 +92,7 @@ def _demonstrations(recipe: SupervisedColdStart) -> Iterator[tuple[str, str]]:
 def _read_demonstrations(path: Path) -> list[tuple[str, str]]:
     if not path.is_file():
         raise RefusedError(
-            f"cold_start.data {path}: there is no such file. Give a JSONL file with `problem` and `solution` a line, or "
+            f"cold_start.data {path}: there is no such file. Give a JSONL file of `problem` and `solution`, or "
             "demonstrations:arithmetic."
         )
     rows: list[tuple[str, str]] = []

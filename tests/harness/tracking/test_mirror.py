@@ -86,8 +86,8 @@ def test_status_follows_the_cell(sweep: DiskSweep, uri: str, reader: Reader) -> 
     assert statuses() == ("FINISHED", "SCHEDULED")  # the other arm waits
     sweep.start("b").write_status("done")
     assert statuses() == ("FINISHED", "FINISHED")
-    last_change_s = max(sweep.cell(arm).path.joinpath("status.json").stat().st_mtime for arm in "ab")
-    assert reader.parents()[0].info.end_time == int(last_change_s * 1000)
+    last_change_ns = max(sweep.cell(arm).path.joinpath("status.json").stat().st_mtime_ns for arm in "ab")
+    assert reader.parents()[0].info.end_time == last_change_ns // 1_000_000
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])

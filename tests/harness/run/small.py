@@ -1,0 +1,44 @@
+"""A small spec, written out: these tests do not depend on the shipped sweeps and profiles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.models.language_model import load_model
+from harness.records import CellRecord
+from harness.run.cell import CellRun, Progress
+from harness.spec.resolve import Layer, resolve
+from harness.spec.run_spec import RunSpec
+
+SETTINGS: dict[str, Any] = {
+    "algorithm": "grpo",
+    "model.source": "builtin:tiny",
+    "task.train": "arithmetic",
+    "rollout.prompts_per_step": 4,
+    "rollout.samples_per_prompt": 4,
+    "rollout.max_completion_tokens": 32,
+    "train.device": "cpu",
+    "train.steps": 4,
+    "train.learning_rate": 3e-4,
+    "train.micro_batch_tokens": 512,
+    "train.checkpoint_every": 2,
+    "eval.problems": 8,
+    "eval.every": 2,
+    "eval.curve_samples": 2,
+    "eval.samples": 4,
+    "eval.max_completion_tokens": 32,
+}
+
+
+def small_spec(settings: dict[str, Any] | None = None, seed: int = 0) -> RunSpec:
+    """The small spec with other settings (dotted) on top."""
+    return resolve([Layer("small", SETTINGS), Layer("test", settings or {})], seed)
+
+
+def run_cell(cell: CellRecord, spec: RunSpec) -> None:
+    """One cell in this process, from the starting weights."""
+    CellRun(cell, spec, load_model(spec.model.source), ignore_progress).run()
+
+
+def ignore_progress(progress: Progress) -> None:
+    pass

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from harness.training import checkpoint as module
+from harness.training.checkpoint import Checkpoint, checkpoint_folders, load_latest, save_checkpoint
+from tests.harness.training import rollouts
+
+
+def made(step: int) -> Checkpoint:
+    """A checkpoint with tied weights and a used optimiser."""
+    model = rollouts.model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1 * step)
+    sum((weight**3).sum() for weight in model.parameters()).backward()  # type: ignore[union-attr]
+    optimizer.step()
+    return Checkpoint(step, 100 * step, dict(model.state_dict()), optimizer.state_dict())
+
+
+def assert_same(one: Checkpoint | None, other: Checkpoint) -> None:
+    assert one is not None
+    assert (one.step, one.generated_tokens) == (other.step, other.generated_tokens)
+    assert one.weights.keys() == other.weights.keys()
+    assert all(torch.equal(one.weights[name], weight) for name, weight in other.weights.items())
+    assert one.optimizer["param_groups"] == other.optimizer["param_groups"]
+    assert one.optimizer["state"].keys() == other.optimizer["state"].keys()
+    for index, state in other.optimizer["state"].items():
+        assert all(torch.equal(one.optimizer["state"][index][name], value) for name, value in state.items())
+
+
+def names(folder: Path) -> list[str]:
+    return [path.name for path in checkpoint_folders(folder)]
+
+
+def test_round_trip_is_exact(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, made(3))
+    assert_same(load_latest(tmp_path), made(3))
+
+
+def test_none_without_any(tmp_path: Path) -> None:
+    assert load_latest(tmp_path / "checkpoints") is None
+
+
+def test_the_newest_two_are_kept(tmp_path: Path) -> None:
+    for step in (0, 9, 10, 100):
+        save_checkpoint(tmp_path, made(step))
+    assert names(tmp_path) == ["step-000010", "step-000100"]
+    assert_same(load_latest(tmp_path), made(100))
+
+
+def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, made(5))
+    (tmp_path / "step-000005" / "weights.safetensors").write_bytes(b"damaged")
+    save_checkpoint(tmp_path, made(5))
+    assert_same(load_latest(tmp_path), made(5))
+
+
+@pytest.mark.parametrize("file", ["weights.safetensors", "optimizer.pt", "checkpoint.json"])
+@pytest.mark.parametrize("damage", ["one bit", "cut", "missing"])
+def test_a_damaged_one_is_passed_over(tmp_path: Path, file: str, damage: str) -> None:
+    save_checkpoint(tmp_path, made(1))
+    save_checkpoint(tmp_path, made(2))
+    path = tmp_path / "step-000002" / file
+    content = path.read_bytes()
+    match damage:
+        case "one bit":
+            middle = len(content) // 2
+            path.write_bytes(content[:middle] + bytes([content[middle] ^ 128]) + content[middle + 1 :])
+        case "cut":
+            path.write_bytes(content[: len(content) // 2])
+        case "missing":
+            path.unlink()
+    assert_same(load_latest(tmp_path), made(1))
+
+
+def test_none_if_all_are_damaged(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, made(1))
+    (tmp_path / "step-000001" / "optimizer.pt").unlink()
+    assert load_latest(tmp_path) is None
+
+
+def test_what_a_kill_leaves_aside_is_no_checkpoint_and_is_swept_up(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, made(1))
+    torn = tmp_path / ".step-000002.4711.tmp"
+    torn.mkdir()
+    (torn / "weights.safetensors").write_bytes(b"half")
+    assert_same(load_latest(tmp_path), made(1))
+    save_checkpoint(tmp_path, made(2))
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["step-000001", "step-000002"]
+
+
+def test_a_failed_save_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_checkpoint(tmp_path, made(1))
+
+    def full(state: dict[str, Tensor], path: Path) -> None:
+        Path(path).write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module.torch, "save", full)
+    with pytest.raises(OSError, match="No space"):
+        save_checkpoint(tmp_path, made(2))
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000001"]
+    assert_same(load_latest(tmp_path), made(1))
+
+
+def test_the_checkpoint_is_a_copy(tmp_path: Path) -> None:
+    """Weights that go on training after the save do not change what was saved."""
+    saved = made(1)
+    save_checkpoint(tmp_path, saved)
+    for weight in saved.weights.values():
+        weight.zero_()
+    assert_same(load_latest(tmp_path), made(1))
