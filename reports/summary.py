@@ -68,7 +68,7 @@ def result_table(report: Report) -> Table:
     contrasts = {contrast["arm"]: contrast for contrast in report["contrasts"]}
     first = report["arms"][0]
     equal = all(contrast["equal_tokens"] for contrast in report["contrasts"])
-    budget = f" ({tokens(first['budget_tokens'])} generated)" if first["budget_tokens"] else ""
+    budget = f" ({tokens(first['generated_tokens'])} generated)" if first["generated_tokens"] else ""
     title = f"{metric_name(first)} of {first['task']}" + (f" at equal tokens{budget}" if equal else "")
     columns = ["arm", f"{metric_name(first)} (%)", f"{percent(first['level'])} interval", "seeds", "difference (pp)"]
     columns += ["interval", "p (Holm)", "verdict"]

@@ -62,5 +62,3 @@ def _stepwise(digits: tuple[int, ...], rng: random.Random, recheck_frac: float) 
 def _off_by(rng: random.Random) -> int:
     return (-2, -1, 1, 2)[int(rng.random() * 4)]
 
-
-__all__ = ["demonstrate", "demonstrations", "partial_sums"]

@@ -6,24 +6,17 @@ import sys
 
 
 def main() -> None:
-    """Entry point. Users' mistakes are told in a message, never in a traceback."""
-    import click
-
+    """Entry point. Users' mistakes are told in a message, never in a traceback; exit codes: design section 6."""
     from evals.errors import EvalError
     from harness.cli.app import app
     from harness.errors import BenchError
 
     try:
-        code = app(standalone_mode=False)
-    except click.Abort:
-        sys.exit(130)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
+        # Usage errors end in here, with exit code 2; Ctrl-C with 130.
+        app()
     except BenchError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except EvalError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
-    sys.exit(code if isinstance(code, int) else 0)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from harness.cli.console import note, print_json
-from harness.cli.options import JsonOption
+from harness.cli.options import JsonOption, UnusedHomeOption
 from harness.errors import RefusedError
 
 
@@ -17,6 +17,7 @@ def coldstart(
     recipe: Annotated[
         Path | None, typer.Argument(help="YAML with `source` and `cold_start`; default: the recipe of builtin:tiny.")
     ] = None,
+    home: UnusedHomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Fine-tune a model on demonstrations and save it as a Hugging Face checkpoint (use it as `path:DIR`).

@@ -9,13 +9,14 @@ from typing import Annotated
 import typer
 
 from harness.cli.console import print_json
-from harness.cli.options import JsonOption
+from harness.cli.options import JsonOption, UnusedHomeOption
 from harness.errors import RefusedError, nearest
 
 
 def cp(
     name: Annotated[str, typer.Argument(help="Name of a shipped sweep or profile.")],
     target: Annotated[Path, typer.Argument(help="Folder or file to copy to.")] = Path(),
+    home: UnusedHomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Copy a shipped sweep or profile to a file of your own. Never overwrites.
@@ -24,7 +25,8 @@ def cp(
     """
     from harness.plan.sweep_file import SHIPPED, shipped
 
-    known = {**shipped(SHIPPED / "profiles"), **shipped(SHIPPED)}
+    sweeps = shipped(SHIPPED)
+    known = {**shipped(SHIPPED / "profiles"), **sweeps}
     if name not in known:
         raise RefusedError(f"{name!r} is no shipped sweep or profile{nearest(name, known)} Known: {', '.join(known)}.")
     path = target / f"{name}.yaml" if target.is_dir() else target
@@ -37,4 +39,5 @@ def cp(
     if json:
         print_json({"path": str(path)})
     else:
-        typer.echo(f"wrote {path}; run it with `bench run {path}`")
+        use = f"bench run {path}" if name in sweeps else f"bench run SWEEP --profile {path}"
+        typer.echo(f"wrote {path}; use it with `{use}`")

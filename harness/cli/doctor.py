@@ -61,7 +61,7 @@ def _folders(home: Path) -> list[Check]:
     existing = next(path for path in [home.absolute(), *home.absolute().parents] if path.exists())
     free_gb = shutil.disk_usage(existing).free / 1e9
     return [
-        ("runs folder", os.access(existing, os.W_OK), f"{home.absolute()}"),
+        ("runs folder", existing.is_dir() and os.access(existing, os.W_OK), f"{home.absolute()}"),
         ("free disk", free_gb > LOW_DISK_GB, f"{free_gb:.0f} GB"),
     ]
 

@@ -72,9 +72,22 @@ class LiveRun:
         if self._display:
             self._tasks["sweep"] = self._display.add_task(f"sweep, {total - done} cells", total=1.0, remark="")
 
+    def remark(self, sentence: str) -> None:
+        note(sentence)
+
+    def stage(self, name: str, event: dict[str, Any] | None) -> None:
+        """Progress of what cells share, e.g. the cold start; None: it has ended."""
+        if event is None:
+            self._forget(name)
+        else:
+            self._show(name, event)
+
     def progress(self, name: str, event: dict[str, Any]) -> None:
-        self._events[name] = event
         self._fractions[name] = event["done_frac"]
+        self._show(name, event)
+
+    def _show(self, name: str, event: dict[str, Any]) -> None:
+        self._events[name] = event
         if self._display:
             if name not in self._tasks:
                 self._tasks[name] = self._display.add_task(name, total=1.0, remark="")
@@ -88,15 +101,17 @@ class LiveRun:
     def ended(self, name: str, state: str, reason: str | None) -> None:
         self.states[name] = state
         self._fractions[name] = 1.0
-        self._events.pop(name, None)
-        if self._display and name in self._tasks:
-            self._display.remove_task(self._tasks.pop(name))
+        self._forget(name)
         if state != "done":
             note(f"{name}: {state}: {reason}")
 
+    def _forget(self, name: str) -> None:
+        self._events.pop(name, None)
+        if self._display and name in self._tasks:
+            self._display.remove_task(self._tasks.pop(name))
+
     def _sweep_frac(self) -> float:
-        cells = [frac for name, frac in self._fractions.items() if name not in ("load", "cold start", "base")]
-        return sum(cells) / max(1, self._total - self._done_before)
+        return sum(self._fractions.values()) / max(1, self._total - self._done_before)
 
     def _eta(self) -> str:
         done = self._sweep_frac()
@@ -106,7 +121,8 @@ class LiveRun:
 def _remark(event: dict[str, Any]) -> str:
     parts = [event["phase"]]
     if event["steps"]:
-        parts.append(f"step {event['step']}/{event['steps']}")
+        # The share, not the step limit: a token budget usually ends a cell earlier.
+        parts.append(f"step {event['step']} ({event['done_frac']:.0%})")
     if event.get("reward") is not None:
         parts.append(f"reward {event['reward']:.2f}")
     if event.get("tokens_per_s"):

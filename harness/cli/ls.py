@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -80,12 +81,10 @@ def _knobs() -> list[tuple[str, str]]:
     return [(knob, "") for knob in ALL_KNOBS]
 
 
-def _runs(home: object) -> list[tuple[str, str]]:
-    from pathlib import Path
-
+def _runs(home: Path) -> list[tuple[str, str]]:
     from harness.records import read_sweep
 
-    sweeps = [read_sweep(path.parent) for path in sorted(Path(str(home)).glob("*/sweep.json"))]
+    sweeps = [read_sweep(path.parent) for path in sorted(home.glob("*/sweep.json"))]
     return [
         (s.name, f"{sum(c.state == 'done' for c in s.cells)}/{len(s.cells)} cells done; {s.question}") for s in sweeps
     ]

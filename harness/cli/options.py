@@ -17,6 +17,8 @@ RunArgument = Annotated[str, typer.Argument(help="Name of a sweep that was run, 
 HomeOption = Annotated[
     Path | None, typer.Option("--home", metavar="DIR", help="Where runs are kept; default $BENCH_HOME, else ./runs.")
 ]
+# Every verb takes --home, so that scripts need not know which verbs look at runs.
+UnusedHomeOption = Annotated[Path | None, typer.Option("--home", metavar="DIR", hidden=True)]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, everything else on stderr.")]
 ProfileOption = Annotated[
     str | None,
@@ -37,7 +39,13 @@ def home_folder(given: Path | None) -> Path:
 
 
 def arm_names(given: str | None) -> list[str]:
-    return [name.strip() for name in given.split(",") if name.strip()] if given else []
+    """The arms of --arms; [] if it was not given, which means all."""
+    if given is None:
+        return []
+    names = [name.strip() for name in given.split(",") if name.strip()]
+    if not names:
+        raise RefusedError(f"--arms is {given!r}, but must name arms, separated by commas.")
+    return names
 
 
 def run_folder(given: str, home: Path) -> Path:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from harness.cli.console import print_json, print_table
 from harness.cli.options import (
@@ -16,6 +17,9 @@ from harness.cli.options import (
     arm_names,
     home_folder,
 )
+
+if TYPE_CHECKING:
+    from harness.plan import Plan
 
 # What is assumed of the seeds' spread before anything was run (statistics.md: 2 pp is common on full benchmarks).
 ASSUMED_SD_PP = 2.0
@@ -63,8 +67,8 @@ def plan(
     planned.require_answerable()
 
 
-def _detectable_pp(planned: Any, home: Any) -> dict[str, Any]:
-    """Smallest difference that the design finds at 80 % power; the spread is that of finished pairs where there are two."""
+def _detectable_pp(planned: Plan, home: Path) -> dict[str, Any]:
+    """Smallest difference that the design finds at 80 % power; the spread is that of finished pairs, given two."""
     from reports.statistics import MIN_PAIRS, power
 
     level = planned.sweep.compare.alpha / max(1, len(planned.arms) - 1)
@@ -77,14 +81,13 @@ def _detectable_pp(planned: Any, home: Any) -> dict[str, Any]:
     return {"value": value, "from": "finished cells" if known else "assumed sd", "sd_pp": sd}
 
 
-def _finished_differences_pp(planned: Any, home: Any) -> list[float]:
+def _finished_differences_pp(planned: Plan, home: Path) -> list[float]:
     """Differences (pp) of the first contrast's finished pairs."""
-    _, _, task, metric = planned.metric.split(".", 3)
     scores: dict[tuple[str, int], float] = {}
     for cell in planned.cells:
         for row in planned.record(cell, home).read_scores():
-            if row["final"] and row["task"] == task:
-                scores[cell.arm, cell.seed] = 100 * row["metrics"][metric]
+            if row["final"] and row["task"] == planned.metric_task:
+                scores[cell.arm, cell.seed] = 100 * row["metrics"][planned.metric_name]
     treatment = next((arm for arm in planned.arms if arm != planned.baseline), planned.baseline)
     pairs = [(scores.get((treatment, seed)), scores.get((planned.baseline, seed))) for seed in planned.sweep.seed_list]
     return [a - b for a, b in pairs if a is not None and b is not None]
@@ -99,9 +102,11 @@ def _print(document: dict[str, Any]) -> None:
     for warning in document["warnings"]:
         print(f"warning: {warning}")
     cost = document["cost"]
+    at_most = cost["eval_samples_at_most"]
+    samples = "all problems'" if at_most is None else f"{at_most:,}"
     print(
-        f"cost: {cost['cells']} cells, at most {cost['generated_tokens_at_most']:,} generated tokens and "
-        f"{cost['eval_samples_at_most']:,} evaluation samples"
+        f"cost: {cost['cells']} cells, at most {cost['generated_tokens_at_most']:,} generated tokens and {samples} "
+        "evaluation samples"
     )
     detectable = document["detectable_pp"]
     if detectable["value"] is not None:

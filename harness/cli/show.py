@@ -7,15 +7,16 @@ from typing import Annotated, Any
 import typer
 
 from harness.cli.console import print_json
-from harness.cli.options import JsonOption
+from harness.cli.options import JsonOption, UnusedHomeOption
 from harness.errors import RefusedError, nearest
 
 
 def show(
     name: Annotated[str, typer.Argument(help="A shipped sweep, profile or algorithm, or a sweep file.")],
+    home: UnusedHomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show an algorithm's knobs and source, a profile, or a sweep with its resolved arms.
+    """Show an algorithm's knobs and source, a profile, or a sweep, with defaults written out.
 
     Example: bench show grpo
     """

@@ -11,6 +11,7 @@ import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO, Any
 
@@ -43,8 +44,10 @@ class _Worker:
     def give(self, job: Job) -> None:
         self.job = job
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(job.to_json()) + "\n")
-        self.process.stdin.flush()
+        # A worker that has just died cannot take it; that its output ends says so, and fails the job.
+        with suppress(BrokenPipeError):
+            self.process.stdin.write(json.dumps(job.to_json()) + "\n")
+            self.process.stdin.flush()
 
 
 @dataclass
@@ -82,6 +85,8 @@ class LocalPool:
         while any(worker.job for worker in self._pool):
             worker, message = self._messages.get()
             if worker.job is None:
+                # It died while it had nothing to do.
+                self._pool.remove(worker)
                 continue
             if message is not None and message.pop("event") == "progress":
                 on_progress(worker.job, message)

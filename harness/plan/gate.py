@@ -34,8 +34,8 @@ class Gate:
         return (
             "The gate refuses: arms differ in knobs that are not declared, so a difference could not be attributed.\n"
             + "\n".join(lines)
-            + "\nDeclare each under `ablate:` if it is part of the question, give it a reason under `co_changes:`, or make "
-            "the arms agree."
+            + "\nDeclare each under `ablate:` if it is part of the question, give it a reason under `co_changes:`, or "
+            "make the arms agree."
         )
 
 

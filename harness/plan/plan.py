@@ -178,8 +178,8 @@ def _warnings(sweep: SweepFile, chosen: Sequence[str], noops: Sequence[Noop]) ->
     count = len(sweep.seed_list)
     if count < RECOMMENDED_SEEDS:
         warnings.append(
-            f"{count} seed{'s' if count > 1 else ''}: a sign-flip test cannot reach p < .05 below {RECOMMENDED_SEEDS} seeds"
-            + ("; below 3 there is no test at all." if count < 3 else ".")
+            f"{count} seed{'s' if count > 1 else ''}: a sign-flip test cannot reach p < .05 below {RECOMMENDED_SEEDS} "
+            + ("seeds; below 3 there is no test at all." if count < 3 else "seeds.")
         )
     baseline = sweep.compare.baseline
     if baseline is not None and baseline not in chosen:

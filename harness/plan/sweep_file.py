@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,18 +21,17 @@ from harness.spec.yaml12 import load_yaml
 SHIPPED = Path(sweeps.__file__).parent
 _ARM_NAME = r"^[A-Za-z0-9][A-Za-z0-9._=+,-]{0,63}$"
 ArmName = Annotated[str, Field(pattern=_ARM_NAME)]
-Reason = Annotated[str, Field(min_length=1)]
 
 
 def _is_knob_or_section(entry: str) -> str:
-    if entry != "algorithm" and not any(f"{knob}.".startswith(f"{entry}.") for knob in ALL_KNOBS):
-        # Reward parts are knobs by any name.
-        if not entry.startswith("reward.parts."):
-            raise ValueError(f"{entry} is no knob and no section of knobs{suggest(entry)}".removesuffix("."))
+    known = ("algorithm", *ALL_KNOBS)
+    if not entry.startswith("reward.parts.") and not any(f"{knob}.".startswith(f"{entry}.") for knob in known):
+        raise ValueError(f"{entry} is no knob and no section of knobs{suggest(entry, known)}")
     return entry
 
 
 Declared = Annotated[str, AfterValidator(_is_knob_or_section)]
+Reason = Annotated[str, Field(min_length=1)]
 
 
 class Comparison(Section):
@@ -57,7 +57,9 @@ class SweepFile(Section):
     co_changes: dict[Declared, Reason] = Field({}, description="knobs that must change along, each with the reason")
     base: dict[str, Any] = Field({}, description="settings of all arms, on top of the profile")
     arms: dict[ArmName, dict[str, Any]] = Field({}, description="arm -> its settings")
-    grid: dict[str, list[Any]] = Field({}, description="factorial: knob -> values; an arm for each combination")
+    grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(
+        {}, description="factorial: knob -> values; an arm for each combination"
+    )
     seeds: int | list[int] = Field(6, description="how many, from 0, or which")
     compare: Comparison = Comparison()
     allow_noop: bool = Field(False, description="run although the arms cannot differ")
@@ -67,21 +69,21 @@ class SweepFile(Section):
         if bool(self.arms) == bool(self.grid):
             given = "both" if self.arms else "neither"
             raise ValueError(f"{given} of arms and grid given: state the arms either one by one or as a grid")
-        points = list(itertools.product(*self.grid.values())) if self.grid else []
-        names = list(self.all_arms)
-        if self.grid and (not points or len(names) < len(points)):
-            raise ValueError("grid gives no arms or the same arm twice: give each knob distinct values, at least one")
-        unusable = [name for name in names if not re.fullmatch(_ARM_NAME, name)]
-        if unusable:
-            raise ValueError(
-                f"grid makes an arm named {unusable[0]!r}, which cannot name a folder: state the arms one by one"
-            )
         if self.compare.baseline is not None and self.compare.baseline not in self.all_arms:
             raise ValueError(
                 f"compare.baseline is {self.compare.baseline!r}, but the arms are {', '.join(self.all_arms)}"
             )
         if not self.seed_list or len(set(self.seed_list)) < len(self.seed_list) or min(self.seed_list) < 0:
             raise ValueError(f"seeds is {self.seeds!r}: give a count of at least 1, or distinct non-negative seeds")
+        return self
+
+    @model_validator(mode="after")
+    def _grid_gives_distinct_names(self) -> SweepFile:
+        unusable = [name for name in self.all_arms if not re.fullmatch(_ARM_NAME, name)]
+        if unusable:
+            raise ValueError(f"grid gives an arm {unusable[0]!r}, which is no name: state the arms one by one")
+        if self.grid and len(self.all_arms) < math.prod(len(values) for values in self.grid.values()):
+            raise ValueError("grid gives the same arm twice: list distinct values for each knob")
         return self
 
     @property

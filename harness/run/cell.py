@@ -74,6 +74,7 @@ class CellRun:
             flags=health_flags(self._cell.read_steps(), self._diverged),
             digest=weights_digest(self._model.state_dict()),
         )
+        self._log.drop_samples()
         self._log.note(f"done at step {self._step} after {self._generated_tokens} generated tokens")
 
     def _finished(self) -> bool:
@@ -122,6 +123,9 @@ class CellRun:
         started_s = time.perf_counter()
         problems = prompts_of_step(self._problems, spec.seed, step, spec.rollout.prompts_per_step)
         batch = roll_out(problems, spec, step, self._language_model, self._engine)
+        if not torch.isfinite(batch.completions.logps).all():
+            # Such completions are noise. If all of them earn the same, no loss would ever tell.
+            raise DivergedError("the policy's log-probs are not finite")
         rolled_out_s = time.perf_counter()
         tried, rewards = grade_and_reward(batch, spec, self._language_model)
         rewarded_s = time.perf_counter()

@@ -54,11 +54,12 @@ class CellLog:
         self._rollouts = []
 
     def compact_evaluations(self) -> None:
-        """evals.jsonl -> evals.parquet."""
-        rows = self.earlier_samples()
-        if rows:
-            _write_parquet(self.cell, "evals.parquet", rows)
-            (self.cell.path / "evals.jsonl").unlink()
+        """evals.jsonl -> evals.parquet. The first stays until the cell is done: until then a resume goes on with it."""
+        _write_parquet(self.cell, "evals.parquet", self.earlier_samples())
+
+    def drop_samples(self) -> None:
+        """Remove evals.jsonl, which evals.parquet replaces."""
+        (self.cell.path / "evals.jsonl").unlink()
 
     def note(self, message: str) -> None:
         """A line of log.txt."""

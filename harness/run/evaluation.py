@@ -49,11 +49,14 @@ class Evaluator:
             rows = []
             for chunk in _chunks(problems, max(1, CHUNK_SAMPLES // samples)):
                 ids = {problem.id for problem in chunk}
-                chunk_rows = [row for row in mine if row["problem_id"] in ids]
-                if len(chunk_rows) < len(chunk) * samples:
-                    chunk_rows = [{"step": step, "final": final, **row} for row in self._draw(task, chunk, samples)]
-                    record(chunk_rows)
-                rows += chunk_rows
+                kept = [row for row in mine if row["problem_id"] in ids]
+                if len(kept) == len(chunk) * samples:
+                    rows += kept
+                    continue
+                drawn = [{"step": step, "final": final, **row} for row in self._draw(task, chunk, samples)]
+                # What a kill in the middle of an append left is the beginning of the same rows.
+                record(drawn[len(kept) :])
+                rows += drawn
             ks = [k for k in self.spec.k if k <= samples]
             yield {
                 "step": step,

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from evals.tasks import get_task
 from harness.errors import BenchError, RefusedError
 from harness.executors.local import Ended, LocalPool
-from harness.models.source import parse_source
 from harness.plan import Plan, PlannedCell
 from harness.plan.gate import values_that_differ
 from harness.records import CellRecord
 from harness.records.files import read_json, write_json
+from harness.run.inputs import contamination, contamination_sentence, require_inputs
 from harness.run.jobs import Job
 from harness.spec.hashing import base_evaluation_hash, cold_start_hash
 from harness.spec.run_spec import RunSpec
@@ -29,6 +28,10 @@ class Observer(Protocol):
     """Is told how a run goes; cells are named by `<arm>-s<seed>`."""
 
     def planned(self, total: int, done: int) -> None: ...
+    def remark(self, sentence: str) -> None: ...
+    def stage(self, name: str, event: dict[str, Any] | None) -> None:
+        """Progress of what cells share, e.g. the cold start; None: it has ended."""
+
     def progress(self, name: str, event: dict[str, Any]) -> None: ...
     def ended(self, name: str, state: str, reason: str | None) -> None: ...
 
@@ -65,11 +68,14 @@ class SweepRun:
         """
         self.plan.require_answerable()
         missing = self.missing()
-        if missing:
-            _require_inputs(self.plan)
+        remarks = require_inputs(self.plan) if missing else []
         self._write_question(missing)
         while_running()
         observer.planned(len(self.plan.cells), len(self.plan.cells) - len(missing))
+        if missing:
+            overlaps = contamination(self.plan, self.home / "cache")
+            for sentence in [*remarks, *map(contamination_sentence, overlaps)]:
+                observer.remark(sentence)
         sources = {cell.directory: _source(cell.spec, self.home) for cell in missing}
         bases = self._base_jobs()
         if missing or bases:
@@ -95,15 +101,15 @@ class SweepRun:
         """What cells share: the model that loads, its cold start, its evaluation before training."""
 
         def refuse(ended: Ended) -> None:
+            observer.stage(_stage(ended.job), None)
             if ended.state == "refused":
                 raise RefusedError(ended.reason)
             if ended.state != "done":
                 raise StoppedError(f"{ended.job.kind}: {ended.reason}\n{ended.output}".rstrip())
 
         def show(job: Job, event: dict[str, Any]) -> None:
-            observer.progress(job.kind.replace("_", " "), event)
+            observer.stage(_stage(job), event)
 
-        (self.home / "cache").mkdir(exist_ok=True)
         loads: dict[str, Job] = {}
         cold_starts: dict[str, Job] = {}
         for cell in missing:
@@ -151,6 +157,7 @@ class SweepRun:
                 if record.state != "running":
                     record.write_status("pending", steps=cell.spec.train.steps)
             self.folder.mkdir(parents=True, exist_ok=True)
+            (self.home / "cache").mkdir(exist_ok=True)
             write_json(self.folder / "sweep.json", self._question())
         except OSError as error:
             raise RefusedError(
@@ -184,20 +191,9 @@ class SweepRun:
             "gate": {"ok": plan.gate.ok, "differs": plan.gate.differs},
             "warnings": plan.warnings,
             "budget_tokens": spec.budget.tokens,
+            "contamination": contamination(plan, self.home / "cache"),
             "base_scores": read_json(base) if base.exists() else None,
         }
-
-
-def _require_inputs(plan: Plan) -> None:
-    """Raise for missing models or data before anything starts; rows are counted and checked here."""
-    for spec in plan.arms.values():
-        source = parse_source(spec.model.source)
-        if source.kind != "hf":
-            source.require()
-    splits = {(spec.task.train, "train") for spec in plan.arms.values()}
-    splits |= {(name, "test") for spec in plan.arms.values() for name in spec.eval.tasks}
-    for name, split in sorted(splits):
-        get_task(name).split(split).load()
 
 
 def _source(spec: RunSpec, home: Path) -> str:
@@ -209,6 +205,10 @@ def _source(spec: RunSpec, home: Path) -> str:
 
 def _as_json(spec: RunSpec) -> dict[str, Any]:
     return dict(json.loads(spec.model_dump_json()))
+
+
+def _stage(job: Job) -> str:
+    return job.kind.replace("_", " ")
 
 
 def _name(job: Job) -> str:

@@ -68,14 +68,14 @@ def resolve(layers: Sequence[Layer], seed: int) -> RunSpec:
     nested = _nested(knobs)
     # Without an objective there is a problem already; any will do to find the others.
     nested["objective"] = objective or preset("grpo")
-    undecided = () if _fill_from_task(nested) else _DECIDED_BY_TASK
+    _fill_from_task(nested)
     try:
         spec = RunSpec.model_validate(nested)
     except ValidationError as error:
         problems += [
             f"{_origin(path, problem, origins, layers)}: {problem}"
             for path, problem in readable_errors(error)
-            if path not in undecided
+            if path not in _undecided(nested)
         ]
     if problems:
         raise RefusedError("\n".join(dict.fromkeys(problems)))
@@ -99,8 +99,13 @@ def _origin(path: str, problem: str, origins: Mapping[str, str], layers: Sequenc
 
 def readable_errors(error: ValidationError) -> Iterator[tuple[str, str]]:
     """For each problem the dotted path and a line with path, value and rule."""
-    for detail in error.errors(include_url=False):
-        path = ".".join(str(part) for part in detail["loc"] if part not in ("none", "sft"))
+    details = error.errors(include_url=False)
+    # A list whose items are faulty counts as too short as well.
+    faulty_within = {detail["loc"][:depth] for detail in details for depth in range(len(detail["loc"]))}
+    for detail in details:
+        if detail["loc"] in faulty_within:
+            continue
+        path = ".".join(str(part) for part in detail["loc"] if part not in ("none", "sft", "[key]"))
         message = detail["msg"].removeprefix("Value error, ")
         match detail["type"]:
             case "missing":
@@ -112,14 +117,14 @@ def readable_errors(error: ValidationError) -> Iterator[tuple[str, str]]:
             case "extra_forbidden":
                 yield path, f"{path} is not a key here{suggest(path)}"
             case "value_error":
-                yield path, f"{path + ': ' if path else ''}{message}."
+                yield path, f"{path + ': ' if path else ''}{message}{'' if message.endswith('?') else '.'}"
             case _:
                 yield path, f"{path} is {detail['input']!r}: {message[0].lower()}{message[1:]}."
 
 
 def suggest(knob: str, known: Sequence[str] = ALL_KNOBS) -> str:
-    """The end of a sentence: `"; did you mean rollout.temperature?"` with the nearest knobs, also by last segment; `"."`
-    when none is close."""
+    """The end of a sentence: `"; did you mean train.steps?"` with the nearest knobs, also by last segment; `"."` when
+    none is close."""
 
     def last(name: str) -> str:
         return name.rpartition(".")[2]
@@ -185,24 +190,28 @@ def _nested(knobs: Knobs) -> dict[str, Any]:
 _DECIDED_BY_TASK = ("task.template", "reward.grader", "eval.tasks", "eval.template", "eval.grader")
 
 
-def _fill_from_task(nested: dict[str, Any]) -> bool:
-    """Defaults that the task decides, written out. False if it is unknown: validation tells, the defaults stay open."""
+def _undecided(nested: dict[str, Any]) -> list[str]:
+    """Defaults that are missing only because a task is unknown: no problem besides that one."""
+    names = [name.split(".") for name in _DECIDED_BY_TASK]
+    return [f"{section}.{field}" for section, field in names if field not in nested.get(section, {})]
+
+
+def _fill_from_task(nested: dict[str, Any]) -> None:
+    """Defaults that the task decides, written out; left open where the task is unknown, which validation tells."""
     reward, evaluation = nested.setdefault("reward", {}), nested.setdefault("eval", {})
     samples = evaluation.setdefault("samples", 16)
     most_samples = samples if isinstance(samples, int) else 1
     evaluation.setdefault("k", [2**power for power in range(max(1, most_samples.bit_length()))])
     trained = _known_task(nested.get("task", {}).get("train"))
     if trained is None:
-        return False
+        return
     nested["task"].setdefault("template", trained.template)
     reward.setdefault("grader", trained.grader)
     tasks = evaluation.setdefault("tasks", [nested["task"]["train"]])
     first = _known_task(tasks[0]) if isinstance(tasks, list) and tasks else None
-    if first is None:
-        return False
-    evaluation.setdefault("template", first.template)
-    evaluation.setdefault("grader", first.grader)
-    return True
+    if first is not None:
+        evaluation.setdefault("template", first.template)
+        evaluation.setdefault("grader", first.grader)
 
 
 def _known_task(name: Any) -> Task | None:

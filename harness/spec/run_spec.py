@@ -45,7 +45,7 @@ class NoColdStart(Section):
 
 
 class SupervisedColdStart(Section):
-    """Supervised fine-tuning on demonstrations before reinforcement learning; cached, so all arms and seeds share it."""
+    """Supervised fine-tuning on demonstrations before reinforcement learning; cached and shared by arms and seeds."""
 
     type: Literal["sft"] = "sft"
     data: str = Field(description="`demonstrations:arithmetic`, or a JSONL file with `problem` and `solution` a line")
@@ -143,7 +143,8 @@ class EvalSpec(Section):
         too_large = [k for k in self.k if not 1 <= k <= self.samples]
         if too_large:
             raise ValueError(
-                f"k={too_large} with samples={self.samples}: pass@k needs 1 <= k <= samples. Raise samples or drop these k"
+                f"k={too_large} with samples={self.samples}: pass@k needs 1 <= k <= samples. Raise samples or drop "
+                "these k"
             )
         return self
 

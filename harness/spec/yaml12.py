@@ -18,11 +18,10 @@ class _Yaml12Loader(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for key_node, key in zip(node.value, keys, strict=True):
-            if keys.count(key) > 1:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"key {key!r} is given twice", key_node[0].start_mark
-                )
+        for position, key in enumerate(keys):
+            if key in keys[:position]:
+                mark = node.value[position][0].start_mark
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", mark)
         return super().construct_mapping(node, deep)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,8 +31,9 @@ class Checkpoint:
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     """Write `folder/step-NNNNNN` so that it exists whole or not at all, then drop all but the newest two."""
     final = folder / f"{_PREFIX}{checkpoint.step:06d}"
-    aside = folder / f".{final.name}.{os.getpid()}.tmp"
-    shutil.rmtree(aside, ignore_errors=True)
+    aside = folder / f".{final.name}.tmp"
+    for torn in folder.glob(f".{_PREFIX}*.tmp"):
+        shutil.rmtree(torn)
     aside.mkdir(parents=True)
     try:
         # Tied weights share storage, which safetensors refuses; `load` ties them again.
@@ -63,8 +63,8 @@ def checkpoint_folders(folder: Path) -> list[Path]:
 def load_latest(folder: Path) -> Checkpoint | None:
     """The newest checkpoint whose checksums hold; None if there is none. A damaged one is passed over."""
     for path in reversed(checkpoint_folders(folder)):
-        meta = read_json(path / "checkpoint.json")
-        if all((path / name).is_file() and _checksum(path / name) == value for name, value in meta["blake2b"].items()):
+        meta = _read_meta(path)
+        if meta is not None:
             return Checkpoint(
                 meta["step"],
                 meta["generated_tokens"],
@@ -72,6 +72,16 @@ def load_latest(folder: Path) -> Checkpoint | None:
                 torch.load(path / "optimizer.pt", weights_only=True),
             )
     return None
+
+
+def _read_meta(path: Path) -> dict[str, Any] | None:
+    """checkpoint.json, or None where it or a file beside it is not what was written."""
+    try:
+        meta = dict(read_json(path / "checkpoint.json"))
+        whole = all(_checksum(path / name) == value for name, value in meta["blake2b"].items())
+    except (FileNotFoundError, ValueError, KeyError):
+        return None
+    return meta if whole else None
 
 
 def _checksum(path: Path) -> str:

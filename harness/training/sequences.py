@@ -35,13 +35,12 @@ class Sequences:
 
         Rows are sorted by length first: padding is wasted work.
         """
-        prompt_lengths = torch.tensor([len(prompt) for prompt in self.prompts])
-        order = rows[torch.argsort(self.lengths[rows] * 4096 + prompt_lengths[rows], stable=True)].tolist()
+        lengths = self.lengths.tolist()
         batches: list[list[int]] = []
         width = 0
-        for row in order:
+        for row in sorted(rows.tolist(), key=lambda row: (lengths[row], len(self.prompts[row]))):
             widest = max(width, len(self.prompts[row]))
-            if batches and (len(batches[-1]) + 1) * (widest + int(self.lengths[row])) <= budget_tokens:
+            if batches and (len(batches[-1]) + 1) * (widest + lengths[row]) <= budget_tokens:
                 batches[-1].append(row)
                 width = widest
             else:

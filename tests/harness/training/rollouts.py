@@ -14,8 +14,8 @@ from harness.training.sequences import Sequences
 
 PAD = 0
 GROUPS, SAMPLES, WIDTH = 4, 4, 9
-REWARDS = [1.0, 0, 0, 1, 0, 0, 0, 0, 1, 1, 1, 0, 1, 1, 1, 1]
-"""Two groups with an advantage (the first and the third) and two without."""
+REWARDS = [1.0, 0, 0, 1, 0, 0, 0, 0, 1, 1, 1, 0, 0, 1, 0, 0]
+"""The second group has no advantage. Each half of the batch has a group with one."""
 
 
 def model() -> PreTrainedModel:

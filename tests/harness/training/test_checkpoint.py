@@ -95,8 +95,7 @@ def test_what_a_kill_leaves_aside_is_no_checkpoint_and_is_swept_up(tmp_path: Pat
 def test_a_failed_save_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_checkpoint(tmp_path, made(1))
 
-    def full(state: dict[str, Tensor], path: Path) -> None:
-        Path(path).write_bytes(b"half")
+    def full(state: dict[str, Tensor], buffer: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(module.torch, "save", full)

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harness.training.sequences import Sequences, score_completions
 from tests.harness.training import rollouts
 
-ROWS = st.lists(st.tuples(st.one_of(st.integers(1, 40), st.integers(4000, 9000)), st.integers(1, 30)), min_size=1, max_size=30)
+ROWS = st.lists(st.tuples(st.integers(1, 9000), st.integers(1, 30)), min_size=1, max_size=30)
 
 
 def of_lengths(rows: list[tuple[int, int]]) -> Sequences:
@@ -17,11 +17,12 @@ def of_lengths(rows: list[tuple[int, int]]) -> Sequences:
     return Sequences(prompts, torch.zeros((len(rows), int(lengths.max())), dtype=torch.int64), lengths)
 
 
-@given(ROWS, st.integers(1, 20_000), st.data())
+@given(ROWS, st.integers(1, 20_000), st.sets(st.integers(0, 29)))
+@example([(8193, 1), (1, 2)], 16_389, {0, 1})  # a long prompt must not pass for a long completion
 def test_micro_batches_partition_the_rows_within_the_budget(
-    rows: list[tuple[int, int]], budget_tokens: int, data: st.DataObject
+    rows: list[tuple[int, int]], budget_tokens: int, chosen: set[int]
 ) -> None:
-    wanted = data.draw(st.lists(st.sampled_from(range(len(rows))), unique=True))
+    wanted = [row for row in range(len(rows)) if row in chosen]
     batches = of_lengths(rows).micro_batches(torch.tensor(wanted, dtype=torch.int64), budget_tokens)
     assert sorted(row for batch in batches for row in batch.tolist()) == sorted(wanted)
     for batch in batches:
@@ -32,11 +33,7 @@ def test_micro_batches_partition_the_rows_within_the_budget(
 def test_micro_batches_are_sorted_by_length() -> None:
     lengths = [5, 1, 9, 3, 7, 1]
     batches = of_lengths([(2, length) for length in lengths]).micro_batches(torch.arange(6), budget_tokens=14)
-    assert [[lengths[row] for row in batch] for batch in batches] == [[1, 1], [3], [5], [7], [9]] or [
-        sorted(lengths[row] for row in batch) for batch in batches
-    ] == [[1, 1], [3, 5], [7], [9]]
-    flat = [lengths[row] for batch in batches for row in batch]
-    assert flat == sorted(lengths)
+    assert [[lengths[row] for row in batch] for batch in batches] == [[1, 1], [3, 5], [7], [9]]
 
 
 def test_a_large_budget_makes_one_batch() -> None:

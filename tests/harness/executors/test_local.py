@@ -1,0 +1,172 @@
+"""The pool with workers of our own making: what a job does is none of its business."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.executors import local
+from harness.executors.local import Ended, LocalPool
+from harness.run.jobs import Job
+
+WORKER = """
+import json, os, sys, time
+for line in sys.stdin:
+    job = json.loads(line)
+    what, _, value = job["path"].partition(" ")
+    def tell(**event):
+        print(json.dumps(event), flush=True)
+    tell(event="progress", pid=os.getpid())
+    if what == "sleep":
+        time.sleep(float(value))
+    if what == "crash":
+        sys.exit("it went wrong\\nbadly: " + value)
+    if what == "kill":
+        os.kill(os.getpid(), 9)
+    tell(event="ended", state="refused" if what == "refuse" else "done", reason=value or None)
+    if what == "last":
+        sys.exit(0)
+"""
+
+
+@pytest.fixture(autouse=True)
+def scripted_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "worker.py"
+    script.write_text(WORKER)
+    real = subprocess.Popen
+
+    def start(arguments: list[str], **settings: object) -> object:
+        assert arguments[1:] == ["-m", "harness.executors.worker"]
+        return real([sys.executable, str(script)], **settings)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(local.subprocess, "Popen", start)
+
+
+@pytest.fixture
+def pool() -> Iterator[LocalPool]:
+    with LocalPool(2) as made:
+        yield made
+
+
+class Seen:
+    def __init__(self) -> None:
+        self.ended: list[Ended] = []
+        self.pids: list[int] = []
+
+    def progress(self, job: Job, event: dict[str, int]) -> None:
+        self.pids.append(event["pid"])
+
+    def outcomes(self) -> dict[str, tuple[str, str | None]]:
+        return {ended.job.path: (ended.state, ended.reason) for ended in self.ended}
+
+
+def run(pool: LocalPool, *paths: str) -> Seen:
+    seen = Seen()
+    pool.run([Job("cell", path, {}, "") for path in paths], seen.progress, seen.ended.append)
+    return seen
+
+
+def test_does_all_jobs_and_reports_their_end(pool: LocalPool) -> None:
+    seen = run(pool, "ok", "refuse no such file", "ok 2")
+    assert seen.outcomes() == {"ok": ("done", None), "refuse no such file": ("refused", "no such file"), "ok 2": ("done", "2")}
+
+
+def test_nothing_to_do_starts_no_worker(pool: LocalPool) -> None:
+    assert run(pool).ended == []
+    assert pool._pool == []
+
+
+def test_jobs_start_in_order(pool: LocalPool) -> None:
+    seen = run(pool, *(f"ok {number}" for number in range(9)))
+    assert len(seen.ended) == 9
+    with LocalPool(1) as single:
+        order = [ended.job.path for ended in run(single, *(f"ok {number}" for number in range(9))).ended]
+    assert order == [f"ok {number}" for number in range(9)]
+
+
+def test_no_more_workers_than_jobs_and_than_allowed(pool: LocalPool) -> None:
+    assert len(set(run(pool, "ok").pids)) == 1
+    assert len(set(run(pool, "sleep .3", "sleep .3", "sleep .3").pids)) == 2
+
+
+def test_workers_live_on_between_runs(pool: LocalPool) -> None:
+    first, second = run(pool, "ok 1"), run(pool, "ok 2")
+    assert first.pids == second.pids
+
+
+def test_a_crash_takes_only_its_job_with_it(pool: LocalPool) -> None:
+    seen = run(pool, "crash of no reason", "ok 1", "ok 2", "kill", "ok 3", "ok 4")
+    assert seen.outcomes() == {
+        "crash of no reason": ("failed", "its worker process ended with code 1: badly: of no reason"),
+        "kill": ("failed", "its worker process was killed by signal 9"),
+        **{f"ok {number}": ("done", str(number)) for number in range(1, 5)},
+    }
+    (crashed,) = [ended for ended in seen.ended if ended.job.path.startswith("crash")]
+    assert crashed.output == "it went wrong\nbadly: of no reason\n"
+
+
+def test_every_worker_crashing_still_ends(pool: LocalPool) -> None:
+    assert {state for state, _ in run(pool, *(f"crash {number}" for number in range(5))).outcomes().values()} == {"failed"}
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 0.5])
+def test_a_worker_that_died_idle_is_replaced_or_fails_one_job(pool: LocalPool, wait_s: float) -> None:
+    """Whether its end is seen before or after the next job is given to it, nothing hangs and nothing escapes."""
+    run(pool, "last")
+    time.sleep(wait_s)
+    outcomes = run(pool, "ok 1", "ok 2", "ok 3").outcomes()
+    assert len(outcomes) == 3
+    assert sum(state == "failed" for state, _ in outcomes.values()) <= 1
+    assert run(pool, "ok 4").outcomes() == {"ok 4": ("done", "4")}
+
+
+def test_a_worker_that_dies_idle_in_a_run_is_forgotten(pool: LocalPool) -> None:
+    assert run(pool, "last", "sleep .5").outcomes()["sleep .5"] == ("done", ".5")
+    assert len(pool._pool) == 1
+    assert set(run(pool, "ok 1", "ok 2").outcomes().values()) == {("done", "1"), ("done", "2")}
+
+
+def test_on_ended_may_stop_the_run() -> None:
+    class StopError(Exception):
+        pass
+
+    def stop(ended: Ended) -> None:
+        raise StopError
+
+    pids: list[int] = []
+    started_s = time.monotonic()
+    with pytest.raises(StopError), LocalPool(2) as pool:
+        jobs = [Job("cell", path, {}, "") for path in ("ok", "sleep 60")]
+        pool.run(jobs, lambda job, event: pids.append(event["pid"]), stop)
+    assert time.monotonic() - started_s < 30
+    assert not any(is_alive(pid) for pid in pids)
+
+
+def test_leaving_stops_the_workers() -> None:
+    with LocalPool(2) as pool:
+        pids = run(pool, "sleep .3", "sleep .3").pids
+        assert all(is_alive(pid) for pid in pids)
+    assert not any(is_alive(pid) for pid in pids)
+
+
+def test_leaving_kills_a_worker_that_does_not_listen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "STOP_WITHIN_S", 0.5)
+    with LocalPool(1) as pool:
+        (pid,) = run(pool, "ok").pids
+        os.kill(pid, signal.SIGSTOP)  # a stopped process keeps SIGTERM pending
+    assert not is_alive(pid)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.errors import RefusedError
+from harness.models.source import TINY
+from harness.spec import hashing
+from harness.spec.hashing import base_evaluation_hash, cold_start_hash, digest, semantic_hash
+from harness.spec.knobs import ALL_KNOBS, active
+from tests.harness.spec.cases import spec
+
+SFT = {"model.cold_start": {"type": "sft", "data": "demonstrations:arithmetic"}}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"train.device": "cuda:1"},
+        {"train.checkpoint_every": 3},
+        {"model.source": f"path:{TINY}"},
+        # Written out or left to its default, it is the same.
+        {"eval.samples": 16, "eval.k": [1, 2, 4, 8, 16], "eval.template": "plain"},
+        {"objective.rule.type": "ppo_clip", "objective.scale": "group_std"},
+        {"algorithm": "dapo_loss", "objective.rule.clip_high": 0.2, "objective.aggregation": "seq_mean_token_mean"},
+    ],
+)
+def test_what_cannot_change_the_numbers_does_not_change_the_hash(settings: dict[str, Any]) -> None:
+    assert semantic_hash(spec(settings)) == semantic_hash(spec())
+
+
+# One other value for every knob that is active in the minimal spec, or in that of the cold start.
+OTHER: dict[str, Any] = {
+    "model.source": "hf:some/model",
+    "model.cold_start.type": "none",
+    "model.cold_start.template": "boxed",
+    "model.cold_start.steps": 7,
+    "model.cold_start.batch_size": 7,
+    "model.cold_start.learning_rate": 7e-4,
+    "model.cold_start.weight_decay": 0.7,
+    "model.cold_start.max_completion_tokens": 7,
+    "model.cold_start.seed": 7,
+    "task.train": "gsm8k",
+    "task.template": "boxed",
+    "reward.parts.correct": 0.7,
+    "reward.parts.format": 0.7,
+    "reward.grader": "exact",
+    "rollout.prompts_per_step": 7,
+    "rollout.samples_per_prompt": 7,
+    "rollout.max_completion_tokens": 7,
+    "rollout.temperature": 0.7,
+    "rollout.stop": ["7"],
+    "objective.baseline": "leave_one_out",
+    "objective.scale": "none",
+    "objective.scale_ddof": 0,
+    "objective.scale_eps": 0.7,
+    "objective.ratio": "sequence_mean",
+    "objective.aggregation": "token_mean",
+    "objective.rule.type": "weighted",
+    "objective.rule.clip_low": 0.7,
+    "objective.rule.clip_high": 0.7,
+    "objective.rule.dual_clip": 7.0,
+    "train.steps": 7,
+    "train.updates_per_rollout": 2,
+    "train.epochs": 7,
+    "train.learning_rate": 7e-4,
+    "train.lr_schedule": "linear",
+    "train.warmup_steps": 7,
+    "train.weight_decay": 0.7,
+    "train.max_grad_norm": 0.7,
+    "train.micro_batch_tokens": 700,
+    "train.optimizer_reset": "per_rollout",
+    "eval.tasks": ["gsm8k"],
+    "eval.problems": 7,
+    "eval.template": "boxed",
+    "eval.every": 7,
+    "eval.samples": 17,
+    "eval.curve_samples": 7,
+    "eval.k": [1],
+    "eval.temperature": 0.7,
+    "eval.top_p": 0.7,
+    "eval.top_k": 7,
+    "eval.max_completion_tokens": 7,
+    "eval.grader": "exact",
+    "budget.tokens": 700,
+}
+# Have one allowed value so far, refuse others, or are excluded on purpose.
+FIXED = {"model.dtype", "model.cold_start.data", "task.order", "rollout.engine", "rollout.top_p", "rollout.top_k"}
+WITHOUT_EFFECT = {"train.device", "train.checkpoint_every"}
+
+
+@pytest.mark.parametrize("knob", OTHER)
+def test_every_other_knob_changes_the_hash(knob: str) -> None:
+    base = SFT | ({"eval.k": [1, 2]} if knob == "eval.samples" else {})
+    assert semantic_hash(spec(base, {knob: OTHER[knob]})) != semantic_hash(spec(base))
+
+
+def test_every_active_knob_is_in_the_table() -> None:
+    knobs = {knob for knob in active(spec(SFT)) if knob != "seed"}
+    assert knobs <= set(OTHER) | FIXED | WITHOUT_EFFECT
+    assert {knob for knob in OTHER if not knob.startswith("reward.parts.")} <= set(ALL_KNOBS)
+
+
+def test_the_seed_changes_the_hash_of_the_cell_only() -> None:
+    one, other = spec(seed=1), spec(seed=2)
+    assert semantic_hash(one) != semantic_hash(other)
+    assert base_evaluation_hash(one) == base_evaluation_hash(other)
+
+
+def test_an_inactive_knob_does_not_exist_for_the_hash() -> None:
+    without_scale = {"objective.scale": "none"}
+    assert "objective.scale_eps" not in active(spec(without_scale))
+    assert semantic_hash(spec({"objective.scale_eps": 0.7}, without_scale)) == semantic_hash(spec(without_scale))
+
+
+def test_arms_share_the_cold_start_and_the_base_evaluation() -> None:
+    one, other = spec(SFT), spec(SFT, {"objective.scale": "none", "train.steps": 9, "rollout.temperature": 0.5})
+    assert cold_start_hash(one) == cold_start_hash(other)
+    assert base_evaluation_hash(one) == base_evaluation_hash(other)
+    assert cold_start_hash(one) != cold_start_hash(spec(SFT, {"model.cold_start.steps": 3}))
+    assert base_evaluation_hash(one) != base_evaluation_hash(spec(SFT, {"eval.problems": 3}))
+    assert base_evaluation_hash(one) != base_evaluation_hash(spec())
+
+
+def test_weights_are_known_by_content_not_by_path(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        shutil.copytree(TINY, tmp_path / name)
+    assert semantic_hash(spec({"model.source": f"path:{tmp_path / 'a'}"})) == semantic_hash(spec())
+    with (tmp_path / "b" / "model.safetensors").open("r+b") as handle:
+        handle.seek(-1, 2)
+        last = handle.read(1)
+        handle.seek(-1, 2)
+        handle.write(bytes([last[0] ^ 1]))
+    assert semantic_hash(spec({"model.source": f"path:{tmp_path / 'b'}"})) != semantic_hash(spec())
+
+
+def write_task(folder: Path, answer: str = "4") -> str:
+    folder.mkdir()
+    (folder / "rows.jsonl").write_text(json.dumps({"problem": "2+2=", "answer": answer}) + "\n")
+    task = folder / "mine.yaml"
+    task.write_text("name: mine\ngrader: numeric\nsplits:\n  train: {file: rows.jsonl}\n  test: {file: rows.jsonl}\n")
+    return str(task)
+
+
+@pytest.mark.parametrize("knob", ["task.train", "eval.tasks"])
+def test_problems_are_known_by_content_not_by_path(tmp_path: Path, knob: str) -> None:
+    def with_task(name: str) -> str:
+        return semantic_hash(spec({knob: [name] if knob == "eval.tasks" else name, "eval.k": [1]}))
+
+    here, there = write_task(tmp_path / "here"), write_task(tmp_path / "there")
+    other = write_task(tmp_path / "other", answer="5")
+    assert with_task(here) == with_task(there)
+    assert with_task(here) != with_task(other)
+
+
+def test_demonstrations_are_known_by_content_not_by_path(tmp_path: Path) -> None:
+    def with_data(name: str, content: str) -> tuple[str, str]:
+        path = tmp_path / name
+        path.write_text(content)
+        sft = spec({"model.cold_start": {"type": "sft", "data": str(path)}})
+        return cold_start_hash(sft), semantic_hash(sft)
+
+    assert with_data("a.jsonl", "one") == with_data("b.jsonl", "one")
+    same, changed = with_data("a.jsonl", "one"), with_data("a.jsonl", "two")
+    assert same[0] != changed[0]
+    assert same[1] != changed[1]
+    with pytest.raises(RefusedError, match="model.cold_start.data none.jsonl: cannot be read"):
+        semantic_hash(spec({"model.cold_start": {"type": "sft", "data": "none.jsonl"}}))
+
+
+def test_raising_the_numerics_version_renames_every_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = semantic_hash(spec()), cold_start_hash(spec()), base_evaluation_hash(spec())
+    monkeypatch.setattr(hashing, "NUMERICS_VERSION", hashing.NUMERICS_VERSION + 1)
+    after = semantic_hash(spec()), cold_start_hash(spec()), base_evaluation_hash(spec())
+    assert all(a != b for a, b in zip(before, after, strict=True))
+
+
+documents = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(), documents, min_size=2, max_size=5))
+def test_the_order_of_keys_does_not_count(document: dict[str, Any]) -> None:
+    backwards = dict(reversed(list(document.items())))
+    assert digest(document) == digest(backwards)
+
+
+@given(documents, documents)
+def test_different_documents_have_different_digests(one: Any, other: Any) -> None:
+    same = json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+    assert (digest(one) == digest(other)) == same

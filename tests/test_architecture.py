@@ -1,0 +1,142 @@
+"""The house: what may import what, what starts without heavy libraries, how long a file may be."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("algorithms", "evals", "harness", "reports", "sweeps")
+MAX_LINES = 400
+
+# A module follows the rule of the longest name that it starts with: the modules of ours that it may import.
+MAY_IMPORT = {
+    "algorithms": ("algorithms",),
+    "evals": ("evals",),
+    "sweeps": (),
+    "harness": ("harness", "algorithms", "evals", "sweeps"),
+    "harness.records": ("harness.records",),
+    "harness.cli": PACKAGES,
+    "reports": ("reports", "harness.records"),
+    "reports.statistics": ("reports.statistics",),
+    "reports.laws": ("reports.laws",),
+}
+MAY_NOT_IMPORT = {"harness": ("harness.cli",)}
+
+HEAVY = ("torch", "transformers", "mlflow", "matplotlib", "vllm", "ray", "datasets", "math_verify")
+
+
+def sources() -> list[Path]:
+    return [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def within(module: str, package: str) -> bool:
+    return module == package or module.startswith(f"{package}.")
+
+
+def imports(code: str, module: str, is_package: bool = False) -> Iterator[str]:
+    """Every module of ours that the code imports: at the top, inside functions, or for type checking only."""
+    base = module.split(".") if is_package else module.split(".")[:-1]
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            parent = [] if node.level == 0 else base[: len(base) - node.level + 1]
+            source = ".".join([*parent, *([node.module] if node.module else [])])
+            names = [f"{source}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        yield from (name for name in names if name.partition(".")[0] in (*PACKAGES, "tests", "benchmarks"))
+
+
+def forbidden(code: str, module: str, is_package: bool = False) -> list[str]:
+    rule = max((name for name in MAY_IMPORT if within(module, name)), key=len)
+    return [
+        name
+        for name in imports(code, module, is_package)
+        if not any(within(name, allowed) for allowed in MAY_IMPORT[rule])
+        or any(within(name, banned) for banned in MAY_NOT_IMPORT.get(rule, ()))
+    ]
+
+
+@pytest.mark.parametrize("path", sources(), ids=module_name)
+def test_imports_run_downwards(path: Path) -> None:
+    wrong = forbidden(path.read_text(encoding="utf-8"), module_name(path), path.name == "__init__.py")
+    assert not wrong, f"{module_name(path)} may not import {', '.join(wrong)}"
+
+
+@pytest.mark.parametrize(
+    ("module", "code"),
+    [
+        ("algorithms.loss", "from evals import grade"),
+        ("evals.tasks.base", "def f():\n    import harness.errors"),
+        ("sweeps", "import algorithms"),
+        ("harness.run.cell", "from harness import cli"),
+        ("harness.run.cell", "from harness.cli.console import note"),
+        ("harness.plan.plan", "import reports.statistics"),
+        ("harness.records.cell", "from harness.run import sweep"),
+        ("harness.records.cell", "from ..errors import BenchError"),
+        ("reports.page", "from harness.errors import BenchError"),
+        ("reports.page", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from algorithms import Objective"),
+        ("reports.statistics", "from reports.formats import percent"),
+        ("reports.laws", "from harness.records import read_sweep"),
+        ("harness.errors", "from tests import synthetic"),
+    ],
+)
+def test_the_rules_find_a_forbidden_import(module: str, code: str) -> None:
+    assert forbidden(code, module)
+
+
+@pytest.mark.parametrize(
+    ("module", "code"),
+    [
+        ("harness.run.cell", "from algorithms import advantages\nfrom evals.tasks import get_task\nimport torch"),
+        ("harness.cli.plan", "from reports.statistics import power\nfrom harness.plan import make_plan"),
+        ("reports.page", "from harness.records import read_sweep\nfrom reports import formats"),
+        ("harness.records.cell", "from .files import read_json"),
+    ],
+)
+def test_the_rules_leave_a_proper_import_alone(module: str, code: str) -> None:
+    assert not forbidden(code, module)
+
+
+def test_every_module_is_seen() -> None:
+    modules = {module_name(path) for path in sources()}
+    assert {"algorithms.loss", "evals.tasks", "harness.cli", "harness.spec.resolve", "reports.statistics"} <= modules
+
+
+@pytest.mark.parametrize("path", sources(), ids=module_name)
+def test_files_are_short(path: Path) -> None:
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    assert lines <= MAX_LINES, f"{path.relative_to(ROOT)} has {lines} lines: make it a folder"
+
+
+def test_looking_around_starts_without_heavy_libraries(tmp_path: Path) -> None:
+    """One process runs all of them; after each it says what has been imported."""
+    commands = ["--help", "run --help", "ls", "ls algorithms", "ls tasks", "ls knobs", "ls runs", "show grpo",
+                "show std_norm", "plan std_norm", "plan std_norm --json"]  # fmt: skip
+    code = f"""
+import contextlib, io, sys
+from harness.cli import main
+for command in {commands!r}:
+    sys.argv = ["bench", *command.split()]
+    with contextlib.redirect_stdout(io.StringIO()) as stdout, contextlib.suppress(SystemExit):
+        main()
+    assert stdout.getvalue() or command == "ls runs", f"{{command}} says nothing"
+    found = [name for name in {HEAVY!r} if name in sys.modules]
+    assert not found, f"bench {{command}} imports {{found}}"
+print("clean")
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}
+    )
+    assert result.stdout == "clean\n", result.stderr
