@@ -1,6 +1,6 @@
 """How long `bench --help` takes beyond Python's own start. Budget: 0.5 s.
 
-    python benchmarks/startup.py [repetitions]
+python benchmarks/startup.py [repetitions]
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ def main() -> None:
 
     try:
         # Usage errors end in here, with exit code 2; Ctrl-C with 130.
-        app()
+        app(prog_name="bench")
     except BenchError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

@@ -85,8 +85,7 @@ class LocalPool:
         while any(worker.job for worker in self._pool):
             worker, message = self._messages.get()
             if worker.job is None:
-                # It died while it had nothing to do.
-                self._pool.remove(worker)
+                self._remove(worker)
                 continue
             if message is not None and message.pop("event") == "progress":
                 on_progress(worker.job, message)
@@ -104,11 +103,16 @@ class LocalPool:
         code = worker.process.wait()
         worker.stderr.seek(0)
         output = worker.stderr.read()[-_STDERR_TAIL_CHARACTERS:]
-        self._pool.remove(worker)
-        worker.stderr.close()
+        self._remove(worker)
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         last = output.strip().rpartition("\n")[2]
         return Ended(worker.job, "failed", f"its worker process {how}{': ' + last if last else ''}", output)
+
+    def _remove(self, worker: _Worker) -> None:
+        """Forget a worker that has died, at a job or while it had nothing to do."""
+        worker.process.wait()
+        worker.stderr.close()
+        self._pool.remove(worker)
 
     def _start(self) -> _Worker:
         stderr = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 - closed with the worker

@@ -37,6 +37,7 @@ def hold_lease(folder: Path) -> Iterator[None]:
             raise LeaseTakenError(f"{folder.name} is being run by another process ({_owner(path)}).")
         if _is_fresh_elsewhere(path):
             raise LeaseTakenError(f"{folder.name} is being run on another machine ({_owner(path)}).")
+        _write_owner(handle)
         released = threading.Event()
         heart = threading.Thread(target=_beat, args=(handle, released), daemon=True)
         heart.start()
@@ -60,13 +61,15 @@ def _lock(handle: IO[str]) -> bool:
 
 
 def _beat(handle: IO[str], released: threading.Event) -> None:
-    while True:
-        handle.seek(0)
-        handle.truncate()
-        json.dump({"host": socket.gethostname(), "pid": os.getpid(), "heartbeat_s": time.time()}, handle)
-        handle.flush()
-        if released.wait(HEARTBEAT_S):
-            return
+    while not released.wait(HEARTBEAT_S):
+        _write_owner(handle)
+
+
+def _write_owner(handle: IO[str]) -> None:
+    handle.seek(0)
+    handle.truncate()
+    json.dump({"host": socket.gethostname(), "pid": os.getpid(), "heartbeat_s": time.time()}, handle)
+    handle.flush()
 
 
 def is_leased(folder: Path) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -150,19 +152,30 @@ class CellRun:
             "update_s": update.update_s,
             "total_s": updated_s - started_s,
             "tokens_per_s": self._tokens_per_s,
+            "peak_memory_mb": _peak_memory_mb(self._model.device),
         }
-        self._log.step(row, timing, rollout_rows(batch, step, tried, rewards))
+        self._log.timing(timing)
+        self._log.step(row, rollout_rows(batch, step, tried, rewards))
         self._tell("training")
         every = spec.eval.every
         if every and step % every == 0 and not self._finished():
             self._evaluate(spec.eval.curve_samples, final=False)
 
     def _evaluate(self, samples: int, final: bool) -> None:
+        started_s = time.perf_counter()
         earlier = self._log.earlier_samples() if final else []
         for scores in self._evaluator.run(self._step, samples, final, earlier, self._log.evaluated):
             self._log.scored(scores | {"generated_tokens": self._generated_tokens})
+        self._log.timing({"step": self._step, "eval_s": time.perf_counter() - started_s})
 
     def _tell(self, phase: str) -> None:
         steps, budget = self._spec.train.steps, self._spec.budget.tokens
         done = max(self._step / steps, self._generated_tokens / budget if budget else 0.0)
         self._report(Progress(phase, self._step, steps, min(1.0, done), self._last_reward, self._tokens_per_s))
+
+
+def _peak_memory_mb(device: torch.device) -> float:
+    """Peak so far: of the device's allocator on CUDA, else of the process (`ru_maxrss`, KiB on Linux)."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)

@@ -30,10 +30,13 @@ class CellLog:
             if int(path.stem.split("-")[1]) > step:
                 path.unlink()
 
-    def step(self, row: Row, timing: Row, rollouts: list[Row]) -> None:
+    def step(self, row: Row, rollouts: list[Row]) -> None:
         append_jsonl(self.cell.path / "steps.jsonl", [row])
-        append_jsonl(self.cell.path / "timing.jsonl", [timing])
         self._rollouts += rollouts
+
+    def timing(self, row: Row) -> None:
+        """Wall-clock of a step's phases, or of an evaluation after it: rows of their own for one step."""
+        append_jsonl(self.cell.path / "timing.jsonl", [row])
 
     def evaluated(self, rows: list[Row]) -> None:
         append_jsonl(self.cell.path / "evals.jsonl", rows)

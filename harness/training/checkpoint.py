@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from harness.records.files import read_json, write_json
@@ -36,12 +37,9 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         shutil.rmtree(torn)
     aside.mkdir(parents=True)
     try:
-        # Tied weights share storage, which safetensors refuses; `load` ties them again.
-        save_file(
-            {name: weight.clone().contiguous() for name, weight in checkpoint.weights.items()},
-            aside / "weights.safetensors",
-        )
-        torch.save(checkpoint.optimizer, aside / "optimizer.pt")
+        # Both libraries turn a full disk into errors of their own that do not say so; Python says ENOSPC.
+        (aside / "weights.safetensors").write_bytes(_weights_as_bytes(checkpoint.weights))
+        (aside / "optimizer.pt").write_bytes(_optimizer_as_bytes(checkpoint.optimizer))
         sums = {file.name: _checksum(file) for file in sorted(aside.iterdir())}
         write_json(
             aside / "checkpoint.json",
@@ -82,6 +80,17 @@ def _read_meta(path: Path) -> dict[str, Any] | None:
     except (FileNotFoundError, ValueError, KeyError):
         return None
     return meta if whole else None
+
+
+def _weights_as_bytes(weights: dict[str, Tensor]) -> bytes:
+    # Tied weights share storage, which safetensors refuses; `load_state_dict` ties them again.
+    return save({name: weight.clone().contiguous() for name, weight in weights.items()})
+
+
+def _optimizer_as_bytes(state: dict[str, Any]) -> memoryview:
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return buffer.getbuffer()
 
 
 def _checksum(path: Path) -> str:

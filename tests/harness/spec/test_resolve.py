@@ -27,7 +27,9 @@ def test_later_layers_win() -> None:
 def test_nested_and_dotted_keys_are_one() -> None:
     dotted = spec({"rollout.temperature": 0.7, "rollout.samples_per_prompt": 4, "objective.rule.clip_high": 0.3})
     nested = spec({"rollout": {"temperature": 0.7, "samples_per_prompt": 4}, "objective": {"rule": {"clip_high": 0.3}}})
-    mixed = spec({"rollout": {"temperature": 0.7}, "rollout.samples_per_prompt": 4, "objective.rule": {"clip_high": 0.3}})
+    mixed = spec(
+        {"rollout": {"temperature": 0.7}, "rollout.samples_per_prompt": 4, "objective.rule": {"clip_high": 0.3}}
+    )
     assert dotted == nested == mixed
     assert dotted.rollout.temperature == 0.7
 

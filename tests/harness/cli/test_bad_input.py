@@ -1,0 +1,217 @@
+"""Users' mistakes: one clear message on stderr, the right exit code, nothing on stdout, nothing created."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.cli.conftest import Bench, Result
+from tests.harness.plan.files import write_sweep_file
+
+
+def files(folder: Path) -> dict[str, bytes | None]:
+    return {str(path): path.read_bytes() if path.is_file() else None for path in sorted(folder.rglob("*"))}
+
+
+@pytest.fixture
+def refuse(bench: Bench, tmp_path: Path) -> Any:
+    """`refuse(code, says, *words)`: bench refuses, says so once, and leaves no trace."""
+
+    def call(code: int, says: str, *words: object) -> Result:
+        before = files(tmp_path)
+        result = bench(*words)
+        assert result.code == code, result.err
+        assert says in result.err
+        assert result.err.count("rror: ") == 1
+        assert "Traceback" not in result.err
+        assert files(tmp_path) == before
+        return result
+
+    return call
+
+
+USAGE = [
+    (("frobnicate",), "No such command 'frobnicate'"),
+    (("--frobnicate",), "No such option: --frobnicate"),
+    (("plan",), "Missing argument 'sweep'"),
+    (("plan", "std_norm", "--frobnicate"), "No such option: --frobnicate"),
+    (("plan", "std_norm", "aa"), "unexpected extra argument"),
+    (("plan", "std_norm", "--seeds", "many"), "Invalid value for '--seeds'"),
+    (("run", "std_norm", "--workers", "0"), "Invalid value for '--workers'"),
+    (("ls", "sweps"), "'sweps' is not one of 'sweeps', 'profiles'"),
+    (("coldstart",), "Missing option '--out'"),
+]
+
+
+@pytest.mark.parametrize(("words", "says"), USAGE)
+def test_usage(refuse: Any, words: tuple[str, ...], says: str) -> None:
+    assert refuse(2, says, *words).out == ""
+
+
+def test_without_arguments_it_helps_and_exits_2(bench: Bench) -> None:
+    result = bench()
+    assert result.code == 2
+    assert "Usage: bench" in result.err
+    assert "Traceback" not in result.err
+
+
+ON_PLAN_AND_RUN = [
+    (("std_nrom",), "sweep 'std_nrom': there is no such file and no shipped sweep of that name; did you mean std_norm"),
+    (("std_norm", "--profile", "tniy"), "did you mean tiny?"),
+    (("std_norm", "--set", "train.stpes=3"), "--set: unknown key train.stpes; did you mean train.steps"),
+    (("std_norm", "--set", "train.steps=many"), "--set: train.steps is 'many': input should be a valid integer."),
+    (("std_norm", "--set", "algorithm=grop"), "unknown algorithm 'grop': did you mean grpo?"),
+    (("std_norm", "--set", "task.train=arithmetik"), "unknown task 'arithmetik'; did you mean 'arithmetic'?"),
+    (("std_norm", "--set", "model.source=path:none"), "path:none: no config.json in none. Give a folder"),
+    (("std_norm", "--set", "model.source=gguf:none.gguf"), "gguf:none.gguf: there is no such file. Give the path"),
+    (("std_norm", "--set", "model.source=tiny"), "must be builtin:tiny, hf:<id>"),
+    (("std_norm", "--set", "model.source=biultin:tiny"), "did you mean builtin?"),
+    (("std_norm", "--set", "train.steps"), "must be key=value, e.g. --set train.steps=20."),
+    (("std_norm", "--seeds", "0"), "--seeds is 0, but at least 1 seed is needed."),
+    (("std_norm", "--arms", "no_sdt"), "but the arms are group_std, no_std, batch_std; did you mean no_std"),
+    (("std_norm", "--arms", ","), "--arms is ',', but must name arms"),
+]
+
+
+@pytest.mark.parametrize("verb", ["plan", "run"])
+@pytest.mark.parametrize(("words", "says"), ON_PLAN_AND_RUN)
+def test_a_question_that_cannot_be_read(refuse: Any, verb: str, words: tuple[str, ...], says: str) -> None:
+    assert refuse(2, says, verb, *words).out == ""
+    assert refuse(2, says, verb, *words, "--json").out == ""
+
+
+UNDECLARED = {"arms": {"with": {}, "without": {"objective.scale": "none", "train.steps": 9}}}
+NOOP = {"ablate": ["objective.rule.clip_high"], "arms": {"low": {}, "high": {"objective.rule.clip_high": 0.28}}}
+
+
+@pytest.mark.parametrize("verb", ["plan", "run"])
+def test_an_undeclared_difference(refuse: Any, tmp_path: Path, verb: str) -> None:
+    sweep = write_sweep_file(tmp_path, **UNDECLARED)
+    result = refuse(3, "The gate refuses", verb, sweep)
+    assert "without = 9" in result.err
+    assert "train.steps: with = " in result.err
+
+
+@pytest.mark.parametrize("verb", ["plan", "run"])
+def test_only_knobs_that_cannot_act(refuse: Any, tmp_path: Path, verb: str) -> None:
+    sweep = write_sweep_file(tmp_path, **NOOP)
+    result = refuse(3, "The no-op guard refuses", verb, sweep)
+    assert "every ratio is 1, inside any clip range" in result.err
+
+
+@pytest.mark.parametrize("changes", [UNDECLARED, NOOP])
+def test_a_refused_plan_prints_its_document_all_the_same(refuse: Any, tmp_path: Path, changes: dict[str, Any]) -> None:
+    document = refuse(3, "refuses", "plan", write_sweep_file(tmp_path, **changes), "--json").document
+    assert document["gate"]["ok"] is (changes is NOOP)
+    fields = [violation["field"] for violation in document["gate"]["violations"]]
+    assert fields == ([] if changes is NOOP else ["train.steps"])
+    assert [noop["refused"] for noop in document["noops"]] == ([True] if changes is NOOP else [])
+    if changes is UNDECLARED:
+        assert document["gate"]["violations"][0]["values"]["without"] == 9
+
+
+def test_a_noop_that_is_allowed_or_can_act_is_planned(bench: Bench, tmp_path: Path) -> None:
+    allowed = bench("plan", write_sweep_file(tmp_path, **NOOP, allow_noop=True))
+    assert allowed.code == 0
+    assert "warning: arms low and high cannot differ" in allowed.out
+    assert bench("plan", write_sweep_file(tmp_path, **NOOP), "--set", "train.updates_per_rollout=2").code == 0
+
+
+def test_every_mistake_of_a_sweep_file_at_once(refuse: Any, tmp_path: Path) -> None:
+    base = {"algorithm": "grpo", "train.stpes": 1, "eval.samples": 0}
+    arms = {"a": {"objective.scale": "sdt"}, "b": {"rollout": {"temperature": "hot"}}}
+    sweep = write_sweep_file(tmp_path, base=base, arms=arms)
+    err = refuse(2, f"{sweep}: base: unknown key train.stpes", "plan", sweep).err
+    for text in (
+        f"{sweep}: base: eval.samples is 0",
+        f"{sweep}: arms.a: objective: scale='sdt'",
+        f"{sweep}: arms.b: rollout.temperature is 'hot'",
+    ):
+        assert text in err
+    assert len(err.splitlines()) == 4
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"- a list\n", "holds list, but must be a mapping"),
+        (b"name: mine\nname: yours\n", "key 'name' is given twice"),
+        (b"name: [\n", "is not valid YAML"),
+        (b"question: caf\xe9\n", "is not UTF-8 text"),
+        (b"name: mine\nsedes: 3\n", "sedes is not a key here; did you mean seeds?"),
+    ],
+)
+def test_a_file_that_is_no_sweep(refuse: Any, tmp_path: Path, content: bytes, says: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_bytes(content)
+    assert f"error: {path}: " in refuse(2, says, "plan", path).err
+
+
+def test_a_folder_is_no_sweep(refuse: Any, tmp_path: Path) -> None:
+    refuse(2, "there is no such file and no shipped sweep", "plan", tmp_path)
+
+
+TASK = "name: words\ngrader: numeric\nsplits:\n  train: {{file: train.jsonl{pin}}}\n  test: {{file: test.jsonl{pin}}}\n"
+
+
+@pytest.mark.parametrize("pin", ["", f", digest: 'sha256:{'0' * 64}'"])
+def test_missing_data_of_a_task_of_ones_own(refuse: Any, bench: Bench, tmp_path: Path, pin: str) -> None:
+    """Where a digest is pinned, planning needs no data: only the run misses them."""
+    task = tmp_path / "words.yaml"
+    task.write_text(TASK.format(pin=pin))
+    trained_on = ("std_norm", "--set", f"task.train={task}")
+    missing = "no problems for words-t"
+    err = refuse(2, missing, "run", *trained_on).err
+    assert f"looked for the file {tmp_path / 't'}" in err
+    assert "put t" in err
+    refuse(2, missing, "run", "std_norm", "--set", f"eval.tasks=[{task}]")
+    if pin:
+        assert bench("plan", *trained_on).code == 0
+    else:
+        refuse(2, missing, "plan", *trained_on)
+
+
+@pytest.mark.parametrize("home", ["file", "file/below"])
+def test_runs_that_cannot_be_written(refuse: Any, tmp_path: Path, home: str) -> None:
+    (tmp_path / "file").write_text("in the way")
+    err = refuse(2, "cannot be written", "run", "std_norm", "--home", home).err
+    assert "choose another place with --home DIR or BENCH_HOME" in err
+
+
+def test_looking_at_a_home_that_is_no_folder(bench: Bench, refuse: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert bench("plan", "aa", "--home", "file").code == 0
+    assert bench("ls", "runs", "--home", "file", "--json").document == []
+    refuse(2, "nothing of it in file", "status", "aa", "--home", "file")
+
+
+@pytest.mark.parametrize("verb", ["status", "report", "sync"])
+def test_a_sweep_that_was_never_run(refuse: Any, verb: str) -> None:
+    err = refuse(2, "sweep 'std_norm': nothing of it in runs.", verb, "std_norm").err
+    assert "Start it with `bench run`." in err
+    refuse(2, "nothing of it in runs.", verb, "std_norm", "--json")
+
+
+def test_cp_never_overwrites(refuse: Any, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("mine")
+    (tmp_path / "std_norm.yaml").write_text("mine")
+    refuse(2, "mine.yaml exists already and is left alone. Give another name.", "cp", "std_norm", "mine.yaml")
+    refuse(2, "std_norm.yaml exists already", "cp", "std_norm")
+    refuse(2, "none/mine.yaml: cannot be written (No such file or directory)", "cp", "std_norm", "none/mine.yaml")
+    refuse(2, "'std_nrom' is no shipped sweep or profile; did you mean std_norm", "cp", "std_nrom")
+
+
+def test_show_names_the_nearest(refuse: Any) -> None:
+    refuse(2, "'gpro' is no algorithm, profile or sweep; did you mean grpo", "show", "gpro")
+    refuse(2, "'zzz' is no algorithm, profile or sweep. Known: ", "show", "zzz")
+
+
+def test_coldstart_leaves_a_folder_alone_and_reads_its_recipe_first(refuse: Any, tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    refuse(2, "--out old exists already and is left alone", "coldstart", "--out", "old")
+    refuse(2, "none.yaml: cannot be read", "coldstart", "--out", "new", "none.yaml")
+    (tmp_path / "recipe.yaml").write_text(json.dumps({"source": "scratch:tiny", "cold_start": {"stesp": 3}}))
+    refuse(2, "recipe.yaml: cold_start.data has no default", "coldstart", "--out", "new", "recipe.yaml")

@@ -1,0 +1,203 @@
+"""What programs rely on: the keys of --json documents, one document on stdout, --json and --home after every verb."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from algorithms import active_knobs, preset
+from harness.cli.app import app
+from harness.plan import make_plan
+from harness.plan.sweep_file import SHIPPED, load_sweep, shipped
+from tests.harness.cli.conftest import Bench
+from tests.harness.plan.files import write_sweep_file
+from tests.reports.synthetic import write_sweep
+
+VERBS = {"run", "plan", "status", "report", "ls", "show", "cp", "coldstart", "sync", "doctor"}
+
+
+def options(verb: str) -> set[str]:
+    command: Any = typer.main.get_command(app)
+    return {name for parameter in command.commands[verb].params for name in parameter.opts}
+
+
+def test_the_verbs() -> None:
+    command: Any = typer.main.get_command(app)
+    assert set(command.commands) == VERBS
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_json_and_home_are_accepted_after_every_verb(verb: str) -> None:
+    assert {"--json", "--home"} <= options(verb)
+
+
+@pytest.mark.parametrize("verb", ["run", "plan"])
+def test_overrides_are_accepted(verb: str) -> None:
+    assert {"--profile", "--set", "--seeds", "--arms"} <= options(verb)
+
+
+def test_plan(bench: Bench, tmp_path: Path) -> None:
+    result = bench("plan", "std_norm", "--seeds", "2", "--json")
+    assert (result.code, result.err) == (0, "")
+    document = result.document
+    assert set(document) == {
+        "sweep", "profile", "cells", "gate", "noops", "warnings", "cost", "detectable_pp"
+    }  # fmt: skip
+    assert (document["sweep"], document["profile"]) == ("std_norm", "tiny")
+    cells = make_plan("std_norm", seeds=2).cells
+    assert document["cells"] == [
+        {"arm": cell.arm, "seed": cell.seed, "hash": cell.hash, "state": "pending"} for cell in cells
+    ]
+    assert document["gate"]["ok"] is True
+    assert "objective.scale" in document["gate"]["differs"]
+    assert document["gate"]["violations"] == []
+    assert len(document["warnings"]) == 1
+    assert set(document["cost"]) == {"cells", "generated_tokens_at_most", "eval_samples_at_most"}
+    assert {"value", "from"} <= set(document["detectable_pp"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_plan_counts_what_is_there(bench: Bench, tmp_path: Path) -> None:
+    """Finished cells are known by their hash, and their spread replaces the assumed one."""
+    sweep = write_sweep_file(tmp_path)
+    planned = make_plan(str(sweep))
+    finals = {"with": [0.50, 0.52, 0.51], "without": [0.53, 0.56, 0.57]}
+    for cell in planned.cells:
+        if cell.seed < 3:
+            record = planned.record(cell, tmp_path / "home")
+            record.path.mkdir(parents=True)
+            record.write_status("done")
+            score = finals[cell.arm][cell.seed]
+            row = f'{{"final": true, "task": "arithmetic", "metrics": {{"pass@1": {score}}}}}\n'
+            (record.path / "scores.jsonl").write_text(row)
+    assumed = bench("plan", sweep, "--json").document["detectable_pp"]
+    assert (assumed["from"], assumed["sd_pp"]) == ("assumed sd", 2.0)
+    document = bench("plan", sweep, "--home", "home", "--json").document
+    assert [cell["state"] for cell in document["cells"]] == (["done"] * 3 + ["pending"] * 3) * 2
+    known = document["detectable_pp"]
+    assert known["from"] == "finished cells"
+    # Differences of 3, 4 and 6 points.
+    assert known["sd_pp"] == pytest.approx((7 / 3) ** 0.5)
+    assert known["value"] == pytest.approx(assumed["value"] * known["sd_pp"] / 2.0)
+
+
+def test_plan_for_people(bench: Bench) -> None:
+    out = bench("plan", "std_norm", "--seeds", "2", "--set", "eval.problems=null").out
+    assert "sweep std_norm on profile tiny" in out
+    assert "gate: ok; arms differ in objective.scale" in out
+    assert "warning: 2 seeds" in out
+    assert "cost: 6 cells, at most " in out
+    assert "all problems' evaluation samples" in out
+    assert max(len(line) for line in out.splitlines() if line.startswith("warning")) > 80, "never wrapped"
+
+
+def test_status(bench: Bench, tmp_path: Path) -> None:
+    failed = {("other", 1): {"state": "failed", "reason": "why", "digest": None, "step": 7}}
+    sweep = write_sweep(tmp_path / "home" / "mine", {"one": 0.0, "other": 1.0}, seeds=2, changes=failed)
+    result = bench("status", "mine", "--home", "home", "--json")
+    assert (result.code, result.err) == (0, "")
+    document = result.document
+    assert {"sweep", "cells", "other_cells"} == set(document)
+    keys = {"arm", "seed", "hash", "state", "step", "steps", "digest", "path", "reason", "flags"}
+    assert all(set(cell) == keys for cell in document["cells"])
+    done, broken = document["cells"][0], document["cells"][3]
+    assert done["digest"] == sweep.cells[0].digest
+    assert done["state"] == "done"
+    assert Path(done["path"]) == Path("home/mine/cells") / sweep.cells[0].path.name
+    # How far a cell is that has not finished, its steps tell.
+    assert (broken["arm"], broken["seed"], broken["state"], broken["reason"]) == ("other", 1, "failed", "why")
+    assert broken["step"] == len(sweep.cells[3].read_steps())
+    text = bench("status", "mine", "--home", "home").out
+    assert "failed" in text and "why" in text
+
+
+def test_status_of_a_sweep_file_and_of_bench_home(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_sweep(tmp_path / "elsewhere" / "mine", {"one": 0.0}, seeds=1)
+    monkeypatch.setenv("BENCH_HOME", "elsewhere")
+    path = write_sweep_file(tmp_path)
+    assert bench("status", path, "--json").document == bench("status", "mine", "--json").document
+    assert bench("status", "mnie").err.count("did you mean mine? Sweeps run there: mine.") == 1
+
+
+def test_status_lists_cells_of_other_questions_apart(bench: Bench, tmp_path: Path) -> None:
+    folder = write_sweep(tmp_path / "runs" / "mine", {"one": 0.0}, seeds=1).path
+    (folder / "cells" / "older-s4-0123456789").mkdir()
+    (folder / "cells" / ".DS_Store").touch()
+    document = bench("status", "mine", "--json").document
+    assert [cell["arm"] for cell in document["cells"]] == ["one"]
+    assert [cell["arm"] for cell in document["other_cells"]] == ["older"]
+    assert "1 cells of other versions of this question" in bench("status", "mine").out
+
+
+@pytest.mark.parametrize("what", ["sweeps", "profiles", "algorithms", "tasks", "knobs"])
+def test_ls(bench: Bench, what: str) -> None:
+    result = bench("ls", what, "--json")
+    assert (result.code, result.err) == (0, "")
+    assert all(set(row) == {"name", "description"} for row in result.document)
+    names = [row["name"] for row in result.document]
+    known = {"sweeps": "std_norm", "profiles": "tiny", "algorithms": "grpo", "tasks": "gsm8k", "knobs": "train.steps"}
+    assert known[what] in names
+    assert all(name in bench("ls", what).out for name in names)
+
+
+def test_ls_lists_sweeps_unless_told_otherwise(bench: Bench) -> None:
+    assert bench("ls", "--json").document == bench("ls", "sweeps", "--json").document
+    assert {row["name"]: row["description"] for row in bench("ls", "--json").document} == {
+        name: load_sweep(name)[0].question for name in shipped(SHIPPED)
+    }
+
+
+def test_ls_runs(bench: Bench, tmp_path: Path) -> None:
+    empty = bench("ls", "runs")
+    assert (empty.code, empty.out, empty.err) == (0, "", "no runs yet\n")
+    assert bench("ls", "runs", "--json").document == []
+    failed = {("one", 1): {"state": "failed"}}
+    write_sweep(tmp_path / "runs" / "mine", {"one": 0.0}, seeds=2, changes=failed)
+    (row,) = bench("ls", "runs", "--json").document
+    assert row["name"] == "mine"
+    assert row["description"].startswith("1/2 cells done; ")
+
+
+def test_show_an_algorithm(bench: Bench) -> None:
+    document = bench("show", "grpo", "--json", "--home", "anywhere").document
+    assert set(document) == {"algorithm", "source", "knobs"}
+    assert document["knobs"] == active_knobs(preset("grpo"))
+    assert "algorithm: grpo" in bench("show", "grpo").out
+
+
+def test_show_a_sweep_and_a_profile(bench: Bench, tmp_path: Path) -> None:
+    sweep = bench("show", "std_norm", "--json").document
+    assert {"name", "question", "profile", "ablate", "arms", "seeds", "compare"} <= set(sweep)
+    assert sweep["compare"]["alpha"] == 0.05
+    assert bench("show", write_sweep_file(tmp_path), "--json").document["name"] == "mine"
+    profile = bench("show", "tiny", "--json").document
+    assert profile["profile"] == "tiny"
+    assert profile["model"] == {"source": "builtin:tiny"}
+
+
+def test_cp(bench: Bench, tmp_path: Path) -> None:
+    original = shipped(SHIPPED)["std_norm"].read_bytes()
+    result = bench("cp", "std_norm", "mine.yaml", "--json", "--home", "anywhere")
+    assert (result.code, result.document) == (0, {"path": "mine.yaml"})
+    assert (tmp_path / "mine.yaml").read_bytes() == original
+    assert bench("cp", "std_norm").out == "wrote std_norm.yaml; use it with `bench run std_norm.yaml`\n"
+    assert (tmp_path / "std_norm.yaml").read_bytes() == original
+    assert "--profile tiny.yaml" in bench("cp", "tiny", ".").out
+    # What was copied is the same question.
+    assert bench("plan", "mine.yaml", "--json").document == bench("plan", "std_norm", "--json").document
+
+
+def test_report(bench: Bench, tmp_path: Path) -> None:
+    write_sweep(tmp_path / "runs" / "mine", {"one": 0.0, "other": 3.0}, seeds=4)
+    result = bench("report", "mine", "--json")
+    assert result.code == 0
+    assert {"contrasts", "arms", "cells"} <= set(result.document)
+    (contrast,) = result.document["contrasts"]
+    keys = {"arm", "baseline", "metric", "difference_pp", "low_pp", "high_pp", "p", "p_holm", "p_sign_flip", "verdict"}
+    assert keys | {"n_pairs", "correlation", "detectable_pp"} <= set(contrast)
+    assert (tmp_path / "runs" / "mine" / "report" / "index.html").is_file()

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from harness.plan.gate import ABSENT, Gate, check_gate, find_noops, values_that_differ
+from tests.harness.spec.cases import spec
+
+NO_SCALE = {"objective.scale": "none"}
+
+
+def gate(
+    one: dict[str, Any], other: dict[str, Any], ablate: list[str], co_changes: dict[str, str] | None = None
+) -> Gate:
+    return check_gate({"one": spec(one), "other": spec(other)}, ablate, co_changes or {})
+
+
+def test_equal_arms_differ_in_nothing() -> None:
+    assert gate({}, {}, []) == Gate([], {})
+
+
+def test_the_seed_is_no_difference() -> None:
+    assert check_gate({"one": spec(seed=1), "other": spec(seed=2)}, [], {}).ok
+
+
+def test_an_undeclared_knob_is_named_with_arms_values_and_remedy() -> None:
+    verdict = gate({}, NO_SCALE | {"train.steps": 9}, ["objective.scale"])
+    assert not verdict.ok
+    assert verdict.violations == {"train.steps": {"one": 5, "other": 9}}
+    assert "train.steps" in verdict.differs and "objective.scale" in verdict.differs
+    message = verdict.message()
+    assert "  train.steps: one = 5, other = 9" in message
+    assert "objective.scale" not in message
+    assert "`ablate:`" in message and "`co_changes:`" in message
+
+
+def test_every_undeclared_knob_is_named() -> None:
+    verdict = gate({}, {"train.steps": 9, "eval.samples": 4, "rollout.temperature": 0.5}, ["train.steps"])
+    assert set(verdict.violations) == {"eval.samples", "eval.k", "rollout.temperature"}
+
+
+def test_a_third_arm_can_be_the_one_that_differs() -> None:
+    arms = {"a": spec(), "b": spec(), "c": spec({"train.steps": 9})}
+    assert check_gate(arms, [], {}).violations == {"train.steps": {"a": 5, "b": 5, "c": 9}}
+
+
+def test_a_reason_under_co_changes_lets_a_knob_pass() -> None:
+    other = NO_SCALE | {"train.learning_rate": 1e-3}
+    assert not gate({}, other, ["objective.scale"]).ok
+    assert gate({}, other, ["objective.scale"], {"train.learning_rate": "scaled with the advantages"}).ok
+
+
+@pytest.mark.parametrize("declared", ["objective", "algorithm", "objective.scale"])
+def test_a_declared_prefix_covers_what_is_below_it(declared: str) -> None:
+    assert gate({}, NO_SCALE, [declared]).ok
+
+
+def test_a_section_covers_its_knobs_and_no_others() -> None:
+    other = {"train.steps": 9, "train.learning_rate": 1e-3}
+    assert gate({}, other, ["train"]).ok
+    assert not gate({}, other | {"eval.problems": 9}, ["train"]).ok
+
+
+def test_a_prefix_ends_at_a_dot() -> None:
+    """objective.scale is declared; objective.scale_eps, which both arms have, is another knob."""
+    verdict = gate({}, {"objective.scale_eps": 1e-3}, ["objective.scale"])
+    assert verdict.violations == {"objective.scale_eps": {"one": 1e-6, "other": 1e-3}}
+    three = {"a": spec(), "b": spec({"objective.scale_eps": 1e-3})}
+    assert not check_gate(three, ["objective.scale_"], {}).ok
+
+
+def test_a_knob_that_an_arm_lacks_is_explained_by_the_selector_alone() -> None:
+    verdict = gate({}, NO_SCALE, ["objective.scale"])
+    assert verdict.ok
+    assert {"objective.scale", "objective.scale_eps", "objective.scale_ddof"} == set(verdict.differs)
+    undeclared = gate({}, NO_SCALE, ["objective.baseline"])
+    assert set(undeclared.violations) == {"objective.scale", "objective.scale_eps", "objective.scale_ddof"}
+    assert undeclared.violations["objective.scale_eps"] == {"one": 1e-6, "other": ABSENT}
+
+
+def test_declaring_the_governed_knob_does_not_cover_its_selector() -> None:
+    assert set(gate({}, NO_SCALE, ["objective.scale_eps"]).violations) == {"objective.scale", "objective.scale_ddof"}
+
+
+def test_the_type_of_a_rule_explains_the_rules_own_knobs() -> None:
+    weighted = {"objective.rule.type": "weighted"}
+    assert gate({}, weighted, ["objective.rule.type"]).ok
+    assert not gate({}, weighted, ["objective.rule.clip_low", "objective.rule.clip_high"]).ok
+
+
+def test_the_cold_start_type_explains_its_knobs() -> None:
+    sft = {"model.cold_start": {"type": "sft", "data": "demonstrations:arithmetic"}}
+    assert gate({}, sft, ["model.cold_start.type"]).ok
+    assert not gate(sft, {"model.cold_start": sft["model.cold_start"] | {"steps": 3}}, ["model.cold_start.type"]).ok
+
+
+def test_an_additional_reward_part_must_be_declared() -> None:
+    other = {"reward.parts.format": 0.2}
+    assert gate({}, other, ["reward.parts"]).ok
+    assert gate({}, other, ["reward.parts.format"]).ok
+    assert gate({}, other, ["reward.grader"]).violations == {"reward.parts.format": {"one": ABSENT, "other": 0.2}}
+
+
+def test_values_are_compared_by_type_and_value() -> None:
+    differing = values_that_differ({"one": spec(), "other": spec({"eval.k": [1, 2]})})
+    assert differing == {"eval.k": {"one": [1, 2, 4, 8, 16], "other": [1, 2]}}
+
+
+CLIP = {"objective.rule.clip_high": 0.28}
+
+
+def test_a_clip_range_cannot_act_with_one_update() -> None:
+    (noop,) = find_noops({"one": spec(), "other": spec(CLIP)})
+    assert noop.arms == ("one", "other")
+    assert noop.refused
+    assert list(noop.reasons) == ["objective.rule.clip_high"]
+    assert "arms one and other cannot differ: objective.rule.clip_high: with one optimiser step" in noop.message()
+
+
+@pytest.mark.parametrize("more", [{"train.updates_per_rollout": 2}, {"train.epochs": 2}])
+def test_a_clip_range_acts_with_more_optimiser_steps(more: dict[str, int]) -> None:
+    assert not find_noops({"one": spec(more), "other": spec(CLIP, more)})
+    # Even if only one of the two arms takes them.
+    assert not find_noops({"one": spec(), "other": spec(CLIP, more)})
+
+
+def test_a_partly_inert_difference_is_no_refusal() -> None:
+    (noop,) = find_noops({"one": spec(), "other": spec(CLIP | NO_SCALE)})
+    assert not noop.refused
+    assert list(noop.reasons) == ["objective.rule.clip_high"]
+    assert "of which some cannot act" in noop.message()
+
+
+def test_every_pair_of_arms_is_looked_at() -> None:
+    arms = {"a": spec(), "b": spec(NO_SCALE), "c": spec(CLIP)}
+    assert [(noop.arms, noop.refused) for noop in find_noops(arms)] == [(("a", "c"), True), (("b", "c"), False)]
+
+
+def test_identical_arms_are_no_noop() -> None:
+    assert not find_noops({"one": spec(), "other": spec()})

@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.errors import GateError, RefusedError
+from harness.plan import Plan, make_plan
+from tests.harness.plan.files import write_sweep_file
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Any:
+    """Plans QUESTION with changes; `settings`, `count` and `only` are --set, --seeds and --arms."""
+
+    def make(settings: Sequence[str] = (), count: int | None = None, only: Sequence[str] = (), **changes: Any) -> Plan:
+        return make_plan(str(write_sweep_file(tmp_path, **changes)), None, settings, count, only)
+
+    return make
+
+
+def test_layers_from_profile_to_set(plan: Any) -> None:
+    layers: dict[str, Any] = {"ablate": ["train.steps", "objective.scale"]}
+    in_profile = plan(**layers).arms["with"].train.steps
+    layers["base"] = {"algorithm": "grpo", "train.steps": 11}
+    assert plan(**layers).arms["with"].train.steps == 11 != in_profile
+    layers["arms"] = {"with": {"train.steps": 12}, "without": {"objective.scale": "none"}}
+    assert [spec.train.steps for spec in plan(**layers).arms.values()] == [12, 11]
+    assert [spec.train.steps for spec in plan(["train.steps=13"], **layers).arms.values()] == [13, 13]
+    assert plan(["train.steps=13", "train.steps=14"], **layers).arms["with"].train.steps == 14
+
+
+def test_a_cell_for_every_arm_and_seed(plan: Any) -> None:
+    cells = plan(seeds=[3, 5]).cells
+    assert [(cell.arm, cell.seed, cell.spec.seed) for cell in cells] == [
+        ("with", 3, 3), ("with", 5, 5), ("without", 3, 3), ("without", 5, 5)
+    ]  # fmt: skip
+    assert len({cell.hash for cell in cells}) == 4
+    assert cells[0].directory == f"with-s3-{cells[0].hash[:10]}"
+
+
+def test_the_same_setting_under_another_name_is_the_same_numbers(plan: Any) -> None:
+    same = plan(ablate=[], arms={"one": {}, "other": {"objective.scale": "group_std"}}, seeds=2).cells
+    assert [cell.hash for cell in same[:2]] == [cell.hash for cell in same[2:]]
+    assert len({cell.directory for cell in same}) == 4
+
+
+def test_seeds_and_arms_can_be_chosen(plan: Any) -> None:
+    chosen = plan(count=2, only=["without"])
+    assert [(cell.arm, cell.seed) for cell in chosen.cells] == [("without", 0), ("without", 1)]
+    assert chosen.baseline == "without"
+    kept = plan(count=2, only=["without", "with"])
+    assert list(kept.arms) == ["with", "without"], "in the order of the file"
+    with pytest.raises(RefusedError, match="--seeds is 0, but at least 1"):
+        plan(count=0)
+    with pytest.raises(
+        RefusedError, match=r"--arms names wihtout, but the arms are with, without; did you mean without"
+    ):
+        plan(only=["wihtout"])
+
+
+def test_a_baseline_that_is_left_out_is_replaced_and_told(plan: Any) -> None:
+    chosen = plan(only=["without"], compare={"baseline": "with"})
+    assert chosen.baseline == "without"
+    assert chosen.warnings == ["the baseline with is not among --arms; without takes its place."]
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (["train.steps"], "--set 'train.steps': must be key=value"),
+        (["=3"], "--set '=3': must be key=value"),
+        (["train.steps=[1"], "the value is not valid YAML"),
+        (["train.stpes=3"], "--set: unknown key train.stpes; did you mean train.steps"),
+        (["train.steps="], "--set: train.steps is None"),
+        (["train.steps=08x"], "--set: train.steps is '08x'"),
+    ],
+)
+def test_a_faulty_set_is_refused(plan: Any, settings: list[str], says: str) -> None:
+    with pytest.raises(RefusedError) as caught:
+        plan(settings)
+    assert says in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_set_value_is_yaml(plan: Any) -> None:
+    spec = plan(["rollout.stop=[a, 'b=c']", "train.learning_rate=1e-4", "eval={problems: 7}"]).arms["with"]
+    assert spec.rollout.stop == ("a", "b=c")
+    assert spec.train.learning_rate == 1e-4
+    assert spec.eval.problems == 7
+
+
+def test_faults_of_all_arms_are_told_once_each(plan: Any) -> None:
+    arms = {"a": {"train.steps": "x"}, "b": {"eval.samples": "y"}}
+    with pytest.raises(RefusedError) as caught:
+        plan(["rollout.top_k=-1"], arms=arms)
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 3
+    assert any("arms.a: train.steps is 'x'" in line for line in lines)
+    assert any("arms.b: eval.samples is 'y'" in line for line in lines)
+
+
+def test_the_gate_refuses_an_undeclared_difference(plan: Any) -> None:
+    made = plan(arms={"with": {}, "without": {"objective.scale": "none", "train.steps": 3}})
+    assert not made.gate.ok
+    with pytest.raises(GateError, match=r"train\.steps: with = \d+, without = 3"):
+        made.require_answerable()
+
+
+CLIP_ONLY: dict[str, Any] = {
+    "ablate": ["objective.rule.clip_high"],
+    "arms": {"low": {}, "high": {"objective.rule.clip_high": 0.28}},
+}
+
+
+def test_the_guard_refuses_what_cannot_act(plan: Any) -> None:
+    made = plan(**CLIP_ONLY)
+    assert made.gate.ok
+    with pytest.raises(GateError, match="every ratio is 1, inside any clip range") as caught:
+        made.require_answerable()
+    assert "Raise train.updates_per_rollout to 2" in str(caught.value)
+
+
+def test_what_acts_or_is_allowed_passes_the_guard(plan: Any) -> None:
+    two = plan(["train.updates_per_rollout=2"], **CLIP_ONLY)
+    two.require_answerable()
+    assert not two.warnings
+    allowed = plan(**CLIP_ONLY, allow_noop=True)
+    allowed.require_answerable()
+    assert ["cannot differ" in warning for warning in allowed.warnings] == [True]
+
+
+def test_a_partly_inert_arm_is_a_warning(plan: Any) -> None:
+    partly = plan(
+        ablate=["objective"], arms={"low": {}, "high": {"objective.rule.clip_high": 0.28, "objective.scale": "none"}}
+    )
+    partly.require_answerable()
+    assert ["differ in knobs of which some cannot act" in warning for warning in partly.warnings] == [True]
+
+
+@pytest.mark.parametrize(("seeds", "words"), [(1, "1 seed: "), (2, "no test at all"), (5, "below 6 seeds."), (6, None)])
+def test_few_seeds_are_a_warning(plan: Any, seeds: int, words: str | None) -> None:
+    warnings = plan(seeds=seeds).warnings
+    assert warnings == [] if words is None else words in warnings[0]
+
+
+def test_the_metric_is_written_out(plan: Any) -> None:
+    assert plan().metric == "eval.final.arithmetic.pass@1"
+    full = plan(compare={"metric": "eval.final.arithmetic.avg@n"})
+    assert (full.metric, full.metric_task, full.metric_name) == ("eval.final.arithmetic.avg@n", "arithmetic", "avg@n")
+    assert full.margin_pp == 1.0
+    assert plan(compare={"margin_pp": 2.5}).margin_pp == 2.5
+
+
+@pytest.mark.parametrize(
+    ("metric", "says"),
+    [
+        ("pass@1", "must be eval.final."),
+        ("eval.final.pass@3", "names 'pass@3', but this evaluation gives pass@1, pass@2"),
+        ("eval.final.gsm8k.pass@1", "names task 'gsm8k', but eval.tasks are arithmetic"),
+    ],
+)
+def test_a_metric_that_will_not_exist_is_refused(plan: Any, metric: str, says: str) -> None:
+    with pytest.raises(RefusedError) as caught:
+        plan(compare={"metric": metric})
+    assert says in str(caught.value)
+
+
+def test_a_task_of_ones_own_is_compared_by_its_path(plan: Any, tmp_path: Path) -> None:
+    rows = [{"problem": f"{i}+1=", "answer": str(i + 1)} for i in range(4)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = tmp_path / "sums.v2.yaml"
+    task.write_text("name: sums\nmargin_pp: 3\nsplits: {train: {file: rows.jsonl}, test: {file: rows.jsonl}}\n")
+    made = plan([f"task.train={task}"])
+    assert made.metric == f"eval.final.{task}.pass@1"
+    assert (made.metric_task, made.metric_name) == (str(task), "pass@1")
+    assert made.margin_pp == 3
+    assert plan([f"task.train={task}"], compare={"metric": f"eval.final.{task}.avg@n"}).metric_name == "avg@n"
+
+
+def test_cost_is_an_upper_bound_over_all_cells(plan: Any) -> None:
+    small = ["rollout.prompts_per_step=4", "rollout.samples_per_prompt=3", "rollout.max_completion_tokens=10",
+             "train.steps=10", "eval.problems=5", "eval.samples=2", "eval.curve_samples=1", "eval.every=4"]  # fmt: skip
+    a_step = 4 * 3 * 10
+    unbounded = plan([*small, "budget.tokens=null"], seeds=3).cost()
+    assert unbounded == {
+        "cells": 6,
+        "generated_tokens_at_most": 6 * 10 * a_step,
+        "eval_samples_at_most": 6 * 5 * (2 + 2 * 1),
+    }
+    # A cell ends at the first step boundary at or after the budget.
+    assert plan([*small, "budget.tokens=500"], seeds=3).cost()["generated_tokens_at_most"] == 6 * (500 + a_step)
+    assert plan([*small, "budget.tokens=5000"], seeds=3).cost()["generated_tokens_at_most"] == 6 * 10 * a_step
+    assert plan([*small, "eval.every=0"], seeds=3).cost()["eval_samples_at_most"] == 6 * 5 * 2
+    assert plan([*small, "eval.problems=null"], seeds=3).cost()["eval_samples_at_most"] is None

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.errors import RefusedError
+from harness.plan.sweep_file import SweepFile, load_profile, load_sweep
+from tests.harness.plan.files import QUESTION, write_sweep_file
+
+
+def sweep(**changes: Any) -> SweepFile:
+    return SweepFile.model_validate({key: value for key, value in (QUESTION | changes).items() if value is not None})
+
+
+def refusal(tmp_path: Path, **changes: Any) -> list[str]:
+    path = write_sweep_file(tmp_path, **changes)
+    with pytest.raises(RefusedError) as caught:
+        load_sweep(str(path))
+    lines = str(caught.value).splitlines()
+    assert all(line.startswith(f"{path}: ") for line in lines)
+    return [line.removeprefix(f"{path}: ") for line in lines]
+
+
+def test_defaults() -> None:
+    question = sweep()
+    assert question.seed_list == [0, 1, 2, 3, 4, 5]
+    assert question.compare.metric == "eval.final.pass@1"
+    assert question.compare.alpha == 0.05
+    assert not question.allow_noop
+
+
+def test_seeds_are_a_count_or_a_list() -> None:
+    assert sweep(seeds=2).seed_list == [0, 1]
+    assert sweep(seeds=[5, 3]).seed_list == [5, 3]
+
+
+def test_a_grid_is_a_factorial() -> None:
+    grid = {"objective.rule.clip_high": [0.2, 0.28], "objective.scale": ["none", "group_std"]}
+    question = sweep(arms=None, grid=grid)
+    assert list(question.all_arms) == [
+        "clip_high=0.2+scale=none",
+        "clip_high=0.2+scale=group_std",
+        "clip_high=0.28+scale=none",
+        "clip_high=0.28+scale=group_std",
+    ]
+    assert question.all_arms["clip_high=0.28+scale=none"] == {
+        "objective.rule.clip_high": 0.28,
+        "objective.scale": "none",
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"arms": None}, "neither of arms and grid given"),
+        ({"grid": {"train.steps": [1, 2]}}, "both of arms and grid given"),
+        ({"arms": None, "grid": {"train.steps": []}}, "grid.train.steps is []"),
+        ({"arms": None, "grid": {"train.steps": [1, 1]}}, "grid gives the same arm twice"),
+        ({"arms": None, "grid": {"model.source": ["path:a/b"]}}, "grid gives an arm 'source=path:a/b'"),
+        ({"compare": {"baseline": "wihtout"}}, "compare.baseline is 'wihtout', but the arms are with, without"),
+        ({"compare": {"alpha": 1.5}}, "compare.alpha is 1.5"),
+        ({"compare": {"margin_pp": 0}}, "compare.margin_pp is 0"),
+        ({"compare": {"metrc": "x"}}, "compare.metrc is not a key here"),
+        ({"seeds": 0}, "seeds is 0: give a count of at least 1"),
+        ({"seeds": [1, 1]}, "seeds is [1, 1]"),
+        ({"seeds": [-1]}, "seeds is [-1]"),
+        ({"seeds": []}, "seeds is []"),
+        ({"name": "a/b"}, "name is 'a/b'"),
+        ({"name": None}, "name has no default: set it."),
+        ({"question": None}, "question has no default: set it."),
+        ({"arms": {"a b": {}}}, "arms.a b is 'a b'"),
+        ({"arms": {"with": None}}, "arms.with is None"),
+        ({"ablat": []}, "ablat is not a key here; did you mean ablate?"),
+        ({"ablate": ["objective.scael"]}, "ablate.0: objective.scael is no knob and no section of knobs; did you mean"),
+        ({"ablate": ["objective.scale_"]}, "ablate.0: objective.scale_ is no knob"),
+        ({"ablate": [""]}, "ablate.0:  is no knob"),
+        ({"co_changes": {"train.lr": "why"}}, "co_changes.train.lr: train.lr is no knob"),
+        ({"co_changes": {"train.steps": ""}}, "co_changes.train.steps is ''"),
+        ({"allow_noop": "yes"}, "allow_noop is 'yes'"),
+    ],
+)
+def test_a_faulty_file_is_refused_in_one_line(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
+    (line,) = refusal(tmp_path, **changes)
+    assert says in line
+
+
+def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
+    lines = refusal(tmp_path, seeds="many", profile=3, arm={}, compare={"alpha": 0})
+    assert {line.split()[0] for line in lines} >= {"profile", "arm", "compare.alpha"}
+
+
+@pytest.mark.parametrize("entry", ["algorithm", "objective", "objective.rule", "reward.parts.format", "train.steps"])
+def test_knobs_sections_and_the_algorithm_can_be_declared(entry: str) -> None:
+    assert sweep(ablate=[entry]).ablate == (entry,)
+    assert sweep(co_changes={entry: "for a reason"}).co_changes
+
+
+def test_a_sweep_is_found_by_name_or_path(tmp_path: Path) -> None:
+    assert load_sweep("std_norm")[0] == load_sweep(str(load_sweep("std_norm")[1]))[0]
+    assert load_sweep(str(write_sweep_file(tmp_path)))[0].name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("std_nrom", "did you mean std_norm"),
+        ("sweepz/std_norm.yaml", "did you mean the shipped std_norm?"),
+        ("zzzzzz", "of that name. Shipped: aa,"),
+    ],
+)
+def test_a_sweep_that_is_not_there_names_the_nearest(given: str, says: str) -> None:
+    with pytest.raises(RefusedError) as caught:
+        load_sweep(given)
+    assert says in str(caught.value)
+    assert repr(given) in str(caught.value)
+
+
+def test_a_profile_is_looked_for_beside_the_sweep_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "questions"
+    folder.mkdir()
+    (folder / "mine.yaml").write_text("description: a substrate\ntrain: {steps: 3}\n")
+    settings, path = load_profile("mine.yaml", beside=folder / "question.yaml")
+    assert settings == {"train": {"steps": 3}}
+    assert path == folder / "mine.yaml"
+    with pytest.raises(RefusedError, match=r"profile 'tniy': .* did you mean tiny\?"):
+        load_profile("tniy", beside=folder / "question.yaml")

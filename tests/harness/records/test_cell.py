@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.records import CellRecord, cell_directory_name
+from harness.records.cell import is_cell_directory_name
+from harness.records.files import append_jsonl, write_json
+from harness.records.lease import hold_lease
+
+HASH = "0123456789abcdef0123"
+
+
+@pytest.fixture
+def cell(tmp_path: Path) -> CellRecord:
+    path = tmp_path / cell_directory_name("arm", 3, HASH)
+    path.mkdir()
+    return CellRecord(path, "arm", 3, HASH)
+
+
+@pytest.mark.parametrize("arm", ["arm", "a-s1-b", "clip_high=0.28+beta=0", "no-std", "a-s0-0123456789"])
+def test_a_folders_name_gives_the_cell_back(arm: str) -> None:
+    name = cell_directory_name(arm, 12, HASH)
+    assert is_cell_directory_name(name)
+    cell = CellRecord.at(Path("cells") / name)
+    assert (cell.arm, cell.seed, cell.hash) == (arm, 12, HASH[:10])
+
+
+@pytest.mark.parametrize("name", [".DS_Store", "arm-s3", "arm-s3-0123", "arm-sx-0123456789", "-s3-0123456789", "arm-s3-0123456789.bak"])  # fmt: skip
+def test_any_other_name_is_no_cell(name: str) -> None:
+    assert not is_cell_directory_name(name)
+    with pytest.raises(ValueError, match="is not a cell"):
+        CellRecord.at(Path("cells") / name)
+
+
+def test_a_cell_that_never_started_is_pending(tmp_path: Path) -> None:
+    cell = CellRecord.at(tmp_path / "cells" / "arm-s0-0123456789")
+    assert cell.state == "pending"
+    assert (cell.step, cell.steps, cell.digest, cell.reason, cell.flags) == (0, None, None, None, [])
+    assert cell.read_steps() == cell.read_scores() == cell.read_timing() == []
+    assert cell.read_evals() is None
+
+
+def test_status_keeps_what_is_not_given_except_the_reason(cell: CellRecord) -> None:
+    cell.write_status("interrupted", reason="no room", steps=9, flags=["nan"])
+    assert (cell.state, cell.reason) == ("interrupted", "no room")
+    cell.write_status("done", digest="ab", step=9, generated_tokens=70)
+    assert (cell.state, cell.reason, cell.steps, cell.flags) == ("done", None, 9, ["nan"])
+    assert (cell.digest, cell.step, cell.generated_tokens) == ("ab", 9, 70)
+
+
+def test_running_means_a_live_lease(cell: CellRecord) -> None:
+    cell.write_status("pending")
+    with hold_lease(cell.path):
+        assert cell.state == "running"
+    assert cell.state == "pending"
+    cell.write_status("running", steps=9)
+    with hold_lease(cell.path):
+        assert cell.state == "running"
+    # Killed: the file says running, but nobody does.
+    assert cell.state == "interrupted"
+    assert cell.reason is not None
+    assert "the next run continues it" in cell.reason
+
+
+def test_records_are_read_by_name(cell: CellRecord) -> None:
+    append_jsonl(cell.path / "steps.jsonl", [{"step": 1}])
+    append_jsonl(cell.path / "timing.jsonl", [{"step": 2}])
+    append_jsonl(cell.path / "scores.jsonl", [{"step": 3}])
+    write_json(cell.path / "spec.json", {"seed": 4})
+    write_json(cell.path / "provenance.json", {"python": "5"})
+    rows = cell.read_steps() + cell.read_timing() + cell.read_scores()
+    assert [row["step"] for row in rows] == [1, 2, 3]
+    assert (cell.spec, cell.provenance) == ({"seed": 4}, {"python": "5"})

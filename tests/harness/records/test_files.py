@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import errno
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.records import files
+from harness.records.files import append_jsonl, keep_jsonl, read_json, read_jsonl, write_atomic, write_json
+
+
+def test_json_comes_back(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    write_json(path, {"text": "größer", "list": [1, 2.5, None]})
+    assert read_json(path) == {"text": "größer", "list": [1, 2.5, None]}
+    assert [file.name for file in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    write_json(path, {"state": "old"})
+
+    def disk_full(aside: Path) -> None:
+        aside.write_text('{"state": "n')
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        write_atomic(path, disk_full)
+    assert read_json(path) == {"state": "old"}
+    assert [file.name for file in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_a_new_file_is_whole_before_it_has_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+
+    def write(aside: Path) -> None:
+        assert not path.exists()
+        assert aside.parent == path.parent, "a rename is atomic only within one file system"
+        aside.write_text("{}")
+
+    write_atomic(path, write)
+    assert path.exists()
+
+
+def test_what_json_cannot_hold_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    write_json(path, 1)
+    with pytest.raises(TypeError):
+        write_json(path, {"set": {1}})
+    assert read_json(path) == 1
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_numbers_that_are_not_finite_become_null(tmp_path: Path, value: float) -> None:
+    write_json(tmp_path / "a.json", {"x": value, "list": [{"y": value}], "tuple": (value, 1.0)})
+    assert read_json(tmp_path / "a.json") == {"x": None, "list": [{"y": None}], "tuple": [None, 1.0]}
+    append_jsonl(tmp_path / "a.jsonl", [{"loss": value, "step": 1}])
+    assert read_jsonl(tmp_path / "a.jsonl") == [{"loss": None, "step": 1}]
+
+
+def test_rows_are_appended(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    assert read_jsonl(path) == []
+    append_jsonl(path, [{"step": 1}, {"step": 2}])
+    append_jsonl(path, [])
+    append_jsonl(path, [{"step": 3, "text": "line\nbreak\u2028"}])
+    assert read_jsonl(path) == [{"step": 1}, {"step": 2}, {"step": 3, "text": "line\nbreak\u2028"}]
+
+
+rows = st.lists(st.dictionaries(st.text(max_size=4), st.integers() | st.text(max_size=4), max_size=3), max_size=4)
+
+
+@given(rows=rows, cut=st.integers(min_value=0))
+def test_a_file_torn_anywhere_gives_the_rows_that_were_complete(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]], cut: int
+) -> None:
+    path = tmp_path_factory.mktemp("torn") / "a.jsonl"
+    append_jsonl(path, rows)
+    whole = path.read_bytes()
+    torn = whole[: cut % (len(whole) + 1)]
+    path.write_bytes(torn)
+    assert read_jsonl(path) == rows[: torn.count(b"\n")]
+
+
+def test_cutting_removes_rows_and_a_torn_end(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    append_jsonl(path, [{"step": step} for step in range(5)])
+    with path.open("a") as handle:
+        handle.write('{"step": 5, "rew')
+    keep_jsonl(path, lambda row: row["step"] <= 2)
+    assert path.read_text() == '{"step": 0}\n{"step": 1}\n{"step": 2}\n'
+    # What is appended now starts a line of its own.
+    append_jsonl(path, [{"step": 3}])
+    assert read_jsonl(path)[-1] == {"step": 3}
+
+
+def test_cutting_a_torn_end_alone(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"step": 1}\n{"st')
+    keep_jsonl(path, lambda row: True)
+    assert path.read_text() == '{"step": 1}\n'
+
+
+def test_cutting_nothing_leaves_the_file_untouched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.jsonl"
+    append_jsonl(path, [{"step": 1, "text": "ä", "x": 1e-7}])
+    monkeypatch.setattr(files, "write_atomic", lambda *_: pytest.fail("was written"))
+    keep_jsonl(path, lambda row: True)
+    keep_jsonl(tmp_path / "none.jsonl", lambda row: False)
+    assert not (tmp_path / "none.jsonl").exists()
+    assert json.loads(path.read_text())["x"] == 1e-7

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.records import read_sweep
+from tests.reports.synthetic import write_sweep
+
+
+def test_the_question_is_read_back(tmp_path: Path) -> None:
+    sweep = write_sweep(tmp_path / "mine", {"one": 0.0, "other": 2.0}, seeds=2, margin_pp=2, budget_tokens=None)
+    assert sweep.name == "mine"
+    assert sweep.arms == ["one", "other"]
+    assert sweep.baseline == "one"
+    assert sweep.seeds == [0, 1]
+    assert sweep.margin_pp == 2.0
+    assert sweep.budget_tokens is None
+    assert sweep.gate["ok"] is True
+    assert [(cell.arm, cell.seed, cell.state) for cell in sweep.cells] == [
+        ("one", 0, "done"), ("one", 1, "done"), ("other", 0, "done"), ("other", 1, "done")
+    ]  # fmt: skip
+    assert sweep.other_cells == []
+
+
+def test_base_scores_that_were_not_measured_are_none_at_all(tmp_path: Path) -> None:
+    assert write_sweep(tmp_path / "mine", {"one": 0.0}, seeds=1, base_scores=None).base_scores == []
+
+
+def test_cells_of_other_questions_are_listed_apart_and_stray_files_are_not_cells(tmp_path: Path) -> None:
+    sweep = write_sweep(tmp_path / "mine", {"one": 0.0}, seeds=1)
+    cells = sweep.path / "cells"
+    (cells / "older-s4-0123456789").mkdir()
+    (cells / ".DS_Store").touch()
+    (cells / "notes").mkdir()
+    again = read_sweep(sweep.path)
+    assert [(cell.arm, cell.seed, cell.hash) for cell in again.other_cells] == [("older", 4, "0123456789")]
+    assert len(again.cells) == 1
+
+
+def test_a_sweep_without_cells_on_disk_is_all_pending(tmp_path: Path) -> None:
+    folder = write_sweep(tmp_path / "mine", {"one": 0.0}, seeds=1).path
+    (folder / "cells").rename(folder / "elsewhere")
+    sweep = read_sweep(folder)
+    assert sweep.other_cells == []
+    assert [cell.state for cell in sweep.cells] == ["pending"]
+
+
+def test_a_sweep_that_was_never_run(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        read_sweep(tmp_path / "none")

@@ -1,0 +1,283 @@
+"""One cell in this process: stopped at every point where it writes, and gone on with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from harness.records import CellRecord
+from harness.records.files import append_jsonl, read_jsonl
+from harness.run import cell as cell_module
+from harness.run import cell_log, evaluation
+from harness.training import checkpoint
+from tests.harness.run.small import run_cell, small_spec
+
+REPRODUCIBLE = ("steps.jsonl", "scores.jsonl", "evals.parquet", "status.json")
+
+
+class Killed(BaseException):
+    """As sudden as a signal: nothing of ours catches it."""
+
+
+def new_cell(folder: Path) -> CellRecord:
+    folder.mkdir(parents=True)
+    return CellRecord(folder, "arm", 0, "0")
+
+
+def contents(cell: CellRecord) -> dict[str, bytes]:
+    rollouts = {f"rollouts/{path.name}": path.read_bytes() for path in cell.rollouts.glob("*.parquet")}
+    return {name: (cell.path / name).read_bytes() for name in REPRODUCIBLE} | rollouts
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> CellRecord:
+    made = new_cell(tmp_path_factory.mktemp("unbroken") / "cell")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(evaluation, "CHUNK_SAMPLES", 8)
+        run_cell(made, small_spec())
+    return made
+
+
+class TestUnbroken:
+    def test_leaves_its_records(self, unbroken: CellRecord) -> None:
+        status = unbroken.read_status()
+        assert (status["state"], status["step"], status["steps"], status["flags"]) == ("done", 4, 4, [])
+        assert [row["step"] for row in unbroken.read_steps()] == [1, 2, 3, 4]
+        assert [row["step"] for row in unbroken.read_timing() if "total_s" in row] == [1, 2, 3, 4]
+        assert [(row["step"], row["final"], row["n_samples"]) for row in unbroken.read_scores()] == [(2, False, 2), (4, True, 4)]
+        assert [path.name for path in sorted(unbroken.rollouts.iterdir())] == [
+            "000001-000002.parquet",
+            "000003-000004.parquet",
+        ]
+        assert not (unbroken.path / "evals.jsonl").exists()
+        assert not list(unbroken.path.rglob("*.tmp"))
+
+    def test_counts_every_generated_token(self, unbroken: CellRecord) -> None:
+        import pyarrow.parquet
+
+        tables = [pyarrow.parquet.read_table(path) for path in sorted(unbroken.rollouts.iterdir())]
+        rows = [row for table in tables for row in table.to_pylist()]
+        assert len(rows) == 4 * 16
+        assert unbroken.generated_tokens == sum(len(row["tokens"]) for row in rows)
+        for step in unbroken.read_steps():
+            mine = [row for row in rows if row["step"] == step["step"]]
+            assert step["reward/mean"] == pytest.approx(sum(row["reward"] for row in mine) / 16)
+            assert step["generated_tokens"] == sum(len(row["tokens"]) for row in rows if row["step"] <= step["step"])
+
+    def test_evaluations_hold_each_sample_once(self, unbroken: CellRecord) -> None:
+        table = unbroken.read_evals()
+        assert table is not None
+        rows = [(row["step"], row["problem_id"], row["sample"]) for row in table.to_pylist()]
+        assert len(rows) == len(set(rows)) == 8 * 2 + 8 * 4
+        scores = {row["step"]: row["metrics"]["pass@1"] for row in unbroken.read_scores()}
+        for step, score in scores.items():
+            correct = [row["correct"] for row in table.to_pylist() if row["step"] == step]
+            assert score == pytest.approx(sum(correct) / len(correct))
+
+    def test_the_digest_is_of_the_final_weights(self, unbroken: CellRecord) -> None:
+        from harness.models.language_model import weights_digest
+
+        last = checkpoint.load_latest(unbroken.checkpoints)
+        assert last is not None
+        assert (last.step, weights_digest(last.weights)) == (4, unbroken.digest)
+
+    def test_weights_have_moved(self, unbroken: CellRecord) -> None:
+        from harness.models.language_model import load_model, weights_digest
+
+        assert unbroken.digest != weights_digest(load_model("builtin:tiny").model.state_dict())
+
+    def test_twice_is_the_same(self, unbroken: CellRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(evaluation, "CHUNK_SAMPLES", 8)
+        again = new_cell(tmp_path / "again")
+        run_cell(again, small_spec())
+        assert contents(again) == contents(unbroken)
+
+    def test_another_seed_is_not(self, unbroken: CellRecord, tmp_path: Path) -> None:
+        other = new_cell(tmp_path / "other")
+        run_cell(other, small_spec({"train.steps": 1, "eval.problems": 1}, seed=1))
+        assert other.read_steps()[0] != unbroken.read_steps()[0]
+
+
+def writes(monkeypatch: pytest.MonkeyPatch, before: Callable[[int], None], torn: bool = False) -> list[str]:
+    """Call `before` with the number of each lasting write; with `torn`, an append leaves half of its text."""
+    made: list[str] = []
+
+    def counted(module: Any, name: str) -> None:
+        real = getattr(module, name)
+
+        def write(*arguments: Any, **settings: Any) -> Any:
+            made.append(name)
+            try:
+                before(len(made))
+            except Killed:
+                if torn and name == "append_jsonl":
+                    append_half(*arguments)
+                raise
+            return real(*arguments, **settings)
+
+        monkeypatch.setattr(module, name, write)
+
+    counted(cell_log, "append_jsonl")
+    counted(cell_log, "_write_parquet")
+    counted(cell_log, "keep_jsonl")
+    counted(cell_module, "save_checkpoint")
+    counted(cell_module.CellLog, "drop_samples")
+    counted(CellRecord, "write_status")
+    return made
+
+
+def append_half(path: Path, rows: list[dict[str, Any]]) -> None:
+    aside = path.with_name("half")
+    append_jsonl(aside, rows)
+    text = aside.read_bytes()
+    aside.unlink()
+    with path.open("ab") as handle:
+        handle.write(text[: len(text) // 2])
+
+
+def broken_at(point: int, folder: Path, torn: bool) -> CellRecord | None:
+    """A cell that was stopped at a write and gone on with; None if it has fewer writes."""
+
+    def stop(number: int) -> None:
+        if number == point:
+            raise Killed
+
+    made = new_cell(folder)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(evaluation, "CHUNK_SAMPLES", 8)
+        with pytest.MonkeyPatch.context() as once:
+            writes(once, stop, torn)
+            try:
+                run_cell(made, small_spec())
+            except Killed:
+                pass
+            else:
+                return None
+        run_cell(made, small_spec())
+    return made
+
+
+@pytest.mark.parametrize("point", [*range(1, 33, 3)])
+def test_stopped_anywhere_it_goes_on_as_if_unbroken(unbroken: CellRecord, tmp_path: Path, point: int) -> None:
+    broken = broken_at(point, tmp_path / "broken", torn=point % 2 == 0)
+    assert broken is not None
+    assert contents(broken) == contents(unbroken)
+
+
+@pytest.mark.long
+def test_stopped_everywhere_it_goes_on_as_if_unbroken(unbroken: CellRecord, tmp_path: Path) -> None:
+    point = 1
+    while True:
+        for torn in (False, True):
+            broken = broken_at(point, tmp_path / f"{point}-{torn}", torn)
+            if broken is None:
+                assert point > 30
+                return
+            assert contents(broken) == contents(unbroken), point
+        point += 1
+
+
+def test_the_final_evaluation_keeps_whole_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unbroken: CellRecord) -> None:
+    """8 problems x 4 samples in chunks of 8: stopped in the third, two are kept and two are drawn."""
+    monkeypatch.setattr(evaluation, "CHUNK_SAMPLES", 8)
+    drawn: list[int] = []
+    real = evaluation.Evaluator._draw
+
+    def draw(self: evaluation.Evaluator, task: Any, problems: Any, samples: int) -> Any:
+        drawn.append(samples)
+        if len(drawn) == 2 + 3:  # two chunks of 4 problems x 2 samples along the curve
+            raise Killed
+        return real(self, task, problems, samples)
+
+    monkeypatch.setattr(evaluation.Evaluator, "_draw", draw)
+    made = new_cell(tmp_path / "cell")
+    with pytest.raises(Killed):
+        run_cell(made, small_spec())
+    kept = [row for row in read_jsonl(made.path / "evals.jsonl") if row["final"]]
+    assert len(kept) == 16
+    drawn.extend([0] * 10)
+    before = len(drawn)
+    run_cell(made, small_spec())
+    assert len(drawn) - before == 2
+    assert contents(made) == contents(unbroken)
+
+
+def test_a_token_budget_ends_a_cell_at_the_next_step(tmp_path: Path, unbroken: CellRecord) -> None:
+    by_step = [row["generated_tokens"] for row in unbroken.read_steps()]
+    made = new_cell(tmp_path / "cell")
+    run_cell(made, small_spec({"budget.tokens": by_step[1] + 1, "eval.problems": 1}))
+    assert (made.step, made.generated_tokens) == (3, by_step[2])
+    assert [row["step"] for row in made.read_steps()] == [1, 2, 3]
+    exactly = new_cell(tmp_path / "exactly")
+    run_cell(exactly, small_spec({"budget.tokens": by_step[1], "eval.problems": 1}))
+    assert exactly.step == 2
+
+
+def test_checkpoints_do_not_change_the_numbers(tmp_path: Path, unbroken: CellRecord) -> None:
+    made = new_cell(tmp_path / "cell")
+    run_cell(made, small_spec({"train.checkpoint_every": 3}))
+    assert made.digest == unbroken.digest
+    assert made.read_steps() == unbroken.read_steps()
+
+
+class TestDivergence:
+    @pytest.fixture
+    def nan_at_step_4(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from harness.training import policy_update
+
+        real = policy_update.PolicyUpdate.run
+
+        def run(self: policy_update.PolicyUpdate, rollout: Any, step: int) -> Any:
+            if step == 4:
+                with torch.no_grad():
+                    next(self.model.parameters()).fill_(math.nan)
+            return real(self, rollout, step)
+
+        monkeypatch.setattr(policy_update.PolicyUpdate, "run", run)
+
+    def test_is_scored_at_the_last_finite_checkpoint(
+        self, tmp_path: Path, nan_at_step_4: None, unbroken: CellRecord
+    ) -> None:
+        made = new_cell(tmp_path / "cell")
+        run_cell(made, small_spec({"train.steps": 6}))
+        assert (made.state, made.flags, made.step) == ("done", ["nan"], 2)
+        assert made.read_steps() == unbroken.read_steps()[:2]
+        assert [(row["step"], row["final"]) for row in made.read_scores()] == [(2, False), (2, True)]
+        table = made.read_evals()
+        assert table is not None and set(table["step"].to_pylist()) == {2}
+        assert "diverged near step 4" in made.log.read_text()
+        assert [path.name for path in made.rollouts.iterdir()] == ["000001-000002.parquet"]
+
+    def test_at_the_first_step_the_starting_weights_are_scored(self, tmp_path: Path) -> None:
+        from harness.models.language_model import load_model, weights_digest
+
+        made = new_cell(tmp_path / "cell")
+        run_cell(made, small_spec({"train.learning_rate": 1e15, "train.checkpoint_every": 4}))
+        assert (made.state, made.flags, made.step) == ("done", ["nan"], 0)
+        assert made.digest == weights_digest(load_model("builtin:tiny").model.state_dict())
+        assert made.read_steps() == []
+        assert [(row["step"], row["final"]) for row in made.read_scores()] == [(0, True)]
+
+    def test_without_an_advantage_it_is_seen_too(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A policy of NaN earns nothing anywhere: no group has an advantage, and no loss turns NaN."""
+        from harness.training import policy_update
+
+        real = policy_update.PolicyUpdate.run
+
+        def run(self: policy_update.PolicyUpdate, rollout: Any, step: int) -> Any:
+            report = real(self, rollout, step)
+            with torch.no_grad():
+                for weight in self.model.parameters():
+                    weight.mul_(1e15)  # finite, but attention scores are not
+            return report
+
+        monkeypatch.setattr(policy_update.PolicyUpdate, "run", run)
+        made = new_cell(tmp_path / "cell")
+        run_cell(made, small_spec({"train.checkpoint_every": 4}))
+        assert made.flags == ["nan"]
+        assert made.step == 0

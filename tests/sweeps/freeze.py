@@ -1,0 +1,34 @@
+"""Write the semantic hashes of the shipped sweeps to hashes.json: `python -m tests.sweeps.freeze`.
+
+Do it knowingly. A cell whose hash changes is another cell: everybody's finished cells of that arm are run anew.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from harness.plan import make_plan
+from harness.plan.sweep_file import SHIPPED, shipped
+
+FROZEN = Path(__file__).parent / "hashes.json"
+
+Hashes = dict[str, dict[str, dict[str, str]]]
+
+
+def hashes() -> Hashes:
+    """Sweep -> profile -> arm -> hash at seed 0, for every shipped sweep on every shipped profile."""
+    return {
+        sweep: {profile: _arms(sweep, profile) for profile in shipped(SHIPPED / "profiles")}
+        for sweep in shipped(SHIPPED)
+    }
+
+
+def _arms(sweep: str, profile: str) -> dict[str, str]:
+    plan = make_plan(str(shipped(SHIPPED)[sweep]), profile, seeds=1)
+    return {cell.arm: cell.hash for cell in plan.cells}
+
+
+if __name__ == "__main__":
+    FROZEN.write_text(json.dumps(hashes(), indent=2) + "\n", encoding="utf-8")
+    print(f"wrote {FROZEN}")

@@ -1,0 +1,71 @@
+"""Every shipped question can be asked on every shipped substrate, and stays the question it was."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+
+from harness.plan import make_plan
+from harness.plan.sweep_file import SHIPPED, load_profile, load_sweep, shipped
+from tests.sweeps.freeze import FROZEN, hashes
+
+SWEEPS = shipped(SHIPPED)
+PROFILES = shipped(SHIPPED / "profiles")
+
+
+def test_the_sweeps_and_profiles_are_there() -> None:
+    assert {"std_norm", "aa", "length_norm"} <= set(SWEEPS)
+    assert {"tiny", "smollm2-gsm8k"} <= set(PROFILES)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("sweep", SWEEPS)
+def test_a_sweep_plans_clean_on_a_profile(sweep: str, profile: str) -> None:
+    plan = make_plan(str(SWEEPS[sweep]), profile)
+    plan.require_answerable()
+    assert plan.gate.ok
+    assert not any(noop.refused for noop in plan.noops)
+    # Few seeds may be warned about (aa needs no more), an arm that cannot act may not.
+    assert not [warning for warning in plan.warnings if "cannot" in warning and "sign-flip" not in warning]
+    cost = plan.cost()
+    assert cost["cells"] == len(plan.arms) * len(plan.sweep.seed_list)
+    assert cost["generated_tokens_at_most"] > 0
+    assert cost["eval_samples_at_most"] > 0
+
+
+@pytest.mark.parametrize("sweep", SWEEPS)
+def test_a_sweep_bears_the_name_of_its_file(sweep: str) -> None:
+    assert load_sweep(str(SWEEPS[sweep]))[0].name == sweep
+
+
+@pytest.mark.parametrize("sweep", sorted(set(SWEEPS) - {"aa"}))
+def test_everything_declared_is_varied(sweep: str) -> None:
+    plan = make_plan(str(SWEEPS[sweep]), seeds=1)
+    for entry in plan.sweep.ablate:
+        assert any(f"{knob}.".startswith(f"{entry}.") for knob in plan.gate.differs), f"no arm varies {entry}"
+    assert len({cell.hash for cell in plan.cells}) == len(plan.arms)
+
+
+def test_the_arms_of_aa_are_the_same_cells() -> None:
+    plan = make_plan("aa")
+    one, other = plan.arms
+    by_arm = {arm: [cell.hash for cell in plan.cells if cell.arm == arm] for arm in plan.arms}
+    assert by_arm[one] == by_arm[other]
+    assert plan.gate.differs == []
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_profile_describes_itself(profile: str) -> None:
+    assert yaml.safe_load(PROFILES[profile].read_text(encoding="utf-8"))["description"]
+    settings, path = load_profile(profile, beside=SWEEPS["std_norm"])
+    assert "description" not in settings
+    assert path == PROFILES[profile]
+
+
+def test_the_hashes_are_frozen() -> None:
+    """A hash that changes renames the cell: all that was run of it is run again. If that is meant (other weights, other
+    data, another default, NUMERICS_VERSION raised), write the new ones: python -m tests.sweeps.freeze"""
+    frozen = json.loads(FROZEN.read_text(encoding="utf-8"))
+    assert hashes() == frozen, "cells would be run anew; if that is meant: python -m tests.sweeps.freeze"
