@@ -79,8 +79,10 @@ class LiveRun:
         """Progress of what cells share, e.g. the cold start; None: it has ended."""
         if event is None:
             self._forget(name)
-        else:
-            self._show(name, event)
+            return
+        if not self._display and name not in self._events:
+            note(event["phase"])
+        self._show(name, event)
 
     def progress(self, name: str, event: dict[str, Any]) -> None:
         self._fractions[name] = event["done_frac"]

@@ -117,7 +117,7 @@ class LocalPool:
     def _start(self) -> _Worker:
         stderr = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 - closed with the worker
         process = subprocess.Popen(
-            [sys.executable, "-m", "harness.executors.worker"],
+            [sys.executable, "-P", "-m", "harness.executors.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,

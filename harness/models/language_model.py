@@ -92,7 +92,8 @@ def _load(parsed: ModelSource, source: str) -> LanguageModel:
     else:
         where = {"pretrained_model_name_or_path": str(parsed.path)}
     try:
-        model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
+        config = AutoConfig.from_pretrained(**where)
+        model = AutoModelForCausalLM.from_pretrained(**where, config=config, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(**where)
     except (OSError, ValueError) as error:
         remedy = (
@@ -103,7 +104,6 @@ def _load(parsed: ModelSource, source: str) -> LanguageModel:
         raise RefusedError(f"model.source {source}: cannot be loaded ({_first_line(error)}). {remedy}") from error
     if parsed.kind == "gguf":
         # The loaded model is marked as quantised, which forbids saving; a fresh one of the same shape is not.
-        config = AutoConfig.from_pretrained(**where)
         config.quantization_config = None
         fresh = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         fresh.load_state_dict(model.state_dict())

@@ -16,7 +16,7 @@ from harness.records.files import read_json, write_json
 if TYPE_CHECKING:
     from harness.run.starting_point import StartingPoint
 
-JobKind = Literal["load", "cold_start", "base", "cell"]
+JobKind = Literal["load", "prepare", "base", "cell"]
 JobState = Literal["done", "refused", "failed", "interrupted", "taken"]
 Event = dict[str, Any]
 
@@ -25,10 +25,10 @@ Event = dict[str, Any]
 class Job:
     """One piece of work.
 
-    kind: `load` the starting model (which shows early that it can be), `cold_start` it, evaluate it before training
-        (`base`), or run a `cell`.
+    kind: `load` the model (which shows early that it can be), `prepare` the starting point of all cells from it, evaluate
+        that before training (`base`), or run a `cell`.
     path: the cell's folder, or where the result of the stage goes. spec: the resolved spec as JSON.
-    source: the `model.source` that holds the starting weights; differs from the spec's after a cold start.
+    source: the `model.source` that holds the starting weights; differs from the spec's where they were prepared.
     """
 
     kind: JobKind
@@ -66,22 +66,24 @@ def _load(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None
     from harness.spec.run_spec import RunSpec
 
     spec = RunSpec.model_validate(job.spec)
+    tell({"phase": "loading the model", "step": 0, "steps": 0, "done_frac": 0.0})
     start.get(job.source, spec.train.device)
 
 
-def _cold_start(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None:
+def _prepare(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None:
+    """Cold start where the spec has one; in any case the weights end up in a folder that loads quickly."""
     from harness.spec.run_spec import RunSpec, SupervisedColdStart
     from harness.training.cold_start import run_cold_start
 
     spec = RunSpec.model_validate(job.spec)
     recipe = spec.model.cold_start
-    assert isinstance(recipe, SupervisedColdStart), "a cold start is planned only where the spec has one"
     language_model = start.get(spec.model.source, spec.train.device)
 
     def on_step(step: int, steps: int, loss: float) -> None:
         tell({"phase": "cold start", "step": step, "steps": steps, "done_frac": step / steps, "loss": loss})
 
-    run_cold_start(language_model, recipe, on_step)
+    if isinstance(recipe, SupervisedColdStart):
+        run_cold_start(language_model, recipe, on_step)
     folder = Path(job.path)
     aside = folder.with_name(f".{folder.name}.tmp")
     shutil.rmtree(aside, ignore_errors=True)
@@ -126,7 +128,7 @@ def _cell(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None
 
 _DO: dict[JobKind, Callable[[Job, StartingPoint, Callable[[Event], None]], None]] = {
     "load": _load,
-    "cold_start": _cold_start,
+    "prepare": _prepare,
     "base": _base,
     "cell": _cell,
 }

@@ -11,13 +11,14 @@ from typing import Any, Protocol
 
 from harness.errors import BenchError, RefusedError
 from harness.executors.local import Ended, LocalPool
+from harness.models.source import parse_source
 from harness.plan import Plan, PlannedCell
 from harness.plan.gate import values_that_differ
 from harness.records import CellRecord
 from harness.records.files import read_json, write_json
 from harness.run.inputs import contamination, contamination_sentence, require_inputs
 from harness.run.jobs import Job
-from harness.spec.hashing import base_evaluation_hash, cold_start_hash
+from harness.spec.hashing import base_evaluation_hash, starting_point_hash
 from harness.spec.run_spec import RunSpec
 
 # Never started again by itself: what could not be measured once needs a look first.
@@ -98,7 +99,7 @@ class SweepRun:
         self._write_question([])
 
     def _stages(self, pool: LocalPool, missing: list[PlannedCell], bases: dict[Path, Job], observer: Observer) -> None:
-        """What cells share: the model that loads, its cold start, its evaluation before training."""
+        """What cells share: the model that loads, the starting point made of it, its evaluation before training."""
 
         def refuse(ended: Ended) -> None:
             observer.stage(_stage(ended.job), None)
@@ -111,17 +112,15 @@ class SweepRun:
             observer.stage(_stage(job), event)
 
         loads: dict[str, Job] = {}
-        cold_starts: dict[str, Job] = {}
+        prepared: dict[str, Job] = {}
         for cell in missing:
             spec = _as_json(cell.spec)
             loads.setdefault(cell.spec.model.source, Job("load", "", spec, cell.spec.model.source))
             target = _source(cell.spec, self.home)
             if target != cell.spec.model.source and not Path(target.removeprefix("path:")).exists():
-                cold_starts.setdefault(
-                    target, Job("cold_start", target.removeprefix("path:"), spec, cell.spec.model.source)
-                )
+                prepared.setdefault(target, Job("prepare", target.removeprefix("path:"), spec, cell.spec.model.source))
         pool.run([*loads.values()], show, refuse)
-        pool.run([*cold_starts.values()], show, refuse)
+        pool.run([*prepared.values()], show, refuse)
         pool.run([*bases.values()], show, refuse)
 
     def _base_jobs(self) -> dict[Path, Job]:
@@ -197,10 +196,13 @@ class SweepRun:
 
 
 def _source(spec: RunSpec, home: Path) -> str:
-    """`model.source` of the weights that reinforcement learning starts from."""
-    if spec.model.cold_start.type == "none":
+    """`model.source` of the weights that reinforcement learning starts from.
+
+    After a cold start, and for a GGUF (which takes half a minute to dequantise), that is a folder in the cache.
+    """
+    if spec.model.cold_start.type == "none" and parse_source(spec.model.source).kind != "gguf":
         return spec.model.source
-    return f"path:{(home / 'cache' / f'coldstart-{cold_start_hash(spec)[:16]}').resolve()}"
+    return f"path:{(home / 'cache' / f'start-{starting_point_hash(spec)[:16]}').resolve()}"
 
 
 def _as_json(spec: RunSpec) -> dict[str, Any]:

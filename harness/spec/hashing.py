@@ -41,8 +41,8 @@ def base_evaluation_hash(spec: RunSpec) -> str:
     return digest({"base": knobs, "refers_to": _references(spec), "numerics": NUMERICS_VERSION})
 
 
-def cold_start_hash(spec: RunSpec) -> str:
-    """Names the result of the cold start."""
+def starting_point_hash(spec: RunSpec) -> str:
+    """Names the weights that reinforcement learning starts from: the model after its cold start."""
     knobs = {knob: value for knob, value in _knobs(spec).items() if knob.startswith("model.cold_start")}
     return digest({"cold_start": knobs, "refers_to": _start(spec), "numerics": NUMERICS_VERSION})
 

@@ -83,8 +83,11 @@ def test_a_question_that_cannot_be_read(refuse: Any, verb: str, words: tuple[str
     assert refuse(2, says, verb, *words, "--json").out == ""
 
 
-UNDECLARED = {"arms": {"with": {}, "without": {"objective.scale": "none", "train.steps": 9}}}
-NOOP = {"ablate": ["objective.rule.clip_high"], "arms": {"low": {}, "high": {"objective.rule.clip_high": 0.28}}}
+UNDECLARED: dict[str, Any] = {"arms": {"with": {}, "without": {"objective.scale": "none", "train.steps": 9}}}
+NOOP: dict[str, Any] = {
+    "ablate": ["objective.rule.clip_high"],
+    "arms": {"low": {}, "high": {"objective.rule.clip_high": 0.28}},
+}
 
 
 @pytest.mark.parametrize("verb", ["plan", "run"])

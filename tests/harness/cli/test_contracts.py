@@ -12,6 +12,7 @@ from algorithms import active_knobs, preset
 from harness.cli.app import app
 from harness.plan import make_plan
 from harness.plan.sweep_file import SHIPPED, load_sweep, shipped
+from harness.records.files import append_jsonl
 from tests.harness.cli.conftest import Bench
 from tests.harness.plan.files import write_sweep_file
 from tests.reports.synthetic import write_sweep
@@ -71,8 +72,9 @@ def test_plan_counts_what_is_there(bench: Bench, tmp_path: Path) -> None:
             record.path.mkdir(parents=True)
             record.write_status("done")
             score = finals[cell.arm][cell.seed]
-            row = f'{{"final": true, "task": "arithmetic", "metrics": {{"pass@1": {score}}}}}\n'
-            (record.path / "scores.jsonl").write_text(row)
+            final = {"final": True, "task": "arithmetic", "metrics": {"pass@1": score}}
+            others = [final | {"final": False, "metrics": {"pass@1": 0.1}}, final | {"task": "gsm8k"}]
+            append_jsonl(record.path / "scores.jsonl", [final, *others])
     assumed = bench("plan", sweep, "--json").document["detectable_pp"]
     assert (assumed["from"], assumed["sd_pp"]) == ("assumed sd", 2.0)
     document = bench("plan", sweep, "--home", "home", "--json").document

@@ -46,7 +46,7 @@ def scripted_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert arguments[1:] == ["-m", "harness.executors.worker"]
         return real([sys.executable, str(script)], **settings)  # type: ignore[call-overload]
 
-    monkeypatch.setattr(local.subprocess, "Popen", start)
+    monkeypatch.setattr(subprocess, "Popen", start)
 
 
 @pytest.fixture
@@ -75,7 +75,11 @@ def run(pool: LocalPool, *paths: str) -> Seen:
 
 def test_does_all_jobs_and_reports_their_end(pool: LocalPool) -> None:
     seen = run(pool, "ok", "refuse no such file", "ok 2")
-    assert seen.outcomes() == {"ok": ("done", None), "refuse no such file": ("refused", "no such file"), "ok 2": ("done", "2")}
+    assert seen.outcomes() == {
+        "ok": ("done", None),
+        "refuse no such file": ("refused", "no such file"),
+        "ok 2": ("done", "2"),
+    }
 
 
 def test_nothing_to_do_starts_no_worker(pool: LocalPool) -> None:
@@ -113,7 +117,9 @@ def test_a_crash_takes_only_its_job_with_it(pool: LocalPool) -> None:
 
 
 def test_every_worker_crashing_still_ends(pool: LocalPool) -> None:
-    assert {state for state, _ in run(pool, *(f"crash {number}" for number in range(5))).outcomes().values()} == {"failed"}
+    assert {state for state, _ in run(pool, *(f"crash {number}" for number in range(5))).outcomes().values()} == {
+        "failed"
+    }
 
 
 @pytest.mark.parametrize("wait_s", [0.0, 0.5])

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evals.prompts import Message
 from evals.tasks import get_task
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel, load_model, weights_digest
@@ -43,7 +44,7 @@ class TestBuiltinTiny:
         right = 0
         for problem in problems:
             ids = torch.tensor([tiny.encode(problem.problem)])
-            out = tiny.model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=40)  # type: ignore[operator]
+            out = tiny.model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=40)
             right += tiny.decode(out[0, ids.shape[1] :].tolist()).rpartition("#")[2] == problem.answer
         assert 4 <= right <= 39
 
@@ -51,7 +52,9 @@ class TestBuiltinTiny:
         for split in ("train", "test"):
             for problem in get_task("arithmetic").split(split).load():
                 assert problem.solution is not None
-                assert tiny.decode(tiny.encode(problem.problem + problem.solution)) == problem.problem + problem.solution
+                assert (
+                    tiny.decode(tiny.encode(problem.problem + problem.solution)) == problem.problem + problem.solution
+                )
                 assert len(problem.problem) + 40 <= CONTEXT_TOKENS
 
 
@@ -84,7 +87,11 @@ def test_scratch_is_fixed_by_its_seed() -> None:
 
 def test_without_an_end_of_sequence_it_is_refused(tmp_path: Path) -> None:
     shutil.copytree(TINY, tmp_path / "endless")
-    for name, key in (("tokenizer_config.json", "eos_token"), ("generation_config.json", "eos_token_id"), ("config.json", "eos_token_id")):
+    for name, key in (
+        ("tokenizer_config.json", "eos_token"),
+        ("generation_config.json", "eos_token_id"),
+        ("config.json", "eos_token_id"),
+    ):
         path = tmp_path / "endless" / name
         settings = json.loads(path.read_text())
         settings[key] = None
@@ -94,7 +101,7 @@ def test_without_an_end_of_sequence_it_is_refused(tmp_path: Path) -> None:
 
 
 def test_messages_without_a_chat_template_are_joined(tiny: LanguageModel) -> None:
-    messages = [{"role": "system", "content": "1+1"}, {"role": "user", "content": "2+2="}]
+    messages: list[Message] = [{"role": "system", "content": "1+1"}, {"role": "user", "content": "2+2="}]
     assert tiny.encode(messages) == tiny.encode("1+1\n\n2+2=\n\n")
 
 

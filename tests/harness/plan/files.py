@@ -16,9 +16,9 @@ QUESTION: dict[str, Any] = {
 }
 
 
-def write_sweep_file(folder: Path, file: str = "mine.yaml", **changes: Any) -> Path:
+def write_sweep_file(folder: Path, **changes: Any) -> Path:
     """QUESTION with some keys changed, or left out where None, as a file. JSON is YAML."""
     document = {key: value for key, value in (QUESTION | changes).items() if value is not None}
-    path = folder / file
+    path = folder / "mine.yaml"
     path.write_text(json.dumps(document, indent=1), encoding="utf-8")
     return path

@@ -47,6 +47,15 @@ def test_a_new_file_is_whole_before_it_has_its_name(tmp_path: Path) -> None:
     assert path.exists()
 
 
+def test_who_reads_meanwhile_reads_the_old_file_to_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    write_json(path, {"state": "old"})
+    with path.open(encoding="utf-8") as reader:
+        write_json(path, {"state": "new"})
+        assert json.load(reader) == {"state": "old"}
+    assert read_json(path) == {"state": "new"}
+
+
 def test_what_json_cannot_hold_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     write_json(path, 1)

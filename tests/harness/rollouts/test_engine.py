@@ -71,7 +71,7 @@ def test_greedy_is_that_of_transformers(
     drawn = engine.generate(prompts, keys(samples=1), SamplingParams(24, temperature=0))
     for prompt, completion in zip(prompts, rows_of(drawn), strict=True):
         ids = torch.tensor([prompt])
-        expected = language_model.model.generate(  # type: ignore[operator]
+        expected = language_model.model.generate(
             ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=24
         )
         assert completion == expected[0, len(prompt) :].tolist()

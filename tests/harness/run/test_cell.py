@@ -49,7 +49,10 @@ class TestUnbroken:
         assert (status["state"], status["step"], status["steps"], status["flags"]) == ("done", 4, 4, [])
         assert [row["step"] for row in unbroken.read_steps()] == [1, 2, 3, 4]
         assert [row["step"] for row in unbroken.read_timing() if "total_s" in row] == [1, 2, 3, 4]
-        assert [(row["step"], row["final"], row["n_samples"]) for row in unbroken.read_scores()] == [(2, False, 2), (4, True, 4)]
+        assert [(row["step"], row["final"], row["n_samples"]) for row in unbroken.read_scores()] == [
+            (2, False, 2),
+            (4, True, 4),
+        ]
         assert [path.name for path in sorted(unbroken.rollouts.iterdir())] == [
             "000001-000002.parquet",
             "000003-000004.parquet",
@@ -126,7 +129,7 @@ def writes(monkeypatch: pytest.MonkeyPatch, before: Callable[[int], None], torn:
     counted(cell_log, "_write_parquet")
     counted(cell_log, "keep_jsonl")
     counted(cell_module, "save_checkpoint")
-    counted(cell_module.CellLog, "drop_samples")
+    counted(cell_log.CellLog, "drop_samples")
     counted(CellRecord, "write_status")
     return made
 
@@ -182,7 +185,9 @@ def test_stopped_everywhere_it_goes_on_as_if_unbroken(unbroken: CellRecord, tmp_
         point += 1
 
 
-def test_the_final_evaluation_keeps_whole_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unbroken: CellRecord) -> None:
+def test_the_final_evaluation_keeps_whole_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unbroken: CellRecord
+) -> None:
     """8 problems x 4 samples in chunks of 8: stopped in the third, two are kept and two are drawn."""
     monkeypatch.setattr(evaluation, "CHUNK_SAMPLES", 8)
     drawn: list[int] = []

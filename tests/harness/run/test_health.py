@@ -24,7 +24,11 @@ def steps(first: dict[str, float], last: dict[str, float], between: int = 0) -> 
         ({}, {"len/truncated_frac": 0.5}, []),
         ({}, {"len/truncated_frac": 0.51}, ["truncation"]),
         ({"len/truncated_frac": 0.9}, {}, []),
-        ({}, {"entropy/full": 0.0, "len/mean": 99.0, "len/truncated_frac": 1.0}, ["entropy_collapse", "length_blowup", "truncation"]),
+        (
+            {},
+            {"entropy/full": 0.0, "len/mean": 99.0, "len/truncated_frac": 1.0},
+            ["entropy_collapse", "length_blowup", "truncation"],
+        ),
     ],
 )
 def test_flags(first: dict[str, float], last: dict[str, float], flags: list[str]) -> None:

@@ -170,7 +170,7 @@ def test_demonstrations_are_known_by_content_not_by_path(tmp_path: Path) -> None
     same, changed = with_data("a.jsonl", "one"), with_data("a.jsonl", "two")
     assert same[0] != changed[0]
     assert same[1] != changed[1]
-    with pytest.raises(RefusedError, match="model.cold_start.data none.jsonl: cannot be read"):
+    with pytest.raises(RefusedError, match=r"model\.cold_start\.data none\.jsonl: cannot be read"):
         semantic_hash(spec({"model.cold_start": {"type": "sft", "data": "none.jsonl"}}))
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 from harness.spec.knobs import ALL_KNOBS, active, governor
 from tests.harness.spec.cases import spec
 
@@ -34,7 +36,8 @@ def test_who_decides_whether_a_knob_exists() -> None:
 
 def test_all_knobs_cover_the_active_ones_once() -> None:
     assert len(set(ALL_KNOBS)) == len(ALL_KNOBS)
-    variants = ({}, {"objective.rule.type": "weighted"}, {"model.cold_start": {"type": "sft", "data": "demonstrations:arithmetic"}})  # fmt: skip
+    sft = {"model.cold_start": {"type": "sft", "data": "demonstrations:arithmetic"}}
+    variants: tuple[dict[str, Any], ...] = ({}, {"objective.rule.type": "weighted"}, sft)
     for settings in variants:
         unknown = [k for k in active(spec(settings)) if k not in ALL_KNOBS and not k.startswith("reward.parts.")]
         assert not unknown

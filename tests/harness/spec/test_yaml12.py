@@ -82,7 +82,7 @@ def test_an_unusable_file_is_refused(tmp_path: Path, content: bytes, says: str) 
 
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(RefusedError, match="none.yaml: cannot be read: No such file"):
+    with pytest.raises(RefusedError, match=r"none\.yaml: cannot be read: No such file"):
         load_yaml(tmp_path / "none.yaml")
     with pytest.raises(RefusedError, match="cannot be read: Is a directory"):
         load_yaml(tmp_path)

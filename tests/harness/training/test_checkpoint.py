@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.training import checkpoint as module
 from harness.training.checkpoint import Checkpoint, checkpoint_folders, load_latest, save_checkpoint
 from tests.harness.training import rollouts
 
@@ -15,7 +14,7 @@ def made(step: int) -> Checkpoint:
     """A checkpoint with tied weights and a used optimiser."""
     model = rollouts.model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1 * step)
-    sum((weight**3).sum() for weight in model.parameters()).backward()  # type: ignore[union-attr]
+    sum((weight**3).sum() for weight in model.parameters()).backward()
     optimizer.step()
     return Checkpoint(step, 100 * step, dict(model.state_dict()), optimizer.state_dict())
 
@@ -98,7 +97,7 @@ def test_a_failed_save_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest
     def full(state: dict[str, Tensor], buffer: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module.torch, "save", full)
+    monkeypatch.setattr(torch, "save", full)
     with pytest.raises(OSError, match="No space"):
         save_checkpoint(tmp_path, made(2))
     assert [path.name for path in tmp_path.iterdir()] == ["step-000001"]

@@ -9,10 +9,17 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from harness.spec.run_spec import RunSpec, TrainSpec
-from harness.training.policy_update import DivergedError, PolicyUpdate, ScoredRollout, UpdateReport, mismatch_metrics, schedule
+from harness.training.policy_update import (
+    DivergedError,
+    PolicyUpdate,
+    ScoredRollout,
+    UpdateReport,
+    mismatch_metrics,
+    schedule,
+)
 from tests.harness.run.small import small_spec
 from tests.harness.training import rollouts
-from tests.harness.training.rollouts import GROUPS, REWARDS, SAMPLES
+from tests.harness.training.rollouts import GROUPS, SAMPLES
 
 ZERO_REWARDS = [1.0] * SAMPLES + [0.0] * (GROUPS - 1) * SAMPLES
 
@@ -31,7 +38,11 @@ def update(
 
 
 def naive_grpo(
-    policy: PreTrainedModel, rollout: ScoredRollout, mini_batches: list[list[int]], learning_rate: float, clip: float = 0.2
+    policy: PreTrainedModel,
+    rollout: ScoredRollout,
+    mini_batches: list[list[int]],
+    learning_rate: float,
+    clip: float = 0.2,
 ) -> list[Tensor]:
     """GRPO (2402.03300, without KL) row by row and token by token; the gradient of each optimiser step."""
     optimizer = torch.optim.AdamW(policy.parameters(), lr=learning_rate, weight_decay=0.0)
@@ -205,7 +216,7 @@ class TestDivergence:
     def test_an_infinite_gradient_leaves_the_weights(self) -> None:
         policy = rollouts.model()
         rollout = rollouts.rollout(policy)
-        next(policy.parameters()).register_hook(lambda gradient: gradient * math.inf)  # type: ignore[no-untyped-call]
+        next(policy.parameters()).register_hook(lambda gradient: gradient * math.inf)
         with pytest.raises(DivergedError, match="norm"):
             PolicyUpdate(policy, spec(), rollouts.PAD).run(rollout, step=1)
         assert torch.equal(rollouts.weights(policy), rollouts.weights(rollouts.model()))

@@ -1,0 +1,116 @@
+"""`bench run` in a process of its own, on a small sweep; without the MLflow mirror and the page, which take seconds."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from harness.records import CellRecord
+from tests.harness.run.small import SETTINGS
+
+PROGRAM = """
+import contextlib
+import harness.cli.report as report
+import harness.tracking as tracking
+from harness.cli import main
+tracking.MirrorThread = lambda mirror: contextlib.nullcontext()
+report.write = lambda folder: {}
+report.print_verdict = lambda document, folder: None
+main()
+"""
+ARMS: dict[str, dict[str, Any]] = {"group_std": {}, "no_std": {"objective.scale": "none"}}
+SWEEP_SETTINGS = {"train.steps": 10, "train.checkpoint_every": 3, "eval.every": 4, "eval.problems": 24}
+PATIENCE_S = 60.0
+
+
+def write_sweep(folder: Path, arms: dict[str, dict[str, Any]] | None = None, seeds: int = 2) -> Path:
+    """A sweep `small` beside its profile; returns its path."""
+    arms = arms or ARMS
+    (folder / "small_profile.yaml").write_text(yaml.safe_dump({k: v for k, v in SETTINGS.items() if k != "algorithm"}))
+    sweep = {
+        "name": "small",
+        "question": "Does it go on?",
+        "profile": "small_profile.yaml",
+        "ablate": sorted({knob for arm in arms.values() for knob in arm}),
+        "base": {"algorithm": "grpo", **SWEEP_SETTINGS},
+        "arms": arms,
+        "seeds": seeds,
+    }
+    path = folder / "small.yaml"
+    path.write_text(yaml.safe_dump(sweep, sort_keys=False))
+    return path
+
+
+def start(sweep: Path | str, home: Path, *options: str, program: str = PROGRAM) -> subprocess.Popen[str]:
+    """`bench run` at the head of a process group of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-c", program, "run", str(sweep), "--home", str(home), "--workers", "2", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def run(sweep: Path | str, home: Path, *options: str, program: str = PROGRAM) -> tuple[int, str]:
+    """`bench run` to its end: exit code and stderr."""
+    return end(start(sweep, home, *options, program=program))
+
+
+def end(process: subprocess.Popen[str]) -> tuple[int, str]:
+    try:
+        _, stderr = process.communicate(timeout=PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    return process.returncode, stderr
+
+
+def cells(home: Path, sweep: str = "small") -> dict[str, CellRecord]:
+    """Cells on disk by `<arm>-s<seed>-<hash>`."""
+    return {path.name: CellRecord.at(path) for path in sorted((home / sweep / "cells").glob("*"))}
+
+
+def contents(cell: CellRecord) -> dict[str, Any]:
+    """What must be the same whatever happened on the way."""
+    files = [cell.path / "steps.jsonl", cell.path / "scores.jsonl", cell.path / "evals.parquet"]
+    files += sorted(cell.rollouts.glob("*.parquet"))
+    return {"status": cell.read_status(), **{file.name: file.read_bytes() for file in files}}
+
+
+def all_contents(home: Path, sweep: str = "small") -> dict[str, dict[str, Any]]:
+    return {name: contents(cell) for name, cell in cells(home, sweep).items()}
+
+
+def wait_until(condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
+    deadline_s = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < deadline_s, "waited in vain"
+        time.sleep(0.01)
+
+
+def steps_done(home: Path) -> int:
+    """Steps recorded by all cells together."""
+    return sum(path.read_bytes().count(b"\n") for path in (home / "small" / "cells").glob("*/steps.jsonl"))
+
+
+def workers_of(process: subprocess.Popen[str]) -> list[int]:
+    """Worker processes of a `bench run`, by their command and process group."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (path / "cmdline").read_bytes()
+            group = int((path / "stat").read_text().rpartition(")")[2].split()[2])
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if b"harness.executors.worker" in command and group == process.pid:
+            found.append(int(path.name))
+    return found

@@ -1,0 +1,268 @@
+"""`bench run` from outside: killed in every way, continued, and compared with one that nobody disturbed."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.errors import BenchError
+from harness.plan import make_plan
+from harness.records import read_sweep
+from harness.records.files import read_json
+from harness.run import sweep as sweep_module
+from harness.run.sweep import SweepRun
+from tests.harness.run import bench
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for workers in /proc")
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return bench.write_sweep(tmp_path_factory.mktemp("sweep"))
+
+
+@pytest.fixture(scope="module")
+def unbroken(sweep: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The home of a finished run: 2 arms x 2 seeds."""
+    home = tmp_path_factory.mktemp("unbroken")
+    code, stderr = bench.run(sweep, home)
+    assert code == 0, stderr
+    return home
+
+
+@pytest.fixture
+def home(tmp_path: Path, unbroken: Path) -> Path:
+    """An empty home in which only the base evaluation is there, to save its time."""
+    shutil.copytree(unbroken / "cache", tmp_path / "home" / "cache")
+    return tmp_path / "home"
+
+
+class Quiet:
+    def remark(self, sentence: str) -> None: ...
+    def planned(self, total: int, done: int) -> None: ...
+    def stage(self, name: str, event: object) -> None: ...
+    def progress(self, name: str, event: object) -> None: ...
+    def ended(self, name: str, state: str, reason: str | None) -> None: ...
+
+
+class NoPool:
+    def __init__(self, workers: int) -> None:
+        raise AssertionError("a worker was started")
+
+
+def kill(process: subprocess.Popen[str], whom: str) -> None:
+    match whom:
+        case "group":
+            os.killpg(process.pid, signal.SIGKILL)
+        case "parent":
+            process.kill()
+        case "worker":
+            os.kill(bench.workers_of(process)[0], signal.SIGKILL)
+
+
+def test_finishes_every_cell(unbroken: Path) -> None:
+    record = read_sweep(unbroken / "small")
+    assert [(cell.arm, cell.seed, cell.state, cell.step) for cell in record.cells] == [
+        ("group_std", 0, "done", 10),
+        ("group_std", 1, "done", 10),
+        ("no_std", 0, "done", 10),
+        ("no_std", 1, "done", 10),
+    ]
+    assert record.other_cells == []
+    assert len({cell.digest for cell in record.cells}) == 4
+    assert record.base_scores[0]["metrics"]["pass@1"] > 0
+
+
+def test_arms_with_one_seed_see_the_same_prompts_and_noise(unbroken: Path) -> None:
+    """The first step of both arms is drawn before any update: the very same completions."""
+    import pyarrow.parquet
+
+    def first_step(arm: str, seed: int) -> list[tuple[str, str]]:
+        (cell,) = (cell for cell in bench.cells(unbroken).values() if (cell.arm, cell.seed) == (arm, seed))
+        rows = pyarrow.parquet.read_table(min(cell.rollouts.iterdir())).to_pylist()
+        return [(row["problem_id"], row["text"]) for row in rows if row["step"] == 1]
+
+    assert first_step("group_std", 0) == first_step("no_std", 0)
+    assert first_step("group_std", 0) != first_step("group_std", 1)
+
+
+def test_a_second_run_starts_nothing(sweep: Path, unbroken: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep_module, "LocalPool", NoPool)
+    before = bench.all_contents(unbroken)
+    SweepRun(make_plan(str(sweep)), unbroken, "bench run", workers=2).run(Quiet())
+    assert bench.all_contents(unbroken) == before
+
+
+@pytest.mark.parametrize("whom", ["group", "parent", "worker"])
+def test_killed_and_continued_is_as_if_unbroken(sweep: Path, unbroken: Path, home: Path, whom: str) -> None:
+    """Two kills at random moments, each in a run that had begun to train."""
+    moments = random.Random(whom)
+    steps = 0
+    for _ in range(2):
+        process = bench.start(sweep, home)
+        steps += moments.randint(1, 8)
+        bench.wait_until(lambda: bench.steps_done(home) >= steps or process.poll() is not None)  # noqa: B023
+        time.sleep(moments.uniform(0, 0.2))
+        workers = bench.workers_of(process)
+        kill(process, whom)
+        code, stderr = bench.end(process)
+        if whom == "worker":
+            assert code == 1, stderr
+            assert "failed: its worker process was killed by signal 9" in stderr
+            states = sorted(cell.state for cell in bench.cells(home).values())
+            assert states == ["done", "done", "done", "failed"]
+            break
+        assert code == -signal.SIGKILL
+        bench.wait_until(lambda: not any(map(is_alive, workers)), patience_s=10)  # noqa: B023
+        assert "running" not in {cell.state for cell in bench.cells(home).values()}
+    code, stderr = bench.run(sweep, home)
+    assert code == 0, stderr
+    assert bench.all_contents(home) == bench.all_contents(unbroken)
+    if whom != "worker":
+        assert any("resumed at step" in cell.log.read_text() for cell in bench.cells(home).values())
+
+
+def test_ctrl_c(sweep: Path, unbroken: Path, home: Path) -> None:
+    """As a terminal does it: the signal goes to the whole process group."""
+    process = bench.start(sweep, home)
+    bench.wait_until(lambda: bench.steps_done(home) >= 5)
+    workers = bench.workers_of(process)
+    os.killpg(process.pid, signal.SIGINT)
+    code, stderr = bench.end(process)
+    assert code == 130
+    assert "the same command continues" in stderr
+    assert "Traceback" not in stderr
+    assert not any(map(is_alive, workers))
+    assert {cell.state for cell in bench.cells(home).values()} == {"interrupted", "pending"}
+    code, stderr = bench.run(sweep, home)
+    assert code == 0, stderr
+    assert bench.all_contents(home) == bench.all_contents(unbroken)
+
+
+def test_two_runs_at_once_share_the_cells(sweep: Path, unbroken: Path, home: Path) -> None:
+    one, other = bench.start(sweep, home), bench.start(sweep, home)
+    codes = [bench.end(process) for process in (one, other)]
+    for code, stderr in codes:
+        assert code in (0, 1)
+        assert "Traceback" not in stderr
+        if code == 1:  # it ended before the other had finished the cells that it held
+            assert "(running)" in stderr
+    assert bench.all_contents(home) == bench.all_contents(unbroken)
+    for cell in bench.cells(home).values():
+        assert cell.log.read_text().count("done at step") == 1
+
+
+def test_another_question_leaves_cells_alone(
+    sweep: Path, unbroken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    shutil.copytree(unbroken, home)
+    before = bench.all_contents(home)
+    code, stderr = bench.run(sweep, home, "--set", "train.steps=1", "--set", "eval.problems=2", "--seeds", "1")
+    assert code == 0, stderr
+    record = read_sweep(home / "small")
+    assert [(cell.arm, cell.seed, cell.step) for cell in record.cells] == [("group_std", 0, 1), ("no_std", 0, 1)]
+    assert {cell.path.name for cell in record.other_cells} == before.keys()
+    after = bench.all_contents(home)
+    assert {name: after[name] for name in before} == before
+    monkeypatch.setattr(sweep_module, "LocalPool", NoPool)
+    SweepRun(make_plan(str(sweep)), home, "bench run", workers=2).run(Quiet())
+    assert len(read_sweep(home / "small").cells) == 4
+
+
+def test_divergence_is_an_outcome(tmp_path: Path) -> None:
+    """The arm is scored where its weights were last finite, flagged and kept; the other goes on; exit 0."""
+    sweep = bench.write_sweep(tmp_path, {"calm": {}, "wild": {"train.learning_rate": 1e15}}, seeds=1)
+    code, stderr = bench.run(sweep, tmp_path / "home")
+    assert code == 0, stderr
+    calm, wild = bench.cells(tmp_path / "home").values()
+    assert (calm.arm, calm.state, calm.flags, calm.step) == ("calm", "done", [], 10)
+    assert (wild.arm, wild.state, wild.flags, wild.step) == ("wild", "done", ["nan"], 0)
+    (base,) = read_sweep(tmp_path / "home" / "small").base_scores
+    (scored,) = wild.read_scores()
+    assert scored["metrics"] == base["metrics"]
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system of 6 MB: room for the checkpoints of one cell, not of four."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(disk)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"mount is not permitted here: {mounted.stderr.decode().strip()}")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_full_disk_stops_the_run_and_room_continues_it(sweep: Path, unbroken: Path, tiny_disk: Path) -> None:
+    home = tiny_disk / "home"
+    code, stderr = bench.run(sweep, home)
+    assert code == 1, stderr
+    assert "the disk is full" in stderr
+    assert "Traceback" not in stderr
+    assert not {cell.state for cell in bench.cells(home).values()} & {"running", "failed"}
+    subprocess.run(["mount", "-o", "remount,size=100m", str(tiny_disk)], check=True)
+    code, stderr = bench.run(sweep, home)
+    assert code == 0, stderr
+    assert bench.all_contents(home) == bench.all_contents(unbroken)
+
+
+def test_identical_arms_are_identical(tmp_path: Path) -> None:
+    """The shipped A/A sweep, with its page."""
+    settings = {
+        "train.steps": 4,
+        "rollout.prompts_per_step": 4,
+        "rollout.samples_per_prompt": 4,
+        "eval.problems": 8,
+        "eval.samples": 4,
+        "eval.every": 2,
+        "budget.tokens": "null",
+    }
+    options = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    program = "\n".join(line for line in bench.PROGRAM.splitlines() if not line.startswith("report."))
+    code, stderr = bench.run("aa", tmp_path, "--seeds", "2", *options, program=program)
+    assert code == 0, stderr
+    one, other = (
+        [bench.contents(cell) for cell in bench.cells(tmp_path, "aa").values() if cell.arm == arm]
+        for arm in ("one", "other")
+    )
+    assert one == other
+    assert len({cell["status"]["digest"] for cell in one}) == 2
+    (contrast,) = read_json(tmp_path / "aa" / "report" / "report.json")["contrasts"]
+    assert contrast["verdict"] == "identical"
+    assert contrast["difference_pp"] == 0
+
+
+def test_a_model_that_cannot_be_loaded_is_refused_before_any_cell(sweep: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "broken"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    code, stderr = bench.run(sweep, tmp_path / "home", "--set", f"model.source=path:{folder}")
+    assert code == 2, stderr
+    assert "Traceback" not in stderr
+    assert not any(cell.path.joinpath("steps.jsonl").exists() for cell in bench.cells(tmp_path / "home").values())
+
+
+def test_home_that_cannot_be_written(sweep: Path, tmp_path: Path) -> None:
+    blocked = tmp_path / "home"
+    blocked.write_text("a file where the folder should be")
+    with pytest.raises(BenchError, match="cannot be written") as refused:
+        SweepRun(make_plan(str(sweep)), blocked, "bench run", workers=1).run(Quiet())
+    assert refused.value.exit_code == 2
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
