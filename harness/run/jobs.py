@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -25,8 +26,8 @@ Event = dict[str, Any]
 class Job:
     """One piece of work.
 
-    kind: `load` the model (which shows early that it can be), `prepare` the starting point of all cells from it, evaluate
-        that before training (`base`), or run a `cell`.
+    kind: `load` the model (which shows early that it can be), `prepare` the starting point of all cells from it,
+        evaluate that before training (`base`), or run a `cell`.
     path: the cell's folder, or where the result of the stage goes. spec: the resolved spec as JSON.
     source: the `model.source` that holds the starting weights; differs from the spec's where they were prepared.
     """
@@ -85,10 +86,15 @@ def _prepare(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> N
     if isinstance(recipe, SupervisedColdStart):
         run_cold_start(language_model, recipe, on_step)
     folder = Path(job.path)
-    aside = folder.with_name(f".{folder.name}.tmp")
-    shutil.rmtree(aside, ignore_errors=True)
+    aside = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     language_model.save(aside)
-    aside.rename(folder)
+    try:
+        aside.rename(folder)
+    except OSError:
+        # Another `bench run` has made the same meanwhile; a folder is never renamed onto one that holds files.
+        if not folder.is_dir():
+            raise
+        shutil.rmtree(aside)
 
 
 def _base(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None:

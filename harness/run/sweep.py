@@ -113,12 +113,12 @@ class SweepRun:
 
         loads: dict[str, Job] = {}
         prepared: dict[str, Job] = {}
-        for cell in missing:
-            spec = _as_json(cell.spec)
-            loads.setdefault(cell.spec.model.source, Job("load", "", spec, cell.spec.model.source))
-            target = _source(cell.spec, self.home)
-            if target != cell.spec.model.source and not Path(target.removeprefix("path:")).exists():
-                prepared.setdefault(target, Job("prepare", target.removeprefix("path:"), spec, cell.spec.model.source))
+        for spec in [cell.spec for cell in missing] or [self.plan.first_spec]:
+            model, start = spec.model.source, _source(spec, self.home)
+            loads.setdefault(model, Job("load", "", _as_json(spec), model))
+            folder = start.removeprefix("path:")
+            if start != model and not Path(folder).exists():
+                prepared.setdefault(start, Job("prepare", folder, _as_json(spec), model))
         pool.run([*loads.values()], show, refuse)
         pool.run([*prepared.values()], show, refuse)
         pool.run([*bases.values()], show, refuse)

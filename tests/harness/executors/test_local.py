@@ -43,7 +43,7 @@ def scripted_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = subprocess.Popen
 
     def start(arguments: list[str], **settings: object) -> object:
-        assert arguments[1:] == ["-m", "harness.executors.worker"]
+        assert arguments[-2:] == ["-m", "harness.executors.worker"]
         return real([sys.executable, str(script)], **settings)  # type: ignore[call-overload]
 
     monkeypatch.setattr(subprocess, "Popen", start)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from harness.records import CellRecord
-from harness.records.files import append_jsonl, read_jsonl
+from harness.records.files import append_jsonl
 from harness.run import cell as cell_module
 from harness.run import cell_log, evaluation
 from harness.training import checkpoint
@@ -185,17 +185,18 @@ def test_stopped_everywhere_it_goes_on_as_if_unbroken(unbroken: CellRecord, tmp_
         point += 1
 
 
+@pytest.mark.parametrize(("lost_rows", "drawn_again"), [(0, 2), (3, 3)])
 def test_the_final_evaluation_keeps_whole_chunks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unbroken: CellRecord
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unbroken: CellRecord, lost_rows: int, drawn_again: int
 ) -> None:
-    """8 problems x 4 samples in chunks of 8: stopped in the third, two are kept and two are drawn."""
+    """8 problems x 4 samples in chunks of 8, stopped in the third; a second chunk that a kill tore is drawn again."""
     monkeypatch.setattr(evaluation, "CHUNK_SAMPLES", 8)
     drawn: list[int] = []
     real = evaluation.Evaluator._draw
 
     def draw(self: evaluation.Evaluator, task: Any, problems: Any, samples: int) -> Any:
         drawn.append(samples)
-        if len(drawn) == 2 + 3:  # two chunks of 4 problems x 2 samples along the curve
+        if drawn == [2, 2, 4, 4, 4]:  # the first two are along the curve
             raise Killed
         return real(self, task, problems, samples)
 
@@ -203,13 +204,36 @@ def test_the_final_evaluation_keeps_whole_chunks(
     made = new_cell(tmp_path / "cell")
     with pytest.raises(Killed):
         run_cell(made, small_spec())
-    kept = [row for row in read_jsonl(made.path / "evals.jsonl") if row["final"]]
-    assert len(kept) == 16
-    drawn.extend([0] * 10)
-    before = len(drawn)
+    samples = made.path / "evals.jsonl"
+    lines = samples.read_text().splitlines(keepends=True)
+    assert len(lines) == 16 + 16
+    kept = lines[: len(lines) - lost_rows]
+    samples.write_text("".join(kept) + (lines[-1][:20] if lost_rows else ""))
+    drawn.clear()
     run_cell(made, small_spec())
-    assert len(drawn) - before == 2
+    assert drawn == [4] * drawn_again
     assert contents(made) == contents(unbroken)
+
+
+def test_rollouts_after_the_checkpoint_are_cut(tmp_path: Path, unbroken: CellRecord) -> None:
+    """Stopped between the rollouts of steps 1 and 2 and their checkpoint, gone on with at another interval: each
+    completion is there once."""
+    import pyarrow.parquet
+
+    def stop(number: int) -> None:
+        if made.count("save_checkpoint") == 2:
+            raise Killed
+
+    cell = new_cell(tmp_path / "cell")
+    with pytest.MonkeyPatch.context() as once:
+        made = writes(once, stop)
+        with pytest.raises(Killed):
+            run_cell(cell, small_spec())
+    assert [path.name for path in cell.rollouts.iterdir()] == ["000001-000002.parquet"]
+    run_cell(cell, small_spec({"train.checkpoint_every": 4}))
+    assert [path.name for path in cell.rollouts.iterdir()] == ["000001-000004.parquet"]
+    rows = pyarrow.parquet.read_table(cell.rollouts / "000001-000004.parquet").to_pylist()
+    assert [row["step"] for row in rows] == [step for step in range(1, 5) for _ in range(16)]
 
 
 def test_a_token_budget_ends_a_cell_at_the_next_step(tmp_path: Path, unbroken: CellRecord) -> None:

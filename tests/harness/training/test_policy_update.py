@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -144,7 +145,7 @@ class TestSkippedGroups:
         resumed = rollouts.model()
         resumed.load_state_dict(unbroken.state_dict())
         continued = PolicyUpdate(resumed, spec({"train.weight_decay": 0.1}), rollouts.PAD)
-        continued.load_state_dict(trained.state_dict())
+        continued.load_state_dict(copy.deepcopy(trained.state_dict()))
         before = rollouts.weights(unbroken).clone()
         trained.run(second, step=2)
         continued.run(second, step=2)
