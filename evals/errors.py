@@ -16,7 +16,7 @@ class UnknownNameError(EvalError):
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         names = sorted(known)
         nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
-        hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+        hint = f"; did you mean {nearest[0]!r}?" if nearest else "."
         super().__init__(f"unknown {kind} {name!r}{hint} Known: {', '.join(names)}")
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 
 import sweeps
 from harness.errors import RefusedError, nearest
@@ -19,6 +19,7 @@ from harness.spec.run_spec import Listed, Section
 from harness.spec.yaml12 import load_yaml
 
 SHIPPED = Path(sweeps.__file__).parent
+_SHARED_FOLDERS = ("cache", "mlartifacts")
 _ARM_NAME = r"^[A-Za-z0-9][A-Za-z0-9._=+,-]{0,63}$"
 ArmName = Annotated[str, Field(pattern=_ARM_NAME)]
 
@@ -63,6 +64,13 @@ class SweepFile(Section):
     seeds: int | list[int] = Field(6, description="how many, from 0, or which")
     compare: Comparison = Comparison()
     allow_noop: bool = Field(False, description="run although the arms cannot differ")
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_free(cls, name: str) -> str:
+        if name in _SHARED_FOLDERS:
+            raise ValueError(f"{name!r} is a folder that all sweeps share in the runs folder: choose another name")
+        return name
 
     @model_validator(mode="after")
     def _arms_or_grid(self) -> SweepFile:

@@ -53,7 +53,8 @@ class Evaluator:
                 if len(kept) == len(chunk) * samples:
                     rows += kept
                     continue
-                drawn = [{"step": step, "final": final, **row} for row in self._draw(task, chunk, samples)]
+                # `task` is the spec's name for it, which for a task of one's own is the path of its file.
+                drawn = [{**row, "task": name, "step": step, "final": final} for row in self._draw(task, chunk, samples)]
                 # What a kill in the middle of an append left is the beginning of the same rows.
                 record(drawn[len(kept) :])
                 rows += drawn

@@ -127,3 +127,9 @@ def test_a_profile_is_looked_for_beside_the_sweep_too(tmp_path: Path, monkeypatc
     assert path == folder / "mine.yaml"
     with pytest.raises(RefusedError, match=r"profile 'tniy': .* did you mean tiny\?"):
         load_profile("tniy", beside=folder / "question.yaml")
+
+
+def test_names_of_shared_folders_are_not_free(tmp_path: Path) -> None:
+    assert refusal(tmp_path, name="cache") == [
+        "name: 'cache' is a folder that all sweeps share in the runs folder: choose another name."
+    ]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from harness.errors import RefusedError
 from harness.models.source import TINY
 from harness.spec import hashing
-from harness.spec.hashing import base_evaluation_hash, cold_start_hash, digest, semantic_hash
+from harness.spec.hashing import base_evaluation_hash, digest, semantic_hash, starting_point_hash
 from harness.spec.knobs import ALL_KNOBS, active
 from tests.harness.spec.cases import spec
 
@@ -121,9 +121,9 @@ def test_an_inactive_knob_does_not_exist_for_the_hash() -> None:
 
 def test_arms_share_the_cold_start_and_the_base_evaluation() -> None:
     one, other = spec(SFT), spec(SFT, {"objective.scale": "none", "train.steps": 9, "rollout.temperature": 0.5})
-    assert cold_start_hash(one) == cold_start_hash(other)
+    assert starting_point_hash(one) == starting_point_hash(other)
     assert base_evaluation_hash(one) == base_evaluation_hash(other)
-    assert cold_start_hash(one) != cold_start_hash(spec(SFT, {"model.cold_start.steps": 3}))
+    assert starting_point_hash(one) != starting_point_hash(spec(SFT, {"model.cold_start.steps": 3}))
     assert base_evaluation_hash(one) != base_evaluation_hash(spec(SFT, {"eval.problems": 3}))
     assert base_evaluation_hash(one) != base_evaluation_hash(spec())
 
@@ -164,7 +164,7 @@ def test_demonstrations_are_known_by_content_not_by_path(tmp_path: Path) -> None
         path = tmp_path / name
         path.write_text(content)
         sft = spec({"model.cold_start": {"type": "sft", "data": str(path)}})
-        return cold_start_hash(sft), semantic_hash(sft)
+        return starting_point_hash(sft), semantic_hash(sft)
 
     assert with_data("a.jsonl", "one") == with_data("b.jsonl", "one")
     same, changed = with_data("a.jsonl", "one"), with_data("a.jsonl", "two")
@@ -175,9 +175,9 @@ def test_demonstrations_are_known_by_content_not_by_path(tmp_path: Path) -> None
 
 
 def test_raising_the_numerics_version_renames_every_cell(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = semantic_hash(spec()), cold_start_hash(spec()), base_evaluation_hash(spec())
+    before = semantic_hash(spec()), starting_point_hash(spec()), base_evaluation_hash(spec())
     monkeypatch.setattr(hashing, "NUMERICS_VERSION", hashing.NUMERICS_VERSION + 1)
-    after = semantic_hash(spec()), cold_start_hash(spec()), base_evaluation_hash(spec())
+    after = semantic_hash(spec()), starting_point_hash(spec()), base_evaluation_hash(spec())
     assert all(a != b for a, b in zip(before, after, strict=True))
 
 
