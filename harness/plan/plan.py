@@ -65,8 +65,12 @@ class Plan:
 
     @property
     def metric_task(self) -> str:
-        # A task's name can hold dots (the path of a file), a metric's cannot.
-        return self._given_metric[0] or self.first_spec.eval.tasks[0]
+        return self._given_metric[0] or self.task_names[0]
+
+    @property
+    def task_names(self) -> list[str]:
+        """Names of the evaluation tasks, as records and metrics have them; a task of one's own has that of its file."""
+        return [get_task(task).name for task in self.first_spec.eval.tasks]
 
     @property
     def metric_name(self) -> str:
@@ -81,7 +85,9 @@ class Plan:
     @property
     def margin_pp(self) -> float:
         given = self.sweep.compare.margin_pp
-        return get_task(self.metric_task).margin_pp if given is None else given
+        if given is not None:
+            return given
+        return get_task(self.first_spec.eval.tasks[self.task_names.index(self.metric_task)]).margin_pp
 
     def folder(self, home: Path) -> Path:
         return home / self.sweep.name
@@ -218,7 +224,10 @@ def _require_metric(plan: Plan, path: Path) -> None:
         raise RefusedError(
             f"{path}: compare.metric is {plan.sweep.compare.metric!r}, but must be eval.final.[<task>.]<metric>."
         )
-    if task not in spec.tasks:
-        raise RefusedError(f"{path}: compare.metric names task {task!r}, but eval.tasks are {', '.join(spec.tasks)}.")
+    names = plan.task_names
+    if len(set(names)) < len(names):
+        raise RefusedError(f"{path}: eval.tasks have the names {', '.join(names)}; each must have one of its own.")
+    if task not in names:
+        raise RefusedError(f"{path}: compare.metric names task {task!r}, but eval.tasks are {', '.join(names)}.")
     if metric not in metrics:
         raise RefusedError(f"{path}: compare.metric names {metric!r}, but this evaluation gives {', '.join(metrics)}.")

@@ -42,10 +42,9 @@ class Evaluator:
         earlier: rows of evals.jsonl that exist already; whole chunks among them are not drawn again.
         record: is given the rows of each chunk as it finishes.
         """
-        for name in self.spec.tasks:
-            task = get_task(name)
+        for task in map(get_task, self.spec.tasks):
             problems = list(itertools.islice(task.split("test").load(), self.spec.problems))
-            mine = [row for row in earlier if (row["task"], row["step"], row["final"]) == (name, step, final)]
+            mine = [row for row in earlier if (row["task"], row["step"], row["final"]) == (task.name, step, final)]
             rows = []
             for chunk in _chunks(problems, max(1, CHUNK_SAMPLES // samples)):
                 ids = {problem.id for problem in chunk}
@@ -53,8 +52,7 @@ class Evaluator:
                 if len(kept) == len(chunk) * samples:
                     rows += kept
                     continue
-                # `task` is the spec's name for it, which for a task of one's own is the path of its file.
-                drawn = [{**row, "task": name, "step": step, "final": final} for row in self._draw(task, chunk, samples)]
+                drawn = [{"step": step, "final": final, **row} for row in self._draw(task, chunk, samples)]
                 # What a kill in the middle of an append left is the beginning of the same rows.
                 record(drawn[len(kept) :])
                 rows += drawn
@@ -62,7 +60,7 @@ class Evaluator:
             yield {
                 "step": step,
                 "final": final,
-                "task": name,
+                "task": task.name,
                 "metrics": scores(rows, ks),  # type: ignore[arg-type]  # rows carry step and final besides
                 "n_problems": len(problems),
                 "n_samples": samples,

@@ -45,14 +45,14 @@ def contamination(plan: Plan, cache: Path) -> list[dict[str, Any]]:
     spec = plan.first_spec
     train = get_task(spec.task.train).split("train")
     found = []
-    for name in spec.eval.tasks:
-        held_out = get_task(name).split("test")
+    for task in map(get_task, spec.eval.tasks):
+        held_out = task.split("test")
         key = digest([train.fingerprint, held_out.fingerprint, spec.eval.problems])
         path = cache / f"overlap-{key[:16]}.json"
         if not path.exists():
             problems = itertools.islice(held_out.load(), spec.eval.problems)
             counts = overlap((p.problem for p in train.load()), (p.problem for p in problems))
-            write_json(path, {"task": name, **asdict(counts)})
+            write_json(path, {"task": task.name, **asdict(counts)})
         found.append(read_json(path))
     return found
 

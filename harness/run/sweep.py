@@ -185,7 +185,7 @@ class SweepRun:
                 {"arm": cell.arm, "seed": cell.seed, "hash": cell.hash, "dir": cell.directory} for cell in plan.cells
             ],
             "command": self.command,
-            "tasks": list(spec.eval.tasks),
+            "tasks": plan.task_names,
             "k": list(spec.eval.k),
             "gate": {"ok": plan.gate.ok, "differs": plan.gate.differs},
             "warnings": plan.warnings,

@@ -170,16 +170,23 @@ def test_a_metric_that_will_not_exist_is_refused(plan: Any, metric: str, says: s
     assert says in str(caught.value)
 
 
-def test_a_task_of_ones_own_is_compared_by_its_path(plan: Any, tmp_path: Path) -> None:
+def test_a_task_of_ones_own_goes_by_the_name_in_its_file(plan: Any, tmp_path: Path) -> None:
     rows = [{"problem": f"{i}+1=", "answer": str(i + 1)} for i in range(4)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     task = tmp_path / "sums.v2.yaml"
     task.write_text("name: sums\nmargin_pp: 3\nsplits: {train: {file: rows.jsonl}, test: {file: rows.jsonl}}\n")
     made = plan([f"task.train={task}"])
-    assert made.metric == f"eval.final.{task}.pass@1"
-    assert (made.metric_task, made.metric_name) == (str(task), "pass@1")
+    assert made.metric == "eval.final.sums.pass@1"
     assert made.margin_pp == 3
-    assert plan([f"task.train={task}"], compare={"metric": f"eval.final.{task}.avg@n"}).metric_name == "avg@n"
+    assert plan([f"task.train={task}"], compare={"metric": "eval.final.sums.avg@n"}).metric_name == "avg@n"
+
+
+def test_evaluation_tasks_of_one_name_are_refused(plan: Any, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"problem": "1+1=", "answer": "2"}) + "\n")
+    task = tmp_path / "mine.yaml"
+    task.write_text("name: arithmetic\nsplits: {test: {file: rows.jsonl}}\n")
+    with pytest.raises(RefusedError, match="each must have one of its own"):
+        plan([f"eval.tasks=[arithmetic, {task}]"])
 
 
 def test_cost_is_an_upper_bound_over_all_cells(plan: Any) -> None:
