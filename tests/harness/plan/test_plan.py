@@ -183,7 +183,7 @@ def test_a_task_of_ones_own_goes_by_the_name_in_its_file(plan: Any, tmp_path: Pa
 
 def test_evaluation_tasks_of_one_name_are_refused(plan: Any, tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text(json.dumps({"problem": "1+1=", "answer": "2"}) + "\n")
-    task = tmp_path / "mine.yaml"
+    task = tmp_path / "sums.yaml"
     task.write_text("name: arithmetic\nsplits: {test: {file: rows.jsonl}}\n")
     with pytest.raises(RefusedError, match="each must have one of its own"):
         plan([f"eval.tasks=[arithmetic, {task}]"])
