@@ -16,6 +16,7 @@ from algorithms.overrides import with_overrides
 if TYPE_CHECKING:
     from algorithms.advantage import advantages
     from algorithms.batch import TokenBatch
+    from algorithms.diagnostics import update_metric_names
     from algorithms.loss import Loss, combine_metrics, policy_loss
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "policy_loss",
     "preset",
     "presets",
+    "update_metric_names",
     "with_overrides",
 ]
 
@@ -42,6 +44,7 @@ _MODULE_OF = {
     "Loss": "loss",
     "combine_metrics": "loss",
     "policy_loss": "loss",
+    "update_metric_names": "diagnostics",
 }
 
 

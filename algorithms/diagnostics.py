@@ -67,5 +67,11 @@ def update_metrics(traces: Sequence[TokenTrace]) -> dict[str, float]:
     return dict(zip(metrics, torch.stack(list(metrics.values())).tolist(), strict=True))
 
 
+def update_metric_names(rule: Rule) -> tuple[str, ...]:
+    """Names of the metrics that `update_metrics` gives under a rule, where there is a token."""
+    one_token = torch.zeros(1)
+    return tuple(update_metrics([TokenTrace(rule, log_ratio=one_token, ratio=one_token, advantages=one_token)]))
+
+
 def _fraction(tokens: Tensor, dtype: torch.dtype) -> Tensor:
     return tokens.to(dtype).mean()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from evals.tasks.arithmetic import draw_digits, partial_sums
+from evals.tasks.arithmetic import draw_digits
 
 # Shares of the ways of working; the rest is careful. A slip can strike any partial sum of careful and rambling work.
 HASTY_FRAC = 0.52
@@ -61,4 +61,3 @@ def _stepwise(digits: tuple[int, ...], rng: random.Random, recheck_frac: float) 
 
 def _off_by(rng: random.Random) -> int:
     return (-2, -1, 1, 2)[int(rng.random() * 4)]
-

@@ -72,5 +72,7 @@ def parse_source(source: str) -> ModelSource:
         raise RefusedError(f"model.source is {source!r}, but the only {kind} model is {kind}:tiny.")
     if kind == "hf":
         name, _, revision = name.partition("@")
+        if not name:
+            raise RefusedError(f"model.source is {source!r}, but names no model: hf:<id>[@<revision>].")
         return ModelSource("hf", name, revision or None)
     return ModelSource(kind, name)  # type: ignore[arg-type]  # checked against the Literal above

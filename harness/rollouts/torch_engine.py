@@ -45,6 +45,8 @@ class TorchEngine:
 
     @torch.inference_mode()
     def generate(self, prompts: Sequence[Sequence[int]], keys: Tensor, params: SamplingParams) -> Completions:
+        if not prompts:
+            raise ValueError("generate was given no prompts; it needs at least one")
         self._check_context(prompts, params.max_completion_tokens)
         samples = keys.shape[1]
         prompts_a_chunk = max(1, MAX_ROWS // samples)

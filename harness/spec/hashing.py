@@ -36,8 +36,9 @@ def semantic_hash(spec: RunSpec) -> str:
 
 
 def base_evaluation_hash(spec: RunSpec) -> str:
-    """Names the final evaluation of the model before reinforcement learning; shared by all arms and seeds."""
-    knobs = {knob: value for knob, value in _knobs(spec).items() if knob.startswith(("model.cold_start", "eval."))}
+    """Names the evaluation of the model before reinforcement learning, with the noise of this spec's seed.."""
+    names = ("model.cold_start", "eval.", "seed")
+    knobs = {knob: value for knob, value in _knobs(spec).items() if knob.startswith(names)}
     return digest({"base": knobs, "refers_to": _references(spec), "numerics": NUMERICS_VERSION})
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from algorithms import TokenBatch, advantages, combine_metrics, policy_loss
+from algorithms import TokenBatch, advantages, combine_metrics, policy_loss, update_metric_names
 from harness.rollouts.keys import permutation, random_key
 from harness.spec.run_spec import RunSpec, TrainSpec
 from harness.training.sequences import Sequences, score_completions
@@ -58,6 +58,10 @@ class PolicyUpdate:
 
     def __post_init__(self) -> None:
         self.optimizer = self._new_optimizer()
+        # Never None: AdamW passes over weights without a gradient, so a step whose groups are all skipped would differ
+        # between a process that has trained before and one that has just resumed.
+        for weight in self._weights():
+            weight.grad = torch.zeros_like(weight)
 
     def state_dict(self) -> dict[str, Any]:
         return self.optimizer.state_dict()
@@ -67,6 +71,9 @@ class PolicyUpdate:
 
     def run(self, rollout: ScoredRollout, step: int) -> UpdateReport:
         """All optimiser steps on one rollout batch; `step` counts rollout batches from 1.
+
+        Of the metrics, ratio/*, kl/*_old and clip/* are over the tokens of rows with an advantage (None if there is no
+        such row), all others over the whole batch.
 
         Raises DivergedError as soon as a loss or gradient is not finite; the weights are then those of the last
         optimiser step before it.
@@ -127,6 +134,7 @@ class PolicyUpdate:
 
         report.metrics = {
             "loss": sum(float(part.value.detach()) for part in parts) / len(grad_norms),
+            **dict.fromkeys(update_metric_names(spec.objective.rule)),
             **combine_metrics(parts),
             "grad_norm": sum(grad_norms) / len(grad_norms),
             "grad_clipped_frac": sum(norm > spec.train.max_grad_norm for norm in grad_norms) / len(grad_norms),
@@ -174,9 +182,12 @@ class PolicyUpdate:
             raise DivergedError(f"the gradient's norm is {norm}")
         return norm
 
+    def _weights(self) -> list[torch.nn.Parameter]:
+        return [weight for weight in self.model.parameters() if weight.requires_grad]
+
     def _new_optimizer(self) -> torch.optim.Optimizer:
         return torch.optim.AdamW(
-            [weight for weight in self.model.parameters() if weight.requires_grad],
+            self._weights(),
             lr=self.spec.train.learning_rate,
             betas=ADAM_BETAS,
             weight_decay=self.spec.train.weight_decay,

@@ -184,5 +184,5 @@ def test_prompts_that_do_not_fit(engine: Engine, prompts: list[list[int]]) -> No
 
 
 def test_no_prompts(engine: Engine) -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="no prompts"):
         engine.generate([], torch.zeros((0, 2), dtype=torch.int64), PARAMS)

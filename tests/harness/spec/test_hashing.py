@@ -107,10 +107,11 @@ def test_every_active_knob_is_in_the_table() -> None:
     assert {knob for knob in OTHER if not knob.startswith("reward.parts.")} <= set(ALL_KNOBS)
 
 
-def test_the_seed_changes_the_hash_of_the_cell_only() -> None:
+def test_the_seed_changes_the_hash_of_what_draws_noise() -> None:
     one, other = spec(seed=1), spec(seed=2)
     assert semantic_hash(one) != semantic_hash(other)
-    assert base_evaluation_hash(one) == base_evaluation_hash(other)
+    assert base_evaluation_hash(one) != base_evaluation_hash(other)
+    assert starting_point_hash(one) == starting_point_hash(other)
 
 
 def test_an_inactive_knob_does_not_exist_for_the_hash() -> None:
