@@ -57,7 +57,9 @@ def write_report(sweep: SweepRecord, out_dir: Path) -> Report:
     _write(out_dir / "report.json", json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
     content = _content(analysis, report, figures)
     _write(out_dir / "index.html", _render("index.html.j2", content))
-    _write(out_dir / "report.md", _render("report.md.j2", content))
+    # Quotes open nothing in Markdown, where no tag survives the escaping; as entities they are only hard to read.
+    markdown = _render("report.md.j2", content).replace("&#39;", "'").replace("&#34;", '"')
+    _write(out_dir / "report.md", markdown)
     return report
 
 
