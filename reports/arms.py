@@ -78,7 +78,7 @@ def hidden_knob_warnings(arm: ArmSummary, baseline: ArmSummary) -> list[str]:
     if arm.grad_norm and baseline.grad_norm and _ratio(arm.grad_norm, baseline.grad_norm) > HIDDEN_KNOB_RATIO:
         warnings.append(
             f"{arm.arm} has a mean gradient norm of {arm.grad_norm:.3g}, {baseline.arm} of {baseline.grad_norm:.3g}: "
-            " the learning rate and the clipping act as a second knob; repeat the arm at matched norm"
+            "the learning rate and the clipping act as a second knob; repeat the arm at matched norm"
         )
     clipped, reference = arm.grad_clipped_frac, baseline.grad_clipped_frac
     if (

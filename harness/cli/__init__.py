@@ -10,6 +10,7 @@ def main() -> None:
     from evals.errors import EvalError
     from harness.cli.app import app
     from harness.errors import BenchError
+    from harness.records.files import DamagedRecordError
 
     try:
         # Usage errors end in here, with exit code 2; Ctrl-C with 130.
@@ -17,6 +18,13 @@ def main() -> None:
     except BenchError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except EvalError as error:
+    except (EvalError, DamagedRecordError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    except OSError as error:
+        from harness.run.jobs import is_disk_full
+
+        if not is_disk_full(error):
+            raise
+        print("error: the disk is full. Once there is room, the same command continues.", file=sys.stderr)
+        sys.exit(1)

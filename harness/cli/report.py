@@ -7,6 +7,7 @@ from typing import Any
 
 from harness.cli.console import note, print_json, print_table
 from harness.cli.options import HomeOption, JsonOption, RunArgument, home_folder, run_folder
+from harness.errors import RefusedError
 
 
 def report(sweep: RunArgument, home: HomeOption = None, json: JsonOption = False) -> None:
@@ -23,20 +24,33 @@ def report(sweep: RunArgument, home: HomeOption = None, json: JsonOption = False
 
 
 def write(folder: Path) -> dict[str, Any]:
-    """Write the report of a sweep's folder; returns report.json."""
+    """Write the report of a sweep's folder; returns report.json. Raises RefusedError if no cell is done."""
     from harness.records import read_sweep
     from reports.page import write_report
 
+    sweep = read_sweep(folder)
+    if not any(cell.state == "done" for cell in sweep.cells):
+        raise RefusedError(
+            f"{sweep.name}: no cell is done yet, so there is nothing to report. `bench run` goes on with it."
+        )
     note("writing the report")
-    return dict(write_report(read_sweep(folder), folder / "report"))
+    return dict(write_report(sweep, folder / "report"))
 
 
 def print_verdict(document: Any, folder: Path) -> None:
-    """The table of arms, the report's path, and the verdict's sentences last."""
-    from reports.summary import result_table, verdict_sentences
+    """The table of arms, what qualifies it, the report's path, and the verdict's sentences last."""
+    from reports.summary import result_table, verdict_details, verdict_sentences
 
     table = result_table(document)
     print_table(table.title, table.columns, table.rows)
+    for cell in document["cells"]:
+        if cell["flags"]:
+            print(
+                f"flagged: {cell['arm']} seed {cell['seed']}: {', '.join(cell['flags'])}, scored at step {cell['step']}"
+            )
+    for contrast in document["contrasts"]:
+        for detail in verdict_details(contrast):
+            print(f"note on {contrast['arm']}: {detail}")
     print(f"report: {folder / 'report' / 'index.html'}")
     for sentence in verdict_sentences(document):
         print(sentence)

@@ -24,6 +24,9 @@ from harness.cli.options import (
 from harness.errors import BenchError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harness.records import CellRecord
     from harness.run.sweep import SweepRun
 
 
@@ -42,7 +45,6 @@ def run(
     workers: Annotated[
         int, typer.Option("--workers", metavar="N", min=1, help="Cells run at once; default: one a processor core.")
     ] = os.cpu_count() or 1,
-    retry_invalid: Annotated[bool, typer.Option("--retry-invalid", help="Run cells again that were invalid.")] = False,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -61,9 +63,7 @@ def run(
     planned = make_plan(sweep, profile, set_ or [], seeds, arm_names(arms))
     for warning in planned.warnings:
         note(f"warning: {warning}")
-    sweep_run = SweepRun(
-        planned, folder, _command(sweep, profile, set_, seeds, arms), workers, retry_invalid=retry_invalid
-    )
+    sweep_run = SweepRun(planned, folder, _command(sweep, profile, set_, seeds, arms), workers)
     with ExitStack() as stack:
         mirror = MirrorThread(Mirror(sweep_run.folder, tracking_uri(folder)))
         try:
@@ -81,8 +81,13 @@ def _finish(sweep_run: SweepRun, as_json: bool) -> list[str]:
     from harness.cli.report import print_verdict, write
 
     records = [sweep_run.plan.record(cell, sweep_run.home) for cell in sweep_run.plan.cells]
-    unmeasured = [f"{r.arm}-s{r.seed} ({r.state})" for r in records if r.state != "done"]
+    unmeasured = _unmeasured(records)
     if len(unmeasured) == len(records):
+        if as_json:
+            cells = [
+                {"arm": r.arm, "seed": r.seed, "hash": r.hash, "state": r.state, "reason": r.reason} for r in records
+            ]
+            print_json({"contrasts": [], "arms": [], "cells": cells, "laws": []})
         return unmeasured
     document = write(sweep_run.folder)
     if as_json:
@@ -90,6 +95,10 @@ def _finish(sweep_run: SweepRun, as_json: bool) -> list[str]:
     else:
         print_verdict(document, sweep_run.folder)
     return unmeasured
+
+
+def _unmeasured(records: Sequence[CellRecord]) -> list[str]:
+    return [f"{r.arm}-s{r.seed} ({r.state})" for r in records if r.state != "done"]
 
 
 def _command(sweep: str, profile: str | None, settings: list[str] | None, seeds: int | None, arms: str | None) -> str:

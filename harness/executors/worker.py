@@ -38,11 +38,8 @@ def main() -> None:
 
 
 def _work(jobs: queue.SimpleQueue[Job | None], tell: Any) -> None:
-    import torch
-
     from harness.run.starting_point import StartingPoint
 
-    torch.set_num_threads(1)
     start = StartingPoint()
     while (job := jobs.get()) is not None:
         state, reason = run_job(job, start, lambda event: tell({"event": "progress", **event}))

@@ -59,9 +59,7 @@ class CellRecord:
         path = self.path / "status.json"
         status: dict[str, Any] = read_json(path) if path.exists() else {"state": "pending"}
         if is_leased(self.path):
-            status["state"] = "running"
-        elif status["state"] == "running":
-            status |= {"state": "interrupted", "reason": "its process ended without a word; the next run continues it"}
+            status |= {"state": "running", "reason": None}
         return status
 
     def write_status(self, state: CellState, **fields: Any) -> None:

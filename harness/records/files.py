@@ -32,8 +32,18 @@ def _write_text(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
+class DamagedRecordError(ValueError):
+    """A record that is not what was written; records are written whole, so somebody or something else touched it."""
+
+
 def read_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
+    """Raises DamagedRecordError if the file holds no JSON document."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise DamagedRecordError(
+            f"{path}: is damaged ({error}). Restore it, or delete its folder and run the sweep again."
+        ) from None
 
 
 def append_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> None:

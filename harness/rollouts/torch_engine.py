@@ -47,7 +47,9 @@ class TorchEngine:
     def generate(self, prompts: Sequence[Sequence[int]], keys: Tensor, params: SamplingParams) -> Completions:
         if not prompts:
             raise ValueError("generate was given no prompts; it needs at least one")
-        self._check_context(prompts, params.max_completion_tokens)
+        if not all(prompts):
+            raise PromptTooLongError("A prompt has no tokens; a template must give at least one.")
+        require_room(self._model, max(len(prompt) for prompt in prompts), params.max_completion_tokens)
         samples = keys.shape[1]
         prompts_a_chunk = max(1, MAX_ROWS // samples)
         chunks = [
@@ -64,17 +66,6 @@ class TorchEngine:
         return Completions(
             tokens_NT.masked_fill(tokens_NT < 0, self._pad), logps_NT, lengths, torch.cat(truncated).cpu()
         )
-
-    def _check_context(self, prompts: Sequence[Sequence[int]], max_completion_tokens: int) -> None:
-        context = getattr(self._model.config, "max_position_embeddings", None)
-        longest = max(len(prompt) for prompt in prompts)
-        if min(len(prompt) for prompt in prompts) == 0:
-            raise PromptTooLongError("A prompt has no tokens; a template must give at least one.")
-        if context is not None and longest + max_completion_tokens > context:
-            raise PromptTooLongError(
-                f"A prompt of {longest} tokens and max_completion_tokens={max_completion_tokens} exceed the model's "
-                f"context of {context} tokens. Lower max_completion_tokens or filter long prompts."
-            )
 
     def _generate_chunk(
         self, prompts: Sequence[Sequence[int]], keys: Tensor, params: SamplingParams
@@ -141,6 +132,16 @@ class TorchEngine:
         tail_tokens = max(len(text) for text in stop) + 8
         texts = [self._decode([t for t in row if t >= 0]) for row in tokens[:, -tail_tokens:].tolist()]
         return torch.tensor([any(text in tail for text in stop) for tail in texts], device=tokens.device)
+
+
+def require_room(model: PreTrainedModel, longest_prompt_tokens: int, max_completion_tokens: int) -> None:
+    """Raise PromptTooLongError if such a prompt and completion exceed the model's context."""
+    context = getattr(model.config, "max_position_embeddings", None)
+    if context is not None and longest_prompt_tokens + max_completion_tokens > context:
+        raise PromptTooLongError(
+            f"A prompt of {longest_prompt_tokens} tokens and max_completion_tokens={max_completion_tokens} exceed the "
+            f"model's context of {context} tokens. Lower max_completion_tokens or filter long prompts."
+        )
 
 
 def _widen(rows: Tensor, width: int, fill: float) -> Tensor:

@@ -27,8 +27,13 @@ def require_inputs(plan: Plan) -> list[str]:
         if source.kind != "hf":
             source.require()
     remarks = []
+    wanted = plan.first_spec.eval.problems
     for name, split in sorted(_splits(plan)):
         rows = get_task(name).split(split).load()
+        if split == "test" and wanted is not None and wanted > len(rows):
+            remarks.append(
+                f"{name} {split}: eval.problems is {wanted}, but there are {len(rows)}; all of them are used."
+            )
         if isinstance(rows, LoadedRows) and rows.matches_pin is False:
             remarks.append(
                 f"{name} {split}: the rows from {rows.origin} differ from the pinned ones (digest {rows.digest}); "

@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -41,8 +42,16 @@ class Job:
         return asdict(self)
 
 
+KILLED = "its process ended without a word; the next run continues it"
+DISK_FULL = "the disk is full; once there is room, the next run continues it"
+
+
 class Interrupted(BaseException):
     """Asked to stop. Like KeyboardInterrupt not an Exception, so that nothing on the way mistakes it for a failure."""
+
+
+def is_disk_full(error: OSError) -> bool:
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def run_job(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> tuple[JobState, str | None]:
@@ -57,18 +66,19 @@ def run_job(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> tu
     except (RefusedError, EvalError) as error:
         return "refused", str(error)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if not is_disk_full(error):
             raise
-        return "interrupted", f"the disk is full ({error.filename or job.path}); the next run continues here"
+        return "interrupted", DISK_FULL
     return "done", None
 
 
 def _load(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None:
+    from harness.run.room import require_room_for_completions
     from harness.spec.run_spec import RunSpec
 
     spec = RunSpec.model_validate(job.spec)
     tell({"phase": "loading the model", "step": 0, "steps": 0, "done_frac": 0.0})
-    start.get(job.source, spec.train.device)
+    require_room_for_completions(spec, start.get(job.source, spec.train.device))
 
 
 def _prepare(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None:
@@ -119,17 +129,31 @@ def _cell(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None
 
     cell = CellRecord.at(Path(job.path))
     with hold_lease(cell.path):
-        if cell.path.joinpath("status.json").exists() and read_json(cell.path / "status.json")["state"] == "done":
+        if _is_done(cell):
             return
         try:
             spec = RunSpec.model_validate(job.spec)
-            cell.write_status("running", steps=spec.train.steps)
+            # What stands there if the process ends without a word; while it lives, its lease says `running`.
+            cell.write_status("interrupted", reason=KILLED, steps=spec.train.steps)
             write_json(cell.path / "provenance.json", provenance())
             model = start.get(job.source, spec.train.device)
             CellRun(cell, spec, model, lambda progress: tell(asdict(progress))).run()
         except Interrupted:
-            cell.write_status("interrupted", reason="interrupted; the next run continues it")
+            if not _is_done(cell):
+                cell.write_status("interrupted", reason="interrupted; the next run continues it")
             raise
+        except OSError as error:
+            if is_disk_full(error):
+                # The torn file is gone by now, which may have made room enough for a few bytes.
+                with suppress(OSError):
+                    cell.write_status("interrupted", reason=DISK_FULL)
+            raise
+
+
+def _is_done(cell: CellRecord) -> bool:
+    """From status.json alone: this process holds the lease, so `CellRecord.state` would say `running`."""
+    path = cell.path / "status.json"
+    return path.exists() and read_json(path)["state"] == "done"
 
 
 _DO: dict[JobKind, Callable[[Job, StartingPoint, Callable[[Event], None]], None]] = {

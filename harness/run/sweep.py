@@ -17,7 +17,7 @@ from harness.plan.gate import values_that_differ
 from harness.records import CellRecord
 from harness.records.files import read_json, write_json
 from harness.run.inputs import contamination, contamination_sentence, require_inputs
-from harness.run.jobs import Job
+from harness.run.jobs import Job, is_disk_full
 from harness.spec.hashing import base_evaluation_hash, starting_point_hash
 from harness.spec.run_spec import RunSpec
 
@@ -49,7 +49,6 @@ class SweepRun:
     home: Path
     command: str
     workers: int
-    retry_invalid: bool = False
 
     @property
     def folder(self) -> Path:
@@ -57,8 +56,7 @@ class SweepRun:
 
     def missing(self) -> list[PlannedCell]:
         """The cells that this run would start, seed by seed so that pairs are complete early."""
-        done = _NOT_AGAIN[:1] if self.retry_invalid else _NOT_AGAIN
-        cells = [cell for cell in self.plan.cells if self.plan.record(cell, self.home).state not in done]
+        cells = [cell for cell in self.plan.cells if self.plan.record(cell, self.home).state not in _NOT_AGAIN]
         return sorted(cells, key=lambda cell: cell.seed)
 
     def run(self, observer: Observer, while_running: Callable[[], Any] = lambda: None) -> None:
@@ -153,15 +151,17 @@ class SweepRun:
                 record = self.plan.record(cell, self.home)
                 record.path.mkdir(parents=True, exist_ok=True)
                 write_json(record.path / "spec.json", _as_json(cell.spec))
-                if record.state != "running":
+                if record.state not in ("running", "done"):  # another `bench run` may have been quicker
                     record.write_status("pending", steps=cell.spec.train.steps)
             self.folder.mkdir(parents=True, exist_ok=True)
             (self.home / "cache").mkdir(exist_ok=True)
             write_json(self.folder / "sweep.json", self._question())
         except OSError as error:
+            if is_disk_full(error):
+                raise
             raise RefusedError(
-                f"{error.filename or self.folder}: cannot be written ({os.strerror(error.errno or 0)}). Free it, or "
-                "choose another place with --home DIR or BENCH_HOME."
+                f"{error.filename or self.folder}: cannot be written ({os.strerror(error.errno or 0)}). Make it "
+                "writable, or choose another place with --home DIR or BENCH_HOME."
             ) from error
 
     def _question(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from algorithms import Objective
 from evals.grading import get_grader
 from evals.prompts import get_template
 from evals.tasks import get_task
+from harness.errors import nearest
 from harness.rewards.parts import PARTS
 
 
@@ -83,7 +84,9 @@ class RewardSpec(Section):
     def _parts_exist(self) -> RewardSpec:
         unknown = [name for name in self.parts if name not in PARTS]
         if unknown:
-            raise ValueError(f"parts {', '.join(unknown)} are unknown; choose among {', '.join(PARTS)}")
+            raise ValueError(
+                f"unknown parts {', '.join(unknown)}{nearest(unknown[0], PARTS)} Known: {', '.join(PARTS)}"
+            )
         return self
 
 

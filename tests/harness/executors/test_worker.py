@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from harness.executors.local import Ended, LocalPool
+from harness.records import CellRecord
 from harness.run.jobs import Job
 from tests.harness.run.small import small_spec
 
@@ -31,11 +33,14 @@ def worker() -> Iterator[subprocess.Popen[str]]:
     process.communicate()
 
 
-def give(worker: subprocess.Popen[str], kind: str, path: Path, settings: dict[str, Any]) -> None:
+def job(kind: str, path: Path, settings: dict[str, Any]) -> Job:
     spec = small_spec(settings)
-    job = Job(kind, str(path), json.loads(spec.model_dump_json()), spec.model.source)  # type: ignore[arg-type]
+    return Job(kind, str(path), json.loads(spec.model_dump_json()), spec.model.source)  # type: ignore[arg-type]
+
+
+def give(worker: subprocess.Popen[str], kind: str, path: Path, settings: dict[str, Any]) -> None:
     assert worker.stdin is not None
-    worker.stdin.write(json.dumps(job.to_json()) + "\n")
+    worker.stdin.write(json.dumps(job(kind, path, settings).to_json()) + "\n")
     worker.stdin.flush()
 
 
@@ -73,3 +78,17 @@ def test_outcomes_are_told(worker: subprocess.Popen[str], tmp_path: Path) -> Non
     assert state == "refused"
     assert reason is not None and "/nowhere" in reason
     assert outcome(worker, "load", tmp_path, {}) == ("done", None)
+
+
+def test_a_cell_is_computed_on_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the user has set: sums of several threads round differently, and cells run beside each other."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    monkeypatch.setenv("MKL_NUM_THREADS", "2")
+    folder = tmp_path / "arm-s0-0123456789"
+    folder.mkdir()
+    ended: list[Ended] = []
+    with LocalPool(1) as pool:
+        made = job("cell", folder, {"train.steps": 1, "eval.problems": 1})
+        pool.run([made], lambda job, event: None, ended.append)
+    assert [(end.state, end.reason) for end in ended] == [("done", None)]
+    assert CellRecord.at(folder).provenance["torch_threads"] == 1

@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.records import files
-from harness.records.files import append_jsonl, keep_jsonl, read_json, read_jsonl, write_atomic, write_json
+from harness.records.files import (
+    DamagedRecordError,
+    append_jsonl,
+    keep_jsonl,
+    read_json,
+    read_jsonl,
+    write_atomic,
+    write_json,
+)
 
 
 def test_json_comes_back(tmp_path: Path) -> None:
@@ -123,3 +131,9 @@ def test_cutting_nothing_leaves_the_file_untouched(tmp_path: Path, monkeypatch: 
     keep_jsonl(tmp_path / "none.jsonl", lambda row: False)
     assert not (tmp_path / "none.jsonl").exists()
     assert json.loads(path.read_text())["x"] == 1e-7
+
+
+def test_a_damaged_record_is_named(tmp_path: Path) -> None:
+    (tmp_path / "sweep.json").write_text('{"name": ')
+    with pytest.raises(DamagedRecordError, match=r"sweep\.json: is damaged"):
+        read_json(tmp_path / "sweep.json")

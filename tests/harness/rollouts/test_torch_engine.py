@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 
 from harness.models.language_model import LanguageModel
 from harness.rollouts import torch_engine
@@ -32,6 +33,24 @@ def test_rows_that_leave_do_not_change_the_others(
     expected = draw(engine, language_model)
     monkeypatch.setattr(torch_engine, "LEAVE_AT_FRAC", leave_at_frac)
     assert_same(draw(engine, language_model), expected)
+
+
+def test_finished_rows_leave_the_batch(engine: Engine, language_model: LanguageModel) -> None:
+    """In no model call have a quarter of the rows ended already; but not every row that ends costs a copy of the cache.
+    The prefill aside, call t is fed token t of each row, and goes on with the rows that are longer than that."""
+    batches: list[int] = []
+
+    def count(module: torch.nn.Module, arguments: tuple[object, ...], inputs: dict[str, Tensor]) -> None:
+        batches.append(len(inputs["input_ids"]))
+
+    hook = language_model.model.register_forward_pre_hook(count, with_kwargs=True)
+    drawn = draw(engine, language_model)
+    hook.remove()
+    rows = batches[1:]
+    running = [int((drawn.lengths > fed).sum()) for fed in range(1, len(rows) + 1)]
+    assert running[0] > 2 * running[-1]
+    assert all(left > 0.75 * row for left, row in zip(running, rows, strict=True))
+    assert len(set(rows)) < len(set(running))
 
 
 @pytest.mark.parametrize("max_rows", [1, 5, 8])

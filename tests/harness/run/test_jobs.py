@@ -48,7 +48,7 @@ def test_a_job_travels_as_json(tmp_path: Path) -> None:
         (EvalError("no such task"), ("refused", "no such task")),
         (
             OSError(errno.ENOSPC, "No space left", "/full/file"),
-            ("interrupted", "the disk is full (/full/file); the next run continues here"),
+            ("interrupted", "the disk is full; once there is room, the next run continues it"),
         ),
     ],
 )

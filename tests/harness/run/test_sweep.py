@@ -212,6 +212,7 @@ def test_a_full_disk_stops_the_run_and_room_continues_it(sweep: Path, unbroken: 
     assert "the disk is full" in stderr
     assert "Traceback" not in stderr
     assert not {cell.state for cell in bench.cells(home).values()} & {"running", "failed"}
+    assert any("the disk is full" in (cell.reason or "") for cell in bench.cells(home).values())
     subprocess.run(["mount", "-o", "remount,size=100m", str(tiny_disk)], check=True)
     code, stderr = bench.run(sweep, home)
     assert code == 0, stderr

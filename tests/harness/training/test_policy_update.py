@@ -43,6 +43,7 @@ def naive_grpo(
     rollout: ScoredRollout,
     mini_batches: list[list[int]],
     learning_rate: float,
+    temperature: float,
     clip: float = 0.2,
 ) -> list[Tensor]:
     """GRPO (2402.03300, without KL) row by row and token by token; the gradient of each optimiser step."""
@@ -51,13 +52,15 @@ def naive_grpo(
     scale = rewards.std(1, keepdim=True) + 1e-6
     advantages = ((rewards - rewards.mean(1, keepdim=True)) / scale).flatten().tolist()
     with torch.no_grad():
-        old = [rollouts.completion_logps(policy, rollout.sequences, row) for row in range(GROUPS * SAMPLES)]
+        old = [
+            rollouts.completion_logps(policy, rollout.sequences, row, temperature) for row in range(GROUPS * SAMPLES)
+        ]
     gradients = []
     for groups in mini_batches:
         optimizer.zero_grad()
         rows = [row for row in range(GROUPS * SAMPLES) if row // SAMPLES in groups]
         for row in rows:
-            ratio = (rollouts.completion_logps(policy, rollout.sequences, row) - old[row]).exp()
+            ratio = (rollouts.completion_logps(policy, rollout.sequences, row, temperature) - old[row]).exp()
             surrogate = torch.minimum(ratio * advantages[row], ratio.clamp(1 - clip, 1 + clip) * advantages[row])
             (-surrogate.mean() / len(rows)).backward()  # type: ignore[no-untyped-call]
         gradients.append(rollouts.gradient(policy))
@@ -70,17 +73,23 @@ def assert_close_gradient(got: Tensor, expected: Tensor) -> None:
     assert (got - expected).norm() < 1e-4 * expected.norm()
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize(("updates", "epochs"), [(1, 1), (2, 1), (4, 1), (1, 2), (2, 2)])
-def test_agrees_with_a_naive_implementation(updates: int, epochs: int) -> None:
+def test_agrees_with_a_naive_implementation(updates: int, epochs: int, temperature: float) -> None:
     """Groups without advantage are in the denominators though no pass is made over them."""
-    settings = {"train.updates_per_rollout": updates, "train.epochs": epochs, "train.learning_rate": 3e-3}
+    settings = {
+        "train.updates_per_rollout": updates,
+        "train.epochs": epochs,
+        "train.learning_rate": 3e-3,
+        "rollout.temperature": temperature,
+    }
     policy, expected_policy = rollouts.model(), rollouts.model()
     rollout = rollouts.rollout(policy)
     trained = PolicyUpdate(policy, spec(settings), rollouts.PAD)
     mini_batches = [
         sorted({row // SAMPLES for row in rows.tolist()}) for rows in trained._mini_batches(rollout.groups, step=1)
     ]
-    gradients = naive_grpo(expected_policy, rollout, mini_batches, learning_rate=3e-3)
+    gradients = naive_grpo(expected_policy, rollout, mini_batches, learning_rate=3e-3, temperature=temperature)
     report = trained.run(rollout, step=1)
     if gradients[-1].norm() > 0:
         assert_close_gradient(rollouts.gradient(policy), gradients[-1])
@@ -151,6 +160,14 @@ class TestSkippedGroups:
         continued.run(second, step=2)
         assert not torch.equal(rollouts.weights(unbroken), before)
         assert torch.equal(rollouts.weights(resumed), rollouts.weights(unbroken))
+
+
+def test_weight_decay_in_closed_form() -> None:
+    """AdamW (1711.05101, algorithm 2) without any gradient: the weights shrink by learning rate times decay."""
+    settings = {"train.weight_decay": 0.5, "train.learning_rate": 0.01}
+    policy, _ = update(settings, rewards=ZERO_REWARDS)
+    expected = rollouts.weights(rollouts.model()) * (1 - 0.01 * 0.5)
+    torch.testing.assert_close(rollouts.weights(policy), expected, rtol=1e-6, atol=0)
 
 
 class TestMiniBatches:
@@ -236,8 +253,9 @@ class TestMetrics:
         assert metrics["mismatch/ratio_max"] == pytest.approx(2)
         assert metrics["mismatch/k1"] == pytest.approx(-math.log(2) / 2)
 
+    @pytest.mark.parametrize("temperature", [1.0, 0.7])
     @pytest.mark.parametrize("updates", [1, 2])
-    def test_entropy_is_that_of_the_policy_that_sampled(self, updates: int) -> None:
+    def test_entropy_is_that_of_the_policy_that_sampled(self, updates: int, temperature: float) -> None:
         policy = rollouts.model()
         made = rollouts.sequences()
         total = count = 0.0
@@ -245,10 +263,10 @@ class TestMetrics:
             length = int(made.lengths[row])
             with torch.inference_mode():
                 logits = policy(torch.tensor([[*prompt, *made.completions[row, :length].tolist()]])).logits[0]
-            distribution = torch.softmax(logits[len(prompt) - 1 : -1].double(), -1)
+            distribution = torch.softmax(logits[len(prompt) - 1 : -1].double() / temperature, -1)
             total += float(-(distribution * distribution.log()).sum())
             count += length
-        _, report = update({"train.updates_per_rollout": updates})
+        _, report = update({"train.updates_per_rollout": updates, "rollout.temperature": temperature})
         assert report.metrics["entropy/full"] == pytest.approx(total / count, rel=1e-5)
 
     def test_ratio_is_one_in_a_single_step_and_moves_in_a_second_pass(self) -> None:

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from harness.errors import RefusedError
+from harness.models.language_model import LanguageModel
+from harness.models.tiny import tiny_tokenizer
+from harness.spec.run_spec import SupervisedColdStart
+from harness.training import cold_start
+from harness.training.cold_start import run_cold_start
+from tests.harness.training import rollouts
+
+DEMONSTRATIONS = [("3+5=", "#8"), ("3+5+9=", "8,17#17"), ("1+1+1+1=", "2,3,wait,2,3,4#4")]
+
+
+def language_model() -> LanguageModel:
+    return LanguageModel(rollouts.model(), tiny_tokenizer())
+
+
+def write(path: Path, demonstrations: Sequence[tuple[str, str]] = DEMONSTRATIONS) -> Path:
+    path.write_text("".join(json.dumps({"problem": p, "solution": s, "id": 7}) + "\n" for p, s in demonstrations))
+    return path
+
+
+def recipe(data: object, **settings: Any) -> SupervisedColdStart:
+    return SupervisedColdStart(data=str(data), **{"steps": 1, "batch_size": 3, **settings})
+
+
+def run(made: SupervisedColdStart) -> tuple[LanguageModel, list[tuple[int, int, float]]]:
+    """The random model after the cold start, and what was told of each step."""
+    start = language_model()
+    told: list[tuple[int, int, float]] = []
+    run_cold_start(start, made, lambda step, steps, loss: told.append((step, steps, loss)))
+    return start, told
+
+
+def naive_cold_start(made: SupervisedColdStart, factors: list[float]) -> tuple[LanguageModel, list[float], list[float]]:
+    """All demonstrations at each step, one by one: the model, and each step's loss and gradient norm before clipping.
+
+    factors: of the learning rate, one a step."""
+    start = language_model()
+    optimizer = torch.optim.AdamW(
+        start.model.parameters(), lr=made.learning_rate, betas=(0.9, 0.95), weight_decay=made.weight_decay
+    )
+    losses, norms = [], []
+    for factor in factors:
+        optimizer.zero_grad()
+        logits, targets = [], []
+        for problem, solution in DEMONSTRATIONS:
+            prompt, completion = start.encode(problem), [*start.encode(solution), start.tokenizer.eos_token_id]
+            logits.append(start.model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1])
+            targets.append(torch.tensor(completion))
+        loss = torch.nn.functional.cross_entropy(torch.cat(logits), torch.cat(targets))
+        loss.backward()  # type: ignore[no-untyped-call]
+        norms.append(float(rollouts.gradient(start.model).norm()))
+        for weight in start.model.parameters():
+            if weight.grad is not None:
+                weight.grad /= max(1.0, norms[-1])
+        for group in optimizer.param_groups:
+            group["lr"] = made.learning_rate * factor
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return start, losses, norms
+
+
+@pytest.mark.parametrize("micro_batch_tokens", [2048, 12])
+def test_agrees_with_a_naive_implementation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, micro_batch_tokens: int
+) -> None:
+    """Four steps, the first of them all warm-up; the learning rate falls linearly over the four."""
+    monkeypatch.setattr(cold_start, "MICRO_BATCH_TOKENS", micro_batch_tokens)
+    made = recipe(write(tmp_path / "a.jsonl"), steps=4, learning_rate=1e-3, weight_decay=0.5)
+    got, told = run(made)
+    expected, losses, norms = naive_cold_start(made, factors=[1, 0.75, 0.5, 0.25])
+    assert max(norms) > 1.5, "clipping is not tested"
+    assert [(step, steps) for step, steps, _ in told] == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert [loss for _, _, loss in told] == pytest.approx(losses, rel=1e-4)
+    moved = (rollouts.weights(expected.model) - rollouts.weights(rollouts.model())).norm()
+    assert (rollouts.weights(got.model) - rollouts.weights(expected.model)).norm() < 0.01 * moved
+
+
+def test_the_loss_of_a_uniform_model_is_the_log_of_its_vocabulary(tmp_path: Path) -> None:
+    start = language_model()
+    with torch.no_grad():
+        start.model.get_output_embeddings().weight.zero_()
+    losses: list[float] = []
+    run_cold_start(start, recipe(write(tmp_path / "a.jsonl")), lambda step, steps, loss: losses.append(loss))
+    assert losses == pytest.approx([float(torch.tensor(start.model.config.vocab_size).log())])
+
+
+def test_learning_rate_warms_up_and_falls() -> None:
+    """5 % of 100 steps up, then down along the line that ends at step 101, but never below 2 %."""
+    rates = [cold_start._schedule(step, 100) for step in (1, 3, 5, 6, 51, 98, 99, 100)]
+    assert rates == pytest.approx([0.2, 0.6 * 0.98, 0.96, 0.95, 0.5, 0.03, 0.02, 0.02])
+
+
+class TestDemonstrationsOfAFile:
+    def test_come_in_a_new_order_each_epoch(self, tmp_path: Path) -> None:
+        rows = [(f"{row}+1=", f"#{row + 1}") for row in range(9)]
+        made = recipe(write(tmp_path / "a.jsonl", rows))
+        drawn = list(islice(cold_start._demonstrations(made), 27))
+        epochs = [drawn[:9], drawn[9:18], drawn[18:]]
+        assert all(sorted(epoch) == rows for epoch in epochs)
+        assert epochs[0] != epochs[1] != epochs[2]
+        assert list(islice(cold_start._demonstrations(made), 27)) == drawn
+        other_seed = made.model_copy(update={"seed": 1})
+        assert list(islice(cold_start._demonstrations(other_seed), 9)) != epochs[0]
+
+    def test_that_are_too_long_are_left_out(self, tmp_path: Path) -> None:
+        """`8,17#17` is 7 tokens and the end-of-sequence token."""
+        made = recipe(write(tmp_path / "a.jsonl"), max_completion_tokens=8)
+        start = language_model()
+        drawn = list(islice(cold_start._encoded_demonstrations(start, made), 6))
+        assert {start.decode(completion) for _, completion in drawn} == {"#8", "8,17#17"}
+        assert {start.decode(prompt) for prompt, _ in drawn} == {"3+5=", "3+5+9="}
+        assert all(completion[-1] == start.tokenizer.eos_token_id for _, completion in drawn)
+
+    def test_none_of_which_fits_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(RefusedError, match=r"a\.jsonl: none of .* fits max_completion_tokens=2\. Raise it"):
+            run(recipe(write(tmp_path / "a.jsonl"), max_completion_tokens=2))
+
+    def test_that_is_missing_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(RefusedError, match=r"nowhere\.jsonl: there is no such file.*demonstrations:arithmetic"):
+            run(recipe(tmp_path / "nowhere.jsonl"))
+
+    def test_that_is_empty_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(RefusedError, match=r"a\.jsonl: holds no demonstrations"):
+            run(recipe(write(tmp_path / "a.jsonl", [])))
+
+    @pytest.mark.parametrize("line", ['{"problem": "1+1="', '{"problem": "1+1="}', '["1+1=", "#2"]', "7", ""])
+    def test_with_a_bad_line_is_refused_with_its_number(self, tmp_path: Path, line: str) -> None:
+        path = write(tmp_path / "a.jsonl", DEMONSTRATIONS[:2])
+        path.write_text(path.read_text() + line + "\n")
+        with pytest.raises(RefusedError, match=r"a\.jsonl:3: not an object with `problem` and `solution`"):
+            run(recipe(path))
