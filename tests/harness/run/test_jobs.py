@@ -10,11 +10,14 @@ import pytest
 from evals.errors import EvalError
 from harness.errors import RefusedError
 from harness.models.language_model import load_model, weights_digest
+from harness.plan import make_plan
 from harness.records import CellRecord
 from harness.records.lease import hold_lease
 from harness.run import jobs
+from harness.run.cell_log import CellLog
 from harness.run.jobs import Interrupted, Job, run_job
 from harness.run.starting_point import StartingPoint
+from harness.run.sweep import SweepRun
 from harness.spec.run_spec import RunSpec
 from tests.harness.run.small import small_spec
 
@@ -133,3 +136,31 @@ class TestCell:
             assert run_job(job("cell", folder, spec), start, ignore) == ("done", None)
             digests.append(CellRecord.at(folder).digest)
         assert digests[0] == digests[1]
+
+
+def test_a_stop_after_the_end_takes_nothing_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = CellRecord(tmp_path / "arm-s0-0123456789", "arm", 0, "0123456789")
+    cell.path.mkdir()
+
+    def stop_at_the_closing_note(log: CellLog, message: str) -> None:
+        if message.startswith("done"):
+            raise Interrupted
+
+    monkeypatch.setattr(CellLog, "note", stop_at_the_closing_note)
+    with pytest.raises(Interrupted):
+        run_job(job("cell", cell.path), StartingPoint(), ignore)
+    assert (cell.state, cell.reason) == ("done", None)
+    samples = cell.read_evals()
+    assert samples is not None
+    assert run_job(job("cell", cell.path), StartingPoint(), ignore) == ("done", None)
+    assert samples.equals(cell.read_evals())
+
+
+def test_a_cell_that_another_run_finished_meanwhile_stays_done(tmp_path: Path) -> None:
+    run = SweepRun(make_plan("aa", seeds=1), tmp_path, "bench run aa", workers=1)
+    missing = run.missing()
+    record = run.plan.record(missing[0], tmp_path)
+    record.path.mkdir(parents=True)
+    record.write_status("done", digest="ab")
+    run._write_question(missing)
+    assert (record.state, record.digest) == ("done", "ab")
