@@ -24,6 +24,8 @@ for line in sys.stdin:
     def tell(**event):
         print(json.dumps(event), flush=True)
     tell(event="progress", pid=os.getpid())
+    if what == "variable":
+        value = os.environ[value]
     if what == "sleep":
         time.sleep(float(value))
     if what == "crash":
@@ -80,6 +82,13 @@ def test_does_all_jobs_and_reports_their_end(pool: LocalPool) -> None:
         "refuse no such file": ("refused", "no such file"),
         "ok 2": ("done", "2"),
     }
+
+
+@pytest.mark.parametrize("variable", ["OMP_NUM_THREADS", "MKL_NUM_THREADS"])
+def test_workers_are_told_to_use_one_thread(pool: LocalPool, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    """Which of the two torch heeds depends on how it was built."""
+    monkeypatch.setenv(variable, "2")
+    assert run(pool, f"variable {variable}").outcomes() == {f"variable {variable}": ("done", "1")}
 
 
 def test_nothing_to_do_starts_no_worker(pool: LocalPool) -> None:
