@@ -81,7 +81,7 @@ def test_agrees_with_a_naive_implementation(
     expected, losses, norms = naive_cold_start(made, factors=[1 - done / 8 for done in range(8)])
     assert min(norms) < 1 < max(norms), "Adam does not notice gradients that are all clipped"
     assert [(step, steps) for step, steps, _ in told] == [(step, 8) for step in range(1, 9)]
-    assert [loss for _, _, loss in told] == pytest.approx(losses, rel=1e-3)
+    assert [loss for _, _, loss in told] == pytest.approx(losses, rel=1e-4)
     moved = (rollouts.weights(expected.model) - rollouts.weights(rollouts.model())).norm()
     assert (rollouts.weights(got.model) - rollouts.weights(expected.model)).norm() < 0.01 * moved
 
