@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from algorithms import Objective, preset, with_overrides
+from algorithms import KNOB_NAMES, Objective, preset, with_overrides
 from evals.errors import EvalError
 from evals.tasks import get_task
 from evals.tasks.base import Task
@@ -55,7 +55,7 @@ def resolve(layers: Sequence[Layer], seed: int) -> RunSpec:
             elif overrides and objective is not None:
                 objective = with_overrides(objective, overrides)
         except ValueError as error:
-            problems += [f"{layer.origin}: objective: {line}" for line in str(error).splitlines()]
+            problems += [f"{layer.origin}: {_under_objective(line)}" for line in str(error).splitlines()]
         # Types first: they reset their siblings, which the same layer may set, in whatever order it names them.
         for knob in sorted(flat, key=lambda knob: not knob.endswith(".type")):
             _set(knobs, knob, flat[knob])
@@ -80,6 +80,12 @@ def resolve(layers: Sequence[Layer], seed: int) -> RunSpec:
     if problems:
         raise RefusedError("\n".join(dict.fromkeys(problems)))
     return spec
+
+
+def _under_objective(problem: str) -> str:
+    """A problem of `algorithms`, which knows no prefix: `scale='x': ...` -> `objective.scale='x': ...`."""
+    knob, equals, _ = problem.partition("=")
+    return f"objective.{problem}" if equals and knob in KNOB_NAMES else f"objective: {problem}"
 
 
 def _origin(path: str, problem: str, origins: Mapping[str, str], layers: Sequence[Layer]) -> str:

@@ -126,9 +126,9 @@ def test_all_errors_of_all_layers_are_told_at_once() -> None:
     )
     expected = [
         ("b", "unknown key rollout.temprature"),
-        ("b", "objective: scale='group'"),
+        ("b", "objective.scale='group'"),
         ("c", "unknown key objective.rule.clip_hgh"),
-        ("c", "objective: rule.clip_low='wide'"),
+        ("c", "objective.rule.clip_low='wide'"),
         ("b", "task.train: unknown task 'arithmetik'; did you mean 'arithmetic'"),
         ("a", "train.steps is 'many'"),
         ("c", "train.learning_rate is -1.0"),
