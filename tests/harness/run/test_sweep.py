@@ -143,7 +143,10 @@ def test_ctrl_c(sweep: Path, unbroken: Path, home: Path) -> None:
     assert "the same command continues" in stderr
     assert "Traceback" not in stderr
     assert not any(map(is_alive, workers))
-    assert {cell.state for cell in bench.cells(home).values()} == {"interrupted", "pending"}
+    # A cell that was at its end when the signal came may have finished; those that ran on were stopped.
+    states = {cell.state for cell in bench.cells(home).values()}
+    assert "interrupted" in states
+    assert states <= {"done", "interrupted", "pending"}
     code, stderr = bench.run(sweep, home)
     assert code == 0, stderr
     assert bench.all_contents(home) == bench.all_contents(unbroken)
