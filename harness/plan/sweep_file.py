@@ -15,7 +15,7 @@ import sweeps
 from harness.errors import RefusedError, nearest
 from harness.spec.knobs import ALL_KNOBS
 from harness.spec.resolve import readable_errors, suggest
-from harness.spec.run_spec import Listed, Section
+from harness.spec.sections.base import Listed, Section
 from harness.spec.yaml12 import load_yaml
 
 SHIPPED = Path(sweeps.__file__).parent

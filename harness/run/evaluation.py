@@ -16,7 +16,7 @@ from evals.tasks.base import Problem, Task
 from harness.models.language_model import LanguageModel
 from harness.rollouts.engine import Engine, SamplingParams
 from harness.rollouts.keys import random_key
-from harness.spec.run_spec import EvalSpec
+from harness.spec.sections.evaluation import EvalSpec
 
 # Samples drawn together. Chunks are fixed by the spec, not by what is missing: a resumed evaluation must repeat the
 # same batches to be bit-identical.

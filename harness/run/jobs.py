@@ -83,7 +83,8 @@ def _load(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None
 
 def _prepare(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None:
     """Cold start where the spec has one; in any case the weights end up in a folder that loads quickly."""
-    from harness.spec.run_spec import RunSpec, SupervisedColdStart
+    from harness.spec.run_spec import RunSpec
+    from harness.spec.sections.model import SupervisedColdStart
     from harness.training.cold_start import run_cold_start
 
     spec = RunSpec.model_validate(job.spec)

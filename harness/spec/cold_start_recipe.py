@@ -8,7 +8,8 @@ from pydantic import ValidationError
 
 from harness.errors import RefusedError
 from harness.spec.resolve import readable_errors
-from harness.spec.run_spec import Section, SupervisedColdStart
+from harness.spec.sections.base import Section
+from harness.spec.sections.model import SupervisedColdStart
 from harness.spec.yaml12 import load_yaml
 
 

@@ -13,7 +13,7 @@ from evals.prompts import get_template
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel
 from harness.rollouts.keys import permutation, random_key
-from harness.spec.run_spec import SupervisedColdStart
+from harness.spec.sections.model import SupervisedColdStart
 from harness.training.sequences import Sequences, score_completions
 
 WARMUP_FRAC = 0.05

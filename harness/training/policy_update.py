@@ -18,7 +18,8 @@ from transformers import PreTrainedModel
 
 from algorithms import TokenBatch, advantages, combine_metrics, policy_loss, update_metric_names
 from harness.rollouts.keys import permutation, random_key
-from harness.spec.run_spec import RunSpec, TrainSpec
+from harness.spec.run_spec import RunSpec
+from harness.spec.sections.train import TrainSpec
 from harness.training.sequences import Sequences, score_completions
 
 ADAM_BETAS = (0.9, 0.999)

@@ -12,7 +12,7 @@ import torch
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel
 from harness.models.tiny import tiny_tokenizer
-from harness.spec.run_spec import SupervisedColdStart
+from harness.spec.sections.model import SupervisedColdStart
 from harness.training import cold_start
 from harness.training.cold_start import run_cold_start
 from tests.harness.training import rollouts

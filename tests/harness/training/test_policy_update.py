@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from harness.spec.run_spec import RunSpec, TrainSpec
+from harness.spec.run_spec import RunSpec
+from harness.spec.sections.train import TrainSpec
 from harness.training.policy_update import (
     DivergedError,
     PolicyUpdate,

@@ -1,0 +1,1 @@
+"""The sections of a run spec, a file each."""
