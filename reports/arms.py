@@ -21,7 +21,8 @@ class ArmSummary:
     """Means over the finished seeds of an arm; None where nothing was recorded.
 
     `low_pp`, `high_pp`: the t(n-1) interval of the mean score over training seeds. `overshoot_frac`: generated tokens
-    above the budget, relative to it. `phase_s`: wall-clock seconds of a cell by phase.
+    above the budget, relative to it. `entropy_nats`: mean over training. `length_slope_tokens`: growth of the mean
+    completion over 100 steps, by least squares. `phase_s`: wall-clock seconds of a cell by phase.
     """
 
     arm: str
@@ -35,6 +36,8 @@ class ArmSummary:
     faulty_steps_frac: float | None
     grad_norm: float | None
     grad_clipped_frac: float | None
+    entropy_nats: float | None
+    length_slope_tokens: float | None
     generated_tokens: float | None
     overshoot_frac: float | None
     grader_disagreement_frac: float | None
@@ -65,6 +68,8 @@ def summarise_arm(
         faulty_steps_frac=mean_of(m.final_value("faulty_steps_frac") for m in measurements),
         grad_norm=mean_of(m.step_mean("grad_norm") for m in measurements),
         grad_clipped_frac=mean_of(m.step_mean("grad_clipped_frac") for m in measurements),
+        entropy_nats=mean_of(m.step_mean("entropy/full") for m in measurements),
+        length_slope_tokens=mean_of(m.length_slope_tokens for m in measurements),
         generated_tokens=generated,
         overshoot_frac=generated / budget_tokens - 1 if generated is not None and budget_tokens else None,
         grader_disagreement_frac=mean_of(m.grader_disagreement_frac for m in measurements),

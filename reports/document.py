@@ -22,7 +22,7 @@ def report_document(analysis: Analysis) -> Report:
     """The contents of report.json: contrasts, arms, cells, laws. Scores and differences are in percentage points."""
     document: Report = {
         "contrasts": [_contrast(analysis, contrast) for contrast in analysis.contrasts],
-        "arms": [_arm(analysis, arm) for arm in analysis.arms],
+        "arms": [_arm(analysis, arm) | {"rank": _rank(analysis, arm)} for arm in analysis.arms],
         "cells": [_cell(analysis, cell) for cell in analysis.sweep.cells],
         "laws": [],
     }
@@ -87,6 +87,13 @@ def _arm(analysis: Analysis, arm: ArmSummary) -> dict[str, Any]:
         "budget_tokens": sweep.budget_tokens,
         **{key: value for key, value in asdict(arm).items() if key != "arm"},
     }
+
+
+def _rank(analysis: Analysis, arm: ArmSummary) -> int | None:
+    """1 for the highest mean score; equal scores share a rank. None without a score."""
+    if arm.mean_pp is None:
+        return None
+    return 1 + sum(other.mean_pp is not None and other.mean_pp > arm.mean_pp for other in analysis.arms)
 
 
 def _cell(analysis: Analysis, cell: CellRecord) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -82,6 +83,14 @@ class Measurement:
 
     def step_mean(self, key: str) -> float | None:
         return mean_of(row.get(key) for row in self.steps)
+
+    @property
+    def length_slope_tokens(self) -> float | None:
+        """Least-squares growth of the mean completion, in tokens over 100 steps; None with fewer than two steps."""
+        points = [(row["step"], length) for row in self.steps if (length := finite(row.get("len/mean"))) is not None]
+        if len(points) < 2:
+            return None
+        return 100 * statistics.linear_regression(*zip(*points, strict=True)).slope
 
     def seconds(self, phase: str) -> float | None:
         values = [value for row in self.timing if (value := finite(row.get(phase))) is not None]

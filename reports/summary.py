@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from reports.document import Report
-from reports.formats import interval, p_value, percent, points, signed_pp, tokens
+from reports.formats import interval, number, p_value, percent, points, signed_pp, tokens
 from reports.statistics import MIN_PAIRS
 from reports.tables import Table
 
@@ -64,15 +64,16 @@ def verdict_details(contrast: dict[str, Any]) -> list[str]:
 
 
 def result_table(report: Report) -> Table:
-    """A row per arm: final score with interval and the difference from the baseline with its own."""
+    """A row per arm, best first: rank, final score with interval, difference from the baseline with its own."""
     contrasts = {contrast["arm"]: contrast for contrast in report["contrasts"]}
     first = report["arms"][0]
     equal = all(contrast["equal_tokens"] for contrast in report["contrasts"])
     budget = f" ({tokens(first['generated_tokens'])} generated)" if first["generated_tokens"] else ""
     title = f"{metric_name(first)} of {first['task']}" + (f" at equal tokens{budget}" if equal else "")
-    columns = ["arm", f"{metric_name(first)} (%)", f"{percent(first['level'])} interval", "seeds", "difference (pp)"]
-    columns += ["interval", "p (Holm)", "verdict"]
-    return Table(title, columns, [_result_row(arm, contrasts.get(arm["arm"])) for arm in report["arms"]])
+    columns = ["arm", "rank", f"{metric_name(first)} (%)", f"{percent(first['level'])} interval", "seeds"]
+    columns += ["difference (pp)", "interval", "p (Holm)", "verdict"]
+    ranked = sorted(report["arms"], key=lambda arm: (arm["rank"] is None, arm["rank"]))
+    return Table(title, columns, [_result_row(arm, contrasts.get(arm["arm"])) for arm in ranked])
 
 
 def metric_name(row: dict[str, Any]) -> str:
@@ -110,6 +111,7 @@ def _pairs(contrast: dict[str, Any]) -> str:
 def _result_row(arm: dict[str, Any], contrast: dict[str, Any] | None) -> list[str]:
     row = [
         arm["arm"],
+        number(arm["rank"]),
         points(arm["mean_pp"]),
         interval(arm["low_pp"], arm["high_pp"], signed=False),
         str(arm["n"]),

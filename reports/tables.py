@@ -71,16 +71,18 @@ def _correlation_interval(contrast: dict[str, Any]) -> str:
 
 
 def _arm_table(report: Report) -> Table:
-    columns = ["arm", "before RL (%)", "after (%)", "tokens per answer", "truncated", "faulty steps", "gradient norm"]
-    columns += ["clipped steps", "generated tokens", "over budget"]
+    columns = ["arm", "before RL (%)", "after (%)", "tokens per answer", "length slope", "truncated", "faulty steps"]
+    columns += ["entropy", "gradient norm", "clipped steps", "generated tokens", "over budget"]
     return Table("Arms", columns, [
         [
             arm["arm"],
             points(arm["before_pp"]),
             points(arm["mean_pp"]),
             number(arm["mean_tokens"]),
+            number(arm["length_slope_tokens"]),
             percent(arm["truncated_frac"]),
             percent(arm["faulty_steps_frac"]),
+            number(arm["entropy_nats"]),
             number(arm["grad_norm"]),
             percent(arm["grad_clipped_frac"]),
             tokens(arm["generated_tokens"]),

@@ -30,7 +30,7 @@ def test_std_norm_runs_on_gsm8k_and_moves_the_weights(tmp_path: Path) -> None:
         "train.learning_rate": 1e-5,
         "rollout.prompts_per_step": 4,
         "rollout.samples_per_prompt": 4,
-        # Short enough for a CPU, and for some completions to end without any number: the format reward then varies.
+        # Short enough for a CPU, and for some completions to end without any number: their rewards then differ.
         "rollout.max_completion_tokens": 32,
         "eval.problems": 16,
         "eval.samples": 1,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import random
 
-from evals.tasks.base import Generated, Problem, Task
+from evals.tasks.base import Generated, Problem, Step, Task
 
 MIN_TERMS, MAX_TERMS = 3, 7
 TRAIN_PROBLEMS, TEST_PROBLEMS = 8192, 256
@@ -30,14 +30,33 @@ def partial_sums(digits: tuple[int, ...]) -> list[int]:
     return [sum(digits[: i + 1]) for i in range(1, len(digits))]
 
 
+def written_steps(problem: Problem, completion: str) -> list[Step]:
+    """The partial sums before `#`, each right if it is the one that belongs at its place. Work before the last `wait`
+    was taken back by the writer and is not judged."""
+    work = completion.partition("#")[0]
+    kept = work.rpartition("wait")[2].lstrip(",")
+    if not kept:
+        return []
+    sums = [str(value) for value in partial_sums(_digits(problem))]
+    steps = []
+    start = len(work) - len(kept)
+    for place, written in enumerate(kept.rstrip(",").split(",")):
+        end = start + len(written)
+        steps.append(Step(end, right=place < len(sums) and written == sums[place]))
+        start = end + len(",")
+    return steps
+
+
 def has_faulty_step(problem: Problem, completion: str) -> bool | None:
-    """Whether a written partial sum is wrong; None where none is written. Work before the last `wait` was taken back by
-    the writer and is not judged."""
-    work = completion.partition("#")[0].split("wait")[-1].strip(",")
-    if not work:
+    """Whether a written partial sum is wrong or one is left out; None where none is written."""
+    steps = written_steps(problem, completion)
+    if not steps:
         return None
-    digits = tuple(int(term) for term in problem.problem.rstrip("=").split("+"))
-    return work.split(",") != [str(value) for value in partial_sums(digits)]
+    return not all(step.right for step in steps) or len(steps) != len(_digits(problem)) - 1
+
+
+def _digits(problem: Problem) -> tuple[int, ...]:
+    return tuple(int(term) for term in problem.problem.rstrip("=").split("+"))
 
 
 def _problems(split: str, count: int, seed: int) -> list[Problem]:
@@ -71,5 +90,6 @@ TASK = Task(
         "train": Generated(lambda: _problems("train", TRAIN_PROBLEMS, seed=1), version=1),
         "test": Generated(lambda: _problems("test", TEST_PROBLEMS, seed=2), version=1),
     },
+    written_steps=written_steps,
     check_steps=has_faulty_step,
 )

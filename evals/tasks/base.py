@@ -23,6 +23,14 @@ class Problem:
     difficulty: float | None = None
 
 
+@dataclass(frozen=True)
+class Step:
+    """One written step of a completion. `end`: the number of characters up to and with its last one."""
+
+    end: int
+    right: bool
+
+
 class SplitSource(Protocol):
     """Where the problems of a split come from."""
 
@@ -56,7 +64,8 @@ class Task:
     template: name of a prompt template (`evals.prompts`).
     grader, extract: names of a grader and of an extraction (`evals.grading`).
     margin_pp: differences of pass@1 below this many percentage points do not matter in practice.
-    check_steps: (problem, completion) -> whether a written step is faulty; None where no step is written.
+    written_steps: (problem, completion) -> the steps written in it, in order.
+    check_steps: (problem, completion) -> whether the written work is faulty; None where no step is written.
 
     Raises UnknownNameError for an unknown template, grader or extraction.
     """
@@ -67,6 +76,7 @@ class Task:
     extract: str
     margin_pp: float
     splits: Mapping[str, SplitSource]
+    written_steps: Callable[[Problem, str], Sequence[Step]] | None = None
     check_steps: Callable[[Problem, str], bool | None] | None = None
 
     def __post_init__(self) -> None:

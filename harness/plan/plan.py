@@ -114,9 +114,9 @@ class Plan:
         all_problems = any(spec.eval.problems is None for spec in self.arms.values())
         for cell in self.cells:
             spec = cell.spec
-            a_step = (
-                spec.rollout.prompts_per_step * spec.rollout.samples_per_prompt * spec.rollout.max_completion_tokens
-            )
+            rollout, objective = spec.rollout, spec.objective
+            rounds = 1 + (objective.refill_max_rounds if objective.zero_std == "refill" else 0)
+            a_step = rounds * rollout.prompts_per_step * rollout.samples_per_prompt * rollout.max_completion_tokens
             limits = [spec.train.steps * a_step, *([spec.budget.tokens + a_step] if spec.budget.tokens else [])]
             tokens += min(limits)
             along = spec.train.steps // spec.eval.every if spec.eval.every else 0
@@ -148,7 +148,7 @@ def make_plan(
     profile_name = profile or sweep.profile
     profile_settings, profile_path = load_profile(profile_name, beside=path)
     layers = [Layer(str(profile_path), profile_settings), Layer(f"{path}: base", sweep.base)]
-    final = [Layer("--set", _parse_settings(settings))] if settings else []
+    final = [Layer("--set", parse_settings(settings))] if settings else []
     chosen = _choose_arms(sweep, arms)
 
     specs: dict[str, dict[int, RunSpec]] = {}
@@ -203,7 +203,8 @@ def _choose_arms(sweep: SweepFile, arms: Sequence[str]) -> list[str]:
     return [arm for arm in sweep.all_arms if not arms or arm in arms]
 
 
-def _parse_settings(settings: Sequence[str]) -> dict[str, Any]:
+def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
+    """The settings of --set, `key=value` each with a YAML value. Raises RefusedError for what is not of that form."""
     parsed: dict[str, Any] = {}
     for setting in settings:
         key, equals, value = setting.partition("=")

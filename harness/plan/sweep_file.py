@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 
@@ -19,7 +19,8 @@ from harness.spec.sections.base import Listed, Section
 from harness.spec.yaml12 import load_yaml
 
 SHIPPED = Path(sweeps.__file__).parent
-_SHARED_FOLDERS = ("cache", "mlartifacts")
+_SHARED_FOLDERS = ("cache", "mlartifacts", "probes")
+_PROBES = "probe*.yaml"
 _ARM_NAME = r"^[A-Za-z0-9][A-Za-z0-9._=+,-]{0,63}$"
 ArmName = Annotated[str, Field(pattern=_ARM_NAME)]
 
@@ -33,6 +34,7 @@ def _is_knob_or_section(entry: str) -> str:
 
 Declared = Annotated[str, AfterValidator(_is_knob_or_section)]
 Reason = Annotated[str, Field(min_length=1)]
+File = TypeVar("File", bound=Section)
 
 
 class Comparison(Section):
@@ -111,13 +113,23 @@ class SweepFile(Section):
 
 def load_sweep(given: str) -> tuple[SweepFile, Path]:
     """The sweep of a path or of a shipped name. Raises RefusedError with all faults of the file."""
-    path = _find(given, SHIPPED, "sweep")
+    path = shipped_probes().get(given) or find_file(given, shipped(SHIPPED), "sweep")
     document = load_yaml(path)
+    if "objectives" in document:
+        raise RefusedError(
+            f"{given} is a probe, no sweep: it trains nothing, but measures gradients at frozen weights. Use "
+            f"`bench probe {given}`."
+        )
+    return validated(SweepFile, document, path), path
+
+
+def validated(kind: type[File], document: Mapping[str, Any], path: Path) -> File:
+    """The document of a file as its model. Raises RefusedError with all its faults."""
     try:
-        return SweepFile.model_validate(document), path
+        return kind.model_validate(document)
     except ValidationError as error:
-        keys = list(SweepFile.model_fields)
-        lines = [_with_sweep_keys(line, keys) for _, line in readable_errors(error)]
+        keys = list(kind.model_fields)
+        lines = [_with_known_keys(line, keys) for _, line in readable_errors(error)]
         raise RefusedError("\n".join(f"{path}: {line}" for line in lines)) from None
 
 
@@ -125,21 +137,27 @@ def load_profile(given: str, beside: Path) -> tuple[Mapping[str, Any], Path]:
     """The settings of a profile: a shipped name, or a path (also relative to the sweep file's folder)."""
     if given.endswith((".yaml", ".yml")) and not Path(given).is_file() and (beside.parent / given).is_file():
         given = str(beside.parent / given)
-    path = _find(given, SHIPPED / "profiles", "profile")
+    path = find_file(given, shipped(SHIPPED / "profiles"), "profile")
     settings = load_yaml(path)
     settings.pop("description", None)
     return settings, path
 
 
 def shipped(folder: Path) -> dict[str, Path]:
-    """Names and paths of the YAML files in a folder of the package."""
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    """Names and paths of the YAML files in a folder of the package, probes left out."""
+    probes = set(folder.glob(_PROBES))
+    return {path.stem: path for path in sorted(folder.glob("*.yaml")) if path not in probes}
 
 
-def _find(given: str, folder: Path, what: str) -> Path:
+def shipped_probes() -> dict[str, Path]:
+    """Names and paths of the shipped files for `bench probe`."""
+    return {path.stem: path for path in sorted(SHIPPED.glob(_PROBES))}
+
+
+def find_file(given: str, names: Mapping[str, Path], what: str) -> Path:
+    """The file of a path or of one of these names. Raises RefusedError if there is neither."""
     if Path(given).is_file():
         return Path(given)
-    names = shipped(folder)
     if given in names:
         return names[given]
     stem = Path(given).stem
@@ -149,6 +167,6 @@ def _find(given: str, folder: Path, what: str) -> Path:
     )
 
 
-def _with_sweep_keys(line: str, keys: list[str]) -> str:
+def _with_known_keys(line: str, keys: list[str]) -> str:
     path, unknown, _ = line.partition(" is not a key here")
     return f"{path}{unknown}{suggest(path, keys)}" if unknown else line

@@ -1,43 +1,38 @@
-"""Reward parts: each gives one completion a number. Their weights are the knobs `reward.parts.<name>`."""
+"""The reward parts by name. Their weights are the knobs `reward.parts.<name>`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from types import MappingProxyType
 
-from evals.grading import Verdict
-from evals.grading.numbers import parse_number
-from evals.tasks.base import Problem
+from harness.rewards.attempt import RewardPart
+from harness.rewards.formats import matches_format, reaches_answer
+from harness.rewards.languages import language
+from harness.rewards.lengths import kimi_length, magistral_length, overlong
+from harness.rewards.steps import process
+from harness.rewards.user_function import load_function
+from harness.rewards.verdicts import correct, proxy_correct
+from harness.rewards.verifier_free import majority, own_logp
+
+PARTS: Mapping[str, RewardPart] = MappingProxyType(
+    {
+        "correct": correct,
+        "format": matches_format,
+        "reaches_answer": reaches_answer,
+        "kimi_length": kimi_length,
+        "magistral_length": magistral_length,
+        "language": language,
+        "process": process,
+        "own_logp": own_logp,
+        "majority": majority,
+    }
+)
+"""Those that `reward.parts` can name, besides functions of the user's own."""
+
+IMPLIED: Mapping[str, RewardPart] = MappingProxyType({"proxy_correct": proxy_correct, "overlong": overlong})
+"""Those that other knobs bring in: `reward.noise` and `objective.overlong`."""
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """A completion to be rewarded, with the grader's verdict on it."""
-
-    problem: Problem
-    text: str
-    n_tokens: int
-    truncated: bool
-    verdict: Verdict
-
-
-RewardPart = Callable[[Attempt], float]
-
-
-def correct(attempt: Attempt) -> float:
-    """1 for a correct answer, else 0."""
-    return float(attempt.verdict.correct)
-
-
-def format_reached(attempt: Attempt) -> float:
-    """How far a completion gets towards an answer that can be graded: half for a box, half for a number as the answer.
-
-    For models too weak to be right often enough to learn from correctness alone.
-    """
-    reaches_box = "\\boxed{" in attempt.text
-    gives_number = parse_number(attempt.verdict.extracted or "") is not None
-    return 0.5 * reaches_box + 0.5 * gives_number
-
-
-PARTS: Mapping[str, RewardPart] = MappingProxyType({"correct": correct, "format": format_reached})
+def find_part(name: str) -> RewardPart:
+    """The part of that name; a `module:function` is imported. Raises RefusedError if that fails."""
+    return PARTS.get(name) or IMPLIED.get(name) or load_function(name)

@@ -1,23 +1,56 @@
-"""The reward of a rollout batch: graded completions, the parts, their weighted sum."""
+"""The reward of a rollout batch: the parts of every group, and their weighted sum."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from harness.rewards.parts import PARTS, Attempt
+from harness.rewards.attempt import Attempt, RewardContext
+from harness.rewards.parts import find_part
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
 class Rewards:
-    """One number a completion: the total, and each part before its weight."""
+    """One number a completion: the total, NaN for one that cannot be scored, and each part before its weight.
+
+    token_rewards [N, T]: rewards of steps at the tokens where they end, NaN at other tokens; not in the total. None
+    unless objective.credit is `steps`.
+    """
 
     total: list[float]
     parts: dict[str, list[float]]
+    token_rewards: Tensor | None = None
 
 
-def reward_attempts(attempts: Sequence[Attempt], weights: Mapping[str, float]) -> Rewards:
-    """Weighted sum of the named parts for each attempt."""
-    parts = {name: [PARTS[name](attempt) for attempt in attempts] for name in weights}
-    total = [sum(weights[name] * values[row] for name, values in parts.items()) for row in range(len(attempts))]
-    return Rewards(total, parts)
+def reward_groups(groups: Sequence[Sequence[Attempt]], context: RewardContext) -> Rewards:
+    """Weighted sum of the parts for each attempt, group after group. Parts of weight 0 are measured but cannot make an
+    attempt unscorable.
+
+    Raises RefusedError if a part of the user's own cannot be imported or gives something else than its numbers.
+    """
+    weights = _weights(context)
+    parts = {}
+    for name in weights:
+        part = find_part(name)
+        parts[name] = [value for group in groups for value in part(group, context)]
+    weighted = [(weight, parts[name]) for name, weight in weights.items() if weight]
+    rows = range(sum(map(len, groups)))
+    return Rewards([sum((weight * values[row] for weight, values in weighted), 0.0) for row in rows], parts)
+
+
+def _weights(context: RewardContext) -> dict[str, float]:
+    """Every part to be measured with its weight in the total."""
+    weights = dict(context.options.parts)
+    objective = context.objective
+    if context.options.noise.acts:
+        # The true reward is logged beside the one that training sees.
+        weights |= {"correct": 0.0, "proxy_correct": weights["correct"]}
+    if objective.credit == "steps":
+        weights["process"] = 0.0
+    if objective.overlong.type == "soft" or (objective.overlong.type == "penalise" and objective.overlong.penalty):
+        weights["overlong"] = 1.0
+    return weights

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from evals.tasks import get_task
+from evals.tasks.base import Problem
 from harness.models.language_model import LanguageModel, weights_digest
 from harness.records import CellRecord
 from harness.rollouts.torch_engine import TorchEngine
 from harness.run.cell_log import CellLog
+from harness.run.completion_limit import CompletionLimit
 from harness.run.evaluation import Evaluator
+from harness.run.experience import Experience, gather
 from harness.run.health import health_flags
-from harness.run.prompts import prompts_of_step
-from harness.run.rollout_batch import grade_and_reward, roll_out, rollout_metrics, rollout_rows, scored
+from harness.run.prompt_order import prompt_order
+from harness.run.rollout_batch import rollout_metrics, rollout_rows
 from harness.spec.run_spec import RunSpec
 from harness.training.checkpoint import Checkpoint, load_latest, save_checkpoint
 from harness.training.policy_update import DivergedError, PolicyUpdate
+from harness.training.reference import frozen_copy
 
 
 @dataclass(frozen=True)
@@ -37,17 +41,31 @@ class Progress:
 
 
 class CellRun:
-    """Runs one cell in its folder. The language model must hold the starting weights; it is trained in place."""
+    """Runs one cell in its folder, on the problems of its training pool.
+
+    The language model must hold the starting weights; it is trained in place.
+    """
 
     def __init__(
-        self, cell: CellRecord, spec: RunSpec, start: LanguageModel, on_progress: Callable[[Progress], None]
+        self,
+        cell: CellRecord,
+        spec: RunSpec,
+        start: LanguageModel,
+        problems: Sequence[Problem],
+        on_progress: Callable[[Progress], None],
     ) -> None:
         self._cell, self._spec, self._language_model, self._report = cell, spec, start, on_progress
         self._model = start.model
         self._log = CellLog(cell)
         self._engine = TorchEngine(start.model, start.pad_token_id, start.eos_token_ids, start.decode)
-        self._update = PolicyUpdate(start.model, spec, start.pad_token_id)
-        self._problems = get_task(spec.task.train).split("train").load()
+        offline = spec.rollout.sampler == "initial"
+        initial = frozen_copy(start.model) if spec.train.reference_rows or offline else None
+        self._sampler = self._engine
+        if offline and initial is not None:
+            self._sampler = TorchEngine(initial, start.pad_token_id, start.eos_token_ids, start.decode)
+        self._update = PolicyUpdate(start.model, spec, start.pad_token_id, initial)
+        self._order = prompt_order(spec.task, problems, spec.seed)
+        self._limit = CompletionLimit(spec.rollout)
         self._evaluator = Evaluator(spec.eval, spec.seed, start, self._engine)
         self._step = 0
         self._generated_tokens = 0
@@ -94,7 +112,9 @@ class CellRun:
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         self._model.load_state_dict(checkpoint.weights)
-        self._update.load_state_dict(checkpoint.optimizer)
+        self._update.load_state_dict(checkpoint.trainer)
+        self._order.load_state_dict(checkpoint.progress["order"])
+        self._limit.load_state_dict(checkpoint.progress["limit"])
         self._step, self._generated_tokens = checkpoint.step, checkpoint.generated_tokens
 
     def _checkpoint(self) -> None:
@@ -104,7 +124,13 @@ class CellRun:
         self._log.flush_rollouts()
         save_checkpoint(
             self._cell.checkpoints,
-            Checkpoint(self._step, self._generated_tokens, dict(weights), self._update.state_dict()),
+            Checkpoint(
+                self._step,
+                self._generated_tokens,
+                dict(weights),
+                self._update.state_dict(),
+                {"order": self._order.state_dict(), "limit": self._limit.state_dict()},
+            ),
         )
 
     def _return_to_last_finite(self, reason: str) -> None:
@@ -123,31 +149,31 @@ class CellRun:
     def _train_step(self) -> None:
         spec, step = self._spec, self._step + 1
         started_s = time.perf_counter()
-        problems = prompts_of_step(self._problems, spec.seed, step, spec.rollout.prompts_per_step)
-        batch = roll_out(problems, spec, step, self._language_model, self._engine)
-        if not torch.isfinite(batch.completions.logps).all():
-            # Such completions are noise. If all of them earn the same, no loss would ever tell.
-            raise DivergedError("the policy's log-probs are not finite")
-        rolled_out_s = time.perf_counter()
-        tried, rewards = grade_and_reward(batch, spec, self._language_model)
-        rewarded_s = time.perf_counter()
-        update = self._update.run(scored(batch, rewards), step)
+        experience = gather(
+            step, self._done_frac(), spec, self._order, self._limit.tokens, self._language_model, self._sampler
+        )
+        update = self._update.run(experience.filtered.rollout, step)
         updated_s = time.perf_counter()
 
+        batch, rewards = experience.batch, experience.rewards
         self._step = step
         self._generated_tokens += batch.generated_tokens
-        self._last_reward = sum(rewards.total) / len(rewards.total)
         self._tokens_per_s = batch.generated_tokens / (updated_s - started_s)
+        measured = rollout_metrics(batch, experience.tried, rewards)
+        self._last_reward = measured["reward/mean"]
+        self._observe(experience)
         row = {
             "step": step,
             "generated_tokens": self._generated_tokens,
-            **rollout_metrics(batch, tried, rewards),
+            **measured,
+            "len/limit": batch.max_completion_tokens,
+            **experience.metrics,
             **update.metrics,
         }
         timing = {
             "step": step,
-            "rollout_s": rolled_out_s - started_s,
-            "reward_s": rewarded_s - rolled_out_s,
+            "rollout_s": experience.rollout_s,
+            "reward_s": experience.reward_s,
             "logprob_s": update.logprob_s,
             "update_s": update.update_s,
             "total_s": updated_s - started_s,
@@ -155,11 +181,18 @@ class CellRun:
             "peak_memory_mb": _peak_memory_mb(self._model.device),
         }
         self._log.timing(timing)
-        self._log.step(row, rollout_rows(batch, step, tried, rewards))
+        self._log.step(row, rollout_rows(batch, step, experience.tried, rewards))
         self._tell("training")
         every = spec.eval.every
         if every and step % every == 0 and not self._finished():
             self._evaluate(spec.eval.curve_samples, final=False)
+
+    def _observe(self, experience: Experience) -> None:
+        """What later prompts and limits depend on."""
+        batch = experience.batch
+        right = torch.tensor([attempt.verdict.correct for attempt in experience.tried]).view(-1, batch.samples)
+        self._order.observe([problem.id for problem in batch.problems], right.float().mean(1).tolist())
+        self._limit.observe(self._step, math.nan if self._last_reward is None else self._last_reward)
 
     def _evaluate(self, samples: int, final: bool) -> None:
         started_s = time.perf_counter()
@@ -169,9 +202,14 @@ class CellRun:
         self._log.timing({"step": self._step, "eval_s": time.perf_counter() - started_s})
 
     def _tell(self, phase: str) -> None:
-        steps, budget = self._spec.train.steps, self._spec.budget.tokens
-        done = max(self._step / steps, self._generated_tokens / budget if budget else 0.0)
-        self._report(Progress(phase, self._step, steps, min(1.0, done), self._last_reward, self._tokens_per_s))
+        done, steps = self._done_frac(), self._spec.train.steps
+        self._report(Progress(phase, self._step, steps, done, self._last_reward, self._tokens_per_s))
+
+    def _done_frac(self) -> float:
+        """Share of the run that is done, in [0, 1]."""
+        budget = self._spec.budget.tokens
+        done = self._generated_tokens / budget if budget else 0.0
+        return min(1.0, max(self._step / self._spec.train.steps, done))
 
 
 def _peak_memory_mb(device: torch.device) -> float:

@@ -14,11 +14,13 @@ from evals.tasks.rows import LoadedRows
 from harness.models.source import parse_source
 from harness.plan import Plan
 from harness.records.files import read_json, write_json
+from harness.rewards.parts import find_part
+from harness.run.prompt_pool import require_prompts
 from harness.spec.hashing import digest
 
 
 def require_inputs(plan: Plan) -> list[str]:
-    """Raise RefusedError or EvalError for a missing model or missing data before anything starts.
+    """Raise RefusedError or EvalError for a missing model, missing data or too few prompts before anything starts.
 
     Returns remarks, e.g. that rows from the hub differ from the pinned ones.
     """
@@ -26,6 +28,10 @@ def require_inputs(plan: Plan) -> list[str]:
         source = parse_source(spec.model.source)
         if source.kind != "hf":
             source.require()
+    for part in {part for spec in plan.arms.values() for part in spec.reward.parts}:
+        find_part(part)
+    for spec in {(spec.task, spec.rollout.prompts_per_step): spec for spec in plan.arms.values()}.values():
+        require_prompts(spec)
     remarks = []
     wanted = plan.first_spec.eval.problems
     for name, split in sorted(_splits(plan)):

@@ -18,7 +18,7 @@ from harness.records.files import read_json, write_json
 if TYPE_CHECKING:
     from harness.run.starting_point import StartingPoint
 
-JobKind = Literal["load", "prepare", "base", "cell"]
+JobKind = Literal["load", "prepare", "pass_rates", "base", "cell"]
 JobState = Literal["done", "refused", "failed", "interrupted", "taken"]
 Event = dict[str, Any]
 
@@ -28,15 +28,17 @@ class Job:
     """One piece of work.
 
     kind: `load` the model (which shows early that it can be), `prepare` the starting point of all cells from it,
-        evaluate that before training (`base`), or run a `cell`.
+        measure its `pass_rates` on the training problems, evaluate it before training (`base`), or run a `cell`.
     path: the cell's folder, or where the result of the stage goes. spec: the resolved spec as JSON.
     source: the `model.source` that holds the starting weights; differs from the spec's where they were prepared.
+    pass_rates: of a cell with a filter, where the result of that stage is.
     """
 
     kind: JobKind
     path: str
     spec: dict[str, Any]
     source: str
+    pass_rates: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -75,10 +77,13 @@ def run_job(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> tu
 def _load(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None:
     from harness.run.room import require_room_for_completions
     from harness.spec.run_spec import RunSpec
+    from harness.training.output_head import output_head
 
     spec = RunSpec.model_validate(job.spec)
     tell({"phase": "loading the model", "step": 0, "steps": 0, "done_frac": 0.0})
-    require_room_for_completions(spec, start.get(job.source, spec.train.device))
+    language_model = start.get(job.source, spec.train.device)
+    require_room_for_completions(spec, language_model)
+    output_head(language_model.model)
 
 
 def _prepare(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None:
@@ -108,6 +113,21 @@ def _prepare(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> N
         shutil.rmtree(aside)
 
 
+def _pass_rates(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None:
+    from harness.rollouts.torch_engine import TorchEngine
+    from harness.run.pass_rates import measure_pass_rates
+    from harness.spec.run_spec import RunSpec
+
+    spec = RunSpec.model_validate(job.spec)
+    model = start.get(job.source, spec.train.device)
+    engine = TorchEngine(model.model, model.pad_token_id, model.eos_token_ids, model.decode)
+
+    def on_progress(done: int, total: int) -> None:
+        tell({"phase": "measuring pass rates", "step": done, "steps": total, "done_frac": done / total})
+
+    measure_pass_rates(Path(job.path), spec, model, engine, on_progress)
+
+
 def _base(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None:
     from harness.rollouts.torch_engine import TorchEngine
     from harness.run.evaluation import Evaluator
@@ -125,6 +145,8 @@ def _base(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None
 def _cell(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None:
     from harness.records.lease import hold_lease
     from harness.run.cell import CellRun
+    from harness.run.pass_rates import read_correct_counts
+    from harness.run.prompt_pool import training_prompts
     from harness.run.provenance import provenance
     from harness.spec.run_spec import RunSpec
 
@@ -138,7 +160,9 @@ def _cell(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None
             cell.write_status("interrupted", reason=KILLED, steps=spec.train.steps)
             write_json(cell.path / "provenance.json", provenance())
             model = start.get(job.source, spec.train.device)
-            CellRun(cell, spec, model, lambda progress: tell(asdict(progress))).run()
+            counts = read_correct_counts(Path(job.pass_rates)) if job.pass_rates else {}
+            problems = training_prompts(spec, counts)
+            CellRun(cell, spec, model, problems, lambda progress: tell(asdict(progress))).run()
         except Interrupted:
             if not _is_done(cell):
                 cell.write_status("interrupted", reason="interrupted; the next run continues it")
@@ -160,6 +184,7 @@ def _is_done(cell: CellRecord) -> bool:
 _DO: dict[JobKind, Callable[[Job, StartingPoint, Callable[[Event], None]], None]] = {
     "load": _load,
     "prepare": _prepare,
+    "pass_rates": _pass_rates,
     "base": _base,
     "cell": _cell,
 }

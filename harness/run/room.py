@@ -6,15 +6,15 @@ from evals.prompts import get_template
 from evals.tasks import get_task
 from harness.models.language_model import LanguageModel
 from harness.rollouts.torch_engine import require_room
+from harness.run.prompt_pool import candidates
 from harness.spec.run_spec import RunSpec
 
 
 def require_room_for_completions(spec: RunSpec, language_model: LanguageModel) -> None:
     """Raises PromptTooLongError for a prompt of training or evaluation that is too long."""
-    train = get_task(spec.task.train).split("train").load()
     held_out = [get_task(name).split("test").load()[: spec.eval.problems] for name in spec.eval.tasks]
     for template, limit, problems in (
-        (spec.task.template, spec.rollout.max_completion_tokens, train),
+        (spec.task.template, spec.rollout.max_completion_tokens, candidates(spec)),
         *((spec.eval.template, spec.eval.max_completion_tokens, problems) for problems in held_out),
     ):
         prompts = (get_template(template).render(problem.problem) for problem in problems)

@@ -18,7 +18,9 @@ from harness.records import CellRecord
 from harness.records.files import read_json, write_json
 from harness.run.inputs import contamination, contamination_sentence, require_inputs
 from harness.run.jobs import Job, is_disk_full
-from harness.spec.hashing import base_evaluation_hash, starting_point_hash
+from harness.run.pass_rates import read_correct_counts
+from harness.run.prompt_pool import training_prompts
+from harness.spec.hashing import base_evaluation_hash, pass_rates_hash, starting_point_hash
 from harness.spec.run_spec import RunSpec
 
 # Never started again by itself: what could not be measured once needs a look first.
@@ -75,29 +77,20 @@ class SweepRun:
             overlaps = contamination(self.plan, self.home / "cache")
             for sentence in [*remarks, *map(contamination_sentence, overlaps)]:
                 observer.remark(sentence)
-        sources = {cell.directory: _source(cell.spec, self.home) for cell in missing}
         bases = self._base_jobs()
         if missing or bases:
             with LocalPool(self.workers) as pool:
                 self._stages(pool, missing, bases, observer)
-                jobs = [
-                    Job(
-                        "cell",
-                        str(self.plan.record(cell, self.home).path),
-                        _as_json(cell.spec),
-                        sources[cell.directory],
-                    )
-                    for cell in missing
-                ]
                 pool.run(
-                    jobs,
+                    [self._cell_job(cell) for cell in missing],
                     lambda job, event: observer.progress(_name(job), event),
                     lambda ended: self._cell_ended(ended, observer),
                 )
         self._write_question([])
 
     def _stages(self, pool: LocalPool, missing: list[PlannedCell], bases: dict[Path, Job], observer: Observer) -> None:
-        """What cells share: the model that loads, the starting point made of it, its evaluation before training."""
+        """What cells share: the model that loads, the starting point made of it, that one's pass rates on the training
+        problems and its evaluation."""
 
         def refuse(ended: Ended) -> None:
             observer.stage(_stage(ended.job), None)
@@ -119,7 +112,26 @@ class SweepRun:
                 prepared.setdefault(start, Job("prepare", folder, _as_json(spec), model))
         pool.run([*loads.values()], show, refuse)
         pool.run([*prepared.values()], show, refuse)
+        filtered = {cell.arm: cell.spec for cell in missing if cell.spec.task.filter.type != "none"}
+        rates = {arm: self._pass_rates_path(spec) for arm, spec in filtered.items()}
+        measured = {
+            path: Job("pass_rates", str(path), _as_json(filtered[arm]), _source(filtered[arm], self.home))
+            for arm, path in rates.items()
+            if not path.exists()
+        }
+        pool.run([*measured.values()], show, refuse)
+        for arm, path in rates.items():
+            # Refuses here, rather than cell by cell, if too few prompts are left.
+            training_prompts(filtered[arm], read_correct_counts(path))
         pool.run([*bases.values()], show, refuse)
+
+    def _cell_job(self, cell: PlannedCell) -> Job:
+        spec, path = cell.spec, self.plan.record(cell, self.home).path
+        rates = str(self._pass_rates_path(spec)) if spec.task.filter.type != "none" else None
+        return Job("cell", str(path), _as_json(spec), _source(spec, self.home), rates)
+
+    def _pass_rates_path(self, spec: RunSpec) -> Path:
+        return self.home / "cache" / f"pass-rates-{pass_rates_hash(spec)[:16]}.json"
 
     def _base_jobs(self) -> dict[Path, Job]:
         """The evaluation before training, if all arms start from the same model under the same evaluation."""

@@ -13,26 +13,42 @@ from evals.prompts import get_template
 from evals.tasks import get_task
 from harness.errors import RefusedError
 from harness.models.source import parse_source
+from harness.rewards.parts import PARTS
+from harness.rewards.user_function import source_digest
 from harness.spec.knobs import active
 from harness.spec.run_spec import RunSpec
 
-NUMERICS_VERSION = 1
+NUMERICS_VERSION = 2
 """Raised whenever the same spec gives other numbers than before; a golden five-step run guards it."""
 
 # These may be paths. What lies there is hashed in their place.
 _REFERRING = ("model.source", "model.cold_start.data", "task.train", "eval.tasks")
 
+# What decides how a completion of the starting weights is drawn and graded. Knobs that start with one of these.
+_OF_PASS_RATES = (
+    "model.",
+    "task.template",
+    "task.filter.samples",
+    "task.filter.problems",
+    "reward.grader",
+    "rollout.engine",
+    "rollout.max_completion_tokens",
+    "rollout.temperature",
+    "rollout.top_",
+    "rollout.stop",
+    "train.device",
+)
+
 
 def semantic_hash(spec: RunSpec) -> str:
     """blake2b over the active knobs that can change the numbers, and over what they refer to: weights, data, template
-    and grader versions. Needs no data where their digest is pinned.
+    and grader versions, source of reward functions. Needs no data where their digest is pinned.
 
-    Raises RefusedError if a local model or demonstrations are missing, EvalError if problems are.
+    Raises RefusedError if a local model, demonstrations or a reward function are missing, EvalError if problems are.
     """
-    knobs = _knobs(spec)
-    # The kind of device rounds in its own way; which one of a kind does not matter.
-    knobs["train.device"] = knobs["train.device"].partition(":")[0]
-    return digest({"knobs": knobs, "refers_to": _references(spec), "numerics": NUMERICS_VERSION})
+    functions = {part: source_digest(part) for part in spec.reward.parts if part not in PARTS}
+    refers_to = _references(spec) | {"reward_functions": functions}
+    return digest({"knobs": _knobs(spec), "refers_to": refers_to, "numerics": NUMERICS_VERSION})
 
 
 def base_evaluation_hash(spec: RunSpec) -> str:
@@ -48,6 +64,20 @@ def starting_point_hash(spec: RunSpec) -> str:
     return digest({"cold_start": knobs, "refers_to": _start(spec), "numerics": NUMERICS_VERSION})
 
 
+def pass_rates_hash(spec: RunSpec) -> str:
+    """Names the pass rates that `task.filter` goes by; the same for all seeds, and for filters that differ in their
+    bounds only."""
+    knobs = {knob: value for knob, value in _knobs(spec).items() if knob.startswith(_OF_PASS_RATES)}
+    refers_to = {
+        "start": _start(spec),
+        "train": _problems(spec.task.train, "train"),
+        "extraction_version": EXTRACTION_VERSION,
+        "template": get_template(spec.task.template).version,
+        "grader": get_grader(spec.reward.grader).version,
+    }
+    return digest({"pass_rates": knobs, "refers_to": refers_to, "numerics": NUMERICS_VERSION})
+
+
 def digest(document: Any) -> str:
     """40 hexadecimal digits over canonical JSON."""
     canonical = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -55,7 +85,10 @@ def digest(document: Any) -> str:
 
 
 def _knobs(spec: RunSpec) -> dict[str, Any]:
-    return {knob: value for knob, value in active(spec).items() if knob not in _REFERRING}
+    knobs = {knob: value for knob, value in active(spec).items() if knob not in _REFERRING}
+    # The kind of device rounds in its own way; which one of a kind does not matter.
+    knobs["train.device"] = spec.train.device.partition(":")[0]
+    return knobs
 
 
 def _start(spec: RunSpec) -> dict[str, Any]:

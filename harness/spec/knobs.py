@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, get_args
+from collections.abc import Iterator, Mapping
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
 from algorithms import GOVERNORS, KNOB_NAMES, Objective, active_knobs
 from harness.spec.run_spec import RunSpec
+from harness.spec.sections.base import Section
+from harness.spec.sections.reward import PART_OF_OPTIONS
 
 
 def active(spec: RunSpec) -> dict[str, Any]:
@@ -21,9 +24,11 @@ def active(spec: RunSpec) -> dict[str, Any]:
 def _flatten(value: Any, name: str, flat: dict[str, Any]) -> None:
     if isinstance(value, Objective):
         flat.update({f"{name}.{knob}": setting for knob, setting in active_knobs(value).items()})
-    elif isinstance(value, BaseModel):
+    elif isinstance(value, Section):
+        absent = value.absent_fields()
         for field, item in value:
-            _flatten(item, f"{name}.{field}" if name else field, flat)
+            if field not in absent:
+                _flatten(item, f"{name}.{field}" if name else field, flat)
     elif isinstance(value, Mapping):
         for key, item in value.items():
             _flatten(item, f"{name}.{key}", flat)
@@ -37,25 +42,35 @@ def governor(knob: str) -> str | None:
     if section == "objective":
         selector = GOVERNORS.get(rest)
         return f"objective.{selector}" if selector else None
-    if knob.startswith("model.cold_start.") and not knob.endswith(".type"):
-        return "model.cold_start.type"
-    return None
+    part = PART_OF_OPTIONS.get(rest.partition(".")[0]) if section == "reward" else None
+    if part:
+        return f"reward.parts.{part}"
+    selector = f"{knob.rpartition('.')[0]}.type"
+    return selector if selector in ALL_KNOBS and selector != knob else None
 
 
-def _model_knobs(model: type[BaseModel], prefix: str) -> list[str]:
-    names: list[str] = []
+def _model_knobs(model: type[BaseModel], prefix: str) -> Iterator[str]:
     for field, info in model.model_fields.items():
         name = f"{prefix}{field}"
-        members = [t for t in (info.annotation, *get_args(info.annotation)) if isinstance(t, type)]
-        sections = [t for t in members if issubclass(t, BaseModel)]
+        sections = list(_sections(info.annotation))
         if name == "objective":
-            names += [f"objective.{knob}" for knob in KNOB_NAMES]
+            yield from (f"objective.{knob}" for knob in KNOB_NAMES)
         elif sections:
-            names += [knob for section in sections for knob in _model_knobs(section, f"{name}.")]
+            for section in sections:
+                yield from _model_knobs(section, f"{name}.")
         else:
-            names.append(name)
-    return list(dict.fromkeys(names))
+            yield name
 
 
-ALL_KNOBS = tuple(_model_knobs(RunSpec, ""))
+def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The sections that a field may hold: one, or the members of a union."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    elif get_origin(annotation) in (Union, UnionType, Annotated):
+        for argument in get_args(annotation):
+            yield from _sections(argument)
+
+
+# Members of a union share their `type`, and may share more.
+ALL_KNOBS = tuple(dict.fromkeys(_model_knobs(RunSpec, "")))
 """Every knob of the spec. `reward.parts` stands for all its parts."""

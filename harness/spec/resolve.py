@@ -111,7 +111,7 @@ def readable_errors(error: ValidationError) -> Iterator[tuple[str, str]]:
     for detail in details:
         if detail["loc"] in faulty_within:
             continue
-        path = ".".join(str(part) for part in detail["loc"] if part not in ("none", "sft", "[key]"))
+        path = _knob_of(detail["loc"])
         message = detail["msg"].removeprefix("Value error, ")
         match detail["type"]:
             case "missing":
@@ -126,6 +126,18 @@ def readable_errors(error: ValidationError) -> Iterator[tuple[str, str]]:
                 yield path, f"{path + ': ' if path else ''}{message}{'' if message.endswith('?') else '.'}"
             case _:
                 yield path, f"{path} is {detail['input']!r}: {message[0].lower()}{message[1:]}."
+
+
+def _knob_of(location: Sequence[int | str]) -> str:
+    """The dotted knob at a location in pydantic's words, which also names the member of a union that was chosen:
+    `("model", "cold_start", "sft", "steps")`."""
+    knob = ""
+    at_member = False
+    for part in location:
+        at_member = not at_member and f"{knob}.type" in ALL_KNOBS
+        if not at_member and part != "[key]":
+            knob = f"{knob}.{part}" if knob else str(part)
+    return knob
 
 
 def suggest(knob: str, known: Sequence[str] = ALL_KNOBS) -> str:
@@ -155,7 +167,8 @@ def _dotted(settings: Mapping[str, Any], prefix: str = "") -> Knobs:
     return flat
 
 
-_NAMEABLE = ("algorithm", *ALL_KNOBS, *(f"reward.parts.{part}" for part in PARTS))
+_PARTS = "reward.parts."
+_NAMEABLE = ("algorithm", *ALL_KNOBS, *(f"{_PARTS}{part}" for part in PARTS))
 
 
 def _unknown_knobs(flat: Knobs) -> Iterator[tuple[str, str]]:
@@ -163,7 +176,7 @@ def _unknown_knobs(flat: Knobs) -> Iterator[tuple[str, str]]:
     for knob in flat:
         if knob == "seed":
             yield knob, "seed is no knob: give `seeds` in the sweep, or --seeds."
-        elif knob == "algorithm" or knob.rpartition(".")[0] == "reward.parts":
+        elif knob == "algorithm" or _is_part(knob):
             continue
         elif within := [name for name in _NAMEABLE if name.startswith(f"{knob}.")]:
             yield knob, f"{knob} is a section: set its keys, e.g. {within[0]}."
@@ -171,12 +184,18 @@ def _unknown_knobs(flat: Knobs) -> Iterator[tuple[str, str]]:
             yield knob, f"unknown key {knob}{suggest(knob, _NAMEABLE)}"
 
 
+def _is_part(knob: str) -> bool:
+    """Whether a knob is the weight of a reward part; that of a user's function may hold dots: `package.module:name`."""
+    part = knob.removeprefix(_PARTS)
+    return part != knob and ("." not in part or ":" in part)
+
+
 def _set(knobs: Knobs, knob: str, value: Any) -> None:
     if knob.endswith(".type"):
         prefix = knob.removesuffix("type")
         for sibling in [name for name in knobs if name.startswith(prefix)]:
             del knobs[sibling]
-    if knob.startswith("reward.parts."):
+    if knob.startswith(_PARTS):
         # Other parts come on top of correctness, whose weight is 1 unless it is set.
         knobs.setdefault("reward.parts.correct", 1.0)
     knobs[knob] = value
@@ -185,7 +204,7 @@ def _set(knobs: Knobs, knob: str, value: Any) -> None:
 def _nested(knobs: Knobs) -> dict[str, Any]:
     nested: dict[str, Any] = {}
     for knob, value in knobs.items():
-        *path, last = knob.split(".")
+        *path, last = ["reward", "parts", knob.removeprefix(_PARTS)] if _is_part(knob) else knob.split(".")
         section = nested
         for name in path:
             section = section.setdefault(name, {})

@@ -1,4 +1,4 @@
-"""Checkpoints: weights as safetensors, optimiser state beside them. Written aside, checksummed, renamed."""
+"""Checkpoints: weights as safetensors, the rest of the trainer beside them. Written aside, checksummed, renamed."""
 
 from __future__ import annotations
 
@@ -21,12 +21,18 @@ _PREFIX = "step-"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a cell needs to go on: the step that is done, tokens generated so far, weights, optimiser state."""
+    """What a cell needs to go on."""
 
     step: int
+    """The last step that is done."""
     generated_tokens: int
+    """So far."""
     weights: dict[str, Tensor]
-    optimizer: dict[str, Any]
+    """The policy's."""
+    trainer: dict[str, Any]
+    """`PolicyUpdate.state_dict()`: optimiser, critic, reference, coefficients."""
+    progress: dict[str, Any]
+    """JSON: what the order of prompts and the completion limit have seen."""
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
@@ -39,11 +45,16 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     try:
         # Both libraries turn a full disk into errors of their own that do not say so; Python says ENOSPC.
         (aside / "weights.safetensors").write_bytes(_weights_as_bytes(checkpoint.weights))
-        (aside / "optimizer.pt").write_bytes(_optimizer_as_bytes(checkpoint.optimizer))
+        (aside / "trainer.pt").write_bytes(_trainer_as_bytes(checkpoint.trainer))
         sums = {file.name: _checksum(file) for file in sorted(aside.iterdir())}
         write_json(
             aside / "checkpoint.json",
-            {"step": checkpoint.step, "generated_tokens": checkpoint.generated_tokens, "blake2b": sums},
+            {
+                "step": checkpoint.step,
+                "generated_tokens": checkpoint.generated_tokens,
+                "progress": checkpoint.progress,
+                "blake2b": sums,
+            },
         )
         shutil.rmtree(final, ignore_errors=True)
         aside.rename(final)
@@ -67,7 +78,8 @@ def load_latest(folder: Path) -> Checkpoint | None:
                 meta["step"],
                 meta["generated_tokens"],
                 load_file(path / "weights.safetensors"),
-                torch.load(path / "optimizer.pt", weights_only=True),
+                torch.load(path / "trainer.pt", weights_only=True),
+                meta["progress"],
             )
     return None
 
@@ -87,7 +99,7 @@ def _weights_as_bytes(weights: dict[str, Tensor]) -> bytes:
     return save({name: weight.clone().contiguous() for name, weight in weights.items()})
 
 
-def _optimizer_as_bytes(state: dict[str, Any]) -> memoryview:
+def _trainer_as_bytes(state: dict[str, Any]) -> memoryview:
     buffer = io.BytesIO()
     torch.save(state, buffer)
     return buffer.getbuffer()

@@ -1,14 +1,13 @@
 """The training step: one rollout batch becomes optimiser steps.
 
 Shapes: N rows (completions), T longest completion. An optimiser step's denominators are those of all its rows, so it
-does not matter how the rows are split into micro-batches, nor that rows without advantage are left out of them.
+does not matter how the rows are split into micro-batches, nor that rows which cannot act are left out of them.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,11 +15,19 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from algorithms import TokenBatch, advantages, combine_metrics, policy_loss, update_metric_names
-from harness.rollouts.keys import permutation, random_key
+from algorithms import Coefficients, Loss, TokenBatch, acts_without_advantage, policy_loss, select_tokens
+from harness.rollouts.keys import random_key
 from harness.spec.run_spec import RunSpec
-from harness.spec.sections.train import TrainSpec
-from harness.training.sequences import Sequences, score_completions
+from harness.training.coefficients import ControlledCoefficients
+from harness.training.critic import Critic
+from harness.training.learning_rate import schedule
+from harness.training.mini_batches import mini_batches
+from harness.training.prepared_rollout import PreparedRollout, prepare, scored_while_training
+from harness.training.reference import KlReference, Measured, measure, reference_metrics, rows_to_measure
+from harness.training.rollout_scores import RolloutScores, Scorer
+from harness.training.scored_rollout import ScoredRollout
+from harness.training.sequences import completion_hidden, score_hidden
+from harness.training.update_report import UpdateReport, batch_metrics, coefficient_metrics, loss_metrics
 
 ADAM_BETAS = (0.9, 0.999)
 
@@ -29,194 +36,250 @@ class DivergedError(Exception):
     """Loss, gradient or weights are no longer finite: a result, not a fault (the cell is scored and flagged)."""
 
 
-@dataclass(frozen=True)
-class ScoredRollout:
-    """A rollout batch with its rewards: sequences of N rows, sampler_logps [N, T], rewards [N], groups [N] int64."""
-
-    sequences: Sequences
-    sampler_logps: Tensor
-    rewards: Tensor
-    groups: Tensor
-
-
-@dataclass
-class UpdateReport:
-    """What one rollout batch's updates measured. Wall-clock by phase in seconds; the metrics are reproducible."""
-
-    metrics: dict[str, float | None]
-    logprob_s: float = 0.0
-    update_s: float = 0.0
-
-
 @dataclass
 class PolicyUpdate:
-    """Optimises a policy on rollout batches; `state_dict` is all that a checkpoint needs besides the weights."""
+    """Optimises a policy (and its critic) on rollout batches; the model must hold the starting weights.
+
+    `initial` is a frozen copy of them, where the KL to them is to be measured. `state_dict` is all that a checkpoint
+    needs besides the policy's weights.
+    """
 
     model: PreTrainedModel
     spec: RunSpec
     pad_token_id: int
+    initial: PreTrainedModel | None = None
+    critic: Critic | None = field(init=False, default=None)
     optimizer: torch.optim.Optimizer = field(init=False)
 
     def __post_init__(self) -> None:
+        objective = self.spec.objective
+        if objective.baseline == "critic":
+            self.critic = Critic(self.model, objective.critic.trunk)
+        self._scorer = Scorer(self.model, self.critic, self.spec, self.pad_token_id)
+        self._reference = KlReference(objective.kl, self.model, self.initial)
+        self._coefficients = ControlledCoefficients(objective)
         self.optimizer = self._new_optimizer()
         # Never None: AdamW passes over weights without a gradient, so a step whose groups are all skipped would differ
         # between a process that has trained before and one that has just resumed.
-        for weight in self._weights():
+        for weight in [*self._policy_weights(), *self._critic_weights()]:
             weight.grad = torch.zeros_like(weight)
 
     def state_dict(self) -> dict[str, Any]:
-        return self.optimizer.state_dict()
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "critic": {} if self.critic is None else self.critic.state_dict(),
+            "reference": self._reference.state_dict(),
+            "coefficients": self._coefficients.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.optimizer.load_state_dict(state)
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.critic is not None:
+            self.critic.load_state_dict(state["critic"])
+        self._reference.load_state_dict(state["reference"])
+        self._coefficients.load_state_dict(state["coefficients"])
 
     def run(self, rollout: ScoredRollout, step: int) -> UpdateReport:
         """All optimiser steps on one rollout batch; `step` counts rollout batches from 1.
 
-        Of the metrics, ratio/*, kl/*_old and clip/* are over the tokens of rows with an advantage (None if there is no
-        such row), all others over the whole batch.
+        A batch that holds no row, because all were dropped, takes no optimiser step.
 
         Raises DivergedError as soon as a loss or gradient is not finite; the weights are then those of the last
         optimiser step before it.
         """
-        spec, sequences = self.spec, rollout.sequences
-        if spec.train.optimizer_reset == "per_rollout":
-            self.optimizer = self._new_optimizer()
-        learning_rate = spec.train.learning_rate * schedule(step, spec.train)
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
-
-        mask = sequences.mask
-        advantage = advantages(spec.objective, rollout.rewards, rollout.groups, mask)
-        # Every term of the loss is multiplied by the advantage, so such rows add exactly nothing to the gradient.
-        has_advantage = (advantage != 0).any(1)
-
+        spec = self.spec
+        learning_rate = self._begin(step)
         report = UpdateReport(metrics={})
-        old_logps = torch.zeros(mask.shape)
-        entropy = torch.zeros(mask.shape)
-        on_policy = spec.optimizer_steps_per_rollout == 1
+
         started_s = time.perf_counter()
-        # With one step per rollout the old log-probs of trained rows are those of the step's own forward pass.
-        self._score(sequences, (~has_advantage if on_policy else torch.ones_like(has_advantage)), old_logps, entropy)
+        prepared = prepare(rollout, spec, step, self._scorer, self._reference, self._coefficients)
+        measured = self._measure(rollout)
+        passes = []
+        for epoch in range(spec.train.epochs):
+            batches = mini_batches(rollout.groups, spec, step, epoch)
+            passes.append((batches, prepared.advantages(spec, batches, step)))
+        advantage = passes[0][1]
+        acting = self._acting(rollout, advantage)
+        if scored_while_training(spec):
+            self._scorer.fill(prepared.scores, rollout.sequences, (~acting).nonzero()[:, 0])
         report.logprob_s = time.perf_counter() - started_s
 
         started_s = time.perf_counter()
-        parts = []
-        grad_norms = []
-        for rows in self._mini_batches(rollout.groups, step):
-            self.optimizer.zero_grad(set_to_none=False)
-            for micro in sequences.micro_batches(rows[has_advantage[rows]], spec.train.micro_batch_tokens):
-                logps, micro_entropy = score_completions(
-                    self.model, sequences, micro, spec.rollout.temperature, self.pad_token_id
-                )
-                longest = logps.shape[1]
-                if on_policy:
-                    old_logps[micro, :longest] = logps.detach().cpu()
-                    entropy[micro, :longest] = micro_entropy.cpu()
-                device = logps.device
-                loss = policy_loss(
-                    spec.objective,
-                    TokenBatch(
-                        logp=logps,
-                        old_logp=old_logps[micro, :longest].to(device),
-                        mask=mask[micro, :longest].to(device),
-                        groups=rollout.groups[micro].to(device),
-                        advantages=advantage[micro, :longest].to(device),
-                        max_completion_tokens=spec.rollout.max_completion_tokens,
-                        step_sequences=len(rows),
-                        step_tokens=int(mask[rows].sum()),
-                    ),
-                )
-                loss.value.backward()  # type: ignore[no-untyped-call]
-                parts.append(loss)
-            grad_norms.append(self._clip_gradient())
-            self.optimizer.step()
+        losses: list[Loss] = []
+        grad_norms: list[tuple[float, float]] = []
+        for batches, pass_advantage in passes:
+            for rows in batches:
+                selected = self._selected(prepared, rows, pass_advantage, step, update=len(grad_norms))
+                losses += self._gradient(prepared, rows, pass_advantage, selected)
+                grad_norms.append(self._clip_gradients())
+                self.optimizer.step()
+        self._reference.after_step(step, self.model)
         report.update_s = time.perf_counter() - started_s
 
+        scores = prepared.scores
         report.metrics = {
-            "loss": sum(float(part.value.detach()) for part in parts) / len(grad_norms),
-            **dict.fromkeys(update_metric_names(spec.objective.rule)),
-            **combine_metrics(parts),
-            "grad_norm": sum(grad_norms) / len(grad_norms),
-            "grad_clipped_frac": sum(norm > spec.train.max_grad_norm for norm in grad_norms) / len(grad_norms),
+            **loss_metrics(spec, losses, grad_norms),
             "learning_rate": learning_rate,
-            "entropy/full": float(entropy[mask].mean()),
-            "tokens_in_loss": int(mask[has_advantage].sum()),
-            "groups_skipped": len(set(rollout.groups.tolist()) - set(rollout.groups[has_advantage].tolist())),
-            "adv/mean": float(advantage[mask].mean()),
-            "adv/std": float(advantage[mask].std()),
-            "adv/abs_mean": float(advantage[mask].abs().mean()),
-            **mismatch_metrics(old_logps[mask], rollout.sampler_logps[mask]),
+            **batch_metrics(rollout, advantage, acting, scores.logps, scores.entropy),
+            **coefficient_metrics(spec.objective, prepared.coefficients),
         }
+        if measured is not None:
+            report.metrics |= reference_metrics(scores.logps[measured.mask], measured.reference_logps, measured.kl)
         return report
 
-    def _score(self, sequences: Sequences, wanted: Tensor, old_logps: Tensor, entropy: Tensor) -> None:
-        """Fill in old_logps and entropy [N, T] of the wanted rows (bool [N]), without gradient."""
-        rows = wanted.nonzero()[:, 0]
-        with torch.inference_mode():
-            for micro in sequences.micro_batches(rows, self.spec.train.micro_batch_tokens):
-                logps, micro_entropy = score_completions(
-                    self.model, sequences, micro, self.spec.rollout.temperature, self.pad_token_id
-                )
-                old_logps[micro, : logps.shape[1]] = logps.cpu()
-                entropy[micro, : logps.shape[1]] = micro_entropy.cpu()
-
-    def _mini_batches(self, groups: Tensor, step: int) -> list[Tensor]:
-        """Rows of each optimiser step: whole groups, in a new order each epoch where there is more than one step."""
+    def _begin(self, step: int) -> float:
+        """Set the optimiser up for a rollout batch; returns the policy's learning rate."""
         spec = self.spec
-        names = sorted(set(groups.tolist()))
-        size = len(names) // spec.train.updates_per_rollout
-        batches = []
-        for epoch in range(spec.train.epochs):
-            order = names
-            if spec.optimizer_steps_per_rollout > 1:
-                key = random_key(spec.seed, "shuffle", step=step, example=epoch)
-                order = [names[index] for index in permutation(len(names), key)]
-            for start in range(0, len(names), size):
-                chosen = torch.tensor(order[start : start + size])
-                batches.append(torch.isin(groups, chosen).nonzero()[:, 0])
-        return batches
+        if spec.train.optimizer_reset == "per_rollout":
+            self.optimizer = self._new_optimizer()
+        learning_rate = spec.train.learning_rate * schedule(step, spec.train)
+        policy, *critic = self.optimizer.param_groups
+        policy["lr"] = learning_rate
+        for group in critic:
+            group["lr"] = learning_rate * spec.objective.critic.learning_rate_factor
+        return learning_rate
 
-    def _clip_gradient(self) -> float:
-        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.spec.train.max_grad_norm))
-        if not math.isfinite(norm):
-            raise DivergedError(f"the gradient's norm is {norm}")
-        return norm
+    def _measure(self, rollout: ScoredRollout) -> Measured | None:
+        """How far the policy that drew the batch is from the KL's reference (or the starting policy), on some rows."""
+        rows = rows_to_measure(len(rollout.groups), self.spec.train.reference_rows)
+        reference = self._reference.policy or self.initial
+        if reference is None or len(rows) == 0:
+            return None
+        temperature, chunk_tokens = self.spec.rollout.temperature, self.spec.train.logits_chunk_tokens
+        return measure(self.model, reference, rollout.sequences, rows, temperature, self.pad_token_id, chunk_tokens)
 
-    def _weights(self) -> list[torch.nn.Parameter]:
+    def _acting(self, rollout: ScoredRollout, advantage: Tensor) -> Tensor:
+        """Bool [N]: rows that can add to a gradient. The others are in the denominators all the same."""
+        if acts_without_advantage(self.spec.objective):
+            return rollout.loss_mask.any(1)
+        # Every term of the loss is multiplied by the advantage, so the other rows add exactly nothing.
+        return ((advantage != 0) & rollout.loss_mask).any(1)
+
+    def _selected(
+        self, prepared: PreparedRollout, rows: Tensor, advantage: Tensor, step: int, update: int
+    ) -> Tensor | None:
+        """Bool [N, T]: the tokens that `select` picks among those of one optimiser step, at the current weights."""
+        objective, rollout = self.spec.objective, prepared.rollout
+        if objective.select.type == "none":
+            return None
+        current = prepared.scores
+        if update > 0:
+            current = RolloutScores.empty(rollout.sequences)
+            self._scorer.fill(current, rollout.sequences, rows)
+        selected = torch.zeros_like(rollout.loss_mask)
+        selected[rows] = select_tokens(
+            objective,
+            current.logps[rows],
+            prepared.scores.logps[rows],
+            advantage[rows],
+            rollout.loss_mask[rows],
+            entropy=current.entropy[rows],
+            key=random_key(self.spec.seed, "select", step=step, example="tokens", sample=update),
+        )
+        return selected
+
+    def _gradient(
+        self, prepared: PreparedRollout, rows: Tensor, advantage: Tensor, selected: Tensor | None
+    ) -> list[Loss]:
+        """The gradient of one optimiser step over the rows, in micro-batches; the weights stay."""
+        rollout, loss_mask = prepared.rollout, prepared.rollout.loss_mask
+        acting = rows[self._acting(rollout, advantage)[rows]]
+        micros = rollout.sequences.micro_batches(acting, self.spec.train.micro_batch_tokens)
+        step_tokens, step_groups = max(1, int(loss_mask[rows].sum())), len(torch.unique(rollout.groups[rows]))
+        group_tokens = _group_tokens(rollout.groups, loss_mask)
+        coefficients = Coefficients(0.0, 0.0) if prepared.policy_waits else prepared.coefficients
+        self.optimizer.zero_grad(set_to_none=False)
+        losses = []
+        for micro in micros:
+            logps, entropy, values = self._forward(prepared, micro, entropy_grad=coefficients.entropy > 0)
+            part = _Part(micro, logps.shape[1], logps.device)
+            batch = TokenBatch(
+                logp=logps,
+                old_logp=part.of(prepared.scores.logps),
+                mask=part.of(loss_mask),
+                advantages=part.of(advantage),
+                ref_logp=part.if_any(prepared.ref_logps),
+                sampler_logp=part.of(rollout.sampler_logps),
+                entropy=entropy,
+                selected=part.if_any(selected),
+                values=values,
+                old_values=None if values is None else part.of(prepared.scores.values),
+                returns=part.if_any(prepared.returns),
+                groups=rollout.groups[micro].to(logps.device),
+                group_tokens=group_tokens[micro].to(logps.device),
+                max_completion_tokens=rollout.max_completion_tokens,
+                step_sequences=len(rows),
+                step_tokens=step_tokens,
+                step_groups=step_groups,
+                step_micro_batches=len(micros),
+            )
+            loss = policy_loss(self.spec.objective, batch, coefficients)
+            loss.value.backward()  # type: ignore[no-untyped-call]
+            losses.append(loss)
+        return losses
+
+    def _forward(
+        self, prepared: PreparedRollout, micro: Tensor, entropy_grad: bool
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Log-probs, entropies and, with a critic, values of some rows, with gradient."""
+        spec, sequences, scores = self.spec, prepared.rollout.sequences, prepared.scores
+        hidden, completions, mask = completion_hidden(self.model, sequences, micro, self.pad_token_id)
+        logps, entropy = score_hidden(
+            self.model,
+            hidden,
+            completions,
+            mask,
+            spec.rollout.temperature,
+            spec.train.logits_chunk_tokens,
+            entropy_grad,
+        )
+        if scored_while_training(spec):
+            scores.logps[micro, : logps.shape[1]] = logps.detach().cpu()
+            scores.entropy[micro, : logps.shape[1]] = entropy.detach().cpu()
+        values = None
+        if self.critic is not None:
+            values = self.critic.values(sequences, micro, hidden, self.pad_token_id)
+        return logps, entropy, values
+
+    def _clip_gradients(self) -> tuple[float, float]:
+        """Norms of the policy's and of the critic's own gradient, before each is clipped by itself."""
+        limit = self.spec.train.max_grad_norm
+        policy = float(torch.nn.utils.clip_grad_norm_(self._policy_weights(), limit))
+        critic = float(torch.nn.utils.clip_grad_norm_(self._critic_weights(), limit))
+        for name, norm in (("policy", policy), ("critic", critic)):
+            if not math.isfinite(norm):
+                raise DivergedError(f"the norm of the {name}'s gradient is {norm}")
+        return policy, critic
+
+    def _policy_weights(self) -> list[torch.nn.Parameter]:
         return [weight for weight in self.model.parameters() if weight.requires_grad]
 
+    def _critic_weights(self) -> list[torch.nn.Parameter]:
+        return [] if self.critic is None else list(self.critic.trained())
+
     def _new_optimizer(self) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(
-            self._weights(),
-            lr=self.spec.train.learning_rate,
-            betas=ADAM_BETAS,
-            weight_decay=self.spec.train.weight_decay,
-        )
+        train = self.spec.train
+        groups = [{"params": weights} for weights in (self._policy_weights(), self._critic_weights()) if weights]
+        return torch.optim.AdamW(groups, lr=train.learning_rate, betas=ADAM_BETAS, weight_decay=train.weight_decay)
 
 
-def schedule(step: int, train: TrainSpec) -> float:
-    """Learning-rate factor of rollout batch `step` (from 1): linear warm-up, then the named decay to 0 at the end."""
-    if step <= train.warmup_steps:
-        return step / train.warmup_steps
-    decays: dict[str, Callable[[float], float]] = {
-        "constant": lambda done: 1.0,
-        "linear": lambda done: 1.0 - done,
-        "cosine": lambda done: 0.5 * (1.0 + math.cos(math.pi * done)),
-    }
-    return decays[train.lr_schedule]((step - 1 - train.warmup_steps) / max(1, train.steps - train.warmup_steps))
+@dataclass(frozen=True)
+class _Part:
+    """Takes a micro-batch's rows out of tensors [N, T] and brings them to the model's device."""
+
+    rows: Tensor
+    longest: int
+    device: torch.device
+
+    def of(self, tensor: Tensor) -> Tensor:
+        return tensor[self.rows, : self.longest].to(self.device)
+
+    def if_any(self, tensor: Tensor | None) -> Tensor | None:
+        return None if tensor is None else self.of(tensor)
 
 
-def mismatch_metrics(trainer_logps: Tensor, sampler_logps: Tensor) -> dict[str, float]:
-    """How far sampler and trainer disagree on the sampled tokens: raw probability ratios, and k1 in nats.
-
-    Both [tokens]. The ratio is trainer over sampler; 1 everywhere for an exact engine.
-    """
-    difference = trainer_logps - sampler_logps
-    ratio = difference.exp()
-    return {
-        "mismatch/ratio_mean": float(ratio.mean()),
-        "mismatch/ratio_p99": float(ratio.quantile(0.99)),
-        "mismatch/ratio_max": float(ratio.max()),
-        "mismatch/k1": float(-difference.mean()),
-    }
+def _group_tokens(groups: Tensor, loss_mask: Tensor) -> Tensor:
+    """[N] int64: loss tokens in each row's whole group."""
+    group = torch.unique(groups, return_inverse=True)[1]
+    tokens = loss_mask.sum(1)
+    return torch.zeros_like(tokens).index_add(0, group, tokens)[group]

@@ -23,7 +23,15 @@ def test_styles_tell_arms_apart_without_colour():
 
 
 def test_the_reading_order():
-    assert [kind.name for kind in FIGURES] == ["forest", "learning", "reward", "pass_at_k", "entropy", "length"]
+    assert [kind.name for kind in FIGURES] == [
+        "forest",
+        "learning",
+        "reward",
+        "pass_at_k",
+        "entropy",
+        "entropy_score",
+        "length",
+    ]
 
 
 def drawn_texts(figure: Figure) -> list[Text]:
@@ -73,7 +81,7 @@ def test_captions_name_n_and_the_band(tmp_path, seeds, band):
     captions = {kind.name: drawing.caption for kind in FIGURES if (drawing := kind.draw(analysis)) is not None}
     assert len(captions) == len(FIGURES)
     assert all(f"n = {seeds}" in caption for caption in captions.values())
-    assert all(band in caption for name, caption in captions.items() if name != "forest")
+    assert all(band in caption for name, caption in captions.items() if name not in ("forest", "entropy_score"))
 
 
 def test_a_dollar_sign_in_a_name_is_no_formula(tmp_path):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from reports.measurements import Metric, read_measurements
@@ -42,3 +44,15 @@ def test_grader_disagreement_counts_samples(tmp_path):
     assert measurement.seconds("rollout_s") == pytest.approx(40 * 0.2)
     assert measurement.seconds("warp_s") is None
     assert measurement.step_mean("len/correct") is None
+
+
+def test_length_slope_is_growth_over_100_steps(tmp_path):
+    sweep = write_sweep(tmp_path, ARMS, seeds=1)
+    (measurement,) = read_measurements(sweep)["up"]
+    rows = [{"step": step, "generated_tokens": step, "len/mean": 7.0 + 0.25 * step} for step in (1, 2, 4, 8)]
+    (measurement.cell.path / "steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (measurement,) = read_measurements(sweep)["up"]
+    assert measurement.length_slope_tokens == pytest.approx(25.0)
+    (measurement.cell.path / "steps.jsonl").write_text(json.dumps(rows[0]) + "\n")
+    (measurement,) = read_measurements(sweep)["up"]
+    assert measurement.length_slope_tokens is None

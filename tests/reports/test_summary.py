@@ -64,15 +64,26 @@ def test_details_name_missing_pairs_flags_and_warnings(report):
     assert details[3] == "watch out."
 
 
-def test_the_table_has_a_row_per_arm(report):
+def test_the_table_has_a_row_per_arm_best_first(report):
     table = result_table(report)
     assert table.title == "pass@1 of arithmetic at equal tokens (200k generated)"
     assert [len(row) for row in table.rows] == [len(table.columns)] * 2
-    assert table.rows[0][:5] == ["base", "51.5", "[49.4, 53.6]", "4", "baseline"]
-    assert table.rows[1][4:] == ["+3.5", "[+2.6, +4.4]", "0.001", "better"]
+    assert table.rows[0][:2] == ["up", "1"]
+    assert table.rows[0][5:] == ["+3.5", "[+2.6, +4.4]", "0.001", "better"]
+    assert table.rows[1][:6] == ["base", "2", "51.5", "[49.4, 53.6]", "4", "baseline"]
 
 
 def test_one_arm_has_nothing_to_compare(tmp_path):
     report = report_document(analyse(write_sweep(tmp_path, {"only": 0.0}, seeds=1)))
     assert verdict_sentences(report) == ["One arm, only: nothing to compare."]
     assert len(result_table(report).rows) == 1
+
+
+def test_equal_scores_share_a_rank_and_an_arm_without_one_comes_last(tmp_path):
+    arms = {"base": 0.0, "same": 0.0, "absent": 0.0, "low": 0.0}
+    changes: dict[tuple[str, int], dict[str, object]]
+    changes = {("base", 0): {"score": 0.5}, ("same", 0): {"score": 0.5}, ("low", 0): {"score": 0.25}}
+    changes[("absent", 0)] = {"state": "failed"}
+    report = report_document(analyse(write_sweep(tmp_path, arms, seeds=1, changes=changes)))
+    assert {arm["arm"]: arm["rank"] for arm in report["arms"]} == {"base": 1, "same": 1, "low": 3, "absent": None}
+    assert [row[0] for row in result_table(report).rows] == ["base", "same", "low", "absent"]

@@ -17,6 +17,10 @@ class Section(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
+    def absent_fields(self) -> list[str]:
+        """Fields that are no knobs at this point, since nothing reads them; they are left at their defaults."""
+        return []
+
 
 Item = TypeVar("Item")
 # YAML has lists only; strict mode would refuse them for tuples.

@@ -1,12 +1,69 @@
-"""`reward`: parts and their weights."""
+"""`reward`: parts and their weights, and the options of those parts that have some."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Literal
+
 from pydantic import Field, model_validator
 
+from algorithms import Objective
+from evals.tasks import get_task
 from harness.errors import nearest
 from harness.rewards.parts import PARTS
+from harness.rewards.user_function import is_reference
 from harness.spec.sections.base import GraderName, Section
+
+
+class FormatOptions(Section):
+    """Of the part `format`."""
+
+    pattern: Literal["think_answer", "work_hash"] = Field(
+        "think_answer",
+        description="<think>..</think><answer>..</answer>; or work, then # and a number (arithmetic)",
+    )
+
+
+class KimiLengthOptions(Section):
+    """Of the part `kimi_length`."""
+
+    from_step: int = Field(1, ge=1, description="the part is 0 before this step (Kimi k1.5 starts without it)")
+
+
+class MagistralLengthOptions(Section):
+    """Of the part `magistral_length`."""
+
+    cache_frac: float = Field(
+        0.2,
+        gt=0,
+        le=1,
+        description="share of rollout.max_completion_tokens over which the penalty grows to its full size",
+    )
+    penalty: float = Field(-0.1, le=0, description="at the limit; default: Magistral (2506.10910)")
+
+
+class LanguageOptions(Section):
+    """Of the part `language`."""
+
+    target: Literal["latin", "cyrillic", "greek", "arabic", "hebrew", "devanagari", "hangul", "han"] = Field(
+        "latin", description="script whose share of the words is rewarded"
+    )
+
+
+class NoiseOptions(Section):
+    """Of the part `correct`: an imperfect verifier. The true verdict is logged beside it."""
+
+    false_positive_rate: float = Field(
+        0.0, ge=0, le=1, description="share of wrong answers that training takes as right"
+    )
+    false_negative_rate: float = Field(
+        0.0, ge=0, le=1, description="share of right answers that training takes as wrong"
+    )
+
+    @property
+    def acts(self) -> bool:
+        return self.false_positive_rate > 0 or self.false_negative_rate > 0
 
 
 class RewardSpec(Section):
@@ -14,12 +71,60 @@ class RewardSpec(Section):
         {"correct": 1.0}, min_length=1, description="reward parts and their weights; the sum is the reward"
     )
     grader: GraderName = Field(description="grader behind the part `correct`")
+    format: FormatOptions = FormatOptions()
+    kimi_length: KimiLengthOptions = KimiLengthOptions()
+    magistral_length: MagistralLengthOptions = MagistralLengthOptions()
+    language: LanguageOptions = LanguageOptions()
+    noise: NoiseOptions = NoiseOptions()
 
     @model_validator(mode="after")
     def _parts_exist(self) -> RewardSpec:
-        unknown = [name for name in self.parts if name not in PARTS]
+        unknown = [name for name in self.parts if name not in PARTS and not is_reference(name)]
         if unknown:
             raise ValueError(
-                f"unknown parts {', '.join(unknown)}{nearest(unknown[0], PARTS)} Known: {', '.join(PARTS)}"
+                f"unknown parts {', '.join(unknown)}{nearest(unknown[0], PARTS)} Known: {', '.join(PARTS)}, and "
+                "module:function for one of your own"
             )
         return self
+
+    @model_validator(mode="after")
+    def _options_have_their_part(self) -> RewardSpec:
+        for name in self.absent_fields():
+            options = getattr(self, name)
+            changed = [field for field, value in options if value != type(options).model_fields[field].default]
+            if changed:
+                part = PART_OF_OPTIONS[name]
+                raise ValueError(
+                    f"{name}.{changed[0]}={getattr(options, changed[0])} has no effect without the part {part}: "
+                    f"give reward.parts.{part} a weight, or leave it out"
+                )
+        return self
+
+    def absent_fields(self) -> list[str]:
+        return [name for name, part in PART_OF_OPTIONS.items() if part not in self.parts]
+
+
+PART_OF_OPTIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "format": "format",
+        "kimi_length": "kimi_length",
+        "magistral_length": "magistral_length",
+        "language": "language",
+        "noise": "correct",
+    }
+)
+"""Field of the section with options -> the part that they belong to."""
+
+
+def reward_problems(reward: RewardSpec, objective: Objective, task_name: str) -> Iterator[str]:
+    """What the section cannot know by itself: whether the task has steps, and whether the objective needs them."""
+    if "process" in reward.parts and get_task(task_name).written_steps is None:
+        yield (
+            f"reward.parts.process with task.train={task_name}: this task does not say what a step is. Train on "
+            "arithmetic, or leave the part out"
+        )
+    if objective.credit == "steps" and not reward.parts.get("process"):
+        yield (
+            "objective.credit=steps without reward.parts.process: no step has a reward. Give reward.parts.process a "
+            "weight, or set objective.credit to completion"
+        )

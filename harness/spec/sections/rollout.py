@@ -2,18 +2,51 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from harness.spec.sections.base import Listed, Section
 
 
+class NotStaged(Section):
+    """Completions may be max_completion_tokens long from the first step on."""
+
+    type: Literal["none"] = "none"
+
+
+class StagedAtStep(Section):
+    """A shorter limit up to a given step."""
+
+    type: Literal["at_step"] = "at_step"
+    first_tokens: int = Field(ge=1, description="limit of a completion before `step`")
+    step: int = Field(ge=2, description="the first step with max_completion_tokens")
+
+
+class StagedOnConvergence(Section):
+    """A shorter limit until the reward has converged: the mean reward of the last window_steps exceeds that of as many
+    before them by less than min_gain. There is no way back."""
+
+    type: Literal["converged"] = "converged"
+    first_tokens: int = Field(ge=1, description="limit of a completion before the reward has converged")
+    window_steps: int = Field(10, ge=1, description="steps whose mean reward is compared with that of as many before")
+    min_gain: float = Field(0.01, description="in units of the reward")
+
+
+Staged = Annotated[NotStaged | StagedAtStep | StagedOnConvergence, Field(discriminator="type")]
+
+
 class RolloutSpec(Section):
     engine: Literal["torch"] = "torch"
+    sampler: Literal["policy", "initial"] = Field(
+        "policy",
+        description="whose completions are trained on: those of the policy as it is, or of the starting weights "
+        "throughout (offline, as in rejection-sampling fine-tuning)",
+    )
     prompts_per_step: int = Field(32, ge=1)
     samples_per_prompt: int = Field(8, ge=1, description="group size G")
     max_completion_tokens: int = Field(ge=1)
+    staged: Staged = NotStaged()
     temperature: float = Field(1.0, gt=0, description="of sampling and of both log-probs in the loss")
     top_p: float = Field(1.0, gt=0, le=1)
     top_k: int = Field(0, ge=0, description="0 = off")
@@ -25,5 +58,15 @@ class RolloutSpec(Section):
             raise ValueError(
                 f"top_p={self.top_p}, top_k={self.top_k} in training: the loss scores tokens under the untruncated "
                 "policy, so truncated sampling would bias every ratio. Set top_p: 1, top_k: 0 (evaluation may truncate)"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _first_stage_is_shorter(self) -> RolloutSpec:
+        if self.staged.type != "none" and self.staged.first_tokens >= self.max_completion_tokens:
+            raise ValueError(
+                f"staged.first_tokens={self.staged.first_tokens} with max_completion_tokens="
+                f"{self.max_completion_tokens}: the first stage has the shorter limit. Lower first_tokens, or raise "
+                "max_completion_tokens, the limit of the last stage"
             )
         return self

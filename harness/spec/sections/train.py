@@ -22,5 +22,11 @@ class TrainSpec(Section):
     weight_decay: float = Field(0.0, ge=0)
     max_grad_norm: float = Field(1.0, gt=0)
     micro_batch_tokens: int = Field(16384, ge=1, description="padded tokens a forward pass; bounds memory")
+    logits_chunk_tokens: int = Field(
+        512, ge=1, description="tokens whose logits are held at once; bounds memory where the vocabulary is large"
+    )
+    reference_rows: int = Field(
+        16, ge=0, description="completions a step on which the KL to the starting policy is measured; 0 = none"
+    )
     optimizer_reset: Literal["never", "per_rollout"] = "never"
     checkpoint_every: int = Field(10, ge=1, description="steps between checkpoints")

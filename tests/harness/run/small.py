@@ -7,6 +7,7 @@ from typing import Any
 from harness.models.language_model import load_model
 from harness.records import CellRecord
 from harness.run.cell import CellRun, Progress
+from harness.run.prompt_pool import training_prompts
 from harness.spec.resolve import Layer, resolve
 from harness.spec.run_spec import RunSpec
 
@@ -37,7 +38,8 @@ def small_spec(settings: dict[str, Any] | None = None, seed: int = 0) -> RunSpec
 
 def run_cell(cell: CellRecord, spec: RunSpec) -> None:
     """One cell in this process, from the starting weights."""
-    CellRun(cell, spec, load_model(spec.model.source), ignore_progress).run()
+    problems = training_prompts(spec, {})
+    CellRun(cell, spec, load_model(spec.model.source), problems, ignore_progress).run()
 
 
 def ignore_progress(progress: Progress) -> None:

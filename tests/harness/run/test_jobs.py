@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import errno
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 
 from evals.errors import EvalError
@@ -12,10 +14,12 @@ from harness.errors import RefusedError
 from harness.models.language_model import load_model, weights_digest
 from harness.plan import make_plan
 from harness.records import CellRecord
+from harness.records.files import read_json, write_json
 from harness.records.lease import hold_lease
 from harness.run import jobs
 from harness.run.cell_log import CellLog
 from harness.run.jobs import Interrupted, Job, run_job
+from harness.run.prompt_pool import candidates
 from harness.run.starting_point import StartingPoint
 from harness.run.sweep import SweepRun
 from harness.spec.run_spec import RunSpec
@@ -27,6 +31,11 @@ COLD_START = {
     "model.cold_start.data": "demonstrations:arithmetic",
     "model.cold_start.steps": 2,
     "model.cold_start.batch_size": 4,
+}
+FILTER = {
+    "task.filter": {"type": "pass_rate", "samples": 2, "problems": 24},
+    "train.steps": 2,
+    "eval.problems": 1,
 }
 
 
@@ -136,6 +145,32 @@ class TestCell:
             assert run_job(job("cell", folder, spec), start, ignore) == ("done", None)
             digests.append(CellRecord.at(folder).digest)
         assert digests[0] == digests[1]
+
+
+class TestFilter:
+    def test_a_cell_trains_on_the_prompts_that_are_left(self, tmp_path: Path) -> None:
+        spec, start = small_spec(FILTER), StartingPoint()
+        told: list[dict[str, Any]] = []
+        rates, folder = tmp_path / "rates.json", tmp_path / "arm-s0-0123456789"
+        folder.mkdir()
+        assert run_job(job("pass_rates", rates, spec), start, told.append) == ("done", None)
+        assert told == [{"phase": "measuring pass rates", "step": 24, "steps": 24, "done_frac": 1.0}]
+        made = replace(job("cell", folder, spec), pass_rates=str(rates))
+        assert run_job(Job(**json.loads(json.dumps(made.to_json()))), start, ignore) == ("done", None)
+        left = {problem_id for problem_id, correct in read_json(rates).items() if correct == 1}
+        paths = CellRecord.at(folder).rollouts.iterdir()
+        drawn = {row["problem_id"] for path in paths for row in pyarrow.parquet.read_table(path).to_pylist()}
+        assert drawn <= left
+        assert 4 <= len(drawn) <= len(left) < 24
+
+    def test_that_leaves_too_few_prompts_is_refused(self, tmp_path: Path) -> None:
+        spec = small_spec(FILTER)
+        rates, folder = tmp_path / "rates.json", tmp_path / "arm-s0-0123456789"
+        folder.mkdir()
+        write_json(rates, {problem.id: 2 for problem in candidates(spec)})
+        state, reason = run_job(replace(job("cell", folder, spec), pass_rates=str(rates)), StartingPoint(), ignore)
+        assert state == "refused"
+        assert reason is not None and "task.filter keeps 0 of the 24" in reason
 
 
 def test_a_stop_after_the_end_takes_nothing_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,11 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import BenchError
+from harness.errors import BenchError, RefusedError
+from harness.executors.local import Ended, OnEnded, OnProgress
 from harness.plan import make_plan
 from harness.records import read_sweep
 from harness.records.files import read_json
 from harness.run import sweep as sweep_module
+from harness.run.jobs import Job, run_job
+from harness.run.starting_point import StartingPoint
 from harness.run.sweep import SweepRun
 from tests.harness.run import bench
 
@@ -220,6 +223,84 @@ def test_a_full_disk_stops_the_run_and_room_continues_it(sweep: Path, unbroken: 
     code, stderr = bench.run(sweep, home)
     assert code == 0, stderr
     assert bench.all_contents(home) == bench.all_contents(unbroken)
+
+
+class StagesInThisProcess:
+    """A pool that does the stages here and keeps the cells' jobs without doing them."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Job] = []
+
+    def __call__(self, workers: int) -> StagesInThisProcess:
+        return self
+
+    def __enter__(self) -> StagesInThisProcess:
+        return self
+
+    def __exit__(self, *exc: object) -> None: ...
+
+    def run(self, jobs: list[Job], on_progress: OnProgress, on_ended: OnEnded) -> None:
+        for job in jobs:
+            self.jobs.append(job)
+            if job.kind != "cell":
+                state, reason = run_job(job, StartingPoint(), lambda event: on_progress(job, event))  # noqa: B023
+                on_ended(Ended(job, state, reason))
+
+    def of_kind(self, kind: str) -> list[Job]:
+        return [job for job in self.jobs if job.kind == kind]
+
+
+FILTER = {"task.filter.type": "pass_rate", "task.filter.samples": 2, "task.filter.problems": 24}
+FILTER_ARMS = {
+    "all": {},
+    "not_solved": FILTER | {"task.filter.lowest": 0.0},
+    "mixed": FILTER,
+    "other": FILTER | {"task.filter.samples": 3},
+}
+
+
+def test_pass_rates_are_measured_once_for_the_arms_and_seeds_that_share_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = bench.write_sweep(tmp_path, FILTER_ARMS)
+    run = SweepRun(make_plan(str(sweep)), tmp_path / "home", "bench run", workers=1)
+    pool = StagesInThisProcess()
+    monkeypatch.setattr(sweep_module, "LocalPool", pool)
+    run.run(Quiet())
+    shared, other = (job.path for job in pool.of_kind("pass_rates"))
+    assert {(job.path.split("/")[-1].split("-")[0], job.pass_rates) for job in pool.of_kind("cell")} == {
+        ("all", None),
+        ("not_solved", shared),
+        ("mixed", shared),
+        ("other", other),
+    }
+    assert len(read_json(Path(shared))) == 24
+    kinds = [job.kind for job in pool.jobs]
+    assert kinds.index("load") < kinds.index("pass_rates") < kinds.index("cell")
+    run.run(Quiet())
+    assert len(pool.of_kind("pass_rates")) == 2
+
+
+def test_a_filter_that_leaves_too_few_prompts_is_refused_before_any_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strict = FILTER | {"task.filter.problems": 4, "task.filter.lowest": 0.5, "task.filter.highest": 0.5}
+    sweep = bench.write_sweep(tmp_path, {"all": {}, "strict": strict})
+    pool = StagesInThisProcess()
+    monkeypatch.setattr(sweep_module, "LocalPool", pool)
+    with pytest.raises(RefusedError, match=r"task\.filter keeps \d of the 4 training prompts"):
+        SweepRun(make_plan(str(sweep)), tmp_path / "home", "bench run", workers=1).run(Quiet())
+    assert not pool.of_kind("cell")
+
+
+@pytest.mark.parametrize("setting", ["task.pool=9000", "task.pool=3"])
+def test_a_pool_that_does_not_fit_is_refused_before_anything_starts(
+    sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
+    monkeypatch.setattr(sweep_module, "LocalPool", NoPool)
+    with pytest.raises(RefusedError, match=r"task\.pool is \d+, but"):
+        SweepRun(make_plan(str(sweep), settings=[setting]), tmp_path, "bench run", workers=1).run(Quiet())
+    assert not (tmp_path / "small").exists()
 
 
 def test_identical_arms_are_identical(tmp_path: Path) -> None:

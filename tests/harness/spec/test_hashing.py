@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from harness.errors import RefusedError
 from harness.models.source import TINY
 from harness.spec import hashing
-from harness.spec.hashing import base_evaluation_hash, digest, semantic_hash, starting_point_hash
+from harness.spec.hashing import base_evaluation_hash, digest, pass_rates_hash, semantic_hash, starting_point_hash
 from harness.spec.knobs import ALL_KNOBS, active
 from tests.harness.spec.cases import spec
 
@@ -26,7 +26,7 @@ SFT = {"model.cold_start": {"type": "sft", "data": "demonstrations:arithmetic"}}
         # Written out or left to its default, it is the same.
         {"eval.samples": 16, "eval.k": [1, 2, 4, 8, 16], "eval.template": "plain"},
         {"objective.rule.type": "ppo_clip", "objective.scale": "group_std"},
-        {"algorithm": "dapo_loss", "objective.rule.clip_high": 0.2, "objective.aggregation": "seq_mean_token_mean"},
+        {"algorithm": "dr_grpo", "objective.scale": "group_std", "objective.aggregation": "seq_mean_token_mean"},
     ],
 )
 def test_what_cannot_change_the_numbers_does_not_change_the_hash(settings: dict[str, Any]) -> None:
@@ -53,8 +53,13 @@ OTHER: dict[str, Any] = {
     "model.cold_start.seed": 7,
     "task.train": "gsm8k",
     "task.template": "boxed",
+    "task.order": "curriculum",
+    "task.pool": 70,
+    "task.filter.type": "pass_rate",
     "reward.parts.correct": 0.7,
-    "reward.parts.format": 0.7,
+    "reward.parts.reaches_answer": 0.7,
+    "reward.noise.false_positive_rate": 0.7,
+    "reward.noise.false_negative_rate": 0.7,
     "reward.grader": "exact",
     "rollout.prompts_per_step": 7,
     "rollout.samples_per_prompt": 7,
@@ -71,6 +76,16 @@ OTHER: dict[str, Any] = {
     "objective.rule.clip_low": 0.7,
     "objective.rule.clip_high": 0.7,
     "objective.rule.dual_clip": 7.0,
+    "objective.advantage_sign": "positive",
+    "objective.select.type": "clip_cov",
+    "objective.kl.where": "loss",
+    "objective.sequence_penalty": 0.7,
+    "objective.entropy.bonus": 0.7,
+    "objective.entropy.adaptive.type": "step_both_ways",
+    "objective.overlong.type": "mask_after",
+    "objective.overlong.penalty": -0.7,
+    "objective.zero_std": "drop",
+    "objective.sampler_correction.type": "token_truncate",
     "train.steps": 7,
     "train.updates_per_rollout": 2,
     "train.epochs": 7,
@@ -80,6 +95,8 @@ OTHER: dict[str, Any] = {
     "train.weight_decay": 0.7,
     "train.max_grad_norm": 0.7,
     "train.micro_batch_tokens": 700,
+    "train.logits_chunk_tokens": 70,
+    "train.reference_rows": 7,
     "train.optimizer_reset": "per_rollout",
     "eval.tasks": ["gsm8k"],
     "eval.problems": 7,
@@ -96,7 +113,25 @@ OTHER: dict[str, Any] = {
     "budget.tokens": 700,
 }
 # Have one allowed value so far, refuse others, or are excluded on purpose.
-FIXED = {"model.dtype", "model.cold_start.data", "task.order", "rollout.engine", "rollout.top_p", "rollout.top_k"}
+FIXED = {"model.dtype", "model.cold_start.data", "rollout.engine", "rollout.top_p", "rollout.top_k"}
+
+FILTER = {"task.filter": {"type": "pass_rate"}}
+AT_STEP = {"rollout.staged": {"type": "at_step", "first_tokens": 20, "step": 3}}
+CONVERGED = {"rollout.staged": {"type": "converged", "first_tokens": 20}}
+# Where the knob exists, and settings with another value of it.
+ELSEWHERE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "objective.credit": ({"reward.parts.process": 1.0}, {"objective.credit": "steps"}),
+    "rollout.sampler": ({"algorithm": "reinforce"}, {"rollout.sampler": "initial"}),
+    "task.filter.samples": (FILTER, {"task.filter.samples": 7}),
+    "task.filter.lowest": (FILTER, {"task.filter.lowest": 0.07}),
+    "task.filter.highest": (FILTER, {"task.filter.highest": 0.7}),
+    "task.filter.problems": (FILTER, {"task.filter.problems": 70}),
+    "rollout.staged.type": ({}, AT_STEP),
+    "rollout.staged.first_tokens": (AT_STEP, {"rollout.staged.first_tokens": 7}),
+    "rollout.staged.step": (AT_STEP, {"rollout.staged.step": 7}),
+    "rollout.staged.window_steps": (CONVERGED, {"rollout.staged.window_steps": 7}),
+    "rollout.staged.min_gain": (CONVERGED, {"rollout.staged.min_gain": 0.7}),
+}
 
 
 @pytest.mark.parametrize("knob", OTHER)
@@ -105,9 +140,15 @@ def test_every_other_knob_changes_the_hash(knob: str) -> None:
     assert semantic_hash(spec(base, {knob: OTHER[knob]})) != semantic_hash(spec(base))
 
 
+@pytest.mark.parametrize("knob", ELSEWHERE)
+def test_a_knob_of_another_point_changes_the_hash_there(knob: str) -> None:
+    base, settings = ELSEWHERE[knob]
+    assert semantic_hash(spec(base, settings)) != semantic_hash(spec(base))
+
+
 def test_every_active_knob_is_in_the_table() -> None:
-    knobs = {knob for knob in active(spec(SFT)) if knob != "seed"}
-    assert knobs <= set(OTHER) | FIXED
+    knobs = {knob for settings in (SFT, FILTER, AT_STEP, CONVERGED) for knob in active(spec(settings))} - {"seed"}
+    assert knobs <= set(OTHER) | set(ELSEWHERE) | FIXED
     assert {knob for knob in OTHER if not knob.startswith("reward.parts.")} <= set(ALL_KNOBS)
 
 
@@ -131,6 +172,40 @@ def test_arms_share_the_cold_start_and_the_base_evaluation() -> None:
     assert starting_point_hash(one) != starting_point_hash(spec(SFT, {"model.cold_start.steps": 3}))
     assert base_evaluation_hash(one) != base_evaluation_hash(spec(SFT, {"eval.problems": 3}))
     assert base_evaluation_hash(one) != base_evaluation_hash(spec())
+
+
+def test_cells_that_draw_and_grade_alike_share_the_pass_rates() -> None:
+    def rates(settings: dict[str, Any], seed: int = 0) -> str:
+        return pass_rates_hash(spec(SFT, FILTER, settings, seed=seed))
+
+    shared = {
+        "task.filter.lowest": 0.1,
+        "task.filter.highest": 0.5,
+        "task.pool": 40,
+        "task.order": "curriculum",
+        "rollout.prompts_per_step": 7,
+        "rollout.samples_per_prompt": 7,
+        "reward.parts.correct": 0.5,
+        "objective.scale": "none",
+        "train.steps": 9,
+        "eval.problems": 7,
+        "eval.template": "boxed",
+    }
+    assert rates(shared, seed=1) == rates({})
+    changes = [
+        *({knob: value} for knob, value in OTHER.items() if knob.startswith("model.cold_start.")),
+        {"model.source": "hf:some/model"},
+        {"task.train": "gsm8k"},
+        {"task.template": "boxed"},
+        {"task.filter.samples": 7},
+        {"task.filter.problems": 70},
+        {"reward.grader": "exact"},
+        {"rollout.max_completion_tokens": 7},
+        {"rollout.temperature": 0.7},
+        {"rollout.stop": ["7"]},
+        {"train.device": "cuda"},
+    ]
+    assert len({rates({}), *map(rates, changes)}) == 1 + len(changes)
 
 
 def test_weights_are_known_by_content_not_by_path(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from harness.models.tiny import tiny_model
-from harness.training.policy_update import ScoredRollout
+from harness.training.scored_rollout import ScoredRollout
 from harness.training.sequences import Sequences
 
 PAD = 0
@@ -49,7 +49,16 @@ def rollout(policy: PreTrainedModel, rewards: list[float] | None = None, seed: i
     with torch.inference_mode():
         for row in range(len(made.prompts)):
             logps[row, : int(made.lengths[row])] = completion_logps(policy, made, row)
-    return ScoredRollout(made, logps, torch.tensor(rewards or REWARDS), torch.arange(GROUPS).repeat_interleave(SAMPLES))
+    earned = torch.tensor(rewards or REWARDS)
+    return ScoredRollout(
+        sequences=made,
+        sampler_logps=logps,
+        rewards=earned,
+        groups=torch.arange(GROUPS).repeat_interleave(SAMPLES),
+        max_completion_tokens=WIDTH,
+        loss_mask=made.mask,
+        correct=earned == 1,
+    )
 
 
 def completion_logps(policy: PreTrainedModel, made: Sequences, row: int, temperature: float = 1.0) -> Tensor:

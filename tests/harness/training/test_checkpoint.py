@@ -16,18 +16,20 @@ def made(step: int) -> Checkpoint:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1 * step)
     sum((weight**3).sum() for weight in model.parameters()).backward()
     optimizer.step()
-    return Checkpoint(step, 100 * step, dict(model.state_dict()), optimizer.state_dict())
+    trainer = {"optimizer": optimizer.state_dict(), "coefficients": {"kl": 0.1}}
+    return Checkpoint(step, 100 * step, dict(model.state_dict()), trainer, {"limit": {"tokens": step}})
 
 
 def assert_same(one: Checkpoint | None, other: Checkpoint) -> None:
     assert one is not None
-    assert (one.step, one.generated_tokens) == (other.step, other.generated_tokens)
+    assert (one.step, one.generated_tokens, one.progress) == (other.step, other.generated_tokens, other.progress)
+    assert one.trainer["coefficients"] == other.trainer["coefficients"]
     assert one.weights.keys() == other.weights.keys()
     assert all(torch.equal(one.weights[name], weight) for name, weight in other.weights.items())
-    assert one.optimizer["param_groups"] == other.optimizer["param_groups"]
-    assert one.optimizer["state"].keys() == other.optimizer["state"].keys()
-    for index, state in other.optimizer["state"].items():
-        assert all(torch.equal(one.optimizer["state"][index][name], value) for name, value in state.items())
+    assert one.trainer["optimizer"]["param_groups"] == other.trainer["optimizer"]["param_groups"]
+    assert one.trainer["optimizer"]["state"].keys() == other.trainer["optimizer"]["state"].keys()
+    for index, state in other.trainer["optimizer"]["state"].items():
+        assert all(torch.equal(one.trainer["optimizer"]["state"][index][name], value) for name, value in state.items())
 
 
 def names(folder: Path) -> list[str]:
@@ -57,7 +59,7 @@ def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
     assert_same(load_latest(tmp_path), made(5))
 
 
-@pytest.mark.parametrize("file", ["weights.safetensors", "optimizer.pt", "checkpoint.json"])
+@pytest.mark.parametrize("file", ["weights.safetensors", "trainer.pt", "checkpoint.json"])
 @pytest.mark.parametrize("damage", ["one bit", "cut", "missing"])
 def test_a_damaged_one_is_passed_over(tmp_path: Path, file: str, damage: str) -> None:
     save_checkpoint(tmp_path, made(1))
@@ -77,7 +79,7 @@ def test_a_damaged_one_is_passed_over(tmp_path: Path, file: str, damage: str) ->
 
 def test_none_if_all_are_damaged(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, made(1))
-    (tmp_path / "step-000001" / "optimizer.pt").unlink()
+    (tmp_path / "step-000001" / "trainer.pt").unlink()
     assert load_latest(tmp_path) is None
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 from typing import Any
 
@@ -9,16 +10,13 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from algorithms import presets
 from harness.spec.run_spec import RunSpec
-from harness.spec.sections.train import TrainSpec
-from harness.training.policy_update import (
-    DivergedError,
-    PolicyUpdate,
-    ScoredRollout,
-    UpdateReport,
-    mismatch_metrics,
-    schedule,
-)
+from harness.training.mini_batches import mini_batches
+from harness.training.policy_update import DivergedError, PolicyUpdate
+from harness.training.prepared_rollout import peers_of
+from harness.training.scored_rollout import ScoredRollout
+from harness.training.update_report import UpdateReport, mismatch_metrics
 from tests.harness.run.small import small_spec
 from tests.harness.training import rollouts
 from tests.harness.training.rollouts import GROUPS, SAMPLES
@@ -69,9 +67,9 @@ def naive_grpo(
     return gradients
 
 
-def assert_close_gradient(got: Tensor, expected: Tensor) -> None:
+def assert_close_gradient(got: Tensor, expected: Tensor, tolerance: float = 1e-4) -> None:
     assert expected.norm() > 1e-3
-    assert (got - expected).norm() < 1e-4 * expected.norm()
+    assert (got - expected).norm() < tolerance * expected.norm()
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
@@ -87,10 +85,12 @@ def test_agrees_with_a_naive_implementation(updates: int, epochs: int, temperatu
     policy, expected_policy = rollouts.model(), rollouts.model()
     rollout = rollouts.rollout(policy)
     trained = PolicyUpdate(policy, spec(settings), rollouts.PAD)
-    mini_batches = [
-        sorted({row // SAMPLES for row in rows.tolist()}) for rows in trained._mini_batches(rollout.groups, step=1)
+    batches = [
+        sorted({row // SAMPLES for row in rows.tolist()})
+        for epoch in range(epochs)
+        for rows in mini_batches(rollout.groups, spec(settings), step=1, epoch=epoch)
     ]
-    gradients = naive_grpo(expected_policy, rollout, mini_batches, learning_rate=3e-3, temperature=temperature)
+    gradients = naive_grpo(expected_policy, rollout, batches, learning_rate=3e-3, temperature=temperature)
     report = trained.run(rollout, step=1)
     if gradients[-1].norm() > 0:
         assert_close_gradient(rollouts.gradient(policy), gradients[-1])
@@ -100,18 +100,159 @@ def test_agrees_with_a_naive_implementation(updates: int, epochs: int, temperatu
     assert (rollouts.weights(policy) - rollouts.weights(expected_policy)).norm() < 0.01 * moved
 
 
-@pytest.mark.parametrize("aggregation", ["seq_mean_token_mean", "token_mean", "constant_length"])
+TERMS: dict[str, dict[str, Any]] = {
+    "seq_mean_token_mean": {},
+    "token_mean": {"objective.aggregation": "token_mean"},
+    "constant_length": {"objective.aggregation": "constant_length"},
+    "group_token_mean": {"objective.aggregation": "group_token_mean"},
+    "kl in the loss": {"objective.kl.where": "loss", "objective.kl.beta": 0.5, "train.epochs": 2},
+    "kl in the reward": {"objective.kl.where": "reward", "objective.kl.beta": 0.5, "train.epochs": 2},
+    "entropy bonus": {"objective.entropy.bonus": 0.1},
+    "selection": {
+        "objective.select.type": "clip_cov",
+        "objective.select.fraction": 0.2,
+        "objective.select.cov_low": -100.0,
+        "objective.select.cov_high": 100.0,
+    },
+    "sequence penalty": {"algorithm": "kimi_k1_5", "train.epochs": 2},
+    "critic": {"algorithm": "ppo", "train.epochs": 2},
+    "shared critic": {"algorithm": "ppo", "objective.critic.trunk": "shared", "train.epochs": 2},
+    "mini-batch std": {"algorithm": "magistral", "objective.zero_std": "keep"},
+    "clipped before the mean": {"algorithm": "gmpo", "train.epochs": 2},
+}
+
+
 @pytest.mark.parametrize("updates", [1, 2])
-def test_micro_batches_do_not_change_the_update(aggregation: str, updates: int) -> None:
-    settings = {"objective.aggregation": aggregation, "train.updates_per_rollout": updates}
+@pytest.mark.parametrize("name", TERMS)
+def test_micro_batches_do_not_change_the_update(name: str, updates: int) -> None:
+    settings = {**TERMS[name], "train.updates_per_rollout": updates}
     whole, whole_report = update({**settings, "train.micro_batch_tokens": 100_000})
     split, split_report = update({**settings, "train.micro_batch_tokens": 30})
-    assert_close_gradient(rollouts.gradient(split), rollouts.gradient(whole))
+    assert_close_gradient(rollouts.gradient(split), rollouts.gradient(whole), tolerance=1e-3)
     moved = (rollouts.weights(whole) - rollouts.weights(rollouts.model())).norm()
-    assert (rollouts.weights(split) - rollouts.weights(whole)).norm() < 0.01 * moved
+    assert (rollouts.weights(split) - rollouts.weights(whole)).norm() < 0.02 * moved
     assert split_report.metrics.keys() == whole_report.metrics.keys()
-    for name, value in whole_report.metrics.items():
-        assert split_report.metrics[name] == pytest.approx(value, rel=1e-3, abs=1e-6), name
+    for metric, value in whole_report.metrics.items():
+        expected = None if value is None else pytest.approx(value, rel=5e-3, abs=2e-5)
+        assert split_report.metrics[metric] == expected, metric
+
+
+def test_the_bnpo_aggregation_does_depend_on_micro_batches() -> None:
+    settings = {"objective.aggregation": "micro_token_mean"}
+    whole, _ = update({**settings, "train.micro_batch_tokens": 100_000})
+    split, _ = update({**settings, "train.micro_batch_tokens": 30})
+    gap = (rollouts.gradient(split) - rollouts.gradient(whole)).norm()
+    assert gap > 0.01 * rollouts.gradient(whole).norm()
+
+
+class TestTerms:
+    """That a term acts in the training step, and as it should."""
+
+    def gradient_with(self, settings: dict[str, Any]) -> Tensor:
+        return rollouts.gradient(update(settings)[0])
+
+    def test_kl_pulls_back_to_the_start(self) -> None:
+        settings = {"objective.kl.where": "loss", "objective.kl.estimator": "k2", "train.epochs": 8}
+        _, loose = update({**settings, "objective.kl.beta": 1e-6})
+        _, tight = update({**settings, "objective.kl.beta": 50.0})
+        assert float(tight.metrics["kl/k2_old"] or 0) < 0.5 * float(loose.metrics["kl/k2_old"] or 0)
+
+    def test_kl_in_the_reward_is_none_at_the_start(self) -> None:
+        """The policy is its own reference then, so all penalties are 0."""
+        plain = self.gradient_with({})
+        penalised = self.gradient_with({"objective.kl.where": "reward", "objective.kl.beta": 10.0})
+        assert_close_gradient(penalised, plain)
+
+    def test_an_entropy_bonus_raises_the_entropy(self) -> None:
+        policy = rollouts.model()
+        trained = PolicyUpdate(policy, spec({"objective.entropy.bonus": 5.0}), rollouts.PAD)
+        before, after = (
+            trained.run(rollouts.rollout(policy, ZERO_REWARDS), step).metrics["entropy/full"] for step in (1, 2)
+        )
+        assert float(after or 0) > float(before or 0)
+
+    def test_masked_rows_stay_in_the_denominator(self) -> None:
+        """mask_after: half of the rows are out of the loss; the others weigh as before."""
+        policy = rollouts.model()
+        rollout = rollouts.rollout(policy)
+        kept = torch.arange(GROUPS * SAMPLES) < GROUPS * SAMPLES // 2
+        masked = dataclasses.replace(rollout, loss_mask=rollout.loss_mask & kept[:, None])
+        PolicyUpdate(policy, spec(), rollouts.PAD).run(masked, step=1)
+        got = rollouts.gradient(policy)
+        halves = dataclasses.replace(rollout, rewards=torch.where(kept, rollout.rewards, torch.nan))
+        other = rollouts.model()
+        PolicyUpdate(other, spec(), rollouts.PAD).run(halves, step=1)
+        assert_close_gradient(got, rollouts.gradient(other))
+
+    def test_an_empty_batch_takes_no_step(self) -> None:
+        policy = rollouts.model()
+        rollout = rollouts.rollout(policy)
+        empty = rollout.rows(torch.zeros(GROUPS * SAMPLES, dtype=torch.bool))
+        trained = PolicyUpdate(policy, spec({"train.weight_decay": 0.5}), rollouts.PAD)
+        report = trained.run(empty, step=1)
+        assert torch.equal(rollouts.weights(policy), rollouts.weights(rollouts.model()))
+        assert report.metrics["optimizer_steps"] == 0
+        assert trained.state_dict()["optimizer"]["state"] == {}
+        full = PolicyUpdate(rollouts.model(), spec(), rollouts.PAD).run(rollout, step=1)
+        assert report.metrics.keys() == full.metrics.keys()
+
+    @pytest.mark.parametrize("algorithm", presets())
+    def test_every_preset_survives_an_empty_batch(self, algorithm: str) -> None:
+        policy = rollouts.model()
+        empty = rollouts.rollout(policy).rows(torch.zeros(GROUPS * SAMPLES, dtype=torch.bool))
+        PolicyUpdate(policy, spec({"algorithm": algorithm, "train.epochs": 2}), rollouts.PAD).run(empty, step=1)
+        assert torch.equal(rollouts.weights(policy), rollouts.weights(rollouts.model()))
+
+    def test_random_peers_are_the_same_for_a_whole_group(self) -> None:
+        metrics = update({"algorithm": "brpo"})[1].metrics
+        assert metrics["adv/abs_mean"] is not None
+        rollout = rollouts.rollout(rollouts.model())
+        peers = peers_of(rollout.groups, seed=0, step=1).view(GROUPS, SAMPLES)
+        assert (peers == peers[:, :1]).all()
+        assert (peers // SAMPLES == torch.arange(GROUPS)[:, None]).all()
+        drawn = {tuple(peers_of(rollout.groups, seed=0, step=step).tolist()) for step in range(1, 20)}
+        assert len(drawn) > 10
+
+    def test_advantages_by_pass_rate(self) -> None:
+        metrics = update()[1].metrics
+        assert metrics["adv/abs_mean_at_rate_0"] == 0
+        assert metrics["adv/abs_mean_at_rate_1"] is None
+        assert float(metrics["adv/abs_mean_at_rate_below_half"] or 0) > 0
+        assert float(metrics["adv/abs_mean_at_rate_below_1"] or 0) > 0
+        assert metrics["adv/abs_mean_at_rate_below_quarter"] is None
+
+
+class TestCritic:
+    def test_learns_the_returns(self) -> None:
+        """The same batch again and again: explained variance rises from 0 to near 1."""
+        policy = rollouts.model()
+        settings = {"algorithm": "ppo", "objective.kl.where": "none", "train.learning_rate": 3e-3}
+        settings |= {"objective.critic.lam": 1.0, "objective.critic.value_clip": None}
+        trained = PolicyUpdate(policy, spec({**settings, "objective.critic.warmup_steps": 1000}), rollouts.PAD)
+        rollout = rollouts.rollout(policy)
+        variances = [trained.run(rollout, step).metrics["value/explained_variance"] for step in range(1, 41)]
+        assert float(variances[0] or 0) == pytest.approx(0, abs=1e-6)
+        assert float(variances[-1] or 0) > 0.5
+
+    def test_warm_up_leaves_the_policy(self) -> None:
+        policy = rollouts.model()
+        settings = {"algorithm": "ppo", "objective.critic.warmup_steps": 1}
+        trained = PolicyUpdate(policy, spec(settings), rollouts.PAD)
+        trained.run(rollouts.rollout(policy), step=1)
+        assert torch.equal(rollouts.weights(policy), rollouts.weights(rollouts.model()))
+        trained.run(rollouts.rollout(policy), step=2)
+        assert not torch.equal(rollouts.weights(policy), rollouts.weights(rollouts.model()))
+
+    def test_its_learning_rate_is_its_own(self) -> None:
+        def critic_moved(factor: float) -> Tensor:
+            policy = rollouts.model()
+            settings = {"algorithm": "ppo", "objective.critic.learning_rate_factor": factor}
+            trained = PolicyUpdate(policy, spec(settings), rollouts.PAD)
+            trained.run(rollouts.rollout(policy), step=1)
+            assert trained.critic is not None
+            return trained.critic.head.bias.detach()
+
+        assert float(critic_moved(4.0)) == pytest.approx(4 * float(critic_moved(1.0)), rel=1e-3)
 
 
 class TestSkippedGroups:
@@ -171,36 +312,11 @@ def test_weight_decay_in_closed_form() -> None:
     torch.testing.assert_close(rollouts.weights(policy), expected, rtol=1e-6, atol=0)
 
 
-class TestMiniBatches:
-    def batches(self, updates: int, epochs: int, step: int = 1, seed: int = 0) -> list[list[int]]:
-        settings = {"train.updates_per_rollout": updates, "train.epochs": epochs}
-        trained = PolicyUpdate(rollouts.model(), small_spec(settings, seed), rollouts.PAD)
-        return [rows.tolist() for rows in trained._mini_batches(torch.arange(GROUPS).repeat_interleave(SAMPLES), step)]
-
-    @pytest.mark.parametrize(("updates", "epochs"), [(1, 1), (2, 1), (4, 3), (1, 2)])
-    def test_each_pass_holds_every_row_once_in_whole_groups(self, updates: int, epochs: int) -> None:
-        batches = self.batches(updates, epochs)
-        assert len(batches) == updates * epochs
-        for epoch in range(epochs):
-            rows = [row for batch in batches[epoch * updates : (epoch + 1) * updates] for row in batch]
-            assert sorted(rows) == list(range(GROUPS * SAMPLES))
-        for batch in batches:
-            assert len(batch) == GROUPS * SAMPLES / updates
-            groups = {row // SAMPLES for row in batch}
-            assert batch == [row for row in range(GROUPS * SAMPLES) if row // SAMPLES in groups]
-
-    def test_order_varies_with_step_epoch_and_seed(self) -> None:
-        orders = [tuple(map(tuple, self.batches(4, 1, step))) for step in range(1, 30)]
-        assert len(set(orders)) > 10
-        both = self.batches(4, 8)
-        assert len({tuple(map(tuple, both[4 * epoch : 4 * epoch + 4])) for epoch in range(8)}) > 3
-        assert len({tuple(map(tuple, self.batches(4, 1, seed=seed))) for seed in range(20)}) > 5
-
-    def test_optimiser_steps_are_counted(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        policy = rollouts.model()
-        trained = PolicyUpdate(policy, spec({"train.updates_per_rollout": 2, "train.epochs": 3}), rollouts.PAD)
-        trained.run(rollouts.rollout(policy), step=1)
-        assert {int(state["step"]) for state in trained.state_dict()["state"].values()} == {6}
+def test_optimiser_steps_are_counted() -> None:
+    policy = rollouts.model()
+    trained = PolicyUpdate(policy, spec({"train.updates_per_rollout": 2, "train.epochs": 3}), rollouts.PAD)
+    trained.run(rollouts.rollout(policy), step=1)
+    assert {int(state["step"]) for state in trained.state_dict()["optimizer"]["state"].values()} == {6}
 
 
 class TestOptimizerReset:
@@ -210,7 +326,7 @@ class TestOptimizerReset:
         trained = PolicyUpdate(policy, spec({"train.optimizer_reset": reset}), rollouts.PAD)
         for step in (1, 2):
             trained.run(rollouts.rollout(policy, seed=step), step)
-        assert {int(state["step"]) for state in trained.state_dict()["state"].values()} == {steps}
+        assert {int(state["step"]) for state in trained.state_dict()["optimizer"]["state"].values()} == {steps}
 
 
 class TestClipping:
@@ -291,35 +407,11 @@ class TestMetrics:
         assert metrics["adv/std"] == pytest.approx(size * float(signs.std()), rel=1e-5)
 
 
-def train_spec(**settings: Any) -> TrainSpec:
-    return small_spec({f"train.{name}": value for name, value in settings.items()}).train
-
-
-class TestSchedule:
-    def test_constant(self) -> None:
-        assert [schedule(step, train_spec(steps=3)) for step in (1, 2, 3)] == [1, 1, 1]
-
-    def test_warm_up_is_linear_and_ends_at_the_peak(self) -> None:
-        train = train_spec(steps=10, warmup_steps=4)
-        assert [schedule(step, train) for step in range(1, 7)] == [0.25, 0.5, 0.75, 1, 1, 1]
-
-    def test_linear(self) -> None:
-        train = train_spec(steps=6, warmup_steps=2, lr_schedule="linear")
-        assert [schedule(step, train) for step in range(1, 7)] == [0.5, 1, 1, 0.75, 0.5, 0.25]
-
-    def test_cosine(self) -> None:
-        train = train_spec(steps=4, lr_schedule="cosine")
-        expected = [1, (1 + math.sqrt(0.5)) / 2, 0.5, (1 - math.sqrt(0.5)) / 2]
-        assert [schedule(step, train) for step in range(1, 5)] == pytest.approx(expected)
-
-    def test_warm_up_longer_than_the_run(self) -> None:
-        assert schedule(2, train_spec(steps=2, warmup_steps=4, lr_schedule="linear")) == 0.5
-
-    def test_is_applied_and_reported(self) -> None:
-        settings = {"train.steps": 4, "train.warmup_steps": 2, "train.learning_rate": 1e-3}
-        policy = rollouts.model()
-        trained = PolicyUpdate(policy, spec(settings), rollouts.PAD)
-        report = trained.run(rollouts.rollout(policy), step=1)
-        assert report.metrics["learning_rate"] == 5e-4
-        moved = (rollouts.weights(policy) - rollouts.weights(rollouts.model())).abs().max()
-        assert float(moved) == pytest.approx(5e-4, rel=1e-2)  # Adam's first step is the learning rate
+def test_the_schedule_is_applied_and_reported() -> None:
+    settings = {"train.steps": 4, "train.warmup_steps": 2, "train.learning_rate": 1e-3}
+    policy = rollouts.model()
+    trained = PolicyUpdate(policy, spec(settings), rollouts.PAD)
+    report = trained.run(rollouts.rollout(policy), step=1)
+    assert report.metrics["learning_rate"] == 5e-4
+    moved = (rollouts.weights(policy) - rollouts.weights(rollouts.model())).abs().max()
+    assert float(moved) == pytest.approx(5e-4, rel=1e-2)  # Adam's first step is the learning rate

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
+from torch import Tensor
+from transformers import PreTrainedModel
 
-from harness.training.sequences import Sequences, score_completions
+from harness.training.sequences import Sequences, completion_hidden, exact_kl, score_completions, score_hidden
 from tests.harness.training import rollouts
+from tests.harness.training.causal_models import KNOBS, causal_model
 
 ROWS = st.lists(st.tuples(st.integers(1, 9000), st.integers(1, 30)), min_size=1, max_size=30)
 
@@ -85,3 +90,123 @@ def test_entropy_is_of_the_whole_distribution() -> None:
         expected = -(distribution * distribution.log()).sum(-1)
     torch.testing.assert_close(entropy[0, :length], expected, atol=1e-5, rtol=0)
     assert float(entropy.max()) > 0.1
+
+
+def row_by_row(model: PreTrainedModel, made: Sequences, temperature: float) -> tuple[Tensor, Tensor]:
+    """Log-probs and entropies [N, T] from the model's own logits: one forward pass a row, without padding."""
+    logps = torch.zeros(made.completions.shape)
+    entropy = torch.zeros(made.completions.shape)
+    for row, length in enumerate(made.lengths.tolist()):
+        logits = model(torch.tensor([[*made.prompts[row], *made.completions[row, :length].tolist()]])).logits[0]
+        every = torch.log_softmax(logits[len(made.prompts[row]) - 1 :][:length].float() / temperature, 1)
+        logps[row, :length] = every[range(length), made.completions[row, :length]]
+        entropy[row, :length] = -(every.exp() * every).sum(1)
+    return logps, entropy
+
+
+@pytest.mark.parametrize("architecture", KNOBS)
+def test_scores_and_gradients_are_those_of_the_models_own_logits(architecture: str) -> None:
+    model, made = causal_model(architecture), rollouts.sequences()
+    weights = torch.linspace(-1, 2, made.completions.numel()).view_as(made.completions)
+    expected = row_by_row(model, made, 0.7)
+    torch.autograd.backward((expected[0] * weights + expected[1]).sum())
+    other = copy.deepcopy(model)
+    for weight in other.parameters():
+        weight.grad = None
+
+    rows = torch.arange(len(made.prompts))
+    scores = score_completions(other, made, rows, 0.7, rollouts.PAD, chunk_tokens=7, entropy_grad=True)
+    torch.testing.assert_close(scores, expected, atol=2e-5, rtol=1e-5)
+    torch.autograd.backward((scores[0] * weights + scores[1]).sum())
+    largest = max(float(weight.grad.abs().max()) for weight in model.parameters() if weight.grad is not None)
+    for (name, weight), twin in zip(model.named_parameters(), other.parameters(), strict=True):
+        if weight.grad is not None:  # tied: embedding and head are one weight, and share the gradient
+            assert twin.grad is not None
+            torch.testing.assert_close(twin.grad, weight.grad, atol=1e-4 * largest, rtol=1e-3, msg=name)
+
+
+def test_bfloat16_weights_give_float32_scores() -> None:
+    model, made = causal_model("Llama", torch.bfloat16), rollouts.sequences()
+    rows = torch.arange(len(made.prompts))
+    scores = score_completions(model, made, rows, 1.0, rollouts.PAD)
+    assert [score.dtype for score in scores] == [torch.float32] * 2
+    torch.autograd.backward(scores[0].sum())
+    assert model.lm_head.weight.grad.dtype == torch.bfloat16
+    exact = score_completions(causal_model("Llama"), made, rows, 1.0, rollouts.PAD)
+    assert float((scores[0] - exact[0]).detach().abs().mean()) < 0.05
+
+
+def test_a_trunk_can_be_shared() -> None:
+    model, made = causal_model("Qwen2"), rollouts.sequences()
+    rows = torch.tensor([9, 2, 5])
+    hidden, completions, mask = completion_hidden(model, made, rows, rollouts.PAD)
+    longest = int(made.lengths[rows].max())
+    assert hidden.shape == (3, longest, 16)
+    assert torch.equal(completions, made.completions[rows, :longest])
+    assert torch.equal(mask, made.mask[rows, :longest])
+    for index, row in enumerate(rows.tolist()):
+        prompt, length = list(made.prompts[row]), int(made.lengths[row])
+        tokens = torch.tensor([prompt + made.completions[row, :length].tolist()])
+        alone = model.get_decoder()(tokens).last_hidden_state[0, len(prompt) - 1 : -1]
+        torch.testing.assert_close(hidden[index, :length], alone, atol=1e-5, rtol=1e-4)
+
+    both = score_hidden(model, hidden, completions, mask, 0.7)
+    torch.testing.assert_close(both, score_completions(model, made, rows, 0.7, rollouts.PAD), atol=0, rtol=0)
+    value_gradient = torch.autograd.grad(hidden[mask].square().sum(), model.model.embed_tokens.weight)[0]
+    assert value_gradient.abs().max() > 0
+
+
+def test_scores_are_repeatable_and_the_chunk_size_moves_only_rounding() -> None:
+    model, made = rollouts.model(), rollouts.sequences()
+    rows = torch.arange(len(made.prompts))
+    with torch.inference_mode():
+        first = score_completions(model, made, rows, 0.7, rollouts.PAD, chunk_tokens=16)
+        again = score_completions(model, made, rows, 0.7, rollouts.PAD, chunk_tokens=16)
+        assert torch.equal(first[0], again[0])
+        assert torch.equal(first[1], again[1])
+        for chunk_tokens in (1, 5, 1000):
+            scores = score_completions(model, made, rows, 0.7, rollouts.PAD, chunk_tokens=chunk_tokens)
+            torch.testing.assert_close(scores, first, atol=1e-5, rtol=0)
+
+
+def test_rows_without_a_token() -> None:
+    model, some = rollouts.model(), Sequences([[3, 4], [5]], torch.tensor([[6, 7], [0, 0]]), torch.tensor([2, 0]))
+    logps, entropy = score_completions(model, some, torch.tensor([0, 1]), 1.0, rollouts.PAD, entropy_grad=True)
+    assert logps[1].tolist() == entropy[1].tolist() == [0, 0]
+    torch.autograd.backward((logps + entropy).sum())
+    assert rollouts.gradient(model).isfinite().all()
+    assert rollouts.gradient(model).abs().max() > 0
+
+    model.zero_grad()
+    logps, entropy = score_completions(model, some, torch.tensor([1]), 1.0, rollouts.PAD)
+    assert logps.shape == entropy.shape == (1, 0)
+    torch.autograd.backward(logps.sum())
+    assert (rollouts.gradient(model) == 0).all()
+    assert exact_kl(model, model, some, torch.tensor([1]), 1.0, rollouts.PAD).shape == (1, 0)
+
+
+@pytest.mark.parametrize("rows", [[], [0, 1]])
+def test_no_rows_and_empty_prompts_are_errors(rows: list[int]) -> None:
+    made = Sequences([[3], []], torch.tensor([[6], [7]]), torch.tensor([1, 1]))
+    with pytest.raises(ValueError, match="empty prompt"):
+        score_completions(rollouts.model(), made, torch.tensor(rows, dtype=torch.int64), 1.0, rollouts.PAD)
+
+
+def test_exact_kl() -> None:
+    model, reference, made = causal_model("Llama"), causal_model("Gemma2"), rollouts.sequences()
+    rows = torch.tensor([9, 2, 5, 11])
+    kl = exact_kl(model, reference, made, rows, 0.7, rollouts.PAD, chunk_tokens=3)
+    assert not kl.requires_grad
+    for index, row in enumerate(rows.tolist()):
+        prompt, length = list(made.prompts[row]), int(made.lengths[row])
+        tokens = torch.tensor([prompt + made.completions[row, :length].tolist()])
+        with torch.no_grad():
+            logps, reference_logps = (
+                torch.log_softmax(either(tokens).logits[0, len(prompt) - 1 : -1] / 0.7, 1)
+                for either in (model, reference)
+            )
+        expected = (logps.exp() * (logps - reference_logps)).sum(1)
+        torch.testing.assert_close(kl[index, :length], expected, atol=1e-4, rtol=1e-4)
+        assert (kl[index, length:] == 0).all()
+    assert float(kl.max()) > 0.1
+    assert (exact_kl(model, model, made, rows, 0.7, rollouts.PAD) == 0).all()

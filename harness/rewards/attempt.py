@@ -1,0 +1,48 @@
+"""What a reward part is given and what it gives back. These are also the terms of a part of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from evals.grading import Verdict
+from evals.tasks.base import Problem
+
+if TYPE_CHECKING:
+    from algorithms import Objective
+    from evals.tasks.base import Task
+    from harness.spec.sections.reward import RewardSpec
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A completion to be rewarded, with the grader's verdict on it.
+
+    sample: its number in the group of its prompt, from 0. n_tokens: with the end-of-sequence token.
+    truncated: cut at the limit. mean_logp: mean log-prob of its tokens under the sampler, in nats.
+    """
+
+    problem: Problem
+    sample: int
+    text: str
+    n_tokens: int
+    truncated: bool
+    verdict: Verdict
+    mean_logp: float
+
+
+@dataclass(frozen=True)
+class RewardContext:
+    """What the attempts of one step have in common. `step` counts rollout batches from 1."""
+
+    step: int
+    seed: int
+    max_completion_tokens: int
+    options: RewardSpec
+    objective: Objective
+    task: Task
+
+
+RewardPart = Callable[[Sequence[Attempt], RewardContext], list[float]]
+"""(all attempts at one prompt, context) -> a number for each, in their order; NaN for one that cannot be scored."""

@@ -1,0 +1,40 @@
+"""Rewards for the form of a completion, whatever it says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from evals.grading.numbers import parse_number
+from harness.rewards.attempt import Attempt, RewardContext
+
+_TAG = r"</?(?:think|answer)>"
+_CONTENT = rf"(?!\s*{_TAG})(?:(?!{_TAG}).)+"
+
+PATTERNS: Mapping[str, re.Pattern[str]] = MappingProxyType(
+    {
+        # A thought, then an answer, each once and not empty, and nothing around them (DeepSeek-R1, 2501.12948).
+        "think_answer": re.compile(rf"\s*<think>{_CONTENT}</think>\s*<answer>{_CONTENT}</answer>\s*", re.DOTALL),
+        # Work, then one `#` with an integer behind it: the form of the arithmetic task's solutions.
+        "work_hash": re.compile(r"\s*[^#\s][^#]*#\s*-?[0-9]+\s*"),
+    }
+)
+"""Name -> the pattern that a whole completion must match."""
+
+
+def matches_format(group: Sequence[Attempt], context: RewardContext) -> list[float]:
+    """1 for a completion of the form that `format.pattern` names, else 0."""
+    pattern = PATTERNS[context.options.format.pattern]
+    return [float(pattern.fullmatch(attempt.text) is not None) for attempt in group]
+
+
+def reaches_answer(group: Sequence[Attempt], context: RewardContext) -> list[float]:
+    """How far a completion gets towards an answer that can be graded: half for a box, half for a number as the answer.
+
+    For models too weak to be right often enough to learn from correctness alone.
+    """
+    return [
+        0.5 * ("\\boxed{" in attempt.text) + 0.5 * (parse_number(attempt.verdict.extracted or "") is not None)
+        for attempt in group
+    ]

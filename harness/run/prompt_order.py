@@ -1,0 +1,162 @@
+"""Which prompts a step trains on.
+
+Everything drawn is a function of the seed, the step and, in the order `prioritised`, the success rates so far: a
+resumed cell draws what an unbroken one would have.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Sequence
+from functools import lru_cache
+from typing import Any
+
+from evals.tasks.base import Problem
+from harness.errors import RefusedError
+from harness.rollouts.keys import permutation, random_key
+from harness.spec.sections.task import TaskSpec
+
+LEAST_WEIGHT = 0.05
+"""Of a prompt in the order `prioritised`: one that is always solved still comes a twentieth as often as one that never
+is, so that a policy that forgets it is found out."""
+
+
+class PromptOrder(ABC):
+    """The prompts of each step, from a pool of problems with distinct ids. Orders that learn nothing from the rewards
+    show all arms with one seed the same prompts."""
+
+    def __init__(self, problems: Sequence[Problem], seed: int) -> None:
+        self._problems, self._seed = problems, seed
+
+    @abstractmethod
+    def draw(
+        self, step: int, count: int, progress: float, round: int = 0, exclude: Collection[str] = ()
+    ) -> list[Problem]:
+        """The prompts of a step (from 1), or those that refill its batch.
+
+        progress: the share of the run that is done, in [0, 1].
+        round: 0 draws the step's own prompts. From 1 on it counts the refills, which are other prompts than those of
+            the step so far, whose ids are `exclude`: `count` of them, or as many as there are left.
+
+        A refill is a draw of its own and takes nothing from the steps to come: an arm that refills goes on to see the
+        prompts that an arm sees which does not, so that the two stay paired.
+        """
+
+    def observe(self, problem_ids: Iterable[str], success_rates: Iterable[float]) -> None:  # noqa: B027
+        """Called once a step, after its draws, with the share of each prompt's completions that were correct."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027
+        """Continue from the state of another order over the same problems."""
+
+
+def prompt_order(spec: TaskSpec, problems: Sequence[Problem], seed: int) -> PromptOrder:
+    """The order that `task.order` names. Raises RefusedError for a curriculum of problems without a difficulty."""
+    match spec.order:
+        case "uniform":
+            return Uniform(problems, seed)
+        case "curriculum":
+            return Curriculum(problems, seed)
+        case "prioritised":
+            return Prioritised(problems, seed)
+
+
+class Uniform(PromptOrder):
+    """Every prompt once an epoch, reshuffled each epoch; a step may reach into the next epoch."""
+
+    def draw(
+        self, step: int, count: int, progress: float, round: int = 0, exclude: Collection[str] = ()
+    ) -> list[Problem]:
+        if round:
+            return _drawn(self._problems, random_key(self._seed, "data", step, "refill", round), count, exclude)
+        pool = self._problems
+        positions = range((step - 1) * count, step * count)
+        return [pool[_epoch(len(pool), self._seed, at // len(pool))[at % len(pool)]] for at in positions]
+
+
+class Curriculum(PromptOrder):
+    """From easy to hard: a window slides over the problems sorted by difficulty as the run progresses.
+
+    At progress p a step draws without repetition from the W problems that begin at place p * (P - W) of the P, where W
+    is a tenth of P, or what the step needs if that is more. Equal difficulties are in an order fixed by the seed.
+    """
+
+    def __init__(self, problems: Sequence[Problem], seed: int) -> None:
+        shuffled = [problems[index] for index in permutation(len(problems), random_key(seed, "data", example="ties"))]
+        super().__init__(sorted(shuffled, key=_difficulty), seed)
+
+    def draw(
+        self, step: int, count: int, progress: float, round: int = 0, exclude: Collection[str] = ()
+    ) -> list[Problem]:
+        total = len(self._problems)
+        width = min(total, max(count + len(exclude), total // 10))
+        start = int(progress * (total - width))
+        key = random_key(self._seed, "data", step, "curriculum", round)
+        return _drawn(self._problems[start : start + width], key, count, exclude)
+
+
+class Prioritised(PromptOrder):
+    """Without repetition within a step, each prompt with a probability proportional to 1 - its success rate, at least
+    LEAST_WEIGHT (Kimi k1.5, 2501.12599, section 2.3.4).
+
+    The success rate is the mean over the steps that trained on the prompt; that of a prompt not seen yet counts as 0.
+    Arms differ in their success rates and so in their prompts, but the noise behind the choice is the same.
+    """
+
+    def __init__(self, problems: Sequence[Problem], seed: int) -> None:
+        super().__init__(problems, seed)
+        self._successes: dict[str, float] = {}
+        self._visits: dict[str, int] = {}
+
+    def draw(
+        self, step: int, count: int, progress: float, round: int = 0, exclude: Collection[str] = ()
+    ) -> list[Problem]:
+        def arrival(problem: Problem) -> float:
+            """Exponential with the prompt's weight as rate. The first `count` to arrive are a draw without replacement
+            with probabilities proportional to the weights (Efraimidis and Spirakis, 2006)."""
+            key = random_key(self._seed, "data", step, problem.id, round)
+            uniform = (key + 2**63 + 0.5) / 2**64
+            return -math.log(uniform) / self._weight(problem.id)
+
+        excluded = frozenset(exclude)
+        return heapq.nsmallest(count, (p for p in self._problems if p.id not in excluded), key=arrival)
+
+    def observe(self, problem_ids: Iterable[str], success_rates: Iterable[float]) -> None:
+        for problem_id, success_rate in zip(problem_ids, success_rates, strict=True):
+            self._successes[problem_id] = self._successes.get(problem_id, 0.0) + success_rate
+            self._visits[problem_id] = self._visits.get(problem_id, 0) + 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"successes": dict(self._successes), "visits": dict(self._visits)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._successes, self._visits = dict(state["successes"]), dict(state["visits"])
+
+    def _weight(self, problem_id: str) -> float:
+        visits = self._visits.get(problem_id, 0)
+        return max(LEAST_WEIGHT, 1 - self._successes[problem_id] / visits) if visits else 1.0
+
+
+def _difficulty(problem: Problem) -> float:
+    if problem.difficulty is None:
+        raise RefusedError(
+            f"task.order is curriculum, but the training problem {problem.id} has no difficulty to sort by. Use "
+            "task.order: uniform, or a task whose problems have one (in a task of your own: a column `difficulty`)."
+        )
+    return problem.difficulty
+
+
+def _drawn(problems: Sequence[Problem], key: int, count: int, exclude: Collection[str]) -> list[Problem]:
+    excluded = frozenset(exclude)
+    shuffled = (problems[index] for index in permutation(len(problems), key))
+    return list(itertools.islice((problem for problem in shuffled if problem.id not in excluded), count))
+
+
+@lru_cache(maxsize=2)
+def _epoch(count: int, seed: int, epoch: int) -> list[int]:
+    return permutation(count, random_key(seed, "data", step=epoch))

@@ -1,0 +1,103 @@
+"""Reference policies: frozen copies that the trained policy is kept near to, or measured against."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from algorithms.knobs.kl import Kl
+from harness.training.sequences import Sequences, exact_kl, score_completions
+
+
+def frozen_copy(policy: PreTrainedModel) -> PreTrainedModel:
+    """A copy that shares no weight with the policy and takes no gradient."""
+    frozen: PreTrainedModel = copy.deepcopy(policy).requires_grad_(False)
+    for weight in frozen.parameters():
+        weight.grad = None
+    return frozen
+
+
+class KlReference:
+    """The policy that the objective's KL refers to; `policy` is None where it needs no model of its own."""
+
+    def __init__(self, kl: Kl, model: PreTrainedModel, initial: PreTrainedModel | None) -> None:
+        """model holds the starting weights; initial is a frozen copy of them, where there is one already."""
+        self._refresh_every_steps = None
+        self.policy: PreTrainedModel | None = None
+        if kl.where == "none" or kl.reference == "iteration_start":
+            return
+        if kl.reference == "initial":
+            self.policy = initial or frozen_copy(model)
+        else:
+            self.policy = frozen_copy(model)
+            self._refresh_every_steps = kl.refresh_every_steps
+
+    def after_step(self, step: int, model: PreTrainedModel) -> None:
+        """Renew the reference where it is due after this rollout batch."""
+        if self.policy is not None and self._refresh_every_steps and step % self._refresh_every_steps == 0:
+            self.policy.load_state_dict(model.state_dict())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights that cannot be had again from the starting ones."""
+        return dict(self.policy.state_dict()) if self.policy is not None and self._refresh_every_steps else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if self.policy is not None and self._refresh_every_steps:
+            self.policy.load_state_dict(state)
+
+
+class Measured(NamedTuple):
+    """Some of N completions under a reference."""
+
+    mask: Tensor
+    """Bool [N, T]: their tokens."""
+    reference_logps: Tensor
+    """[tokens] in the mask's order, on the CPU."""
+    kl: Tensor
+    """[tokens] exact KL(policy || reference) in nats."""
+
+
+@torch.inference_mode()
+def measure(
+    policy: PreTrainedModel,
+    reference: PreTrainedModel,
+    sequences: Sequences,
+    rows: Tensor,
+    temperature: float,
+    pad_token_id: int,
+    chunk_tokens: int,
+) -> Measured:
+    """The reference's log-probs of the rows' tokens and the exact KL(policy || reference) where they were drawn."""
+    chosen = torch.zeros(len(sequences.lengths), dtype=torch.bool)
+    chosen[rows] = True
+    mask = sequences.mask & chosen[:, None]
+    longest = int(sequences.lengths[rows].max())
+    logps, _ = score_completions(reference, sequences, rows, temperature, pad_token_id, chunk_tokens)
+    kl = exact_kl(policy, reference, sequences, rows, temperature, pad_token_id, chunk_tokens)
+    of_rows = mask[rows, :longest]
+    return Measured(mask, logps.cpu()[of_rows], kl.cpu()[of_rows])
+
+
+def rows_to_measure(count: int, wanted: int) -> Tensor:
+    """Int64 indices, ascending, of `wanted` of `count` rows (all, if there are fewer), evenly spread over the batch."""
+    wanted = min(count, wanted)
+    return torch.arange(wanted) * count // max(1, wanted)
+
+
+def reference_metrics(policy_logps: Tensor, reference_logps: Tensor, kl: Tensor) -> dict[str, float]:
+    """kl/*_ref: the exact KL(policy || reference) and its estimates from sampled tokens, means over [tokens], in nats.
+
+    k1 = -log r, k2 = (log r)^2 / 2, k3 = r - 1 - log r with r = reference / policy (Schulman 2020, "Approximating KL
+    divergence").
+    """
+    log_ratio = reference_logps - policy_logps
+    return {
+        "kl/exact_ref": float(kl.mean()),
+        "kl/k1_ref": float(-log_ratio.mean()),
+        "kl/k2_ref": float(0.5 * (log_ratio**2).mean()),
+        "kl/k3_ref": float((torch.expm1(log_ratio.clamp(max=20)) - log_ratio).mean()),
+    }

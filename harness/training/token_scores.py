@@ -1,0 +1,143 @@
+"""Log-probs and entropies of tokens without ever holding more than one chunk of logits.
+
+The backward pass makes each chunk's logits again instead of keeping them: the memory is that of a chunk, for one more
+matrix product with the head. Shapes: M token positions, D hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from harness.training.output_head import OutputHead
+
+LOGITS_CHUNK_TOKENS = 512
+
+
+def token_scores(
+    hidden: Tensor,
+    head: OutputHead,
+    targets: Tensor,
+    temperature: float,
+    chunk_tokens: int = LOGITS_CHUNK_TOKENS,
+    entropy_grad: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Log-prob of each target and entropy of the distribution over the vocabulary, in nats, at logits / temperature.
+
+    hidden [M, D], targets [M] int64. Both results [M], float32 whatever the model's dtype (float64 of float64). The
+    log-probs have gradients to the hidden states and to the head; the entropies only with entropy_grad.
+    """
+    logps, entropy = _TokenScores.apply(  # type: ignore[no-untyped-call]
+        hidden, head.weight, head.bias, targets, head, temperature, chunk_tokens, entropy_grad
+    )
+    return logps, entropy
+
+
+@torch.no_grad()
+def token_kl(
+    hidden: Tensor,
+    head: OutputHead,
+    reference_hidden: Tensor,
+    reference_head: OutputHead,
+    temperature: float,
+    chunk_tokens: int = LOGITS_CHUNK_TOKENS,
+) -> Tensor:
+    """KL(policy || reference) [M] in nats over the whole vocabulary, both at logits / temperature; no gradient.
+
+    hidden [M, D], reference_hidden [M, D']. float32, or float64 where the hidden states are.
+    """
+    kl = hidden.new_empty(len(hidden), dtype=torch.promote_types(hidden.dtype, torch.float32))
+    for chunk in _chunks(len(hidden), chunk_tokens):
+        logps = head.logits(hidden[chunk], temperature).log_softmax(1)
+        reference_logps = reference_head.logits(reference_hidden[chunk], temperature).log_softmax(1)
+        kl[chunk] = reference_logps.sub_(logps).mul_(logps.exp_()).sum(1).neg_()
+    return kl
+
+
+def _chunks(tokens: int, chunk_tokens: int) -> list[slice]:
+    return [slice(start, start + chunk_tokens) for start in range(0, tokens, chunk_tokens)]
+
+
+class _TokenScores(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        head: OutputHead,
+        temperature: float,
+        chunk_tokens: int,
+        entropy_grad: bool,
+    ) -> tuple[Tensor, Tensor]:
+        token_logps = hidden.new_empty(len(hidden), dtype=torch.promote_types(hidden.dtype, torch.float32))
+        entropy = torch.empty_like(token_logps)
+        for chunk in _chunks(len(hidden), chunk_tokens):
+            logps = head.logits(hidden[chunk], temperature).log_softmax(1)
+            token_logps[chunk] = logps.gather(1, targets[chunk, None])[:, 0]
+            entropy[chunk] = logps.exp().mul_(logps).sum(1).neg_()
+            del logps  # before the next chunk's logits are made
+        # Weight and bias are read through the head; saved, a change of them before the backward pass is an error.
+        ctx.save_for_backward(hidden, targets, entropy, weight, bias)
+        ctx.head, ctx.temperature, ctx.chunk_tokens = head, temperature, chunk_tokens
+        ctx.set_materialize_grads(False)
+        if not entropy_grad:
+            ctx.mark_non_differentiable(entropy)
+        return token_logps, entropy
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_logps: Tensor | None, grad_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
+        hidden, targets, entropy, weight, bias = ctx.saved_tensors
+        head: OutputHead = ctx.head
+        grad_logps = torch.zeros_like(entropy) if grad_logps is None else grad_logps
+        grad_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
+        grad_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
+        grad_bias = torch.zeros_like(bias) if ctx.needs_input_grad[2] else None
+        for chunk in _chunks(len(hidden), ctx.chunk_tokens):
+            grad_product = _grad_product(
+                head,
+                hidden[chunk],
+                entropy[chunk, None],
+                targets[chunk, None],
+                ctx.temperature,
+                grad_logps[chunk, None],
+                None if grad_entropy is None else grad_entropy[chunk, None],
+            )
+            if grad_hidden is not None:
+                torch.mm(grad_product, weight, out=grad_hidden[chunk])
+            if grad_weight is not None:
+                grad_weight.addmm_(grad_product.T, hidden[chunk])
+            if grad_bias is not None:
+                grad_bias += grad_product.sum(0)
+            del grad_product  # before the next chunk's logits are made
+        return grad_hidden, grad_weight, grad_bias, None, None, None, None, None
+
+
+def _grad_product(
+    head: OutputHead,
+    hidden: Tensor,
+    entropy: Tensor,
+    targets: Tensor,
+    temperature: float,
+    grad_logps: Tensor,
+    grad_entropy: Tensor | None,
+) -> Tensor:
+    """Gradient [C, V] of the head's matrix product, in the model's dtype. hidden [C, D]; the other tensors [C, 1].
+
+    With p the distribution over the logits z, y the target and H the entropy: d log p_y / dz_v = 1[v = y] - p_v, and
+    dH / dz_v = -p_v (log p_v + H).
+    """
+    logits = head.logits(hidden, temperature)
+    logps = logits.log_softmax(1)
+    if grad_entropy is None:
+        grad_logits = logps.exp_().mul_(-grad_logps)
+    else:
+        probabilities = logps.exp()
+        grad_logits = logps.add_(entropy).mul_(grad_entropy).add_(grad_logps).mul_(probabilities).neg_()
+    grad_logits.scatter_add_(1, targets, grad_logps)
+    return head.product_gradient(grad_logits, logits, temperature).to(hidden.dtype)

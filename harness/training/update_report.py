@@ -1,0 +1,113 @@
+"""What one rollout batch's optimiser steps measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from algorithms import Coefficients, Loss, Objective, combine_metrics, update_metric_names
+from harness.spec.run_spec import RunSpec
+from harness.training.scored_rollout import ScoredRollout
+
+Metrics = dict[str, float | None]
+
+PASS_RATE_BINS = ("0", "below_quarter", "below_half", "below_three_quarters", "below_1", "1")
+"""A prompt's share of correct completions: 0; in (0, 1/4), [1/4, 1/2), [1/2, 3/4), [3/4, 1); 1."""
+
+
+@dataclass
+class UpdateReport:
+    """Wall-clock by phase in seconds; the metrics are reproducible.
+
+    Of the metrics, ratio/*, kl/*_old and clip/* are over the tokens that entered the loss (None if there are none), all
+    others over the whole batch. A metric that exists in a run exists at each of its steps.
+    """
+
+    metrics: Metrics
+    logprob_s: float = 0.0
+    update_s: float = 0.0
+
+
+def loss_metrics(spec: RunSpec, losses: Sequence[Loss], grad_norms: Sequence[tuple[float, float]]) -> Metrics:
+    """Of all micro-batches and optimiser steps together; grad_norms of (policy, critic) for each optimiser step."""
+    steps = max(1, len(grad_norms))
+    policy_norms = [policy for policy, _ in grad_norms]
+    metrics: Metrics = {
+        "loss": sum(float(loss.value.detach()) for loss in losses) / steps,
+        **dict.fromkeys(update_metric_names(spec.objective)),
+        **combine_metrics(losses, steps),
+        "grad_norm": sum(policy_norms) / steps,
+        "grad_clipped_frac": sum(norm > spec.train.max_grad_norm for norm in policy_norms) / steps,
+        "optimizer_steps": len(grad_norms),
+    }
+    if spec.objective.baseline == "critic":
+        metrics["value/grad_norm"] = sum(critic for _, critic in grad_norms) / steps
+    return metrics
+
+
+def batch_metrics(
+    rollout: ScoredRollout, advantage: Tensor, acting: Tensor, trainer_logps: Tensor, entropy: Tensor
+) -> Metrics:
+    """Of the batch before its first optimiser step; advantage, trainer_logps, entropy [N, T], acting bool [N]."""
+    mask = rollout.sequences.mask
+    return {
+        "entropy/full": _mean(entropy[mask]),
+        "tokens_in_loss": int(rollout.loss_mask[acting].sum()),
+        "groups_skipped": len(set(rollout.groups.tolist()) - set(rollout.groups[acting].tolist())),
+        "adv/mean": _mean(advantage[mask]),
+        "adv/std": float(advantage[mask].std()) if int(mask.sum()) > 1 else None,
+        "adv/abs_mean": _mean(advantage[mask].abs()),
+        **_advantage_by_pass_rate(rollout, advantage),
+        **mismatch_metrics(trainer_logps[mask], rollout.sampler_logps[mask]),
+    }
+
+
+def coefficient_metrics(objective: Objective, coefficients: Coefficients) -> Metrics:
+    """Coefficients that can change from batch to batch."""
+    metrics: Metrics = {}
+    if objective.entropy.adaptive.type != "none":
+        metrics["entropy/coefficient"] = coefficients.entropy
+    if objective.kl.where != "none" and objective.kl.control == "adaptive":
+        metrics["kl/coefficient"] = coefficients.kl
+    return metrics
+
+
+def mismatch_metrics(trainer_logps: Tensor, sampler_logps: Tensor) -> Metrics:
+    """How far sampler and trainer disagree on the sampled tokens: raw probability ratios, and KL estimates in nats.
+
+    Both [tokens]. The ratio is trainer over sampler; 1 everywhere for an exact engine that samples from the policy.
+    """
+    if len(trainer_logps) == 0:
+        names = ("ratio_mean", "ratio_p99", "ratio_max", "k1", "k2", "k3")
+        return dict.fromkeys(f"mismatch/{name}" for name in names)
+    difference = trainer_logps - sampler_logps
+    ratio = difference.exp()
+    return {
+        "mismatch/ratio_mean": float(ratio.mean()),
+        "mismatch/ratio_p99": float(ratio.kthvalue(-(-99 * len(ratio) // 100)).values),
+        "mismatch/ratio_max": float(ratio.max()),
+        "mismatch/k1": float(-difference.mean()),
+        "mismatch/k2": float(0.5 * (difference**2).mean()),
+        "mismatch/k3": float((torch.expm1(difference) - difference).mean()),
+    }
+
+
+def _advantage_by_pass_rate(rollout: ScoredRollout, advantage: Tensor) -> Metrics:
+    """adv/abs_mean_at_rate_*: mean |A| over the tokens of prompts that are solved about equally often."""
+    group = torch.unique(rollout.groups, return_inverse=True)[1]
+    count = int(group.max()) + 1 if len(group) else 0
+    sizes = torch.zeros(count).index_add(0, group, torch.ones(len(group)))
+    rate = (torch.zeros(count).index_add(0, group, rollout.correct.float()) / sizes)[group]
+    bins = torch.where(rate == 1, 5, torch.where(rate == 0, 0, (4 * rate).floor().long() + 1))
+    mask = rollout.sequences.mask
+    return {
+        f"adv/abs_mean_at_rate_{name}": _mean(advantage[mask & (bins == index)[:, None]].abs())
+        for index, name in enumerate(PASS_RATE_BINS)
+    }
+
+
+def _mean(values: Tensor) -> float | None:
+    return float(values.mean()) if len(values) else None

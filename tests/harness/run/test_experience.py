@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from harness.models.language_model import LanguageModel, load_model
+from harness.rollouts.torch_engine import TorchEngine
+from harness.run.experience import Experience, gather
+from harness.run.prompt_order import prompt_order
+from harness.run.prompt_pool import training_prompts
+from harness.training.policy_update import DivergedError
+from tests.harness.run.small import small_spec
+
+
+@pytest.fixture(scope="module")
+def start() -> LanguageModel:
+    return load_model("builtin:tiny")
+
+
+def gathered(start: LanguageModel, settings: dict[str, Any] | None = None, step: int = 1) -> Experience:
+    spec = small_spec(settings)
+    engine = TorchEngine(start.model, start.pad_token_id, start.eos_token_ids, start.decode)
+    order = prompt_order(spec.task, training_prompts(spec, {}), spec.seed)
+    return gather(step, 0.0, spec, order, spec.rollout.max_completion_tokens, start, engine)
+
+
+def ids(experience: Experience) -> list[str]:
+    return [problem.id for problem in experience.batch.problems]
+
+
+REFILL = {"objective.zero_std": "refill", "rollout.samples_per_prompt": 2, "rollout.prompts_per_step": 8}
+
+
+def test_refill_fills_the_batch_with_groups_that_say_something(start: LanguageModel) -> None:
+    experience = gathered(start, REFILL)
+    rollout = experience.filtered.rollout
+    assert experience.refill_rounds > 0
+    assert len(rollout.groups.unique()) == 8
+    for group in rollout.groups.unique().tolist():
+        assert len(rollout.rewards[rollout.groups == group].unique()) == 2
+    assert len(set(ids(experience))) == len(ids(experience)) > 8
+    assert experience.metrics["groups_dropped"] == len(ids(experience)) - 8
+
+
+def test_all_that_was_drawn_is_counted(start: LanguageModel) -> None:
+    experience = gathered(start, REFILL)
+    batch = experience.batch
+    assert len(batch.completions.lengths) == len(experience.tried) == 2 * len(ids(experience))
+    assert batch.generated_tokens == sum(attempt.n_tokens for attempt in experience.tried)
+    for row, attempt in enumerate(experience.tried):
+        assert attempt.problem.id == ids(experience)[row // 2]
+        text = start.decode(batch.completions.tokens[row, : attempt.n_tokens].tolist())
+        assert attempt.text == text
+
+
+def test_the_first_round_is_that_of_an_arm_without_refill(start: LanguageModel) -> None:
+    with_refill, without = gathered(start, REFILL), gathered(start, {**REFILL, "objective.zero_std": "drop"})
+    count = len(without.tried)
+    assert ids(with_refill)[:8] == ids(without)
+    assert [attempt.text for attempt in with_refill.tried[:count]] == [attempt.text for attempt in without.tried]
+    assert without.refill_rounds == 0
+
+
+def test_refill_is_bounded(start: LanguageModel) -> None:
+    experience = gathered(start, {**REFILL, "objective.refill_max_rounds": 1})
+    assert experience.refill_rounds == 1
+    assert 0 < len(experience.filtered.rollout.groups.unique()) <= 8
+
+
+def test_refill_ends_with_the_pool(start: LanguageModel) -> None:
+    experience = gathered(start, {**REFILL, "task.pool": 9})
+    assert len(ids(experience)) == 9
+
+
+def test_noise_of_refills_is_their_own(start: LanguageModel) -> None:
+    """Rounds do not repeat the noise of the rounds before: the keys go on counting prompts."""
+    spec = small_spec(REFILL)
+    keys: list[torch.Tensor] = []
+
+    class Recording(TorchEngine):
+        def generate(self, prompts: Sequence[Sequence[int]], keys_of: Any, params: Any) -> Any:
+            keys.append(keys_of)
+            return super().generate(prompts, keys_of, params)
+
+    engine = Recording(start.model, start.pad_token_id, start.eos_token_ids, start.decode)
+    order = prompt_order(spec.task, training_prompts(spec, {}), spec.seed)
+    gather(1, 0.0, spec, order, 32, start, engine)
+    assert len(keys) > 1
+    drawn = torch.cat([some.flatten() for some in keys])
+    assert len(drawn.unique()) == len(drawn)
+
+
+def test_the_limit_is_that_of_the_stage(start: LanguageModel) -> None:
+    spec = small_spec({"objective.aggregation": "constant_length"})
+    engine = TorchEngine(start.model, start.pad_token_id, start.eos_token_ids, start.decode)
+    order = prompt_order(spec.task, training_prompts(spec, {}), spec.seed)
+    experience = gather(1, 0.0, spec, order, 7, start, engine)
+    assert experience.batch.max_completion_tokens == experience.filtered.rollout.max_completion_tokens == 7
+    assert int(experience.batch.completions.lengths.max()) <= 7
+    assert bool(experience.batch.completions.truncated.any())
+
+
+def test_a_policy_without_probabilities_is_told(start: LanguageModel) -> None:
+    broken = load_model("builtin:tiny")
+    with torch.no_grad():
+        broken.model.get_input_embeddings().weight.fill_(float("nan"))
+    with pytest.raises(DivergedError, match="log-probs"):
+        gathered(broken)

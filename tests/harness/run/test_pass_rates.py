@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from evals.grading import grade
+from harness.models.language_model import LanguageModel, load_model
+from harness.records.files import read_jsonl
+from harness.rollouts.engine import Completions, SamplingParams
+from harness.rollouts.keys import random_key
+from harness.rollouts.torch_engine import TorchEngine
+from harness.run import pass_rates
+from harness.run.pass_rates import measure_pass_rates, read_correct_counts
+from harness.run.prompt_pool import candidates
+from harness.spec.run_spec import RunSpec
+from tests.harness.run.small import small_spec
+
+SAMPLES = 4
+FILTER = {"task.filter": {"type": "pass_rate", "samples": SAMPLES, "problems": 12}}
+
+
+@pytest.fixture(scope="module")
+def model() -> LanguageModel:
+    return load_model("builtin:tiny")
+
+
+class Counting(TorchEngine):
+    """Counts the prompts that it is given; can be told to fail at a call."""
+
+    def __init__(self, model: LanguageModel, fail_at: int | None = None) -> None:
+        super().__init__(model.model, model.pad_token_id, model.eos_token_ids, model.decode)
+        self.prompts: list[int] = []
+        self._fail_at = fail_at
+
+    def generate(self, prompts: Sequence[Sequence[int]], keys: torch.Tensor, params: SamplingParams) -> Completions:
+        if len(self.prompts) == self._fail_at:
+            raise KeyboardInterrupt
+        self.prompts.append(len(prompts))
+        return super().generate(prompts, keys, params)
+
+
+def measure(path: Path, model: LanguageModel, spec: RunSpec, engine: Counting | None = None) -> dict[str, int]:
+    measure_pass_rates(path, spec, model, engine or Counting(model), lambda done, total: None)
+    return read_correct_counts(path)
+
+
+def test_counts_what_is_correct_of_samples_drawn_as_in_training(tmp_path: Path, model: LanguageModel) -> None:
+    """Each problem by itself, each sample by itself: the noise depends on neither batch nor seed."""
+    settings = {"rollout.temperature": 0.7, "rollout.max_completion_tokens": 16}
+    counts = measure(tmp_path / "rates.json", model, small_spec(FILTER | settings, seed=3))
+    engine = Counting(model)
+    expected = {}
+    for problem in candidates(small_spec(FILTER)):
+        expected[problem.id] = 0
+        for sample in range(SAMPLES):
+            drawn = engine.generate(
+                [model.encode(problem.problem)],
+                torch.tensor([[random_key(0, "rollout", 0, problem.id, sample)]]),
+                SamplingParams(16, temperature=0.7),
+            )
+            text = model.decode(drawn.tokens[0, : drawn.lengths[0]].tolist())
+            expected[problem.id] += grade(text, problem.answer, "numeric", "hash").correct
+    assert counts == expected
+    assert len(counts) == 12
+    assert len(set(counts.values())) > 2
+
+
+def test_the_seed_of_a_cell_does_not_count(tmp_path: Path, model: LanguageModel) -> None:
+    one, other = (measure(tmp_path / f"{seed}.json", model, small_spec(FILTER, seed)) for seed in (0, 1))
+    assert one == other
+
+
+def test_goes_on_after_a_kill_as_if_unbroken(
+    tmp_path: Path, model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chunks of 5 problems; the last has 2."""
+    monkeypatch.setattr(pass_rates, "CHUNK_SAMPLES", 5 * SAMPLES)
+    spec = small_spec(FILTER)
+    unbroken, path = measure(tmp_path / "unbroken.json", model, spec), tmp_path / "rates.json"
+    with pytest.raises(KeyboardInterrupt):
+        measure(path, model, spec, Counting(model, fail_at=1))
+    assert not path.exists()
+    partial = tmp_path / "rates.partial.jsonl"
+    assert len(read_jsonl(partial)) == 5
+    with partial.open("a") as handle:
+        handle.write('{"problem_id": "1+')  # torn by the kill
+    with pytest.raises(KeyboardInterrupt):
+        measure(path, model, spec, Counting(model, fail_at=1))
+    engine = Counting(model)
+    assert measure(path, model, spec, engine) == unbroken
+    assert engine.prompts == [2]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["rates.json", "unbroken.json"]
+
+
+def test_tells_how_far_it_is(tmp_path: Path, model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pass_rates, "CHUNK_SAMPLES", 5 * SAMPLES)
+    told: list[tuple[int, int]] = []
+    measure_pass_rates(
+        tmp_path / "rates.json", small_spec(FILTER), model, Counting(model), lambda *event: told.append(event)
+    )
+    assert told == [(5, 12), (10, 12), (12, 12)]
+
+
+def test_without_a_filter_there_is_nothing_to_measure(tmp_path: Path, model: LanguageModel) -> None:
+    with pytest.raises(ValueError, match="nothing to measure"):
+        measure(tmp_path / "rates.json", model, small_spec())

@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Sequence
+from itertools import permutations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evals.tasks.base import Problem
+from harness.errors import RefusedError
+from harness.run.prompt_order import LEAST_WEIGHT, Curriculum, Prioritised, PromptOrder, Uniform, prompt_order
+from harness.spec.sections.task import TaskSpec
+
+ORDERS = [Uniform, Curriculum, Prioritised]
+Kind = type[PromptOrder]
+
+
+def problems(count: int) -> list[Problem]:
+    """Difficulties come in pairs, and not in the order of the problems."""
+    return [
+        Problem(id=f"p{number}", problem="", answer="", difficulty=(number * 7 % count) // 2) for number in range(count)
+    ]
+
+
+def ids(drawn: Sequence[Problem]) -> list[str]:
+    return [problem.id for problem in drawn]
+
+
+def base_draws(order: PromptOrder, steps: range, count: int) -> list[str]:
+    return [name for step in steps for name in ids(order.draw(step, count, step / 100))]
+
+
+class TestUniform:
+    @given(st.integers(1, 12), st.integers(1, 15), st.integers(0, 5))
+    def test_every_problem_once_an_epoch(self, total: int, count: int, seed: int) -> None:
+        pool = problems(total)
+        drawn = base_draws(Uniform(pool, seed), range(1, 2 * total + 1), count)
+        for start in range(0, len(drawn) - total + 1, total):
+            assert sorted(drawn[start : start + total]) == sorted(ids(pool))
+
+    def test_epochs_differ(self) -> None:
+        order = Uniform(problems(10), 0)
+        assert base_draws(order, range(1, 2), 10) != base_draws(order, range(2, 3), 10)
+
+    def test_an_epoch_may_end_inside_a_step(self) -> None:
+        order = Uniform(problems(10), 0)
+        third = base_draws(order, range(3, 4), 4)
+        assert third[:2] == base_draws(order, range(1, 2), 10)[8:]
+        assert third[2:] == base_draws(order, range(2, 3), 10)[:2]
+
+    def test_a_step_depends_on_nothing_before_it(self) -> None:
+        order = Uniform(problems(10), 0)
+        assert base_draws(order, range(3, 4), 4) == base_draws(order, range(1, 8), 4)[8:12]
+
+
+class TestCurriculum:
+    @given(st.integers(1, 60), st.integers(1, 8), st.floats(0, 1), st.integers(0, 3))
+    def test_a_step_comes_from_the_window_of_its_progress(
+        self, total: int, count: int, progress: float, seed: int
+    ) -> None:
+        pool = problems(total)
+        drawn = Curriculum(pool, seed).draw(1, count, progress)
+        assert len(drawn) == len(set(ids(drawn))) == min(count, total)
+        width = min(total, max(count, total // 10))
+        start = math.floor(progress * (total - width))
+        difficulties = sorted(problem.difficulty or 0 for problem in pool)[start : start + width]
+        # Each difficulty no more often than the window holds it.
+        assert Counter(problem.difficulty for problem in drawn) <= Counter(difficulties)
+
+    def test_from_the_easiest_to_the_hardest(self) -> None:
+        order = Curriculum(problems(20), 0)
+        assert {problem.difficulty for problem in order.draw(1, 2, 0.0)} == {0}
+        assert {problem.difficulty for problem in order.draw(9, 2, 1.0)} == {9}
+
+    def test_the_whole_window_is_drawn_from(self) -> None:
+        order = Curriculum(problems(100), 0)
+        drawn = {name for step in range(1, 200) for name in ids(order.draw(step, 2, 0.5))}
+        assert len(drawn) == 10
+
+    def test_the_seed_breaks_ties(self) -> None:
+        flat = [Problem(id=f"p{number}", problem="", answer="", difficulty=1) for number in range(40)]
+        easiest = [set(ids(Curriculum(flat, seed).draw(1, 4, 0.0))) for seed in (0, 1)]
+        assert easiest[0] == set(ids(Curriculum(flat, 0).draw(2, 4, 0.0)))
+        assert easiest[0] != easiest[1]
+
+    def test_needs_difficulties(self) -> None:
+        spec = TaskSpec(train="arithmetic", template="plain", order="curriculum")
+        without = [Problem(id="p0", problem="", answer="", difficulty=1), Problem(id="p1", problem="", answer="")]
+        with pytest.raises(RefusedError, match="order is curriculum, but the training problem p1 has no difficulty"):
+            prompt_order(spec, without, 0)
+
+
+class TestPrioritised:
+    RATES: tuple[float, ...] = (0.0, 0.5, 0.75, 1.0)
+
+    def seen(self, seed: int = 0) -> Prioritised:
+        """Five problems; the last has not been seen."""
+        order = Prioritised(problems(5), seed)
+        order.observe([f"p{number}" for number in range(4)], self.RATES)
+        return order
+
+    def test_frequencies_are_those_of_drawing_without_replacement(self) -> None:
+        """Two of five, against P(i, j) = w_i / W * w_j / (W - w_i) for every ordered pair."""
+        weights = [1.0, 0.5, 0.25, LEAST_WEIGHT, 1.0]
+        draws = 20_000
+        order = self.seen()
+        counts = Counter(tuple(ids(order.draw(step, 2, 0.0))) for step in range(1, draws + 1))
+        for first, second in permutations(range(5), 2):
+            total = sum(weights)
+            expected = weights[first] / total * weights[second] / (total - weights[first])
+            sd = math.sqrt(expected * (1 - expected) / draws)
+            assert counts[f"p{first}", f"p{second}"] / draws == pytest.approx(expected, abs=4.5 * sd)
+
+    def test_the_rate_is_the_mean_over_the_steps_that_saw_the_prompt(self) -> None:
+        once, thrice = Prioritised(problems(9), 0), Prioritised(problems(9), 0)
+        once.observe(["p3"], [0.5])
+        for rate in (0.25, 0.25, 1.0):
+            thrice.observe(["p3"], [rate])
+        assert base_draws(once, range(1, 50), 2) == base_draws(thrice, range(1, 50), 2)
+
+    def test_the_noise_is_shared_by_arms_whose_rates_differ(self) -> None:
+        """The more a prompt is solved the later it comes; the others keep their order among themselves."""
+        unseen, solved = Prioritised(problems(9), 0), Prioritised(problems(9), 0)
+        solved.observe(["p3"], [1.0])
+        later = 0
+        for step in range(1, 30):
+            before, after = ids(unseen.draw(step, 9, 0.0)), ids(solved.draw(step, 9, 0.0))
+            assert [name for name in before if name != "p3"] == [name for name in after if name != "p3"]
+            assert before.index("p3") <= after.index("p3")
+            later += before.index("p3") < after.index("p3")
+        assert later > 20
+
+    def test_continues_from_its_state(self) -> None:
+        order, resumed = self.seen(), Prioritised(problems(5), 0)
+        assert base_draws(resumed, range(1, 40), 2) != base_draws(order, range(1, 40), 2)
+        resumed.load_state_dict(json.loads(json.dumps(order.state_dict())))
+        assert base_draws(resumed, range(1, 40), 2) == base_draws(order, range(1, 40), 2)
+        resumed.observe(["p0"], [1.0])
+        assert order.state_dict() == self.seen().state_dict()
+
+
+@pytest.mark.parametrize("kind", ORDERS)
+class TestEveryOrder:
+    def test_is_fixed_by_the_seed(self, kind: Kind) -> None:
+        drawn = [base_draws(kind(problems(40), seed), range(1, 9), 4) for seed in (0, 0, 1)]
+        assert drawn[0] == drawn[1] != drawn[2]
+
+    @given(count=st.integers(1, 6), total=st.integers(6, 40), progress=st.floats(0, 1), step=st.integers(1, 9))
+    def test_refills_are_other_prompts(self, kind: Kind, count: int, total: int, progress: float, step: int) -> None:
+        order = kind(problems(total), 0)
+        drawn = ids(order.draw(step, count, progress))
+        for round in range(1, 4):
+            seen = set(drawn)
+            more = ids(order.draw(step, count, progress, round, drawn))
+            assert len(more) == min(count, total - len(seen))
+            assert not seen & set(more)
+            assert len(set(more)) == len(more)
+            drawn += more
+
+    def test_refills_differ_by_step_and_round(self, kind: Kind) -> None:
+        order = kind(problems(40), 0)
+        refills = [tuple(ids(order.draw(step, 4, 0.0, round))) for step in (1, 2) for round in (1, 2)]
+        assert len(set(refills)) == 4
+
+    def test_refills_leave_the_other_draws_alone(self, kind: Kind) -> None:
+        undisturbed, refilled = kind(problems(40), 0), kind(problems(40), 0)
+        for step in range(1, 20):
+            expected = ids(undisturbed.draw(step, 4, step / 20))
+            assert ids(refilled.draw(step, 4, step / 20)) == expected
+            refilled.draw(step, 4, step / 20, 1, expected)
+
+    def test_is_the_one_that_the_spec_names(self, kind: Kind) -> None:
+        spec = TaskSpec.model_validate({"train": "arithmetic", "template": "plain", "order": kind.__name__.lower()})
+        assert type(prompt_order(spec, problems(4), 0)) is kind
+
+
+@pytest.mark.parametrize("kind", [Uniform, Curriculum])
+def test_orders_that_learn_nothing_ignore_the_rewards(kind: Kind) -> None:
+    order, other = kind(problems(40), 0), kind(problems(40), 0)
+    other.observe(["p0", "p1"], [1.0, 0.5])
+    other.load_state_dict(order.state_dict())
+    assert base_draws(order, range(1, 20), 4) == base_draws(other, range(1, 20), 4)

@@ -1,0 +1,75 @@
+"""Resuming exactly, whatever a run carries from step to step besides weights and optimiser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.records import CellRecord
+from harness.run import cell as cell_module
+from tests.harness.run.small import run_cell, small_spec
+
+STATEFUL: dict[str, dict[str, Any]] = {
+    "critic of its own": {"algorithm": "ppo"},
+    "critic on a shared trunk": {"algorithm": "ppo", "objective.critic.trunk": "shared"},
+    "refreshed reference": {
+        "objective.kl.where": "loss",
+        "objective.kl.reference": "refreshed",
+        "objective.kl.refresh_every_steps": 1,
+        "objective.kl.beta": 0.5,
+    },
+    "adaptive coefficients": {
+        "objective.kl.where": "reward",
+        "objective.kl.control": "adaptive",
+        "objective.entropy.adaptive.type": "step_both_ways",
+        "objective.entropy.adaptive.target_nats": 2.0,
+        "objective.entropy.adaptive.delta": 0.1,
+    },
+    "prioritised prompts": {"task.order": "prioritised", "task.pool": 8},
+    "staged context": {
+        "rollout.staged.type": "converged",
+        "rollout.staged.first_tokens": 16,
+        "rollout.staged.window_steps": 1,
+        "rollout.staged.min_gain": 10.0,
+    },
+    "refilled batches": {"objective.zero_std": "refill"},
+    "offline samples": {"algorithm": "reinforce", "rollout.sampler": "initial"},
+}
+
+
+class Killed(BaseException):
+    pass
+
+
+def settings(name: str) -> dict[str, Any]:
+    common = {"train.steps": 4, "train.checkpoint_every": 2, "train.learning_rate": 3e-3, "eval.every": 0}
+    return {**common, "eval.problems": 2, "eval.samples": 1, "rollout.prompts_per_step": 3, **STATEFUL[name]}
+
+
+def run(folder: Path, name: str) -> CellRecord:
+    folder.mkdir(exist_ok=True)
+    cell = CellRecord(folder, "arm", 0, "0")
+    run_cell(cell, small_spec(settings(name)))
+    return cell
+
+
+@pytest.mark.parametrize("name", STATEFUL)
+def test_resumed_is_as_unbroken(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unbroken = run(tmp_path / "unbroken", name)
+    real = cell_module.CellRun._train_step
+
+    def killed_in_step_4(self: Any) -> None:
+        if self._step == 3:
+            raise Killed
+        real(self)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cell_module.CellRun, "_train_step", killed_in_step_4)
+        with pytest.raises(Killed):
+            run(tmp_path / "killed", name)
+    resumed = run(tmp_path / "killed", name)
+    assert "resumed at step 2" in resumed.log.read_text()
+    assert resumed.read_steps() == unbroken.read_steps()
+    assert resumed.read_status()["digest"] == unbroken.read_status()["digest"]

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from algorithms import preset
+from harness.training.reference import KlReference, frozen_copy, measure, reference_metrics, rows_to_measure
+from tests.harness.training import rollouts
+
+
+def kl(**knobs: object):
+    return preset("grpo", **{"kl.where": "loss", **{f"kl.{name}": value for name, value in knobs.items()}}).kl
+
+
+def test_a_frozen_copy_stays() -> None:
+    policy = rollouts.model()
+    copied = frozen_copy(policy)
+    before = rollouts.weights(copied).clone()
+    with torch.no_grad():
+        for weight in policy.parameters():
+            weight.add_(1)
+    assert torch.equal(rollouts.weights(copied), before)
+    assert not any(weight.requires_grad for weight in copied.parameters())
+    assert all(weight.requires_grad for weight in policy.parameters())
+
+
+class TestKlReference:
+    def test_none_is_kept_where_none_is_needed(self) -> None:
+        policy = rollouts.model()
+        assert KlReference(preset("grpo").kl, policy, None).policy is None
+        assert KlReference(kl(reference="iteration_start"), policy, None).policy is None
+
+    def test_the_initial_copy_is_shared(self) -> None:
+        policy = rollouts.model()
+        initial = frozen_copy(policy)
+        assert KlReference(kl(), policy, initial).policy is initial
+        alone = KlReference(kl(), policy, None).policy
+        assert alone is not None
+        assert torch.equal(rollouts.weights(alone), rollouts.weights(policy))
+
+    def test_is_renewed_when_due_and_carried_by_its_state(self) -> None:
+        policy = rollouts.model()
+        initial = frozen_copy(policy)
+        reference = KlReference(kl(reference="refreshed", refresh_every_steps=2), policy, initial)
+        start = rollouts.weights(initial).clone()
+        with torch.no_grad():
+            for weight in policy.parameters():
+                weight.add_(1)
+        assert reference.policy is not None
+        reference.after_step(1, policy)
+        assert torch.equal(rollouts.weights(reference.policy), start)
+        reference.after_step(2, policy)
+        assert torch.equal(rollouts.weights(reference.policy), rollouts.weights(policy))
+        assert torch.equal(rollouts.weights(initial), start)
+
+        resumed = KlReference(kl(reference="refreshed", refresh_every_steps=2), rollouts.model(), None)
+        resumed.load_state_dict(reference.state_dict())
+        assert resumed.policy is not None
+        assert torch.equal(rollouts.weights(resumed.policy), rollouts.weights(policy))
+
+    def test_a_fixed_one_needs_no_state(self) -> None:
+        assert KlReference(kl(), rollouts.model(), None).state_dict() == {}
+
+
+def test_rows_are_spread_over_the_batch() -> None:
+    assert rows_to_measure(16, 4).tolist() == [0, 4, 8, 12]
+    assert rows_to_measure(3, 8).tolist() == [0, 1, 2]
+    assert rows_to_measure(5, 0).tolist() == []
+    assert rows_to_measure(0, 4).tolist() == []
+
+
+def test_measured_kl_is_that_of_the_distributions() -> None:
+    policy, reference = rollouts.model(), frozen_copy(rollouts.model())
+    with torch.no_grad():
+        for weight in policy.parameters():
+            weight.mul_(1.1)
+    sequences = rollouts.sequences()
+    rows = torch.tensor([2, 9])
+    measured = measure(policy, reference, sequences, rows, 0.7, rollouts.PAD, 64)
+    assert measured.mask.any(1).nonzero()[:, 0].tolist() == [2, 9]
+    expected_kl, expected_logps = [], []
+    for row in rows.tolist():
+        prompt, length = list(sequences.prompts[row]), int(sequences.lengths[row])
+        tokens = sequences.completions[row, :length]
+        ids = torch.tensor([prompt + tokens.tolist()])
+        with torch.no_grad():
+            p, q = (
+                torch.log_softmax(model(ids).logits[0, len(prompt) - 1 : -1].double() / 0.7, -1)
+                for model in (policy, reference)
+            )
+        expected_kl += (p.exp() * (p - q)).sum(-1).tolist()
+        expected_logps += q.gather(1, tokens[:, None])[:, 0].tolist()
+    assert measured.kl.tolist() == pytest.approx(expected_kl, rel=1e-3, abs=1e-5)
+    assert min(expected_kl) > 1e-4
+    assert measured.reference_logps.tolist() == pytest.approx(expected_logps, rel=1e-4)
+
+
+def test_metrics_in_closed_form() -> None:
+    metrics = reference_metrics(torch.tensor([0.0, -1.0]), torch.tensor([-1.0, -1.0]), torch.tensor([0.5, 0.7]))
+    assert metrics["kl/exact_ref"] == pytest.approx(0.6)
+    assert metrics["kl/k1_ref"] == pytest.approx(0.5)
+    assert metrics["kl/k2_ref"] == pytest.approx(0.25)
+    assert metrics["kl/k3_ref"] == pytest.approx(math.exp(-1) / 2)

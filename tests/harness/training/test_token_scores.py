@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from harness.training.output_head import OutputHead
+from harness.training.token_scores import token_kl, token_scores
+
+WIDTH, VOCABULARY = 5, 11
+
+
+@st.composite
+def settings_of_a_head(draw: st.DrawFn) -> dict[str, Any]:
+    return {
+        "bias": draw(st.booleans()),
+        "multiplier": draw(st.sampled_from([1.0, 0.3])),
+        "softcap": draw(st.sampled_from([None, 2.0])),
+    }
+
+
+def problem(
+    tokens: int,
+    dtype: torch.dtype = torch.float64,
+    bias: bool = False,
+    multiplier: float = 1.0,
+    softcap: float | None = None,
+    seed: int = 0,
+) -> tuple[Tensor, OutputHead, Tensor]:
+    """hidden [tokens, D], head and targets [tokens]; logits far from uniform."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+
+    head = OutputHead(normal(VOCABULARY, WIDTH), normal(VOCABULARY) if bias else None, multiplier, softcap)
+    return normal(tokens, WIDTH), head, torch.randint(VOCABULARY, (tokens,), generator=generator)
+
+
+def distribution(hidden: Tensor, head: OutputHead, temperature: float) -> Tensor:
+    """Log-probs [M, V] over the vocabulary, with autograd's gradients."""
+    logits = (hidden @ head.weight.T + (0 if head.bias is None else head.bias)) * head.multiplier
+    if head.softcap is not None:
+        logits = torch.tanh(logits / head.softcap) * head.softcap
+    logits = logits.float() if logits.dtype == torch.bfloat16 else logits
+    return torch.log_softmax(logits / temperature, 1)
+
+
+def naive(hidden: Tensor, head: OutputHead, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """The definitions of a log-prob and of the entropy."""
+    logps = distribution(hidden, head, temperature)
+    return logps[range(len(targets)), targets], -(logps.exp() * logps).sum(1)
+
+
+def gradients(outputs: tuple[Tensor, ...], hidden: Tensor, head: OutputHead) -> list[Tensor]:
+    """Gradients of a sum with a different weight for every output."""
+    inputs = [hidden, head.weight] + ([] if head.bias is None else [head.bias])
+    total = sum((output * torch.linspace(-1, 2, len(output))).sum() for output in outputs)
+    assert isinstance(total, Tensor)
+    return list(torch.autograd.grad(total, inputs))
+
+
+class Results(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The shapes of all operations' results."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.shapes: set[torch.Size] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.shapes |= {leaf.shape for leaf in tree_leaves(result) if isinstance(leaf, Tensor)}
+        return result
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    settings_of_a_head(), st.integers(1, 13), st.integers(1, 15), st.sampled_from([0.3, 1.0, 1.7]), st.integers(0, 99)
+)
+def test_any_chunk_size_equals_the_definition(
+    head_settings: dict[str, Any], tokens: int, chunk_tokens: int, temperature: float, seed: int
+) -> None:
+    hidden, head, targets = problem(tokens, seed=seed, **head_settings)
+    expected = naive(hidden, head, targets, temperature)
+    both = token_scores(hidden, head, targets, temperature, chunk_tokens, entropy_grad=True)
+    torch.testing.assert_close(both, expected)
+    torch.testing.assert_close(gradients(both, hidden, head), gradients(expected, hidden, head))
+
+    logps, entropy = token_scores(hidden, head, targets, temperature, chunk_tokens)
+    torch.testing.assert_close((logps, entropy), expected)
+    assert not entropy.requires_grad
+    expected_logps = naive(hidden, head, targets, temperature)[0]
+    torch.testing.assert_close(gradients((logps,), hidden, head), gradients((expected_logps,), hidden, head))
+
+
+@pytest.mark.parametrize("softcap", [None, 2.0])
+def test_gradcheck(softcap: float | None) -> None:
+    hidden, head, targets = problem(4, bias=True, multiplier=0.8, softcap=softcap)
+    assert head.bias is not None
+
+    def scores(hidden: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        return token_scores(hidden, OutputHead(weight, bias, 0.8, softcap), targets, 0.7, 3, entropy_grad=True)
+
+    assert torch.autograd.gradcheck(scores, (hidden, head.weight, head.bias))
+
+
+def test_the_gradient_of_the_entropy_alone() -> None:
+    hidden, head, targets = problem(6)
+    _, entropy = token_scores(hidden, head, targets, 0.7, 4, entropy_grad=True)
+    _, expected = naive(hidden, head, targets, 0.7)
+    torch.testing.assert_close(gradients((entropy,), hidden, head), gradients((expected,), hidden, head))
+
+
+@pytest.mark.parametrize(("hidden_grad", "weight_grad"), [(True, False), (False, True)])
+def test_gradients_only_where_they_are_wanted(hidden_grad: bool, weight_grad: bool) -> None:
+    hidden, head, targets = problem(6, bias=True)
+    logps, _ = token_scores(hidden, head, targets, 1.0, 4)
+    expected = gradients((logps,), hidden, head)
+    assert head.bias is not None
+    hidden.requires_grad_(hidden_grad)
+    head.weight.requires_grad_(weight_grad)
+    head.bias.requires_grad_(weight_grad)
+    logps, _ = token_scores(hidden, head, targets, 1.0, 4)
+    with Results() as results:
+        torch.autograd.backward(logps, torch.linspace(-1, 2, 6))
+    assert (head.weight.shape in results.shapes) == weight_grad
+    for tensor, gradient, wanted in zip(
+        (hidden, head.weight, head.bias), expected, (hidden_grad, weight_grad, weight_grad), strict=True
+    ):
+        assert (tensor.grad is not None) == wanted
+        if tensor.grad is not None:
+            torch.testing.assert_close(tensor.grad, gradient)
+
+
+def test_low_precision_gives_float32_results_and_gradients_of_its_own_dtype() -> None:
+    hidden, head, targets = problem(9, torch.bfloat16)
+    scores = token_scores(hidden, head, targets, 0.7, 4, entropy_grad=True)
+    assert [score.dtype for score in scores] == [torch.float32] * 2
+    expected = naive(hidden, head, targets, 0.7)  # the only rounding is that of the logits
+    torch.testing.assert_close(scores, expected, atol=1e-5, rtol=1e-5)
+    for gradient, exact in zip(
+        gradients(scores, hidden, head),
+        gradients(expected, hidden, head),
+        strict=True,
+    ):
+        assert gradient.dtype == torch.bfloat16
+        torch.testing.assert_close(gradient, exact, atol=0.05, rtol=0.05)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_extremely_unlikely_tokens_stay_finite(dtype: torch.dtype) -> None:
+    hidden, head, _ = problem(8, dtype)
+    with torch.no_grad():
+        hidden.mul_(1e5)
+        unlikely = (hidden @ head.weight.T).argmin(1)
+    scores = token_scores(hidden, head, unlikely, 0.5, 3, entropy_grad=True)
+    assert float(scores[0].detach().max()) < -1e4
+    assert all(bool(tensor.isfinite().all()) for tensor in [*scores, *gradients(scores, hidden, head)])
+
+
+def test_no_tokens() -> None:
+    hidden, head, targets = problem(0)
+    scores = token_scores(hidden, head, targets, 1.0, 4, entropy_grad=True)
+    assert [tuple(score.shape) for score in scores] == [(0,), (0,)]
+    assert all(bool((gradient == 0).all()) for gradient in gradients(scores, hidden, head))
+    assert token_kl(hidden, head, hidden, head, 1.0, 4).shape == (0,)
+
+
+def test_repeated_runs_are_identical() -> None:
+    hidden, head, targets = problem(50, torch.float32)
+
+    def run() -> list[Tensor]:
+        scores = token_scores(hidden, head, targets, 0.7, 8, entropy_grad=True)
+        return [*scores, *gradients(scores, hidden, head)]
+
+    assert all(torch.equal(one, other) for one, other in zip(run(), run(), strict=True))
+
+
+def test_inference_mode() -> None:
+    hidden, head, targets = problem(5)
+    with torch.inference_mode():
+        scores = token_scores(hidden, head, targets, 0.7, 2)
+        torch.testing.assert_close(scores, naive(hidden, head, targets, 0.7))
+
+
+def test_a_weight_changed_between_the_passes_is_an_error() -> None:
+    hidden, head, targets = problem(5)
+    logps, _ = token_scores(hidden, head, targets, 1.0, 2)
+    with torch.no_grad():
+        head.weight.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.backward(logps.sum())
+
+
+def test_no_more_logits_than_those_of_a_chunk() -> None:
+    hidden, head, targets = problem(200)
+    with Results() as results:
+        scores = token_scores(hidden, head, targets, 0.7, 100, entropy_grad=True)
+        gradients(scores, hidden, head)
+        token_kl(hidden, head, hidden, head, 0.7, 100)
+    assert max(shape.numel() for shape in results.shapes) == 100 * VOCABULARY > hidden.numel()
+
+
+@given(st.integers(1, 9), st.integers(1, 11), st.sampled_from([0.5, 1.0, 2.0]), st.integers(0, 99))
+@settings(max_examples=30, deadline=None)
+def test_kl_equals_the_definition(tokens: int, chunk_tokens: int, temperature: float, seed: int) -> None:
+    hidden, head, _ = problem(tokens, seed=seed)
+    reference_hidden, reference_head, _ = problem(tokens, bias=True, softcap=2.0, seed=seed + 100)
+    policy = distribution(hidden, head, temperature)
+    reference = distribution(reference_hidden, reference_head, temperature)
+    kl = token_kl(hidden, head, reference_hidden, reference_head, temperature, chunk_tokens)
+    torch.testing.assert_close(kl, (policy.exp() * (policy - reference)).sum(1).detach())
+    assert not kl.requires_grad
+    assert (token_kl(hidden, head, hidden, head, temperature, chunk_tokens) == 0).all()
+
+
+def test_kl_of_low_precision_and_of_unlikely_tokens() -> None:
+    hidden, head, _ = problem(8, torch.bfloat16)
+    reference_hidden, reference_head, _ = problem(8, torch.bfloat16, seed=1)
+    kl = token_kl(hidden * 1e4, head, reference_hidden * 1e4, reference_head, 1.0, 3)
+    assert kl.dtype == torch.float32
+    assert kl.isfinite().all()
