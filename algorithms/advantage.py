@@ -1,97 +1,137 @@
-"""Advantages: how much better each completion did than expected."""
+"""Advantages: how much better each completion, or each of its tokens, did than expected."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from algorithms.credit import returns_to_go, step_advantages
+from algorithms.critic import critic_advantages
 from algorithms.objective import Objective
+from algorithms.rewarded_tokens import RewardedTokens
+from algorithms.statistics import deviations, sums, variance, whitened
 
 
 @torch.no_grad()
-def advantages(objective: Objective, rewards: Tensor, groups: Tensor, mask: Tensor) -> Tensor:
-    """Advantage of every token [B, T]: (reward - baseline) / scale of its completion, 0 where mask is 0.
+def advantages(
+    objective: Objective,
+    rewards: Tensor,
+    groups: Tensor,
+    mask: Tensor,
+    values: Tensor | None = None,
+    token_rewards: Tensor | None = None,
+    peers: Tensor | None = None,
+    mini_batches: Tensor | None = None,
+) -> Tensor:
+    """Advantage of every token [B, T]: (reward - baseline) / scale, 0 where mask is 0.
 
     rewards [B]; groups [B] integers, equal for completions of one prompt, in any order and number; mask [B, T].
-    Give the whole rollout batch: batch statistics are over these rows. Sources at `Objective`'s knobs.
+    Give the whole rollout batch: batch statistics are over these rows. Sources at `Objective`'s knobs. Besides:
+
+    * values [B, T] of the tokens' states, for baseline=critic;
+    * token_rewards [B, T]: rewards at tokens besides the completion's, such as -beta KL. baseline=none adds up those
+      from the token on (REINFORCE++), the critic discounts them (GAE), credit=steps takes them for the steps' rewards,
+      with NaN for tokens at which no step ends; for every other baseline they are part of the completion's reward;
+    * peers [B]: for random_peer, the row of the group whose reward is the baseline of this row;
+    * mini_batches [B] integers: for mini_batch_std, equal for the rows of one optimiser step; none: all rows are one.
 
     Defined corner cases:
-    * a NaN reward (could not be scored) is left out of every baseline and std; its row gets 0;
+    * a NaN reward (could not be scored) is left out of every baseline and std; its row gets 0, and so does a row whose
+      random peer it is;
     * a group of equal rewards, so also one of a single completion, gets exactly 0 from every group baseline, also after
-      group_std and batch_std; whiten_tokens shifts it by the mean over all tokens, as its source does;
-    * a fully masked row counts with its reward in baselines and stds (not where lengths weigh) and gets 0.
+      every scale but whiten_tokens, which shifts it by the mean over all tokens, as its source does;
+    * a row that is its own random peer gets 0;
+    * a fully masked row counts with its reward in baselines and stds (not where lengths weigh, and not among steps) and
+      gets 0.
 
-    Raises ValueError for shapes that do not fit and for infinite rewards.
+    Raises ValueError for shapes that do not fit, rewards that are not finite, and missing values or peers.
     """
-    _check(rewards, groups, mask)
-    if not rewards.is_floating_point():
-        rewards = rewards.to(torch.get_default_dtype())
-    mask = mask.bool()
-    scored = ~rewards.isnan()
-    rewards = torch.where(scored, rewards, 0)
-    count = scored.to(rewards.dtype)
-    length = mask.sum(1) * count
-    group = torch.unique(groups, return_inverse=True)[1]
-    batch = torch.zeros_like(group)
+    rewarded = RewardedTokens.of(objective.credit, rewards, mask, token_rewards)
+    group = _numbered("groups", groups, rewarded)
+    if objective.credit == "steps" and objective.baseline != "critic":
+        result = step_advantages(objective, rewarded, group)
+    else:
+        centred = _centred(objective, rewarded, group, values, peers)
+        result = _scaled(objective, rewarded, group, centred, mini_batches)
+    result = torch.where(rewarded.mask, result, 0)
+    match objective.advantage_sign:
+        case "both":
+            return result
+        case "positive":
+            return result.clamp(min=0)
+        case "negative":
+            return result.clamp(max=0)
 
+
+def _centred(
+    objective: Objective, rewarded: RewardedTokens, group: Tensor, values: Tensor | None, peers: Tensor | None
+) -> Tensor:
+    """Rewards minus the baseline: [B, T], or [B, 1] where all tokens of a completion have one."""
+    totals = rewarded.totals
+    count = rewarded.scored.to(totals.dtype)
     match objective.baseline:
         case "none":
-            centred = rewards
+            return returns_to_go(rewarded.at_tokens)
+        case "critic":
+            if values is None:
+                raise ValueError("baseline=critic without values: give the value of each token's state, [B, T]")
+            return critic_advantages(objective, rewarded, values)[0]
         case "batch_mean":
-            centred = _deviations(rewards, count, batch)
+            centred = deviations(totals, count, torch.zeros_like(group))
         case "group_mean":
-            centred = _deviations(rewards, count, group)
+            centred = deviations(totals, count, group)
         case "leave_one_out":
             # R - (S - R) / (n - 1) = n / (n - 1) (R - S / n)
-            n = _sums(count, group)
-            centred = _deviations(rewards, count, group) * n / (n - 1).clamp(min=1)
+            n = sums(count, group)
+            centred = deviations(totals, count, group) * n / (n - 1).clamp(min=1)
         case "length_weighted":
-            centred = _deviations(rewards, length, group)
+            centred = deviations(totals, rewarded.mask.sum(1).to(totals.dtype), group)
+        case "random_peer":
+            peers = _checked_peers(peers, group)
+            centred = torch.where(rewarded.scored[peers], torch.sign(totals - totals[peers]), 0)
+    return centred[:, None]
 
-    ddof, eps = objective.scale_ddof, objective.scale_eps
+
+def _scaled(
+    objective: Objective, rewarded: RewardedTokens, group: Tensor, centred: Tensor, mini_batches: Tensor | None
+) -> Tensor:
+    """Centred rewards [B, T] or [B, 1] divided by the scale; the stds of rewards are over completions."""
+    totals, ddof, eps = rewarded.totals, objective.scale_ddof, objective.scale_eps
+    count, batch = rewarded.scored.to(totals.dtype), torch.zeros_like(group)
     match objective.scale:
         case "none":
-            scaled = centred
-        case "group_std":
-            scaled = centred / (_variance(rewards, count, group, ddof).sqrt() + eps)
-        case "batch_std":
-            scaled = centred / (_variance(rewards, count, batch, ddof).sqrt() + eps)
+            return centred
+        case "nonzero_frac":
+            return centred * count.sum() / torch.count_nonzero(totals * count).clamp(min=1)
         case "whiten_tokens":
-            # All tokens of a completion have one value, so statistics over tokens are weighted by length.
-            variance = _variance(centred, length, batch, ddof)
-            scaled = _deviations(centred, length, batch) / (variance + eps).sqrt()
-
-    return torch.where(mask & scored[:, None], scaled[:, None], 0)
-
-
-def _deviations(values: Tensor, weights: Tensor, segments: Tensor) -> Tensor:
-    """[B] each value minus its segment's weighted mean; exactly 0 throughout a segment of equal values."""
-    # Means of equal floats are not always exact; means of zeros are.
-    counted = torch.where(weights > 0, values, torch.inf)
-    lowest = torch.full_like(values, torch.inf).scatter_reduce(0, segments, counted, "amin")[segments]
-    raised = values - torch.where(lowest.isinf(), 0, lowest)
-    return raised - _sums(weights * raised, segments) / _sums(weights, segments).clamp(min=1)
+            return whitened(centred.expand_as(rewarded.mask), rewarded.mask, ddof, eps)
+        case "group_std":
+            squared = variance(totals, count, group, ddof)
+        case "batch_std":
+            squared = variance(totals, count, batch, ddof)
+        case "mini_batch_std":
+            step = batch if mini_batches is None else _numbered("mini_batches", mini_batches, rewarded)
+            squared = variance(centred[:, 0], count, step, ddof)
+    return centred / (squared.sqrt() + eps)[:, None]
 
 
-def _variance(values: Tensor, weights: Tensor, segments: Tensor, ddof: int) -> Tensor:
-    """[B] variance of each value's segment, with divisor (sum of weights - ddof); 0 for a single value."""
-    squares = weights * _deviations(values, weights, segments) ** 2
-    return _sums(squares, segments) / (_sums(weights, segments) - ddof).clamp(min=1)
+def _numbered(name: str, labels: Tensor, rewarded: RewardedTokens) -> Tensor:
+    """[B] int64 below B: rows with equal labels have equal numbers."""
+    shape = rewarded.scored.shape
+    if labels.shape != shape:
+        raise ValueError(f"{name} has shape {list(labels.shape)}; it must be that of rewards, {list(shape)}")
+    numbers: Tensor = torch.unique(labels, return_inverse=True)[1]
+    return numbers
 
 
-def _sums(values: Tensor, segments: Tensor) -> Tensor:
-    """[B] the sum over each row's segment; `segments` [B] are numbers below B."""
-    return torch.zeros_like(values).index_add(0, segments, values)[segments]
-
-
-def _check(rewards: Tensor, groups: Tensor, mask: Tensor) -> None:
-    if rewards.ndim != 1:
-        raise ValueError(f"rewards has shape {list(rewards.shape)}; it must be [B], one for each completion")
-    B = rewards.shape[0]
-    if groups.shape != (B,):
-        raise ValueError(f"groups has shape {list(groups.shape)}; it must be that of rewards, {[B]}")
-    if mask.ndim != 2 or mask.shape[0] != B:
-        raise ValueError(f"mask has shape {list(mask.shape)}; it must be [{B}, T], a row for each reward")
-    if rewards.isinf().any():
-        rows = rewards.isinf().nonzero().flatten().tolist()
-        raise ValueError(f"infinite rewards in rows {rows}; give a finite reward, or NaN for what could not be scored")
+def _checked_peers(peers: Tensor | None, group: Tensor) -> Tensor:
+    if peers is None:
+        raise ValueError("baseline=random_peer without peers: give each row the row that it is compared with, [B]")
+    B = len(group)
+    if peers.shape != group.shape:
+        raise ValueError(f"peers has shape {list(peers.shape)}; it must be that of rewards, {[B]}")
+    strangers = (peers < 0) | (peers >= B) | (group[peers.clamp(0, max(0, B - 1))] != group)
+    if strangers.any():
+        rows = strangers.nonzero().flatten().tolist()
+        raise ValueError(f"the peers of rows {rows} are not rows of their groups; number rows from 0 to {B - 1}")
+    return peers

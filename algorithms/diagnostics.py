@@ -1,77 +1,140 @@
-"""Metrics of a policy update: how far the policy moved from the one that sampled, and what the rule bounded."""
+"""Metrics of a policy update: how far the policy moved from the one that sampled, and what the objective bounded."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from algorithms.objective import PpoClip, Rule
+from algorithms.critic import value_metrics
+from algorithms.kl import kl_means
+from algorithms.knobs.rule import PpoClip
+from algorithms.objective import Objective
+from algorithms.ratios import bounded_exp
 from algorithms.rules import ratio_bounds
+from algorithms.sampler_correction import bounded_weights
+
+
+class ValueTrace(NamedTuple):
+    """What the value loss of a micro-batch is computed from, each [B, T]."""
+
+    values: Tensor
+    old_values: Tensor
+    returns: Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class TokenTrace:
-    """Detached values of a micro-batch's N tokens with mask 1, each [N]."""
+    """Detached values of a micro-batch's tokens, each [B, T], finite also where the mask is not."""
 
-    rule: Rule
+    objective: Objective
+    mask: Tensor
+    """Bool."""
     log_ratio: Tensor
-    """log pi - log pi_old of the token."""
+    """log pi - log pi_old of the token, 0 where the mask is not."""
     ratio: Tensor
-    """The importance ratio that the rule used: the token's or its completion's."""
+    """What `algorithms.rules.ratio_bounds` bounds: the token's or its completion's ratio."""
     advantages: Tensor
+    ref_log_ratio: Tensor | None
+    """log pi - log pi_ref of the token; none without a reference."""
+    selected: Tensor | None
+    """Bool: what `select` chose; none without it."""
+    raw_weights: Tensor | None
+    """pi_old / pi_sampler before the correction bounds it; none without one."""
+    values: ValueTrace | None
+    shares: Mapping[str, Tensor]
+    """The scalar share of each term in the loss of the optimiser step."""
 
 
-def update_metrics(traces: Sequence[TokenTrace]) -> dict[str, float]:
-    """Metrics over all tokens of the traces, which share one rule; empty if there is no token.
+def update_metrics(traces: Sequence[TokenTrace], steps: int = 1) -> dict[str, float]:
+    """Metrics over all tokens of the traces, which share one objective; empty if there is no token.
 
     * ratio/mean, ratio/p99 (nearest rank), ratio/max: of token ratios exp(log pi - log pi_old), whatever ratio the
-      objective uses, so that arms with different ones compare;
-    * kl/k1_old, kl/k3_old: estimates of KL(pi_old || pi) from its samples, the means of -log r and r - 1 - log r
-      (Schulman 2020, "Approximating KL divergence");
-    * clip/{low,high}_frac_any_sign: fraction of tokens whose ratio, as the rule uses it, is below or above the rule's
+      objective uses, so that arms with different ones compare; ratio_seq/mean, ratio_seq/max: of the completions',
+      products over their tokens;
+    * kl/{k1,k2,k3}_old: estimates of KL(pi_old || pi) from its samples, the means of -log r, (log r)^2 / 2 and
+      r - 1 - log r (Schulman 2020, "Approximating KL divergence"); kl/{k1,k2,k3}_ref: of KL(pi || pi_ref), taking the
+      tokens as samples of pi, where there is a reference;
+    * clip/{low,high}_frac_any_sign: fraction of tokens whose ratio, as the rule bounds it, is below or above the rule's
       bounds; clip/{low,high}_frac_sign_aware: those among them that a bound acts on (low: A < 0, high: A > 0).
-      Only rules with bounds have them; for cispo they are the bounds of the weight;
-    * clip/dual_frac: fraction of tokens with A < 0 and r > dual_clip; only with dual_clip on.
+      Only rules with bounds have them; for cispo they are the bounds of the weight, for gmpo those of token ratios;
+    * clip/dual_frac: fraction of tokens with A < 0 and r > dual_clip; only with dual_clip on;
+    * select/frac: fraction of tokens that `select` chose; only with it on;
+    * sampler/weight_mean: of the sampler correction's weights; sampler/frac_clipped: fraction of tokens whose weight it
+      bounded; only with it on;
+    * value/*: see `algorithms.critic.value_metrics`; only where there are values;
+    * loss/{policy,kl,sequence_penalty,entropy,value}: the terms that add up to the loss, means over `steps` optimiser
+      steps; only those that are on.
     """
-    if sum(trace.log_ratio.numel() for trace in traces) == 0:
+    if not any(trace.mask.any() for trace in traces):
         return {}
-    rule = traces[0].rule
-    log_ratio = torch.cat([trace.log_ratio for trace in traces])
-    ratio = torch.cat([trace.ratio for trace in traces])
-    advantages = torch.cat([trace.advantages for trace in traces])
-
-    token_ratio = log_ratio.exp()
+    objective = traces[0].objective
+    log_ratio = _gathered(traces, lambda trace: trace.log_ratio)
+    sequence_ratio = bounded_exp(torch.cat([trace.log_ratio.sum(1)[trace.mask.any(1)] for trace in traces]))
+    token_ratio = bounded_exp(log_ratio)
     metrics = {
         "ratio/mean": token_ratio.mean(),
         "ratio/p99": token_ratio.kthvalue(math.ceil(0.99 * token_ratio.numel())).values,
         "ratio/max": token_ratio.max(),
-        "kl/k1_old": -log_ratio.mean(),
-        "kl/k3_old": (torch.expm1(log_ratio) - log_ratio).mean(),
+        "ratio_seq/mean": sequence_ratio.mean(),
+        "ratio_seq/max": sequence_ratio.max(),
+        **{f"kl/{name}_old": mean for name, mean in kl_means(-log_ratio).items()},
     }
-    bounds = ratio_bounds(rule)
-    if bounds is not None:
-        low, high = ratio < bounds[0], ratio > bounds[1]
-        metrics |= {
-            "clip/low_frac_sign_aware": _fraction(low & (advantages < 0), ratio.dtype),
-            "clip/high_frac_sign_aware": _fraction(high & (advantages > 0), ratio.dtype),
-            "clip/low_frac_any_sign": _fraction(low, ratio.dtype),
-            "clip/high_frac_any_sign": _fraction(high, ratio.dtype),
-        }
-    if isinstance(rule, PpoClip) and rule.dual_clip is not None:
-        metrics["clip/dual_frac"] = _fraction((advantages < 0) & (ratio > rule.dual_clip), ratio.dtype)
+    if all(trace.ref_log_ratio is not None for trace in traces):
+        ref_log_ratio = _gathered(traces, lambda trace: trace.ref_log_ratio)
+        metrics |= {f"kl/{name}_ref": mean for name, mean in kl_means(ref_log_ratio).items()}
+    metrics |= _clip_metrics(traces)
+    if objective.select.type != "none":
+        metrics["select/frac"] = _fraction(_gathered(traces, lambda trace: trace.selected))
+    if objective.sampler_correction.type != "none":
+        raw = _gathered(traces, lambda trace: trace.raw_weights)
+        weights = bounded_weights(objective.sampler_correction, raw)
+        metrics |= {"sampler/weight_mean": weights.mean(), "sampler/frac_clipped": _fraction(weights != raw)}
+    for name in traces[0].shares:
+        metrics[f"loss/{name}"] = torch.stack([trace.shares[name] for trace in traces]).sum() / steps
     # One transfer from the device for all of them.
-    return dict(zip(metrics, torch.stack(list(metrics.values())).tolist(), strict=True))
+    numbers = torch.stack([value.to(log_ratio.dtype) for value in metrics.values()]).tolist()
+    return dict(zip(metrics, numbers, strict=True)) | _value_metrics(traces)
 
 
-def update_metric_names(rule: Rule) -> tuple[str, ...]:
-    """Names of the metrics that `update_metrics` gives under a rule, where there is a token."""
-    one_token = torch.zeros(1)
-    return tuple(update_metrics([TokenTrace(rule, log_ratio=one_token, ratio=one_token, advantages=one_token)]))
+def _clip_metrics(traces: Sequence[TokenTrace]) -> dict[str, Tensor]:
+    rule = traces[0].objective.rule
+    bounds = ratio_bounds(rule)
+    if bounds is None:
+        return {}
+    ratio = _gathered(traces, lambda trace: trace.ratio)
+    advantages = _gathered(traces, lambda trace: trace.advantages)
+    low, high = ratio < bounds[0], ratio > bounds[1]
+    metrics = {
+        "clip/low_frac_sign_aware": _fraction(low & (advantages < 0)),
+        "clip/high_frac_sign_aware": _fraction(high & (advantages > 0)),
+        "clip/low_frac_any_sign": _fraction(low),
+        "clip/high_frac_any_sign": _fraction(high),
+    }
+    if isinstance(rule, PpoClip) and rule.dual_clip is not None:
+        metrics["clip/dual_frac"] = _fraction((advantages < 0) & (ratio > rule.dual_clip))
+    return metrics
 
 
-def _fraction(tokens: Tensor, dtype: torch.dtype) -> Tensor:
-    return tokens.to(dtype).mean()
+def _value_metrics(traces: Sequence[TokenTrace]) -> dict[str, float]:
+    if any(trace.values is None for trace in traces):
+        return {}
+    values, old_values, returns = (
+        torch.cat([trace.values[index][trace.mask] for trace in traces if trace.values is not None])
+        for index in range(3)
+    )
+    return value_metrics(values, old_values, returns, traces[0].objective.critic.value_clip)
+
+
+def _gathered(traces: Sequence[TokenTrace], tensor_of: Callable[[TokenTrace], Tensor | None]) -> Tensor:
+    """[N] one tensor of all traces, at the tokens with mask 1."""
+    tensors = [(tensor_of(trace), trace.mask) for trace in traces]
+    return torch.cat([tensor[mask] for tensor, mask in tensors if tensor is not None])
+
+
+def _fraction(tokens: Tensor) -> Tensor:
+    return tokens.sum() / tokens.numel()

@@ -1,84 +1,243 @@
 """Which differences between two objectives cannot change any gradient: an ablation of them would measure noise.
 
-With exactly one optimiser step per rollout every importance ratio is 1. Write the loss as sum_it u_it rule(A_i, r_it)
-with the aggregation's weights u_it and completion lengths n_i. The gradient by token log-prob l_it is then
+With exactly one optimiser step per rollout pi = pi_old there: every log-ratio delta_it is 0, every importance ratio 1.
+Write the policy term of the loss as sum_it u_it w_it s_it rule(A_it, r_it), with the aggregation's weight u (a
+denominator, and a power of the completion's length n_i), the sampler correction w and the selection s, all without
+gradient, and g_it = -u_it w_it s_it A_it. Its gradient by the log-prob of token t is then
 
-    policy_gradient, cispo with bound weight w = clip(1, weight_min, weight_max)     -u_it A_i w   (w = 1 without)
-    weighted and ppo_clip: token ratio, dr_it / dl_it = 1                            -u_it A_i
-        sequence_mean: each of n_i equal terms has dr_i / dl_it = 1 / n_i            -u_it A_i
-        sequence_product: each of n_i equal terms has dr_i / dl_it = 1               -u_it A_i n_i
+    policy_gradient                                                          g_it
+    cispo: the weight's bounds around 1, or its mask at 1, by the sign of A  c g_it
+    token ratio, d r_it / d l_it = 1: weighted, ppo_clip, sapo               g_it
+    sequence_mean, every r_i has d r_i / d l_it = 1 / n_i: those and gmpo    G_i, the mean of g over the completion
+    sequence_product, every r_i has d r_i / d l_it = 1                       n_i G_i
 
-(the clip range always contains 1 and dual_clip bounds only ratios above it). This relies on A and u being constant
-within a completion, which holds for every knob of `Objective`.
+because the slope of every rule in r is -A at 1: clip ranges contain 1, dual_clip acts above it only, gmpo clips
+log-ratios away from 0, and sapo's sigmoid has slope 1/4 at 0, times 4 whatever its temperatures. G_i is g_it
+itself where A and w are constant within a completion: not with a critic, with credit=steps, with
+returns to go (baseline=none with the KL in the reward), nor with sampler weights of tokens. Also at delta = 0:
+
+* |delta| (kl_cov) and delta^2 (sequence_penalty) have gradient 0;
+* k3 r has the gradient of k2, as k3_straight always has; against pi_old itself (kl.reference=iteration_start) k2, k3
+  and both variants of k3 have gradient 0, k1 has not;
+* values are the old values, inside any value_clip.
+
+Some differences act at no number of optimiser steps: k2 for k3_straight, which has its gradient by definition, and the
+reference of k1, whose gradient by l_it is 1; a bound that only acts on advantages of a sign that advantage_sign
+removes; and masking groups that add nothing anyway.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from algorithms.objective import Aggregation, Cispo, Objective, PpoClip, Weighted, active_knobs
+from algorithms.knobs.rule import Cispo
+from algorithms.objective import GROUP_BASELINES, Aggregation, Objective, acts_without_advantage
+from algorithms.space import KnobValue, active_knobs
 
-# Aggregation -> its denominator over the step, and the power of n_i in a token's weight.
+_ONE_STEP = "with one optimiser step per rollout "
+
+# Knobs that bound or shape what happens away from ratio 1, whatever the others are.
+_AWAY_FROM_ONE = {
+    "rule.clip_low": "every ratio is 1, inside any clip range",
+    "rule.clip_high": "every ratio is 1, inside any clip range",
+    "rule.dual_clip": "every ratio is 1, below any dual clip",
+    "rule.temperature_positive": "every ratio is 1, where the gate has slope 1 at any temperature",
+    "rule.temperature_negative": "every ratio is 1, where the gate has slope 1 at any temperature",
+    "rule.log_ratio_low": "every log-ratio is 0, inside any clip range",
+    "rule.log_ratio_high": "every log-ratio is 0, inside any clip range",
+    "sequence_penalty": "every log-ratio is 0, where the penalty's gradient is 0",
+    "critic.value_clip": "values are still the old values, inside any clip range",
+}
+
+# Bound -> the sign of advantages that it acts on.
+_ACTS_ON_SIGN = {
+    "rule.clip_low": "negative",
+    "rule.clip_high": "positive",
+    "rule.dual_clip": "negative",
+    "rule.log_ratio_low": "negative",
+    "rule.log_ratio_high": "positive",
+    "rule.temperature_negative": "negative",
+    "rule.temperature_positive": "positive",
+}
+_MASK_ACTS_ON_SIGN = {"rule.weight_min": "negative", "rule.weight_max": "positive"}
+
+# Aggregation -> its denominator, and the power of n_i in a token's weight.
 _TOKEN_WEIGHT: dict[Aggregation, tuple[str, int]] = {
     "token_mean": ("tokens", 0),
-    "seq_mean_token_mean": ("sequences", -1),
-    "seq_mean_token_sum": ("sequences", 0),
-    "constant_length": ("sequences x max_completion_tokens", 0),
+    "micro_token_mean": ("tokens of the micro-batch", 0),
+    "group_token_mean": ("tokens of the group", 0),
+    "seq_mean_token_mean": ("completions", -1),
+    "seq_mean_token_sum": ("completions", 0),
+    "constant_length": ("completions x max_completion_tokens", 0),
 }
-_CLIP_KNOBS = ("rule.clip_low", "rule.clip_high", "rule.dual_clip")
-
-
-class _RatioOne(NamedTuple):
-    """Factor of -u_it A_i in the gradient where every ratio is 1: weight x n_i ^ length_power."""
-
-    weight: float
-    length_power: int
 
 
 def differences_that_cannot_act(a: Objective, b: Objective, updates_per_rollout: int) -> dict[str, str]:
     """The active knobs in which `a` and `b` differ without any effect on the gradient, each with the reason.
 
-    `updates_per_rollout` counts the optimiser steps taken on one rollout batch: mini-batches times epochs. From 2 on
-    ratios leave 1 and nothing is excluded. A knob that is not returned may act; one that is returned cannot, provided
-    that the old log-probs come from the trainer itself, without dropout.
+    `updates_per_rollout` counts the optimiser steps taken on one rollout batch: mini-batches times epochs. A knob that
+    is not returned may act; those that are returned cannot, taken together, provided that the old log-probs come from
+    the trainer itself, without dropout, and that no log-ratio to the reference is beyond +-20 nats.
+
+    Raises ValueError for updates_per_rollout below 1.
     """
     if updates_per_rollout < 1:
         raise ValueError(f"updates_per_rollout={updates_per_rollout}: a rollout has at least one optimiser step")
-    if updates_per_rollout > 1:
-        return {}
-    knobs_a, knobs_b = active_knobs(a), active_knobs(b)
-    differing = [
-        knob
-        for knob in dict.fromkeys([*knobs_a, *knobs_b])
-        if (knob in knobs_a, knobs_a.get(knob)) != (knob in knobs_b, knobs_b.get(knob))
-    ]
-    same_factor = _at_ratio_one(a) == _at_ratio_one(b)
-    same_gradient = _gradient_weight(a) == _gradient_weight(b)
-    inert: dict[str, str] = {}
-    for knob in differing:
-        if knob in _CLIP_KNOBS:
-            inert[knob] = "with one optimiser step per rollout every ratio is 1, inside any clip range"
-        elif (knob == "ratio" or knob.startswith("rule.")) and (same_factor or same_gradient):
-            inert[knob] = (
-                "with one optimiser step per rollout every ratio is 1, where both objectives have one gradient"
+    pair = _Pair(a, b)
+    reasons = pair.without_effect_ever()
+    if updates_per_rollout == 1:
+        reasons = {knob: _ONE_STEP + reason for knob, reason in pair.without_effect_in_one_step().items()} | reasons
+    return {knob: reasons[knob] for knob in pair.differing if knob in reasons}
+
+
+class _PolicyTerm(NamedTuple):
+    """The gradient of a token's policy term where every ratio is 1, in terms of g (see the module)."""
+
+    weights: tuple[float, ...]
+    """Factor c for each sign of advantages that takes part."""
+    shared: bool
+    """The mean of g over the completion, instead of the token's own."""
+    length_power: int
+    """n_i to this power is a further factor."""
+
+
+class _Pair:
+    """Two objectives, compared."""
+
+    def __init__(self, a: Objective, b: Objective) -> None:
+        self.both = (a, b)
+        self.knobs = (active_knobs(a), active_knobs(b))
+        self.differing = [knob for knob in dict.fromkeys([*self.knobs[0], *self.knobs[1]]) if self._differs(knob)]
+
+    def _differs(self, knob: str) -> bool:
+        values = [(knob in knobs, knobs.get(knob)) for knobs in self.knobs]
+        return values[0] != values[1]
+
+    def _values(self, knob: str) -> set[KnobValue]:
+        return {knobs.get(knob) for knobs in self.knobs}
+
+    def without_effect_ever(self) -> dict[str, str]:
+        reasons = {}
+        masks = self._values("rule.mask") == {"unified"}
+        for knob, sign in (_ACTS_ON_SIGN | (_MASK_ACTS_ON_SIGN if masks else {})).items():
+            if sign not in self._signs():
+                reasons[knob] = f"it acts on {sign} advantages only, which advantage_sign removes"
+        reasons |= dict.fromkeys(
+            self._inert_kl(first_step=False),
+            "k3_straight has the gradient of k2, and that of k1 does not depend on the reference",
+        )
+        if self._values("zero_std") == {"keep", "mask"} and all(map(_equal_rewards_add_nothing, self.both)):
+            reasons["zero_std"] = (
+                "groups of equal rewards have no advantage and no other term of the loss, and stay in the denominator "
+                "over completions either way"
             )
-        elif knob == "aggregation" and same_gradient:
-            inert[knob] = (
-                "with one optimiser step per rollout the gradient of a sequence_product ratio carries the completion's "
-                "length, which cancels the difference in aggregation"
+        return reasons
+
+    def without_effect_in_one_step(self) -> dict[str, str]:
+        reasons = dict(_AWAY_FROM_ONE)
+        same_term, same_weight = self._same_policy_term(), self._same_token_weight()
+        if same_term or same_weight:
+            one_gradient = "every ratio is 1, where both objectives have one gradient"
+            reasons = dict.fromkeys(("ratio", *self._group("rule")), one_gradient) | reasons
+        if same_weight:
+            reasons["aggregation"] = (
+                "the gradient of a sequence_product ratio carries the completion's length, which cancels the "
+                "difference in aggregation"
             )
-    return inert
+        if self._values("select.type") <= {"none", "kl_cov"}:
+            reasons |= dict.fromkeys(
+                self._group("select"), "every log-ratio is 0, where kl_cov's penalty has gradient 0"
+            )
+        return reasons | dict.fromkeys(
+            self._inert_kl(first_step=True), "every ratio is 1, where the KL terms of both have one gradient"
+        )
+
+    def _group(self, field: str) -> list[str]:
+        return [knob for knob in self.differing if knob.startswith(f"{field}.")]
+
+    def _inert_kl(self, first_step: bool) -> list[str]:
+        a, b = (_kl_gradient(objective, first_step) for objective in self.both)
+        if a == b:
+            return self._group("kl")
+        return ["kl.estimator"] if a[0] == b[0] != "reward" else []
+
+    def _same_policy_term(self) -> bool:
+        a, b = map(self._policy_term, self.both)
+        return a == b
+
+    def _same_token_weight(self) -> bool:
+        """Whether also the aggregations come to the same; they weigh the KL in the loss as well."""
+        if any(_kl_gradient(objective, first_step=True)[0] not in ("none", "reward") for objective in self.both):
+            return False
+        weights = []
+        for objective in self.both:
+            term, (denominator, power) = self._policy_term(objective), _TOKEN_WEIGHT[objective.aggregation]
+            weights.append((denominator, power + term.length_power, term.weights, term.shared))
+        return weights[0] == weights[1]
+
+    def _policy_term(self, objective: Objective) -> _PolicyTerm:
+        rule = objective.rule
+        through_ratio = rule.type not in ("policy_gradient", "cispo")
+        return _PolicyTerm(
+            weights=tuple(_cispo_weight(rule, sign) if isinstance(rule, Cispo) else 1.0 for sign in self._signs()),
+            shared=through_ratio
+            and objective.ratio in ("sequence_mean", "sequence_product")
+            and not all(map(_constant_within_completions, self.both)),
+            length_power=int(through_ratio and objective.ratio == "sequence_product"),
+        )
+
+    def _signs(self) -> list[str]:
+        signs = self._values("advantage_sign")
+        return [sign for sign in ("positive", "negative") if signs & {"both", sign}]
 
 
-def _at_ratio_one(objective: Objective) -> _RatioOne:
-    rule = objective.rule
-    if isinstance(rule, Cispo):
-        return _RatioOne(weight=max(rule.weight_min, min(1.0, rule.weight_max or 1.0)), length_power=0)
-    through_product = isinstance(rule, Weighted | PpoClip) and objective.ratio == "sequence_product"
-    return _RatioOne(weight=1.0, length_power=int(through_product))
+def _cispo_weight(rule: Cispo, sign: str) -> float:
+    """Weight of a token of ratio 1."""
+    weight_max = float("inf") if rule.weight_max is None else rule.weight_max
+    if rule.mask == "unified":
+        masked = weight_max < 1 if sign == "positive" else rule.weight_min > 1
+        return float(not masked)
+    return max(rule.weight_min, min(1.0, weight_max))
 
 
-def _gradient_weight(objective: Objective) -> tuple[str, int, float]:
-    denominator, power = _TOKEN_WEIGHT[objective.aggregation]
-    factor = _at_ratio_one(objective)
-    return denominator, power + factor.length_power, factor.weight
+def _constant_within_completions(objective: Objective) -> bool:
+    """Whether advantages and sampler weights are the same for all tokens of a completion."""
+    returns_to_go = objective.baseline == "none" and objective.kl.where == "reward"
+    return (
+        objective.baseline != "critic"
+        and objective.credit == "completion"
+        and not returns_to_go
+        and objective.sampler_correction.type not in ("token_truncate", "token_band")
+    )
+
+
+def _kl_gradient(objective: Objective, first_step: bool) -> tuple[KnobValue, ...]:
+    """What the gradient of the KL depends on: first where it is or, in the loss, which form it has."""
+    kl = objective.kl
+    knobs = {knob: value for knob, value in active_knobs(objective).items() if knob.startswith("kl.")}
+    if kl.where == "none":
+        return ("none",)
+    if kl.where == "reward":
+        return ("reward", *knobs.values())
+    if first_step and kl.reference == "iteration_start" and kl.estimator not in ("k1", "k1_clamped"):
+        return ("none",)
+    form: str = kl.estimator
+    # An adaptive beta follows the value of the estimate as well.
+    if kl.control == "fixed":
+        if form == "k1":
+            return ("k1", kl.beta)
+        if form == "k3_straight" or (form == "k3_ratio" and first_step):
+            form = "k2"
+    return (form, *(value for knob, value in knobs.items() if knob != "kl.estimator"))
+
+
+def _equal_rewards_add_nothing(objective: Objective) -> bool:
+    """Whether a group of equal rewards adds exactly 0 to every gradient, masked or not."""
+    return (
+        objective.baseline in (*GROUP_BASELINES, "random_peer")
+        and objective.scale in ("none", "group_std")
+        and objective.credit == "completion"
+        and objective.kl.where != "reward"
+        and not acts_without_advantage(objective)
+        and _TOKEN_WEIGHT[objective.aggregation][0].startswith("completions")
+    )

@@ -1,115 +1,69 @@
 """The objective: one point in the knob space of policy-gradient post-training.
 
 A knob is one dotted field (`baseline`, `rule.clip_high`). GRPO, Dr. GRPO, DAPO, ... are named points of this space
-(`algorithms.catalogue`); an ablation moves one knob and keeps the others. In symbols, with r the importance ratio:
+(`algorithms.catalogue`); an ablation moves one knob and keeps the others. In symbols, with r the importance ratio and w
+the sampler correction:
 
-    A    = (R - baseline) / scale                 advantages, one for each completion
-    loss = aggregation over tokens of rule(A, r)  minimised
+    A    = (R - baseline) / scale                 advantages, one for each completion or, with a critic, each token
+    loss = aggregation over tokens of [w rule(A, r) + beta KL + sequence penalty] - c entropy     minimised
 
-Not every knob exists at every point: a clip range belongs to the clipping rule, an epsilon to a standard deviation.
-`GOVERNORS` names, for every knob that can be absent, the selector that decides; an absent knob keeps its default in
-the model and does not appear in `active_knobs`, so that two objectives are the same when their active knobs are.
+Which rows and tokens take part is decided by `overlong`, `zero_std`, `advantage_sign` and `select`. Not every knob
+exists at every point: `algorithms.space` says which do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-KnobValue = str | float | int | None
+from algorithms.knobs.base import Knobs
+from algorithms.knobs.critic import Critic
+from algorithms.knobs.entropy import Entropy
+from algorithms.knobs.kl import Kl, NoKl
+from algorithms.knobs.overlong import Overlong, Penalise
+from algorithms.knobs.rule import PolicyGradient, Rule
+from algorithms.knobs.sampler_correction import NoCorrection, SamplerCorrection
+from algorithms.knobs.select import NoSelection, Select
+from algorithms.space import descriptions, inactive_settings
 
-Baseline = Literal["none", "batch_mean", "group_mean", "leave_one_out", "length_weighted"]
-Scale = Literal["none", "group_std", "batch_std", "whiten_tokens"]
+Baseline = Literal["none", "batch_mean", "group_mean", "leave_one_out", "length_weighted", "random_peer", "critic"]
+Scale = Literal["none", "group_std", "batch_std", "mini_batch_std", "whiten_tokens", "nonzero_frac"]
+AdvantageSign = Literal["both", "positive", "negative"]
+Credit = Literal["completion", "steps"]
 Ratio = Literal["none", "token", "sequence_mean", "sequence_product"]
-Aggregation = Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "constant_length"]
+Aggregation = Literal[
+    "token_mean",
+    "micro_token_mean",
+    "group_token_mean",
+    "seq_mean_token_mean",
+    "seq_mean_token_sum",
+    "constant_length",
+]
+ZeroStd = Literal["keep", "mask", "drop", "refill"]
 
 GROUP_BASELINES: tuple[Baseline, ...] = ("group_mean", "leave_one_out", "length_weighted")
 
 
-class Knobs(BaseModel):
-    """Frozen and strict: an unknown knob is an error, never ignored."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-
-class PolicyGradient(Knobs):
-    """-A log pi: the score-function gradient (Williams 1992). It has no importance ratio."""
-
-    type: Literal["policy_gradient"] = "policy_gradient"
-
-
-class Weighted(Knobs):
-    """-A r: the importance-weighted gradient without any bound, PPO's L^CPI (1707.06347, eq. 6)."""
-
-    type: Literal["weighted"] = "weighted"
-
-
-class PpoClip(Knobs):
-    """-min(A r, A clip(r, 1 - clip_low, 1 + clip_high)): PPO's L^CLIP (1707.06347, eq. 7)."""
-
-    type: Literal["ppo_clip"] = "ppo_clip"
-    clip_low: float = Field(
-        default=0.2, gt=0, description="r is clipped from below at 1 - clip_low; default: PPO, section 6.1"
-    )
-    clip_high: float = Field(
-        default=0.2,
-        gt=0,
-        description="r is clipped from above at 1 + clip_high; default: PPO, section 6.1 (DAPO: 0.28)",
-    )
-    dual_clip: float | None = Field(
-        default=None,
-        gt=1,
-        description="bound c on the loss where A < 0: at most -A c (1912.09729). Default off, as in PPO "
-        "(some trainers set 3 or 10)",
-    )
-
-
-class Cispo(Knobs):
-    """-A stop_gradient(clip(r, weight_min, weight_max)) log pi (2506.13585): every token keeps a gradient.
-
-    The bounds are absolute bounds of the weight. The paper writes them as 1 - eps_low and 1 + eps_high.
-    """
-
-    type: Literal["cispo"] = "cispo"
-    weight_min: float = Field(
-        default=0.0, ge=0, description="lower bound of the weight; default 0, none, as in the paper"
-    )
-    weight_max: float | None = Field(
-        gt=0,
-        description="upper bound of the weight; none: unbounded. The paper gives no value, hence no default "
-        "(ScaleRL 2510.13786: 4 to 8; some trainers: 1.2)",
-    )
-
-    @model_validator(mode="after")
-    def _bounds_in_order(self) -> Self:
-        if self.weight_max is not None and self.weight_max <= self.weight_min:
-            raise ValueError(
-                f"weight_max={self.weight_max:g} is not above weight_min={self.weight_min:g}: every token would get "
-                "the same weight; raise weight_max or lower weight_min"
-            )
-        return self
-
-
-Rule = Annotated[PolicyGradient | Weighted | PpoClip | Cispo, Field(discriminator="type")]
-
-
 class Objective(Knobs):
-    """What a policy update minimises; knobs that are absent (see `GOVERNORS`) must be left at their defaults."""
+    """What a policy update minimises; knobs that do not exist at this point must be left at their defaults."""
 
     baseline: Baseline = Field(
         default="none",
         description="subtracted from each reward: nothing; the mean of the batch; the mean of the prompt's group "
         "(GRPO, 2402.03300); the mean of the group's other members (RLOO, 2402.14740); the group's mean weighted by "
-        "completion length (OPO, 2505.23585)",
+        "completion length (OPO, 2505.23585); the reward of one random member of the group, of which difference only "
+        "the sign counts (BRPO, 2506.00103); critic: a learned value of every token, by GAE (PPO)",
     )
     scale: Scale = Field(
         default="none",
         description="divides the centred rewards: nothing (Dr. GRPO, 2503.20783); the std of the group's rewards "
-        "(GRPO); the std of the batch's raw rewards (LitePPO, 2508.08221); whiten_tokens centres and divides by the "
-        "statistics over all tokens, each completion counted once a token (REINFORCE++, 2501.03262)",
+        "(GRPO); the std of the batch's raw rewards (LitePPO, 2508.08221); the std of the centred rewards over the "
+        "optimiser step (Magistral, 2506.10910); whiten_tokens centres and divides by the statistics over all tokens, "
+        "each completion counted once a token (REINFORCE++, 2501.03262); nonzero_frac: the share of rewards that are "
+        "not 0 (GPG, 2504.02546)",
     )
     scale_ddof: int = Field(
         default=1,
@@ -122,6 +76,16 @@ class Objective(Knobs):
         gt=0,
         description="added to the std, for whiten_tokens to the variance; default: verl (elsewhere 1e-4 to 1e-9)",
     )
+    advantage_sign: AdvantageSign = Field(
+        default="both",
+        description="positive: only completions with A > 0 enter the policy loss (as in rejection-sampling "
+        "fine-tuning); negative: only those with A < 0; the others keep their place in the denominators",
+    )
+    credit: Credit = Field(
+        default="completion",
+        description="what a reward is paid for: the whole completion; or its steps, standardised together over the "
+        "group and summed over the steps that are still to end (process supervision, 2402.03300, section 4.1.3)",
+    )
     ratio: Ratio = Field(
         default="none",
         description="importance ratio r of the current to the rollout policy: of each token (PPO); of the whole "
@@ -129,12 +93,33 @@ class Objective(Knobs):
         "none with policy_gradient, which has no ratio",
     )
     rule: Rule = PolicyGradient()
+    select: Select = NoSelection()
     aggregation: Aggregation = Field(
         description="how token losses become one number, over the whole optimiser step: mean over tokens (DAPO, "
-        "2503.14476, eq. 8); mean over completions of the mean over tokens (GRPO, eq. 3), of the sum over tokens (the "
-        "exact policy gradient), or of the sum divided by max_completion_tokens (Dr. GRPO). No default: trainers "
-        "disagree under the same algorithm's name",
+        "2503.14476, eq. 8); mean over micro-batches of their mean over tokens, which depends on how the step is split "
+        "(bnpo in TRL); mean over prompts of the mean over their tokens (CISPO); mean over completions of the mean "
+        "over tokens (GRPO, eq. 3), of the sum over tokens (the exact policy gradient), or of the sum divided by "
+        "max_completion_tokens (Dr. GRPO). No default: trainers disagree under the same algorithm's name",
     )
+    kl: Kl = NoKl()
+    sequence_penalty: float = Field(
+        default=0.0,
+        ge=0,
+        description="tau: tau / 2 times the squared log-ratio of the whole completion to the rollout policy is added "
+        "to its summed token losses (Kimi k1.5, 2501.12599, section 2.3.2); default: off",
+    )
+    entropy: Entropy = Entropy()
+    critic: Critic = Critic()
+    overlong: Overlong = Penalise()
+    zero_std: ZeroStd = Field(
+        default="keep",
+        description="groups whose rewards are all equal: keep; mask their tokens out of the loss; drop them, also from "
+        "the denominators; refill: drop them and draw other prompts until the batch is full (DAPO's dynamic sampling)",
+    )
+    refill_max_rounds: int = Field(
+        default=8, ge=1, description="rounds of drawing, after which a batch stays as full as it is; default: ours"
+    )
+    sampler_correction: SamplerCorrection = NoCorrection()
 
     @model_validator(mode="after")
     def _knobs_fit_together(self) -> Self:
@@ -144,85 +129,99 @@ class Objective(Knobs):
         return self
 
 
+def acts_without_advantage(objective: Objective) -> bool:
+    """Whether a completion whose advantages are all 0 can still have a gradient, or change that of others."""
+    return (
+        objective.kl.where == "loss"
+        or objective.entropy.bonus > 0
+        or objective.entropy.adaptive.type != "none"
+        or objective.sequence_penalty > 0
+        or objective.baseline == "critic"
+        or objective.select.type != "none"
+        or objective.aggregation == "micro_token_mean"
+    )
+
+
 def _problems(objective: Objective) -> Iterator[str]:
-    rule, ratio = objective.rule.type, objective.ratio
-    if ratio == "none" and rule != "policy_gradient":
+    for knob, value, selector, chosen in inactive_settings(objective):
+        yield f"{knob}={value} has no effect while {selector}={chosen}: leave it out, or choose another {selector}"
+    yield from _ratio_problems(objective)
+    yield from _scale_problems(objective)
+    yield from _penalty_problems(objective)
+
+
+def _ratio_problems(objective: Objective) -> Iterator[str]:
+    rule, ratio, select = objective.rule.type, objective.ratio, objective.select.type
+    if rule == "gmpo" and ratio != "sequence_mean":
+        yield f"ratio={ratio} with rule.type=gmpo: its ratio is the geometric mean; set ratio to sequence_mean"
+    elif rule == "sapo" and ratio not in ("token", "sequence_mean"):
+        yield f"ratio={ratio} with rule.type=sapo: set ratio to token or sequence_mean"
+    elif ratio == "none" and rule != "policy_gradient":
         yield (
             f"ratio=none with rule.type={rule}: this rule acts through the importance ratio; set ratio to token, "
             "sequence_mean or sequence_product, or rule.type to policy_gradient"
         )
-    knobs = _flatten(objective)
-    for knob in _absent(knobs):
-        if knobs[knob] != Objective.model_fields[knob].default:
-            selector = GOVERNORS[knob]
-            yield (
-                f"{knob}={knobs[knob]} has no effect while {selector}={knobs[selector]}: leave it out, or choose "
-                f"another {selector}"
-            )
-    # A std is zero where all rewards are equal; what it divides must be zero there too, or A explodes to R / eps.
-    if objective.scale == "group_std" and objective.baseline not in GROUP_BASELINES:
+    if select in ("clip_cov", "top_entropy") and ratio in ("sequence_mean", "sequence_product") and rule != "cispo":
         yield (
-            f"scale=group_std with baseline={objective.baseline}: in a group of equal rewards the std is zero and the "
+            f"select.type={select} with ratio={ratio}: every token would keep a gradient through the ratio of its "
+            "completion; set ratio to token, or select.type to none or kl_cov"
+        )
+
+
+def _scale_problems(objective: Objective) -> Iterator[str]:
+    baseline, scale = objective.baseline, objective.scale
+    # A std is zero where all rewards are equal; what it divides must be zero there too, or A explodes to R / eps.
+    if scale == "group_std" and baseline not in GROUP_BASELINES:
+        yield (
+            f"scale=group_std with baseline={baseline}: in a group of equal rewards the std is zero and the "
             f"uncentred reward is divided by scale_eps; use a group baseline ({', '.join(GROUP_BASELINES)}), or "
             "another scale"
         )
-    if objective.scale == "batch_std" and objective.baseline == "none":
+    if scale in ("batch_std", "mini_batch_std") and baseline == "none":
         yield (
-            "scale=batch_std with baseline=none: in a batch of equal rewards the std is zero and the uncentred reward "
+            f"scale={scale} with baseline=none: in a batch of equal rewards the std is zero and the uncentred reward "
             "is divided by scale_eps; choose a baseline, or another scale"
+        )
+    if baseline == "critic" and scale not in ("none", "whiten_tokens", "group_std"):
+        yield (
+            f"scale={scale} with baseline=critic: advantages of tokens have no reward std; set scale to whiten_tokens "
+            "or none"
+        )
+    if baseline == "random_peer" and scale not in ("none", "group_std"):
+        yield f"scale={scale} with baseline=random_peer: its advantages are signs; set scale to none"
+    standardises_steps = baseline == "group_mean" and scale in ("none", "group_std")
+    if objective.credit == "steps" and baseline != "critic" and not standardises_steps:
+        yield (
+            f"credit=steps with baseline={baseline}, scale={scale}: steps are standardised within their group; set "
+            "baseline to group_mean and scale to group_std or none, or baseline to critic"
         )
 
 
-ABSENT_AT: Mapping[str, tuple[str, str]] = {
-    "scale_ddof": ("scale", "none"),
-    "scale_eps": ("scale", "none"),
-    "ratio": ("rule.type", "policy_gradient"),
-}
-"""Knob -> its selector, and the selector's value at which the knob does not exist."""
-
-UNIONS: Mapping[str, Mapping[str, type[Knobs]]] = {
-    "rule": {
-        "policy_gradient": PolicyGradient,
-        "weighted": Weighted,
-        "ppo_clip": PpoClip,
-        "cispo": Cispo,
-    }
-}
-"""Fields that are one of several groups of knobs: field -> type -> group."""
-
-GOVERNORS: Mapping[str, str] = MappingProxyType(
-    {knob: selector for knob, (selector, _) in ABSENT_AT.items()}
-    | {
-        f"{field}.{knob}": f"{field}.type"
-        for field, members in UNIONS.items()
-        for member in members.values()
-        for knob in member.model_fields
-        if knob != "type"
-    }
-)
-"""Knob that can be absent -> the selector knob that decides whether it exists."""
-
-KNOB_NAMES: tuple[str, ...] = (
-    *(name for name in Objective.model_fields if name not in UNIONS),
-    *(f"{field}.type" for field in UNIONS),
-    *(knob for knob in GOVERNORS if "." in knob),
-)
-"""Every knob of the space, whether or not it exists at a given point."""
+def _penalty_problems(objective: Objective) -> Iterator[str]:
+    kl, entropy = objective.kl, objective.entropy
+    if kl.where == "reward" and objective.credit == "steps" and objective.baseline != "critic":
+        yield "credit=steps with kl.where=reward: every token would be a step; set kl.where to loss or none"
+    if kl.where != "none" and kl.reference == "iteration_start":
+        # Rewards, and the controller's measurement, are taken before the first optimiser step.
+        if kl.where == "reward":
+            yield (
+                "kl.reference=iteration_start with kl.where=reward: rewards are taken at the start of the iteration, "
+                "where this KL is 0; set kl.where to loss, or kl.reference to initial or refreshed"
+            )
+        elif kl.control == "adaptive":
+            yield (
+                "kl.control=adaptive with kl.reference=iteration_start: the KL is measured at the start of the "
+                "iteration, where it is 0; set kl.control to fixed, or kl.reference to initial or refreshed"
+            )
+    adaptive = entropy.adaptive
+    if adaptive.type != "none" and not adaptive.coef_min <= entropy.bonus <= adaptive.coef_max:
+        yield (
+            f"entropy.bonus={entropy.bonus:g} is the first coefficient, outside entropy.adaptive.coef_min="
+            f"{adaptive.coef_min:g} and coef_max={adaptive.coef_max:g}; set it between them"
+        )
 
 
-def active_knobs(objective: Objective) -> dict[str, KnobValue]:
-    """The knobs that exist at this point, by dotted name: what is gated, hashed and shown."""
-    knobs = _flatten(objective)
-    absent = _absent(knobs)
-    return {knob: value for knob, value in knobs.items() if knob not in absent}
+KNOB_DESCRIPTIONS: Mapping[str, str] = MappingProxyType(dict(descriptions(Objective)))
+"""Every knob of the space, whether or not it exists at a given point, with its meaning."""
 
-
-def _absent(knobs: Mapping[str, KnobValue]) -> list[str]:
-    return [knob for knob, (selector, value) in ABSENT_AT.items() if knobs[selector] == value]
-
-
-def _flatten(knobs: Knobs, prefix: str = "") -> dict[str, KnobValue]:
-    flat: dict[str, KnobValue] = {}
-    for name, value in knobs:
-        flat |= _flatten(value, f"{prefix}{name}.") if isinstance(value, Knobs) else {prefix + name: value}
-    return flat
+KNOB_NAMES: tuple[str, ...] = tuple(KNOB_DESCRIPTIONS)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from pydantic import ValidationError
 
-from algorithms.objective import ABSENT_AT, KNOB_NAMES, UNIONS, Objective, active_knobs
+from algorithms.objective import KNOB_NAMES, Objective
+from algorithms.space import EXISTS_AT, UNIONS, active_knobs, exists
 
 
 def with_overrides(objective: Objective, overrides: Mapping[str, object]) -> Objective:
@@ -46,47 +48,58 @@ def nearest(name: str, valid: tuple[str, ...]) -> str:
 
 def _unknown(knob: str) -> str:
     if knob in UNIONS:
-        return f"{knob} is a group of knobs: set {knob}.type to one of {', '.join(UNIONS[knob])}"
+        union = UNIONS[knob]
+        return f"{knob} is a group of knobs: set {knob}.{union.selector} to one of {', '.join(union.members)}"
+    if within := [name for name in KNOB_NAMES if name.startswith(f"{knob}.")]:
+        return f"{knob} is a group of knobs: set one of {', '.join(within)}"
     return f"unknown objective knob {knob!r}: {nearest(knob, KNOB_NAMES)}"
+
+
+def _union_of(knob: str) -> str | None:
+    """The union that a knob belongs to: `entropy.adaptive.delta` -> `entropy.adaptive`."""
+    field = knob.rpartition(".")[0]
+    return field if field in UNIONS else None
 
 
 def _is_reset(knob: str, overrides: Mapping[str, object]) -> bool:
     """Whether the overrides send this knob back to its default: its group has a new type, or it ceases to exist."""
-    field = knob.partition(".")[0]
-    if field in UNIONS:
-        return f"{field}.type" in overrides
-    selector, absent_at = ABSENT_AT.get(knob, ("", ""))
-    return overrides.get(selector) == absent_at
+    field = _union_of(knob)
+    if field is not None and f"{field}.{UNIONS[field].selector}" in overrides:
+        return True
+    selector = EXISTS_AT[knob][0] if knob in EXISTS_AT else None
+    return selector in overrides and not exists(knob, overrides)
 
 
 def _misplaced(knobs: Mapping[str, object]) -> dict[str, str]:
     """Knobs that the type of their group does not have, each with the complaint."""
     complaints = {}
     for knob in knobs:
-        field, _, name = knob.partition(".")
-        kind = str(knobs.get(f"{field}.type"))
-        members = UNIONS.get(field, {})
+        field, name = _union_of(knob), knob.rpartition(".")[2]
+        if field is None:
+            continue
+        selector, members = UNIONS[field]
+        kind = str(knobs.get(f"{field}.{selector}"))
         if kind in members and name not in members[kind].model_fields:
             owners = [owner for owner, member in members.items() if name in member.model_fields]
-            remedy = f"leave it out, or set {field}.type to {' or '.join(owners)}"
-            complaints[knob] = f"{knob} does not exist while {field}.type={kind}: {remedy}"
+            remedy = f"leave it out, or set {field}.{selector} to {' or '.join(owners)}"
+            complaints[knob] = f"{knob} does not exist while {field}.{selector}={kind}: {remedy}"
     return complaints
 
 
 def _nest(knobs: Mapping[str, object]) -> dict[str, object]:
-    flat = {knob: value for knob, value in knobs.items() if "." not in knob}
-    groups = {
-        field: {knob.removeprefix(f"{field}."): value for knob, value in knobs.items() if knob.startswith(f"{field}.")}
-        for field in UNIONS
-    }
-    return flat | groups
+    nested: dict[str, Any] = {}
+    for knob, value in knobs.items():
+        *path, last = knob.split(".")
+        group = nested
+        for name in path:
+            group = group.setdefault(name, {})
+        group[last] = value
+    return nested
 
 
 def _readable(error: ValidationError) -> Iterator[str]:
     for detail in error.errors(include_url=False):
-        # pydantic puts the union member's name into the path: rule, ppo_clip, clip_low.
-        path = [str(part) for part in detail["loc"]]
-        knob = ".".join(path[:1] + path[2:])
+        knob = _dotted([str(part) for part in detail["loc"]])
         message = detail["msg"]
         match detail["type"]:
             case "value_error":
@@ -94,6 +107,18 @@ def _readable(error: ValidationError) -> Iterator[str]:
             case "missing":
                 yield f"{knob} has no default here: set it"
             case "union_tag_invalid":
-                yield f"{knob}.type={detail['ctx']['tag']!r}: it should be one of {', '.join(UNIONS[knob])}"
+                union = UNIONS[knob]
+                yield (
+                    f"{knob}.{union.selector}={detail['ctx']['tag']!r}: it should be one of {', '.join(union.members)}"
+                )
             case _:
                 yield f"{knob}={detail['input']!r}: {message[0].lower()}{message[1:]}"
+
+
+def _dotted(path: list[str]) -> str:
+    """The knob at a path of pydantic's, which puts a union member's name behind its field: rule, ppo_clip, clip_low."""
+    knob = ""
+    for part in path:
+        if knob not in UNIONS or part not in UNIONS[knob].members:
+            knob = f"{knob}.{part}" if knob else part
+    return knob

@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from typer.testing import CliRunner
+
+from algorithms import presets
+from docs.preset_table import table, with_table
 from harness.cli.app import app
 from harness.plan import make_plan
 
@@ -26,6 +30,38 @@ def test_every_verb_that_is_named_exists() -> None:
     verbs = {command.callback.__name__ for command in app.registered_commands if command.callback}
     assert named
     assert named <= verbs
+
+
+def test_every_example_of_looking_at_algorithms_works() -> None:
+    examples = re.findall(r"\.venv/bin/bench ((?:show|diff) [^#\n]+)", README)
+    assert len(examples) == 3
+    for words in examples:
+        assert CliRunner().invoke(app, words.split()).exit_code == 0, words
+
+
+def test_the_table_of_presets_is_that_of_the_code() -> None:
+    """Otherwise: python docs/preset_table.py"""
+    assert table() in README
+    assert with_table(README) == README
+    assert with_table(README.replace("| `grpo` |", "| `gpro` |")) == README
+
+
+def test_the_table_says_what_sets_presets_apart() -> None:
+    rows = {
+        row.split("|")[1].strip(" `"): [cell.strip() for cell in row.split("|")[2:-1]]
+        for row in table().splitlines()[2:]
+    }
+    assert tuple(rows) == presets()
+    assert len({tuple(cells[:-1]) for cells in rows.values()}) == len(presets())
+    assert rows["cispo"][:6] == [
+        "group_mean",
+        "group_std",
+        "token",
+        "cispo (weight_max 5.0)",
+        "group_token_mean",
+        "zero_std=refill",
+    ]
+    assert rows["reinforce_pp_baseline"][5] == "scale_eps=1e-08, kl.where=loss, kl.estimator=k2, kl.beta=0.001"
 
 
 def test_every_file_that_is_linked_is_there() -> None:

@@ -8,9 +8,11 @@ import typer
 
 from harness.cli.coldstart import coldstart
 from harness.cli.cp import cp
+from harness.cli.diff import diff
 from harness.cli.doctor import doctor
 from harness.cli.ls import ls
 from harness.cli.plan import plan
+from harness.cli.probe import probe
 from harness.cli.report import report
 from harness.cli.run import run
 from harness.cli.show import show
@@ -46,5 +48,5 @@ def _main(
     pass
 
 
-for _verb in (run, plan, status, report, ls, show, cp, coldstart, sync, doctor):
+for _verb in (run, plan, status, report, ls, show, diff, cp, probe, coldstart, sync, doctor):
     app.command()(_verb)

@@ -64,7 +64,7 @@ def _profiles() -> list[tuple[str, str]]:
 def _algorithms() -> list[tuple[str, str]]:
     from algorithms import describe, presets
 
-    return [(name, describe(name).partition(": ")[0]) for name in presets()]
+    return [(name, describe(name).summary) for name in presets()]
 
 
 def _tasks() -> list[tuple[str, str]]:
@@ -76,9 +76,10 @@ def _tasks() -> list[tuple[str, str]]:
 
 
 def _knobs() -> list[tuple[str, str]]:
+    from algorithms import KNOB_DESCRIPTIONS
     from harness.spec.knobs import ALL_KNOBS
 
-    return [(knob, "") for knob in ALL_KNOBS]
+    return [(knob, KNOB_DESCRIPTIONS.get(knob.removeprefix("objective."), "")) for knob in ALL_KNOBS]
 
 
 def _runs(home: Path) -> list[tuple[str, str]]:

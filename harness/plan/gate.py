@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -43,7 +43,7 @@ def check_gate(arms: Mapping[str, RunSpec], ablate: Sequence[str], co_changes: M
     """Compare the resolved specs of all arms (of one seed), knob by knob.
 
     A declared entry covers the knob and everything below it; `algorithm` stands for `objective`. A knob that exists
-    in some arms only is explained by the selector that governs it.
+    in some arms only is explained by the selector that governs it, directly or through others.
     """
     declared = ["objective" if entry == "algorithm" else entry for entry in (*ablate, *co_changes)]
     values = values_that_differ(arms)
@@ -51,7 +51,7 @@ def check_gate(arms: Mapping[str, RunSpec], ablate: Sequence[str], co_changes: M
         knob: by_arm
         for knob, by_arm in values.items()
         if not _covered(knob, declared)
-        and not (ABSENT in by_arm.values() and _covered(governor(knob) or knob, declared))
+        and not (ABSENT in by_arm.values() and any(_covered(selector, declared) for selector in _governors(knob)))
     }
     return Gate(list(values), violations)
 
@@ -66,6 +66,14 @@ def values_that_differ(arms: Mapping[str, RunSpec]) -> dict[str, dict[str, Any]]
         for knob, by_arm in by_knob.items()
         if any(v != next(iter(by_arm.values())) for v in by_arm.values())
     }
+
+
+def _governors(knob: str) -> Iterator[str]:
+    """The selectors that decide whether a knob exists, its own first: a selector may itself have one."""
+    selector = governor(knob)
+    while selector is not None:
+        yield selector
+        selector = governor(selector)
 
 
 def _covered(knob: str, declared: Sequence[str]) -> bool:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
-from algorithms import Objective, TokenBatch, active_knobs, policy_loss, preset, presets, with_overrides
+from algorithms import Objective, TokenBatch, active_knobs, policy_loss, preset, select_tokens, with_overrides
+from algorithms.objective import Aggregation
 
-AGGREGATIONS = ("token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "constant_length")
+GRPO = with_overrides(preset("grpo"), {"kl.where": "none"})
+AGGREGATIONS: tuple[Aggregation, ...] = ("token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "constant_length")
+EVERY_AGGREGATION: tuple[Aggregation, ...] = get_args(Aggregation)
 RULES: tuple[dict[str, object], ...] = (
     {"rule.type": "policy_gradient"},
     {"rule.type": "weighted"},
@@ -20,18 +23,46 @@ RULES: tuple[dict[str, object], ...] = (
 )
 RATIOS = ("token", "sequence_mean", "sequence_product")
 
+# Every term of the loss in every form, as overrides of GRPO. All are non-zero on a random batch.
+TERMS: tuple[dict[str, object], ...] = (
+    *RULES,
+    {"ratio": "token", "rule.clip_high": 0.1},
+    {"ratio": "sequence_mean", "rule.clip_high": 0.1},
+    {"ratio": "sequence_product", "rule.clip_high": 0.1},
+    {"rule.type": "cispo", "rule.weight_min": 0.8, "rule.weight_max": 1.2, "rule.mask": "unified"},
+    {"rule.type": "sapo"},
+    {"rule.type": "gmpo", "ratio": "sequence_mean", "rule.log_ratio_low": 0.2, "rule.log_ratio_high": 0.1},
+    {"kl.where": "loss", "kl.estimator": "k1", "kl.beta": 0.3},
+    {"kl.where": "loss", "kl.estimator": "k1_clamped", "kl.beta": 0.3},
+    {"kl.where": "loss", "kl.estimator": "k2", "kl.beta": 0.3},
+    {"kl.where": "loss", "kl.estimator": "k3", "kl.beta": 0.3},
+    {"kl.where": "loss", "kl.estimator": "k3_ratio", "kl.beta": 0.3},
+    {"kl.where": "loss", "kl.estimator": "k3_straight", "kl.beta": 0.3},
+    {"kl.where": "loss", "kl.reference": "iteration_start", "kl.beta": 0.3},
+    {"select.type": "clip_cov", "select.fraction": 0.2, "select.cov_low": -0.2, "select.cov_high": 10.0},
+    {"select.type": "kl_cov", "select.fraction": 0.2, "rule.type": "weighted"},
+    {"select.type": "top_entropy", "select.fraction": 0.3},
+    {"sampler_correction.type": "token_truncate", "sampler_correction.weight_max": 1.1},
+    {"sampler_correction.type": "sequence_truncate", "sampler_correction.weight_max": 1.1},
+    {"sampler_correction.type": "token_band", "sampler_correction.weight_max": 1.3},
+    {"sampler_correction.type": "sequence_band", "sampler_correction.weight_max": 1.3},
+    {"sequence_penalty": 0.7},
+    {"entropy.bonus": 0.4},
+    {"baseline": "critic", "scale": "none", "critic.value_clip": 0.3},
+    {
+        "kl.where": "loss",
+        "sequence_penalty": 0.7,
+        "entropy.bonus": 0.4,
+        "sampler_correction.type": "token_truncate",
+        "select.type": "kl_cov",
+        "select.fraction": 0.2,
+    },
+)
 
-def objectives() -> list[Objective]:
-    """Every preset under every aggregation, and every rule with every ratio under every aggregation."""
-    named = [preset(name, aggregation=aggregation) for name in presets() for aggregation in AGGREGATIONS]
-    grpo = preset("grpo")
-    composed = [
-        with_overrides(
-            grpo, rule | {"aggregation": aggregation} | ({} if "policy_gradient" in rule.values() else ratio)
-        )
-        for rule, aggregation, ratio in itertools.product(RULES, AGGREGATIONS, [{"ratio": kind} for kind in RATIOS])
-    ]
-    return list(dict.fromkeys([*named, *composed]))
+
+def objectives(*aggregations: Aggregation) -> list[Objective]:
+    """Every term under each of the aggregations."""
+    return [with_overrides(GRPO, term | {"aggregation": aggregation}) for aggregation in aggregations for term in TERMS]
 
 
 def identify(objective: Objective) -> str:
@@ -48,32 +79,64 @@ def random_batch(seed: int, rows: int = 8, width: int = 6, drift: float = 0.4) -
     lengths = torch.randint(0, width + 1, (rows,), generator=generator)
     mask = torch.arange(width) < lengths[:, None]
     old_logp = -normal(rows, width).abs()
+    logp = (old_logp + drift * normal(rows, width)).requires_grad_()
+    advantages = normal(rows)
+    old_values = normal(rows, width)
     return TokenBatch(
-        logp=(old_logp + drift * normal(rows, width)).requires_grad_(),
+        logp=logp,
         old_logp=old_logp,
         mask=mask,
-        advantages=normal(rows),
+        advantages=advantages,
+        ref_logp=old_logp + drift * normal(rows, width),
+        sampler_logp=old_logp + drift * normal(rows, width),
+        entropy=normal(rows, width).abs().requires_grad_(),
+        values=(old_values + drift * normal(rows, width)).requires_grad_(),
+        old_values=old_values,
+        returns=normal(rows, width),
         groups=torch.arange(rows) // 4,
         max_completion_tokens=width,
     )
 
 
-def take(batch: TokenBatch, rows: Tensor) -> TokenBatch:
+def with_selection(objective: Objective, batch: TokenBatch) -> TokenBatch:
+    """A whole step with what the objective selects of it."""
+    selected = select_tokens(objective, batch.logp, batch.old_logp, batch.advantages, batch.mask, batch.entropy)
+    return replace(batch, selected=selected)
+
+
+def take(batch: TokenBatch, rows: Tensor, micro_batches: int = 1) -> TokenBatch:
     """Some rows of a batch that was the whole optimiser step, with the step's denominators."""
+    assert batch.groups is not None
+    lengths = batch.mask.sum(1)
+    whole: dict[str, Any] = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    whole["group_tokens"] = (lengths * (batch.groups == batch.groups[:, None])).sum(1)
+    part: dict[str, Any] = {name: value[rows] if isinstance(value, Tensor) else value for name, value in whole.items()}
     return replace(
-        batch,
-        logp=batch.logp[rows],
-        old_logp=batch.old_logp[rows],
-        mask=batch.mask[rows],
-        advantages=batch.advantages[rows],
-        groups=None if batch.groups is None else batch.groups[rows],
+        TokenBatch(**part),
         step_sequences=batch.logp.shape[0],
         step_tokens=max(1, int(batch.mask.sum())),
+        step_groups=len(torch.unique(batch.groups)),
+        step_micro_batches=micro_batches,
     )
+
+
+def reordered(batch: TokenBatch, order: Tensor) -> TokenBatch:
+    """The same whole step with its rows in another order."""
+    part = take(batch, order)
+    return replace(
+        part, group_tokens=None, step_sequences=None, step_tokens=None, step_groups=None, step_micro_batches=None
+    )
+
+
+def gradients(value: Tensor, batch: TokenBatch) -> list[Tensor]:
+    """[B, T] by each of logp, entropy and values that takes gradients; zeros where the value does not depend on it."""
+    inputs = [tensor for tensor in (batch.logp, batch.entropy, batch.values) if tensor is not None]
+    inputs = [tensor for tensor in inputs if tensor.requires_grad]
+    found = torch.autograd.grad(value, inputs, allow_unused=True, retain_graph=True)
+    return [torch.zeros_like(of) if grad is None else grad for of, grad in zip(inputs, found, strict=True)]
 
 
 def value_and_gradient(objective: Objective, batch: TokenBatch) -> tuple[Tensor, Tensor]:
     """Loss and its gradient by `batch.logp` [B, T]."""
     value = policy_loss(objective, batch).value
-    (gradient,) = torch.autograd.grad(value, batch.logp)
-    return value.detach(), gradient
+    return value.detach(), gradients(value, batch)[0]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import torch
@@ -14,13 +14,14 @@ from algorithms import Objective, advantages, preset
 from algorithms.objective import GROUP_BASELINES, Baseline, Scale
 
 BASELINES: tuple[Baseline, ...] = ("none", "batch_mean", *GROUP_BASELINES)
-SCALES: tuple[Scale, ...] = ("none", "group_std", "batch_std", "whiten_tokens")
+SCALES: tuple[Scale, ...] = ("none", "group_std", "batch_std", "mini_batch_std", "whiten_tokens", "nonzero_frac")
 NAN = math.nan
 
 
 def sensible(baseline: Baseline, scale: Scale) -> bool:
     return not (
-        (scale == "group_std" and baseline not in GROUP_BASELINES) or (scale == "batch_std" and baseline == "none")
+        (scale == "group_std" and baseline not in GROUP_BASELINES)
+        or (scale in ("batch_std", "mini_batch_std") and baseline == "none")
     )
 
 
@@ -28,7 +29,7 @@ POINTS = [
     Objective(baseline=baseline, scale=scale, scale_ddof=ddof, aggregation="token_mean")
     for baseline, scale in itertools.product(BASELINES, SCALES)
     if sensible(baseline, scale)
-    for ddof in ((1,) if scale == "none" else (0, 1))
+    for ddof in ((1,) if scale in ("none", "nonzero_frac") else (0, 1))
 ]
 WITH_GROUP_BASELINE = [point for point in POINTS if point.baseline in GROUP_BASELINES]
 
@@ -47,6 +48,10 @@ rows = st.lists(
     max_size=12,
 )
 Rows = list[tuple[float, int, int]]
+
+
+def objective(**knobs: Any) -> Objective:
+    return Objective.model_validate({"aggregation": "token_mean", **knobs})
 
 
 def tensors(rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
@@ -70,12 +75,13 @@ def slow_advantages(point: Objective, rows: Rows) -> list[float]:
 
     def baseline(i: int) -> float:
         others = [reward[j] for j in peers[i] if j != i]
+        by_token = [reward[j] for j in peers[i] for _ in range(rows[j][2])]
         return {
             "none": 0.0,
             "batch_mean": mean(list(reward.values())),
             "group_mean": mean([reward[j] for j in peers[i]]),
             "leave_one_out": mean(others) if others else reward[i],
-            "length_weighted": mean([reward[j] for j in peers[i] for _ in range(rows[j][2])]),
+            "length_weighted": mean(by_token) if by_token else reward[i],
         }[point.baseline]
 
     centred = {i: reward[i] - baseline(i) for i in reward}
@@ -85,8 +91,16 @@ def slow_advantages(point: Objective, rows: Rows) -> list[float]:
         ddof, eps = point.scale_ddof, point.scale_eps
         if point.scale == "whiten_tokens":
             return (centred[i] - mean(tokens)) / math.sqrt(variance(tokens, ddof) + eps)
-        pool = {"none": [], "group_std": peers[i], "batch_std": list(reward)}[point.scale]
-        return centred[i] / (math.sqrt(variance([reward[j] for j in pool], ddof)) + eps) if pool else centred[i]
+        if point.scale == "none":
+            return centred[i]
+        if point.scale == "nonzero_frac":
+            return centred[i] * len(reward) / max(1, sum(r != 0 for r in reward.values()))
+        spread = {
+            "group_std": [reward[j] for j in peers[i]],
+            "batch_std": list(reward.values()),
+            "mini_batch_std": [centred[j] for j in reward if rows[j][1] % 2 == rows[i][1] % 2],
+        }[point.scale]
+        return centred[i] / (math.sqrt(variance(spread, ddof)) + eps)
 
     return [scaled(i) if i in reward else 0.0 for i in range(len(rows))]
 
@@ -97,7 +111,8 @@ def slow_advantages(point: Objective, rows: Rows) -> list[float]:
 def test_agrees_with_the_definitions(point: Objective, rows: Rows) -> None:
     rewards, groups, mask = tensors(rows)
     expected = torch.tensor(slow_advantages(point, rows), dtype=torch.float64)[:, None] * mask
-    torch.testing.assert_close(advantages(point, rewards, groups, mask), expected, rtol=1e-8, atol=1e-8)
+    result = advantages(point, rewards, groups, mask, mini_batches=groups % 2)
+    torch.testing.assert_close(result, expected, rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.parametrize("point", POINTS, ids=name)
@@ -110,7 +125,7 @@ def test_rows_may_come_in_any_order(point: Objective, rows: Rows, data: st.DataO
     torch.testing.assert_close(shuffled, advantages(point, rewards, groups, mask)[order], rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize("point", WITH_GROUP_BASELINE, ids=name)
+@pytest.mark.parametrize("point", [p for p in WITH_GROUP_BASELINE if p.scale != "nonzero_frac"], ids=name)
 @settings(max_examples=10, deadline=None)
 @given(rows=rows, shift=st.floats(-5, 5))
 def test_group_baselines_ignore_a_shift_of_rewards(point: Objective, rows: Rows, shift: float) -> None:
@@ -121,11 +136,164 @@ def test_group_baselines_ignore_a_shift_of_rewards(point: Objective, rows: Rows,
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_rewards_may_be_scaled_only_under_a_std(scale: Scale) -> None:
-    """In units of the plain scale's effect: with a std only eps distinguishes R and 3 R."""
+    """With a std only eps distinguishes R and 3 R."""
     rewards, groups, mask = tensors([(1, 0, 2), (0, 0, 4), (0, 0, 1), (1, 1, 3), (0, 1, 2)])
     point = preset("dr_grpo", scale=scale)
     once, thrice = advantages(point, rewards, groups, mask), advantages(point, 3 * rewards, groups, mask)
-    torch.testing.assert_close(thrice, 3 * once if scale == "none" else once, rtol=1e-5, atol=1e-5)
+    has_std = scale not in ("none", "nonzero_frac")
+    torch.testing.assert_close(thrice, once if has_std else 3 * once, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", ["group_std", "batch_std", "mini_batch_std", "whiten_tokens"])
+@settings(max_examples=25, deadline=None)
+@given(rows=rows, factor=st.floats(0.1, 10))
+def test_a_std_takes_any_factor_out_of_the_rewards(scale: str, rows: Rows, factor: float) -> None:
+    rewards, groups, mask = tensors(rows)
+    point = objective(baseline="leave_one_out", scale=scale, scale_eps=1e-14)
+    scaled = advantages(point, factor * rewards, groups, mask)
+    torch.testing.assert_close(scaled, advantages(point, rewards, groups, mask), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("scale", ["none", "group_std"])
+@pytest.mark.parametrize("baseline", GROUP_BASELINES)
+@settings(max_examples=15, deadline=None)
+@given(rows=rows)
+def test_groups_do_not_depend_on_each_other(baseline: str, scale: str, rows: Rows) -> None:
+    rewards, groups, mask = tensors(rows)
+    point = objective(baseline=baseline, scale=scale)
+    together = advantages(point, rewards, groups, mask)
+    for group in set(groups.tolist()):
+        alone = groups == group
+        torch.testing.assert_close(advantages(point, rewards[alone], groups[alone], mask[alone]), together[alone])
+
+
+@settings(max_examples=25, deadline=None)
+@given(rows=rows, with_token_rewards=st.booleans())
+def test_whitened_tokens_have_mean_0_and_variance_1(rows: Rows, with_token_rewards: bool) -> None:
+    rewards, groups, mask = tensors(rows)
+    token_rewards = torch.randn(mask.shape, generator=torch.Generator().manual_seed(len(rows)), dtype=torch.float64)
+    point = objective(baseline="none", scale="whiten_tokens", scale_eps=1e-14)
+    result = advantages(point, rewards, groups, mask, token_rewards=token_rewards if with_token_rewards else None)
+    tokens = result[mask & ~rewards.isnan()[:, None]]
+    if len(set(tokens.tolist())) > 1:
+        assert tokens.mean().item() == pytest.approx(0, abs=1e-9)
+        assert tokens.var().item() == pytest.approx(1, abs=1e-6)
+    else:
+        assert (tokens == 0).all()
+
+
+@pytest.mark.parametrize("baseline", ["batch_mean", *GROUP_BASELINES])
+@pytest.mark.parametrize("scale", ["none", "batch_std", "nonzero_frac"])
+def test_token_rewards_are_part_of_the_completions_reward(baseline: str, scale: str) -> None:
+    rewards, groups, mask = tensors([(1, 0, 2), (0, 0, 4), (NAN, 0, 1), (1, 1, 3), (0, 1, 0)])
+    token_rewards = torch.randn(mask.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    point = objective(baseline=baseline, scale=scale)
+    result = advantages(point, rewards, groups, mask, token_rewards=token_rewards)
+    totals = rewards + (token_rewards * mask).sum(1)
+    torch.testing.assert_close(result, advantages(point, totals, groups, mask))
+    assert not torch.allclose(result, advantages(point, rewards, groups, mask))
+
+
+BRPO = objective(baseline="random_peer")
+
+
+def test_a_random_peer_is_only_beaten_or_not() -> None:
+    rewards, groups, mask = tensors(
+        [(0.3, 0, 2), (0.1, 0, 1), (0.3, 0, 1), (0.9, 0, 2), (NAN, 1, 1), (0.5, 1, 2), (0.2, 2, 1), (NAN, 2, 1)]
+    )
+    peers = torch.tensor([0, 0, 0, 0, 4, 4, 6, 6])
+    result = advantages(BRPO, rewards, groups, mask, peers=peers)
+    assert result[:, 0].tolist() == [0, -1, 0, 1, 0, 0, 0, 0]
+    assert result[0].tolist() == [0, 0, 0, 0]
+    assert result[3].tolist() == [1, 1, 0, 0]
+
+
+def test_a_random_peer_is_compared_by_all_that_it_got() -> None:
+    rewards, groups = torch.tensor([0.0, 0.0]), torch.tensor([0, 0])
+    peers, mask = torch.tensor([1, 1]), torch.ones(2, 2)
+    token_rewards = torch.tensor([[0.1, 0.1], [0.3, 0.0]])
+    result = advantages(BRPO, rewards, groups, mask, token_rewards=token_rewards, peers=peers)
+    assert result.tolist() == [[-1, -1], [0, 0]]
+
+
+@settings(max_examples=25, deadline=None)
+@given(rows=rows, data=st.data(), shift=st.integers(-4, 4))
+def test_random_peers_ignore_a_shift_and_the_order(rows: Rows, data: st.DataObject, shift: int) -> None:
+    rewards, groups, mask = tensors(rows)
+    rewards = (8 * rewards).round()  # sums of small integers are exact
+    members = [[j for j, other in enumerate(rows) if other[1] == row[1]] for row in rows]
+    peers = torch.tensor([data.draw(st.sampled_from(group)) for group in members])
+    order = torch.tensor(data.draw(st.permutations(range(len(rows)))))
+    result = advantages(BRPO, rewards, groups, mask, peers=peers)
+    moved = advantages(BRPO, (rewards + shift)[order], groups[order], mask[order], peers=order.argsort()[peers[order]])
+    assert torch.equal(moved, result[order])
+    expected = torch.sign(rewards - rewards[peers]).nan_to_num(0)
+    assert torch.equal(result, expected[:, None] * mask)
+
+
+@pytest.mark.parametrize(
+    ("peers", "complaint"),
+    [
+        (None, "baseline=random_peer without peers: give"),
+        ([0], r"peers has shape \[1\]; it must be that of rewards, \[3\]"),
+        ([0, 0, 1], r"peers of rows \[2\] are not rows of their groups; number rows from 0 to 2"),
+        ([0, -1, 3], r"peers of rows \[1, 2\] are not"),
+    ],
+)
+def test_peers_must_be_of_the_group(peers: list[int] | None, complaint: str) -> None:
+    rewards, groups, mask = torch.zeros(3), torch.tensor([5, 5, 6]), torch.ones(3, 1)
+    with pytest.raises(ValueError, match=complaint):
+        advantages(BRPO, rewards, groups, mask, peers=None if peers is None else torch.tensor(peers))
+
+
+def test_mini_batches_are_one_unless_told() -> None:
+    rewards = torch.tensor([1.0, 0.0, 3.0, 0.0], dtype=torch.float64)
+    groups, mask = torch.tensor([0, 0, 1, 1]), torch.ones(4, 1)
+    point = objective(baseline="group_mean", scale="mini_batch_std", scale_ddof=0)
+    centred = torch.tensor([[0.5], [-0.5], [1.5], [-1.5]], dtype=torch.float64)
+    together = advantages(point, rewards, groups, mask)
+    torch.testing.assert_close(together, centred / (math.sqrt(1.25) + 1e-6))
+    split = advantages(point, rewards, groups, mask, mini_batches=torch.tensor([7, 7, 2, 2]))
+    torch.testing.assert_close(split, centred / torch.tensor([[0.5], [0.5], [1.5], [1.5]]).add(1e-6))
+
+
+def test_the_share_of_nonzero_rewards_raises_advantages() -> None:
+    """GPG: one of four scored rewards is not 0."""
+    rewards, groups, mask = torch.tensor([1.0, 0.0, 0.0, 0.0, NAN]), torch.tensor([0, 0, 1, 1, 1]), torch.ones(5, 1)
+    point = objective(baseline="group_mean", scale="nonzero_frac")
+    assert advantages(point, rewards, groups, mask).flatten().tolist() == [2, -2, 0, 0, 0]
+    assert (advantages(point, 0 * rewards, groups, mask) == 0).all()
+
+
+@pytest.mark.parametrize("point", POINTS, ids=name)
+@settings(max_examples=5, deadline=None)
+@given(rows=rows)
+def test_one_sign_of_advantages_leaves_zeros_for_the_other(point: Objective, rows: Rows) -> None:
+    rewards, groups, mask = tensors(rows)
+    both = advantages(point, rewards, groups, mask)
+    for sign, kept in (("positive", both > 0), ("negative", both < 0)):
+        signed = point.model_copy(update={"advantage_sign": sign})
+        assert torch.equal(advantages(signed, rewards, groups, mask), torch.where(kept, both, 0))
+
+
+wild = st.floats(-1e6, 1e6)
+
+
+@pytest.mark.parametrize("point", POINTS, ids=name)
+@settings(max_examples=10, deadline=None)
+@given(
+    rows=st.lists(st.tuples(wild | st.just(NAN) | st.just(0.1), st.integers(0, 2), st.integers(0, 4)), max_size=8),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+    with_token_rewards=st.booleans(),
+)
+def test_no_nan_comes_out(point: Objective, rows: Rows, dtype: torch.dtype, with_token_rewards: bool) -> None:
+    rewards, groups, mask = tensors(rows) if rows else (torch.zeros(0), torch.zeros(0).long(), torch.zeros(0, 4) > 0)
+    token_rewards = torch.where(mask, 1e6 * torch.ones(mask.shape), NAN) if with_token_rewards else None
+    result = advantages(point, rewards.to(dtype), groups, mask, token_rewards=token_rewards)
+    assert result.shape == mask.shape
+    assert result.dtype == dtype
+    assert result.isfinite().all()
+    assert (result[~mask] == 0).all()
 
 
 @settings(max_examples=20, deadline=None)
@@ -154,7 +322,8 @@ def test_equal_groups_and_single_completions_get_exactly_zero(point: Objective) 
 def test_a_batch_of_equal_rewards_has_no_preference(point: Objective) -> None:
     rewards = torch.full((4,), 0.1, dtype=torch.float64)
     result = advantages(point, rewards, torch.tensor([0, 0, 0, 1]), torch.ones(4, 3))
-    assert (result == (0.1 if (point.baseline, point.scale) == ("none", "none") else 0)).all()
+    uncentred = point.baseline == "none" and point.scale != "whiten_tokens"
+    assert (result == (0.1 if uncentred else 0)).all()
 
 
 @pytest.mark.parametrize("point", POINTS, ids=name)
@@ -185,6 +354,12 @@ def test_dtypes() -> None:
     for dtype in (torch.float32, torch.float64):
         assert advantages(preset("grpo"), torch.tensor([1, 0], dtype=dtype), groups, mask).dtype == dtype
     assert advantages(preset("dr_grpo"), torch.tensor([1, 0]), groups, mask).tolist() == [[0.5], [-0.5]]
+
+
+def test_mini_batches_must_fit() -> None:
+    point = objective(baseline="group_mean", scale="mini_batch_std")
+    with pytest.raises(ValueError, match=r"mini_batches has shape \[1\]; it must be that of rewards, \[2\]"):
+        advantages(point, torch.zeros(2), torch.tensor([0, 0]), torch.ones(2, 1), mini_batches=torch.tensor([0]))
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,15 @@ TOKENS = int(BATCH.mask.sum())
         ({"step_tokens": TOKENS - 1}, f"step_tokens={TOKENS - 1}, but this micro-batch alone has {TOKENS}"),
         ({"step_tokens": 0}, "step_tokens=0; it must be at least 1"),
         ({"max_completion_tokens": 0}, "max_completion_tokens=0; it must be at least 1"),
+        ({"step_groups": 0}, "step_groups=0; it must be at least 1"),
+        ({"step_micro_batches": 0}, "step_micro_batches=0; it must be at least 1"),
+        *(
+            ({name: torch.zeros(4, 1)}, rf"{name} has shape \[4, 1\]; it must be that of logp, \[4, 5\]")
+            for name in ("ref_logp", "sampler_logp", "entropy", "selected", "values", "old_values", "returns")
+        ),
+        ({"selected": torch.zeros(4, 5)}, "selected is of torch.float32; it must be bool"),
+        ({"group_tokens": torch.ones(5)}, r"group_tokens has shape \[5\]; it must be \[4\]"),
+        ({"group_tokens": BATCH.mask.sum(1) - 1}, "group_tokens has a group with fewer tokens than one of its rows"),
     ],
 )
 def test_what_does_not_fit_is_refused(change: dict[str, Any], complaint: str) -> None:
@@ -35,3 +44,11 @@ def test_what_does_not_fit_is_refused(change: dict[str, Any], complaint: str) ->
 def test_the_step_may_be_larger_than_the_batch() -> None:
     assert replace(BATCH, step_sequences=4, step_tokens=TOKENS).step_tokens == TOKENS
     assert replace(BATCH, step_sequences=100, step_tokens=1000).step_sequences == 100
+
+
+@pytest.mark.parametrize("name", ["step_sequences", "step_tokens", "step_groups", "step_micro_batches"])
+def test_a_batch_with_numbers_of_a_step_is_a_part_of_it(name: str) -> None:
+    assert BATCH.is_whole_step
+    assert replace(BATCH, group_tokens=BATCH.mask.sum(1)).is_whole_step
+    change: dict[str, Any] = {name: 1000}
+    assert not replace(BATCH, **change).is_whole_step

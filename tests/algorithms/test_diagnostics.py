@@ -8,11 +8,22 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from algorithms import Objective, TokenBatch, combine_metrics, policy_loss, preset
-from tests.algorithms.cases import identify, objectives, random_batch, take
+from algorithms import (
+    Coefficients,
+    TokenBatch,
+    combine_metrics,
+    policy_loss,
+    preset,
+    presets,
+    update_metric_names,
+    with_overrides,
+)
+from tests.algorithms.cases import EVERY_AGGREGATION, GRPO, objectives, random_batch, take, with_selection
 
 CLIP_KEYS = {f"clip/{side}_frac_{which}" for side in ("low", "high") for which in ("sign_aware", "any_sign")}
-KEYS = {"ratio/mean", "ratio/p99", "ratio/max", "kl/k1_old", "kl/k3_old"}
+KEYS = {"ratio/mean", "ratio/p99", "ratio/max", "ratio_seq/mean", "ratio_seq/max", "loss/policy"} | {
+    f"kl/{estimator}_{policy}" for estimator in ("k1", "k2", "k3") for policy in ("old", "ref")
+}
 
 
 def batch_of(ratios: list[float], advantages: list[float]) -> TokenBatch:
@@ -28,75 +39,200 @@ def batch_of(ratios: list[float], advantages: list[float]) -> TokenBatch:
 
 def test_by_hand() -> None:
     ratios, advantages = [0.5, 0.5, 0.7, 1.1, 1.5, 1.5, 1.5, 4.0], [-1.0, 1.0, -1.0, 1.0, 1.0, -1.0, 0.0, -1.0]
-    objective = preset("grpo", **{"rule.clip_high": 0.3, "rule.dual_clip": 3.0})
+    objective = with_overrides(GRPO, {"rule.clip_high": 0.3, "rule.dual_clip": 3.0})
     assert policy_loss(objective, batch_of(ratios, advantages)).metrics == pytest.approx(
         {
             "ratio/mean": sum(ratios) / 8,
             "ratio/p99": 4.0,
             "ratio/max": 4.0,
+            "ratio_seq/mean": sum(ratios) / 8,
+            "ratio_seq/max": 4.0,
             "kl/k1_old": -sum(math.log(ratio) for ratio in ratios) / 8,
+            "kl/k2_old": sum(math.log(ratio) ** 2 for ratio in ratios) / 16,
             "kl/k3_old": sum(ratio - 1 - math.log(ratio) for ratio in ratios) / 8,
             "clip/low_frac_sign_aware": 2 / 8,
             "clip/high_frac_sign_aware": 1 / 8,
             "clip/low_frac_any_sign": 3 / 8,
             "clip/high_frac_any_sign": 4 / 8,
             "clip/dual_frac": 1 / 8,
+            "loss/policy": (0.8 - 0.5 + 0.8 - 1.1 - 1.3 + 1.5 - 0 + 3.0) / 8,
         }
     )
 
 
 def test_p99_is_the_nearest_rank() -> None:
     ratios = [1 + i / 1000 for i in range(1, 201)]
-    metrics = policy_loss(preset("grpo"), batch_of(ratios, [1.0] * 200)).metrics
+    metrics = policy_loss(GRPO, batch_of(ratios, [1.0] * 200)).metrics
     assert metrics["ratio/p99"] == pytest.approx(ratios[197])
 
 
 def test_ratios_are_of_tokens_and_clip_fractions_of_what_the_rule_clips() -> None:
-    """One completion whose token ratios 4 and 1/4 have the geometric mean 1."""
-    logp = torch.tensor([[math.log(4.0), -math.log(4.0)]], dtype=torch.float64)
-    batch = TokenBatch(logp, torch.zeros_like(logp), torch.ones(1, 2), torch.ones(1, dtype=torch.float64))
-    for ratio, fraction in (("token", 0.5), ("sequence_mean", 0.0)):
-        metrics = policy_loss(preset("grpo", ratio=ratio), batch).metrics
+    """One completion whose token ratios 4 and 1/4 have the geometric mean 1, and an empty one."""
+    logp = torch.tensor([[math.log(4.0), -math.log(4.0)], [9.0, 9.0]], dtype=torch.float64)
+    mask = torch.tensor([[1, 1], [0, 0]])
+    batch = TokenBatch(logp, torch.zeros_like(logp), mask, torch.ones(2, dtype=torch.float64))
+    for overrides, fraction in (
+        ({"ratio": "token"}, 0.5),
+        ({"ratio": "sequence_mean"}, 0.0),
+        ({"ratio": "sequence_mean", "rule.type": "gmpo"}, 0.5),
+    ):
+        metrics = policy_loss(with_overrides(GRPO, overrides), batch).metrics
         assert metrics["ratio/max"] == pytest.approx(4)
+        assert metrics["ratio_seq/max"] == metrics["ratio_seq/mean"] == pytest.approx(1)
         assert metrics["clip/high_frac_any_sign"] == metrics["clip/low_frac_any_sign"] == fraction
 
 
+def test_ratios_of_completions_are_products() -> None:
+    logp = torch.tensor([[2.0, 3.0], [0.5, 9.0]], dtype=torch.float64).log()
+    mask = torch.tensor([[1, 1], [1, 0]])
+    batch = TokenBatch(logp, torch.zeros_like(logp), mask, torch.ones(2, dtype=torch.float64))
+    metrics = policy_loss(GRPO, batch).metrics
+    assert metrics["ratio_seq/max"] == pytest.approx(6)
+    assert metrics["ratio_seq/mean"] == pytest.approx(3.25)
+
+
+def test_kl_to_the_reference_takes_the_tokens_as_the_current_policys() -> None:
+    batch = batch_of([1.0, 1.0], [1.0, 1.0])
+    batch = replace(batch, ref_logp=batch.logp - torch.tensor([[0.4, math.nan], [-0.2, math.nan]]))
+    metrics = policy_loss(GRPO, batch).metrics
+    assert metrics["kl/k1_ref"] == pytest.approx(0.1)
+    assert metrics["kl/k2_ref"] == pytest.approx((0.08 + 0.02) / 2)
+    assert metrics["kl/k3_ref"] == pytest.approx((math.exp(-0.4) - 0.6 + math.exp(0.2) - 1.2) / 2)
+    assert metrics["kl/k1_old"] == metrics["kl/k3_old"] == 0
+
+
 def test_cispo_bounds_are_absolute() -> None:
-    objective = preset("grpo", **{"rule.type": "cispo", "rule.weight_min": 0.6, "rule.weight_max": 2.0})
+    objective = with_overrides(GRPO, {"rule.type": "cispo", "rule.weight_min": 0.6, "rule.weight_max": 2.0})
     metrics = policy_loss(objective, batch_of([0.5, 0.7, 1.9, 2.1], [-1.0, -1.0, 1.0, 1.0])).metrics
     assert metrics["clip/low_frac_any_sign"] == metrics["clip/high_frac_any_sign"] == 0.25
-    unbounded = preset("grpo", **{"rule.type": "cispo", "rule.weight_max": None})
+    unbounded = with_overrides(GRPO, {"rule.type": "cispo", "rule.weight_max": None})
     assert policy_loss(unbounded, batch_of([1e6], [1.0])).metrics["clip/high_frac_any_sign"] == 0
+
+
+def test_sampler_weights() -> None:
+    """Raw weights 1, 1 (both of the cap), 3 and 0.2: what lies on a bound is not clipped."""
+    batch = batch_of([1.0] * 4, [1.0] * 4)
+    raw = torch.tensor([[1.0, math.nan], [1.0, math.nan], [3.0, math.nan], [0.2, math.nan]], dtype=torch.float64)
+    batch = replace(batch, sampler_logp=batch.old_logp - raw.log())
+    for overrides, mean, clipped in (
+        ({"sampler_correction.type": "token_truncate", "sampler_correction.weight_max": 1.0}, 3.2 / 4, 1 / 4),
+        ({"sampler_correction.type": "sequence_band", "sampler_correction.weight_max": 3.5}, 5 / 4, 1 / 4),
+    ):
+        metrics = policy_loss(with_overrides(GRPO, overrides), batch).metrics
+        assert metrics["sampler/weight_mean"] == pytest.approx(mean)
+        assert metrics["sampler/frac_clipped"] == clipped
+
+
+def test_selected_fraction_is_of_tokens() -> None:
+    batch = replace(batch_of([1.0] * 4, [1.0] * 4), selected=torch.tensor([[True, True]] + [[False, True]] * 3))
+    metrics = policy_loss(with_overrides(GRPO, {"select.type": "clip_cov"}), batch).metrics
+    assert metrics["select/frac"] == 0.25
+
+
+def test_terms_add_up_to_the_loss() -> None:
+    batch = random_batch(4)
+    for objective in objectives(*EVERY_AGGREGATION):
+        loss = policy_loss(objective, batch)
+        shares = [value for name, value in loss.metrics.items() if name.startswith("loss/")]
+        assert sum(shares) == pytest.approx(float(loss.value.detach()))
+        assert len(shares) == 1 + (
+            (objective.kl.where == "loss")
+            + (objective.sequence_penalty > 0)
+            + (objective.entropy.bonus > 0)
+            + (objective.baseline == "critic")
+        )
+        assert all(share != 0 for share in shares)
+
+
+def test_terms_are_means_over_optimiser_steps() -> None:
+    losses = [policy_loss(GRPO, random_batch(seed)) for seed in (1, 2, 3)]
+    expected = sum(float(loss.value.detach()) for loss in losses) / 3
+    assert combine_metrics(losses, steps=3)["loss/policy"] == pytest.approx(expected)
+    assert combine_metrics(losses)["loss/policy"] == pytest.approx(3 * expected)
+    assert combine_metrics(losses, steps=3)["ratio/mean"] == combine_metrics(losses)["ratio/mean"]
+
+
+def test_value_metrics() -> None:
+    logp = torch.zeros(1, 3, dtype=torch.float64)
+    batch = TokenBatch(
+        logp=logp,
+        old_logp=logp,
+        mask=torch.tensor([[1, 1, 0]]),
+        advantages=torch.ones(1),
+        values=torch.tensor([[0.5, 0.1, math.nan]]),
+        old_values=torch.tensor([[0.0, 0.0, math.nan]]),
+        returns=torch.tensor([[1.0, 1.0, math.nan]]),
+    )
+    critic = with_overrides(GRPO, {"baseline": "critic", "scale": "none", "critic.value_clip": 0.2})
+    metrics = policy_loss(critic, batch).metrics
+    assert metrics["value/clip_frac"] == 0.5
+    assert metrics["value/mean"] == pytest.approx(0.3)
+    assert not any(name.startswith("value/") for name in policy_loss(critic, replace(batch, values=None)).metrics)
 
 
 @pytest.mark.parametrize(
     ("overrides", "keys"),
     [
-        ({"rule.type": "policy_gradient"}, KEYS),
-        ({"rule.type": "weighted"}, KEYS),
-        ({"rule.type": "cispo", "rule.weight_max": 2.0}, KEYS | CLIP_KEYS),
-        ({}, KEYS | CLIP_KEYS),
-        ({"rule.dual_clip": 3.0}, KEYS | CLIP_KEYS | {"clip/dual_frac"}),
+        ({"rule.type": "policy_gradient"}, set()),
+        ({"rule.type": "weighted"}, set()),
+        ({"rule.type": "sapo"}, set()),
+        ({"rule.type": "gmpo", "ratio": "sequence_mean"}, CLIP_KEYS),
+        ({"rule.type": "cispo", "rule.weight_max": 2.0}, CLIP_KEYS),
+        ({}, CLIP_KEYS),
+        ({"rule.dual_clip": 3.0}, CLIP_KEYS | {"clip/dual_frac"}),
+        ({"kl.where": "loss"}, CLIP_KEYS | {"loss/kl"}),
+        ({"select.type": "clip_cov"}, CLIP_KEYS | {"select/frac"}),
+        (
+            {"sampler_correction.type": "token_band"},
+            CLIP_KEYS | {"sampler/weight_mean", "sampler/frac_clipped"},
+        ),
     ],
 )
 def test_only_metrics_that_exist_are_there(overrides: dict[str, object], keys: set[str]) -> None:
-    assert set(policy_loss(preset("grpo", **overrides), random_batch(0)).metrics) == keys
+    batch = random_batch(0)
+    assert set(policy_loss(with_overrides(GRPO, overrides), batch).metrics) == KEYS | keys
+    without = policy_loss(GRPO, replace(batch, ref_logp=None)).metrics
+    assert set(without) == {key for key in KEYS | CLIP_KEYS if not key.endswith("_ref")}
 
 
-@pytest.mark.parametrize("objective", objectives(), ids=identify)
+@pytest.mark.parametrize("name", presets())
+def test_names_are_known_before_the_first_update(name: str) -> None:
+    objective, batch = preset(name), random_batch(4)
+    if objective.kl.where == "none":
+        batch = replace(batch, ref_logp=None)
+    bonus = float(objective.entropy.adaptive.type != "none") or objective.entropy.bonus
+    metrics = policy_loss(objective, batch, Coefficients(entropy=bonus, kl=0.1)).metrics
+    assert update_metric_names(objective) == tuple(metrics)
+
+
+def test_a_kl_to_the_start_of_the_iteration_has_no_metrics_of_a_reference() -> None:
+    objective = with_overrides(GRPO, {"kl.where": "loss", "kl.reference": "iteration_start"})
+    assert "loss/kl" in update_metric_names(objective)
+    assert not any(name.endswith("_ref") for name in update_metric_names(objective))
+
+
+@pytest.mark.parametrize("aggregation", EVERY_AGGREGATION)
 @settings(max_examples=3, deadline=None)
-@given(seed=st.integers(0, 2**31), cut=st.integers(1, 7))
-def test_micro_batches_combine_to_the_metrics_of_the_step(objective: Objective, seed: int, cut: int) -> None:
+@given(seed=st.integers(0, 2**31), cut=st.integers(0, 8))
+def test_micro_batches_combine_to_the_metrics_of_the_step(aggregation: str, seed: int, cut: int) -> None:
     batch = random_batch(seed)
-    parts = [take(batch, torch.arange(cut)), take(batch, torch.arange(cut, 8))]
-    combined = combine_metrics([policy_loss(objective, part) for part in parts])
-    assert combined == pytest.approx(policy_loss(objective, batch).metrics)
+    rows = (torch.arange(cut), torch.arange(cut, 8))
+    for objective in objectives(aggregation):  # type: ignore[arg-type]
+        selected = with_selection(objective, batch)
+        combined = combine_metrics([policy_loss(objective, take(selected, part, 2)) for part in rows])
+        expected = policy_loss(objective, selected).metrics
+        if aggregation == "micro_token_mean":  # Its loss depends on the split.
+            combined, expected = (
+                {name: value for name, value in metrics.items() if not name.startswith("loss/")}
+                for metrics in (combined, expected)
+            )
+        assert combined == pytest.approx(expected)
 
 
 def test_no_token_no_metric() -> None:
     batch = random_batch(1)
-    empty = policy_loss(preset("grpo"), replace(batch, mask=torch.zeros_like(batch.mask)))
-    full = policy_loss(preset("grpo"), batch)
+    empty = policy_loss(GRPO, replace(batch, mask=torch.zeros_like(batch.mask)))
+    full = policy_loss(GRPO, batch)
     assert empty.metrics == combine_metrics([]) == {}
     assert combine_metrics([empty, full]) == full.metrics
 
@@ -107,5 +243,5 @@ def test_metrics_are_plain_numbers() -> None:
         batch = replace(
             batch, logp=batch.logp.to(dtype), old_logp=batch.old_logp.to(dtype), advantages=batch.advantages.to(dtype)
         )
-        metrics = policy_loss(preset("grpo", **{"rule.dual_clip": 3.0}), batch).metrics
-        assert all(type(value) is float for value in metrics.values())
+        for objective in objectives("token_mean"):
+            assert all(type(value) is float for value in policy_loss(objective, batch).metrics.values())

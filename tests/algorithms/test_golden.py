@@ -7,14 +7,28 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor
 
-from algorithms import Objective, TokenBatch, advantages, policy_loss, preset, with_overrides
-from tests.algorithms.cases import value_and_gradient
+from algorithms import (
+    Objective,
+    TokenBatch,
+    advantages,
+    kl_estimate,
+    policy_loss,
+    preset,
+    sampler_weights,
+    value_losses,
+    value_targets,
+    with_overrides,
+)
+from algorithms.aggregation import aggregate
+from algorithms.knobs.kl import LossEstimator
+from algorithms.objective import Aggregation
+from tests.algorithms.cases import GRPO, value_and_gradient
 
 GOLDEN: dict[str, Any] = json.loads((Path(__file__).parents[1] / "golden" / "golden.json").read_text())
 TOLERANCE = 1e-6
@@ -40,6 +54,7 @@ VERL_ADVANTAGES: dict[str, dict[str, object]] = {
     "rloo": {"scale": "none", "baseline": "leave_one_out"},
     "rloo_vectorized": {"scale": "none", "baseline": "leave_one_out"},
     "opo": {"scale": "none", "baseline": "length_weighted"},
+    "gpg": {"scale": "nonzero_frac"},
     "reinforce_plus_plus": {"baseline": "none", **WHITENED},
     "reinforce_plus_plus_baseline": {"baseline": "group_mean", **WHITENED},
 }
@@ -53,10 +68,13 @@ VERL_POLICY: dict[str, dict[str, object]] = {
     "wide_ppo_0.2_0.2_c3": {"rule.dual_clip": 3.0},
     "wide_ppo_0.2_0.2_c1e9": {},
     "wide_cispo_lo10_hi4": cispo(5.0),
+    "klcov_r0.2_c1": {"rule.type": "weighted", "select.type": "kl_cov", "select.fraction": 0.2, "select.coef": 1.0},
+    "sapo": {"rule.type": "sapo"},
+    "gmpo_0.4": {"rule.type": "gmpo", "ratio": "sequence_mean"},
 }
 TRL_GRPO: dict[str, dict[str, object]] = {
     "grpo_0.2_0.28": {"rule.clip_high": 0.28},
-    "bnpo_0.2_0.28": {"rule.clip_high": 0.28, "aggregation": "token_mean"},
+    "bnpo_0.2_0.28": {"rule.clip_high": 0.28, "aggregation": "micro_token_mean"},
     "dapo_0.2_0.28": {"rule.clip_high": 0.28, "aggregation": "token_mean"},
     "dr_grpo_0.2_0.28": {"rule.clip_high": 0.28, "aggregation": "constant_length"},
     "grpo_delta4": {"rule.dual_clip": 4.0},
@@ -64,31 +82,40 @@ TRL_GRPO: dict[str, dict[str, object]] = {
     "luspo_seq": GSPO | {"aggregation": "seq_mean_token_sum"},
     "cispo_default_0.2": cispo(0.2) | {"aggregation": "token_mean"},
     "cispo_5": cispo(5.0) | {"aggregation": "token_mean"},
-}
-
-NO_GPG_SCALE = "rescales by B / number of non-zero scores, which no knob does"
-NO_CRITIC = "needs a critic"
-NO_KL = "needs a KL term"
-NOT_EXPRESSIBLE: dict[str, str] = {
-    "verl/adv/gpg": NO_GPG_SCALE,
-    "verl/gae": NO_CRITIC,
-    "verl/value_loss": NO_CRITIC,
-    "verl/kl": NO_KL,
-    **{f"verl/policy/klcov_r0.2_c1|{mode}": "needs selection of tokens by covariance" for mode in AGGREGATION_OF_VERL},
-    "verl/policy/sapo|seq-mean-token-mean": "needs the sapo rule",
-    "verl/policy/gmpo_0.4|seq-mean-token-mean": "needs the gmpo rule",
-    **{f"verl/{name}": "needs sampler correction" for name in ("tis_signature", "tis_token", "tis_sequence")},
-    **{
-        f"trl/grpo/{loss}_k3_beta0.04_{bias}": NO_KL
-        for loss in ("grpo", "bnpo", "dapo", "dr_grpo")
-        for bias in ("bias", "nobias")
+    "sapo": {"rule.type": "sapo"},
+    "dapo_entropy0.01": {"aggregation": "token_mean", "entropy.bonus": 0.01},
+    "dapo_tis_trunc2": {
+        "aggregation": "token_mean",
+        "sampler_correction.type": "token_truncate",
+        "sampler_correction.weight_max": 2.0,
     },
-    "trl/grpo/sapo": "needs the sapo rule",
-    "trl/grpo/dapo_entropy0.01": "needs an entropy bonus",
-    "trl/grpo/dapo_tis_trunc2": "needs sampler correction",
-    "trl/dpo": "preference loss",
-    "trl/simpo_b2_g1": "preference loss",
-    "trl/orpo_or_term_b0.1": "preference loss",
+    **{
+        f"{loss}_k3_beta0.04_{bias}": {
+            "aggregation": aggregation,
+            "kl.where": "loss",
+            "kl.beta": 0.04,
+            "kl.estimator": estimator,
+        }
+        for loss, aggregation in (
+            ("grpo", "seq_mean_token_mean"),
+            ("bnpo", "micro_token_mean"),
+            ("dapo", "token_mean"),
+            ("dr_grpo", "constant_length"),
+        )
+        for bias, estimator in (("bias", "k3_ratio"), ("nobias", "k3"))
+    },
+}
+VERL_KL: dict[str, LossEstimator] = {"k1": "k1", "k2": "k2", "k3": "k3", "k3+": "k3_straight"}
+VERL_WEIGHTS = {"tis_token": "token_truncate", "tis_sequence": "sequence_truncate"}
+
+PREFERENCE = "a loss of pairs of completions, which no point of this space is"
+NOT_EXPRESSIBLE: dict[str, str] = {
+    "verl/kl/abs": "|log-ratio| is no estimate of a KL and no knob",
+    "verl/kl/k1+": "the value of k1 with the gradient of k2: in the loss the same gradient as k2",
+    "verl/tis_signature": "no numbers",
+    "trl/dpo": PREFERENCE,
+    "trl/simpo_b2_g1": PREFERENCE,
+    "trl/orpo_or_term_b0.1": PREFERENCE,
     "versions": "no numbers",
     "inputs": "the inputs of the others",
     "crosschecks": "verdicts about pairs of the other entries",
@@ -97,7 +124,7 @@ NOT_EXPRESSIBLE: dict[str, str] = {
 
 def verl_objective(entry: str) -> Objective:
     setting, mode = entry.split("|")
-    return preset("grpo", **VERL_POLICY[setting], aggregation=AGGREGATION_OF_VERL[mode])
+    return with_overrides(GRPO, VERL_POLICY[setting] | {"aggregation": AGGREGATION_OF_VERL[mode]})
 
 
 LOSSES: dict[str, Objective] = {
@@ -106,7 +133,7 @@ LOSSES: dict[str, Objective] = {
         for entry in GOLDEN["verl"]["policy"]
         if entry.split("|")[0] in VERL_POLICY
     },
-    **{f"trl/grpo/{entry}": preset("grpo", **overrides) for entry, overrides in TRL_GRPO.items()},
+    **{f"trl/grpo/{entry}": with_overrides(GRPO, overrides) for entry, overrides in TRL_GRPO.items()},
     # TRL clips the product ratio of the completion with 0.2 and averages over completions.
     "trl/rloo": preset("rloo", ratio="sequence_product", aggregation="seq_mean_token_mean"),
 }
@@ -115,11 +142,19 @@ CHECKED = {
     *(f"verl/adv/{entry}" for entry in VERL_ADVANTAGES),
     *(f"verl/agg/{mode}" for mode in AGGREGATION_OF_VERL),
     "verl/masked_whiten",
+    *(f"verl/kl/{entry}" for entry in VERL_KL),
+    *(f"verl/{entry}" for entry in VERL_WEIGHTS),
+    "verl/gae",
+    "verl/value_loss",
 }
 
 
 def given(name: str) -> Tensor:
     return torch.tensor(GOLDEN["inputs"][name], dtype=torch.float64)
+
+
+def tensor(numbers: list[Any]) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.float64)
 
 
 def lookup(path: str) -> Any:
@@ -135,6 +170,9 @@ def golden_batch(logp: str = "logp", advantages: Tensor | None = None) -> TokenB
         old_logp=given("old_logp"),
         mask=given("mask"),
         advantages=given("adv") if advantages is None else advantages,
+        ref_logp=given("ref_logp"),
+        sampler_logp=given("rollout_logp"),
+        entropy=-given("old_logp"),
         max_completion_tokens=GOLDEN["inputs"]["max_completion_length"],
     )
 
@@ -144,7 +182,7 @@ def batch_of(entry: str) -> TokenBatch:
 
 
 def test_every_entry_is_checked_or_listed_with_a_reason() -> None:
-    nested = ("verl/adv", "verl/agg", "verl/policy", "trl/grpo")
+    nested = ("verl/adv", "verl/agg", "verl/kl", "verl/policy", "trl/grpo")
     entries = {
         *(path for path in ("versions", "inputs", "crosschecks") if path in GOLDEN),
         *(f"{package}/{key}" for package in ("verl", "trl") for key in GOLDEN[package]),
@@ -160,7 +198,24 @@ def test_loss_and_gradient(entry: str) -> None:
     value, gradient = value_and_gradient(LOSSES[entry], batch_of(entry))
     expected = lookup(entry)
     assert value.item() == pytest.approx(expected["loss"], abs=TOLERANCE)
-    torch.testing.assert_close(gradient, torch.tensor(expected["grad"], dtype=torch.float64), rtol=0, atol=TOLERANCE)
+    torch.testing.assert_close(gradient, tensor(expected["grad"]), rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("entry", VERL_KL)
+def test_kl_estimates(entry: str) -> None:
+    logp, mask, expected = given("logp").requires_grad_(), given("mask"), lookup("verl/kl")[entry]
+    estimates = kl_estimate(VERL_KL[entry], logp, given("ref_logp"), given("old_logp")) * mask
+    torch.testing.assert_close(estimates.detach(), tensor(expected["value"]), rtol=0, atol=TOLERANCE)
+    mean = estimates.sum() / mask.sum()
+    assert mean.item() == pytest.approx(expected["token_mean"], abs=TOLERANCE)
+    torch.testing.assert_close(torch.autograd.grad(mean, logp)[0], tensor(expected["grad"]), rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("entry", VERL_WEIGHTS)
+def test_sampler_weights(entry: str) -> None:
+    objective = with_overrides(GRPO, {"sampler_correction.type": VERL_WEIGHTS[entry]})
+    weights = sampler_weights(objective, given("old_logp"), given("rollout_logp"), given("mask"))
+    torch.testing.assert_close(weights, tensor(lookup(f"verl/{entry}/w")), rtol=0, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("entry", VERL_ADVANTAGES)
@@ -182,6 +237,27 @@ def test_whitening_of_single_tokens() -> None:
     torch.testing.assert_close(result[:, 0], expected, rtol=0, atol=TOLERANCE)
 
 
+def test_gae() -> None:
+    """verl whitens the advantages after it has made the returns from them."""
+    golden = lookup("verl/gae")
+    assert (golden["gamma"], golden["lam"]) == (1.0, 0.95)
+    objective = preset("grpo", baseline="critic", **WHITENED)
+    rewards, mask, values = given("rewards"), given("mask"), given("values")
+    result = advantages(objective, rewards, torch.zeros(6, dtype=torch.long), mask, values=values)
+    torch.testing.assert_close(result, torch.tensor(golden["advantages"], dtype=torch.float64), rtol=0, atol=TOLERANCE)
+    returns = value_targets(objective, rewards, mask, values)
+    torch.testing.assert_close(returns, torch.tensor(golden["returns"], dtype=torch.float64), rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("mode", GOLDEN["verl"]["value_loss"])
+def test_value_loss(mode: str) -> None:
+    """Its new values are the old ones plus 0.3, clipped at 0.2, and its returns are those of verl/gae."""
+    values, returns = given("values"), torch.tensor(lookup("verl/gae")["returns"], dtype=torch.float64)
+    losses = value_losses(values + 0.3, values, returns, value_clip=0.2)
+    value = aggregate(losses, cast(Aggregation, AGGREGATION_OF_VERL[mode]), golden_batch())
+    assert value.item() == pytest.approx(lookup("verl/value_loss")[mode], abs=TOLERANCE)
+
+
 @pytest.mark.parametrize("mode", AGGREGATION_OF_VERL)
 def test_aggregation(mode: str) -> None:
     """With A = -1 policy_gradient's token losses are the log-probs that verl aggregated."""
@@ -190,24 +266,35 @@ def test_aggregation(mode: str) -> None:
     assert value.item() == pytest.approx(lookup("verl/agg")[mode], abs=TOLERANCE)
 
 
+WITHOUT_SHARED_METRIC = {
+    *(f"verl/policy/klcov_r0.2_c1|{mode}" for mode in AGGREGATION_OF_VERL),
+    *(f"trl/grpo/{entry}" for entry in ("gspo_3e-4_4e-4", "luspo_seq", "sapo")),
+}
+
+
+def metrics_in_their_names(objective: Objective, metrics: dict[str, float]) -> dict[str, float]:
+    """Ours under the names of verl and TRL, as far as they mean the same."""
+    ours = {"policy_loss": metrics["loss/policy"]}
+    if objective.select.type == "none":  # With KL-Cov verl's is the mean of |log r|.
+        ours["actor/ppo_kl"] = metrics["kl/k1_old"]
+    if objective.kl.where == "loss" and objective.kl.estimator == "k3":  # Of k3_ratio TRL logs the biased estimate.
+        ours["kl"] = metrics["kl/k3_ref"]
+    if objective.rule.type == "cispo":  # verl counts every weight outside the bounds, TRL those that a bound acts on.
+        ours["actor/pg_clipfrac"] = metrics["clip/low_frac_any_sign"] + metrics["clip/high_frac_any_sign"]
+        ours["cispo_clip_ratio"] = metrics["clip/high_frac_sign_aware"]
+    if objective.rule.type == "ppo_clip":
+        low, high = metrics["clip/low_frac_sign_aware"], metrics["clip/high_frac_sign_aware"]
+        ours["actor/pg_clipfrac"] = low + high
+        ours["actor/pg_clipfrac_lower"] = metrics.get("clip/dual_frac", 0.0)
+        if objective.ratio == "token":  # TRL counts completions instead of tokens for ratios of whole completions.
+            ours |= {"clip_ratio/low_mean": low, "clip_ratio/high_mean": high}
+    return ours
+
+
 @pytest.mark.parametrize("entry", [entry for entry in LOSSES if lookup(entry).get("metrics")])
 def test_metrics(entry: str) -> None:
     objective, expected = LOSSES[entry], lookup(entry)["metrics"]
-    metrics = policy_loss(objective, batch_of(entry)).metrics
-    low, high = metrics["clip/low_frac_sign_aware"], metrics["clip/high_frac_sign_aware"]
-    ours = {
-        "actor/ppo_kl": metrics["kl/k1_old"],
-        # verl counts for cispo every weight outside the bounds, for ppo those that a bound acts on.
-        "actor/pg_clipfrac": (
-            metrics["clip/low_frac_any_sign"] + metrics["clip/high_frac_any_sign"]
-            if objective.rule.type == "cispo"
-            else low + high
-        ),
-        "actor/pg_clipfrac_lower": metrics.get("clip/dual_frac", 0.0),
-        "cispo_clip_ratio": high,
-    }
-    if objective.ratio == "token":  # TRL counts completions instead of tokens for ratios of whole completions.
-        ours |= {"clip_ratio/low_mean": low, "clip_ratio/high_mean": high}
+    ours = metrics_in_their_names(objective, policy_loss(objective, batch_of(entry)).metrics)
     shared = ours.keys() & expected.keys()
-    assert shared or objective.ratio == "sequence_mean"
+    assert bool(shared) == (entry not in WITHOUT_SHARED_METRIC)
     assert {key: ours[key] for key in shared} == pytest.approx({key: expected[key] for key in shared}, abs=TOLERANCE)

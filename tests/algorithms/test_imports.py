@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,16 +20,18 @@ def test_presets_need_no_torch() -> None:
         "from algorithms import Objective, preset, presets, with_overrides, differences_that_cannot_act\n"
         "grpo = algorithms.preset('grpo')\n"
         "differences_that_cannot_act(grpo, with_overrides(grpo, {'rule.clip_high': 0.28}), 1)\n"
+        "algorithms.formula(grpo), algorithms.describe('grpo')\n"
         "assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
     )
 
 
 def test_functions_are_found_whatever_was_imported_before() -> None:
-    modules = ["advantage", "aggregation", "batch", "catalogue", "diagnostics", "loss", "noop", "overrides", "rules"]
+    modules = [module.name for module in pkgutil.walk_packages(algorithms.__path__, "algorithms.")]
+    assert {"algorithms.loss", "algorithms.knobs.rule", "algorithms.catalogue.entry"} <= set(modules)
     run(
-        f"import {', '.join(f'algorithms.{module}' for module in modules)}\n"
-        "from algorithms import advantages, policy_loss, preset, presets\n"
-        "assert all(callable(f) for f in (advantages, policy_loss, preset, presets))"
+        f"import {', '.join(modules)}\n"
+        "functions = [getattr(algorithms, name) for name in algorithms.__all__ if name.islower()]\n"
+        "assert len(functions) > 10 and all(callable(function) for function in functions)"
     )
 
 

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 
-from algorithms import GOVERNORS, KNOB_NAMES, Objective, active_knobs, preset, presets
-from algorithms.objective import UNIONS, Knobs
+from algorithms import KNOB_NAMES, Objective, active_knobs, acts_without_advantage, preset, presets
+from algorithms.knobs.base import Knobs
+from algorithms.space import UNIONS
+from tests.algorithms.points import VALUES, corners, points
 
 PLAIN: dict[str, Any] = {
     "baseline": "group_mean",
@@ -17,47 +22,54 @@ PLAIN: dict[str, Any] = {
 }
 
 
-def test_only_knobs_that_exist_are_active() -> None:
-    assert active_knobs(Objective.model_validate(PLAIN)) == {
-        "baseline": "group_mean",
-        "scale": "group_std",
-        "scale_ddof": 1,
-        "scale_eps": 1e-6,
-        "ratio": "token",
-        "rule.type": "ppo_clip",
-        "rule.clip_low": 0.2,
-        "rule.clip_high": 0.2,
-        "rule.dual_clip": None,
-        "aggregation": "token_mean",
-    }
-    plainest = Objective(aggregation="token_mean")
-    assert active_knobs(plainest) == {
-        "baseline": "none",
-        "scale": "none",
-        "rule.type": "policy_gradient",
-        "aggregation": "token_mean",
-    }
+def groups(model: type[Knobs] = Objective, path: str = "") -> Iterator[tuple[type[Knobs], str]]:
+    """Every group of knobs with its dotted name."""
+    yield model, path
+    for name, info in model.model_fields.items():
+        field = f"{path}.{name}" if path else name
+        if field in UNIONS:
+            for member in UNIONS[field].members.values():
+                yield from groups(member, field)
+        elif isinstance(info.annotation, type) and issubclass(info.annotation, Knobs):
+            yield from groups(info.annotation, field)
 
 
-def test_a_knob_that_is_absent_somewhere_has_its_selector_as_governor() -> None:
-    everywhere = set.intersection(*(set(active_knobs(preset(name))) for name in presets()))
-    assert everywhere == set(KNOB_NAMES) - set(GOVERNORS)
-    assert set(GOVERNORS.values()) <= everywhere
-    assert GOVERNORS["scale_ddof"] == "scale"
-    assert GOVERNORS["ratio"] == GOVERNORS["rule.clip_low"] == "rule.type"
+def fields() -> Iterator[tuple[str, FieldInfo]]:
+    """Every knob with its field, those of unions once for each member."""
+    for group, path in groups():
+        for name, info in group.model_fields.items():
+            knob = f"{path}.{name}" if path else name
+            if knob in KNOB_NAMES and not (path in UNIONS and name == UNIONS[path].selector):
+                yield knob, info
 
 
-def test_every_knob_is_described() -> None:
-    groups: list[type[Knobs]] = [Objective, *(member for members in UNIONS.values() for member in members.values())]
-    for group in groups:
-        assert group.__doc__
-        for name, field in group.model_fields.items():
-            assert field.description or name in {"type", *UNIONS}, name
+def test_every_group_and_knob_is_described() -> None:
+    for group, path in groups():
+        assert group.__doc__, path
+    assert {knob for knob, info in fields() if not info.description} == set()
 
 
-def test_json_round_trip() -> None:
-    for name in presets():
-        assert Objective.model_validate_json(preset(name).model_dump_json()) == preset(name)
+def test_every_number_says_where_its_default_comes_from() -> None:
+    numbers = {knob for knob, info in fields() if type(info.default) in (int, float)}
+    numbers |= {"rule.dual_clip"}
+    assert {"scale_ddof", "rule.clip_low", "kl.beta", "refill_max_rounds", "overlong.cache_frac"} <= numbers
+    silent = {knob for knob, info in fields() if knob in numbers and "default" not in str(info.description).lower()}
+    assert silent == set()
+
+
+def test_every_knob_can_be_reached_with_another_value() -> None:
+    """Also the values that the tests draw from are all there."""
+    assert set(VALUES) == set(KNOB_NAMES)
+    values: dict[str, set[Any]] = {knob: set() for knob in KNOB_NAMES}
+    for objective in corners():
+        for knob, value in active_knobs(objective).items():
+            values[knob].add(value)
+    assert {knob for knob, found in values.items() if not found} == set()
+
+
+@given(points())
+def test_json_round_trip(objective: Objective) -> None:
+    assert Objective.model_validate_json(objective.model_dump_json()) == objective
 
 
 @pytest.mark.parametrize(
@@ -65,6 +77,10 @@ def test_json_round_trip() -> None:
     [
         ({"rule": {"type": "cispo", "weight_min": 2.0, "weight_max": 1.0}}, "weight_max=1 is not above weight_min=2"),
         ({"rule": {"type": "cispo"}}, "weight_max"),
+        (
+            {"rule": {"type": "cispo", "weight_max": None, "mask": "unified"}},
+            "mask=unified without bounds masks nothing",
+        ),
         ({"rule": {"type": "ppo_clip", "clip_low": 0.0}}, "greater than 0"),
         ({"rule": {"type": "ppo_clip", "dual_clip": 1.0}}, "greater than 1"),
         ({"rule": {"type": "ppo_clip", "clip_high": float("nan")}}, "greater than 0|finite"),
@@ -72,12 +88,43 @@ def test_json_round_trip() -> None:
         ({"rule": {"type": "weighted", "clip_low": 0.2}}, "Extra inputs"),
         ({"ratio": "none"}, "acts through the importance ratio; set ratio to token"),
         ({"rule": {"type": "policy_gradient"}}, "ratio=token has no effect while rule.type=policy_gradient"),
+        ({"rule": {"type": "gmpo"}}, "ratio=token with rule.type=gmpo: its ratio is the geometric mean; set ratio to"),
+        ({"rule": {"type": "sapo"}, "ratio": "sequence_product"}, "set ratio to token or sequence_mean"),
         ({"scale": "none", "scale_ddof": 0}, "scale_ddof=0 has no effect while scale=none"),
         ({"scale": "none", "scale_eps": 1e-4}, "scale_eps=0.0001 has no effect while scale=none"),
+        ({"scale": "nonzero_frac", "scale_ddof": 0}, "scale_ddof=0 has no effect while scale=nonzero_frac"),
         ({"baseline": "batch_mean"}, "use a group baseline"),
-        ({"baseline": "none", "scale": "batch_std"}, "choose a baseline"),
+        ({"baseline": "none", "scale": "batch_std"}, "scale=batch_std with baseline=none.*choose a baseline"),
+        ({"baseline": "none", "scale": "mini_batch_std"}, "scale=mini_batch_std with baseline=none.*choose a baseline"),
+        ({"baseline": "critic", "scale": "batch_std"}, "set scale to whiten_tokens or none"),
+        ({"baseline": "random_peer", "scale": "batch_std"}, "its advantages are signs; set scale to none"),
+        ({"credit": "steps", "baseline": "leave_one_out"}, "set baseline to group_mean"),
+        ({"credit": "steps", "scale": "batch_std"}, "scale to group_std or none"),
+        ({"credit": "steps", "kl": {"where": "reward"}}, "every token would be a step; set kl.where to loss or none"),
+        ({"select": {"type": "clip_cov"}, "ratio": "sequence_mean"}, "select.type=clip_cov with ratio=sequence_mean"),
+        (
+            {"select": {"type": "top_entropy"}, "ratio": "sequence_product"},
+            "set ratio to token, or select.type to none",
+        ),
+        ({"select": {"type": "clip_cov", "cov_low": 5.0}}, "cov_high=5 is not above cov_low=5"),
+        ({"kl": {"where": "reward", "reference": "iteration_start"}}, "where this KL is 0; set kl.where to loss"),
+        (
+            {"kl": {"where": "loss", "reference": "iteration_start", "control": "adaptive"}},
+            "measured at the start of the iteration, where it is 0; set kl.control to fixed",
+        ),
+        ({"kl": {"where": "loss", "target_nats": 0.5}}, "kl.target_nats=0.5 has no effect while kl.control=fixed"),
+        ({"kl": {"where": "reward", "estimator": "k3_ratio"}}, "'k1', 'k1_clamped', 'k2' or 'k3'"),
+        (
+            {"entropy": {"bonus": 0.5, "adaptive": {"type": "step_up_only", "coef_max": 0.1}}},
+            "entropy.bonus=0.5 is the first coefficient, outside entropy.adaptive.coef_min=0 and coef_max=0.1; set it",
+        ),
+        ({"entropy": {"adaptive": {"type": "step_up_only", "coef_max": 0.1, "coef_min": 0.1}}}, "could not move"),
+        ({"critic": {"lam": 0.9}}, "critic.lam=0.9 has no effect while baseline=group_mean"),
+        ({"zero_std": "drop", "refill_max_rounds": 2}, "refill_max_rounds=2 has no effect while zero_std=drop"),
+        ({"overlong": {"type": "penalise", "penalty": 0.5}}, "less than or equal to 0"),
+        ({"sampler_correction": {"type": "token_band", "weight_min": 9.0}}, "every weight would be 0"),
         ({"scale_ddof": 2}, "less than or equal to 1"),
-        ({"kl": 0.1}, "Extra inputs"),
+        ({"kl": 0.1}, "valid dictionary"),
     ],
 )
 def test_what_makes_no_sense_is_refused(change: dict[str, Any], complaint: str) -> None:
@@ -85,6 +132,41 @@ def test_what_makes_no_sense_is_refused(change: dict[str, Any], complaint: str) 
         Objective.model_validate(PLAIN | change)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"select": {"type": "kl_cov"}, "ratio": "sequence_mean"},
+        {"select": {"type": "clip_cov"}, "ratio": "sequence_mean", "rule": {"type": "cispo", "weight_max": 2.0}},
+        {"kl": {"where": "loss", "reference": "iteration_start"}},
+        {"rule": {"type": "cispo", "weight_max": None, "weight_min": 0.5, "mask": "unified"}},
+        {"baseline": "critic", "scale": "whiten_tokens"},
+        {"credit": "steps", "kl": {"where": "loss"}},
+    ],
+)
+def test_what_makes_sense_is_not(change: dict[str, Any]) -> None:
+    Objective.model_validate(PLAIN | change)
+
+
+def test_every_problem_is_named_at_once() -> None:
+    with pytest.raises(ValidationError, match=r"ratio=none with.*; scale=group_std with"):
+        Objective.model_validate(PLAIN | {"ratio": "none", "baseline": "batch_mean"})
+
+
 def test_aggregation_has_no_default() -> None:
     with pytest.raises(ValidationError, match="aggregation"):
         Objective.model_validate({})
+
+
+def test_what_acts_without_advantage() -> None:
+    acting = {name for name in presets() if acts_without_advantage(preset(name))}
+    assert acting == {
+        "reinforce_pp_baseline",  # KL in the loss
+        "ppo",  # value loss
+        "bnpo",  # rows decide what a micro-batch is
+        "kimi_k1_5",  # squared log-ratio
+        "clip_cov",
+        "kl_cov",
+        "skywork_or1",  # entropy
+    }
+    assert acts_without_advantage(preset("grpo", **{"entropy.bonus": 0.1}))
+    assert not acts_without_advantage(preset("grpo", **{"kl.where": "reward"}))

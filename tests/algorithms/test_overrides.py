@@ -1,9 +1,14 @@
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
-from algorithms import KNOB_NAMES, active_knobs, preset, presets, with_overrides
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from algorithms import KNOB_NAMES, Objective, active_knobs, preset, with_overrides
 from algorithms.overrides import nearest
+from tests.algorithms.points import VALUES, points
 
 GRPO = preset("grpo")
 
@@ -31,6 +36,21 @@ def test_a_type_resets_its_group() -> None:
     assert with_overrides(cispo, {"rule.type": "ppo_clip"}) == GRPO
 
 
+def test_nested_and_other_selectors_reset_too() -> None:
+    kl = with_overrides(
+        GRPO, {"kl.where": "loss", "kl.beta": 0.04, "kl.reference": "refreshed", "kl.refresh_every_steps": 3}
+    )
+    assert with_overrides(kl, {"kl.where": "loss"}) == with_overrides(GRPO, {"kl.where": "loss"})
+    assert active_knobs(with_overrides(kl, {"kl.reference": "initial"})) == {
+        knob: value for knob, value in active_knobs(kl).items() if knob != "kl.refresh_every_steps"
+    } | {"kl.reference": "initial"}
+    steered = with_overrides(GRPO, {"entropy.adaptive.type": "step_up_only", "entropy.adaptive.delta": 0.1})
+    assert active_knobs(steered)["entropy.adaptive.delta"] == 0.1
+    assert with_overrides(steered, {"entropy.adaptive.type": "none"}) == GRPO
+    critic = with_overrides(GRPO, {"baseline": "critic", "scale": "none", "critic.lam": 1.0})
+    assert with_overrides(critic, {"baseline": "group_mean"}) == with_overrides(GRPO, {"scale": "none"})
+
+
 def test_a_knob_that_ceases_to_exist_is_dropped_with_its_selector() -> None:
     fine = with_overrides(GRPO, {"scale_eps": 1e-4})
     assert with_overrides(fine, {"scale": "none"}) == with_overrides(GRPO, {"scale": "none"})
@@ -39,10 +59,45 @@ def test_a_knob_that_ceases_to_exist_is_dropped_with_its_selector() -> None:
     assert with_overrides(GRPO, {"rule.type": "weighted"}).ratio == "token"
 
 
-def test_every_preset_is_reached_from_every_other() -> None:
-    for start in presets():
-        for goal in presets():
-            assert with_overrides(preset(start), active_knobs(preset(goal))) == preset(goal)
+@given(points(), points())
+def test_every_point_is_reached_from_every_other(start: Objective, goal: Objective) -> None:
+    assert with_overrides(start, active_knobs(goal)) == goal
+    assert with_overrides(goal, active_knobs(goal)) == goal
+
+
+some_settings = st.lists(st.sampled_from(KNOB_NAMES), min_size=2, max_size=5, unique=True).flatmap(
+    lambda knobs: st.tuples(*(st.tuples(st.just(knob), st.sampled_from(VALUES[knob])) for knob in knobs))
+)
+
+
+@given(points(), some_settings, st.randoms())
+def test_the_order_of_the_overrides_does_not_matter(
+    start: Objective, settings: tuple[tuple[str, Any], ...], random: Any
+) -> None:
+    def outcome(order: list[tuple[str, Any]]) -> Objective | set[str]:
+        try:
+            return with_overrides(start, dict(order))
+        except ValueError as error:
+            return set(str(error).splitlines())
+
+    shuffled = list(settings)
+    random.shuffle(shuffled)
+    assert outcome(shuffled) == outcome(list(settings))
+
+
+@given(points(), st.sampled_from(KNOB_NAMES), st.data())
+def test_a_move_sets_what_it_names_and_resets_only_what_that_governs(
+    start: Objective, knob: str, data: st.DataObject
+) -> None:
+    try:
+        found = with_overrides(start, {knob: data.draw(st.sampled_from(VALUES[knob]))})
+    except ValueError:
+        return
+    before, after = active_knobs(start), active_knobs(found)
+    changed = {name for name in before | after if before.get(name, ...) != after.get(name, ...)}
+    group = knob.rpartition(".")[0]
+    for name in changed - {knob}:
+        assert (group and name.startswith(f"{group}.")) or name not in before or name not in after
 
 
 def test_all_complaints_at_once_with_the_nearest_names() -> None:
@@ -66,6 +121,23 @@ def test_all_complaints_at_once_with_the_nearest_names() -> None:
         ({"rule.type": "cispo"}, "rule.weight_max has no default here: set it"),
         ({"rule.type": 3}, "rule.type='3': it should be one of"),
         ({"scale": "none", "scale_ddof": 0}, "scale_ddof=0 has no effect while scale=none"),
+        ({"kl": 0.1}, "kl is a group of knobs: set kl.where to one of none, reward, loss"),
+        ({"entropy": 0.1}, "entropy is a group of knobs: set one of entropy.bonus, entropy.adaptive.type"),
+        ({"entropy.adaptive": "x"}, "entropy.adaptive is a group of knobs: set entropy.adaptive.type to one of none"),
+        (
+            {"kl.beta": 0.1},
+            "kl.beta does not exist while kl.where=none: leave it out, or set kl.where to reward or loss",
+        ),
+        ({"kl.where": "los"}, "kl.where='los': it should be one of none, reward, loss"),
+        ({"kl.where": "loss", "kl.beta": -1.0}, "kl.beta=-1.0: input should be greater than 0"),
+        (
+            {"entropy.adaptive.type": "step_up_only", "entropy.adaptive.delta": 0},
+            "entropy.adaptive.delta=0: input should be greater than 0",
+        ),
+        (
+            {"critic.lam": 2.0, "baseline": "critic", "scale": "none"},
+            "critic.lam=2.0: input should be less than or equal",
+        ),
         ({"scale_ddof": True}, "scale_ddof=True: input should be a valid integer"),
         ({"baseline": "mean"}, "baseline='mean': input should be 'none', 'batch_mean'"),
     ],

@@ -208,7 +208,7 @@ def test_cp_never_overwrites(refuse: Any, tmp_path: Path) -> None:
 
 
 def test_show_names_the_nearest(refuse: Any) -> None:
-    refuse(2, "'gpro' is no algorithm, profile or sweep; did you mean grpo", "show", "gpro")
+    refuse(2, "'drgrpo' is no algorithm, profile or sweep; did you mean dr_grpo", "show", "drgrpo")
     refuse(2, "'zzz' is no algorithm, profile or sweep. Known: ", "show", "zzz")
 
 

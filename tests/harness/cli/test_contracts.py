@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import typer
 
-from algorithms import active_knobs, preset
+from algorithms import describe, presets
 from harness.cli.app import app
 from harness.plan import make_plan
 from harness.plan.sweep_file import SHIPPED, load_sweep, shipped
@@ -17,7 +17,7 @@ from tests.harness.cli.conftest import Bench
 from tests.harness.plan.files import write_sweep_file
 from tests.reports.synthetic import write_sweep
 
-VERBS = {"run", "plan", "status", "report", "ls", "show", "cp", "coldstart", "sync", "doctor"}
+VERBS = {"run", "plan", "status", "report", "ls", "show", "diff", "cp", "probe", "coldstart", "sync", "doctor"}
 
 
 def options(verb: str) -> set[str]:
@@ -154,6 +154,14 @@ def test_ls_lists_sweeps_unless_told_otherwise(bench: Bench) -> None:
     }
 
 
+def test_ls_algorithms_and_knobs_say_what_they_are(bench: Bench) -> None:
+    listed = bench("ls", "algorithms", "--json").document
+    assert listed == [{"name": name, "description": describe(name).summary} for name in presets()]
+    knobs = {row["name"]: row["description"] for row in bench("ls", "knobs", "--json").document}
+    assert all(text for knob, text in knobs.items() if knob.startswith("objective."))
+    assert "1 + clip_high" in knobs["objective.rule.clip_high"]
+
+
 def test_ls_runs(bench: Bench, tmp_path: Path) -> None:
     empty = bench("ls", "runs")
     assert (empty.code, empty.out, empty.err) == (0, "", "no runs yet\n")
@@ -163,13 +171,6 @@ def test_ls_runs(bench: Bench, tmp_path: Path) -> None:
     (row,) = bench("ls", "runs", "--json").document
     assert row["name"] == "mine"
     assert row["description"].startswith("1/2 cells done; ")
-
-
-def test_show_an_algorithm(bench: Bench) -> None:
-    document = bench("show", "grpo", "--json", "--home", "anywhere").document
-    assert set(document) == {"algorithm", "source", "knobs"}
-    assert document["knobs"] == active_knobs(preset("grpo"))
-    assert "algorithm: grpo" in bench("show", "grpo").out
 
 
 def test_show_a_sweep_and_a_profile(bench: Bench, tmp_path: Path) -> None:

@@ -99,7 +99,17 @@ def test_an_additional_reward_part_must_be_declared() -> None:
     other = {"reward.parts.format": 0.2}
     assert gate({}, other, ["reward.parts"]).ok
     assert gate({}, other, ["reward.parts.format"]).ok
-    assert gate({}, other, ["reward.grader"]).violations == {"reward.parts.format": {"one": ABSENT, "other": 0.2}}
+    violations = gate({}, other, ["reward.grader"]).violations
+    assert violations["reward.parts.format"] == {"one": ABSENT, "other": 0.2}
+    assert set(violations) == {"reward.parts.format", "reward.format.pattern"}
+
+
+def test_a_selector_explains_what_exists_only_through_it() -> None:
+    """kl.refresh_every_steps is governed by kl.reference, and that by kl.where."""
+    other = {"objective.kl.where": "loss", "objective.kl.reference": "refreshed"}
+    assert "objective.kl.refresh_every_steps" in gate({}, other, []).violations
+    assert gate({}, other, ["objective.kl.where"]).ok
+    assert not gate({}, other, ["objective.kl.reference"]).ok
 
 
 def test_values_are_compared_by_type_and_value() -> None:

@@ -128,7 +128,7 @@ ELSEWHERE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "task.filter.problems": (FILTER, {"task.filter.problems": 70}),
     "rollout.staged.type": ({}, AT_STEP),
     "rollout.staged.first_tokens": (AT_STEP, {"rollout.staged.first_tokens": 7}),
-    "rollout.staged.step": (AT_STEP, {"rollout.staged.step": 7}),
+    "rollout.staged.step": (AT_STEP, {"rollout.staged.step": 4}),
     "rollout.staged.window_steps": (CONVERGED, {"rollout.staged.window_steps": 7}),
     "rollout.staged.min_gain": (CONVERGED, {"rollout.staged.min_gain": 0.7}),
 }

@@ -1,0 +1,82 @@
+"""GRPO and what differs from it in one or two knobs of scale and aggregation."""
+
+from __future__ import annotations
+
+from algorithms.catalogue.entry import Preset
+from algorithms.knobs.overlong import Soft
+from algorithms.knobs.rule import PpoClip
+from algorithms.objective import Objective
+
+GRPO = Preset(
+    Objective(
+        baseline="group_mean", scale="group_std", ratio="token", rule=PpoClip(), aggregation="seq_mean_token_mean"
+    ),
+    summary="rewards standardised within the group of one prompt, PPO's clip, mean over completions",
+    source="GRPO (DeepSeekMath), Shao et al. 2402.03300, eq. 3",
+    about="The paper's KL penalty in the loss is available but off, as in most later work: objective.kl.where=loss "
+    "objective.kl.estimator=k3 objective.kl.beta=0.04 (DeepSeek-R1: 0.001) turns it on. Its process supervision is "
+    "objective.credit=steps.",
+    implementations="TRL and verl default to aggregation=token_mean under this name, and verl adds rule.dual_clip=3. "
+    "open-instruct and nano-aha-moment divide by n in the std (scale_ddof=0); 1e-4 to 1e-9 is added to it. TRL "
+    "multiplies k3 by the ratio (kl.estimator=k3_ratio).",
+    traps="Dividing by the std weighs prompts that are nearly always or nearly never solved most. The mean over a "
+    "completion's tokens lets long wrong answers lose little. With one optimiser step per rollout, as in the paper, "
+    "the clip range cannot act.",
+    companions={"train.updates_per_rollout": 1},
+)
+
+DR_GRPO = Preset(
+    Objective(baseline="group_mean", ratio="token", rule=PpoClip(), aggregation="constant_length"),
+    summary="GRPO without its two divisions: by the group's std and by the completion's length",
+    source="Dr. GRPO, Liu et al. 2503.20783, section 3.2",
+    about="Token losses are summed and divided by rollout.max_completion_tokens, a constant.",
+    implementations="The authors' oat does the same. OpenRLHF's dr_grpo drops only the std; an AReaL example of this "
+    "name puts a std over the batch back; TRL needs scale_rewards='none' besides loss_type='dr_grpo'.",
+    traps="The constant makes the gradient smaller by about the mean share of the limit that completions use, and a "
+    "higher limit makes it smaller still: compare at matched gradient norm, or retune the learning rate.",
+    companions={"train.updates_per_rollout": 8},
+)
+
+DAPO = Preset(
+    Objective(
+        baseline="group_mean",
+        scale="group_std",
+        ratio="token",
+        rule=PpoClip(clip_high=0.28),
+        aggregation="token_mean",
+        overlong=Soft(),
+        zero_std="refill",
+    ),
+    summary="GRPO with a higher upper clip, the mean over tokens, dynamic sampling and a soft length punishment",
+    source="DAPO, Yu et al. 2503.14476, eq. 8 to 13",
+    about="Groups that are all right or all wrong are replaced by new prompts until the batch is full. The punishment "
+    "is added to the reward; the paper's is +-1 for correctness, so with rewards of 0 and 1 it weighs twice as much.",
+    implementations="The equation divides by the tokens of the prompt's group, the authors' code (verl) by those of "
+    "the batch, as here (the paper's: aggregation=group_token_mean). Their script adds rule.dual_clip=10.",
+    traps="Refilling spends generated tokens on prompts that are thrown away: compare at equal tokens, not at equal "
+    "steps. clip_high acts only from the second optimiser step after a rollout on (the paper takes 16).",
+    companions={"train.updates_per_rollout": 16, "train.warmup_steps": 20},
+)
+
+BNPO = Preset(
+    Objective(baseline="group_mean", scale="group_std", ratio="token", rule=PpoClip(), aggregation="micro_token_mean"),
+    summary="GRPO with the mean over the tokens of each micro-batch",
+    source="TRL, loss_type='bnpo'",
+    about="What trainers computed before they divided by the optimiser step's tokens. It is here to measure what that "
+    "does.",
+    implementations="TRL adds 1e-4 to the std. The paper named BNPO (2506.02864) is about another normalisation, of "
+    "rewards.",
+    traps="It depends on how an optimiser step is split (train.micro_batch_tokens): tokens in a micro-batch of short "
+    "completions count more. No other preset does.",
+)
+
+LITE_PPO = Preset(
+    Objective(baseline="group_mean", scale="batch_std", ratio="token", rule=PpoClip(), aggregation="token_mean"),
+    summary="group mean, std of the whole batch's raw rewards, mean over tokens; nothing else",
+    source="LitePPO (Tricks or Traps), Liu et al. 2508.08221, section 5",
+    about="The two tricks that the paper found to matter for base models, on top of PPO's clip without a critic.",
+    implementations="TRL: scale_rewards='batch', loss_type='dapo'. An AReaL example of this name normalises twice; "
+    "ROLL's documentation shows a critic under it.",
+    traps="The std is over raw rewards: it includes the spread between prompts, so it never vanishes as a group's "
+    "does, and changes with the success rate of the batch.",
+)

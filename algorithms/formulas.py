@@ -1,0 +1,305 @@
+"""What an objective computes, in plain text: generated from its knobs, so that it holds for any point of the space.
+
+Notation: i a completion, t one of its n_i tokens that enter the loss, B the completions of the optimiser step, R_i the
+reward; pi the policy that is updated, pi_old the one at the start of the rollout batch's updates (log-probs recomputed
+by the trainer).
+"""
+
+from __future__ import annotations
+
+from algorithms.knobs.kl import KlInLoss, KlInReward
+from algorithms.knobs.overlong import Drop, MaskAfter, MaskBefore, Penalise, Soft
+from algorithms.knobs.rule import Cispo, Gmpo, PolicyGradient, PpoClip, Sapo, Weighted
+from algorithms.knobs.sampler_correction import NoCorrection, SequenceBand, SequenceTruncate, TokenTruncate
+from algorithms.knobs.select import ClipCov, KlCov, NoSelection, TopEntropy
+from algorithms.objective import Aggregation, Baseline, Objective, Ratio, Scale, ZeroStd
+
+_BASELINES: dict[Baseline, str] = {
+    "none": "R_i",
+    "batch_mean": "R_i - mean of R over the rollout batch",
+    "group_mean": "R_i - mean of R over the group",
+    "leave_one_out": "R_i - mean of R over the group's other completions",
+    "length_weighted": "R_i - sum_j n_j R_j / sum_j n_j over the group",
+    "random_peer": "sign(R_i - R_peer), the peer one random completion of the group",
+}
+
+_STEP = "step's reward r - mean of r over all steps of the group"
+
+_SPREADS: dict[Scale, str] = {
+    "group_std": "R over the group",
+    "batch_std": "R over the rollout batch",
+    "mini_batch_std": "the centred R over the optimiser step",
+}
+
+_DIVISORS = {0: "n (ddof 0)", 1: "n - 1 (ddof 1)"}
+
+_RATIOS: dict[Ratio, str] = {
+    "none": "none: nothing corrects for the policy's move after the first optimiser step on a rollout batch",
+    "token": "r = pi / pi_old of the token",
+    "sequence_mean": "r = (product over the completion's tokens of pi / pi_old)^(1 / n_i)",
+    "sequence_product": "r = product over the completion's tokens of pi / pi_old",
+}
+
+_AGGREGATIONS: dict[Aggregation, str] = {
+    "token_mean": "1/N sum_i sum_t; denominator N = tokens in the optimiser step's loss",
+    "micro_token_mean": (
+        "mean over micro-batches of 1/N_m sum_i sum_t; denominator N_m = tokens in the micro-batch's loss, so it "
+        "depends on how the step is split"
+    ),
+    "group_token_mean": "1/P sum_groups 1/N_g sum_i sum_t; denominators P = prompts of the step, N_g = group's tokens",
+    "seq_mean_token_mean": "1/B sum_i 1/n_i sum_t; denominators B = completions of the step, n_i = their tokens",
+    "seq_mean_token_sum": "1/B sum_i sum_t; denominator B = completions of the step",
+    "constant_length": (
+        "1/(B L) sum_i sum_t; denominator B L = completions of the step x rollout.max_completion_tokens"
+    ),
+}
+
+_ESTIMATORS = {
+    "k1": "d",
+    "k1_clamped": "max(d, 0)",
+    "k2": "d^2 / 2",
+    "k3": "exp(-d) - 1 + d (not multiplied by r)",
+    "k3_ratio": "(exp(-d) - 1 + d) r (k3 multiplied by the token's ratio r)",
+    "k3_straight": "exp(-d) - 1 + d in value, d^2 / 2 in gradient (k3 not multiplied by r)",
+}
+
+_REFERENCES = {
+    "initial": "the policy before reinforcement learning",
+    "iteration_start": "pi_old",
+}
+
+_ZERO_STD: dict[ZeroStd, str] = {
+    "keep": "take part",
+    "mask": "are masked out of the loss, but stay in the denominators over completions",
+    "drop": "are dropped, also from the denominators",
+}
+
+
+def formula(objective: Objective) -> dict[str, str]:
+    """Part of the objective -> its formula, with the value of every active knob; parts that are off are left out.
+
+    Objectives with different active knobs have different formulas, up to six digits.
+    """
+    parts = {
+        "reward": _reward(objective),
+        "advantage": _advantage(objective),
+        "ratio": _RATIOS[objective.ratio],
+        "token loss": f"l = {_token_loss(objective)}",
+        "sampler weight": _sampler_weight(objective),
+        "selection": _selection(objective),
+        "KL": _kl_loss(objective),
+        "sequence penalty": _sequence_penalty(objective),
+        "loss": _loss(objective),
+        "aggregation": _AGGREGATIONS[objective.aggregation],
+        "entropy": _entropy(objective),
+        "critic": _critic(objective),
+        "rows": _rows(objective),
+    }
+    return {part: text for part, text in parts.items() if text}
+
+
+def _reward(objective: Objective) -> str:
+    parts = []
+    match objective.overlong:
+        case Penalise(penalty=penalty) if penalty:
+            parts.append(f"{penalty:g} is added where a completion was cut at the limit")
+        case Soft(cache_frac=cache_frac, factor=factor):
+            parts.append(
+                f"minus a punishment that grows from 0 at {1 - cache_frac:g} of the limit to {factor:g} at the limit"
+            )
+    kl = objective.kl
+    if isinstance(kl, KlInReward):
+        where = "kept by token" if objective.baseline in ("none", "critic") else "summed over the completion into R"
+        parts.append(f"-{_beta(kl)} KL at every token, {where}, without gradient; KL = {_kl(kl)}")
+    return "; ".join(parts)
+
+
+def _advantage(objective: Objective) -> str:
+    if objective.baseline == "critic":
+        critic = objective.critic
+        whitened = "token rewards whitened over the batch, their mean kept; " if critic.whiten_rewards else ""
+        text = (
+            f"{whitened}A_t = sum_k ({critic.gamma:g} x {critic.lam:g})^k delta_(t+k), "
+            f"delta_t = R_t + {critic.gamma:g} V_(t+1) - V_t, R_i paid at the last token"
+        )
+    elif objective.credit == "steps":
+        text = f"A_t = sum over the steps that end at t or later of {_divided(_STEP, 'r over them', objective)}"
+    elif objective.baseline == "none" and objective.kl.where == "reward":
+        text = f"A_t = {_divided('sum of the rewards of tokens from t on, R_i paid at the last one', '', objective)}"
+    else:
+        text = f"A_i = {_divided(_BASELINES[objective.baseline], _SPREADS.get(objective.scale, ''), objective)}"
+    return text + _whitening(objective) + _sign(objective)
+
+
+def _divided(numerator: str, spread: str, objective: Objective) -> str:
+    match objective.scale:
+        case "none" | "whiten_tokens":
+            return numerator
+        case "nonzero_frac":
+            return f"({numerator}) / (share of the rollout batch's R that are not 0)"
+        case _:
+            divisor = f"std with divisor {_DIVISORS[objective.scale_ddof]}"
+            return f"({numerator}) / (std of {spread} + {objective.scale_eps:g}); {divisor}"
+
+
+def _whitening(objective: Objective) -> str:
+    if objective.scale != "whiten_tokens":
+        return ""
+    return (
+        f"; then (A - mean) / sqrt(variance + {objective.scale_eps:g}), both over all tokens of the rollout batch, "
+        f"variance with divisor {_DIVISORS[objective.scale_ddof]}"
+    )
+
+
+def _sign(objective: Objective) -> str:
+    return {"both": "", "positive": "; set to 0 where A < 0", "negative": "; set to 0 where A > 0"}[
+        objective.advantage_sign
+    ]
+
+
+def _token_loss(objective: Objective) -> str:
+    match objective.rule:
+        case PolicyGradient():
+            return "-A log pi"
+        case Weighted():
+            return "-A r"
+        case PpoClip() as rule:
+            bound = "" if rule.dual_clip is None else f", and at most -{rule.dual_clip:g} A where A < 0 (dual clip)"
+            return f"-min(A r, A clip(r, {1 - rule.clip_low:g}, {1 + rule.clip_high:g})){bound}"
+        case Cispo() as rule:
+            return _cispo_loss(rule)
+        case Sapo(temperature_positive=positive, temperature_negative=negative):
+            return f"-A sigmoid(tau (r - 1)) 4 / tau, tau = {positive:g} where A > 0, else {negative:g}"
+        case Gmpo(log_ratio_low=low, log_ratio_high=high):
+            return (
+                "-A r, but with log(pi / pi_old) of each token clipped before the mean: at most "
+                f"{high:g} where A > 0, at least {-low:g} where A < 0"
+            )
+
+
+def _cispo_loss(rule: Cispo) -> str:
+    low, high = f"{rule.weight_min:g}", "infinity" if rule.weight_max is None else f"{rule.weight_max:g}"
+    eps_high = "none" if rule.weight_max is None else f"{rule.weight_max - 1:g}"
+    eps_low = f"{1 - rule.weight_min:g}" if rule.weight_min else "none"
+    eps = f"in the paper's terms eps_low {eps_low}, eps_high {eps_high}"
+    if rule.mask == "unified":
+        return (
+            f"-A stop_gradient(r) log pi, and 0 where A > 0 and r > {high}, or A < 0 and r < {low}; absolute bounds, "
+            f"{eps}"
+        )
+    return f"-A stop_gradient(clip(r, {low}, {high})) log pi; absolute bounds of the weight, {eps}"
+
+
+def _sampler_weight(objective: Objective) -> str:
+    correction = objective.sampler_correction
+    if isinstance(correction, NoCorrection):
+        return ""
+    whole = isinstance(correction, SequenceTruncate | SequenceBand)
+    w = "product over the completion's tokens of pi_old / pi_sampler" if whole else "pi_old / pi_sampler of the token"
+    if isinstance(correction, TokenTruncate | SequenceTruncate):
+        return f"w = {w}, at most {correction.weight_max:g}"
+    return f"w = {w}, 0 outside [{correction.weight_min:g}, {correction.weight_max:g}]"
+
+
+def _selection(objective: Objective) -> str:
+    match objective.select:
+        case NoSelection():
+            return ""
+        case ClipCov(fraction=fraction, cov_low=low, cov_high=high):
+            return (
+                f"s = 0 for {fraction:g} of the step's tokens, drawn from those with {low:g} < cov < {high:g} that the "
+                "clip has not caught, else 1; cov = (A - mean A) (log pi - mean log pi)"
+            )
+        case KlCov(fraction=fraction, coef=coef):
+            return (
+                f"q = {coef:g} |log(pi / pi_old)| for the {fraction:g} of the step's tokens of highest cov, else 0; "
+                "cov = (A - mean A) (log pi - mean log pi)"
+            )
+        case TopEntropy(fraction=fraction):
+            return f"s = 1 for the {fraction:g} of the step's tokens of highest entropy, else 0"
+
+
+def _kl(kl: KlInReward | KlInLoss) -> str:
+    reference = _REFERENCES.get(kl.reference) or (
+        f"a copy of the policy, renewed every {kl.refresh_every_steps} rollout batches"
+    )
+    return f"{kl.estimator} = {_ESTIMATORS[kl.estimator]}, d = log(pi / pi_ref), pi_ref {reference}"
+
+
+def _beta(kl: KlInReward | KlInLoss) -> str:
+    if kl.control == "fixed":
+        return f"{kl.beta:g}"
+    return (
+        f"beta (first {kl.beta:g}, then steered to {kl.target_nats:g} nats a token over {kl.horizon_sequences} "
+        "completions)"
+    )
+
+
+def _kl_loss(objective: Objective) -> str:
+    kl = objective.kl
+    return f"k = {_beta(kl)} KL; KL = {_kl(kl)}" if isinstance(kl, KlInLoss) else ""
+
+
+def _sequence_penalty(objective: Objective) -> str:
+    tau = objective.sequence_penalty
+    return f"p = {tau:g} / 2 (sum_t log(pi / pi_old))^2 / n_i at every token of the completion" if tau else ""
+
+
+def _loss(objective: Objective) -> str:
+    policy = {"clip_cov": "s l", "top_entropy": "s l", "kl_cov": "(l + q)"}.get(objective.select.type, "l")
+    terms = [
+        policy if objective.sampler_correction.type == "none" else f"w {policy}",
+        *(["k"] if objective.kl.where == "loss" else []),
+        *(["p"] if objective.sequence_penalty else []),
+    ]
+    outside = [
+        *([" - entropy bonus"] if _entropy(objective) else []),
+        *([" + value loss"] if objective.baseline == "critic" else []),
+    ]
+    return f"aggregation of [{' + '.join(terms)}]{''.join(outside)}, minimised"
+
+
+def _entropy(objective: Objective) -> str:
+    bonus, adaptive = objective.entropy.bonus, objective.entropy.adaptive
+    over = "mean entropy over the optimiser step's tokens, whatever the aggregation"
+    if adaptive.type == "none":
+        return f"bonus {bonus:g} x {over}" if bonus else ""
+    below = {"step_both_ways": f"down by {adaptive.delta:g} above it", "step_up_only": "unchanged above it"}
+    return (
+        f"bonus c x {over}; c starts at {bonus:g} and goes up by {adaptive.delta:g} with a rollout batch whose "
+        f"{adaptive.estimator} entropy is below {adaptive.target_nats:g} nats, {below[adaptive.type]}, within "
+        f"[{adaptive.coef_min:g}, {adaptive.coef_max:g}]; applied only at or below it"
+    )
+
+
+def _critic(objective: Objective) -> str:
+    if objective.baseline != "critic":
+        return ""
+    critic = objective.critic
+    error = "(V - return)^2 / 2"
+    if critic.value_clip is not None:
+        error += f", or with V kept within {critic.value_clip:g} of V_old where that is larger"
+    trunk = {"own": "a model of its own", "shared": "the policy's hidden states"}[critic.trunk]
+    learns = f"V reads {trunk}, at {critic.learning_rate_factor:g} x train.learning_rate"
+    if critic.warmup_steps:
+        learns += f", alone for the first {critic.warmup_steps} rollout batches"
+    return (
+        f"value loss = {critic.coef:g} x mean over the step's tokens of {error}; return = A before scaling + V_old; "
+        f"{learns}"
+    )
+
+
+def _rows(objective: Objective) -> str:
+    texts = []
+    match objective.overlong:
+        case MaskAfter():
+            texts.append("completions cut at the limit count in baselines, not in the loss")
+        case MaskBefore():
+            texts.append("completions cut at the limit count neither in baselines nor in the loss")
+        case Drop():
+            texts.append("completions cut at the limit are dropped")
+    if objective.zero_std == "refill":
+        fate = f"are replaced by new prompts, in at most {objective.refill_max_rounds} rounds"
+    else:
+        fate = _ZERO_STD[objective.zero_std]
+    return "; ".join([*texts, f"groups of equal rewards {fate}"])

@@ -1,0 +1,62 @@
+"""`entropy`: a bonus on the policy's entropy, with a fixed or a steered coefficient."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from algorithms.knobs.base import Knobs
+
+
+class NotAdaptive(Knobs):
+    """The coefficient stays at entropy.bonus."""
+
+    type: Literal["none"] = "none"
+
+
+class _Adaptive(Knobs):
+    target_nats: float = Field(default=0.2, gt=0, description="entropy that is held; default: Skywork-OR1, section 4.4")
+    delta: float = Field(
+        default=0.005, gt=0, description="change of the coefficient a rollout batch; default: as above"
+    )
+    coef_min: float = Field(default=0.0, ge=0, description="lower bound of the coefficient; default: TRL")
+    coef_max: float = Field(default=1.0, gt=0, description="upper bound of the coefficient; default: TRL")
+    estimator: Literal["full", "sampled"] = Field(
+        default="full",
+        description="of the entropy that is compared with the target: over the whole vocabulary (the paper, TRL), or "
+        "-log pi of the sampled tokens (the authors' code)",
+    )
+
+    @model_validator(mode="after")
+    def _bounds_in_order(self) -> Self:
+        if self.coef_max <= self.coef_min:
+            raise ValueError(
+                f"coef_max={self.coef_max:g} is not above coef_min={self.coef_min:g}: the coefficient could not move; "
+                "raise coef_max or lower coef_min"
+            )
+        return self
+
+
+class StepBothWays(_Adaptive):
+    """Up by delta below the target, down by delta above it, applied only at or below it (Skywork-OR1 2505.22312)."""
+
+    type: Literal["step_both_ways"] = "step_both_ways"
+
+
+class StepUpOnly(_Adaptive):
+    """Up by delta below the target; above it the bonus is off and the coefficient waits (Skywork-OR1's notes)."""
+
+    type: Literal["step_up_only"] = "step_up_only"
+
+
+Adaptive = Annotated[NotAdaptive | StepBothWays | StepUpOnly, Field(discriminator="type")]
+
+
+class Entropy(Knobs):
+    """The loss is lowered by coefficient x mean entropy over the optimiser step's tokens, under any aggregation."""
+
+    bonus: float = Field(
+        default=0.0, ge=0, description="coefficient of the entropy bonus, where adaptive the first one; default: off"
+    )
+    adaptive: Adaptive = NotAdaptive()

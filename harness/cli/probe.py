@@ -1,0 +1,93 @@
+"""`bench probe`: how biased and how noisy the gradient estimates of objectives are, measured at frozen weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from harness.cli.console import note, print_json, print_table
+from harness.cli.options import HomeOption, JsonOption, ProfileOption, SetOption, home_folder
+
+
+def probe(
+    file: Annotated[str, typer.Argument(help="A probe file, or the name of a shipped one.")] = "probe",
+    cell: Annotated[
+        Path | None,
+        typer.Option("--cell", metavar="DIR", help="Measure at the newest checkpoint of this cell, not at its start."),
+    ] = None,
+    profile: ProfileOption = None,
+    set_: SetOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Measure bias and variance of objectives' gradient estimates against group size and batch size. Trains nothing.
+
+    Example: bench probe sweeps/probe.yaml --cell runs/std_norm/cells/group_std-s0-1f2e3d4c5b
+    """
+    from harness.probe.design import make_design
+
+    design = make_design(file, profile, set_ or [])
+    folder = home_folder(home) / "probes" / design.file.name
+    note(f"{len(design.points)} points x {len(design.file.objectives)} objectives; loading the model")
+
+    import torch
+
+    from harness.cli.live import Countdown
+    from harness.probe.findings import findings, write_findings
+    from harness.probe.measure import measure
+
+    # As in every worker: the numbers depend on the thread count.
+    torch.set_num_threads(1)
+    measurement = measure(design, cell, Countdown("gradients").tell)
+    document = findings(design, measurement)
+    write_findings(folder, document, measurement)
+    if json:
+        print_json(document)
+    else:
+        _print(document)
+        typer.echo(f"\nwrote {folder}")
+
+
+_MEASURES = {
+    "cosine": "cosine of the mean estimate to the gradient of the expected reward: 1 = its direction is unbiased",
+    "cosine_difference": "difference of this cosine from that of {baseline}, on the same completions",
+    "noise_to_signal": "noise: variance of an estimate over the squared norm of its mean",
+    "noise_ratio": "noise as a multiple of that of {baseline}, on the same completions",
+    "estimate_cosine": "cosine of a single estimate to the gradient of the expected reward",
+    "mean_norm": "norm of the mean estimate",
+}
+
+
+def _print(document: dict[str, Any]) -> None:
+    model, reference = document["model"], document["reference"]
+    print(
+        f"probe {document['name']} at {model['source']} (weights {model['weights'][:10]}), mean reward "
+        f"{reference['mean_reward']:.3f}\nreference gradient: of {reference['completions']:,} completions; noise "
+        f"{reference['noise_to_signal']:.3f} of its squared norm"
+    )
+    cells = {(row["objective"], row["group_size"], row["batch_size"]): row for row in document["points"]}
+    objectives = dict.fromkeys(name for name, _, _ in cells)
+    points = dict.fromkeys((group, batch) for _, group, batch in cells)
+    columns = ["objective", *(f"{group} of {batch}" for group, batch in points)]
+    for measure, title in _MEASURES.items():
+        rows = [[name, *(_cell(cells[name, *point][measure]) for point in points)] for name in objectives]
+        print()
+        print_table(title.format(baseline=document["baseline"]), columns, rows)
+    print("\ncolumns: group size of batch size; in brackets: 95 % interval")
+
+
+def _cell(interval: dict[str, float | None] | None) -> str:
+    if interval is None:
+        return "-"
+    value, low, high = (None if bound is None else _figures(bound) for bound in interval.values())
+    if value is None:
+        return "noise"
+    return value if low is None else f"{value} [{low}, {high}]"
+
+
+def _figures(value: float) -> str:
+    """Three figures, at most three decimals; no minus before a zero."""
+    rounded = round(float(f"{value:.3g}"), 3) or 0.0
+    return f"{rounded:.{3 if abs(rounded) < 1 else 2 if abs(rounded) < 10 else 1}f}"

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+
+from algorithms import GOVERNORS, KNOB_DESCRIPTIONS, KNOB_NAMES, Objective, active_knobs, preset, with_overrides
+from algorithms.space import UNIONS, defaults, exists, inactive_settings
+from tests.algorithms.points import corners, points
+
+GRPO = preset("grpo")
+
+
+def test_only_knobs_that_exist_are_active() -> None:
+    plainest = Objective(aggregation="token_mean")
+    assert active_knobs(plainest) == {
+        "baseline": "none",
+        "scale": "none",
+        "advantage_sign": "both",
+        "credit": "completion",
+        "rule.type": "policy_gradient",
+        "select.type": "none",
+        "aggregation": "token_mean",
+        "kl.where": "none",
+        "sequence_penalty": 0.0,
+        "entropy.bonus": 0.0,
+        "entropy.adaptive.type": "none",
+        "overlong.type": "penalise",
+        "overlong.penalty": 0.0,
+        "zero_std": "keep",
+        "sampler_correction.type": "none",
+    }
+    assert set(active_knobs(GRPO)) - set(active_knobs(plainest)) == {
+        "scale_ddof",
+        "scale_eps",
+        "ratio",
+        "rule.clip_low",
+        "rule.clip_high",
+        "rule.dual_clip",
+    }
+
+
+def test_a_selector_that_is_absent_takes_its_knobs_with_it() -> None:
+    kl = with_overrides(GRPO, {"kl.where": "loss", "kl.reference": "refreshed", "kl.control": "adaptive"})
+    assert {"kl.refresh_every_steps", "kl.target_nats", "kl.horizon_sequences"} <= set(active_knobs(kl))
+    assert not any(knob.startswith("kl.") and knob != "kl.where" for knob in active_knobs(GRPO))
+    assert not exists("kl.refresh_every_steps", {"kl.where": "none"})
+
+
+@given(points())
+def test_selectors_come_first(objective: Objective) -> None:
+    names = list(active_knobs(objective))
+    assert set(names) <= set(KNOB_NAMES)
+    for field, union in UNIONS.items():
+        assert next(name for name in names if name.startswith(f"{field}.")) == f"{field}.{union.selector}"
+
+
+@given(points())
+def test_objectives_are_the_same_where_their_active_knobs_are(objective: Objective) -> None:
+    """What is not active is at its default, so nothing is lost."""
+    assert list(inactive_settings(objective)) == []
+    unset, active = defaults(objective), active_knobs(objective)
+    everything = objective.model_dump()
+    for knob in set(unset) - set(active):
+        value: Any = everything
+        for part in knob.split("."):
+            value = value[part]
+        assert value == unset[knob]
+
+
+def test_a_knob_that_is_absent_somewhere_has_its_selector_as_governor() -> None:
+    everywhere = set.intersection(*(set(active_knobs(objective)) for objective in corners()))
+    assert everywhere == set(KNOB_NAMES) - set(GOVERNORS)
+    assert set(GOVERNORS) | set(GOVERNORS.values()) <= set(KNOB_NAMES)
+    assert GOVERNORS["scale_ddof"] == "scale"
+    assert GOVERNORS["ratio"] == GOVERNORS["rule.clip_low"] == "rule.type"
+    assert GOVERNORS["kl.beta"] == GOVERNORS["kl.reference"] == "kl.where"
+    assert GOVERNORS["kl.refresh_every_steps"] == "kl.reference"
+    assert GOVERNORS["entropy.adaptive.delta"] == "entropy.adaptive.type"
+    assert GOVERNORS["critic.lam"] == "baseline"
+
+
+def test_what_is_set_but_does_not_exist_is_found() -> None:
+    silent = GRPO.model_copy(update={"scale": "none", "scale_ddof": 0})
+    assert list(inactive_settings(silent)) == [("scale_ddof", 0, "scale", "none")]
+
+
+def test_descriptions_name_the_members_that_have_a_knob() -> None:
+    assert list(KNOB_DESCRIPTIONS) == list(KNOB_NAMES)
+    assert all(KNOB_DESCRIPTIONS.values())
+    assert KNOB_DESCRIPTIONS["rule.clip_low"].startswith("ppo_clip: ")
+    both = KNOB_DESCRIPTIONS["sampler_correction.weight_max"]
+    assert "token_truncate, sequence_truncate: upper bound" in both and " | token_band, sequence_band: above it" in both
+    assert all(f"{kind}: " in KNOB_DESCRIPTIONS["rule.type"] for kind in UNIONS["rule"].members)
