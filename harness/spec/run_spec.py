@@ -58,8 +58,8 @@ class RunSpec(Section):
         if self.rollout.samples_per_prompt == 1 and baseline in (*GROUP_BASELINES, "random_peer"):
             raise ValueError(
                 f"rollout.samples_per_prompt=1 with objective.baseline={baseline}: a completion is compared with "
-                "others of its prompt, so every advantage would be 0. Raise samples_per_prompt, or set objective.baseline to "
-                "batch_mean, critic or none"
+                "others of its prompt, so every advantage would be 0. Raise samples_per_prompt, or set "
+                "objective.baseline to batch_mean, critic or none"
             )
         return self
 
@@ -78,8 +78,9 @@ class RunSpec(Section):
     def _kl_coefficient_stays_positive(self) -> RunSpec:
         kl, rollout = self.objective.kl, self.rollout
         completions = rollout.prompts_per_step * rollout.samples_per_prompt
-        adaptive = kl.where != "none" and kl.control == "adaptive"
-        if adaptive and MAX_KL_ERROR * completions >= kl.horizon_sequences:
+        if kl.where == "none" or kl.control == "fixed":
+            return self
+        if MAX_KL_ERROR * completions >= kl.horizon_sequences:
             raise ValueError(
                 f"objective.kl.horizon_sequences={kl.horizon_sequences} with {completions} completions a step "
                 "(rollout.prompts_per_step x rollout.samples_per_prompt): one step below the target could turn beta "

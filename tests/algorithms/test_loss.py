@@ -262,10 +262,12 @@ def test_log_ratios_are_clamped_before_the_exponential(ratio: str) -> None:
 
 def test_half_precision_counts_as_float32() -> None:
     batch = random_batch(9)
-    halves = replace(batch, logp=batch.logp.bfloat16(), old_logp=batch.old_logp.bfloat16())
-    floats = replace(halves, logp=halves.logp.float(), old_logp=halves.old_logp.float())
-    assert policy_loss(GRPO, halves).metrics == policy_loss(GRPO, floats).metrics
-    assert policy_loss(GRPO, halves).value == policy_loss(GRPO, floats).value
+    names = ("logp", "old_logp", "ref_logp", "sampler_logp")
+    narrow: dict[str, Any] = {name: getattr(batch, name).bfloat16() for name in names}
+    halves, floats = (replace(batch, **narrow), replace(batch, **{name: narrow[name].float() for name in names}))
+    for objective in objectives("token_mean"):
+        assert policy_loss(objective, halves).metrics == policy_loss(objective, floats).metrics
+        assert policy_loss(objective, halves).value == policy_loss(objective, floats).value
 
 
 def test_a_nan_inside_the_mask_is_not_hidden() -> None:

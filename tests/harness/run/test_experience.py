@@ -38,9 +38,9 @@ def test_refill_fills_the_batch_with_groups_that_say_something(start: LanguageMo
     experience = gathered(start, REFILL)
     rollout = experience.filtered.rollout
     assert experience.refill_rounds > 0
-    assert len(rollout.groups.unique()) == 8
-    for group in rollout.groups.unique().tolist():
-        assert len(rollout.rewards[rollout.groups == group].unique()) == 2
+    assert len(torch.unique(rollout.groups)) == 8
+    for group in torch.unique(rollout.groups).tolist():
+        assert len(torch.unique(rollout.rewards[rollout.groups == group])) == 2
     assert len(set(ids(experience))) == len(ids(experience)) > 8
     assert experience.metrics["groups_dropped"] == len(ids(experience)) - 8
 
@@ -67,7 +67,7 @@ def test_the_first_round_is_that_of_an_arm_without_refill(start: LanguageModel) 
 def test_refill_is_bounded(start: LanguageModel) -> None:
     experience = gathered(start, {**REFILL, "objective.refill_max_rounds": 1})
     assert experience.refill_rounds == 1
-    assert 0 < len(experience.filtered.rollout.groups.unique()) <= 8
+    assert 0 < len(torch.unique(experience.filtered.rollout.groups)) <= 8
 
 
 def test_refill_ends_with_the_pool(start: LanguageModel) -> None:
@@ -90,7 +90,7 @@ def test_noise_of_refills_is_their_own(start: LanguageModel) -> None:
     gather(1, 0.0, spec, order, 32, start, engine)
     assert len(keys) > 1
     drawn = torch.cat([some.flatten() for some in keys])
-    assert len(drawn.unique()) == len(drawn)
+    assert len(torch.unique(drawn)) == len(drawn)
 
 
 def test_the_limit_is_that_of_the_stage(start: LanguageModel) -> None:

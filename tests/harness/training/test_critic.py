@@ -34,7 +34,7 @@ def gradients(trunk: str) -> tuple[bool, bool]:
     critic = Critic(policy, trunk)
     with torch.no_grad():
         critic.head.weight.fill_(0.1)
-    (values_of(critic, policy) - 1).square().sum().backward()
+    (values_of(critic, policy) - 1).square().sum().backward()  # type: ignore[no-untyped-call]
 
     def moved(weights) -> bool:
         return any(weight.grad is not None and bool(weight.grad.abs().max() > 0) for weight in weights)

@@ -4,7 +4,6 @@ import dataclasses
 
 import pytest
 import torch
-from torch import Tensor
 
 from algorithms import preset
 from harness.training.row_filters import Filtered, filter_rows, zero_std_rows
@@ -15,9 +14,9 @@ REWARDS = [1.0, 0, 0, 1, 0, 0, 0, 0, 1, 1, 1, 1, 0, 1, 0, 0]
 TRUNCATED = torch.tensor([False, True, False, False] + [False] * 8 + [False, True, False, False])
 
 
-def filtered(rewards: list[float] | None = None, truncated: Tensor = TRUNCATED, **overrides: object) -> Filtered:
+def filtered(overlong: str = "penalise", zero_std: str = "keep", rewards: list[float] | None = None) -> Filtered:
     rollout = rollouts.rollout(rollouts.model(), rewards or REWARDS)
-    return filter_rows(preset("grpo", **overrides), rollout, truncated)
+    return filter_rows(preset("grpo", **{"overlong.type": overlong, "zero_std": zero_std}), rollout, TRUNCATED)
 
 
 def rows_in_loss(result: Filtered) -> list[int]:
@@ -32,21 +31,21 @@ def test_nothing_is_taken_out_by_default() -> None:
 
 
 def test_mask_after_keeps_the_reward() -> None:
-    result = filtered(**{"overlong.type": "mask_after"})
+    result = filtered("mask_after")
     assert rows_in_loss(result) == [row for row in range(16) if row not in (1, 13)]
     assert result.rollout.rewards.tolist() == REWARDS
     assert result.rows_dropped == 0
 
 
 def test_mask_before_hides_the_reward_from_baselines() -> None:
-    result = filtered(**{"overlong.type": "mask_before"})
+    result = filtered("mask_before")
     assert rows_in_loss(result) == [row for row in range(16) if row not in (1, 13)]
     assert result.rollout.rewards.isnan().nonzero()[:, 0].tolist() == [1, 13]
     assert len(result.rollout.groups) == 16
 
 
 def test_drop_removes_rows_everywhere() -> None:
-    result = filtered(**{"overlong.type": "drop"})
+    result = filtered("drop")
     rollout = result.rollout
     assert (result.rows_dropped, result.groups_dropped) == (2, 0)
     assert rollout.rewards.tolist() == [reward for row, reward in enumerate(REWARDS) if row not in (1, 13)]
@@ -73,14 +72,14 @@ def test_zero_std_drop_removes_groups(zero_std: str) -> None:
 
 def test_spread_is_that_of_the_rows_that_remain() -> None:
     """The only right answer of the last group was cut off: what remains is equal."""
-    result = filtered(**{"overlong.type": "drop", "zero_std": "drop"})
+    result = filtered("drop", zero_std="drop")
     assert sorted(set(result.rollout.groups.tolist())) == [0]
-    masked = filtered(**{"overlong.type": "mask_before", "zero_std": "mask"})
+    masked = filtered("mask_before", zero_std="mask")
     assert rows_in_loss(masked) == [0, 2, 3]
 
 
 def test_all_rows_can_go() -> None:
-    result = filtered([0.0] * 16, zero_std="drop")
+    result = filtered(zero_std="drop", rewards=[0.0] * 16)
     assert len(result.rollout.groups) == len(result.rollout.sequences.prompts) == 0
     assert (result.rows_dropped, result.groups_dropped) == (16, 4)
 

@@ -1,0 +1,1 @@
+"""The gradient probe: bias and variance of objectives' gradient estimates at frozen weights."""

@@ -1,0 +1,145 @@
+"""Runs a probe: draws completions at frozen weights and measures every objective's gradient estimates on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from evals.tasks.base import Problem
+from harness.errors import RefusedError
+from harness.models.language_model import LanguageModel, weights_digest
+from harness.probe.design import Design, Point
+from harness.probe.gradients import gradients
+from harness.probe.moments import InnerProducts
+from harness.probe.pool import Pool, draw_pool
+from harness.probe.probe_file import REFERENCE_PARTS
+from harness.probe.tally import Tally
+from harness.probe.token_weights import TokenWeights, token_weights
+from harness.run.prompt_pool import training_prompts
+from harness.run.room import require_room_for_completions
+from harness.run.starting_point import StartingPoint
+from harness.spec.run_spec import RunSpec
+from harness.training.checkpoint import load_latest
+
+# Pools of different steps share no draw: the reference is independent of what is compared with it.
+_REFERENCE_STEP, _ESTIMATES_STEP = 0, 1
+
+OnProgress = Callable[[int, int, str], None]
+"""Is told how many completions have been differentiated, of how many, and for what."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What the policy is, and the inner products of all gradients."""
+
+    weights_digest: str
+    mean_reward: float
+    """Of the completions behind the reference gradient."""
+    reference: InnerProducts
+    """The reference estimates as an objective's own, compared with themselves."""
+    points: dict[Point, dict[str, InnerProducts]]
+
+
+def measure(design: Design, cell: Path | None, on_progress: OnProgress) -> Measurement:
+    """Everything that the design asks for, at the weights of its model or of a cell's newest checkpoint.
+
+    Raises RefusedError for a model, a cell or prompts that are not there or do not fit.
+    """
+    return _Probe(design, frozen_policy(design.reference, cell), on_progress).run()
+
+
+def frozen_policy(spec: RunSpec, cell: Path | None) -> LanguageModel:
+    """The spec's model, with the weights of the newest checkpoint in a cell's folder where one is given."""
+    policy = StartingPoint().get(spec.model.source, spec.train.device)
+    if cell is not None:
+        checkpoint = load_latest(cell / "checkpoints")
+        if checkpoint is None:
+            raise RefusedError(
+                f"--cell {cell}: no whole checkpoint in {cell / 'checkpoints'}. Give the folder of a cell, as `bench "
+                "status SWEEP --json` names it."
+            )
+        try:
+            policy.model.load_state_dict(checkpoint.weights)
+        except RuntimeError:
+            raise RefusedError(
+                f"--cell {cell}: its weights do not fit model.source {spec.model.source}. Set model.source to the one "
+                f"in {cell / 'spec.json'}."
+            ) from None
+    require_room_for_completions(spec, policy)
+    return policy
+
+
+class _Probe:
+    def __init__(self, design: Design, policy: LanguageModel, on_progress: OnProgress) -> None:
+        self._design, self._policy, self._report = design, policy, on_progress
+        # They are drawn with replacement, so any number of them will do.
+        rollout = design.reference.rollout.model_copy(update={"prompts_per_step": 1})
+        self._problems: Sequence[Problem] = training_prompts(
+            design.reference.model_copy(update={"rollout": rollout}), {}
+        )
+        of_points = design.file.completions * len(design.points) * len(design.file.objectives)
+        self._total = _completions(design.reference) + of_points
+        self._done = 0
+
+    def run(self) -> Measurement:
+        spec = self._design.reference
+        pool = draw_pool(spec, spec.rollout.prompts_per_step, _REFERENCE_STEP, self._problems, self._policy)
+        rollout = pool.rewarded(spec, self._policy)
+        part = _completions(spec) // REFERENCE_PARTS
+        weights = [token_weights(spec.objective, rollout, pool.truncated, part, spec.seed)]
+        estimates = [self._gradients(pool, start, part, weights, spec) for start in range(0, _completions(spec), part)]
+        reference = torch.cat(estimates)
+        own = Tally(REFERENCE_PARTS, reference)
+        for estimate in reference:
+            own.add(estimate)
+        return Measurement(
+            weights_digest(self._policy.model.state_dict()),
+            float(rollout.rewards.nanmean()),
+            own.inner_products(),
+            self._points(reference),
+        )
+
+    def _points(self, reference: Tensor) -> dict[Point, dict[str, InnerProducts]]:
+        """A pool serves all points of its group size, and is gone before the next is drawn."""
+        found = {}
+        for group_size in dict.fromkeys(point.group_size for point in self._design.points):
+            points = [point for point in self._design.points if point.group_size == group_size]
+            first = next(iter(self._design.points[points[0]].values()))
+            prompts = self._design.file.completions // group_size
+            pool = draw_pool(first, prompts, _ESTIMATES_STEP, self._problems, self._policy)
+            for point in points:
+                found[point] = self._point(pool, point, reference)
+        return {point: found[point] for point in self._design.points}
+
+    def _point(self, pool: Pool, point: Point, reference: Tensor) -> dict[str, InnerProducts]:
+        specs = self._design.points[point]
+        weights = [
+            token_weights(
+                spec.objective, pool.rewarded(spec, self._policy), pool.truncated, point.batch_size, spec.seed
+            )
+            for spec in specs.values()
+        ]
+        estimates = self._design.estimates(point)
+        tallies = [Tally(estimates, reference) for _ in specs]
+        first = next(iter(specs.values()))
+        for estimate in range(estimates):
+            found = self._gradients(pool, estimate * point.batch_size, point.batch_size, weights, first)
+            for tally, gradient in zip(tallies, found, strict=True):
+                tally.add(gradient)
+        return {name: tally.inner_products() for name, tally in zip(specs, tallies, strict=True)}
+
+    def _gradients(self, pool: Pool, start: int, count: int, weights: Sequence[TokenWeights], spec: RunSpec) -> Tensor:
+        """[O, D] of the estimate whose completions are `count` rows of the pool from `start` on."""
+        rows = torch.arange(start, start + count)
+        found = gradients(self._policy.model, pool.sequences, rows, weights, spec, self._policy.pad_token_id)
+        self._done += count * len(weights)
+        self._report(self._done, self._total, f"groups of {spec.rollout.samples_per_prompt}, batches of {count}")
+        return found
+
+
+def _completions(spec: RunSpec) -> int:
+    return spec.rollout.prompts_per_step * spec.rollout.samples_per_prompt
