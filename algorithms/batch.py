@@ -94,3 +94,8 @@ class TokenBatch:
             raise ValueError(f"step_tokens={self.step_tokens}, but this micro-batch alone has {tokens} of the step")
         if self.group_tokens is not None and (self.group_tokens < self.mask.sum(1)).any():
             raise ValueError("group_tokens has a group with fewer tokens than one of its rows has in mask")
+
+
+def masked(mask: Tensor, tensor: Tensor) -> Tensor:
+    """The tensor where the mask (bool, of its shape) is, else 0, with gradient; in float32 at least."""
+    return torch.where(mask, tensor.to(torch.promote_types(tensor.dtype, torch.float32)), 0)

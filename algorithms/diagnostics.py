@@ -29,7 +29,7 @@ class ValueTrace(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TokenTrace:
-    """Detached values of a micro-batch's tokens, each [B, T], finite also where the mask is not."""
+    """Detached values of a micro-batch's tokens, each [B, T]; what stands where the mask is not does not count."""
 
     objective: Objective
     mask: Tensor

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from algorithms.aggregation import aggregate
-from algorithms.batch import TokenBatch
+from algorithms.batch import TokenBatch, masked
 from algorithms.critic import value_losses
 from algorithms.diagnostics import TokenTrace, ValueTrace, update_metrics
 from algorithms.kl import kl_estimate
@@ -72,10 +72,10 @@ def policy_loss(objective: Objective, batch: TokenBatch, coefficients: Coefficie
     if coefficients is None:
         coefficients = Coefficients(objective.entropy.bonus, 0.0 if objective.kl.where == "none" else objective.kl.beta)
     mask = batch.mask.bool()
-    logp = _at(mask, batch.logp)
+    logp = masked(mask, batch.logp)
     per_token = batch.advantages if batch.advantages.ndim == 2 else batch.advantages[:, None]
-    advantages = _at(mask, per_token.detach())
-    old_logp = _at(mask, batch.old_logp.detach())
+    advantages = masked(mask, per_token.detach())
+    old_logp = masked(mask, batch.old_logp.detach())
     log_ratio = logp - old_logp
     ratio = importance_ratio(objective.ratio, clipped_log_ratio(objective.rule, log_ratio, advantages), mask)
 
@@ -96,7 +96,7 @@ def policy_loss(objective: Objective, batch: TokenBatch, coefficients: Coefficie
         shares["sequence_penalty"] = aggregate(penalties, objective.aggregation, batch)
     if coefficients.entropy > 0:
         entropy = _needed("entropy", batch.entropy, "the entropy bonus")
-        shares["entropy"] = -coefficients.entropy * aggregate(_at(mask, entropy), "token_mean", batch)
+        shares["entropy"] = -coefficients.entropy * aggregate(masked(mask, entropy), "token_mean", batch)
     values = _value_trace(objective, batch)
     if values is not None:
         losses = value_losses(*values, objective.critic.value_clip)
@@ -110,7 +110,7 @@ def policy_loss(objective: Objective, batch: TokenBatch, coefficients: Coefficie
             log_ratio=log_ratio.detach(),
             ratio=bounded_ratio(objective.rule, ratio.detach(), log_ratio.detach()),
             advantages=advantages,
-            ref_log_ratio=None if batch.ref_logp is None else logp.detach() - _at(mask, batch.ref_logp.detach()),
+            ref_log_ratio=None if batch.ref_logp is None else logp.detach() - batch.ref_logp.detach(),
             selected=selected,
             raw_weights=weights,
             values=None if values is None else ValueTrace(*(tensor.detach() for tensor in values)),
@@ -144,11 +144,6 @@ def update_metric_names(objective: Objective) -> tuple[str, ...]:
     return tuple(policy_loss(objective, batch, Coefficients(entropy=float(has_bonus), kl=1.0)).metrics)
 
 
-def _at(mask: Tensor, tensor: Tensor) -> Tensor:
-    """[B, T] the tensor where the mask is, else 0, in float32 at least."""
-    return torch.where(mask, tensor.to(torch.promote_types(tensor.dtype, torch.float32)), 0)
-
-
 def _needed(name: str, tensor: Tensor | None, reason: str) -> Tensor:
     if tensor is None:
         raise ValueError(f"{reason} needs {name}, but the batch has none: set TokenBatch.{name}")
@@ -174,8 +169,7 @@ def _raw_weights(objective: Objective, batch: TokenBatch) -> Tensor | None:
     if correction.type == "none":
         return None
     sampler_logp = _needed("sampler_logp", batch.sampler_logp, f"sampler_correction.type={correction.type}")
-    mask = batch.mask.bool()
-    return raw_weights(correction, _at(mask, batch.old_logp), _at(mask, sampler_logp), mask)
+    return raw_weights(correction, batch.old_logp, sampler_logp, batch.mask)
 
 
 def _kl(kl: KlInLoss, batch: TokenBatch, logp: Tensor, old_logp: Tensor) -> Tensor:
@@ -183,7 +177,7 @@ def _kl(kl: KlInLoss, batch: TokenBatch, logp: Tensor, old_logp: Tensor) -> Tens
     if kl.reference == "iteration_start":
         return kl_estimate(kl.estimator, logp, old_logp, old_logp)
     ref_logp = _needed("ref_logp", batch.ref_logp, f"kl.reference={kl.reference}")
-    return kl_estimate(kl.estimator, logp, _at(batch.mask.bool(), ref_logp), old_logp)
+    return kl_estimate(kl.estimator, logp, masked(batch.mask.bool(), ref_logp), old_logp)
 
 
 def _squared_sequence_log_ratio(log_ratio: Tensor, mask: Tensor) -> Tensor:
@@ -199,4 +193,4 @@ def _value_trace(objective: Objective, batch: TokenBatch) -> ValueTrace | None:
     mask = batch.mask.bool()
     old_values = _needed("old_values", batch.old_values, "the value loss")
     returns = _needed("returns", batch.returns, "the value loss")
-    return ValueTrace(_at(mask, batch.values), _at(mask, old_values), _at(mask, returns))
+    return ValueTrace(masked(mask, batch.values), masked(mask, old_values), masked(mask, returns))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from algorithms.batch import masked
 from algorithms.knobs.sampler_correction import (
     NoCorrection,
     SamplerCorrection,
@@ -32,7 +33,7 @@ def sampler_weights(objective: Objective, old_logp: Tensor, sampler_logp: Tensor
 def raw_weights(correction: SamplerCorrection, old_logp: Tensor, sampler_logp: Tensor, mask: Tensor) -> Tensor:
     """[B, T] pi_old / pi_sampler of each token or of its completion, whichever the correction looks at; no gradient."""
     mask = mask.bool()
-    log_ratio = torch.where(mask, old_logp - sampler_logp, 0)
+    log_ratio = masked(mask, old_logp) - masked(mask, sampler_logp)
     match correction:
         case NoCorrection():
             return torch.ones_like(log_ratio)
