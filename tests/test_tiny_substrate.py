@@ -93,3 +93,16 @@ def test_identical_arms_are_identical(tmp_path: Path) -> None:
     assert len({digests[one, seed] for seed in record.seeds}) == 3
     (contrast,) = document["contrasts"]
     assert (contrast["verdict"], contrast["n_pairs"]) == ("identical", 3)
+
+
+@pytest.mark.long
+def test_ppo_gains_on_every_seed_and_its_critic_explains_returns(tmp_path: Path) -> None:
+    """The arm with rewards for steps: from outcomes alone little can be foretold (see sweeps/ppo.yaml)."""
+    bench_run("ppo", tmp_path, "--arms", "step_rewards", "--seeds", "6")
+    record = read_sweep(tmp_path / "ppo")
+    (base,) = record.base_scores
+    assert [cell.seed for cell in record.cells] == [0, 1, 2, 3, 4, 5]
+    for cell in record.cells:
+        assert final_pass_at_1(cell) - base["metrics"]["pass@1"] >= 0.10, cell.path.name
+        explained = [step["value/explained_variance"] for step in cell.read_steps()[-5:]]
+        assert sum(explained) / len(explained) > 0.3, cell.path.name

@@ -7,21 +7,26 @@ import json
 import pytest
 import yaml
 
+from algorithms import presets
+from harness.errors import RefusedError
 from harness.plan import make_plan
 from harness.plan.sweep_file import SHIPPED, load_profile, load_sweep, shipped
-from tests.sweeps.freeze import FROZEN, hashes
+from tests.sweeps.freeze import FROZEN, NEEDS_STEPS, hashes, profiles_of
 
 SWEEPS = shipped(SHIPPED)
 PROFILES = shipped(SHIPPED / "profiles")
 
 
 def test_the_sweeps_and_profiles_are_there() -> None:
-    assert {"std_norm", "aa", "length_norm"} <= set(SWEEPS)
+    assert set(SWEEPS) == {
+        "aa", "algorithms", "clip_high", "curriculum", "entropy", "format_reward", "group_vs_batch", "kimi_length",
+        "kl", "kl_clip_high", "length_norm", "overlong", "positives_only", "ppo", "prompts_vs_samples",
+        "staged_context", "std_norm", "temperature", "updates"
+    }  # fmt: skip
     assert {"tiny", "smollm2-gsm8k"} <= set(PROFILES)
 
 
-@pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("sweep", SWEEPS)
+@pytest.mark.parametrize(("sweep", "profile"), [(sweep, profile) for sweep in SWEEPS for profile in profiles_of(sweep)])
 def test_a_sweep_plans_clean_on_a_profile(sweep: str, profile: str) -> None:
     plan = make_plan(str(SWEEPS[sweep]), profile)
     plan.require_answerable()
@@ -35,6 +40,20 @@ def test_a_sweep_plans_clean_on_a_profile(sweep: str, profile: str) -> None:
     assert cost["eval_samples_at_most"] > 0
 
 
+@pytest.mark.parametrize("sweep", NEEDS_STEPS)
+def test_a_sweep_that_needs_steps_is_refused_where_there_are_none(sweep: str) -> None:
+    with pytest.raises(RefusedError, match="this task does not say what a step is"):
+        make_plan(str(SWEEPS[sweep]), "smollm2-gsm8k")
+
+
+@pytest.mark.parametrize("sweep", SWEEPS)
+def test_a_sweep_says_what_is_claimed_and_by_whom(sweep: str) -> None:
+    lines = SWEEPS[sweep].read_text(encoding="utf-8").splitlines()
+    header = [line for line in lines[: lines.index(f"name: {sweep}")] if line.startswith("# ")]
+    assert header
+    assert all(len(line) <= 120 for line in lines)
+
+
 @pytest.mark.parametrize("sweep", SWEEPS)
 def test_a_sweep_bears_the_name_of_its_file(sweep: str) -> None:
     assert load_sweep(str(SWEEPS[sweep]))[0].name == sweep
@@ -43,9 +62,19 @@ def test_a_sweep_bears_the_name_of_its_file(sweep: str) -> None:
 @pytest.mark.parametrize("sweep", sorted(set(SWEEPS) - {"aa"}))
 def test_everything_declared_is_varied(sweep: str) -> None:
     plan = make_plan(str(SWEEPS[sweep]), seeds=1)
-    for entry in plan.sweep.ablate:
+    for declared in plan.sweep.ablate:
+        entry = "objective" if declared == "algorithm" else declared
         assert any(f"{knob}.".startswith(f"{entry}.") for knob in plan.gate.differs), f"no arm varies {entry}"
     assert len({cell.hash for cell in plan.cells}) == len(plan.arms)
+
+
+def test_all_presets_are_compared() -> None:
+    assert set(make_plan("algorithms", seeds=1).arms) == set(presets())
+
+
+def test_prompts_and_samples_make_equally_many_completions() -> None:
+    rollouts = [spec.rollout for spec in make_plan("prompts_vs_samples", seeds=1).arms.values()]
+    assert {rollout.prompts_per_step * rollout.samples_per_prompt for rollout in rollouts} == {256}
 
 
 def test_the_arms_of_aa_are_the_same_cells() -> None:
