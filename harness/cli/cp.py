@@ -1,4 +1,4 @@
-"""`bench cp`: a copy of a shipped sweep or profile, to edit."""
+"""`bench cp`: a copy of a shipped sweep, probe or profile, to edit."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from harness.errors import RefusedError, nearest
 
 
 def cp(
-    name: Annotated[str, typer.Argument(help="Name of a shipped sweep or profile.")],
+    name: Annotated[str, typer.Argument(help="Name of a shipped sweep, probe or profile.")],
     target: Annotated[Path, typer.Argument(help="Folder or file to copy to.")] = Path(),
     home: UnusedHomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Copy a shipped sweep or profile to a file of your own. Never overwrites.
+    """Copy a shipped sweep, probe or profile to a file of your own. Never overwrites.
 
     Example: bench cp std_norm my_question.yaml
     """
-    from harness.plan.sweep_file import SHIPPED, shipped
+    from harness.plan.sweep_file import SHIPPED, shipped, shipped_probes
 
-    sweeps = shipped(SHIPPED)
-    known = {**shipped(SHIPPED / "profiles"), **sweeps}
+    sweeps, probes = shipped(SHIPPED), shipped_probes()
+    known = {**shipped(SHIPPED / "profiles"), **sweeps, **probes}
     if name not in known:
-        raise RefusedError(f"{name!r} is no shipped sweep or profile{nearest(name, known)} Known: {', '.join(known)}.")
+        raise RefusedError(
+            f"{name!r} is no shipped sweep, probe or profile{nearest(name, known)} Known: {', '.join(known)}."
+        )
     path = target / f"{name}.yaml" if target.is_dir() else target
     if path.exists():
         raise RefusedError(f"{path} exists already and is left alone. Give another name.")
@@ -39,5 +41,6 @@ def cp(
     if json:
         print_json({"path": str(path)})
     else:
-        use = f"bench run {path}" if name in sweeps else f"bench run SWEEP --profile {path}"
+        verbs = {**dict.fromkeys(sweeps, "run"), **dict.fromkeys(probes, "probe")}
+        use = f"bench {verbs[name]} {path}" if name in verbs else f"bench run SWEEP --profile {path}"
         typer.echo(f"wrote {path}; use it with `{use}`")

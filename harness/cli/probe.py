@@ -9,6 +9,7 @@ import typer
 
 from harness.cli.console import note, print_json, print_table
 from harness.cli.options import HomeOption, JsonOption, ProfileOption, SetOption, home_folder
+from harness.errors import RefusedError
 
 
 def probe(
@@ -36,11 +37,19 @@ def probe(
 
     from harness.cli.live import Countdown
     from harness.probe.findings import findings, write_findings
-    from harness.probe.measure import measure
+    from harness.probe.measure import frozen_policy, measure
 
     # As in every worker: the numbers depend on the thread count.
     torch.set_num_threads(1)
-    measurement = measure(design, cell, Countdown("gradients").tell)
+    policy = frozen_policy(design.reference, cell)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RefusedError(
+            f"{folder}: cannot be written ({error.strerror}). Make it writable, or choose another place with --home "
+            "DIR or BENCH_HOME."
+        ) from None
+    measurement = measure(design, policy, Countdown("gradients").tell)
     document = findings(design, measurement)
     write_findings(folder, document, measurement)
     if json:
@@ -62,10 +71,13 @@ _MEASURES = {
 
 def _print(document: dict[str, Any]) -> None:
     model, reference = document["model"], document["reference"]
+    noise = reference["noise_to_signal"]
+    known = (
+        "hidden by its noise: raise reference.prompts" if noise is None else f"noise {noise:.3f} of its squared norm"
+    )
     print(
         f"probe {document['name']} at {model['source']} (weights {model['weights'][:10]}), mean reward "
-        f"{reference['mean_reward']:.3f}\nreference gradient: of {reference['completions']:,} completions; noise "
-        f"{reference['noise_to_signal']:.3f} of its squared norm"
+        f"{reference['mean_reward']:.3f}\nreference gradient: of {reference['completions']:,} completions; {known}"
     )
     cells = {(row["objective"], row["group_size"], row["batch_size"]): row for row in document["points"]}
     objectives = dict.fromkeys(name for name, _, _ in cells)
@@ -90,4 +102,5 @@ def _cell(interval: dict[str, float | None] | None) -> str:
 def _figures(value: float) -> str:
     """Three figures, at most three decimals; no minus before a zero."""
     rounded = round(float(f"{value:.3g}"), 3) or 0.0
-    return f"{rounded:.{3 if abs(rounded) < 1 else 2 if abs(rounded) < 10 else 1}f}"
+    size = abs(rounded)
+    return f"{rounded:.{3 if size < 1 else 2 if size < 10 else 1 if size < 100 else 0}f}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -30,7 +29,7 @@ def findings(design: Design, measurement: Measurement) -> dict[str, Any]:
     nothing to be said. What compares with the baseline is null for the baseline itself.
     """
     spec = design.reference
-    norm, noise = reference_statistics(measurement.reference.reference)
+    norm, noise = _reference(measurement)
     return {
         "name": design.file.name,
         "question": design.file.question,
@@ -53,8 +52,7 @@ def findings(design: Design, measurement: Measurement) -> dict[str, Any]:
 
 
 def write_findings(folder: Path, document: dict[str, Any], measurement: Measurement) -> None:
-    """probe.json, provenance.json, and estimates.parquet: a row for each gradient estimate."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """probe.json, provenance.json, and estimates.parquet, a row for each gradient estimate, in a folder that exists."""
     write_json(folder / "probe.json", document)
     write_json(folder / "provenance.json", provenance())
     table = pa.Table.from_pylist(estimate_rows(measurement))
@@ -63,23 +61,27 @@ def write_findings(folder: Path, document: dict[str, Any], measurement: Measurem
 
 def estimate_rows(measurement: Measurement) -> list[dict[str, Any]]:
     """{"objective", "group_size", "batch_size", "estimate", "norm", "cosine"}; the cosine is to the reference."""
-    norm, _ = reference_statistics(measurement.reference.reference)
+    norm, _ = _reference(measurement)
     rows = []
     for point, by_objective in measurement.points.items():
         for name, products in by_objective.items():
-            along = products.with_reference.mean(1)
-            cosines = np.divide(along, products.norms * norm, out=np.zeros_like(along), where=products.norms > 0)
+            along = zip(products.norms.tolist(), products.with_reference.mean(1).tolist(), strict=True)
             rows += [
                 {
                     "objective": name,
                     **point._asdict(),
                     "estimate": index,
-                    "norm": float(products.norms[index]),
-                    "cosine": float(cosines[index]),
+                    "norm": length,
+                    "cosine": None if norm is None else product / (length * norm) if length else 0.0,
                 }
-                for index in range(len(along))
+                for index, (length, product) in enumerate(along)
             ]
     return rows
+
+
+def _reference(measurement: Measurement) -> tuple[float | None, float | None]:
+    """Norm of the reference gradient, and its noise."""
+    return reference_statistics(measurement.reference) or (None, None)
 
 
 def _rows(point: Point, by_objective: dict[str, InnerProducts], baseline: str) -> list[dict[str, Any]]:

@@ -14,10 +14,10 @@ from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel, weights_digest
 from harness.probe.design import Design, Point
 from harness.probe.gradients import gradients
-from harness.probe.moments import InnerProducts
+from harness.probe.moments import Array, InnerProducts
 from harness.probe.pool import Pool, draw_pool
 from harness.probe.probe_file import REFERENCE_PARTS
-from harness.probe.tally import Tally
+from harness.probe.tally import Tally, gram
 from harness.probe.token_weights import TokenWeights, token_weights
 from harness.run.prompt_pool import training_prompts
 from harness.run.room import require_room_for_completions
@@ -39,21 +39,24 @@ class Measurement:
     weights_digest: str
     mean_reward: float
     """Of the completions behind the reference gradient."""
-    reference: InnerProducts
-    """The reference estimates as an objective's own, compared with themselves."""
+    reference: Array
+    """[M, M] inner products of the reference estimates."""
     points: dict[Point, dict[str, InnerProducts]]
 
 
-def measure(design: Design, cell: Path | None, on_progress: OnProgress) -> Measurement:
-    """Everything that the design asks for, at the weights of its model or of a cell's newest checkpoint.
+def measure(design: Design, policy: LanguageModel, on_progress: OnProgress) -> Measurement:
+    """Everything that the design asks for, at the weights of the policy, which stay as they are.
 
-    Raises RefusedError for a model, a cell or prompts that are not there or do not fit.
+    Raises RefusedError if no completion can be scored.
     """
-    return _Probe(design, frozen_policy(design.reference, cell), on_progress).run()
+    return _Probe(design, policy, on_progress).run()
 
 
 def frozen_policy(spec: RunSpec, cell: Path | None) -> LanguageModel:
-    """The spec's model, with the weights of the newest checkpoint in a cell's folder where one is given."""
+    """The spec's model, with the weights of the newest checkpoint in a cell's folder where one is given.
+
+    Raises RefusedError for a model or a cell that is not there, or that does not fit the other or the prompts.
+    """
     policy = StartingPoint().get(spec.model.source, spec.train.device)
     if cell is not None:
         checkpoint = load_latest(cell / "checkpoints")
@@ -89,17 +92,18 @@ class _Probe:
         spec = self._design.reference
         pool = draw_pool(spec, spec.rollout.prompts_per_step, _REFERENCE_STEP, self._problems, self._policy)
         rollout = pool.rewarded(spec, self._policy)
+        if rollout.rewards.isnan().all():
+            raise RefusedError(
+                f"none of {_completions(spec)} completions could be scored: their reward is NaN. Change reward.parts."
+            )
         part = _completions(spec) // REFERENCE_PARTS
         weights = [token_weights(spec.objective, rollout, pool.truncated, part, spec.seed)]
         estimates = [self._gradients(pool, start, part, weights, spec) for start in range(0, _completions(spec), part)]
         reference = torch.cat(estimates)
-        own = Tally(REFERENCE_PARTS, reference)
-        for estimate in reference:
-            own.add(estimate)
         return Measurement(
             weights_digest(self._policy.model.state_dict()),
             float(rollout.rewards.nanmean()),
-            own.inner_products(),
+            gram(reference),
             self._points(reference),
         )
 

@@ -16,7 +16,8 @@ for expectation, so these are unbiased:
     estimate_cosine  mean of <g_r, gamma> / (|g_r| |gamma|), an estimate of length 0 counting as 0
     mean_norm        |mu|
 
-which can leave their ranges by noise (a cosine of 1.003), and are NaN where noise makes a squared norm negative.
+which can leave their ranges by noise (a cosine of 1.003), and are NaN where noise makes a squared norm negative. As
+ratios of unbiased estimates they have a bias themselves, of second order in the noise.
 Intervals are those of the jackknife over blocks of estimates and over the h_m, added up as variances. It needs no
 random numbers, and errs towards too wide for such statistics (Efron and Stein 1981, Annals of Statistics 9:586), where
 a bootstrap would pair an estimate with its own copies.
@@ -126,10 +127,15 @@ def statistics(products: InnerProducts) -> Statistics:
     )
 
 
-def reference_statistics(reference: Array) -> tuple[float, float]:
-    """|gamma| and the noise of the mean of M reference estimates, tr S / (M |gamma|^2), from their products [M, M]."""
+def reference_statistics(reference: Array) -> tuple[float, float] | None:
+    """|gamma| and the noise of the mean of M reference estimates, tr S / (M |gamma|^2), from their products [M, M].
+
+    None where the noise hides gamma.
+    """
     squared = _squared_norm_of_mean(reference.sum(), np.diag(reference))
-    return _root(squared), float(np.diag(reference).mean() - squared) / len(reference) / squared
+    if squared <= 0:
+        return None
+    return squared**0.5, float(np.diag(reference).mean() - squared) / len(reference) / squared
 
 
 def _values(products: InnerProducts, blocks: NDArray[np.bool_], references: NDArray[np.bool_]) -> tuple[float, ...]:

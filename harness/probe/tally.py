@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.probe.moments import InnerProducts
+from harness.probe.moments import Array, InnerProducts
 
 BLOCKS = 16
 
@@ -35,13 +35,13 @@ class Tally:
         return InnerProducts(
             norms=np.array(self._norms),
             blocks=self._blocks,
-            block_sums=_gram(self._sums),
+            block_sums=gram(self._sums),
             with_reference=np.array(self._with_reference),
-            reference=_gram(self._reference),
+            reference=gram(self._reference),
         )
 
 
-def _gram(vectors: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+def gram(vectors: Tensor) -> Array:
     """[K, K] inner products of K vectors [K, D]: they are differences of large numbers later, so in float64."""
     wide = vectors.double()
-    return np.asarray((wide @ wide.T).numpy())
+    return np.asarray((wide @ wide.T).numpy(), np.float64)

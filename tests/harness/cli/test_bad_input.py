@@ -204,7 +204,7 @@ def test_cp_never_overwrites(refuse: Any, tmp_path: Path) -> None:
     refuse(2, "mine.yaml exists already and is left alone. Give another name.", "cp", "std_norm", "mine.yaml")
     refuse(2, "std_norm.yaml exists already", "cp", "std_norm")
     refuse(2, "none/mine.yaml: cannot be written (No such file or directory)", "cp", "std_norm", "none/mine.yaml")
-    refuse(2, "'std_nrom' is no shipped sweep or profile; did you mean std_norm", "cp", "std_nrom")
+    refuse(2, "'std_nrom' is no shipped sweep, probe or profile; did you mean std_norm", "cp", "std_nrom")
 
 
 def test_show_names_the_nearest(refuse: Any) -> None:

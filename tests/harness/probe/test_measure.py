@@ -15,16 +15,17 @@ from harness.models.language_model import LanguageModel
 from harness.probe.design import Design, Point, make_design
 from harness.probe.findings import estimate_rows, findings
 from harness.probe.measure import Measurement, frozen_policy, measure
+from harness.probe.pool import Pool, draw_pool
 from harness.run.prompt_pool import training_prompts
 from harness.run.starting_point import StartingPoint
 from harness.training.checkpoint import Checkpoint, save_checkpoint
-from tests.harness.probe.files import write_probe_file
+from tests.harness.probe.files import PROBE, write_probe_file
 from tests.harness.probe.toy import earns
 
 GROUP = 2
 ONE_TOKEN: dict[str, Any] = {
     "base": {
-        "rollout.prompts_per_step": 8,
+        "rollout.prompts_per_step": 16,
         "rollout.samples_per_prompt": GROUP,
         "rollout.max_completion_tokens": 1,
         "task.pool": 24,
@@ -38,8 +39,8 @@ ONE_TOKEN: dict[str, Any] = {
     },
     "group_sizes": [GROUP],
     "batch_sizes": [],
-    "completions": 4096,
-    "reference": {"prompts": 1024, "samples": 8},
+    "completions": 2048,
+    "reference": {"prompts": 512, "samples": 4},
 }
 
 
@@ -48,7 +49,7 @@ def quiet(done: int, total: int, remark: str) -> None:
 
 
 def measured(design: Design) -> tuple[dict[str, Any], Measurement]:
-    measurement = measure(design, None, quiet)
+    measurement = measure(design, frozen_policy(design.reference, None), quiet)
     return findings(design, measurement), measurement
 
 
@@ -92,15 +93,15 @@ def test_gradients_known_in_closed_form_are_found(one_token: tuple[Design, dict[
     true, with_std = exact_gradients(design)
     cosine = float(torch.nn.functional.cosine_similarity(true, with_std, dim=0))
     assert cosine < 0.95, "the bias must be large enough to be seen"
-    found = rows(document, GROUP, 8 * GROUP)
+    found = rows(document, GROUP, 16 * GROUP)
 
-    assert document["reference"]["norm"] == pytest.approx(float(true.norm()), rel=0.05)
+    assert document["reference"]["norm"] == pytest.approx(float(true.norm()), rel=0.15)
     assert found["group_std"]["mean_norm"]["value"] == pytest.approx(float(with_std.norm()), rel=0.15)
     assert found["leave_one_out"]["mean_norm"]["value"] == pytest.approx(float(true.norm()), rel=0.15)
     for name, truth in (("group_std", cosine), ("leave_one_out", 1.0), ("no_baseline", 1.0)):
         interval = found[name]["cosine"]
         assert interval["low"] < truth < interval["high"], name
-        assert interval["high"] - interval["low"] < 0.25
+        assert interval["high"] - interval["low"] < 0.7
     difference = found["group_std"]["cosine_difference"]
     assert difference["low"] < cosine - 1 < difference["high"] < 0, "biased, and told so"
 
@@ -119,6 +120,9 @@ def test_estimates_of_one_direction_are_told_to_be_so_and_noise_falls(tmp_path: 
         assert other["mean_norm"]["value"] == pytest.approx(shrunk * one["mean_norm"]["value"], rel=1e-3)
         assert one["cosine_difference"] is one["noise_ratio"] is None
         assert one["estimates"] == 256 // point.batch_size
+        third = found["no_baseline"]
+        multiple = third["noise_to_signal"]["value"] / one["noise_to_signal"]["value"]
+        assert third["noise_ratio"]["value"] == pytest.approx(multiple) != pytest.approx(1)
     small, large = (rows(document, 4, size)["no_baseline"]["noise_to_signal"]["value"] for size in (16, 64))
     assert large == pytest.approx(small / 4, rel=0.3)
 
@@ -131,21 +135,21 @@ def test_estimates_of_one_direction_are_told_to_be_so_and_noise_falls(tmp_path: 
 
 
 def test_the_same_seed_gives_the_same_numbers(tmp_path: Path) -> None:
-    small = {"completions": 64, "batch_sizes": [], "reference": {"prompts": 16, "samples": 2}}
-    once, again = (measured(make_design(str(write_probe_file(tmp_path, **small))))[0] for _ in range(2))
-    assert once == again
+    small = {"completions": 64, "batch_sizes": [], "reference": {"prompts": 32, "samples": 4}}
+    once, again = (measured(make_design(str(write_probe_file(tmp_path, **small)))) for _ in range(2))
+    assert once[0] == again[0]
+    assert estimate_rows(once[1]) == estimate_rows(again[1])
     other, _ = measured(make_design(str(write_probe_file(tmp_path, **small, seed=1))))
-    assert other["reference"] != once["reference"]
+    assert other["reference"] != once[0]["reference"]
 
 
 def test_progress_counts_to_the_end(tmp_path: Path) -> None:
-    small = {"completions": 64, "batch_sizes": [], "reference": {"prompts": 16, "samples": 2}}
+    small = {"completions": 64, "batch_sizes": [], "reference": {"prompts": 32, "samples": 4}}
     told: list[tuple[int, int]] = []
-    measure(
-        make_design(str(write_probe_file(tmp_path, **small))), None, lambda done, total, _: told.append((done, total))
-    )
-    assert {total for _, total in told} == {32 + 3 * 64}
-    assert told[-1][0] == 32 + 3 * 64
+    design = make_design(str(write_probe_file(tmp_path, **small)))
+    measure(design, frozen_policy(design.reference, None), lambda done, total, _: told.append((done, total)))
+    assert {total for _, total in told} == {128 + 3 * 64}
+    assert told[-1][0] == 128 + 3 * 64
     assert told == sorted(told)
 
 
@@ -160,8 +164,37 @@ def test_the_weights_can_be_those_of_a_cell(tmp_path: Path) -> None:
 
 def test_a_cell_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     design = make_design(str(write_probe_file(tmp_path)))
-    with pytest.raises(RefusedError, match="no whole checkpoint in .*nothing/checkpoints. Give the folder of a cell"):
+    with pytest.raises(RefusedError, match=r"no whole checkpoint in .*nothing/checkpoints\. Give the folder of a cell"):
         frozen_policy(design.reference, tmp_path / "nothing")
     save_checkpoint(tmp_path / "cell" / "checkpoints", Checkpoint(3, 10, {"other": torch.zeros(2)}, {}, {}))
     with pytest.raises(RefusedError, match=r"do not fit model.source builtin:tiny. Set model.source to the one in"):
         frozen_policy(design.reference, tmp_path / "cell")
+
+
+def test_the_reference_is_drawn_apart_and_group_sizes_share_their_draws(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pools: list[Pool] = []
+
+    def kept(*given: Any) -> Pool:
+        pools.append(draw_pool(*given))
+        return pools[-1]
+
+    monkeypatch.setattr("harness.probe.measure.draw_pool", kept)
+    small = {"completions": 64, "batch_sizes": [], "group_sizes": [2, 4], "reference": {"prompts": 32, "samples": 4}}
+    design = make_design(str(write_probe_file(tmp_path, **small)))
+    measure(design, frozen_policy(design.reference, None), quiet)
+
+    reference, pairs, fours = (pool.batch for pool in pools)
+    prompts = [[problem.id for problem in batch.problems[:16]] for batch in (reference, pairs, fours)]
+    assert prompts[0] != prompts[1] == prompts[2]
+    for prompt in range(16):
+        row, length = 4 * prompt, int(fours.completions.lengths[4 * prompt])
+        assert torch.equal(fours.completions.tokens[row, :length], pairs.completions.tokens[2 * prompt, :length])
+
+
+def test_completions_that_cannot_be_scored_are_refused(tmp_path: Path) -> None:
+    base = {**PROBE["base"], "reward.parts.tests.harness.probe.toy:unscorable": 1.0}
+    design = make_design(str(write_probe_file(tmp_path, base=base)))
+    with pytest.raises(RefusedError, match="none of 256 completions could be scored"):
+        measure(design, frozen_policy(design.reference, None), quiet)

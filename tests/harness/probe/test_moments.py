@@ -167,13 +167,18 @@ def test_the_interval_is_students_t_over_the_jackknife() -> None:
 
 
 def test_the_reference_tells_its_own_noise() -> None:
-    gram = [references @ references.T for _, references in map(sample, range(60))]
-    norms, noises = zip(*map(reference_statistics, gram), strict=True)
+    grams = [references @ references.T for _, references in map(sample, range(60))]
+    found = [told for told in map(reference_statistics, grams) if told is not None]
+    assert len(found) == 60
+    norms, noises = zip(*found, strict=True)
     mean, error = mean_and_error(list(norms))
     assert mean == pytest.approx(3.0, abs=4 * error)
     # Variance 40 over 16 estimates and a squared norm of 9.
     mean, error = mean_and_error(list(noises))
     assert mean == pytest.approx(40 / 16 / 9, abs=4 * error)
+
+    opposed = np.array([[1.0, -1.0], [-1.0, 1.0]])
+    assert reference_statistics(opposed) is None
 
 
 def test_too_few_blocks_are_refused() -> None:

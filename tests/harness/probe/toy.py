@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from evals.tasks.base import Problem
@@ -11,8 +12,12 @@ from harness.rewards import Attempt, RewardContext
 def earns(problem: Problem, text: str) -> float:
     """Long sums pay little, and for something else than short ones."""
     assert problem.difficulty is not None
-    return float(text == "#") if problem.difficulty < 5 else 0.1 * (text == "1")
+    return float(text == "#") if problem.difficulty < 5 else 0.3 * (text == "1")
 
 
 def first_token(group: Sequence[Attempt], context: RewardContext) -> list[float]:
     return [earns(attempt.problem, attempt.text) for attempt in group]
+
+
+def unscorable(group: Sequence[Attempt], context: RewardContext) -> list[float]:
+    return [math.nan] * len(group)
