@@ -189,6 +189,11 @@ def _scale_problems(objective: Objective) -> Iterator[str]:
         )
     if baseline == "random_peer" and scale not in ("none", "group_std"):
         yield f"scale={scale} with baseline=random_peer: its advantages are signs; set scale to none"
+    if objective.credit == "steps" and objective.zero_std != "keep":
+        yield (
+            f"zero_std={objective.zero_std} with credit=steps: groups whose completions earn the same can differ in "
+            "their steps; set zero_std to keep"
+        )
     standardises_steps = baseline == "group_mean" and scale in ("none", "group_std")
     if objective.credit == "steps" and baseline != "critic" and not standardises_steps:
         yield (

@@ -112,7 +112,8 @@ def _readable(error: ValidationError) -> Iterator[str]:
                     f"{knob}.{union.selector}={detail['ctx']['tag']!r}: it should be one of {', '.join(union.members)}"
                 )
             case _:
-                yield f"{knob}={detail['input']!r}: {message[0].lower()}{message[1:]}"
+                hint = "; write null for none" if detail["input"] == "none" else ""
+                yield f"{knob}={detail['input']!r}: {message[0].lower()}{message[1:]}{hint}"
 
 
 def _dotted(path: list[str]) -> str:

@@ -21,14 +21,22 @@ def health_flags(steps: Sequence[Mapping[str, Any]], diverged: bool) -> list[str
     if len(steps) < 2 * _WINDOW_STEPS:
         return flags
     first, last = steps[:_WINDOW_STEPS], steps[-_WINDOW_STEPS:]
-    if _mean(last, "entropy/full") < ENTROPY_COLLAPSE_FRAC * _mean(first, "entropy/full"):
+
+    def changed_by(key: str) -> float:
+        """Last over first; 1 where either is unknown."""
+        before, after = _mean(first, key), _mean(last, key)
+        return after / before if before and after is not None else 1.0
+
+    if changed_by("entropy/full") < ENTROPY_COLLAPSE_FRAC:
         flags.append("entropy_collapse")
-    if _mean(last, "len/mean") > LENGTH_BLOWUP_FACTOR * _mean(first, "len/mean"):
+    if changed_by("len/mean") > LENGTH_BLOWUP_FACTOR:
         flags.append("length_blowup")
-    if _mean(last, "len/truncated_frac") > TRUNCATED_FRAC:
+    if (_mean(last, "len/truncated_frac") or 0.0) > TRUNCATED_FRAC:
         flags.append("truncation")
     return flags
 
 
-def _mean(rows: Sequence[Mapping[str, Any]], key: str) -> float:
-    return sum(float(row[key]) for row in rows) / len(rows)
+def _mean(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:
+    """Mean over the rows that have the value: a step whose groups were all dropped has no entropy."""
+    values = [float(row[key]) for row in rows if row[key] is not None]
+    return sum(values) / len(values) if values else None

@@ -117,7 +117,7 @@ def grade_and_reward(
 
 
 def rollout_metrics(batch: RolloutBatch, tried: Sequence[Attempt], rewards: Rewards) -> dict[str, float | None]:
-    """reward/*, len/* and entropy/sampled of steps.jsonl; None where there is nothing to average.
+    """reward/* and len/* of steps.jsonl; None where there is nothing to average.
 
     Means of rewards and of parts are over the attempts that have one; reward/correct is the true verdict, whatever
     training sees. reward/frac_zero_std is the share of groups whose rewards are all equal, of the groups with any.
@@ -145,7 +145,6 @@ def rollout_metrics(batch: RolloutBatch, tried: Sequence[Attempt], rewards: Rewa
         "len/incorrect": float(lengths[~right].mean()) if not right.all() else None,
         "len/truncated_frac": float(batch.completions.truncated.float().mean()),
         "len/difficulty_slope": _difficulty_slope(tried),
-        "entropy/sampled": float(-batch.completions.logps.sum() / lengths.sum()),
     }
 
 

@@ -64,6 +64,16 @@ class RunSpec(Section):
         return self
 
     @model_validator(mode="after")
+    def _groups_can_differ(self) -> RunSpec:
+        zero_std = self.objective.zero_std
+        if self.rollout.samples_per_prompt == 1 and zero_std != "keep":
+            raise ValueError(
+                f"rollout.samples_per_prompt=1 with objective.zero_std={zero_std}: the rewards of a group of one are "
+                "all equal, so nothing would be trained on. Raise samples_per_prompt, or set objective.zero_std to keep"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _offline_samples_have_no_ratio(self) -> RunSpec:
         rule = self.objective.rule.type
         if self.rollout.sampler == "initial" and rule != "policy_gradient":

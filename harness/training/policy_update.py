@@ -22,8 +22,8 @@ from harness.training.coefficients import ControlledCoefficients
 from harness.training.critic import Critic
 from harness.training.learning_rate import schedule
 from harness.training.mini_batches import mini_batches
-from harness.training.prepared_rollout import PreparedRollout, prepare, scored_while_training
-from harness.training.reference import KlReference, Measured, measure, reference_metrics, rows_to_measure
+from harness.training.prepared_rollout import PreparedRollout, policy_waits, prepare, scored_while_training
+from harness.training.reference import KlReference, Measured, measure, rows_to_measure, start_metrics
 from harness.training.rollout_scores import RolloutScores, Scorer
 from harness.training.scored_rollout import ScoredRollout
 from harness.training.sequences import completion_hidden, score_hidden
@@ -123,8 +123,8 @@ class PolicyUpdate:
             **batch_metrics(rollout, advantage, acting, scores.logps, scores.entropy),
             **coefficient_metrics(spec.objective, prepared.coefficients),
         }
-        if measured is not None:
-            report.metrics |= reference_metrics(scores.logps[measured.mask], measured.reference_logps, measured.kl)
+        if self.initial is not None and spec.train.reference_rows:
+            report.metrics |= start_metrics(scores.logps, measured)
         return report
 
     def _begin(self, step: int) -> float:
@@ -134,19 +134,19 @@ class PolicyUpdate:
             self.optimizer = self._new_optimizer()
         learning_rate = spec.train.learning_rate * schedule(step, spec.train)
         policy, *critic = self.optimizer.param_groups
-        policy["lr"] = learning_rate
         for group in critic:
             group["lr"] = learning_rate * spec.objective.critic.learning_rate_factor
-        return learning_rate
+        # While only the critic learns nothing else moves: neither by weight decay nor as the trunk of its values.
+        policy["lr"] = 0.0 if policy_waits(spec.objective, step) else learning_rate
+        return float(policy["lr"])
 
     def _measure(self, rollout: ScoredRollout) -> Measured | None:
-        """How far the policy that drew the batch is from the KL's reference (or the starting policy), on some rows."""
+        """How far the policy that drew the batch is from the starting one, on some of its rows."""
         rows = rows_to_measure(len(rollout.groups), self.spec.train.reference_rows)
-        reference = self._reference.policy or self.initial
-        if reference is None or len(rows) == 0:
+        if self.initial is None or len(rows) == 0:
             return None
         temperature, chunk_tokens = self.spec.rollout.temperature, self.spec.train.logits_chunk_tokens
-        return measure(self.model, reference, rollout.sequences, rows, temperature, self.pad_token_id, chunk_tokens)
+        return measure(self.model, self.initial, rollout.sequences, rows, temperature, self.pad_token_id, chunk_tokens)
 
     def _acting(self, rollout: ScoredRollout, advantage: Tensor) -> Tensor:
         """Bool [N]: rows that can add to a gradient. The others are in the denominators all the same."""

@@ -91,8 +91,13 @@ def prepare(
     returns = None
     if objective.baseline == "critic":
         returns = value_targets(objective, rollout.rewards, mask, scores.values, token_rewards)
-    waits = objective.baseline == "critic" and step <= objective.critic.warmup_steps
+    waits = policy_waits(objective, step)
     return PreparedRollout(rollout, scores, ref_logps, token_rewards, returns, coefficients, waits)
+
+
+def policy_waits(objective: Objective, step: int) -> bool:
+    """Whether rollout batch `step` is of the critic's warm-up, in which only the critic's own weights move."""
+    return objective.baseline == "critic" and step <= objective.critic.warmup_steps
 
 
 def _entropy_nats(objective: Objective, scores: RolloutScores, mask: Tensor) -> float:

@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from algorithms.knobs.kl import Kl
+from algorithms.ratios import LOG_RATIO_LIMIT
 from harness.training.sequences import Sequences, exact_kl, score_completions
 
 
@@ -88,16 +89,19 @@ def rows_to_measure(count: int, wanted: int) -> Tensor:
     return torch.arange(wanted) * count // max(1, wanted)
 
 
-def reference_metrics(policy_logps: Tensor, reference_logps: Tensor, kl: Tensor) -> dict[str, float]:
-    """kl/*_ref: the exact KL(policy || reference) and its estimates from sampled tokens, means over [tokens], in nats.
+def start_metrics(policy_logps: Tensor, measured: Measured | None) -> dict[str, float | None]:
+    """kl/*_start: the exact KL from the rollout's policy to the starting one, and its estimates from sampled tokens.
 
-    k1 = -log r, k2 = (log r)^2 / 2, k3 = r - 1 - log r with r = reference / policy (Schulman 2020, "Approximating KL
+    Means over the measured tokens, in nats; None where no row was there to measure. policy_logps [N, T].
+    k1 = -log r, k2 = (log r)^2 / 2, k3 = r - 1 - log r with r = start / policy (Schulman 2020, "Approximating KL
     divergence").
     """
-    log_ratio = reference_logps - policy_logps
+    if measured is None:
+        return dict.fromkeys(("kl/exact_start", "kl/k1_start", "kl/k2_start", "kl/k3_start"))
+    log_ratio = measured.reference_logps - policy_logps[measured.mask]
     return {
-        "kl/exact_ref": float(kl.mean()),
-        "kl/k1_ref": float(-log_ratio.mean()),
-        "kl/k2_ref": float(0.5 * (log_ratio**2).mean()),
-        "kl/k3_ref": float((torch.expm1(log_ratio.clamp(max=20)) - log_ratio).mean()),
+        "kl/exact_start": float(measured.kl.mean()),
+        "kl/k1_start": float(-log_ratio.mean()),
+        "kl/k2_start": float(0.5 * (log_ratio**2).mean()),
+        "kl/k3_start": float((torch.expm1(log_ratio.clamp(max=LOG_RATIO_LIMIT)) - log_ratio).mean()),
     }

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from algorithms import Coefficients, Loss, Objective, combine_metrics, update_metric_names
+from algorithms.ratios import LOG_RATIO_LIMIT
 from harness.spec.run_spec import RunSpec
 from harness.training.scored_rollout import ScoredRollout
 
@@ -22,8 +23,9 @@ PASS_RATE_BINS = ("0", "below_quarter", "below_half", "below_three_quarters", "b
 class UpdateReport:
     """Wall-clock by phase in seconds; the metrics are reproducible.
 
-    Of the metrics, ratio/*, kl/*_old and clip/* are over the tokens that entered the loss (None if there are none), all
-    others over the whole batch. A metric that exists in a run exists at each of its steps.
+    Of the metrics, ratio/*, kl/*_old, kl/*_ref and clip/* are over the tokens that entered the loss (rows without an
+    advantage only where another term acts on them), all others over the rows that no filter dropped. What has nothing
+    to be measured on is None: a metric that exists in a run exists at each of its steps.
     """
 
     metrics: Metrics
@@ -55,6 +57,7 @@ def batch_metrics(
     mask = rollout.sequences.mask
     return {
         "entropy/full": _mean(entropy[mask]),
+        "entropy/sampled": _mean(-trainer_logps[mask]),
         "tokens_in_loss": int(rollout.loss_mask[acting].sum()),
         "groups_skipped": len(set(rollout.groups.tolist()) - set(rollout.groups[acting].tolist())),
         "adv/mean": _mean(advantage[mask]),
@@ -83,7 +86,7 @@ def mismatch_metrics(trainer_logps: Tensor, sampler_logps: Tensor) -> Metrics:
     if len(trainer_logps) == 0:
         names = ("ratio_mean", "ratio_p99", "ratio_max", "k1", "k2", "k3")
         return dict.fromkeys(f"mismatch/{name}" for name in names)
-    difference = trainer_logps - sampler_logps
+    difference = (trainer_logps - sampler_logps).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     ratio = difference.exp()
     return {
         "mismatch/ratio_mean": float(ratio.mean()),

@@ -109,3 +109,22 @@ def test_a_policy_without_probabilities_is_told(start: LanguageModel) -> None:
         broken.model.get_input_embeddings().weight.fill_(float("nan"))
     with pytest.raises(DivergedError, match="log-probs"):
         gathered(broken)
+
+
+def test_a_group_whose_answers_differ_only_where_they_were_cut_is_no_use(start: LanguageModel) -> None:
+    """With overlong=drop the rows that were cut have no say in whether a batch is full."""
+    settings = {**REFILL, "rollout.samples_per_prompt": 6, "rollout.max_completion_tokens": 12}
+    experience = gathered(start, {**settings, "objective.overlong.type": "drop"})
+    rollout = experience.filtered.rollout
+    assert experience.filtered.rows_dropped > 6 * experience.filtered.groups_dropped
+    assert len(torch.unique(rollout.groups)) == 8
+    for group in torch.unique(rollout.groups).tolist():
+        assert len(torch.unique(rollout.rewards[rollout.groups == group])) == 2
+
+
+def test_rewards_of_steps_reach_the_update(start: LanguageModel) -> None:
+    experience = gathered(start, {"objective.credit": "steps", "reward.parts.process": 1.0})
+    token_rewards = experience.filtered.rollout.token_rewards
+    assert token_rewards is not None
+    assert token_rewards.shape == experience.filtered.rollout.sequences.completions.shape
+    assert 0 < int((~token_rewards.isnan()).sum()) < token_rewards.numel()

@@ -45,3 +45,13 @@ def test_a_window_is_averaged() -> None:
 def test_too_short_to_tell() -> None:
     assert health_flags(steps({}, {"entropy/full": 0.0})[1:], diverged=False) == []
     assert health_flags([], diverged=True) == ["nan"]
+
+
+def test_steps_that_learned_from_nothing_have_no_say() -> None:
+    """All groups were dropped: there is no entropy in those rows, perhaps in a whole window."""
+    none = {"entropy/full": None}
+    rows = steps({}, {"entropy/full": 0.05})
+    assert health_flags([row | none if index == 8 else row for index, row in enumerate(rows)], False) == [
+        "entropy_collapse"
+    ]
+    assert health_flags([row | none for row in rows], diverged=False) == []

@@ -9,6 +9,7 @@ import pytest
 
 from harness.records import CellRecord
 from harness.run import cell as cell_module
+from harness.training.checkpoint import load_latest
 from tests.harness.run.small import run_cell, small_spec
 
 STATEFUL: dict[str, dict[str, Any]] = {
@@ -73,3 +74,12 @@ def test_resumed_is_as_unbroken(name: str, tmp_path: Path, monkeypatch: pytest.M
     assert "resumed at step 2" in resumed.log.read_text()
     assert resumed.read_steps() == unbroken.read_steps()
     assert resumed.read_status()["digest"] == unbroken.read_status()["digest"]
+
+
+def test_the_order_of_prompts_learns_from_every_attempt(tmp_path: Path) -> None:
+    cell = run(tmp_path / "cell", "prioritised prompts")
+    last = load_latest(cell.checkpoints)
+    assert last is not None
+    assert sum(last.progress["order"]["visits"].values()) == 4 * 3
+    earned = sum(row["reward/correct"] for row in cell.read_steps())
+    assert sum(last.progress["order"]["successes"].values()) == pytest.approx(3 * earned)

@@ -15,6 +15,9 @@ from tests.harness.run.small import small_spec
     [
         ({"rollout.samples_per_prompt": 1}, "every advantage would be 0"),
         ({"algorithm": "brpo", "rollout.samples_per_prompt": 1}, "every advantage would be 0"),
+        ({"algorithm": "reinforce", "objective.zero_std": "drop", "rollout.samples_per_prompt": 1}, "nothing would be"),
+        ({"objective.credit": "steps", "objective.zero_std": "drop"}, "differ in their steps"),
+        ({"objective.critic.value_clip": "none", "algorithm": "ppo"}, "write null for none"),
         ({"rollout.sampler": "initial"}, "did not draw these completions"),
         ({"rollout.staged": {"type": "at_step", "first_tokens": 8, "step": 9}}, "the limit never rises"),
         (

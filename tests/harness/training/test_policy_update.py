@@ -222,39 +222,6 @@ class TestTerms:
         assert metrics["adv/abs_mean_at_rate_below_quarter"] is None
 
 
-class TestCritic:
-    def test_learns_the_returns(self) -> None:
-        """The same batch again and again: explained variance rises from 0 to near 1."""
-        policy = rollouts.model()
-        settings = {"algorithm": "ppo", "objective.kl.where": "none", "train.learning_rate": 3e-3}
-        settings |= {"objective.critic.lam": 1.0, "objective.critic.value_clip": None}
-        trained = PolicyUpdate(policy, spec({**settings, "objective.critic.warmup_steps": 1000}), rollouts.PAD)
-        rollout = rollouts.rollout(policy)
-        variances = [trained.run(rollout, step).metrics["value/explained_variance"] for step in range(1, 41)]
-        assert float(variances[0] or 0) == pytest.approx(0, abs=1e-6)
-        assert float(variances[-1] or 0) > 0.5
-
-    def test_warm_up_leaves_the_policy(self) -> None:
-        policy = rollouts.model()
-        settings = {"algorithm": "ppo", "objective.critic.warmup_steps": 1}
-        trained = PolicyUpdate(policy, spec(settings), rollouts.PAD)
-        trained.run(rollouts.rollout(policy), step=1)
-        assert torch.equal(rollouts.weights(policy), rollouts.weights(rollouts.model()))
-        trained.run(rollouts.rollout(policy), step=2)
-        assert not torch.equal(rollouts.weights(policy), rollouts.weights(rollouts.model()))
-
-    def test_its_learning_rate_is_its_own(self) -> None:
-        def critic_moved(factor: float) -> Tensor:
-            policy = rollouts.model()
-            settings = {"algorithm": "ppo", "objective.critic.learning_rate_factor": factor}
-            trained = PolicyUpdate(policy, spec(settings), rollouts.PAD)
-            trained.run(rollouts.rollout(policy), step=1)
-            assert trained.critic is not None
-            return trained.critic.head.bias.detach()
-
-        assert float(critic_moved(4.0)) == pytest.approx(4 * float(critic_moved(1.0)), rel=1e-3)
-
-
 class TestSkippedGroups:
     def test_are_counted(self) -> None:
         policy = rollouts.model()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from algorithms import preset
-from harness.training.reference import KlReference, frozen_copy, measure, reference_metrics, rows_to_measure
+from harness.training.reference import KlReference, Measured, frozen_copy, measure, rows_to_measure, start_metrics
 from tests.harness.training import rollouts
 
 
@@ -98,8 +98,15 @@ def test_measured_kl_is_that_of_the_distributions() -> None:
 
 
 def test_metrics_in_closed_form() -> None:
-    metrics = reference_metrics(torch.tensor([0.0, -1.0]), torch.tensor([-1.0, -1.0]), torch.tensor([0.5, 0.7]))
-    assert metrics["kl/exact_ref"] == pytest.approx(0.6)
-    assert metrics["kl/k1_ref"] == pytest.approx(0.5)
-    assert metrics["kl/k2_ref"] == pytest.approx(0.25)
-    assert metrics["kl/k3_ref"] == pytest.approx(math.exp(-1) / 2)
+    mask = torch.tensor([[True, False], [False, True]])
+    measured = Measured(mask, torch.tensor([-1.0, -1.0]), torch.tensor([0.5, 0.7]))
+    metrics = start_metrics(torch.tensor([[0.0, 9.0], [9.0, -1.0]]), measured)
+    assert metrics["kl/exact_start"] == pytest.approx(0.6)
+    assert metrics["kl/k1_start"] == pytest.approx(0.5)
+    assert metrics["kl/k2_start"] == pytest.approx(0.25)
+    assert metrics["kl/k3_start"] == pytest.approx(math.exp(-1) / 2)
+
+
+def test_nothing_measured_is_none() -> None:
+    measured = Measured(torch.ones(1, 1, dtype=torch.bool), torch.zeros(1), torch.zeros(1))
+    assert start_metrics(torch.zeros(1, 1), None) == dict.fromkeys(start_metrics(torch.zeros(1, 1), measured))
