@@ -76,10 +76,9 @@ def _tasks() -> list[tuple[str, str]]:
 
 
 def _knobs() -> list[tuple[str, str]]:
-    from algorithms import KNOB_DESCRIPTIONS
-    from harness.spec.knobs import ALL_KNOBS
+    from harness.spec.knobs import DESCRIPTIONS
 
-    return [(knob, KNOB_DESCRIPTIONS.get(knob.removeprefix("objective."), "")) for knob in ALL_KNOBS]
+    return list(DESCRIPTIONS.items())
 
 
 def _runs(home: Path) -> list[tuple[str, str]]:

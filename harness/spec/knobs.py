@@ -8,7 +8,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-from algorithms import GOVERNORS, KNOB_NAMES, Objective, active_knobs
+from algorithms import GOVERNORS, KNOB_DESCRIPTIONS, KNOB_NAMES, Objective, active_knobs
 from harness.spec.run_spec import RunSpec
 from harness.spec.sections.base import Section
 from harness.spec.sections.reward import PART_OF_OPTIONS
@@ -49,17 +49,18 @@ def governor(knob: str) -> str | None:
     return selector if selector in ALL_KNOBS and selector != knob else None
 
 
-def _model_knobs(model: type[BaseModel], prefix: str) -> Iterator[str]:
+def _model_knobs(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str]]:
+    """Knobs with their descriptions; one of several members of a union comes once for each."""
     for field, info in model.model_fields.items():
         name = f"{prefix}{field}"
         sections = list(_sections(info.annotation))
         if name == "objective":
-            yield from (f"objective.{knob}" for knob in KNOB_NAMES)
+            yield from ((f"objective.{knob}", KNOB_DESCRIPTIONS.get(knob, "")) for knob in KNOB_NAMES)
         elif sections:
             for section in sections:
                 yield from _model_knobs(section, f"{name}.")
         else:
-            yield name
+            yield name, info.description or ""
 
 
 def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
@@ -71,6 +72,6 @@ def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
             yield from _sections(argument)
 
 
-# Members of a union share their `type`, and may share more.
-ALL_KNOBS = tuple(dict.fromkeys(_model_knobs(RunSpec, "")))
-"""Every knob of the spec. `reward.parts` stands for all its parts."""
+DESCRIPTIONS = dict(_model_knobs(RunSpec, ""))
+"""Every knob of the spec with what it does, "" where its name says it. `reward.parts` stands for all its parts."""
+ALL_KNOBS = tuple(DESCRIPTIONS)

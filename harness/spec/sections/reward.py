@@ -68,7 +68,9 @@ class NoiseOptions(Section):
 
 class RewardSpec(Section):
     parts: dict[str, float] = Field(
-        {"correct": 1.0}, min_length=1, description="reward parts and their weights; the sum is the reward"
+        {"correct": 1.0},
+        min_length=1,
+        description="reward parts and their weights, whose sum is the reward; `correct` weighs 1 unless it is set",
     )
     grader: GraderName = Field(description="grader behind the part `correct`")
     format: FormatOptions = FormatOptions()
