@@ -114,12 +114,13 @@ def test_a_policy_without_probabilities_is_told(start: LanguageModel) -> None:
 def test_a_group_whose_answers_differ_only_where_they_were_cut_is_no_use(start: LanguageModel) -> None:
     """With overlong=drop the rows that were cut have no say in whether a batch is full."""
     settings = {**REFILL, "rollout.samples_per_prompt": 6, "rollout.max_completion_tokens": 12}
-    experience = gathered(start, {**settings, "objective.overlong.type": "drop"})
-    rollout = experience.filtered.rollout
-    assert experience.filtered.rows_dropped > 6 * experience.filtered.groups_dropped
-    assert len(torch.unique(rollout.groups)) == 8
-    for group in torch.unique(rollout.groups).tolist():
-        assert len(torch.unique(rollout.rewards[rollout.groups == group])) == 2
+    for step in (1, 2, 3, 4):
+        experience = gathered(start, {**settings, "objective.overlong.type": "drop"}, step)
+        rollout = experience.filtered.rollout
+        assert experience.filtered.rows_dropped > 6 * experience.filtered.groups_dropped
+        assert len(torch.unique(rollout.groups)) == 8
+        for group in torch.unique(rollout.groups).tolist():
+            assert len(torch.unique(rollout.rewards[rollout.groups == group])) == 2
 
 
 def test_rewards_of_steps_reach_the_update(start: LanguageModel) -> None:
