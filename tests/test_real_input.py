@@ -28,6 +28,7 @@ def test_std_norm_runs_on_gsm8k_and_moves_the_weights(tmp_path: Path) -> None:
         "model.source": f"gguf:{model.resolve()}",
         "train.steps": 2,
         "train.learning_rate": 1e-5,
+        "train.reference_rows": 2,
         "rollout.prompts_per_step": 4,
         "rollout.samples_per_prompt": 4,
         # Short enough for a CPU, and for some completions to end without any number: their rewards then differ.
