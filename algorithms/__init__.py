@@ -1,6 +1,7 @@
-"""The mathematics of policy updates: pure functions on tensors, and the knob space that they span.
+"""The mathematics of policy updates: pure functions on tensors, and the knob spaces that they span.
 
-Objectives and presets need no torch; the tensor functions are loaded when first used.
+Objectives of policy gradients are here, those on pairs of completions in `algorithms.preference`. Objectives and
+presets need no torch; the tensor functions are loaded when first used.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from typing import TYPE_CHECKING
 
 from algorithms.catalogue import Preset, describe, preset, presets
 from algorithms.controllers import applied_entropy_coefficient, next_entropy_coefficient, next_kl_coefficient
+from algorithms.families import KNOB_DESCRIPTIONS, KNOB_NAMES, AnyObjective
 from algorithms.formulas import formula
 from algorithms.noop import differences_that_cannot_act
-from algorithms.objective import KNOB_DESCRIPTIONS, KNOB_NAMES, Objective, acts_without_advantage
+from algorithms.objective import Objective, acts_without_advantage
 from algorithms.overrides import with_overrides
+from algorithms.preference.objective import PreferenceObjective
 from algorithms.space import GOVERNORS, active_knobs
 
 if TYPE_CHECKING:
@@ -29,9 +32,11 @@ __all__ = [
     "GOVERNORS",
     "KNOB_DESCRIPTIONS",
     "KNOB_NAMES",
+    "AnyObjective",
     "Coefficients",
     "Loss",
     "Objective",
+    "PreferenceObjective",
     "Preset",
     "TokenBatch",
     "active_knobs",

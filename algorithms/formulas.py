@@ -2,17 +2,20 @@
 
 Notation: i a completion, t one of its n_i tokens that enter the loss, B the completions of the optimiser step, R_i the
 reward; pi the policy that is updated, pi_old the one at the start of the rollout batch's updates (log-probs recomputed
-by the trainer).
+by the trainer). Objectives on pairs: `algorithms.preference.formulas`.
 """
 
 from __future__ import annotations
 
+from algorithms.families import AnyObjective
 from algorithms.knobs.kl import KlInLoss, KlInReward
 from algorithms.knobs.overlong import Drop, MaskAfter, MaskBefore, Penalise, Soft
 from algorithms.knobs.rule import Cispo, Gmpo, PolicyGradient, PpoClip, Sapo, Weighted
 from algorithms.knobs.sampler_correction import NoCorrection, SequenceBand, SequenceTruncate, TokenTruncate
 from algorithms.knobs.select import ClipCov, KlCov, NoSelection, TopEntropy
 from algorithms.objective import Aggregation, Baseline, Objective, Ratio, Scale, ZeroStd
+from algorithms.preference.formulas import pair_parts
+from algorithms.preference.objective import PreferenceObjective
 
 _BASELINES: dict[Baseline, str] = {
     "none": "R_i",
@@ -75,12 +78,17 @@ _ZERO_STD: dict[ZeroStd, str] = {
 }
 
 
-def formula(objective: Objective) -> dict[str, str]:
+def formula(objective: AnyObjective) -> dict[str, str]:
     """Part of the objective -> its formula, with the value of every active knob; parts that are off are left out.
 
     Objectives with different active knobs have different formulas, up to six digits.
     """
-    parts = {
+    parts = pair_parts(objective) if isinstance(objective, PreferenceObjective) else _parts(objective)
+    return {part: text for part, text in parts.items() if text}
+
+
+def _parts(objective: Objective) -> dict[str, str]:
+    return {
         "reward": _reward(objective),
         "advantage": _advantage(objective),
         "ratio": _RATIOS[objective.ratio],
@@ -95,7 +103,6 @@ def formula(objective: Objective) -> dict[str, str]:
         "critic": _critic(objective),
         "rows": _rows(objective),
     }
-    return {part: text for part, text in parts.items() if text}
 
 
 def _reward(objective: Objective) -> str:

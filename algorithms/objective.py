@@ -13,8 +13,7 @@ exists at every point: `algorithms.space` says which do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Iterator
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -27,7 +26,7 @@ from algorithms.knobs.overlong import Overlong, Penalise
 from algorithms.knobs.rule import PolicyGradient, Rule
 from algorithms.knobs.sampler_correction import NoCorrection, SamplerCorrection
 from algorithms.knobs.select import NoSelection, Select
-from algorithms.space import descriptions, inactive_settings
+from algorithms.space import inactive_settings
 
 Baseline = Literal["none", "batch_mean", "group_mean", "leave_one_out", "length_weighted", "random_peer", "critic"]
 Scale = Literal["none", "group_std", "batch_std", "mini_batch_std", "whiten_tokens", "nonzero_frac"]
@@ -224,9 +223,3 @@ def _penalty_problems(objective: Objective) -> Iterator[str]:
             f"entropy.bonus={entropy.bonus:g} is the first coefficient, outside entropy.adaptive.coef_min="
             f"{adaptive.coef_min:g} and coef_max={adaptive.coef_max:g}; set it between them"
         )
-
-
-KNOB_DESCRIPTIONS: Mapping[str, str] = MappingProxyType(dict(descriptions(Objective)))
-"""Every knob of the space, whether or not it exists at a given point, with its meaning."""
-
-KNOB_NAMES: tuple[str, ...] = tuple(KNOB_DESCRIPTIONS)

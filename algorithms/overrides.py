@@ -4,29 +4,36 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from pydantic import ValidationError
 
-from algorithms.objective import KNOB_NAMES, Objective
+from algorithms.families import FAMILY_KNOBS, AnyObjective, Family, family_of
 from algorithms.space import EXISTS_AT, UNIONS, active_knobs, exists
 
+AnObjective = TypeVar("AnObjective", bound=AnyObjective)
 
-def with_overrides(objective: Objective, overrides: Mapping[str, object]) -> Objective:
+_ADJECTIVES: Mapping[Family, str] = {"policy_gradient": "policy-gradient", "preference": "preference"}
+
+
+def with_overrides(objective: AnObjective, overrides: Mapping[str, object]) -> AnObjective:
     """The objective with some dotted knobs changed: `with_overrides(grpo, {"rule.clip_high": 0.28})`.
 
     Setting a `type` resets the other knobs of its group to that type's defaults. A knob that no longer exists once its
     selector has changed is dropped. The order of the overrides does not matter.
 
-    Raises ValueError for unknown knobs, bad values and combinations without meaning, naming all of them.
+    Raises ValueError for unknown knobs, those of the other family, bad values and combinations without meaning, naming
+    all of them.
     """
+    names = tuple(FAMILY_KNOBS[family_of(objective)])
     kept = {knob: value for knob, value in active_knobs(objective).items() if not _is_reset(knob, overrides)}
-    known = {knob: value for knob, value in overrides.items() if knob in KNOB_NAMES}
+    known = {knob: value for knob, value in overrides.items() if knob in names}
     knobs = kept | known
     misplaced = _misplaced(knobs)
-    problems = [*(_unknown(knob) for knob in overrides if knob not in known), *misplaced.values()]
+    problems = [*(_unknown(knob, family_of(objective)) for knob in overrides if knob not in known), *misplaced.values()]
     try:
-        moved = Objective.model_validate(_nest({knob: value for knob, value in knobs.items() if knob not in misplaced}))
+        nested = _nest({knob: value for knob, value in knobs.items() if knob not in misplaced})
+        moved = cast("AnObjective", type(objective).model_validate(nested))
     except ValidationError as error:
         problems += _readable(error)
     if problems:
@@ -46,13 +53,20 @@ def nearest(name: str, valid: tuple[str, ...]) -> str:
     return f"valid: {', '.join(valid)}"
 
 
-def _unknown(knob: str) -> str:
+def _unknown(knob: str, family: Family) -> str:
+    names = tuple(FAMILY_KNOBS[family])
+    for other, knobs in FAMILY_KNOBS.items():
+        if other != family and any(name == knob or name.startswith(f"{knob}.") for name in knobs):
+            return (
+                f"{knob} belongs to {_ADJECTIVES[other]} objectives, and this is a {_ADJECTIVES[family]} objective: "
+                f"{nearest(knob, names)}"
+            )
     if knob in UNIONS:
         union = UNIONS[knob]
         return f"{knob} is a group of knobs: set {knob}.{union.selector} to one of {', '.join(union.members)}"
-    if within := [name for name in KNOB_NAMES if name.startswith(f"{knob}.")]:
+    if within := [name for name in names if name.startswith(f"{knob}.")]:
         return f"{knob} is a group of knobs: set one of {', '.join(within)}"
-    return f"unknown objective knob {knob!r}: {nearest(knob, KNOB_NAMES)}"
+    return f"unknown objective knob {knob!r}: {nearest(knob, names)}"
 
 
 def _union_of(knob: str) -> str | None:

@@ -1,4 +1,4 @@
-"""The knob space: which knobs there are, and which of them exist at a given point.
+"""The knob space: which knobs there are, and which of them exist at a given point; those of both families.
 
 A clip range belongs to the clipping rule, an epsilon to a standard deviation. `GOVERNORS` names, for every knob that
 can be absent, the selector that decides; an absent knob keeps its default in the model and does not appear in
@@ -58,6 +58,15 @@ EXISTS_AT: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
         "kl.target_nats": ("kl.control", ("adaptive",)),
         "kl.horizon_sequences": ("kl.control", ("adaptive",)),
         **{f"critic.{knob}": ("baseline", ("critic",)) for knob in Critic.model_fields},
+        "margin": ("link", ("logistic", "hinge")),
+        "label_smoothing": ("link", ("logistic", "exo")),
+        "smoothing": ("link", ("logistic",)),
+        "positive_penalty": ("link", ("logistic",)),
+        "desirable_weight": ("link", ("kto",)),
+        "undesirable_weight": ("link", ("kto",)),
+        "ld_alpha": ("logp", ("sum",)),
+        "matching": ("link", ("logistic",)),
+        "discopop_tau": ("link", ("discopop",)),
     }
 )
 """Knob -> its selector, and the values of the selector at which it exists. Members of unions come on top."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from algorithms.objective import Objective
+from algorithms.families import AnyObjective, Family, family_of
 
 
 @dataclass(frozen=True)
 class Preset:
-    """A named point of the knob space."""
+    """A named point of a knob space."""
 
-    objective: Objective
+    objective: AnyObjective
     summary: str
     """One line: what sets it apart."""
     source: str
@@ -25,3 +25,8 @@ class Preset:
     """What a user must know so as not to misread a result."""
     companions: Mapping[str, str | float] = field(default_factory=dict)
     """Settings outside the objective that the paper also uses, by knob of the run spec. Shown, never applied."""
+
+    @property
+    def family(self) -> Family:
+        """Policy gradient or preference."""
+        return family_of(self.objective)

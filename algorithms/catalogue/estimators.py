@@ -136,3 +136,19 @@ BRPO = Preset(
     traps="The advantages of a group do not sum to 0: a poor peer pushes nearly all of it up. The noise of the draw "
     "comes on top of GRPO's, so it needs more prompts for the same variance.",
 )
+
+RFT = Preset(
+    Objective(advantage_sign="positive", rule=PolicyGradient(), aggregation="token_mean"),
+    summary="likelihood of the completions that earned a reward, weighed by it; the others are left out",
+    source="RFT, Yuan et al. 2308.01825; expert iteration, Anthony et al. 1705.08439, and STaR, Zelikman et al. "
+    "2203.14465",
+    about="Rejection-sampling fine-tuning as a policy gradient: no baseline, so that with rewards of 0 and 1 every "
+    "right completion has advantage 1, and only positive advantages count. Who samples is another "
+    "knob: rollout.sampler=initial is the paper's, offline; rollout.sampler=round is expert iteration.",
+    implementations="The papers collect a data set first, keep distinct solutions of each problem and then fine-tune "
+    "for some epochs; ReST-EM (2312.06585) does so from the base model in each round. Here each rollout batch is "
+    "trained on as it comes, repetitions included.",
+    traps="Wrong completions stay in the denominator, so the gradient is as small as the success rate is: a prompt "
+    "that is always solved counts most. Nothing is pushed down; entropy tends to fall. A reward part that is "
+    "not 0 for wrong answers (format) makes them examples as well.",
+)

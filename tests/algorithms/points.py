@@ -1,4 +1,4 @@
-"""Points of the knob space for tests: every knob with values to move it to, and a random walk through the space."""
+"""Points of the space of policy gradients for tests: every knob with values to move it to, and a random walk."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from algorithms import KNOB_NAMES, Objective, preset, presets, with_overrides
+from algorithms import Objective, preset, presets, with_overrides
+from algorithms.families import FAMILY_KNOBS
+
+POLICY_GRADIENT_KNOBS = tuple(FAMILY_KNOBS["policy_gradient"])
 
 VALUES: dict[str, tuple[Any, ...]] = {
     "baseline": (
@@ -132,7 +135,7 @@ def corners() -> list[Objective]:
 @st.composite
 def points(draw: st.DrawFn) -> Objective:
     """A preset after up to ten moves of single knobs."""
-    objective = preset(draw(st.sampled_from(presets())))
-    for knob in draw(st.lists(st.sampled_from(KNOB_NAMES), max_size=10)):
+    objective = preset(draw(st.sampled_from(presets("policy_gradient"))))
+    for knob in draw(st.lists(st.sampled_from(POLICY_GRADIENT_KNOBS), max_size=10)):
         objective = moved(objective, knob, draw(st.sampled_from(VALUES[knob]))) or objective
     return objective

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import re
+from typing import get_args
 
 import pytest
 
-from algorithms import KNOB_NAMES, Objective, Preset, active_knobs, describe, preset, presets, with_overrides
+from algorithms import Objective, PreferenceObjective, Preset, active_knobs, describe, preset, presets
+from algorithms.catalogue import PolicyGradientPreset, PreferencePreset
+from algorithms.families import FAMILY_KNOBS
 from algorithms.space import UNIONS
 
+OBJECTIVES = {"policy_gradient": Objective, "preference": PreferenceObjective}
 PLAIN = active_knobs(Objective(aggregation="token_mean"))
 CLIP = {"rule.type": "ppo_clip", "ratio": "token", "rule.clip_low": 0.2, "rule.clip_high": 0.2, "rule.dual_clip": None}
 STD = {"scale_ddof": 1, "scale_eps": 1e-6}
@@ -16,7 +20,7 @@ KL = {"kl.reference": "initial", "kl.control": "fixed"}
 REFILL = {"zero_std": "refill", "refill_max_rounds": 8}
 
 
-def test_the_presets() -> None:
+def test_the_presets_of_policy_gradients() -> None:
     """Written out in full, beside what is plain: one that drifts changes the meaning of every sweep that names it."""
     expected: dict[str, dict[str, object]] = {
         "reinforce": {"baseline": "batch_mean", "aggregation": "seq_mean_token_sum"},
@@ -148,13 +152,64 @@ def test_the_presets() -> None:
             "zero_std": "drop",
         },
         "ace_reason": {**GROUP_STD, "overlong.type": "mask_after"},
+        "rft": {"advantage_sign": "positive"},
     }
-    assert tuple(expected) == presets()
+    assert tuple(expected) == presets("policy_gradient")
     for name, knobs in expected.items():
         beside = {k: v for k, v in active_knobs(preset(name)).items() if k not in PLAIN or PLAIN[k] != v}
         absent = set(PLAIN) - set(active_knobs(preset(name)))
         assert beside == {k: v for k, v in knobs.items() if k not in PLAIN or PLAIN[k] != v}, name
         assert absent == ({"overlong.penalty"} if "overlong.type" in knobs else set()), name
+
+
+def test_the_preference_presets() -> None:
+    """As above, beside DPO."""
+    expected: dict[str, dict[str, object]] = {
+        "dpo": {},
+        "dpo_norm": {"logp": "mean", "beta": 5.0},
+        "simpo": {"logp": "mean", "reference": "none", "beta": 2.0, "margin": 1.0},
+        "ipo": {"link": "square", "logp": "mean"},
+        "ipo_sum": {"link": "square"},
+        "cdpo": {"label_smoothing": 0.1},
+        "robust_dpo": {"label_smoothing": 0.1, "smoothing": "robust"},
+        "hinge": {"link": "hinge"},
+        "rpo": {"nll_coef": 1.0},
+        "kto": {"link": "kto", "desirable_weight": 1.0, "undesirable_weight": 1.0},
+        "orpo": {"link": "odds_ratio", "logp": "mean", "reference": "none", "nll_coef": 1.0},
+        "apo_zero": {"link": "apo_zero"},
+        "sppo_hard": {"link": "sppo_hard"},
+        "nca": {"link": "nca"},
+        "exo": {"link": "exo", "label_smoothing": 0.001},
+        "dpop": {"beta": 0.3, "positive_penalty": 50.0},
+    }
+    assert tuple(expected) == presets("preference")
+    dpo = active_knobs(preset("dpo"))
+    assert dpo == {
+        "link": "logistic",
+        "logp": "sum",
+        "reference": "initial",
+        "beta": 0.1,
+        "margin": 0.0,
+        "label_smoothing": 0.0,
+        "smoothing": "conservative",
+        "nll_coef": 0.0,
+        "positive_penalty": 0.0,
+        "ld_alpha": 1.0,
+        "weighting": "none",
+        "matching": "pairs",
+    }
+    for name, knobs in expected.items():
+        assert {k: v for k, v in active_knobs(preset(name)).items() if dpo.get(k) != v} == knobs, name
+
+
+def test_families_and_their_names_as_types() -> None:
+    assert presets("policy_gradient") == get_args(PolicyGradientPreset)
+    assert presets("preference") == get_args(PreferencePreset)
+    assert presets() == presets("policy_gradient") + presets("preference")
+    for name in presets():
+        entry = describe(name)
+        assert name in presets(entry.family)
+        assert isinstance(preset(name), OBJECTIVES[entry.family])
 
 
 def test_no_two_presets_are_the_same() -> None:
@@ -183,16 +238,16 @@ def test_every_preset_is_described(name: str) -> None:
 @pytest.mark.parametrize("name", presets())
 def test_settings_that_a_text_names_can_be_made(name: str) -> None:
     """`rule.dual_clip=3` and the like, all that one text names together."""
+    knobs = FAMILY_KNOBS[describe(name).family]
     for text in texts(describe(name)).values():
         named = dict(re.findall(r"\b(?:objective\.)?([a-z_.]+)=([\w.]*\w)", text))
-        assert {*UNIONS, *(knob.rpartition(".")[2] for knob in KNOB_NAMES)} & set(named) <= set(KNOB_NAMES), (
-            "no full name"
-        )
-        settings = {knob: _value(value) for knob, value in named.items() if knob in KNOB_NAMES}
+        last_segments = {knob.rpartition(".")[2] for knob in knobs}
+        assert {*UNIONS, *last_segments} & set(named) <= set(knobs), "no full name"
+        settings = {knob: _value(value) for knob, value in named.items() if knob in knobs}
         if any(knob.startswith("kl.") for knob in settings):
             settings.setdefault("kl.where", "loss")
         if settings:
-            assert with_overrides(preset(name), settings) != preset(name), settings
+            assert preset(name, **settings) != preset(name), settings
 
 
 def _value(text: str) -> object:

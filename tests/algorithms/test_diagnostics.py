@@ -18,6 +18,7 @@ from algorithms import (
     update_metric_names,
     with_overrides,
 )
+from algorithms.catalogue import PolicyGradientPreset
 from tests.algorithms.cases import EVERY_AGGREGATION, GRPO, objectives, random_batch, take, with_selection
 
 CLIP_KEYS = {f"clip/{side}_frac_{which}" for side in ("low", "high") for which in ("sign_aware", "any_sign")}
@@ -195,8 +196,8 @@ def test_only_metrics_that_exist_are_there(overrides: dict[str, object], keys: s
     assert set(without) == {key for key in KEYS | CLIP_KEYS if not key.endswith("_ref")}
 
 
-@pytest.mark.parametrize("name", presets())
-def test_names_are_known_before_the_first_update(name: str) -> None:
+@pytest.mark.parametrize("name", presets("policy_gradient"))
+def test_names_are_known_before_the_first_update(name: PolicyGradientPreset) -> None:
     objective, batch = preset(name), random_batch(4)
     if objective.kl.where == "none":
         batch = replace(batch, ref_logp=None)

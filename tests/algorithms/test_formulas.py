@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from algorithms import KNOB_NAMES, Objective, active_knobs, formula, preset, presets, with_overrides
-from tests.algorithms.points import VALUES, corners, moved, points
+from algorithms import Objective, active_knobs, formula, preset, presets, with_overrides
+from algorithms.catalogue import PolicyGradientPreset
+from tests.algorithms.points import POLICY_GRADIENT_KNOBS, VALUES, corners, moved, points
 
 GRPO = preset("grpo")
 
@@ -16,8 +17,8 @@ def of(**overrides: object) -> dict[str, str]:
     return formula(with_overrides(GRPO, overrides))
 
 
-@pytest.mark.parametrize("name", presets())
-def test_every_preset_has_the_parts_that_all_have(name: str) -> None:
+@pytest.mark.parametrize("name", presets("policy_gradient"))
+def test_every_preset_has_the_parts_that_all_have(name: PolicyGradientPreset) -> None:
     parts = formula(preset(name))
     assert {"advantage", "ratio", "token loss", "loss", "aggregation", "rows"} <= set(parts)
     assert all(parts.values())
@@ -114,11 +115,11 @@ def test_every_knob_changes_the_formula() -> None:
                 if other is not None and other != start:
                     assert formula(other) != formula(start), f"{knob}={value} from {active_knobs(start)}"
                     said.add(knob)
-    assert said == set(KNOB_NAMES)
+    assert said == set(POLICY_GRADIENT_KNOBS)
 
 
 @settings(max_examples=50, deadline=None)
-@given(points(), st.sampled_from(KNOB_NAMES), st.data())
+@given(points(), st.sampled_from(POLICY_GRADIENT_KNOBS), st.data())
 def test_different_objectives_have_different_formulas(start: Objective, knob: str, data: st.DataObject) -> None:
     value: Any = data.draw(st.sampled_from(VALUES[knob]))
     other = moved(start, knob, value)

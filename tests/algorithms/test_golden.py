@@ -1,6 +1,7 @@
 """Losses, gradients, advantages and metrics against those of verl 0.9.1 and trl 1.16.0 on one fixed input.
 
-Every entry of the file is either checked here or listed with the reason why the knob space cannot express it.
+Every entry of the file is checked here, with the preference losses, or listed with the reason why the knob space cannot
+express it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from algorithms.aggregation import aggregate
 from algorithms.knobs.kl import LossEstimator
 from algorithms.objective import Aggregation
 from tests.algorithms.cases import GRPO, value_and_gradient
+from tests.algorithms.preference.test_golden import PREFERENCE_ENTRIES
 
 GOLDEN: dict[str, Any] = json.loads((Path(__file__).parents[1] / "golden" / "golden.json").read_text())
 TOLERANCE = 1e-6
@@ -108,14 +110,10 @@ TRL_GRPO: dict[str, dict[str, object]] = {
 VERL_KL: dict[str, LossEstimator] = {"k1": "k1", "k2": "k2", "k3": "k3", "k3+": "k3_straight"}
 VERL_WEIGHTS = {"tis_token": "token_truncate", "tis_sequence": "sequence_truncate"}
 
-PREFERENCE = "a loss of pairs of completions, which no point of this space is"
 NOT_EXPRESSIBLE: dict[str, str] = {
     "verl/kl/abs": "|log-ratio| is no estimate of a KL and no knob",
     "verl/kl/k1+": "the value of k1 with the gradient of k2: in the loss the same gradient as k2",
     "verl/tis_signature": "no numbers",
-    "trl/dpo": PREFERENCE,
-    "trl/simpo_b2_g1": PREFERENCE,
-    "trl/orpo_or_term_b0.1": PREFERENCE,
     "versions": "no numbers",
     "inputs": "the inputs of the others",
     "crosschecks": "verdicts about pairs of the other entries",
@@ -182,7 +180,7 @@ def batch_of(entry: str) -> TokenBatch:
 
 
 def test_every_entry_is_checked_or_listed_with_a_reason() -> None:
-    nested = ("verl/adv", "verl/agg", "verl/kl", "verl/policy", "trl/grpo")
+    nested = ("verl/adv", "verl/agg", "verl/kl", "verl/policy", "trl/grpo", "trl/dpo")
     entries = {
         *(path for path in ("versions", "inputs", "crosschecks") if path in GOLDEN),
         *(f"{package}/{key}" for package in ("verl", "trl") for key in GOLDEN[package]),
@@ -190,7 +188,7 @@ def test_every_entry_is_checked_or_listed_with_a_reason() -> None:
     } - set(nested)
     assert set(GOLDEN) == {"versions", "inputs", "crosschecks", "verl", "trl"}
     assert CHECKED.isdisjoint(NOT_EXPRESSIBLE)
-    assert entries == CHECKED | set(NOT_EXPRESSIBLE)
+    assert entries == CHECKED | set(NOT_EXPRESSIBLE) | PREFERENCE_ENTRIES
 
 
 @pytest.mark.parametrize("entry", LOSSES)

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 import algorithms
+import algorithms.preference
+
+PACKAGES = (algorithms, algorithms.preference)
 
 
 def run(code: str) -> None:
@@ -21,6 +24,9 @@ def test_presets_need_no_torch() -> None:
         "grpo = algorithms.preset('grpo')\n"
         "differences_that_cannot_act(grpo, with_overrides(grpo, {'rule.clip_high': 0.28}), 1)\n"
         "algorithms.formula(grpo), algorithms.describe('grpo')\n"
+        "from algorithms import PreferenceObjective\n"
+        "from algorithms.preference import PreferenceObjective, couples_pairs\n"
+        "assert not couples_pairs(with_overrides(preset('dpo'), {'beta': 0.2})) and algorithms.formula(preset('dpo'))\n"
         "assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
     )
 
@@ -31,17 +37,21 @@ def test_functions_are_found_whatever_was_imported_before() -> None:
     run(
         f"import {', '.join(modules)}\n"
         "functions = [getattr(algorithms, name) for name in algorithms.__all__ if name.islower()]\n"
+        "functions += [getattr(algorithms.preference, name) for name in algorithms.preference.__all__]\n"
         "assert len(functions) > 10 and all(callable(function) for function in functions)"
     )
 
 
 def test_no_module_bears_a_public_name() -> None:
-    modules = {path.stem for path in Path(algorithms.__file__).parent.iterdir()}
-    assert modules.isdisjoint(algorithms.__all__)
+    for package in PACKAGES:
+        assert package.__file__ is not None
+        modules = {path.stem for path in Path(package.__file__).parent.iterdir()}
+        assert modules.isdisjoint(package.__all__)
 
 
 def test_every_public_name_exists() -> None:
-    for name in algorithms.__all__:
-        assert getattr(algorithms, name).__doc__ or name.isupper(), name
-    with pytest.raises(AttributeError, match="policy_los"):
-        algorithms.policy_los  # noqa: B018
+    for package in PACKAGES:
+        for name in package.__all__:
+            assert getattr(package, name).__doc__ or name.isupper(), name
+        with pytest.raises(AttributeError, match="policy_los"):
+            package.policy_los  # noqa: B018

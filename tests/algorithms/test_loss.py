@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from algorithms import Coefficients, Objective, TokenBatch, policy_loss, preset, presets, with_overrides
+from algorithms.catalogue import PolicyGradientPreset
 from algorithms.objective import Aggregation
 from tests.algorithms.cases import (
     AGGREGATIONS,
@@ -363,8 +364,8 @@ def test_a_part_of_a_step_needs_the_denominator_of_the_step(overrides: dict[str,
         policy_loss(objective, without(part, lacking))
 
 
-@pytest.mark.parametrize("name", presets())
-def test_every_preset_has_a_loss(name: str) -> None:
+@pytest.mark.parametrize("name", presets("policy_gradient"))
+def test_every_preset_has_a_loss(name: PolicyGradientPreset) -> None:
     value, gradient = value_and_gradient(preset(name), random_batch(10))
     assert value.isfinite()
     assert gradient.abs().max() > 0

@@ -19,6 +19,7 @@ from algorithms import (
     select_tokens,
     with_overrides,
 )
+from algorithms.catalogue import PolicyGradientPreset
 from algorithms.objective import Aggregation
 from tests.algorithms.cases import EVERY_AGGREGATION, GRPO, gradients, identify, random_batch, take
 from tests.algorithms.points import moved, points
@@ -351,7 +352,7 @@ def test_only_the_ratio_part_of_a_mixed_difference_is_named() -> None:
         ("gspo", "gmpo"),
     ],
 )
-def test_presets_that_are_one_in_the_first_step(one: str, other: str) -> None:
+def test_presets_that_are_one_in_the_first_step(one: PolicyGradientPreset, other: PolicyGradientPreset) -> None:
     a, b = preset(one), preset(other)
     assert set(differences_that_cannot_act(a, b, 1)) == differing(a, b)
 

@@ -8,10 +8,10 @@ from hypothesis import given
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from algorithms import KNOB_NAMES, Objective, active_knobs, acts_without_advantage, preset, presets
+from algorithms import Objective, active_knobs, acts_without_advantage, preset, presets
 from algorithms.knobs.base import Knobs
 from algorithms.space import UNIONS
-from tests.algorithms.points import VALUES, corners, points
+from tests.algorithms.points import POLICY_GRADIENT_KNOBS, VALUES, corners, points
 
 PLAIN: dict[str, Any] = {
     "baseline": "group_mean",
@@ -39,7 +39,7 @@ def fields() -> Iterator[tuple[str, FieldInfo]]:
     for group, path in groups():
         for name, info in group.model_fields.items():
             knob = f"{path}.{name}" if path else name
-            if knob in KNOB_NAMES and not (path in UNIONS and name == UNIONS[path].selector):
+            if knob in POLICY_GRADIENT_KNOBS and not (path in UNIONS and name == UNIONS[path].selector):
                 yield knob, info
 
 
@@ -59,8 +59,8 @@ def test_every_number_says_where_its_default_comes_from() -> None:
 
 def test_every_knob_can_be_reached_with_another_value() -> None:
     """Also the values that the tests draw from are all there."""
-    assert set(VALUES) == set(KNOB_NAMES)
-    values: dict[str, set[Any]] = {knob: set() for knob in KNOB_NAMES}
+    assert set(VALUES) == set(POLICY_GRADIENT_KNOBS)
+    values: dict[str, set[Any]] = {knob: set() for knob in POLICY_GRADIENT_KNOBS}
     for objective in corners():
         for knob, value in active_knobs(objective).items():
             values[knob].add(value)
@@ -158,7 +158,7 @@ def test_aggregation_has_no_default() -> None:
 
 
 def test_what_acts_without_advantage() -> None:
-    acting = {name for name in presets() if acts_without_advantage(preset(name))}
+    acting = {name for name in presets("policy_gradient") if acts_without_advantage(preset(name))}
     assert acting == {
         "reinforce_pp_baseline",  # KL in the loss
         "ppo",  # value loss

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algorithms import KNOB_NAMES, Objective, active_knobs, preset, with_overrides
+from algorithms import AnyObjective, Objective, active_knobs, preset, with_overrides
 from algorithms.overrides import nearest
-from tests.algorithms.points import VALUES, points
+from tests.algorithms.points import POLICY_GRADIENT_KNOBS, VALUES, points
 
 GRPO = preset("grpo")
 
@@ -65,7 +65,7 @@ def test_every_point_is_reached_from_every_other(start: Objective, goal: Objecti
     assert with_overrides(goal, active_knobs(goal)) == goal
 
 
-some_settings = st.lists(st.sampled_from(KNOB_NAMES), min_size=2, max_size=5, unique=True).flatmap(
+some_settings = st.lists(st.sampled_from(POLICY_GRADIENT_KNOBS), min_size=2, max_size=5, unique=True).flatmap(
     lambda knobs: st.tuples(*(st.tuples(st.just(knob), st.sampled_from(VALUES[knob])) for knob in knobs))
 )
 
@@ -85,7 +85,7 @@ def test_the_order_of_the_overrides_does_not_matter(
     assert outcome(shuffled) == outcome(list(settings))
 
 
-@given(points(), st.sampled_from(KNOB_NAMES), st.data())
+@given(points(), st.sampled_from(POLICY_GRADIENT_KNOBS), st.data())
 def test_a_move_sets_what_it_names_and_resets_only_what_that_governs(
     start: Objective, knob: str, data: st.DataObject
 ) -> None:
@@ -149,4 +149,32 @@ def test_complaints(overrides: dict[str, object], expected: str) -> None:
 
 
 def test_without_a_close_name_all_are_given() -> None:
-    assert nearest("zzz", KNOB_NAMES) == f"valid: {', '.join(KNOB_NAMES)}"
+    assert nearest("zzz", POLICY_GRADIENT_KNOBS) == f"valid: {', '.join(POLICY_GRADIENT_KNOBS)}"
+
+
+@pytest.mark.parametrize(
+    ("objective", "knob", "says"),
+    [
+        (
+            preset("dpo"),
+            "rule.clip_high",
+            "belongs to policy-gradient objectives, and this is a preference objective: ",
+        ),
+        (preset("dpo"), "kl", "belongs to policy-gradient objectives, and this is a preference objective: valid: link"),
+        (preset("dpo"), "kl.beta", "and this is a preference objective: did you mean beta?"),
+        (GRPO, "beta", "beta belongs to preference objectives, and this is a policy-gradient objective: did you mean"),
+        (GRPO, "reference", "did you mean kl.reference?"),
+        (preset("dpo"), "lnik", "unknown objective knob 'lnik': did you mean link?"),
+    ],
+)
+def test_a_knob_of_the_other_family_says_so(objective: AnyObjective, knob: str, says: str) -> None:
+    with pytest.raises(ValueError) as error:
+        with_overrides(objective, {knob: 0.1})
+    assert str(error.value).startswith(knob if "belongs" in says else "") and says in str(error.value)
+
+
+def test_a_link_takes_its_knobs_with_it() -> None:
+    smoothed = preset("robust_dpo", margin=0.5)
+    assert with_overrides(smoothed, {"link": "kto"}) == preset("kto")
+    assert with_overrides(smoothed, {"link": "exo"}) == preset("exo", label_smoothing=0.1)
+    assert with_overrides(preset("dpo", ld_alpha=0.5), {"logp": "mean"}) == preset("dpo", logp="mean")

@@ -6,7 +6,7 @@ from hypothesis import given
 
 from algorithms import GOVERNORS, KNOB_DESCRIPTIONS, KNOB_NAMES, Objective, active_knobs, preset, with_overrides
 from algorithms.space import UNIONS, defaults, exists, inactive_settings
-from tests.algorithms.points import corners, points
+from tests.algorithms.points import POLICY_GRADIENT_KNOBS, corners, points
 
 GRPO = preset("grpo")
 
@@ -50,7 +50,7 @@ def test_a_selector_that_is_absent_takes_its_knobs_with_it() -> None:
 @given(points())
 def test_selectors_come_first(objective: Objective) -> None:
     names = list(active_knobs(objective))
-    assert set(names) <= set(KNOB_NAMES)
+    assert set(names) <= set(POLICY_GRADIENT_KNOBS)
     for field, union in UNIONS.items():
         assert next(name for name in names if name.startswith(f"{field}.")) == f"{field}.{union.selector}"
 
@@ -70,7 +70,7 @@ def test_objectives_are_the_same_where_their_active_knobs_are(objective: Objecti
 
 def test_a_knob_that_is_absent_somewhere_has_its_selector_as_governor() -> None:
     everywhere = set.intersection(*(set(active_knobs(objective)) for objective in corners()))
-    assert everywhere == set(KNOB_NAMES) - set(GOVERNORS)
+    assert everywhere == set(POLICY_GRADIENT_KNOBS) - set(GOVERNORS)
     assert set(GOVERNORS) | set(GOVERNORS.values()) <= set(KNOB_NAMES)
     assert GOVERNORS["scale_ddof"] == "scale"
     assert GOVERNORS["ratio"] == GOVERNORS["rule.clip_low"] == "rule.type"

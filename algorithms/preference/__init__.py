@@ -1,0 +1,45 @@
+"""Objectives on pairs of completions, of which one is preferred: DPO and its relatives, over shared knobs.
+
+The objective needs no torch; the tensor functions are loaded when first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from algorithms.preference.objective import PreferenceObjective, couples_pairs
+
+if TYPE_CHECKING:
+    from algorithms.preference.loss import (
+        PreferenceLoss,
+        combine_preference_metrics,
+        preference_loss,
+        preference_metric_names,
+    )
+    from algorithms.preference.metrics import PairTrace
+
+__all__ = [
+    "PairTrace",
+    "PreferenceLoss",
+    "PreferenceObjective",
+    "combine_preference_metrics",
+    "couples_pairs",
+    "preference_loss",
+    "preference_metric_names",
+]
+
+# No module may bear the name of a public function: importing it would put the module in the function's place.
+_MODULE_OF = {
+    "PairTrace": "metrics",
+    "PreferenceLoss": "loss",
+    "combine_preference_metrics": "loss",
+    "preference_loss": "loss",
+    "preference_metric_names": "loss",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

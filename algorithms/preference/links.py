@@ -1,0 +1,85 @@
+"""Links: the loss of a pair from the log-ratios of its two completions; sources at the knob `link`."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from algorithms.preference.objective import PreferenceObjective
+from algorithms.ratios import bounded_exp
+
+MAX_LOGP = -1e-6
+"""Log-probs are kept below it before their odds are taken: a completion of probability 1 has infinite odds."""
+
+
+class LogRatios(NamedTuple):
+    """Log-ratios to the reference (without one: log-probs) of P pairs, each [P], with gradient."""
+
+    chosen: Tensor
+    rejected: Tensor
+    difference: Tensor
+    """What pairwise links see: chosen - rejected, as matched and penalised."""
+
+
+def pair_losses(objective: PreferenceObjective, log_ratios: LogRatios, zero_point: Tensor) -> Tensor:
+    """The link's loss [P] of every pair.
+
+    zero_point [], in nats, is KTO's z; the other links do not look at it.
+    """
+    beta, target = objective.beta, 1 / (2 * objective.beta)
+    chosen, rejected, difference = log_ratios
+    logit = beta * difference - objective.margin
+    match objective.link:
+        case "logistic":
+            return _smoothed_logistic(objective, logit)
+        case "hinge":
+            return torch.relu(1 - logit)
+        case "square":
+            return (difference - target) ** 2
+        case "exo":
+            return _reverse_kl(logit, objective.label_smoothing)
+        case "discopop":
+            blend = torch.sigmoid(logit / objective.discopop_tau)
+            return (1 - blend) * -logsigmoid(logit) + blend * bounded_exp(-logit)
+        case "odds_ratio":
+            return -beta * logsigmoid(_log_odds(chosen) - _log_odds(rejected))
+        case "kto":
+            desirable = objective.desirable_weight * torch.sigmoid(beta * (zero_point - chosen))
+            undesirable = objective.undesirable_weight * torch.sigmoid(beta * (rejected - zero_point))
+            return (desirable + undesirable) / 2
+        case "bco":
+            return -logsigmoid(beta * chosen) - logsigmoid(-beta * rejected)
+        case "nca":
+            own = -logsigmoid(beta * chosen) - logsigmoid(-beta * chosen) / 2
+            return own - logsigmoid(-beta * rejected) / 2
+        case "apo_zero":
+            return torch.sigmoid(-beta * chosen) + torch.sigmoid(beta * rejected)
+        case "apo_down":
+            return torch.sigmoid(beta * chosen) + torch.sigmoid(-beta * difference)
+        case "sppo_hard":
+            return (chosen - target) ** 2 + (rejected + target) ** 2
+
+
+def _smoothed_logistic(objective: PreferenceObjective, logit: Tensor) -> Tensor:
+    right, wrong = -logsigmoid(logit), -logsigmoid(-logit)
+    e = objective.label_smoothing
+    if objective.smoothing == "robust":
+        return ((1 - e) * right - e * wrong) / (1 - 2 * e)
+    return (1 - e) * right + e * wrong
+
+
+def _reverse_kl(logit: Tensor, label_smoothing: float) -> Tensor:
+    """[P] KL of (q, 1 - q) from (1 - e, e), with q = sigmoid(logit)."""
+    right = torch.sigmoid(logit) * (logsigmoid(logit) - math.log1p(-label_smoothing))
+    wrong = torch.sigmoid(-logit) * (logsigmoid(-logit) - math.log(label_smoothing))
+    return right + wrong
+
+
+def _log_odds(logp: Tensor) -> Tensor:
+    """log(p / (1 - p)) from log p."""
+    logp = logp.clamp(max=MAX_LOGP)
+    return logp - torch.log(-torch.expm1(logp))

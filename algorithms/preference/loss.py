@@ -1,0 +1,201 @@
+"""The preference loss: the link's loss of every pair, and the likelihood of the chosen completions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from algorithms.batch import masked
+from algorithms.preference.links import LogRatios, pair_losses
+from algorithms.preference.metrics import PairTrace, pair_metrics
+from algorithms.preference.objective import PreferenceObjective, couples_pairs
+from algorithms.preference.scores import Sides, completion_logps, log_ratios, token_means, token_sums
+
+
+@dataclass(frozen=True)
+class PreferenceLoss:
+    """The share of one micro-batch in the loss of its optimiser step: shares add up, in value and in gradient."""
+
+    value: Tensor
+    """Scalar; differentiable with respect to the policy's log-probs."""
+    trace: PairTrace
+    """Detached values of pairs, from which the metrics of any number of micro-batches are computed together."""
+
+    @cached_property
+    def metrics(self) -> dict[str, float]:
+        """Metrics of this micro-batch alone; see `algorithms.preference.metrics.pair_metrics`."""
+        return pair_metrics([self.trace])
+
+
+def combine_preference_metrics(losses: Sequence[PreferenceLoss], steps: int = 1) -> dict[str, float]:
+    """Metrics over all pairs of the given micro-batches, as if they were one batch; see `pair_metrics`.
+
+    `steps` is the number of optimiser steps that the micro-batches make up: loss/* are means over them.
+    """
+    return pair_metrics([loss.trace for loss in losses], steps)
+
+
+def preference_loss(
+    objective: PreferenceObjective,
+    chosen_logp: Tensor,
+    rejected_logp: Tensor,
+    chosen_mask: Tensor,
+    rejected_mask: Tensor,
+    ref_chosen_logp: Tensor | None = None,
+    ref_rejected_logp: Tensor | None = None,
+    kl_reference: Tensor | None = None,
+    *,
+    step_pairs: int | None = None,
+    step_chosen_tokens: int | None = None,
+) -> PreferenceLoss:
+    """The objective's loss over P pairs, to be minimised; formulas and sources at `PreferenceObjective`'s knobs.
+
+        1 / step_pairs  sum over pairs of weight x link(c, r)  +  nll_coef / step_chosen_tokens  sum of -log pi(chosen)
+
+    * log-probs [P, T] of tokens, of the policy with gradient; masks [P, T], 1 or true for tokens that count. T may
+      differ between the sides. What stands where a mask is 0 is never used, NaN and infinities included. Log-probs of
+      half precision count as float32;
+    * ref_*_logp: under `objective.reference`; without gradient, and not used where the objective has no reference;
+    * kl_reference []: KTO's z, the KL of the policy from the reference in nats, estimated on completions that do not
+      belong to their prompts (2402.01306, section 4); used without gradient, at least 0, and by no other link. None:
+      the mean log-ratio of all completions given here stands for it, as metric kl/zero_point_in_batch;
+    * step_pairs, step_chosen_tokens: pairs and tokens of chosen completions in the whole optimiser step, so that
+      values and gradients of micro-batches sum to the step's, however its pairs are split. None: this is the step.
+
+    Raises ValueError for tensors that do not fit together, completions without a token, log-probs of the reference
+    that are missing, and a part of a step where the whole is needed, naming the argument.
+    """
+    policy = Sides(chosen_logp, rejected_logp)
+    masks = _masks(policy, Sides(chosen_mask, rejected_mask))
+    logps = Sides(*(masked(mask, logp) for mask, logp in zip(masks, policy, strict=True)))
+    if step_pairs is not None and len(chosen_logp) < step_pairs:
+        _check_part_of_step(objective, kl_reference, f"{len(chosen_logp)} of the {step_pairs} pairs")
+    chosen_tokens = int(masks.chosen.sum())
+    step_pairs, step_chosen_tokens = _step(objective, len(chosen_logp), chosen_tokens, step_pairs, step_chosen_tokens)
+
+    reference = _reference(objective, masks, logps, ref_chosen_logp, ref_rejected_logp)
+    ratios = log_ratios(objective, completion_logps(objective, logps, masks), reference)
+    means = token_means(logps, masks)
+    zero_point = _zero_point(kl_reference, ratios)
+    losses = pair_losses(objective, ratios, zero_point)
+    if objective.weighting == "wpo":
+        losses = losses * (means.chosen + means.rejected).detach().exp()
+
+    shares = {"preference": losses.sum() / step_pairs}
+    if objective.nll_coef > 0:
+        shares["nll"] = -objective.nll_coef * logps.chosen.sum() / step_chosen_tokens
+    return PreferenceLoss(
+        value=torch.stack(list(shares.values())).sum(),
+        trace=PairTrace(
+            objective=objective,
+            log_ratios=_detached(Sides(ratios.chosen, ratios.rejected)),
+            logp_sums=_detached(token_sums(logps)),
+            logp_means=_detached(means),
+            lengths_tokens=Sides(masks.chosen.sum(1), masks.rejected.sum(1)),
+            zero_point=zero_point if objective.link == "kto" else None,
+            zero_point_in_batch=kl_reference is None,
+            shares={name: share.detach() for name, share in shares.items()},
+        ),
+    )
+
+
+def preference_metric_names(objective: PreferenceObjective) -> tuple[str, ...]:
+    """Names of the metrics that an objective's updates have where there is a pair and kto is given its kl_reference."""
+    logp, mask = torch.full((1, 1), -1.0), torch.ones(1, 1)
+    return tuple(preference_loss(objective, logp, logp, mask, mask, logp, logp, torch.zeros(())).metrics)
+
+
+def _masks(policy: Sides, masks: Sides) -> Sides:
+    """The masks as bool, [P, T], with a token in every row."""
+    for name, logp, mask in zip(policy._fields, policy, masks, strict=True):
+        if logp.ndim != 2:
+            raise ValueError(f"{name}_logp has shape {list(logp.shape)}; it must be [P, T]")
+        _check_shape(f"{name}_mask", mask, f"{name}_logp", logp)
+        if not ((mask == 0) | (mask == 1)).all():
+            raise ValueError(f"{name}_mask has values other than 0 and 1")
+        empty = (~mask.bool().any(1)).nonzero().flatten().tolist()
+        if empty:
+            raise ValueError(
+                f"{name}_mask has no token in rows {', '.join(map(str, empty))}: a pair needs two completions; leave "
+                "these pairs out"
+            )
+    if len(policy.chosen) != len(policy.rejected):
+        raise ValueError(
+            f"chosen_logp has {len(policy.chosen)} rows and rejected_logp {len(policy.rejected)}; row i of both must "
+            "be one pair"
+        )
+    return Sides(masks.chosen.bool(), masks.rejected.bool())
+
+
+def _reference(
+    objective: PreferenceObjective, masks: Sides, logps: Sides, ref_chosen: Tensor | None, ref_rejected: Tensor | None
+) -> Sides:
+    """[P] and [P]: log-probs of completions under the reference, zeros without one; `logps` are the policy's."""
+    if objective.reference == "none":
+        zeros = logps.chosen.new_zeros(len(logps.chosen))
+        return Sides(zeros, zeros)
+    of_tokens = []
+    for name, logp, mask in zip(logps._fields, (ref_chosen, ref_rejected), masks, strict=True):
+        if logp is None:
+            raise ValueError(
+                f"ref_{name}_logp is missing: objective.reference={objective.reference} subtracts the log-probs of the "
+                "reference; give them, or set reference to none"
+            )
+        _check_shape(f"ref_{name}_logp", logp, f"{name}_logp", mask)
+        of_tokens.append(masked(mask, logp.detach()))
+    return completion_logps(objective, Sides(*of_tokens), masks)
+
+
+def _zero_point(kl_reference: Tensor | None, ratios: LogRatios) -> Tensor:
+    """[] KTO's z: the given one, or the mean log-ratio of both sides; at least 0."""
+    if kl_reference is None:
+        kl_reference = torch.cat([ratios.chosen, ratios.rejected]).mean()
+    elif kl_reference.numel() != 1:
+        raise ValueError(f"kl_reference has shape {list(kl_reference.shape)}; it must be a single number")
+    return kl_reference.detach().reshape(()).to(ratios.chosen).clamp(min=0)
+
+
+def _step(
+    objective: PreferenceObjective, pairs: int, tokens: int, step_pairs: int | None, step_tokens: int | None
+) -> tuple[int, int]:
+    """Pairs and chosen tokens of the optimiser step, at least 1."""
+    if step_pairs is None and step_tokens is not None:
+        raise ValueError(f"step_chosen_tokens={step_tokens} without step_pairs: give both numbers of the step")
+    if step_pairs is not None and step_tokens is None and objective.nll_coef > 0:
+        raise ValueError(
+            f"step_pairs={step_pairs} without step_chosen_tokens: nll_coef={objective.nll_coef:g} averages over the "
+            "step's chosen tokens; give both numbers of the step"
+        )
+    for name, of_step, here in (
+        ("step_pairs", step_pairs, pairs),
+        ("step_chosen_tokens", step_tokens, tokens),
+    ):
+        if of_step is not None and of_step < max(1, here):
+            raise ValueError(f"{name}={of_step}, but this micro-batch alone has {here} of the step")
+    return max(1, pairs if step_pairs is None else step_pairs), max(1, tokens if step_tokens is None else step_tokens)
+
+
+def _check_part_of_step(objective: PreferenceObjective, kl_reference: Tensor | None, part: str) -> None:
+    """Refuses a part of a step where the loss of a pair depends on the step's other pairs."""
+    if couples_pairs(objective):
+        raise ValueError(
+            f"matching={objective.matching} sorts over the whole optimiser step, and these are {part}: give it at once"
+        )
+    if objective.link == "kto" and kl_reference is None:
+        raise ValueError(
+            f"kl_reference is missing: link=kto would estimate it from the pairs given, and these are {part} of the "
+            "optimiser step; give kl_reference"
+        )
+
+
+def _check_shape(name: str, tensor: Tensor, like: str, expected: Tensor) -> None:
+    if tensor.shape != expected.shape:
+        raise ValueError(f"{name} has shape {list(tensor.shape)}; it must be that of {like}, {list(expected.shape)}")
+
+
+def _detached(sides: Sides) -> Sides:
+    return Sides(sides.chosen.detach(), sides.rejected.detach())

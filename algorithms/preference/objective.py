@@ -1,0 +1,190 @@
+"""The preference objective: one point in the knob space of learning from pairs of a chosen and a rejected completion.
+
+DPO, SimPO, IPO, KTO, ... are named points of this space (`algorithms.catalogue`). In symbols:
+
+    c = l(chosen) - l_ref(chosen), r = l(rejected) - l_ref(rejected)      log-probs of completions, see `logp`
+    loss = mean over pairs of [weight link(c, r)] + nll_coef NLL(chosen)      minimised
+
+Most links see only the difference d = c - r, as the logit h = beta d - margin. Not every knob exists at every point:
+`algorithms.space` says which do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from algorithms.knobs.base import Knobs
+from algorithms.space import inactive_settings
+
+Link = Literal[
+    "logistic",
+    "hinge",
+    "square",
+    "kto",
+    "bco",
+    "apo_zero",
+    "apo_down",
+    "sppo_hard",
+    "nca",
+    "exo",
+    "odds_ratio",
+    "discopop",
+]
+Logp = Literal["sum", "mean"]
+Reference = Literal["none", "initial", "round_start"]
+Smoothing = Literal["conservative", "robust"]
+Weighting = Literal["none", "wpo"]
+Matching = Literal["pairs", "sorted", "sorted_unpaired"]
+
+_ON_EACH_SIDE: tuple[Link, ...] = ("kto", "bco", "apo_zero", "apo_down", "sppo_hard", "nca")
+"""Links that say where c or r alone should go, which only means something against a reference."""
+
+
+class PreferenceObjective(Knobs):
+    """What an update on pairs minimises; knobs that do not exist at this point must be left at their defaults."""
+
+    link: Link = Field(
+        description="loss of a pair, with h = beta (c - r) - margin: logistic, -log sigmoid(h) (DPO, 2305.18290, eq. "
+        "7); hinge, max(0, 1 - h) (SLiC, 2309.06657); square, (c - r - 1 / (2 beta))^2 (IPO, 2310.12036, eq. 17); exo, "
+        "the reverse KL of sigmoid(h) from the smoothed label (2402.00856, eq. 16); odds_ratio, -beta log "
+        "sigmoid(log odds of chosen - log odds of rejected) (ORPO, 2403.07691, eq. 7); discopop, a blend of logistic "
+        "and exponential (2406.08414, eq. 5). Those that say where each side should go: kto, sigmoid(beta (z - c)) and "
+        "sigmoid(beta (r - z)), averaged over completions (2402.01306); bco, -log sigmoid(beta c) - log "
+        "sigmoid(-beta r), without the running mean of rewards that the paper subtracts (2404.04656; TRL 1.16); "
+        "apo_zero, sigmoid(-beta c) + sigmoid(beta r), and apo_down, sigmoid(beta c) + sigmoid(-beta (c - r)) "
+        "(2408.06266, eq. 7 and 8); sppo_hard, (c - 1 / (2 beta))^2 + (r + 1 / (2 beta))^2 (2405.00675, eq. 4.7); nca, "
+        "-log sigmoid(beta c) - log sigmoid(-beta c) / 2 - log sigmoid(-beta r) / 2 (2402.05369)",
+    )
+    logp: Logp = Field(
+        default="sum",
+        description="how token log-probs become one number a completion: their sum, the completion's log-prob (DPO), "
+        "or their mean, so that length does not count (SimPO; IPO as its authors ran it; Tulu 3's DPO). A mean is "
+        "smaller by the length, and wants a larger beta",
+    )
+    reference: Reference = Field(
+        default="initial",
+        description="policy whose log-probs are subtracted: none; the starting weights; the policy at the start of the "
+        "round (iterative DPO)",
+    )
+    beta: float = Field(
+        default=0.1,
+        gt=0,
+        description="scale of log-ratios before the link; for square and sppo_hard 1 / (2 beta) is the target, for "
+        "odds_ratio it is the weight of the term; default: TRL, and the DPO paper's dialogue runs",
+    )
+    margin: float = Field(
+        default=0.0,
+        ge=0,
+        description="subtracted from beta (c - r): SimPO's gamma (2405.14734, eq. 6), in units of the logit; default: "
+        "off",
+    )
+    label_smoothing: float = Field(
+        default=0.0,
+        ge=0,
+        lt=0.5,
+        description="probability that a label is wrong; default: 0, labels are trusted (exo needs more than 0)",
+    )
+    smoothing: Smoothing = Field(
+        default="conservative",
+        description="what a label of probability 1 - e gives, with L the logistic loss: conservative, (1 - e) L(h) + e "
+        "L(-h) (cDPO, Mitchell 2023), whose minimum is at a finite h; robust, ((1 - e) L(h) - e L(-h)) / (1 - 2 e), "
+        "the unbiased loss (2403.00409). No difference at label_smoothing=0",
+    )
+    nll_coef: float = Field(
+        default=0.0,
+        ge=0,
+        description="coefficient of the negative log-likelihood of the chosen completions, mean over their tokens in "
+        "the optimiser step (RPO, ORPO: 1); default: off",
+    )
+    positive_penalty: float = Field(
+        default=0.0,
+        ge=0,
+        description="lambda of DPO-Positive (2402.13228, eq. 3): lambda max(0, -c) is subtracted from c - r, inside "
+        "the sigmoid and under beta; default: off",
+    )
+    desirable_weight: float = Field(default=1.0, gt=0, description="weight of the chosen side; default: TRL")
+    undesirable_weight: float = Field(default=1.0, gt=0, description="weight of the rejected side; default: TRL")
+    ld_alpha: float = Field(
+        default=1.0,
+        ge=0,
+        le=1,
+        description="weight of the tokens of a completion beyond the length of its pair's shorter one (LD-DPO, "
+        "2409.06411); default: 1, off",
+    )
+    weighting: Weighting = Field(
+        default="none",
+        description="weight of a pair's loss, without gradient: 1; wpo: exp of the mean token log-probs of both "
+        "completions (2406.11827, eq. 2), without the paper's alignment by the sum of p^2 over the vocabulary",
+    )
+    matching: Matching = Field(
+        default="pairs",
+        description="which c and r are subtracted: those of a pair; sorted: the sorted differences of the policy and "
+        "those of the reference; sorted_unpaired: the sorted c and the sorted r of the batch (AOT, 2406.05882)",
+    )
+    discopop_tau: float = Field(
+        default=0.05, gt=0, description="temperature of the blend; default: the paper, as in TRL"
+    )
+
+    @model_validator(mode="after")
+    def _knobs_fit_together(self) -> Self:
+        problems = list(_problems(self))
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+
+def couples_pairs(objective: PreferenceObjective) -> bool:
+    """Whether the loss of a pair depends on the other pairs of its batch: then a step cannot be split.
+
+    kto does not count: its zero point is given from outside, as `kl_reference`.
+    """
+    return objective.matching != "pairs"
+
+
+def _problems(objective: PreferenceObjective) -> Iterator[str]:
+    for knob, value, selector, chosen in inactive_settings(objective):
+        yield f"{knob}={value} has no effect while {selector}={chosen}: leave it out, or choose another {selector}"
+    link = objective.link
+    if link == "exo" and objective.label_smoothing == 0:
+        yield (
+            "label_smoothing=0 with link=exo: the loss has the logarithm of label_smoothing; set it above 0, e.g. to "
+            "0.001"
+        )
+    if link == "odds_ratio" and objective.reference != "none":
+        yield (
+            f"reference={objective.reference} with link=odds_ratio: odds are of the policy's own probabilities; set "
+            "reference to none"
+        )
+    if objective.reference == "none":
+        yield from _reference_problems(objective)
+    if objective.matching != "pairs":
+        yield from _matching_problems(objective)
+
+
+def _reference_problems(objective: PreferenceObjective) -> Iterator[str]:
+    remedy = "set reference to initial or round_start"
+    if objective.link in _ON_EACH_SIDE:
+        yield f"reference=none with link={objective.link}: it compares each side with the reference; {remedy}"
+    if objective.positive_penalty > 0:
+        yield (
+            f"reference=none with positive_penalty={objective.positive_penalty:g}: the penalty is for falling below "
+            f"the reference; {remedy}"
+        )
+    if objective.matching == "sorted":
+        yield f"reference=none with matching=sorted: without a reference sorting changes nothing; {remedy}"
+
+
+def _matching_problems(objective: PreferenceObjective) -> Iterator[str]:
+    if objective.positive_penalty > 0:
+        yield (
+            f"positive_penalty={objective.positive_penalty:g} with matching={objective.matching}: the penalty is of a "
+            "pair, and sorting takes pairs apart; set matching to pairs"
+        )
+    if objective.weighting != "none":
+        yield (
+            f"weighting={objective.weighting} with matching={objective.matching}: the weight is of a pair, and sorting "
+            "takes pairs apart; set matching to pairs"
+        )
