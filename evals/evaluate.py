@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
+from evals.errors import EvalError
 from evals.estimators import avg_at_n, mean_pass_at_k, se_over_problems, se_over_samples
 from evals.grading import extract_answer, judge
 from evals.grading.numbers import parse_number
@@ -66,10 +67,16 @@ def grade_sample(
     grader: decides `correct`; the task's own if None. `verdicts` adds the cheap graders: `exact` and, where the
         reference is a number, `numeric`. They cost microseconds, while `math` may start a process.
 
-    Raises UnknownNameError for an unknown grader, EvalError if it cannot grade the task's references.
+    Raises UnknownNameError for an unknown grader, EvalError if it cannot grade the task's references, if there is
+    neither a grader nor one of the task's own, and for a problem without an answer.
     """
-    deciding = grader or task.grader
+    deciding = grader or task.require_grader()
     answer = request.problem.answer
+    if not answer:
+        raise EvalError(
+            f"problem {request.problem.id} of task {task.name} has no answer to compare with. Give all its rows their "
+            "answers, or take another task."
+        )
     extracted = extract_answer(text, task.extract)
     verdict = judge(extracted, answer, deciding)
     applicable = ["exact"] if parse_number(answer) is None else ["exact", "numeric"]

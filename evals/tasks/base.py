@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from evals.errors import UnknownNameError
+from evals.errors import EvalError, UnknownNameError
 from evals.grading import get_extraction, get_grader
 from evals.prompts import get_template
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem. `answer` is the reference without its working; `solution` shows the working; a larger `difficulty`
-    is harder, in a unit of the task's own."""
+    """One problem. `answer` is the reference without its working, empty where a task without a grader has none;
+    `solution` shows the working; a larger `difficulty` is harder, in a unit of the task's own."""
 
     id: str
     problem: str
@@ -62,7 +62,8 @@ class Task:
     """A set of problems and the way they are evaluated by default.
 
     template: name of a prompt template (`evals.prompts`).
-    grader, extract: names of a grader and of an extraction (`evals.grading`).
+    grader, extract: names of a grader and of an extraction (`evals.grading`). Without a grader (None) the task has
+        prompts, but by itself nothing can be scored on it.
     margin_pp: differences of pass@1 below this many percentage points do not matter in practice.
     written_steps: (problem, completion) -> the steps written in it, in order.
     check_steps: (problem, completion) -> whether the written work is faulty; None where no step is written.
@@ -72,7 +73,7 @@ class Task:
 
     name: str
     template: str
-    grader: str
+    grader: str | None
     extract: str
     margin_pp: float
     splits: Mapping[str, SplitSource]
@@ -81,7 +82,8 @@ class Task:
 
     def __post_init__(self) -> None:
         get_template(self.template)
-        get_grader(self.grader)
+        if self.grader is not None:
+            get_grader(self.grader)
         get_extraction(self.extract)
 
     def split(self, name: str) -> SplitSource:
@@ -89,3 +91,12 @@ class Task:
         if name not in self.splits:
             raise UnknownNameError(f"split of task {self.name}", name, self.splits)
         return self.splits[name]
+
+    def require_grader(self) -> str:
+        """The name of the grader. Raises EvalError for a task without one."""
+        if self.grader is None:
+            raise EvalError(
+                f"task {self.name}: has no grader (`grader: null`), so no completion of it can be scored. Name a "
+                "grader, here or in the task's file, and give its rows their answers; or take a task that has one."
+            )
+        return self.grader

@@ -34,7 +34,7 @@ class _Split(_Strict):
     digest: str | None = Field(None, pattern=r"^sha256:[0-9a-f]{64}$")
     digest_of: Literal["file", "hub"] | None = None
 
-    def source(self, name: str, folder: Path | None) -> Rows:
+    def source(self, name: str, folder: Path | None, answers_required: bool) -> Rows:
         return Rows(
             name=name,
             local=LocalFile(self.file, folder, self.fields) if self.file else None,
@@ -42,13 +42,14 @@ class _Split(_Strict):
             count=self.rows,
             digest=self.digest,
             digest_of=self.digest_of or ("file" if self.file else "hub"),
+            answers_required=answers_required,
         )
 
 
 class _TaskFile(_Strict):
     name: str
     template: str = "boxed"
-    grader: str = "math"
+    grader: str | None = "math"
     extract: str = "chain"
     margin_pp: float = Field(1.0, ge=0)
     splits: dict[str, _Split] = Field(min_length=1)
@@ -57,7 +58,7 @@ class _TaskFile(_Strict):
 def load_task(path: Path, data_folder: Path | None) -> Task:
     """The task that a YAML file declares.
 
-    data_folder: where its local files are; None for $BENCH_DATA.
+    data_folder: where its local files are; None for $BENCH_DATA. With `grader: null` its rows need no answers.
     Raises EvalError that lists all faults of the file, with their dotted paths.
     """
     try:
@@ -78,7 +79,7 @@ def load_task(path: Path, data_folder: Path | None) -> Task:
         extract=declared.extract,
         margin_pp=declared.margin_pp,
         splits={
-            split: declared_split.source(f"{declared.name}-{split}", data_folder)
+            split: declared_split.source(f"{declared.name}-{split}", data_folder, declared.grader is not None)
             for split, declared_split in declared.splits.items()
         },
     )

@@ -6,15 +6,14 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, overload
 
 from evals.errors import DataMissingError, EvalError
+from evals.row_sources import DATA_FOLDER_VARIABLE, Row, file_rows, hub_rows
 from evals.tasks.base import Problem
-
-DATA_FOLDER_VARIABLE = "BENCH_DATA"
 
 
 @dataclass(frozen=True)
@@ -94,6 +93,7 @@ class Rows:
     count: number of rows, always checked, or None.
     digest: `rows_digest` of the content, or None; `digest_of` says which of the two it was made from. Rows from there
         must have it; rows from the other are compared with it, and `LoadedRows.matches_pin` keeps the outcome.
+    answers_required: whether a row without an answer is an error; otherwise its answer is empty.
 
     Raises EvalError if neither source is given, or a hub data set is pinned by neither digest nor revision.
     """
@@ -104,6 +104,7 @@ class Rows:
     count: int | None = None
     digest: str | None = None
     digest_of: Literal["file", "hub"] = "file"
+    answers_required: bool = True
 
     def __post_init__(self) -> None:
         if self.local is None and self.hub is None:
@@ -130,12 +131,15 @@ class Rows:
         """
         path = self.local.path() if self.local else None
         if self.local and path and path.is_file():
-            rows, origin, fields, source = list(_file_rows(path)), str(path), self.local.fields, "file"
+            rows, origin, fields, source = list(file_rows(path)), str(path), self.local.fields, "file"
         elif self.hub:
             rows, origin, fields, source = self._hub_rows(self.hub), str(self.hub), self.hub.fields, "hub"
         else:
             raise DataMissingError(self._missing())
-        problems = tuple(_problem(row, where, fields, f"{self.name}-{i:05d}") for i, (where, row) in enumerate(rows))
+        problems = tuple(
+            _problem(row, where, fields, f"{self.name}-{i:05d}", self.answers_required)
+            for i, (where, row) in enumerate(rows)
+        )
         self._check_rows(problems, origin)
         digest = rows_digest(problems)
         matches = None if self.digest is None else digest == self.digest
@@ -146,15 +150,11 @@ class Rows:
             )
         return LoadedRows(problems, origin, digest, matches)
 
-    def _hub_rows(self, hub: HubDataset) -> list[tuple[str, Mapping[str, object]]]:
-        from datasets import load_dataset
-        from datasets.exceptions import DatasetsError
-
+    def _hub_rows(self, hub: HubDataset) -> list[tuple[str, Row]]:
         try:
-            rows = load_dataset(hub.id, hub.config, split=hub.split, revision=hub.revision)
-        except (OSError, ValueError, DatasetsError) as error:
+            return list(hub_rows(str(hub), hub.id, hub.config, hub.split, hub.revision))
+        except DataMissingError as error:
             raise DataMissingError(f"{self._missing()} The hub said: {error}") from error
-        return [(f"{hub}, row {i}", row) for i, row in enumerate(rows)]
 
     def _missing(self) -> str:
         """What was looked for, where, and what to do about it."""
@@ -194,24 +194,10 @@ def rows_digest(problems: Sequence[Problem]) -> str:
     return f"sha256:{digest.hexdigest()}"
 
 
-def _file_rows(path: Path) -> Iterator[tuple[str, Mapping[str, object]]]:
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            where = f"{path}, line {number}"
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise EvalError(f"{where}: not valid JSON ({error}); each line must be one JSON object") from error
-            if not isinstance(row, dict):
-                raise EvalError(f"{where}: {type(row).__name__} given; each line must be one JSON object")
-            yield where, row
-
-
-def _problem(row: Mapping[str, object], where: str, fields: Fields, numbered_id: str) -> Problem:
-    answer = _text(row, fields.answer, where)
-    if fields.answer_after is not None:
+def _problem(row: Row, where: str, fields: Fields, numbered_id: str, answer_required: bool) -> Problem:
+    has_answer = answer_required or fields.answer in row
+    answer = _text(row, fields.answer, where) if has_answer else ""
+    if fields.answer_after is not None and has_answer:
         _, mark, answer = answer.rpartition(fields.answer_after)
         if not mark:
             raise EvalError(
@@ -228,7 +214,7 @@ def _problem(row: Mapping[str, object], where: str, fields: Fields, numbered_id:
     )
 
 
-def _text(row: Mapping[str, object], name: str, where: str) -> str:
+def _text(row: Row, name: str, where: str) -> str:
     if name not in row:
         raise EvalError(f"{where}: no field {name!r}; the row has {', '.join(map(repr, row))}; map it with `fields:`")
     value = row[name]

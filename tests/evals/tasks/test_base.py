@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from evals.errors import UnknownNameError
+from evals.errors import EvalError, UnknownNameError
 from evals.tasks.base import Generated, Problem, Task
 
 
-def task(template: str = "plain", grader: str = "exact", extract: str = "chain") -> Task:
+def task(template: str = "plain", grader: str | None = "exact", extract: str = "chain") -> Task:
     return Task("t", template, grader, extract, 1.0, {"test": Generated(lambda: [Problem("a", "b", "c")], version=3)})
 
 
@@ -28,3 +28,9 @@ def test_unknown_split_names_the_nearest():
 def test_unknown_names_are_refused_at_once(field, given, nearest):
     with pytest.raises(UnknownNameError, match=f"'{given}'; did you mean '{nearest}'"):
         task(**{field: given})
+
+
+def test_a_task_may_have_no_grader():
+    assert task().require_grader() == "exact"
+    with pytest.raises(EvalError, match=r"task t: has no grader.*Name a grader"):
+        task(grader=None).require_grader()

@@ -43,7 +43,8 @@ def test_gsm8k_has_the_rows_it_was_pinned_to(data_folder, monkeypatch):
         sizes[split] = len(problems)
         assert problems[0].id == f"gsm8k-{split}-00000"
         assert all(
-            grade(problem.solution or "", problem.answer, task.grader, task.extract).correct for problem in problems
+            grade(problem.solution or "", problem.answer, task.require_grader(), task.extract).correct
+            for problem in problems
         )
     assert sizes == {"train": 7473, "test": 1319}
 
@@ -60,6 +61,19 @@ def test_a_task_of_ones_own(write, tmp_path):
     )
     assert [problem.answer for problem in task.split("train").load()] == ["2"]
     assert task.split("test").fingerprint.startswith("hub:me/data@abc")
+
+
+def test_without_a_grader_rows_need_no_answers(write, tmp_path):
+    (tmp_path / "train.jsonl").write_text('{"question": "1+1"}\n{"question": "2+2", "answer": "4"}\n')
+    task = get_task(write(MINIMAL.replace("grader: exact", "grader: null")))
+    assert task.grader is None
+    assert [problem.answer for problem in task.split("train").load()] == ["", "4"]
+    with pytest.raises(EvalError, match="no field 'answer'"):
+        get_task(write(MINIMAL)).split("train").load()
+    with pytest.raises(EvalError, match="no field 'problem'"):
+        get_task(
+            write(MINIMAL.replace("grader: exact", "grader: null").replace(", fields: {problem: question}", ""))
+        ).split("train").load()
 
 
 @pytest.mark.parametrize("name", ["gsm8", "GSM8K", "base", "declarative", "../tasks/gsm8k"])

@@ -144,6 +144,14 @@ def test_an_answer_without_its_mark_is_an_error(hub):
         Rows("r", None, HUB, digest=DIGEST).load()
 
 
+def test_an_answer_that_is_not_required_may_be_absent(hub):
+    rows = Rows("r", None, replace(HUB, revision="abc"), answers_required=False)
+    del hub.rows[0]["answer"]
+    assert [(p.answer, p.solution) for p in rows.load()] == [("", None), ("3", "#### 3")]
+    with pytest.raises(EvalError, match="row 0: no field 'answer'"):
+        replace(rows, answers_required=True).load()
+
+
 def test_fingerprints(file):
     assert Rows("r", LocalFile("absent.jsonl"), HUB, digest="sha256:1").fingerprint == "rows:sha256:1"
     assert Rows("r", file).fingerprint == f"rows:{DIGEST}"
