@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from reports.arms import ArmSummary, summarise_arm
 from reports.contrasts import Contrast, compare_arms
-from reports.measurements import Measurement, Metric, read_measurements
+from reports.curves import Axis, training_axis
+from reports.measurements import Measurement, Metric, Row, read_measurements
 
 if TYPE_CHECKING:
     from harness.records import SweepRecord
@@ -23,11 +25,20 @@ class Analysis:
     arms: list[ArmSummary]
     contrasts: list[Contrast]
 
+    @cached_property
+    def axis(self) -> Axis:
+        """What all curves of training run over."""
+        return training_axis(self.measurements)
+
+    @property
+    def base_evaluation(self) -> Row | None:
+        """The evaluation of the model before training on the compared task; None until measured."""
+        return next((row for row in reversed(self.sweep.base_scores) if row["task"] == self.metric.task), None)
+
     @property
     def base_metrics(self) -> dict[str, float | None]:
         """Metrics of the model before training, on the compared task; empty until measured."""
-        rows = [row for row in self.sweep.base_scores if row["task"] == self.metric.task]
-        return dict(rows[-1]["metrics"]) if rows else {}
+        return {} if self.base_evaluation is None else dict(self.base_evaluation["metrics"])
 
     def arm(self, name: str) -> ArmSummary:
         return next(arm for arm in self.arms if arm.arm == name)

@@ -22,7 +22,8 @@ class ArmSummary:
 
     `low_pp`, `high_pp`: the t(n-1) interval of the mean score over training seeds. `overshoot_frac`: generated tokens
     above the budget, relative to it. `entropy_nats`: mean over training. `length_slope_tokens`: growth of the mean
-    completion over 100 steps, by least squares. `phase_s`: wall-clock seconds of a cell by phase.
+    completion over 100 steps, by least squares. `ece`: expected calibration error of the
+    final evaluation. `phase_s`: wall-clock seconds of a cell by phase.
     """
 
     arm: str
@@ -34,6 +35,7 @@ class ArmSummary:
     mean_tokens: float | None
     truncated_frac: float | None
     faulty_steps_frac: float | None
+    ece: float | None
     grad_norm: float | None
     grad_clipped_frac: float | None
     entropy_nats: float | None
@@ -66,6 +68,7 @@ def summarise_arm(
         mean_tokens=mean_of(m.final_value("mean_tokens") for m in measurements),
         truncated_frac=mean_of(m.final_value("truncated_frac") for m in measurements),
         faulty_steps_frac=mean_of(m.final_value("faulty_steps_frac") for m in measurements),
+        ece=mean_of(m.final_value("ece") for m in measurements),
         grad_norm=mean_of(m.step_mean("grad_norm") for m in measurements),
         grad_clipped_frac=mean_of(m.step_mean("grad_clipped_frac") for m in measurements),
         entropy_nats=mean_of(m.step_mean("entropy/full") for m in measurements),

@@ -34,8 +34,8 @@ class Contrast:
 
     `comparison` is None without a single pair. Its intervals are at level 1 - alpha / m for the sweep's m contrasts;
     `p_holm` is its p value after Holm. `noise_low_pp`, `noise_high_pp`: the 95% interval from the sampling noise of
-    the evaluations alone, given only where there are too few pairs for a test. `token_ratio`: generated tokens of the
-    arm over those of the baseline.
+    the evaluations alone, given only where there are too few pairs for a test. `token_ratio`: tokens that the arm
+    generated over those of the baseline; None without a pair, or if the baseline trained on data alone.
     """
 
     arm: str

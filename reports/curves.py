@@ -1,4 +1,4 @@
-"""Curves over generated tokens: a line per seed, their mean and t band on a common grid."""
+"""Curves over training: a line per seed, their mean and t band on a common grid."""
 
 from __future__ import annotations
 
@@ -12,6 +12,25 @@ from reports.measurements import Measurement, finite
 from reports.statistics import MIN_PAIRS, FloatArray, t_band
 
 Points = Iterable[tuple[float, float | None]]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What curves of training run over: a field of the records, its label, and what a caption must say about it."""
+
+    field: str
+    label: str
+    note: str = ""
+
+
+TOKENS = Axis("generated_tokens", "generated tokens")
+STEPS = Axis("step", "training step", "Over steps, as training on fixed data generates no tokens.")
+
+
+def training_axis(measurements: dict[str, list[Measurement]]) -> Axis:
+    """Generated tokens; steps for the whole sweep if a cell trained without generating any, as it would have one x."""
+    generated = [m.steps[-1]["generated_tokens"] for cells in measurements.values() for m in cells if m.steps]
+    return TOKENS if all(generated) else STEPS
 
 
 @dataclass(frozen=True)
@@ -42,20 +61,20 @@ class Curve:
         return len(self.lines)
 
 
-def step_curves(measurements: dict[str, list[Measurement]], key: str, alpha: float) -> list[Curve]:
-    """Curves of one field of steps.jsonl over generated tokens, for the arms that recorded it."""
-    return _curves(measurements, lambda m: ((row["generated_tokens"], row.get(key)) for row in m.steps), alpha)
+def step_curves(measurements: dict[str, list[Measurement]], key: str, axis: Axis, alpha: float) -> list[Curve]:
+    """Curves of one field of steps.jsonl, for the arms that recorded it."""
+    return _curves(measurements, lambda m: ((row[axis.field], row.get(key)) for row in m.steps), alpha)
 
 
 def evaluation_curves(
-    measurements: dict[str, list[Measurement]], name: str, alpha: float, start: float | None = None
+    measurements: dict[str, list[Measurement]], name: str, axis: Axis, alpha: float, start: float | None = None
 ) -> list[Curve]:
-    """Curves of one metric of the periodic and the final evaluation over generated tokens, from `start` at none."""
+    """Curves of one metric of the periodic and the final evaluation, from `start` before training."""
 
     def points(m: Measurement) -> Points:
         yield 0, start
         for row in m.evaluations:
-            yield row["generated_tokens"], row["metrics"].get(name)
+            yield row[axis.field], row["metrics"].get(name)
 
     return _curves(measurements, points, alpha)
 

@@ -10,6 +10,7 @@ from reports.analysis import Analysis
 from reports.arms import ArmSummary, hidden_knob_warnings
 from reports.contrasts import Contrast
 from reports.measurements import finite
+from reports.overoptimisation import proxy_and_truth
 from reports.statistics import PairedComparison
 
 if TYPE_CHECKING:
@@ -84,8 +85,10 @@ def _arm(analysis: Analysis, arm: ArmSummary) -> dict[str, Any]:
         "n": arm.n,
         "level": 1 - sweep.alpha,
         "before_pp": None if before is None else 100 * before,
+        "before_ece": finite(analysis.base_metrics.get("ece")),
         "budget_tokens": sweep.budget_tokens,
         **{key: value for key, value in asdict(arm).items() if key != "arm"},
+        "proxy_and_truth": None if (end := proxy_and_truth(analysis.measurements[arm.arm])) is None else asdict(end),
     }
 
 

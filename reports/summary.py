@@ -82,10 +82,10 @@ def metric_name(row: dict[str, Any]) -> str:
 
 
 def token_clause(contrast: dict[str, Any]) -> str:
-    """Whether both arms generated as many tokens, in the sentence's words."""
+    """Whether both arms generated as many tokens, in the sentence's words, for a contrast that has a pair."""
     ratio = contrast["token_ratio"]
     if ratio is None:
-        return "tokens not recorded"
+        return f"tokens not compared: {contrast['baseline']} generated none"
     difference = f"{abs(ratio - 1):.1%}"
     if contrast["equal_tokens"]:
         return f"at equal tokens (within {difference})"

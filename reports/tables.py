@@ -20,9 +20,15 @@ class Table:
 
 
 def report_tables(analysis: Analysis, report: Report) -> list[Table]:
-    """Contrasts in full, arms, the knobs that differ, cost, provenance."""
-    tables = [_arm_table(report), _knob_table(analysis), _cost_table(report), _provenance_table(analysis)]
-    return [_contrast_table(report), *tables] if report["contrasts"] else tables
+    """Contrasts in full, arms, proxy against truth where there is a proxy, the knobs that differ, cost, provenance."""
+    return [
+        *([_contrast_table(report)] if report["contrasts"] else []),
+        _arm_table(report),
+        *([_proxy_table(report)] if any(arm["proxy_and_truth"] for arm in report["arms"]) else []),
+        _knob_table(analysis),
+        _cost_table(report),
+        _provenance_table(analysis),
+    ]
 
 
 def troubled_cells(report: Report) -> Table:
@@ -71,13 +77,16 @@ def _correlation_interval(contrast: dict[str, Any]) -> str:
 
 
 def _arm_table(report: Report) -> Table:
-    columns = ["arm", "before RL (%)", "after (%)", "tokens per answer", "length slope", "truncated", "faulty steps"]
-    columns += ["entropy", "gradient norm", "clipped steps", "generated tokens", "over budget"]
+    columns = ["arm", "before training (%)", "after (%)", "ECE before", "ECE after", "tokens per answer"]
+    columns += ["length slope", "truncated", "faulty steps", "entropy", "gradient norm", "clipped steps"]
+    columns += ["generated tokens", "over budget"]
     return Table("Arms", columns, [
         [
             arm["arm"],
             points(arm["before_pp"]),
             points(arm["mean_pp"]),
+            ratio(arm["before_ece"]),
+            ratio(arm["ece"]),
             number(arm["mean_tokens"]),
             number(arm["length_slope_tokens"]),
             percent(arm["truncated_frac"]),
@@ -89,6 +98,27 @@ def _arm_table(report: Report) -> Table:
             percent(arm["overshoot_frac"]),
         ]
         for arm in report["arms"]
+    ])  # fmt: skip
+
+
+def _proxy_table(report: Report) -> Table:
+    """The end of training against the best point on the way, for the arms that recorded a proxy."""
+    columns = ["arm", "proxy (sd)", "truth (%)", "KL (nats)", "peak of the truth (%)", "KL at the peak (nats)"]
+    columns += ["truth since the peak (pp)", "proxy since the peak (sd)", "seeds with truth down, proxy up"]
+    return Table("Proxy and truth at the end of training", columns, [
+        [
+            arm["arm"],
+            number(end["proxy_sd"]),
+            points(end["correct_pp"]),
+            number(end["kl_nats"]),
+            points(end["peak_correct_pp"]),
+            number(end["peak_kl_nats"]),
+            signed_pp(end["correct_since_peak_pp"]),
+            f"{end['proxy_since_peak_sd']:+z.2f}",
+            f"{end['n_overoptimised']} of {end['n']}",
+        ]
+        for arm in report["arms"]
+        if (end := arm["proxy_and_truth"]) is not None
     ])  # fmt: skip
 
 

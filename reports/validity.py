@@ -38,10 +38,10 @@ def validity_checks(analysis: Analysis, report: Report) -> list[Check]:
         pairing = _range(lambda rho: number(rho, 2), [contrast["correlation"] for contrast in report["contrasts"]])
         ratios = [contrast["token_ratio"] for contrast in report["contrasts"]]
         equal = all(contrast["equal_tokens"] for contrast in report["contrasts"])
-        checks += [
-            Check("Tokens, arm / baseline", _range(ratio, ratios), ok=equal),
-            Check("Pairing ρ", pairing),
-        ]
+        tokens = Check("Tokens, arm / baseline", _range(ratio, ratios), ok=equal)
+        if not any(arm["generated_tokens"] for arm in report["arms"]):
+            tokens = Check("Tokens", "none generated in training by any arm")
+        checks += [tokens, Check("Pairing ρ", pairing)]
     disagreement = [arm["grader_disagreement_frac"] for arm in report["arms"]]
     if any(value is not None for value in disagreement):
         checks.append(Check("Graders disagree", _range(percent, disagreement) + " of final samples"))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from algorithms import presets
-from docs.preset_table import table, with_table
+from docs.preset_table import preference_table, table, with_tables
 from harness.cli.app import app
 from harness.plan import make_plan
 
@@ -39,20 +39,34 @@ def test_every_example_of_looking_at_algorithms_works() -> None:
         assert CliRunner().invoke(app, words.split()).exit_code == 0, words
 
 
-def test_the_table_of_presets_is_that_of_the_code() -> None:
+def test_the_tables_of_presets_are_those_of_the_code() -> None:
     """Otherwise: python docs/preset_table.py"""
-    assert table() in README
-    assert with_table(README) == README
-    assert with_table(README.replace("| `grpo` |", "| `gpro` |")) == README
+    assert table() in README and preference_table() in README
+    assert with_tables(README) == README
+    assert with_tables(README.replace("| `grpo` |", "| `gpro` |").replace("| `dpo` |", "| `dop` |")) == README
+
+
+def cells_of(markdown: str) -> dict[str, list[str]]:
+    return {
+        row.split("|")[1].strip(" `"): [cell.strip() for cell in row.split("|")[2:-1]]
+        for row in markdown.splitlines()[2:]
+    }
+
+
+def test_the_table_of_pairs_says_what_sets_presets_apart() -> None:
+    rows = cells_of(preference_table())
+    assert tuple(rows) == presets("preference")
+    assert len({tuple(cells[:-1]) for cells in rows.values()}) == len(rows)
+    assert rows["dpo"][:5] == ["logistic", "sum", "initial", "0.1", ""]
+    assert rows["kto"][:5] == ["kto", "sum", "initial", "0.1", ""]
+    assert rows["simpo"][:5] == ["logistic", "mean", "none", "2.0", "margin=1.0"]
+    assert rows["robust_dpo"][4] == "label_smoothing=0.1, smoothing=robust"
 
 
 def test_the_table_says_what_sets_presets_apart() -> None:
-    rows = {
-        row.split("|")[1].strip(" `"): [cell.strip() for cell in row.split("|")[2:-1]]
-        for row in table().splitlines()[2:]
-    }
-    assert tuple(rows) == presets()
-    assert len({tuple(cells[:-1]) for cells in rows.values()}) == len(presets())
+    rows = cells_of(table())
+    assert tuple(rows) == presets("policy_gradient")
+    assert len({tuple(cells[:-1]) for cells in rows.values()}) == len(rows)
     assert rows["cispo"][:6] == [
         "group_mean",
         "group_std",

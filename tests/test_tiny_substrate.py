@@ -79,6 +79,29 @@ def test_grpo_gains_on_every_seed_and_leaves_headroom(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+def test_online_dpo_gains_on_every_seed(tmp_path: Path) -> None:
+    bench_run("dpo_vs_grpo", tmp_path, "--arms", "dpo_online")
+    record = read_sweep(tmp_path / "dpo_vs_grpo")
+    (base,) = record.base_scores
+    assert [cell.seed for cell in record.cells] == [0, 1, 2, 3, 4, 5]
+    for cell in record.cells:
+        assert final_pass_at_1(cell) - base["metrics"]["pass@1"] >= 0.10, cell.path.name
+
+
+@pytest.mark.long
+def test_a_reward_model_is_overoptimised(tmp_path: Path) -> None:
+    """The proxy's reward goes on rising while the true one peaks and falls."""
+    bench_run("overoptimisation", tmp_path, "--arms", "proxy", "--seeds", "2")
+    for cell in read_sweep(tmp_path / "overoptimisation").cells:
+        steps = cell.read_steps()
+        truth = [step["reward/correct"] for step in steps]
+        proxy = [step["reward/reward_model"] for step in steps]
+        assert max(truth) > truth[0] + 0.05, cell.path.name
+        assert truth[-1] < max(truth) - 0.2, cell.path.name
+        assert proxy[-1] > proxy[truth.index(max(truth))], cell.path.name
+
+
+@pytest.mark.long
 def test_identical_arms_are_identical(tmp_path: Path) -> None:
     document = bench_run("aa", tmp_path)
     record = read_sweep(tmp_path / "aa")

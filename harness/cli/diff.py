@@ -24,9 +24,11 @@ def diff(
 ) -> None:
     """Show only the knobs in which two algorithms differ, and which of them need a second optimiser step to act.
 
+    Between a preference algorithm and one of policy gradients these are all knobs of both.
+
     Example: bench diff grpo dr_grpo
     """
-    from algorithms import active_knobs, differences_that_cannot_act
+    from algorithms import Objective, active_knobs, differences_that_cannot_act
     from harness.plan.gate import ABSENT
 
     a, b = find_objective(first, []), find_objective(second, set_ or [])
@@ -35,13 +37,14 @@ def diff(
         knob: (knobs_a.get(knob, ABSENT), knobs_b.get(knob, ABSENT)) for knob in dict.fromkeys([*knobs_a, *knobs_b])
     }
     differs = {knob: pair for knob, pair in pairs.items() if pair[0] != pair[1]}
+    inert: dict[str, str] = {}
+    if isinstance(a, Objective) and isinstance(b, Objective):
+        inert = differences_that_cannot_act(a, b, 1)
     document: dict[str, Any] = {
         "first": first,
         "second": title(second, set_ or []),
         "differs": [{"knob": f"{PREFIX}{knob}", "first": pair[0], "second": pair[1]} for knob, pair in differs.items()],
-        "cannot_act_in_one_step": {
-            f"{PREFIX}{knob}": reason for knob, reason in differences_that_cannot_act(a, b, 1).items()
-        },
+        "cannot_act_in_one_step": {f"{PREFIX}{knob}": reason for knob, reason in inert.items()},
     }
     if json:
         print_json(document)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 from harness.errors import RefusedError, nearest
 
 if TYPE_CHECKING:
-    from algorithms import Objective
+    from algorithms import AnyObjective
 
 PREFIX = "objective."
 
 
-def find_objective(name: str, settings: Sequence[str]) -> Objective:
+def find_objective(name: str, settings: Sequence[str]) -> AnyObjective:
     """The preset, moved by the settings. Raises RefusedError for an unknown name, other keys and bad values."""
-    from algorithms import preset, presets, with_overrides
+    from algorithms import active_knobs, preset, presets, with_overrides
     from harness.plan.plan import parse_settings
 
     if name not in presets():
@@ -23,8 +23,9 @@ def find_objective(name: str, settings: Sequence[str]) -> Objective:
     parsed = parse_settings(settings)
     others = [key for key in parsed if not key.startswith(PREFIX)]
     if others:
+        knob, value = next(iter(active_knobs(preset(name)).items()))
         raise RefusedError(
-            f"--set {others[0]}: only knobs of the objective can be set here, e.g. --set {PREFIX}rule.clip_high=0.28."
+            f"--set {others[0]}: only knobs of the objective can be set here, e.g. --set {PREFIX}{knob}={value}."
         )
     try:
         return with_overrides(preset(name), {key.removeprefix(PREFIX): value for key, value in parsed.items()})

@@ -49,6 +49,13 @@ class LanguageModel:
             prompt = "\n\n".join(message["content"] for message in prompt) + "\n\n"
         return list(self.tokenizer(prompt)["input_ids"])
 
+    def encode_completion(self, text: str) -> list[int]:
+        """Token ids of a completion that is given, to be learned: its text and one end-of-sequence token, the
+        tokenizer's own where it has one."""
+        own = self.tokenizer.eos_token_id
+        tokens: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return [*tokens, self.eos_token_ids[0] if own is None else int(own)]
+
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of token ids without special tokens."""
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from algorithms import differences_that_cannot_act
+from algorithms import Objective, differences_that_cannot_act
 from harness.spec.knobs import active, governor
 from harness.spec.run_spec import RunSpec
 
@@ -95,13 +95,15 @@ class Noop:
 
 
 def find_noops(arms: Mapping[str, RunSpec]) -> list[Noop]:
-    """Every pair of arms with a differing knob that cannot act (e.g. a clip range with one update per rollout)."""
+    """Every pair of policy-gradient arms with a differing knob that cannot act (e.g. a clip range with one update per
+    rollout)."""
     noops = []
-    for (name_a, a), (name_b, b) in combinations(arms.items(), 2):
+    learning_from_rewards = [(name, spec) for name, spec in arms.items() if isinstance(spec.objective, Objective)]
+    for (name_a, a), (name_b, b) in combinations(learning_from_rewards, 2):
         updates = max(a.optimizer_steps_per_rollout, b.optimizer_steps_per_rollout)
         inert = {
             f"objective.{knob}": reason
-            for knob, reason in differences_that_cannot_act(a.objective, b.objective, updates).items()
+            for knob, reason in differences_that_cannot_act(a.policy_gradient, b.policy_gradient, updates).items()
         }
         if inert:
             differing = set(values_that_differ({name_a: a, name_b: b}))

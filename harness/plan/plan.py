@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from algorithms import Objective
 from evals.tasks import get_task
 from harness.errors import GateError, RefusedError, nearest
 from harness.plan.gate import Gate, Noop, check_gate, find_noops
@@ -114,11 +115,10 @@ class Plan:
         all_problems = any(spec.eval.problems is None for spec in self.arms.values())
         for cell in self.cells:
             spec = cell.spec
-            rollout, objective = spec.rollout, spec.objective
-            rounds = 1 + (objective.refill_max_rounds if objective.zero_std == "refill" else 0)
-            a_step = rounds * rollout.prompts_per_step * rollout.samples_per_prompt * rollout.max_completion_tokens
-            limits = [spec.train.steps * a_step, *([spec.budget.tokens + a_step] if spec.budget.tokens else [])]
-            tokens += min(limits)
+            if spec.pairs.type != "dataset":
+                a_step = _most_tokens_a_step(spec)
+                limits = [spec.train.steps * a_step, *([spec.budget.tokens + a_step] if spec.budget.tokens else [])]
+                tokens += min(limits)
             along = spec.train.steps // spec.eval.every if spec.eval.every else 0
             each = spec.eval.samples + along * spec.eval.curve_samples
             samples += each * (spec.eval.problems or 0) * len(spec.eval.tasks)
@@ -127,6 +127,14 @@ class Plan:
             "generated_tokens_at_most": tokens,
             "eval_samples_at_most": None if all_problems else samples,
         }
+
+
+def _most_tokens_a_step(spec: RunSpec) -> int:
+    """Upper bound of the tokens that a step generates."""
+    rollout, objective = spec.rollout, spec.objective
+    refills = isinstance(objective, Objective) and objective.zero_std == "refill"
+    rounds = 1 + (spec.policy_gradient.refill_max_rounds if refills else 0)
+    return rounds * rollout.prompts_per_step * rollout.samples_per_prompt * rollout.max_completion_tokens
 
 
 def make_plan(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from algorithms import Objective
+from algorithms import AnyObjective, Objective
 from harness.errors import RefusedError
 from harness.plan.plan import parse_settings
 from harness.plan.sweep_file import load_profile
@@ -121,14 +121,19 @@ def _unmeasurable_settings(spec: RunSpec) -> Iterator[str]:
             f"model.cold_start.type is {spec.model.cold_start.type}: a probe takes a model as it is. Make one with "
             "`bench coldstart` and set model.source to path:DIR and model.cold_start.type to none"
         )
+    if "reward_model" in spec.reward.parts:
+        yield "reward.parts.reward_model: a probe trains no reward model. Leave the part out"
     if spec.task.filter.type != "none":
         yield (
             f"task.filter.type is {spec.task.filter.type}: a probe measures no pass rates. Set task.filter.type to none"
         )
 
 
-def _unmeasurable(objective: Objective) -> Iterator[str]:
+def _unmeasurable(objective: AnyObjective) -> Iterator[str]:
     """What needs more than the policy at its frozen weights, or another number of completions."""
+    if not isinstance(objective, Objective):
+        yield f"objective.link={objective.link}: a probe measures the gradient of rewards. Choose another algorithm"
+        return
     if objective.baseline == "critic":
         yield "objective.baseline=critic: a probe has no critic that has learned. Choose another baseline"
     if objective.kl.where != "none":

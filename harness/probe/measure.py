@@ -97,7 +97,7 @@ class _Probe:
                 f"none of {_completions(spec)} completions could be scored: their reward is NaN. Change reward.parts."
             )
         part = _completions(spec) // REFERENCE_PARTS
-        weights = [token_weights(spec.objective, rollout, pool.truncated, part, spec.seed)]
+        weights = [token_weights(spec.policy_gradient, rollout, pool.truncated, part, spec.seed)]
         estimates = [self._gradients(pool, start, part, weights, spec) for start in range(0, _completions(spec), part)]
         reference = torch.cat(estimates)
         return Measurement(
@@ -123,7 +123,7 @@ class _Probe:
         specs = self._design.points[point]
         weights = [
             token_weights(
-                spec.objective, pool.rewarded(spec, self._policy), pool.truncated, point.batch_size, spec.seed
+                spec.policy_gradient, pool.rewarded(spec, self._policy), pool.truncated, point.batch_size, spec.seed
             )
             for spec in specs.values()
         ]

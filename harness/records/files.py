@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,23 @@ def write_atomic(path: Path, write: Callable[[Path], None]) -> None:
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
+
+
+def write_folder(folder: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a folder beside `folder`, then rename it into place, so that it exists whole or not at all. One
+    that another process has put there meanwhile stays."""
+    aside = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    try:
+        write(aside)
+        aside.rename(folder)
+    except OSError:
+        # A folder is never renamed onto one that holds files.
+        if not folder.is_dir():
+            raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def write_json(path: Path, document: Any) -> None:

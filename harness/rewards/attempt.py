@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,7 +11,8 @@ from evals.grading import Verdict
 from evals.tasks.base import Problem
 
 if TYPE_CHECKING:
-    from algorithms import Objective
+    from algorithms.knobs.overlong import Overlong
+    from algorithms.objective import Credit
     from evals.tasks.base import Task
     from harness.spec.sections.reward import RewardSpec
 
@@ -21,6 +23,7 @@ class Attempt:
 
     sample: its number in the group of its prompt, from 0. n_tokens: with the end-of-sequence token.
     truncated: cut at the limit. mean_logp: mean log-prob of its tokens under the sampler, in nats.
+    reward_model_score: in standard deviations of what the starting weights get; NaN where no reward model is in use.
     """
 
     problem: Problem
@@ -30,17 +33,23 @@ class Attempt:
     truncated: bool
     verdict: Verdict
     mean_logp: float
+    reward_model_score: float = math.nan
 
 
 @dataclass(frozen=True)
 class RewardContext:
-    """What the attempts of one step have in common. `step` counts rollout batches from 1."""
+    """What the attempts of one step have in common.
+
+    step: counts rollout batches from 1. overlong, credit: those knobs of a policy-gradient objective; with pairs, where
+    they do not exist, their defaults.
+    """
 
     step: int
     seed: int
     max_completion_tokens: int
     options: RewardSpec
-    objective: Objective
+    overlong: Overlong
+    credit: Credit
     task: Task
 
 

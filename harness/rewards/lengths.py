@@ -45,7 +45,7 @@ def magistral_length(group: Sequence[Attempt], context: RewardContext) -> list[f
 def overlong(group: Sequence[Attempt], context: RewardContext) -> list[float]:
     """What `objective.overlong` adds to the reward: of type `penalise`, its penalty where the limit cut a completion;
     of type `soft`, DAPO's `soft_punishment` times its factor; otherwise 0."""
-    match context.objective.overlong:
+    match context.overlong:
         case Penalise(penalty=penalty):
             return [penalty if attempt.truncated else 0.0 for attempt in group]
         case Soft(cache_frac=cache_frac, factor=factor):

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from harness.rewards.attempt import RewardPart
 from harness.rewards.formats import matches_format, reaches_answer
 from harness.rewards.languages import language
+from harness.rewards.learned import reward_model
 from harness.rewards.lengths import kimi_length, magistral_length, overlong
 from harness.rewards.steps import process
 from harness.rewards.user_function import load_function
@@ -25,6 +26,7 @@ PARTS: Mapping[str, RewardPart] = MappingProxyType(
         "process": process,
         "own_logp": own_logp,
         "majority": majority,
+        "reward_model": reward_model,
     }
 )
 """Those that `reward.parts` can name, besides functions of the user's own."""

@@ -45,12 +45,12 @@ def reward_groups(groups: Sequence[Sequence[Attempt]], context: RewardContext) -
 def _weights(context: RewardContext) -> dict[str, float]:
     """Every part to be measured with its weight in the total."""
     weights = dict(context.options.parts)
-    objective = context.objective
     if context.options.noise.acts:
         # The true reward is logged beside the one that training sees.
         weights |= {"correct": 0.0, "proxy_correct": weights["correct"]}
-    if objective.credit == "steps":
+    if context.credit == "steps":
         weights["process"] = 0.0
-    if objective.overlong.type == "soft" or (objective.overlong.type == "penalise" and objective.overlong.penalty):
+    overlong = context.overlong
+    if overlong.type == "soft" or (overlong.type == "penalise" and overlong.penalty):
         weights["overlong"] = 1.0
     return weights

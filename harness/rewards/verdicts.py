@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from harness.rewards.attempt import Attempt, RewardContext
-from harness.rollouts.keys import random_key
+from harness.rollouts.keys import random_key, uniform
 
 
 def graded(attempt: Attempt) -> float:
@@ -30,6 +30,4 @@ def judged(attempt: Attempt, context: RewardContext) -> float:
     verdict, noise = graded(attempt), context.options.noise
     rate = noise.false_negative_rate if verdict else noise.false_positive_rate
     key = random_key(context.seed, "select", context.step, f"verdict/{attempt.problem.id}", attempt.sample)
-    # 53 of the 64 bits: a float in [0, 1), so that rate 1 always flips and rate 0 never.
-    uniform = ((key >> 11) & (2**53 - 1)) / 2**53
-    return 1.0 - verdict if uniform < rate else verdict
+    return 1.0 - verdict if uniform(key) < rate else verdict

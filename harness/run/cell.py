@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import math
 import resource
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
-from evals.tasks.base import Problem
 from harness.models.language_model import LanguageModel, weights_digest
 from harness.records import CellRecord
 from harness.rollouts.torch_engine import TorchEngine
 from harness.run.cell_log import CellLog
-from harness.run.completion_limit import CompletionLimit
 from harness.run.evaluation import Evaluator
-from harness.run.experience import Experience, gather
 from harness.run.health import health_flags
-from harness.run.prompt_order import prompt_order
-from harness.run.rollout_batch import rollout_metrics, rollout_rows
+from harness.run.learning.base import Examples
+from harness.run.learning.choice import make_learner
 from harness.spec.run_spec import RunSpec
 from harness.training.checkpoint import Checkpoint, load_latest, save_checkpoint
-from harness.training.policy_update import DivergedError, PolicyUpdate
-from harness.training.reference import frozen_copy
+from harness.training.optimizer import DivergedError
 
 
 @dataclass(frozen=True)
@@ -41,7 +36,7 @@ class Progress:
 
 
 class CellRun:
-    """Runs one cell in its folder, on the problems of its training pool.
+    """Runs one cell in its folder.
 
     The language model must hold the starting weights; it is trained in place.
     """
@@ -51,22 +46,15 @@ class CellRun:
         cell: CellRecord,
         spec: RunSpec,
         start: LanguageModel,
-        problems: Sequence[Problem],
+        examples: Examples,
         on_progress: Callable[[Progress], None],
     ) -> None:
-        self._cell, self._spec, self._language_model, self._report = cell, spec, start, on_progress
+        self._cell, self._spec, self._report = cell, spec, on_progress
         self._model = start.model
         self._log = CellLog(cell)
-        self._engine = TorchEngine(start.model, start.pad_token_id, start.eos_token_ids, start.decode)
-        offline = spec.rollout.sampler == "initial"
-        initial = frozen_copy(start.model) if spec.train.reference_rows or offline else None
-        self._sampler = self._engine
-        if offline and initial is not None:
-            self._sampler = TorchEngine(initial, start.pad_token_id, start.eos_token_ids, start.decode)
-        self._update = PolicyUpdate(start.model, spec, start.pad_token_id, initial)
-        self._order = prompt_order(spec.task, problems, spec.seed)
-        self._limit = CompletionLimit(spec.rollout)
-        self._evaluator = Evaluator(spec.eval, spec.seed, start, self._engine)
+        self._learner = make_learner(spec, start, examples)
+        engine = TorchEngine(start.model, start.pad_token_id, start.eos_token_ids, start.decode)
+        self._evaluator = Evaluator(spec.eval, spec.seed, start, engine)
         self._step = 0
         self._generated_tokens = 0
         self._last_reward: float | None = None
@@ -112,9 +100,7 @@ class CellRun:
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         self._model.load_state_dict(checkpoint.weights)
-        self._update.load_state_dict(checkpoint.trainer)
-        self._order.load_state_dict(checkpoint.progress["order"])
-        self._limit.load_state_dict(checkpoint.progress["limit"])
+        self._learner.restore(checkpoint.trainer, checkpoint.progress)
         self._step, self._generated_tokens = checkpoint.step, checkpoint.generated_tokens
 
     def _checkpoint(self) -> None:
@@ -128,8 +114,8 @@ class CellRun:
                 self._step,
                 self._generated_tokens,
                 dict(weights),
-                self._update.state_dict(),
-                {"order": self._order.state_dict(), "limit": self._limit.state_dict()},
+                self._learner.trainer_state(),
+                self._learner.progress(),
             ),
         )
 
@@ -149,50 +135,26 @@ class CellRun:
     def _train_step(self) -> None:
         spec, step = self._spec, self._step + 1
         started_s = time.perf_counter()
-        experience = gather(
-            step, self._done_frac(), spec, self._order, self._limit.tokens, self._language_model, self._sampler
-        )
-        update = self._update.run(experience.filtered.rollout, step)
-        updated_s = time.perf_counter()
+        outcome = self._learner.step(step, self._done_frac())
+        total_s = time.perf_counter() - started_s
 
-        batch, rewards = experience.batch, experience.rewards
         self._step = step
-        self._generated_tokens += batch.generated_tokens
-        self._tokens_per_s = batch.generated_tokens / (updated_s - started_s)
-        measured = rollout_metrics(batch, experience.tried, rewards)
-        self._last_reward = measured["reward/mean"]
-        self._observe(experience)
-        row = {
-            "step": step,
-            "generated_tokens": self._generated_tokens,
-            **measured,
-            "len/limit": batch.max_completion_tokens,
-            **experience.metrics,
-            **update.metrics,
-        }
+        self._generated_tokens += outcome.generated_tokens
+        self._tokens_per_s = outcome.generated_tokens / total_s if outcome.generated_tokens else None
+        self._last_reward = outcome.reward
         timing = {
             "step": step,
-            "rollout_s": experience.rollout_s,
-            "reward_s": experience.reward_s,
-            "logprob_s": update.logprob_s,
-            "update_s": update.update_s,
-            "total_s": updated_s - started_s,
+            **outcome.timing,
+            "total_s": total_s,
             "tokens_per_s": self._tokens_per_s,
             "peak_memory_mb": _peak_memory_mb(self._model.device),
         }
         self._log.timing(timing)
-        self._log.step(row, rollout_rows(batch, step, experience.tried, rewards))
+        self._log.step({"step": step, "generated_tokens": self._generated_tokens, **outcome.metrics}, outcome.rollouts)
         self._tell("training")
         every = spec.eval.every
         if every and step % every == 0 and not self._finished():
             self._evaluate(spec.eval.curve_samples, final=False)
-
-    def _observe(self, experience: Experience) -> None:
-        """What later prompts and limits depend on."""
-        batch = experience.batch
-        right = torch.tensor([attempt.verdict.correct for attempt in experience.tried]).view(-1, batch.samples)
-        self._order.observe([problem.id for problem in batch.problems], right.float().mean(1).tolist())
-        self._limit.observe(self._step, math.nan if self._last_reward is None else self._last_reward)
 
     def _evaluate(self, samples: int, final: bool) -> None:
         started_s = time.perf_counter()

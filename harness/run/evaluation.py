@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from evals.calibration import expected_calibration_error, reliability
 from evals.evaluate import Request, grade_sample, missing_requests, scores
 from evals.prompts import get_template
 from evals.tasks import get_task
@@ -39,6 +40,10 @@ class Evaluator:
     ) -> Iterator[Row]:
         """Evaluate every task and yield its scores as one row of scores.jsonl without `generated_tokens`.
 
+        The metric `ece` and `reliability`, the bins that it is made from (see `evals.calibration`), are None where
+        samples do not show the policy's answer frequencies: at another temperature than 1, with top-p or top-k, or with
+        one sample a problem.
+
         earlier: rows of evals.jsonl that exist already; whole chunks among them are not drawn again.
         record: is given the rows of each chunk as it finishes.
         """
@@ -57,14 +62,24 @@ class Evaluator:
                 record(drawn[len(kept) :])
                 rows += drawn
             ks = [k for k in self.spec.k if k <= samples]
+            bins = reliability(rows) if samples > 1 and self._draws_from_the_policy_itself else None
             yield {
                 "step": step,
                 "final": final,
                 "task": task.name,
-                "metrics": scores(rows, ks),  # type: ignore[arg-type]  # rows carry step and final besides
+                "metrics": {
+                    **scores(rows, ks),  # type: ignore[arg-type]  # rows carry step and final besides
+                    "ece": None if bins is None else expected_calibration_error(bins),
+                },
+                "reliability": bins,
                 "n_problems": len(problems),
                 "n_samples": samples,
             }
+
+    @property
+    def _draws_from_the_policy_itself(self) -> bool:
+        """Otherwise answers come more often or less often than the policy would give them."""
+        return (self.spec.temperature, self.spec.top_p, self.spec.top_k) == (1.0, 1.0, 0)
 
     def _draw(self, task: Task, problems: list[Problem], samples: int) -> Iterator[Row]:
         requests: list[Request] = list(missing_requests(problems, get_template(self.spec.template), samples))

@@ -1,4 +1,4 @@
-"""A step's experience: completions drawn until the batch is full, rewarded, and what of them is learned from."""
+"""A step's experience: completions drawn until the batch is full, and rewarded."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from dataclasses import dataclass
 
 import torch
 
+from algorithms import Objective
 from harness.models.language_model import LanguageModel
 from harness.rewards import Attempt, Rewards
 from harness.rollouts.engine import Engine
 from harness.run.prompt_order import PromptOrder
 from harness.run.rollout_batch import RolloutBatch, grade_and_reward, roll_out
 from harness.spec.run_spec import RunSpec
-from harness.training.policy_update import DivergedError
+from harness.training.optimizer import DivergedError
+from harness.training.reward_model import RewardModel
 from harness.training.row_filters import Filtered, filter_rows, zero_std_rows
 from harness.training.scored_rollout import ScoredRollout
 from harness.training.sequences import Sequences
@@ -22,25 +24,18 @@ from harness.training.sequences import Sequences
 
 @dataclass(frozen=True)
 class Experience:
-    """Everything that was drawn in a step, and the part of it that is learned from (`filtered.rollout`)."""
+    """Everything that was drawn in a step, with its rewards."""
 
     batch: RolloutBatch
     tried: list[Attempt]
     rewards: Rewards
-    filtered: Filtered
     refill_rounds: int
     rollout_s: float
     reward_s: float
 
-    @property
-    def metrics(self) -> dict[str, float | None]:
-        """What the filters did; empty where there is none."""
-        filtered = self.filtered
-        return {
-            "rows_dropped": filtered.rows_dropped,
-            "groups_dropped": filtered.groups_dropped,
-            "refill_rounds": self.refill_rounds,
-        }
+    def filtered(self, objective: Objective) -> Filtered:
+        """What of it a policy-gradient objective learns from."""
+        return filter_rows(objective, scored(self.batch, self.rewards, self.tried), self.batch.completions.truncated)
 
 
 def gather(
@@ -51,6 +46,7 @@ def gather(
     max_completion_tokens: int,
     language_model: LanguageModel,
     engine: Engine,
+    reward_model: RewardModel | None = None,
 ) -> Experience:
     """Draw, grade and reward a step's completions; with zero_std=refill until enough groups have unequal rewards.
 
@@ -60,7 +56,7 @@ def gather(
     Raises DivergedError if the policy's log-probs are not finite: such completions are noise, and if all of them earned
     the same, no loss would ever tell.
     """
-    objective = spec.objective
+    refill = _refill(spec)
     rounds: list[tuple[RolloutBatch, list[Attempt], Rewards]] = []
     wanted, rollout_s, reward_s = spec.rollout.prompts_per_step, 0.0, 0.0
     while True:
@@ -73,13 +69,13 @@ def gather(
         if not torch.isfinite(batch.completions.logps).all():
             raise DivergedError("the policy's log-probs are not finite")
         rolled_out_s = time.perf_counter()
-        tried, rewards = grade_and_reward(batch, spec, language_model, step)
+        tried, rewards = grade_and_reward(batch, spec, language_model, step, reward_model)
         rounds.append((batch, tried, rewards))
         rollout_s += rolled_out_s - started_s
         reward_s += time.perf_counter() - rolled_out_s
-        if objective.zero_std != "refill" or len(rounds) > objective.refill_max_rounds:
+        if refill is None or len(rounds) > refill.refill_max_rounds:
             break
-        wanted -= _useful_groups(batch, spec, rewards)
+        wanted -= _useful_groups(batch, refill, rewards)
         if wanted == 0:
             break
     batches, tries, earned = zip(*rounds, strict=True)
@@ -88,8 +84,7 @@ def gather(
         [attempt for some in tries for attempt in some],
         _joined(earned),
     )
-    filtered = filter_rows(objective, scored(batch, rewards, tried), batch.completions.truncated)
-    return Experience(batch, tried, rewards, filtered, len(rounds) - 1, rollout_s, reward_s)
+    return Experience(batch, tried, rewards, len(rounds) - 1, rollout_s, reward_s)
 
 
 def scored(batch: RolloutBatch, rewards: Rewards, tried: Sequence[Attempt]) -> ScoredRollout:
@@ -110,10 +105,16 @@ def scored(batch: RolloutBatch, rewards: Rewards, tried: Sequence[Attempt]) -> S
     )
 
 
-def _useful_groups(batch: RolloutBatch, spec: RunSpec, rewards: Rewards) -> int:
+def _refill(spec: RunSpec) -> Objective | None:
+    """The objective, if it wants batches refilled."""
+    objective = spec.objective
+    return objective if isinstance(objective, Objective) and objective.zero_std == "refill" else None
+
+
+def _useful_groups(batch: RolloutBatch, objective: Objective, rewards: Rewards) -> int:
     """Groups whose rewards differ, among those rows that overlong leaves to be rewarded."""
     total, truncated = torch.tensor(rewards.total), batch.completions.truncated
-    if spec.objective.overlong.type in ("mask_before", "drop"):
+    if objective.overlong.type in ("mask_before", "drop"):
         total = total.masked_fill(truncated, torch.nan)
     groups = torch.arange(len(batch.problems)).repeat_interleave(batch.samples)
     alike = zero_std_rows(total, groups)

@@ -37,6 +37,7 @@ def health_flags(steps: Sequence[Mapping[str, Any]], diverged: bool) -> list[str
 
 
 def _mean(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:
-    """Mean over the rows that have the value: a step whose groups were all dropped has no entropy."""
-    values = [float(row[key]) for row in rows if row[key] is not None]
+    """Mean over the rows that have the value: a step whose groups were all dropped has no entropy, and one on given
+    pairs no completions."""
+    values = [float(row[key]) for row in rows if row.get(key) is not None]
     return sum(values) / len(values) if values else None

@@ -4,23 +4,28 @@ training does not give away."""
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from evals.contamination import overlap
+from evals.pairs import parse_pair_source
 from evals.tasks import get_task
 from evals.tasks.rows import LoadedRows
 from harness.models.source import parse_source
 from harness.plan import Plan
 from harness.records.files import read_json, write_json
 from harness.rewards.parts import find_part
-from harness.run.prompt_pool import require_prompts
+from harness.run.prompt_pool import require_prompts, reward_model_prompts
 from harness.spec.hashing import digest
+from harness.spec.run_spec import RunSpec
+from harness.spec.sections.pairs import DatasetPairs
 
 
 def require_inputs(plan: Plan) -> list[str]:
-    """Raise RefusedError or EvalError for a missing model, missing data or too few prompts before anything starts.
+    """Raise RefusedError or EvalError for a missing model, missing or faulty data or too few prompts before anything
+    starts.
 
     Returns remarks, e.g. that rows from the hub differ from the pinned ones.
     """
@@ -30,8 +35,15 @@ def require_inputs(plan: Plan) -> list[str]:
             source.require()
     for part in {part for spec in plan.arms.values() for part in spec.reward.parts}:
         find_part(part)
-    for spec in {(spec.task, spec.rollout.prompts_per_step): spec for spec in plan.arms.values()}.values():
+    specs = plan.arms.values()
+    for spec in {(spec.task, spec.rollout.prompts_per_step): spec for spec in specs if not _fixed(spec)}.values():
         require_prompts(spec)
+    for spec in specs:
+        if "reward_model" in spec.reward.parts and not _fixed(spec):
+            reward_model_prompts(spec)
+    for pairs in {spec.pairs for spec in specs}:
+        if isinstance(pairs, DatasetPairs):
+            parse_pair_source(pairs.data, pairs.split).load()
     remarks = []
     wanted = plan.first_spec.eval.problems
     for name, split in sorted(_splits(plan)):
@@ -49,20 +61,22 @@ def require_inputs(plan: Plan) -> list[str]:
 
 
 def contamination(plan: Plan, cache: Path) -> list[dict[str, Any]]:
-    """Held-out problems of each evaluation task that occur in the training prompts, whole or by 8 words in a row.
+    """Held-out problems of each evaluation task that occur in the training prompts of an arm, whole or by 8 words in a
+    row.
 
     Cached by the fingerprints of the data: [{"task", "exact", "n_gram", "problems"}].
     """
-    spec = plan.first_spec
-    train = get_task(spec.task.train).split("train")
+    evaluated = plan.first_spec.eval
     found = []
-    for task in map(get_task, spec.eval.tasks):
+    for task in map(get_task, evaluated.tasks):
         held_out = task.split("test")
-        key = digest([train.fingerprint, held_out.fingerprint, spec.eval.problems])
+        trained_on = {_training_fingerprint(spec): spec for spec in plan.arms.values()}
+        key = digest([*sorted(trained_on), held_out.fingerprint, evaluated.problems])
         path = cache / f"overlap-{key[:16]}.json"
         if not path.exists():
-            problems = itertools.islice(held_out.load(), spec.eval.problems)
-            counts = overlap((p.problem for p in train.load()), (p.problem for p in problems))
+            problems = itertools.islice(held_out.load(), evaluated.problems)
+            prompts = (prompt for spec in trained_on.values() for prompt in _training_prompts(spec))
+            counts = overlap(prompts, (p.problem for p in problems))
             write_json(path, {"task": task.name, **asdict(counts)})
         found.append(read_json(path))
     return found
@@ -75,7 +89,27 @@ def contamination_sentence(row: dict[str, Any]) -> str:
     )
 
 
+def _fixed(spec: RunSpec) -> bool:
+    """Whether training is on a fixed set of pairs, so that nothing is drawn."""
+    return spec.pairs.type == "dataset"
+
+
+def _training_fingerprint(spec: RunSpec) -> str:
+    if isinstance(spec.pairs, DatasetPairs):
+        return parse_pair_source(spec.pairs.data, spec.pairs.split).fingerprint
+    return get_task(spec.task.train).split("train").fingerprint
+
+
+def _training_prompts(spec: RunSpec) -> Iterator[str]:
+    if isinstance(spec.pairs, DatasetPairs):
+        for pair in parse_pair_source(spec.pairs.data, spec.pairs.split).load():
+            turns = [{"content": pair.prompt}] if isinstance(pair.prompt, str) else pair.prompt
+            yield from (turn["content"] for turn in turns)
+    else:
+        yield from (problem.problem for problem in get_task(spec.task.train).split("train").load())
+
+
 def _splits(plan: Plan) -> set[tuple[str, str]]:
-    return {(spec.task.train, "train") for spec in plan.arms.values()} | {
+    return {(spec.task.train, "train") for spec in plan.arms.values() if not _fixed(spec)} | {
         (name, "test") for spec in plan.arms.values() for name in spec.eval.tasks
     }

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import errno
-import os
-import shutil
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from harness.errors import RefusedError
 from harness.records.cell import CellRecord
-from harness.records.files import read_json, write_json
+from harness.records.files import read_json, write_folder, write_json
 
 if TYPE_CHECKING:
+    from harness.models.language_model import LanguageModel
+    from harness.run.learning.base import Examples
     from harness.run.starting_point import StartingPoint
+    from harness.spec.run_spec import RunSpec
 
-JobKind = Literal["load", "prepare", "pass_rates", "base", "cell"]
+JobKind = Literal["load", "prepare", "pass_rates", "pairs", "reward_model", "base", "best_of_n", "cell"]
 JobState = Literal["done", "refused", "failed", "interrupted", "taken"]
 Event = dict[str, Any]
 
@@ -28,17 +29,18 @@ class Job:
     """One piece of work.
 
     kind: `load` the model (which shows early that it can be), `prepare` the starting point of all cells from it,
-        measure its `pass_rates` on the training problems, evaluate it before training (`base`), or run a `cell`.
+        measure its `pass_rates` on the training problems, encode a set of `pairs` and score it, train a `reward_model`,
+        evaluate the start before training (`base`) and by `best_of_n` of that reward model, or run a `cell`.
     path: the cell's folder, or where the result of the stage goes. spec: the resolved spec as JSON.
     source: the `model.source` that holds the starting weights; differs from the spec's where they were prepared.
-    pass_rates: of a cell with a filter, where the result of that stage is.
+    inputs: stage -> where its result is, for those that the job reads.
     """
 
     kind: JobKind
     path: str
     spec: dict[str, Any]
     source: str
-    pass_rates: str | None = None
+    inputs: dict[JobKind, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -101,16 +103,7 @@ def _prepare(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> N
 
     if isinstance(recipe, SupervisedColdStart):
         run_cold_start(language_model, recipe, on_step)
-    folder = Path(job.path)
-    aside = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    language_model.save(aside)
-    try:
-        aside.rename(folder)
-    except OSError:
-        # Another `bench run` has made the same meanwhile; a folder is never renamed onto one that holds files.
-        if not folder.is_dir():
-            raise
-        shutil.rmtree(aside)
+    write_folder(Path(job.path), language_model.save)
 
 
 def _pass_rates(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None:
@@ -121,11 +114,47 @@ def _pass_rates(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -
     spec = RunSpec.model_validate(job.spec)
     model = start.get(job.source, spec.train.device)
     engine = TorchEngine(model.model, model.pad_token_id, model.eos_token_ids, model.decode)
+    measure_pass_rates(Path(job.path), spec, model, engine, _counted("measuring pass rates", tell))
 
+
+def _pairs(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None:
+    from harness.run.pair_dataset import prepare_pairs
+    from harness.spec.run_spec import RunSpec
+
+    spec = RunSpec.model_validate(job.spec)
+    prepare_pairs(Path(job.path), spec, start.get(job.source, spec.train.device), _counted("preparing pairs", tell))
+
+
+def _reward_model(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None:
+    from harness.rollouts.torch_engine import TorchEngine
+    from harness.run.reward_model_stage import make_reward_model
+    from harness.spec.run_spec import RunSpec
+
+    spec = RunSpec.model_validate(job.spec)
+    model = start.get(job.source, spec.train.device)
+    engine = TorchEngine(model.model, model.pad_token_id, model.eos_token_ids, model.decode)
+    make_reward_model(Path(job.path), spec, model, engine, _counted("training the reward model", tell))
+
+
+def _best_of_n(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None:
+    from harness.rollouts.torch_engine import TorchEngine
+    from harness.run.best_of_n import measure_best_of_n
+    from harness.spec.run_spec import RunSpec
+    from harness.training.reward_model import RewardModel
+
+    spec = RunSpec.model_validate(job.spec)
+    model = start.get(job.source, spec.train.device)
+    tell({"phase": "best of n by the reward model", "step": 0, "steps": 0, "done_frac": 0.0})
+    engine = TorchEngine(model.model, model.pad_token_id, model.eos_token_ids, model.decode)
+    reward_model = RewardModel.load(Path(job.inputs["reward_model"]), model)
+    measure_best_of_n(Path(job.path), spec, model, engine, reward_model)
+
+
+def _counted(phase: str, tell: Callable[[Event], None]) -> Callable[[int, int], None]:
     def on_progress(done: int, total: int) -> None:
-        tell({"phase": "measuring pass rates", "step": done, "steps": total, "done_frac": done / total})
+        tell({"phase": phase, "step": done, "steps": total, "done_frac": done / total})
 
-    measure_pass_rates(Path(job.path), spec, model, engine, on_progress)
+    return on_progress
 
 
 def _base(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None:
@@ -145,8 +174,6 @@ def _base(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None
 def _cell(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None:
     from harness.records.lease import hold_lease
     from harness.run.cell import CellRun
-    from harness.run.pass_rates import read_correct_counts
-    from harness.run.prompt_pool import training_prompts
     from harness.run.provenance import provenance
     from harness.spec.run_spec import RunSpec
 
@@ -160,9 +187,7 @@ def _cell(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None
             cell.write_status("interrupted", reason=KILLED, steps=spec.train.steps)
             write_json(cell.path / "provenance.json", provenance())
             model = start.get(job.source, spec.train.device)
-            counts = read_correct_counts(Path(job.pass_rates)) if job.pass_rates else {}
-            problems = training_prompts(spec, counts)
-            CellRun(cell, spec, model, problems, lambda progress: tell(asdict(progress))).run()
+            CellRun(cell, spec, model, _examples(job, spec, model), lambda progress: tell(asdict(progress))).run()
         except Interrupted:
             if not _is_done(cell):
                 cell.write_status("interrupted", reason="interrupted; the next run continues it")
@@ -175,6 +200,23 @@ def _cell(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None
             raise
 
 
+def _examples(job: Job, spec: RunSpec, start: LanguageModel) -> Examples:
+    """What the cell learns from, read from the results of its stages."""
+    from harness.run.encoded_pairs import load_pairs
+    from harness.run.learning.base import Examples
+    from harness.run.pass_rates import read_correct_counts
+    from harness.run.prompt_pool import training_prompts
+    from harness.training.reward_model import RewardModel
+
+    at = {kind: Path(path) for kind, path in job.inputs.items()}
+    if "pairs" in at:
+        return Examples(pairs=load_pairs(at["pairs"]))
+    return Examples(
+        problems=training_prompts(spec, read_correct_counts(at["pass_rates"]) if "pass_rates" in at else {}),
+        reward_model=RewardModel.load(at["reward_model"], start) if "reward_model" in at else None,
+    )
+
+
 def _is_done(cell: CellRecord) -> bool:
     """From status.json alone: this process holds the lease, so `CellRecord.state` would say `running`."""
     path = cell.path / "status.json"
@@ -185,6 +227,9 @@ _DO: dict[JobKind, Callable[[Job, StartingPoint, Callable[[Event], None]], None]
     "load": _load,
     "prepare": _prepare,
     "pass_rates": _pass_rates,
+    "pairs": _pairs,
+    "reward_model": _reward_model,
     "base": _base,
+    "best_of_n": _best_of_n,
     "cell": _cell,
 }

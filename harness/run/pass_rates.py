@@ -6,26 +6,19 @@ training, and of no cell's seed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evals.grading import grade
-from evals.prompts import get_template
-from evals.tasks import get_task
-from evals.tasks.base import Problem
 from harness.records.files import append_jsonl, keep_jsonl, read_json, read_jsonl, write_json
-from harness.rollouts.engine import Engine, SamplingParams
-from harness.rollouts.keys import random_key
-from harness.run.prompt_pool import SEED_OF_ALL_CELLS, candidates
+from harness.rollouts.engine import Engine
+from harness.run.graded_samples import Conditions, chunks, draw_graded
+from harness.run.prompt_pool import candidates
 from harness.spec.run_spec import RunSpec
 from harness.spec.sections.task import PassRateFilter
 
 if TYPE_CHECKING:
     from harness.models.language_model import LanguageModel
-
-CHUNK_SAMPLES = 1024
-"""Drawn together. Fixed, whatever is there already: a resumed measurement repeats the same batches."""
 
 
 def read_correct_counts(path: Path) -> dict[str, int]:
@@ -51,44 +44,15 @@ def measure_pass_rates(
     partial = path.with_suffix(".partial.jsonl")
     keep_jsonl(partial, lambda row: True)  # without the torn end that a kill may have left
     counts: dict[str, int] = {row["problem_id"]: row["correct"] for row in read_jsonl(partial)}
-    a_chunk = max(1, CHUNK_SAMPLES // samples)
-    for start in range(0, len(problems), a_chunk):
-        chunk = problems[start : start + a_chunk]
+    done = 0
+    for chunk in chunks(problems, samples):
         if not all(problem.id in counts for problem in chunk):
-            correct = _correct(chunk, samples, spec, language_model, engine)
+            drawn = draw_graded(chunk, samples, Conditions.of_training(spec), language_model, engine)
+            correct = drawn.correct.sum(1).tolist()
             measured = {problem.id: number for problem, number in zip(chunk, correct, strict=True)}
             append_jsonl(partial, ({"problem_id": name, "correct": number} for name, number in measured.items()))
             counts |= measured
-        on_progress(start + len(chunk), len(problems))
+        done += len(chunk)
+        on_progress(done, len(problems))
     write_json(path, counts)
     partial.unlink(missing_ok=True)
-
-
-def _correct(
-    problems: Sequence[Problem], samples: int, spec: RunSpec, language_model: LanguageModel, engine: Engine
-) -> list[int]:
-    """Correct completions of each problem, drawn and graded as in training."""
-    import torch
-
-    template, extract = get_template(spec.task.template), get_task(spec.task.train).extract
-    keys = [
-        [random_key(SEED_OF_ALL_CELLS, "rollout", example=problem.id, sample=sample) for sample in range(samples)]
-        for problem in problems
-    ]
-    rollout = spec.rollout
-    drawn = engine.generate(
-        [language_model.encode(template.render(problem.problem)) for problem in problems],
-        torch.tensor(keys),
-        SamplingParams(rollout.max_completion_tokens, rollout.temperature, rollout.top_p, rollout.top_k, rollout.stop),
-    )
-    texts = [
-        language_model.decode(tokens[:length])
-        for tokens, length in zip(drawn.tokens.tolist(), drawn.lengths.tolist(), strict=True)
-    ]
-    return [
-        sum(
-            grade(text, problem.answer, spec.reward.grader, extract).correct
-            for text in texts[row * samples : (row + 1) * samples]
-        )
-        for row, problem in enumerate(problems)
-    ]

@@ -66,6 +66,12 @@ def prompt_order(spec: TaskSpec, problems: Sequence[Problem], seed: int) -> Prom
             return Prioritised(problems, seed)
 
 
+def places_of_step(total: int, seed: int, step: int, count: int) -> list[int]:
+    """Places in a pool of `total` that a step (from 1) takes: each once an epoch, reshuffled each epoch; a step may
+    reach into the next epoch."""
+    return [_epoch(total, seed, at // total)[at % total] for at in range((step - 1) * count, step * count)]
+
+
 class Uniform(PromptOrder):
     """Every prompt once an epoch, reshuffled each epoch; a step may reach into the next epoch."""
 
@@ -74,9 +80,8 @@ class Uniform(PromptOrder):
     ) -> list[Problem]:
         if round:
             return _drawn(self._problems, random_key(self._seed, "data", step, "refill", round), count, exclude)
-        pool = self._problems
-        positions = range((step - 1) * count, step * count)
-        return [pool[_epoch(len(pool), self._seed, at // len(pool))[at % len(pool)]] for at in positions]
+        places = places_of_step(len(self._problems), self._seed, step, count)
+        return [self._problems[place] for place in places]
 
 
 class Curriculum(PromptOrder):

@@ -23,7 +23,7 @@ def candidates(spec: RunSpec) -> Sequence[Problem]:
     count = spec.task.filter.problems if isinstance(spec.task.filter, PassRateFilter) else None
     if count is None or count >= len(problems):
         return problems
-    return _sample(problems, count, random_key(SEED_OF_ALL_CELLS, "data", example="filter"))
+    return random_subset(problems, count, random_key(SEED_OF_ALL_CELLS, "data", example="filter"))
 
 
 def require_prompts(spec: RunSpec) -> None:
@@ -32,6 +32,20 @@ def require_prompts(spec: RunSpec) -> None:
     filtered = spec.task.filter.type != "none"
     have = f"task.filter measures {len(problems)}" if filtered else f"there are {len(problems)}"
     prompt_order(spec.task, _pool(spec, problems, f"{have} training prompts of {spec.task.train}"), spec.seed)
+
+
+def reward_model_prompts(spec: RunSpec) -> Sequence[Problem]:
+    """The training problems whose completions the reward model learns from, the same for all seeds.
+
+    RefusedError if there are fewer than `reward.reward_model.prompts`.
+    """
+    problems, wanted = get_task(spec.task.train).split("train").load(), spec.reward.reward_model.prompts
+    if wanted > len(problems):
+        raise RefusedError(
+            f"reward.reward_model.prompts is {wanted}, but {spec.task.train} has {len(problems)} training prompts. "
+            "Lower it."
+        )
+    return random_subset(problems, wanted, random_key(SEED_OF_ALL_CELLS, "data", example="reward_model"))
 
 
 def training_prompts(spec: RunSpec, correct_counts: Mapping[str, int]) -> Sequence[Problem]:
@@ -64,9 +78,9 @@ def _pool(spec: RunSpec, problems: Sequence[Problem], have: str) -> Sequence[Pro
         )
     if len(problems) < needed:
         raise RefusedError(f"rollout.prompts_per_step is {needed}, but {have}. Lower rollout.prompts_per_step{widen}.")
-    return problems if pool is None else _sample(problems, pool, random_key(spec.seed, "data", example="pool"))
+    return problems if pool is None else random_subset(problems, pool, random_key(spec.seed, "data", example="pool"))
 
 
-def _sample(problems: Sequence[Problem], count: int, key: int) -> list[Problem]:
+def random_subset(problems: Sequence[Problem], count: int, key: int) -> list[Problem]:
     """A random subset; with the same key a larger one holds the smaller."""
     return [problems[index] for index in permutation(len(problems), key)[:count]]

@@ -11,6 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from algorithms import Objective
+from algorithms.knobs.overlong import Overlong, Penalise
+from algorithms.objective import Credit
 from evals.grading import grade
 from evals.prompts import get_template
 from evals.tasks import get_task
@@ -20,6 +23,8 @@ from harness.rewards import Attempt, RewardContext, Rewards, graded, reward_grou
 from harness.rollouts.engine import Completions, Engine, SamplingParams
 from harness.rollouts.keys import random_key
 from harness.spec.run_spec import RunSpec
+from harness.training.reward_model import RewardModel
+from harness.training.sequences import Sequences
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,12 @@ class RolloutBatch:
     @property
     def generated_tokens(self) -> int:
         return int(self.completions.lengths.sum())
+
+    @property
+    def sequences(self) -> Sequences:
+        """A row for each completion."""
+        prompts = [prompt for prompt in self.prompts for _ in range(self.samples)]
+        return Sequences(prompts, self.completions.tokens, self.completions.lengths)
 
     @classmethod
     def joined(cls, batches: Sequence[RolloutBatch]) -> RolloutBatch:
@@ -91,12 +102,21 @@ def roll_out(
 
 
 def grade_and_reward(
-    batch: RolloutBatch, spec: RunSpec, language_model: LanguageModel, step: int
+    batch: RolloutBatch,
+    spec: RunSpec,
+    language_model: LanguageModel,
+    step: int,
+    reward_model: RewardModel | None = None,
 ) -> tuple[list[Attempt], Rewards]:
-    """Every completion decoded and graded, and its reward.
+    """Every completion decoded and graded, and its reward. The part `reward_model` needs one.
 
     Raises RefusedError if a reward function of the user's own cannot be imported or does not give its numbers.
     """
+    if (reward_model is None) == ("reward_model" in spec.reward.parts):
+        raise ValueError("a reward model comes with the part reward_model, and the part with a reward model")
+    learned = [math.nan] * len(batch.completions.lengths)
+    if reward_model is not None:
+        learned = reward_model.scores(batch.sequences).tolist()
     task = get_task(spec.task.train)
     lengths, truncated = batch.completions.lengths.tolist(), batch.completions.truncated.tolist()
     mean_logps = (batch.completions.logps.sum(1) / batch.completions.lengths).tolist()
@@ -104,16 +124,26 @@ def grade_and_reward(
     for row, tokens in enumerate(batch.completions.tokens.tolist()):
         problem = batch.problems[row // batch.samples]
         text = language_model.decode(tokens[: lengths[row]])
-        verdict = grade(text, problem.answer, spec.reward.grader, task.extract)
+        verdict = grade(text, problem.answer, spec.rollout_grader, task.extract)
         sample = row % batch.samples
-        tried.append(Attempt(problem, sample, text, lengths[row], truncated[row], verdict, mean_logps[row]))
-    context = RewardContext(step, spec.seed, batch.max_completion_tokens, spec.reward, spec.objective, task)
+        tried.append(
+            Attempt(problem, sample, text, lengths[row], truncated[row], verdict, mean_logps[row], learned[row])
+        )
+    overlong, credit = _rewarding_knobs(spec)
+    context = RewardContext(step, spec.seed, batch.max_completion_tokens, spec.reward, overlong, credit, task)
     groups = [tried[start : start + batch.samples] for start in range(0, len(tried), batch.samples)]
     rewards = reward_groups(groups, context)
-    if spec.objective.credit == "steps":
+    if credit == "steps":
         at_tokens = step_rewards(tried, context, batch.completions.tokens, language_model.decode)
         rewards = replace(rewards, token_rewards=at_tokens)
     return tried, rewards
+
+
+def _rewarding_knobs(spec: RunSpec) -> tuple[Overlong, Credit]:
+    """Knobs of the objective that rewards depend on; pairs are ranked without them."""
+    if isinstance(spec.objective, Objective):
+        return spec.objective.overlong, spec.objective.credit
+    return Penalise(), "completion"
 
 
 def rollout_metrics(batch: RolloutBatch, tried: Sequence[Attempt], rewards: Rewards) -> dict[str, float | None]:

@@ -11,10 +11,15 @@ from harness.spec.run_spec import RunSpec
 
 
 def require_room_for_completions(spec: RunSpec, language_model: LanguageModel) -> None:
-    """Raises PromptTooLongError for a prompt of training or evaluation that is too long."""
+    """Raises PromptTooLongError for a prompt of training or evaluation that is too long.
+
+    Of a set of pairs this is not asked: their own limit decides, where they are encoded.
+    """
+    fixed = spec.pairs.type == "dataset"
+    drawn = [] if fixed else [(spec.task.template, spec.rollout.max_completion_tokens, candidates(spec))]
     held_out = [get_task(name).split("test").load()[: spec.eval.problems] for name in spec.eval.tasks]
     for template, limit, problems in (
-        (spec.task.template, spec.rollout.max_completion_tokens, candidates(spec)),
+        *drawn,
         *((spec.eval.template, spec.eval.max_completion_tokens, problems) for problems in held_out),
     ):
         prompts = (get_template(template).render(problem.problem) for problem in problems)

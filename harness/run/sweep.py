@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,16 +10,23 @@ from typing import Any, Protocol
 
 from harness.errors import BenchError, RefusedError
 from harness.executors.local import Ended, LocalPool
-from harness.models.source import parse_source
 from harness.plan import Plan, PlannedCell
 from harness.plan.gate import values_that_differ
 from harness.records import CellRecord
 from harness.records.files import read_json, write_json
 from harness.run.inputs import contamination, contamination_sentence, require_inputs
-from harness.run.jobs import Job, is_disk_full
+from harness.run.jobs import Job, JobKind, is_disk_full
 from harness.run.pass_rates import read_correct_counts
 from harness.run.prompt_pool import training_prompts
-from harness.spec.hashing import base_evaluation_hash, pass_rates_hash, starting_point_hash
+from harness.run.stages import (
+    base_path,
+    best_of_n_path,
+    input_jobs,
+    input_paths,
+    source_of_start,
+    spec_as_json,
+    stage_job,
+)
 from harness.spec.run_spec import RunSpec
 
 # Never started again by itself: what could not be measured once needs a look first.
@@ -105,45 +111,41 @@ class SweepRun:
         loads: dict[str, Job] = {}
         prepared: dict[str, Job] = {}
         for spec in [cell.spec for cell in missing] or [self.plan.first_spec]:
-            model, start = spec.model.source, _source(spec, self.home)
-            loads.setdefault(model, Job("load", "", _as_json(spec), model))
+            model, start = spec.model.source, source_of_start(spec, self.home)
+            loads.setdefault(model, Job("load", "", spec_as_json(spec), model))
             folder = start.removeprefix("path:")
             if start != model and not Path(folder).exists():
-                prepared.setdefault(start, Job("prepare", folder, _as_json(spec), model))
+                prepared.setdefault(start, Job("prepare", folder, spec_as_json(spec), model))
         pool.run([*loads.values()], show, refuse)
         pool.run([*prepared.values()], show, refuse)
-        filtered = {cell.arm: cell.spec for cell in missing if cell.spec.task.filter.type != "none"}
-        rates = {arm: self._pass_rates_path(spec) for arm, spec in filtered.items()}
-        measured = {
-            path: Job("pass_rates", str(path), _as_json(filtered[arm]), _source(filtered[arm], self.home))
-            for arm, path in rates.items()
-            if not path.exists()
-        }
-        pool.run([*measured.values()], show, refuse)
-        for arm, path in rates.items():
-            # Refuses here, rather than cell by cell, if too few prompts are left.
-            training_prompts(filtered[arm], read_correct_counts(path))
+        specs = {cell.arm: cell.spec for cell in missing}.values()
+        inputs = {job.path: job for spec in specs for job in input_jobs(spec, self.home)}
+        pool.run([*inputs.values()], show, refuse)
+        for spec in specs:
+            rates = input_paths(spec, self.home).get("pass_rates")
+            if rates is not None:
+                # Refuses here, rather than cell by cell, if too few prompts are left.
+                training_prompts(spec, read_correct_counts(rates))
         pool.run([*bases.values()], show, refuse)
 
     def _cell_job(self, cell: PlannedCell) -> Job:
-        spec, path = cell.spec, self.plan.record(cell, self.home).path
-        rates = str(self._pass_rates_path(spec)) if spec.task.filter.type != "none" else None
-        return Job("cell", str(path), _as_json(spec), _source(spec, self.home), rates)
-
-    def _pass_rates_path(self, spec: RunSpec) -> Path:
-        return self.home / "cache" / f"pass-rates-{pass_rates_hash(spec)[:16]}.json"
+        return stage_job("cell", self.plan.record(cell, self.home).path, cell.spec, self.home)
 
     def _base_jobs(self) -> dict[Path, Job]:
-        """The evaluation before training, if all arms start from the same model under the same evaluation."""
-        paths = {self._base_path(spec) for spec in self.plan.arms.values()}
-        if len(paths) > 1:
-            return {}
-        spec = self.plan.first_spec
-        (path,) = paths
-        return {} if path.exists() else {path: Job("base", str(path), _as_json(spec), _source(spec, self.home))}
+        """Evaluations of the start that are not there yet: before training, if all arms start from the same model under
+        the same evaluation; and by best-of-n of each reward model."""
+        kinds: list[tuple[JobKind, Path, RunSpec]] = []
+        if len({base_path(spec, self.home) for spec in self.plan.arms.values()}) == 1:
+            kinds.append(("base", base_path(self.plan.first_spec, self.home), self.plan.first_spec))
+        kinds += [("best_of_n", path, self.plan.arms[arm]) for arm, path in self._best_of_n_paths().items()]
+        return {path: stage_job(kind, path, spec, self.home) for kind, path, spec in kinds if not path.exists()}
 
-    def _base_path(self, spec: RunSpec) -> Path:
-        return self.home / "cache" / f"base-{base_evaluation_hash(spec)[:16]}.json"
+    def _best_of_n_paths(self) -> dict[str, Path]:
+        return {
+            arm: best_of_n_path(spec, self.home)
+            for arm, spec in self.plan.arms.items()
+            if "reward_model" in input_paths(spec, self.home)
+        }
 
     def _cell_ended(self, ended: Ended, observer: Observer) -> None:
         cell = CellRecord.at(Path(ended.job.path))
@@ -162,7 +164,7 @@ class SweepRun:
             for cell in missing:
                 record = self.plan.record(cell, self.home)
                 record.path.mkdir(parents=True, exist_ok=True)
-                write_json(record.path / "spec.json", _as_json(cell.spec))
+                write_json(record.path / "spec.json", spec_as_json(cell.spec))
                 if record.state not in ("running", "done"):  # another `bench run` may have been quicker
                     record.write_status("pending", steps=cell.spec.train.steps)
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -178,7 +180,7 @@ class SweepRun:
 
     def _question(self) -> dict[str, Any]:
         plan, spec = self.plan, self.plan.first_spec
-        base = self._base_path(spec)
+        base = base_path(spec, self.home)
         values = values_that_differ(plan.arms)
         return {
             "name": plan.sweep.name,
@@ -204,21 +206,8 @@ class SweepRun:
             "budget_tokens": spec.budget.tokens,
             "contamination": contamination(plan, self.home / "cache"),
             "base_scores": read_json(base) if base.exists() else None,
+            "best_of_n": {arm: read_json(path) for arm, path in self._best_of_n_paths().items() if path.exists()},
         }
-
-
-def _source(spec: RunSpec, home: Path) -> str:
-    """`model.source` of the weights that reinforcement learning starts from.
-
-    After a cold start, and for a GGUF (which takes half a minute to dequantise), that is a folder in the cache.
-    """
-    if spec.model.cold_start.type == "none" and parse_source(spec.model.source).kind != "gguf":
-        return spec.model.source
-    return f"path:{(home / 'cache' / f'start-{starting_point_hash(spec)[:16]}').resolve()}"
-
-
-def _as_json(spec: RunSpec) -> dict[str, Any]:
-    return dict(json.loads(spec.model_dump_json()))
 
 
 def _stage(job: Job) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from evals.grading import EXTRACTION_VERSION, get_grader
+from evals.pairs import parse_pair_source
 from evals.prompts import get_template
 from evals.tasks import get_task
 from harness.errors import RefusedError
@@ -22,14 +23,12 @@ NUMERICS_VERSION = 2
 """Raised whenever the same spec gives other numbers than before; a golden five-step run guards it."""
 
 # These may be paths. What lies there is hashed in their place.
-_REFERRING = ("model.source", "model.cold_start.data", "task.train", "eval.tasks")
+_REFERRING = ("model.source", "model.cold_start.data", "task.train", "eval.tasks", "pairs.data")
 
 # What decides how a completion of the starting weights is drawn and graded. Knobs that start with one of these.
-_OF_PASS_RATES = (
+_OF_GRADED_ROLLOUTS = (
     "model.",
     "task.template",
-    "task.filter.samples",
-    "task.filter.problems",
     "reward.grader",
     "rollout.engine",
     "rollout.max_completion_tokens",
@@ -38,6 +37,8 @@ _OF_PASS_RATES = (
     "rollout.stop",
     "train.device",
 )
+_OF_PASS_RATES = (*_OF_GRADED_ROLLOUTS, "task.filter.samples", "task.filter.problems")
+_OF_REWARD_MODEL = (*_OF_GRADED_ROLLOUTS, "reward.reward_model.")
 
 
 def semantic_hash(spec: RunSpec) -> str:
@@ -68,14 +69,26 @@ def pass_rates_hash(spec: RunSpec) -> str:
     """Names the pass rates that `task.filter` goes by; the same for all seeds, and for filters that differ in their
     bounds only."""
     knobs = {knob: value for knob, value in _knobs(spec).items() if knob.startswith(_OF_PASS_RATES)}
-    refers_to = {
-        "start": _start(spec),
-        "train": _problems(spec.task.train, "train"),
-        "extraction_version": EXTRACTION_VERSION,
-        "template": get_template(spec.task.template).version,
-        "grader": get_grader(spec.reward.grader).version,
-    }
-    return digest({"pass_rates": knobs, "refers_to": refers_to, "numerics": NUMERICS_VERSION})
+    return digest({"pass_rates": knobs, "refers_to": _graded_rollouts(spec), "numerics": NUMERICS_VERSION})
+
+
+def pairs_hash(spec: RunSpec) -> str:
+    """Names a set of pairs as tokens, with their log-probs under the starting weights where they are wanted."""
+    names = ("pairs.max_tokens", "pairs.too_long", "objective.reference", "rollout.temperature", "train.device")
+    knobs = {knob: value for knob, value in _knobs(spec).items() if knob.startswith(names)}
+    refers_to = {"start": _start(spec), "pairs": _train_data(spec)}
+    return digest({"pairs": knobs, "refers_to": refers_to, "numerics": NUMERICS_VERSION})
+
+
+def reward_model_hash(spec: RunSpec) -> str:
+    """Names a reward model: the same for all seeds, and whatever is learned from it."""
+    knobs = {knob: value for knob, value in _knobs(spec).items() if knob.startswith(_OF_REWARD_MODEL)}
+    return digest({"reward_model": knobs, "refers_to": _graded_rollouts(spec), "numerics": NUMERICS_VERSION})
+
+
+def best_of_n_hash(spec: RunSpec) -> str:
+    """Names the choice among the starting weights' samples by a reward model."""
+    return digest({"best_of_n": [base_evaluation_hash(spec), reward_model_hash(spec)]})
 
 
 def digest(document: Any) -> str:
@@ -89,6 +102,17 @@ def _knobs(spec: RunSpec) -> dict[str, Any]:
     # The kind of device rounds in its own way; which one of a kind does not matter.
     knobs["train.device"] = spec.train.device.partition(":")[0]
     return knobs
+
+
+def _graded_rollouts(spec: RunSpec) -> dict[str, Any]:
+    """What completions of the starting weights on the training problems, and their verdicts, come from."""
+    return {
+        "start": _start(spec),
+        "train": _problems(spec.task.train, "train"),
+        "extraction_version": EXTRACTION_VERSION,
+        "template": get_template(spec.task.template).version,
+        "grader": get_grader(spec.rollout_grader).version,
+    }
 
 
 def _start(spec: RunSpec) -> dict[str, Any]:
@@ -118,14 +142,22 @@ def _problems(task_name: str, split: str) -> dict[str, str]:
     return {"task": task.name, "extract": task.extract, "rows": task.split(split).fingerprint}
 
 
+def _train_data(spec: RunSpec) -> dict[str, str]:
+    """Identifies what is learned from: a set of pairs, or the problems to which completions are drawn."""
+    if spec.pairs.type == "dataset":
+        return {"pairs": parse_pair_source(spec.pairs.data, spec.pairs.split).fingerprint}
+    return _problems(spec.task.train, "train")
+
+
 def _references(spec: RunSpec) -> dict[str, Any]:
+    graders = {name for name in (spec.reward.grader, spec.eval.grader) if name is not None}
     return {
         **_start(spec),
-        "train": _problems(spec.task.train, "train"),
+        "train": _train_data(spec),
         "eval": [_problems(name, "test") for name in spec.eval.tasks],
         "extraction_version": EXTRACTION_VERSION,
         "templates": {name: get_template(name).version for name in (spec.task.template, spec.eval.template)},
-        "graders": {name: get_grader(name).version for name in (spec.reward.grader, spec.eval.grader)},
+        "graders": {name: get_grader(name).version for name in sorted(graders)},
     }
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-from algorithms import GOVERNORS, KNOB_DESCRIPTIONS, KNOB_NAMES, Objective, active_knobs
+from algorithms import GOVERNORS, KNOB_DESCRIPTIONS, KNOB_NAMES, Objective, PreferenceObjective, active_knobs
 from harness.spec.run_spec import RunSpec
 from harness.spec.sections.base import Section
 from harness.spec.sections.reward import PART_OF_OPTIONS
@@ -22,7 +22,7 @@ def active(spec: RunSpec) -> dict[str, Any]:
 
 
 def _flatten(value: Any, name: str, flat: dict[str, Any]) -> None:
-    if isinstance(value, Objective):
+    if isinstance(value, Objective | PreferenceObjective):
         flat.update({f"{name}.{knob}": setting for knob, setting in active_knobs(value).items()})
     elif isinstance(value, Section):
         absent = value.absent_fields()
@@ -36,6 +36,14 @@ def _flatten(value: Any, name: str, flat: dict[str, Any]) -> None:
         flat[name] = list(value) if isinstance(value, tuple) else value
 
 
+_GOVERNORS = {
+    "rollout.round_steps": "rollout.sampler",
+    "pairs.type": "objective.link",
+    "pairs.max_per_prompt": "pairs.pairing",
+}
+"""Knobs outside the objective whose selector is not the `type` beside them. Preference objectives alone have a link."""
+
+
 def governor(knob: str) -> str | None:
     """The selector that decides whether this knob exists: `objective.rule.type` for `objective.rule.clip_low`."""
     section, _, rest = knob.partition(".")
@@ -45,6 +53,8 @@ def governor(knob: str) -> str | None:
     part = PART_OF_OPTIONS.get(rest.partition(".")[0]) if section == "reward" else None
     if part:
         return f"reward.parts.{part}"
+    if knob in _GOVERNORS:
+        return _GOVERNORS[knob]
     selector = f"{knob.rpartition('.')[0]}.type"
     return selector if selector in ALL_KNOBS and selector != knob else None
 

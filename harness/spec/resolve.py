@@ -1,19 +1,21 @@
 """Layers of settings become one resolved RunSpec: profile < sweep base < arm < --set.
 
 A layer is a mapping whose keys may be nested or dotted. `algorithm: <preset>` is shorthand for all objective knobs, and
-setting a `type` resets its siblings to that type's defaults.
+setting a `type` resets its siblings to that type's defaults. An algorithm that learns from rewards has no pairs: naming
+one drops the `pairs` of the layers below, as it drops their objective knobs.
 """
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
-from algorithms import KNOB_NAMES, Objective, preset, with_overrides
+from algorithms import KNOB_NAMES, AnyObjective, Objective, preset, with_overrides
 from evals.errors import EvalError
 from evals.tasks import get_task
 from evals.tasks.base import Task
@@ -38,7 +40,7 @@ def resolve(layers: Sequence[Layer], seed: int) -> RunSpec:
     problems: list[str] = []
     knobs: Knobs = {}
     origins: dict[str, str] = {}
-    objective: Objective | None = None
+    objective: AnyObjective | None = None
     for layer in layers:
         flat = _dotted(layer.settings)
         unknown = dict(_unknown_knobs(flat))
@@ -50,6 +52,8 @@ def resolve(layers: Sequence[Layer], seed: int) -> RunSpec:
         try:
             if "algorithm" in flat:
                 objective = preset(str(flat.pop("algorithm")))
+                if isinstance(objective, Objective):
+                    knobs = {knob: value for knob, value in knobs.items() if not knob.startswith("pairs.")}
             if overrides and objective is None:
                 problems.append(f"{layer.origin}: objective knobs without `algorithm`; name a preset to start from.")
             elif overrides and objective is not None:
@@ -68,6 +72,8 @@ def resolve(layers: Sequence[Layer], seed: int) -> RunSpec:
     nested = _nested(knobs)
     # Without an objective there is a problem already; any will do to find the others.
     nested["objective"] = objective or preset("grpo")
+    if objective is not None and not isinstance(objective, Objective):
+        nested.setdefault("pairs", {}).setdefault("type", "policy")
     _fill_from_task(nested)
     try:
         spec = RunSpec.model_validate(nested)
@@ -84,8 +90,8 @@ def resolve(layers: Sequence[Layer], seed: int) -> RunSpec:
 
 def _under_objective(problem: str) -> str:
     """A problem of `algorithms`, which knows no prefix: `scale='x': ...` -> `objective.scale='x': ...`."""
-    knob, equals, _ = problem.partition("=")
-    return f"objective.{problem}" if equals and knob in KNOB_NAMES else f"objective: {problem}"
+    knob = re.split(r"[ =]", problem, maxsplit=1)[0]
+    return f"objective.{problem}" if knob in KNOB_NAMES else f"objective: {problem}"
 
 
 def _origin(path: str, problem: str, origins: Mapping[str, str], layers: Sequence[Layer]) -> str:

@@ -14,10 +14,9 @@ from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel
 from harness.rollouts.keys import permutation, random_key
 from harness.spec.sections.model import SupervisedColdStart
+from harness.training.learning_rate import warm_up_and_decay
 from harness.training.sequences import Sequences, score_completions
 
-WARMUP_FRAC = 0.05
-FINAL_LEARNING_RATE_FRAC = 0.02
 MICRO_BATCH_TOKENS = 2048
 Progress = Callable[[int, int, float], None]
 
@@ -47,15 +46,9 @@ def run_cold_start(start: LanguageModel, recipe: SupervisedColdStart, on_step: P
             loss += float(part.detach())
         torch.nn.utils.clip_grad_norm_(weights, 1.0)
         for group in optimizer.param_groups:
-            group["lr"] = recipe.learning_rate * _schedule(step, recipe.steps)
+            group["lr"] = recipe.learning_rate * warm_up_and_decay(step, recipe.steps)
         optimizer.step()
         on_step(step, recipe.steps, loss)
-
-
-def _schedule(step: int, steps: int) -> float:
-    """Linear warm-up, then linear decay."""
-    warm_up = min(1.0, step / max(1.0, WARMUP_FRAC * steps))
-    return warm_up * max(FINAL_LEARNING_RATE_FRAC, 1 - (step - 1) / steps)
 
 
 def _encoded_demonstrations(model: LanguageModel, recipe: SupervisedColdStart) -> Iterator[tuple[list[int], list[int]]]:
@@ -63,7 +56,7 @@ def _encoded_demonstrations(model: LanguageModel, recipe: SupervisedColdStart) -
     template = get_template(recipe.template)
     kept = 0
     for seen, (problem, solution) in enumerate(_demonstrations(recipe), start=1):
-        completion = [*model.tokenizer(solution, add_special_tokens=False)["input_ids"], model.eos_token_ids[0]]
+        completion = model.encode_completion(solution)
         if len(completion) <= recipe.max_completion_tokens:
             kept += 1
             yield model.encode(template.render(problem)), completion

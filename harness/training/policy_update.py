@@ -6,7 +6,6 @@ does not matter how the rows are split into micro-batches, nor that rows which c
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,20 +19,15 @@ from harness.rollouts.keys import random_key
 from harness.spec.run_spec import RunSpec
 from harness.training.coefficients import ControlledCoefficients
 from harness.training.critic import Critic
-from harness.training.learning_rate import schedule
+from harness.training.micro_batches import Part
 from harness.training.mini_batches import mini_batches
+from harness.training.optimizer import ClippedAdamW, OptimizerStep
 from harness.training.prepared_rollout import PreparedRollout, policy_waits, prepare, scored_while_training
-from harness.training.reference import KlReference, Measured, measure, rows_to_measure, start_metrics
+from harness.training.reference import KlReference, measure_start, start_metrics
 from harness.training.rollout_scores import RolloutScores, Scorer
 from harness.training.scored_rollout import ScoredRollout
 from harness.training.sequences import completion_hidden, score_hidden
 from harness.training.update_report import UpdateReport, batch_metrics, coefficient_metrics, loss_metrics
-
-ADAM_BETAS = (0.9, 0.999)
-
-
-class DivergedError(Exception):
-    """Loss, gradient or weights are no longer finite: a result, not a fault (the cell is scored and flagged)."""
 
 
 @dataclass
@@ -49,20 +43,19 @@ class PolicyUpdate:
     pad_token_id: int
     initial: PreTrainedModel | None = None
     critic: Critic | None = field(init=False, default=None)
-    optimizer: torch.optim.Optimizer = field(init=False)
+    optimizer: ClippedAdamW = field(init=False)
 
     def __post_init__(self) -> None:
-        objective = self.spec.objective
+        objective = self.spec.policy_gradient
         if objective.baseline == "critic":
             self.critic = Critic(self.model, objective.critic.trunk)
         self._scorer = Scorer(self.model, self.critic, self.spec, self.pad_token_id)
         self._reference = KlReference(objective.kl, self.model, self.initial)
         self._coefficients = ControlledCoefficients(objective)
-        self.optimizer = self._new_optimizer()
-        # Never None: AdamW passes over weights without a gradient, so a step whose groups are all skipped would differ
-        # between a process that has trained before and one that has just resumed.
-        for weight in [*self._policy_weights(), *self._critic_weights()]:
-            weight.grad = torch.zeros_like(weight)
+        groups = {"policy": self.model.parameters()}
+        if self.critic is not None:
+            groups["critic"] = self.critic.parameters()
+        self.optimizer = ClippedAdamW(self.spec.train, groups)
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -87,13 +80,18 @@ class PolicyUpdate:
         Raises DivergedError as soon as a loss or gradient is not finite; the weights are then those of the last
         optimiser step before it.
         """
-        spec = self.spec
-        learning_rate = self._begin(step)
+        spec, objective = self.spec, self.spec.policy_gradient
+        # While only the critic learns nothing else moves: neither by weight decay nor as the trunk of its values.
+        learning_rates = self.optimizer.begin(
+            step,
+            policy=0.0 if policy_waits(objective, step) else 1.0,
+            critic=objective.critic.learning_rate_factor,
+        )
         report = UpdateReport(metrics={})
 
         started_s = time.perf_counter()
         prepared = prepare(rollout, spec, step, self._scorer, self._reference, self._coefficients)
-        measured = self._measure(rollout)
+        measured = measure_start(self.model, self.initial, rollout.sequences, spec, self.pad_token_id)
         passes = []
         for epoch in range(spec.train.epochs):
             batches = mini_batches(rollout.groups, spec, step, epoch)
@@ -106,51 +104,30 @@ class PolicyUpdate:
 
         started_s = time.perf_counter()
         losses: list[Loss] = []
-        grad_norms: list[tuple[float, float]] = []
+        taken: list[OptimizerStep] = []
         for batches, pass_advantage in passes:
             for rows in batches:
-                selected = self._selected(prepared, rows, pass_advantage, step, update=len(grad_norms))
-                losses += self._gradient(prepared, rows, pass_advantage, selected)
-                grad_norms.append(self._clip_gradients())
-                self.optimizer.step()
+                selected = self._selected(prepared, rows, pass_advantage, step, update=len(taken))
+                shares = self._gradient(prepared, rows, pass_advantage, selected)
+                taken.append(self.optimizer.step(sum(float(share.value.detach()) for share in shares)))
+                losses += shares
         self._reference.after_step(step, self.model)
         report.update_s = time.perf_counter() - started_s
 
         scores = prepared.scores
         report.metrics = {
-            **loss_metrics(spec, losses, grad_norms),
-            "learning_rate": learning_rate,
+            **loss_metrics(spec, losses, taken),
+            "learning_rate": learning_rates["policy"],
             **batch_metrics(rollout, advantage, acting, scores.logps, scores.entropy),
-            **coefficient_metrics(spec.objective, prepared.coefficients),
+            **coefficient_metrics(objective, prepared.coefficients),
         }
         if self.initial is not None and spec.train.reference_rows:
             report.metrics |= start_metrics(scores.logps, measured)
         return report
 
-    def _begin(self, step: int) -> float:
-        """Set the optimiser up for a rollout batch; returns the policy's learning rate."""
-        spec = self.spec
-        if spec.train.optimizer_reset == "per_rollout":
-            self.optimizer = self._new_optimizer()
-        learning_rate = spec.train.learning_rate * schedule(step, spec.train)
-        policy, *critic = self.optimizer.param_groups
-        for group in critic:
-            group["lr"] = learning_rate * spec.objective.critic.learning_rate_factor
-        # While only the critic learns nothing else moves: neither by weight decay nor as the trunk of its values.
-        policy["lr"] = 0.0 if policy_waits(spec.objective, step) else learning_rate
-        return float(policy["lr"])
-
-    def _measure(self, rollout: ScoredRollout) -> Measured | None:
-        """How far the policy that drew the batch is from the starting one, on some of its rows."""
-        rows = rows_to_measure(len(rollout.groups), self.spec.train.reference_rows)
-        if self.initial is None or len(rows) == 0:
-            return None
-        temperature, chunk_tokens = self.spec.rollout.temperature, self.spec.train.logits_chunk_tokens
-        return measure(self.model, self.initial, rollout.sequences, rows, temperature, self.pad_token_id, chunk_tokens)
-
     def _acting(self, rollout: ScoredRollout, advantage: Tensor) -> Tensor:
         """Bool [N]: rows that can add to a gradient. The others are in the denominators all the same."""
-        if acts_without_advantage(self.spec.objective):
+        if acts_without_advantage(self.spec.policy_gradient):
             return rollout.loss_mask.any(1)
         # Every term of the loss is multiplied by the advantage, so the other rows add exactly nothing.
         return ((advantage != 0) & rollout.loss_mask).any(1)
@@ -159,7 +136,7 @@ class PolicyUpdate:
         self, prepared: PreparedRollout, rows: Tensor, advantage: Tensor, step: int, update: int
     ) -> Tensor | None:
         """Bool [N, T]: the tokens that `select` picks among those of one optimiser step, at the current weights."""
-        objective, rollout = self.spec.objective, prepared.rollout
+        objective, rollout = self.spec.policy_gradient, prepared.rollout
         if objective.select.type == "none":
             return None
         current = prepared.scores
@@ -188,11 +165,11 @@ class PolicyUpdate:
         step_tokens, step_groups = max(1, int(loss_mask[rows].sum())), len(torch.unique(rollout.groups[rows]))
         group_tokens = _group_tokens(rollout.groups, loss_mask)
         coefficients = Coefficients(0.0, 0.0) if prepared.policy_waits else prepared.coefficients
-        self.optimizer.zero_grad(set_to_none=False)
+        self.optimizer.zero_grad()
         losses = []
         for micro in micros:
             logps, entropy, values = self._forward(prepared, micro, entropy_grad=coefficients.entropy > 0)
-            part = _Part(micro, logps.shape[1], logps.device)
+            part = Part(micro, logps.shape[1], logps.device)
             batch = TokenBatch(
                 logp=logps,
                 old_logp=part.of(prepared.scores.logps),
@@ -213,7 +190,7 @@ class PolicyUpdate:
                 step_groups=step_groups,
                 step_micro_batches=len(micros),
             )
-            loss = policy_loss(self.spec.objective, batch, coefficients)
+            loss = policy_loss(self.spec.policy_gradient, batch, coefficients)
             loss.value.backward()  # type: ignore[no-untyped-call]
             losses.append(loss)
         return losses
@@ -240,42 +217,6 @@ class PolicyUpdate:
         if self.critic is not None:
             values = self.critic.values(sequences, micro, hidden, self.pad_token_id)
         return logps, entropy, values
-
-    def _clip_gradients(self) -> tuple[float, float]:
-        """Norms of the policy's and of the critic's own gradient, before each is clipped by itself."""
-        limit = self.spec.train.max_grad_norm
-        policy = float(torch.nn.utils.clip_grad_norm_(self._policy_weights(), limit))
-        critic = float(torch.nn.utils.clip_grad_norm_(self._critic_weights(), limit))
-        for name, norm in (("policy", policy), ("critic", critic)):
-            if not math.isfinite(norm):
-                raise DivergedError(f"the norm of the {name}'s gradient is {norm}")
-        return policy, critic
-
-    def _policy_weights(self) -> list[torch.nn.Parameter]:
-        return [weight for weight in self.model.parameters() if weight.requires_grad]
-
-    def _critic_weights(self) -> list[torch.nn.Parameter]:
-        return [] if self.critic is None else list(self.critic.trained())
-
-    def _new_optimizer(self) -> torch.optim.Optimizer:
-        train = self.spec.train
-        groups = [{"params": weights} for weights in (self._policy_weights(), self._critic_weights()) if weights]
-        return torch.optim.AdamW(groups, lr=train.learning_rate, betas=ADAM_BETAS, weight_decay=train.weight_decay)
-
-
-@dataclass(frozen=True)
-class _Part:
-    """Takes a micro-batch's rows out of tensors [N, T] and brings them to the model's device."""
-
-    rows: Tensor
-    longest: int
-    device: torch.device
-
-    def of(self, tensor: Tensor) -> Tensor:
-        return tensor[self.rows, : self.longest].to(self.device)
-
-    def if_any(self, tensor: Tensor | None) -> Tensor | None:
-        return None if tensor is None else self.of(tensor)
 
 
 def _group_tokens(groups: Tensor, loss_mask: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ class PreparedRollout:
 
     def advantages(self, spec: RunSpec, batches: list[Tensor], step: int) -> Tensor:
         """[N, T] for a pass that is split into these optimiser steps (row indices)."""
-        objective, rollout = spec.objective, self.rollout
+        objective, rollout = spec.policy_gradient, self.rollout
         if self.policy_waits:
             return torch.zeros(rollout.sequences.completions.shape)
         split = torch.zeros(len(rollout.groups), dtype=torch.long)
@@ -53,7 +53,7 @@ class PreparedRollout:
 
 def scored_while_training(spec: RunSpec) -> bool:
     """Whether old log-probs can be those of the only optimiser step's own forward pass, so that one pass is saved."""
-    objective = spec.objective
+    objective = spec.policy_gradient
     return (
         spec.optimizer_steps_per_rollout == 1
         and objective.baseline != "critic"
@@ -73,7 +73,7 @@ def prepare(
     controlled: ControlledCoefficients,
 ) -> PreparedRollout:
     """Score the batch, put the KL into its rewards, let the controllers see it."""
-    objective, mask = spec.objective, rollout.sequences.mask
+    objective, mask = spec.policy_gradient, rollout.sequences.mask
     scores = RolloutScores.empty(rollout.sequences)
     if not scored_while_training(spec):
         scorer.fill(scores, rollout.sequences, torch.arange(len(mask)))

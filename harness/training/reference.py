@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from algorithms.knobs.kl import Kl
 from algorithms.ratios import LOG_RATIO_LIMIT
+from harness.spec.run_spec import RunSpec
 from harness.training.sequences import Sequences, exact_kl, score_completions
 
 
@@ -83,6 +84,17 @@ def measure(
     return Measured(mask, logps.cpu()[of_rows], kl.cpu()[of_rows])
 
 
+def measure_start(
+    policy: PreTrainedModel, initial: PreTrainedModel | None, sequences: Sequences, spec: RunSpec, pad_token_id: int
+) -> Measured | None:
+    """How far the policy is from the starting one, on train.reference_rows of a batch's completions."""
+    rows = rows_to_measure(len(sequences.lengths), spec.train.reference_rows)
+    if initial is None or len(rows) == 0:
+        return None
+    temperature, chunk_tokens = spec.rollout.temperature, spec.train.logits_chunk_tokens
+    return measure(policy, initial, sequences, rows, temperature, pad_token_id, chunk_tokens)
+
+
 def rows_to_measure(count: int, wanted: int) -> Tensor:
     """Int64 indices, ascending, of `wanted` of `count` rows (all, if there are fewer), evenly spread over the batch."""
     wanted = min(count, wanted)
@@ -90,17 +102,22 @@ def rows_to_measure(count: int, wanted: int) -> Tensor:
 
 
 def start_metrics(policy_logps: Tensor, measured: Measured | None) -> dict[str, float | None]:
-    """kl/*_start: the exact KL from the rollout's policy to the starting one, and its estimates from sampled tokens.
+    """kl/*_start: the exact KL from the batch's policy to the starting one, and its estimates from the tokens.
 
-    Means over the measured tokens, in nats; None where no row was there to measure. policy_logps [N, T].
+    Means over the measured tokens, in nats; kl/sequence_start: the exact KL summed over a completion's tokens, mean
+    over the measured completions. Where the policy drew the completions this estimates the KL of whole completions, and
+    the others estimate that of a token; on given completions they are of the contexts there. None where no row was
+    there to measure. policy_logps [N, T].
+
     k1 = -log r, k2 = (log r)^2 / 2, k3 = r - 1 - log r with r = start / policy (Schulman 2020, "Approximating KL
     divergence").
     """
     if measured is None:
-        return dict.fromkeys(("kl/exact_start", "kl/k1_start", "kl/k2_start", "kl/k3_start"))
+        return dict.fromkeys(f"kl/{name}_start" for name in ("exact", "sequence", "k1", "k2", "k3"))
     log_ratio = measured.reference_logps - policy_logps[measured.mask]
     return {
         "kl/exact_start": float(measured.kl.mean()),
+        "kl/sequence_start": float(measured.kl.sum() / measured.mask.any(1).sum()),
         "kl/k1_start": float(-log_ratio.mean()),
         "kl/k2_start": float(0.5 * (log_ratio**2).mean()),
         "kl/k3_start": float((torch.expm1(log_ratio.clamp(max=LOG_RATIO_LIMIT)) - log_ratio).mean()),

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from harness.training.micro_batches import micro_batches
 from harness.training.output_head import output_head
 from harness.training.token_scores import LOGITS_CHUNK_TOKENS, token_kl, token_scores
 
@@ -38,22 +39,8 @@ class Sequences:
         return Sequences([self.prompts[row] for row in chosen.tolist()], self.completions[chosen], self.lengths[chosen])
 
     def micro_batches(self, rows: Tensor, budget_tokens: int) -> list[Tensor]:
-        """Split rows (int64 indices) so that no padded batch exceeds the budget, a single row excepted.
-
-        Rows are sorted by length first: padding is wasted work.
-        """
-        lengths = self.lengths.tolist()
-        batches: list[list[int]] = []
-        width = 0
-        for row in sorted(rows.tolist(), key=lambda row: (lengths[row], len(self.prompts[row]))):
-            widest = max(width, len(self.prompts[row]))
-            if batches and (len(batches[-1]) + 1) * (widest + lengths[row]) <= budget_tokens:
-                batches[-1].append(row)
-                width = widest
-            else:
-                batches.append([row])
-                width = len(self.prompts[row])
-        return [torch.tensor(batch) for batch in batches]
+        """Rows (int64 indices) of similar length together, within the budget of padded tokens; see `micro_batches`."""
+        return micro_batches(rows, list(map(len, self.prompts)), self.lengths.tolist(), budget_tokens)
 
 
 def score_completions(

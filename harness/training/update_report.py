@@ -11,6 +11,8 @@ from torch import Tensor
 from algorithms import Coefficients, Loss, Objective, combine_metrics, update_metric_names
 from algorithms.ratios import LOG_RATIO_LIMIT
 from harness.spec.run_spec import RunSpec
+from harness.spec.sections.train import TrainSpec
+from harness.training.optimizer import OptimizerStep
 from harness.training.scored_rollout import ScoredRollout
 
 Metrics = dict[str, float | None]
@@ -33,21 +35,33 @@ class UpdateReport:
     update_s: float = 0.0
 
 
-def loss_metrics(spec: RunSpec, losses: Sequence[Loss], grad_norms: Sequence[tuple[float, float]]) -> Metrics:
-    """Of all micro-batches and optimiser steps together; grad_norms of (policy, critic) for each optimiser step."""
-    steps = max(1, len(grad_norms))
-    policy_norms = [policy for policy, _ in grad_norms]
-    metrics: Metrics = {
-        "loss": sum(float(loss.value.detach()) for loss in losses) / steps,
-        **dict.fromkeys(update_metric_names(spec.objective)),
-        **combine_metrics(losses, steps),
-        "grad_norm": sum(policy_norms) / steps,
-        "grad_clipped_frac": sum(norm > spec.train.max_grad_norm for norm in policy_norms) / steps,
-        "optimizer_steps": len(grad_norms),
+def step_metrics(train: TrainSpec, taken: Sequence[OptimizerStep]) -> Metrics:
+    """Loss and gradient of the policy, means over the optimiser steps."""
+    norms = [step.grad_norms["policy"] for step in taken]
+    return {
+        "loss": _mean_over_steps([step.loss for step in taken]),
+        "grad_norm": _mean_over_steps(norms),
+        "grad_clipped_frac": _mean_over_steps([float(norm > train.max_grad_norm) for norm in norms]),
+        "optimizer_steps": len(taken),
     }
-    if spec.objective.baseline == "critic":
-        metrics["value/grad_norm"] = sum(critic for _, critic in grad_norms) / steps
+
+
+def loss_metrics(spec: RunSpec, losses: Sequence[Loss], taken: Sequence[OptimizerStep]) -> Metrics:
+    """Of all micro-batches and optimiser steps together."""
+    objective = spec.policy_gradient
+    metrics: Metrics = {
+        **step_metrics(spec.train, taken),
+        **dict.fromkeys(update_metric_names(objective)),
+        **combine_metrics(losses, len(taken)),
+    }
+    if objective.baseline == "critic":
+        metrics["value/grad_norm"] = _mean_over_steps([step.grad_norms["critic"] for step in taken])
     return metrics
+
+
+def entropy_metrics(logps: Tensor, entropy: Tensor) -> Metrics:
+    """Of a batch before its first optimiser step; both [tokens], by the policy, in nats."""
+    return {"entropy/full": _mean(entropy), "entropy/sampled": _mean(-logps)}
 
 
 def batch_metrics(
@@ -56,8 +70,7 @@ def batch_metrics(
     """Of the batch before its first optimiser step; advantage, trainer_logps, entropy [N, T], acting bool [N]."""
     mask = rollout.sequences.mask
     return {
-        "entropy/full": _mean(entropy[mask]),
-        "entropy/sampled": _mean(-trainer_logps[mask]),
+        **entropy_metrics(trainer_logps[mask], entropy[mask]),
         "tokens_in_loss": int(rollout.loss_mask[acting].sum()),
         "groups_skipped": len(set(rollout.groups.tolist()) - set(rollout.groups[acting].tolist())),
         "adv/mean": _mean(advantage[mask]),
@@ -114,3 +127,7 @@ def _advantage_by_pass_rate(rollout: ScoredRollout, advantage: Tensor) -> Metric
 
 def _mean(values: Tensor) -> float | None:
     return float(values.mean()) if len(values) else None
+
+
+def _mean_over_steps(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None

@@ -6,7 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from reports.analysis import Analysis
-from reports.figures import entropy, entropy_score, forest, learning, length, pass_at_k, reward
+from reports.figures import (
+    entropy,
+    entropy_score,
+    forest,
+    learning,
+    length,
+    overoptimisation,
+    pass_at_k,
+    preference,
+    reliability,
+    reward,
+)
 from reports.figures.style import RC, Drawing, inline_svg, png, svg
 
 
@@ -21,7 +32,18 @@ class FigureKind:
 
 FIGURES: list[FigureKind] = [
     FigureKind(module.NAME, module.TITLE, module.draw)
-    for module in (forest, learning, reward, pass_at_k, entropy, entropy_score, length)  # the reading order
+    for module in (  # the reading order
+        forest,
+        learning,
+        reward,
+        overoptimisation,
+        preference,
+        pass_at_k,
+        reliability,
+        entropy,
+        entropy_score,
+        length,
+    )
 ]
 
 

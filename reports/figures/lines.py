@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from reports.curves import Curve, Line
-from reports.figures.style import GREY, MAX_NAME_CHARACTERS, WIDTH_IN, ArmStyle, legend_columns, short_name
+from reports.figures.style import BASE_MODEL, GREY, MAX_NAME_CHARACTERS, WIDTH_IN, ArmStyle, legend_columns, short_name
 from reports.formats import percent, tokens
 from reports.statistics import MIN_PAIRS
 
@@ -30,13 +30,16 @@ def draw_curves(
     baseline: str,
     *,
     ylabel: str,
-    xlabel: str = "generated tokens",
+    xlabel: str,
     base_model: Line | None = None,
-    scale_x: Callable[[Axes], None] | None = None,
+    set_up: Callable[[Axes], None] | None = None,
 ) -> Figure:
-    """Overlay up to four arms; give each its own panel beyond that, with the baseline's mean in every one."""
+    """Overlay up to four arms; give each its own panel beyond that, with the baseline's mean in every one.
+
+    set_up: of the axes of each panel; by default x counts tokens or steps.
+    """
     draw = _overlay if len(curves) <= MAX_OVERLAID_ARMS else _panels
-    return draw(curves, styles, baseline, xlabel, ylabel, base_model, scale_x or _tokens_axis)
+    return draw(curves, styles, baseline, xlabel, ylabel, base_model, set_up or count_from_zero)
 
 
 def curve_rows(curves: Sequence[Curve], x_name: str, y_name: str) -> list[dict[str, str | int | float]]:
@@ -52,10 +55,9 @@ def curve_rows(curves: Sequence[Curve], x_name: str, y_name: str) -> list[dict[s
 def describe_curves(curves: Sequence[Curve], alpha: float) -> str:
     """The part of a caption that says what lines and band are, how many seeds, and how they were put on one grid."""
     counts = sorted({curve.n for curve in curves})
-    seeds = f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
     if counts[-1] == 1:
         return "One seed per arm (n = 1): no band, so nothing is shown of the spread between seeds. No smoothing."
-    parts = [f"Thin lines: seeds ({seeds} per arm); thick line: their mean."]
+    parts = [f"Thin lines: seeds ({seeds_per_arm(counts)}); thick line: their mean."]
     if counts[-1] >= MIN_PAIRS:
         parts.append(f"Band: pointwise {percent(1 - alpha)} t interval over training seeds.")
     if counts[0] < MIN_PAIRS:
@@ -66,6 +68,12 @@ def describe_curves(curves: Sequence[Curve], alpha: float) -> str:
     return " ".join([*parts, "No smoothing."])
 
 
+def seeds_per_arm(counts: Collection[int]) -> str:
+    """n = 3 per arm, or the range of the counts."""
+    low, high = min(counts), max(counts)
+    return f"n = {low} per arm" if low == high else f"n = {low} to {high} per arm"
+
+
 def _overlay(
     curves: Sequence[Curve],
     styles: dict[str, ArmStyle],
@@ -73,20 +81,20 @@ def _overlay(
     xlabel: str,
     ylabel: str,
     base_model: Line | None,
-    scale_x: Callable[[Axes], None],
+    set_up: Callable[[Axes], None],
 ) -> Figure:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDTH_IN, 4.0), layout="constrained")
     axes = figure.subplots()
     for curve in curves:
-        _draw_seeds_and_band(axes, curve, styles[curve.arm])
+        draw_seeds_and_band(axes, curve, styles[curve.arm])
     # Means last: no band or seed of another arm covers one.
-    handles = [_draw_mean(axes, curve, styles[curve.arm], _label(curve)) for curve in curves]
+    handles = [draw_mean(axes, curve, styles[curve.arm], arm_label(curve.arm, curve.n)) for curve in curves]
     handles += _draw_base_model(axes, base_model)
-    scale_x(axes)
+    set_up(axes)
     axes.set(xlabel=xlabel, ylabel=ylabel)
-    _legend_below(figure, handles)
+    legend_below(figure, handles)
     return figure
 
 
@@ -97,7 +105,7 @@ def _panels(
     xlabel: str,
     ylabel: str,
     base_model: Line | None,
-    scale_x: Callable[[Axes], None],
+    set_up: Callable[[Axes], None],
 ) -> Figure:
     from matplotlib.figure import Figure
 
@@ -107,7 +115,7 @@ def _panels(
     reference = next((curve for curve in curves if curve.arm == baseline), None)
     handles: dict[str, Line2D] = {}
     for curve, axes in zip(curves, grid.flat, strict=False):
-        _draw_seeds_and_band(axes, curve, styles[curve.arm])
+        draw_seeds_and_band(axes, curve, styles[curve.arm])
         references = _draw_base_model(axes, base_model)
         if reference is not None:
             references += axes.plot(
@@ -119,9 +127,9 @@ def _panels(
             )
         handles |= {str(handle.get_label()): handle for handle in references}
         if curve is not reference:
-            _draw_mean(axes, curve, styles[curve.arm], "")
-        axes.set_title(_label(curve, PANEL_CHARACTERS), loc="left")
-        scale_x(axes)
+            draw_mean(axes, curve, styles[curve.arm], "")
+        axes.set_title(arm_label(curve.arm, curve.n, PANEL_CHARACTERS), loc="left")
+        set_up(axes)
     filled = list(grid.flat[: len(curves)])
     for empty in grid.flat[len(curves) :]:
         empty.set_visible(False)
@@ -130,17 +138,17 @@ def _panels(
         axes.set_xlabel(xlabel)
     figure.supylabel(ylabel, fontsize=9)
     if handles:
-        _legend_below(figure, list(handles.values()))
+        legend_below(figure, list(handles.values()))
     return figure
 
 
-def _label(curve: Curve, characters: int = 2 * MAX_NAME_CHARACTERS) -> str:
+def arm_label(arm: str, seeds: int, characters: int = 2 * MAX_NAME_CHARACTERS) -> str:
     """Name and number of seeds, on two lines where one is longer than `characters`."""
-    name, n = short_name(curve.arm), f"(n = {curve.n})"
+    name, n = short_name(arm), f"(n = {seeds})"
     return f"{name} {n}" if len(f"{name} {n}") <= characters else f"{name}\n{n}"
 
 
-def _draw_seeds_and_band(axes: Axes, curve: Curve, style: ArmStyle) -> None:
+def draw_seeds_and_band(axes: Axes, curve: Curve, style: ArmStyle) -> None:
     if curve.n == 1:
         return
     axes.fill_between(curve.grid, curve.low, curve.high, color=style.color, alpha=0.14, linewidth=0)
@@ -148,7 +156,7 @@ def _draw_seeds_and_band(axes: Axes, curve: Curve, style: ArmStyle) -> None:
         axes.plot(line.x, line.y, color=style.color, linewidth=0.6, alpha=0.4)
 
 
-def _draw_mean(axes: Axes, curve: Curve, style: ArmStyle, label: str) -> Line2D:
+def draw_mean(axes: Axes, curve: Curve, style: ArmStyle, label: str) -> Line2D:
     (line,) = axes.plot(
         curve.grid,
         curve.mean,
@@ -174,16 +182,18 @@ def _draw_base_model(axes: Axes, base_model: Line | None) -> list[Line2D]:
         linewidth=1.8,
         marker="x",
         markersize=5,
-        label="base model",
+        label=BASE_MODEL,
     )
 
 
-def _tokens_axis(axes: Axes) -> None:
+def count_from_zero(axes: Axes) -> None:
+    """x counts tokens or steps."""
+    axes.locator_params(axis="x", integer=True)
     axes.xaxis.set_major_formatter(lambda value, _position: tokens(value))
     axes.set_xlim(left=0)
 
 
-def _legend_below(figure: Figure, handles: Sequence[Line2D]) -> None:
+def legend_below(figure: Figure, handles: Sequence[Line2D]) -> None:
     figure.legend(
         handles=list(handles),
         loc="outside lower center",

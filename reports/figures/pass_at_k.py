@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING
 from reports.analysis import Analysis
 from reports.curves import Line, pass_at_k_curves, pass_at_k_points, to_line
 from reports.figures.lines import curve_rows, describe_curves, draw_curves
-from reports.figures.style import Drawing, arm_styles
+from reports.figures.style import BASE_MODEL, Drawing, arm_styles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NAME = "pass_at_k"
 TITLE = "pass@k"
-
-BASE_MODEL = "base model"
 
 
 def draw(analysis: Analysis) -> Drawing | None:
@@ -26,7 +24,7 @@ def draw(analysis: Analysis) -> Drawing | None:
     if len(ks) < 2:
         return None
 
-    def scale_x(axes: Axes) -> None:
+    def set_up(axes: Axes) -> None:
         axes.set_xscale("log", base=2)
         axes.set_xticks(ks, labels=[str(k) for k in ks])
         axes.minorticks_off()
@@ -39,12 +37,12 @@ def draw(analysis: Analysis) -> Drawing | None:
         ylabel=f"pass@k of {analysis.metric.task}",
         xlabel="k (log scale)",
         base_model=base_model,
-        scale_x=scale_x,
+        set_up=set_up,
     )
     caption = f"Final evaluation on {analysis.metric.task}. {describe_curves(curves, sweep.alpha)}"
     rows = curve_rows(curves, "k", "pass_at_k")
     if base_model is not None:
-        caption += " Dotted grey: the model before RL, evaluated once."
+        caption += " Dotted grey: the model before training, evaluated once."
         rows += [
             {"arm": BASE_MODEL, "seed": "", "k": float(k), "pass_at_k": float(value)}
             for k, value in zip(base_model.x, base_model.y, strict=True)

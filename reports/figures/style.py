@@ -19,6 +19,9 @@ WIDTH_IN = 6.4
 INK = "#111111"
 GREY = "#808080"
 
+# What the model before training is called, in legends and in data.
+BASE_MODEL = "base model"
+
 # Okabe & Ito (2008), told apart under the common kinds of colour blindness. Without black, which the baseline has, and
 # yellow, which is lost on white: from the eighth arm on colours come again with another dash and marker.
 OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evals.estimators import avg_at_n, mean_pass_at_k, pass_at_k, se_over_problems, se_over_samples
+from evals.estimators import (
+    avg_at_n,
+    best_of_n,
+    best_of_n_kl,
+    mean_pass_at_k,
+    pass_at_k,
+    se_over_problems,
+    se_over_samples,
+)
 
 COUNTS = st.integers(1, 9).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n)))
 
@@ -82,3 +90,68 @@ def test_se_over_samples_vanishes_where_samples_agree():
     assert se_over_samples([0, 4, 4], n=4) == 0.0
     assert se_over_samples([1], n=1) is None
     assert pstdev([0, 1]) / math.sqrt(1) == se_over_samples([1], n=2)
+
+
+SCORED = st.lists(st.tuples(st.integers(-2, 2), st.floats(-3, 3)), min_size=1, max_size=7).flatmap(
+    lambda samples: st.tuples(st.just(samples), st.integers(1, len(samples)))
+)
+
+
+@given(SCORED)
+def test_best_of_n_is_the_mean_over_all_subsets(drawn):
+    """Five scores for up to seven samples: ties abound, and share what they are worth."""
+    samples, n = drawn
+    scores, values = zip(*samples, strict=True)
+
+    def best(subset: tuple[tuple[int, float], ...]) -> float:
+        top = max(score for score, _ in subset)
+        return mean(value for score, value in subset if score == top)
+
+    expected = mean(best(subset) for subset in combinations(samples, n))
+    assert best_of_n(scores, values, n) == pytest.approx(expected, abs=1e-9)
+
+
+@given(COUNTS)
+def test_best_of_n_by_the_truth_is_pass_at_k(counts):
+    n, c, k = counts
+    verdicts = [0.0] * (n - c) + [1.0] * c
+    assert best_of_n(verdicts, verdicts, k) == pytest.approx(pass_at_k(n, c, k), abs=1e-12)
+
+
+@given(SCORED, st.randoms())
+def test_best_of_n_does_not_see_the_order_of_the_samples(drawn, random):
+    samples, n = drawn
+    scores, values = zip(*samples, strict=True)
+    shuffled_scores, shuffled_values = zip(*random.sample(samples, len(samples)), strict=True)
+    assert best_of_n(shuffled_scores, shuffled_values, n) == pytest.approx(best_of_n(scores, values, n))
+
+
+def test_best_of_n_ends_at_the_mean_and_at_the_best():
+    scores, values = [0.3, -1.0, 2.0, 0.0], [5.0, 1.0, -2.0, 0.0]
+    assert best_of_n(scores, values, 1) == 1
+    assert best_of_n(scores, values, 4) == -2
+    # Of the six pairs the third sample wins three, the first two, the fourth one.
+    assert best_of_n(scores, values, 2) == pytest.approx((3 * -2 + 2 * 5 + 0) / 6)
+
+
+@pytest.mark.parametrize(
+    ("scores", "values", "n", "message"),
+    [
+        ([1.0, 2.0], [1.0, 2.0], 3, "n=3 with 2 scores"),
+        ([1.0, 2.0], [1.0, 2.0], 0, "n=0 with 2 scores"),
+        ([1.0, 2.0], [1.0], 1, "2 scores and 1 values"),
+        ([1.0, math.nan], [1.0, 2.0], 1, "a score is NaN"),
+    ],
+)
+def test_best_of_what_is_not_there_is_refused(scores, values, n, message):
+    with pytest.raises(ValueError, match=message):
+        best_of_n(scores, values, n)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7])
+def test_kl_of_best_of_n_is_that_of_continuous_scores(n):
+    """The best of n uniform numbers has density n x^(n-1): its KL to the uniform one by the midpoint rule."""
+    steps = 20_000
+    points = ((step + 0.5) / steps for step in range(steps))
+    kl = math.fsum(n * x ** (n - 1) * math.log(n * x ** (n - 1)) for x in points) / steps
+    assert best_of_n_kl(n) == pytest.approx(kl, abs=1e-6)

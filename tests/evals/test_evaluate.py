@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -62,6 +63,20 @@ def test_the_configured_grader_decides():
         "numeric",
         "math",
     }
+
+
+def test_a_task_without_a_grader_is_not_scored_by_itself():
+    task = replace(TASK, grader=None)
+    with pytest.raises(EvalError, match="task sums: has no grader"):
+        grade_sample(task, Request(SUMS[0], 0, ""), "#6", 2, False)
+    assert grade_sample(task, Request(SUMS[0], 0, ""), "#6", 2, False, grader="exact")["correct"]
+
+
+@pytest.mark.parametrize("text", ["#6", "", "no answer"])
+def test_without_an_answer_nothing_is_scored(text):
+    request = Request(Problem("c", "1+2+3=", ""), 0, "")
+    with pytest.raises(EvalError, match="problem c of task sums has no answer to compare with"):
+        grade_sample(TASK, request, text, 2, False)
 
 
 def test_numeric_is_left_out_where_it_does_not_apply(monkeypatch):

@@ -14,6 +14,11 @@ from harness.records import SweepRecord, cell_directory_name, read_sweep
 
 TASK = "arithmetic"
 K = [1, 2, 4, 8]
+BEST_OF_N = [
+    {"n": 1, "kl_nats": 0.0, "proxy": 0.0, "correct": 0.35},
+    {"n": 2, "kl_nats": 0.19, "proxy": 0.56, "correct": 0.41},
+    {"n": 4, "kl_nats": 0.64, "proxy": 1.03, "correct": 0.45},
+]
 BUDGET_TOKENS = 200_000
 STEPS = 40
 EVERY = 10
@@ -61,6 +66,7 @@ def write_sweep(
         "gate": {"ok": True, "differs": ["objective.scale"]},
         "warnings": [],
         "budget_tokens": BUDGET_TOKENS,
+        "best_of_n": dict.fromkeys(arms, BEST_OF_N),
         "base_scores": [_score_row(0, 0, 0.35, final=True)],
         "provenance": {"bench": "0.1.0"},
     }
@@ -98,6 +104,8 @@ def _write_cell(
             "len/correct": None,
             "grad_norm": 1.0 + 0.1 * arm,
             "grad_clipped_frac": 0.2,
+            **_proxy_fields(step, progress(step), rng),
+            **_pair_fields(step, arm, rng),
         }
         for step in range(1, STEPS + 1)
     ])  # fmt: skip
@@ -121,8 +129,43 @@ def _score_row(step: int, tokens: int, pass_at_1: float, *, final: bool) -> dict
     metrics |= {"avg@n": pass_at_1, "mean_tokens": 24.0, "truncated_frac": 0.01, "faulty_steps_frac": 0.03}
     metrics |= {"se_problems_pp": 1.5, "se_samples_pp": 1.0}
     metrics["pass@1"] = pass_at_1
+    metrics["ece"] = 0.1 if step else 0.2
     return {"step": step, "final": final, "task": TASK, "generated_tokens": tokens, "metrics": metrics,
-            "n_problems": 100, "n_samples": 8}  # fmt: skip
+            "reliability": _reliability(tokens, pass_at_1), "n_problems": 100, "n_samples": 8}  # fmt: skip
+
+
+def _reliability(tokens: int, pass_at_1: float) -> list[dict[str, Any]]:
+    """Ten bins; of 8 samples, confidences are sevenths and some bins stay empty."""
+    rng = np.random.default_rng(tokens)
+    bins: list[dict[str, Any]] = [
+        {"low": i / 10, "high": (i + 1) / 10, "count": 0, "confidence": None, "correct_frac": None} for i in range(10)
+    ]
+    for same in range(8):
+        inside = bins[max(0, -(-10 * same // 7) - 1)]
+        correct = (same / 7) ** (3 - 3 * pass_at_1) + rng.normal(0, 0.05)
+        inside |= {"count": 20 + 60 * same, "confidence": same / 7, "correct_frac": min(1.0, max(0.0, correct))}
+    return bins
+
+
+def _proxy_fields(step: int, correct: float, rng: np.random.Generator) -> dict[str, float]:
+    """A proxy that rises all the way while the truth turns half-way; the KL goes back a little at the end."""
+    done = step / STEPS
+    return {
+        "kl/sequence_start": 30 * (done - 0.2 * max(0.0, done - 0.9)) ** 2 + abs(rng.normal(0, 0.1)),
+        "reward/reward_model": 2 * done + rng.normal(0, 0.2),
+        "reward/correct": correct - max(0.0, done - 0.5) * 0.4 + rng.normal(0, 0.02),
+    }
+
+
+def _pair_fields(step: int, arm: int, rng: np.random.Generator) -> dict[str, float]:
+    """Both sides fall, the rejected one faster; the margin is in the arm's own unit."""
+    done = step / STEPS
+    return {
+        "logps/chosen_mean": -0.4 - 0.3 * done + rng.normal(0, 0.02),
+        "logps/rejected_mean": -0.5 - 1.2 * done + rng.normal(0, 0.03),
+        "rewards/margin": (1 + 4 * arm) * done + rng.normal(0, 0.03),
+        "rewards/accuracy": min(1.0, 0.5 + 0.5 * done + rng.normal(0, 0.02)),
+    }
 
 
 def _write_evals(path: Path, texts: Sequence[str]) -> None:

@@ -27,6 +27,7 @@ def test_means_of_the_records(arms):
     base = arms[0]
     assert base.truncated_frac == pytest.approx(0.01)
     assert base.faulty_steps_frac == pytest.approx(0.03)
+    assert base.ece == pytest.approx(0.1)
     assert base.grad_norm == pytest.approx(1.0)
     assert base.grad_clipped_frac == pytest.approx(0.2)
     assert base.overshoot_frac == pytest.approx(0.25, abs=0.01)

@@ -101,6 +101,16 @@ def test_a_contrast_without_a_test_still_counts_for_holm(tmp_path):
     assert down.p_holm != down.p_holm
 
 
+@pytest.mark.parametrize(
+    ("tokens", "baseline_tokens", "ratio", "equal"),
+    [(0, 200_000, 0.0, False), (200_000, 0, None, None), (0, 0, None, None)],
+)
+def test_arms_that_generate_nothing(tmp_path, tokens, baseline_tokens, ratio, equal):
+    changes = {("base", 0): {"generated_tokens": baseline_tokens}, ("up", 0): {"generated_tokens": tokens}}
+    contrast = contrast_of(tmp_path, seeds=1, changes=changes)
+    assert (contrast.token_ratio, contrast.equal_tokens) == (ratio, equal)
+
+
 @pytest.mark.parametrize(("tokens", "equal"), [(204_000, True), (260_000, False)])
 def test_equal_tokens_are_checked(tmp_path, tokens, equal):
     changes = {("up", seed): {"generated_tokens": tokens} for seed in range(6)}

@@ -1,12 +1,24 @@
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
 import pytest
 
-from reports.curves import mean_curve, pass_at_k_points, to_line
+from reports.curves import (
+    STEPS,
+    TOKENS,
+    evaluation_curves,
+    mean_curve,
+    pass_at_k_points,
+    step_curves,
+    to_line,
+    training_axis,
+)
+from reports.measurements import read_measurements
 from reports.statistics import t_interval
+from tests.reports.synthetic import write_sweep
 
 
 def test_seeds_with_different_x_are_interpolated_onto_the_range_they_share():
@@ -48,3 +60,29 @@ def test_a_line_drops_missing_values_and_keeps_the_last_at_one_x():
 
 def test_pass_at_k_is_ordered_by_k():
     assert pass_at_k_points({"pass@16": 0.9, "avg@n": 0.3, "pass@2": 0.5}) == [(2, 0.5), (16, 0.9)]
+
+
+def test_one_cell_that_generates_nothing_puts_the_whole_sweep_on_steps(tmp_path):
+    sweep = write_sweep(tmp_path, {"base": 0.0, "offline": 0.0}, seeds=2)
+    assert training_axis(read_measurements(sweep)) == TOKENS
+    (_, _, _, offline) = sweep.cells
+    rows = [row | {"generated_tokens": 0} for row in offline.read_steps()]
+    (offline.path / "steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert training_axis(read_measurements(sweep)) == STEPS
+
+
+def test_a_cell_that_ended_before_its_first_step_says_nothing_about_the_axis(tmp_path):
+    sweep = write_sweep(tmp_path, {"base": 0.0, "wild": 0.0}, seeds=1, changes={("wild", 0): {"generated_tokens": 0}})
+    (sweep.cells[1].path / "steps.jsonl").write_text("")
+    assert training_axis(read_measurements(sweep)) == TOKENS
+
+
+def test_curves_over_either_axis(tmp_path):
+    measurements = read_measurements(write_sweep(tmp_path, {"base": 0.0}, seeds=1))
+    (measurement,) = measurements["base"]
+    for axis, last in ((TOKENS, measurement.cell.generated_tokens), (STEPS, measurement.cell.step)):
+        (steps,) = step_curves(measurements, "len/mean", axis, alpha=0.05)
+        (scores,) = evaluation_curves(measurements, "pass@1", axis, alpha=0.05, start=0.25)
+        assert steps.grid[-1] == scores.grid[-1] == last
+        assert (scores.grid[0], scores.mean[0]) == (0, 0.25)
+        assert (len(steps.grid), len(scores.grid)) == (40, 5)

@@ -1,15 +1,20 @@
 from __future__ import annotations
 
 import itertools
+import json
+from collections.abc import Callable, Collection
+from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from harness.records import SweepRecord
 from reports.analysis import analyse
 from reports.figures import FIGURES, render_figures
-from reports.figures.style import OKABE_ITO, RC, arm_styles, legend_columns, short_name
-from tests.reports.synthetic import write_sweep
+from reports.figures.style import OKABE_ITO, RC, Drawing, arm_styles, legend_columns, short_name
+from tests.reports.synthetic import BEST_OF_N, STEPS, write_sweep
 
 LONG = "a_name_of_forty_characters_" + 13 * "x"
 
@@ -27,7 +32,10 @@ def test_the_reading_order():
         "forest",
         "learning",
         "reward",
+        "overoptimisation",
+        "preference",
         "pass_at_k",
+        "reliability",
         "entropy",
         "entropy_score",
         "length",
@@ -81,7 +89,9 @@ def test_captions_name_n_and_the_band(tmp_path, seeds, band):
     captions = {kind.name: drawing.caption for kind in FIGURES if (drawing := kind.draw(analysis)) is not None}
     assert len(captions) == len(FIGURES)
     assert all(f"n = {seeds}" in caption for caption in captions.values())
-    assert all(band in caption for name, caption in captions.items() if name not in ("forest", "entropy_score"))
+    bandless = ("forest", "entropy_score", "overoptimisation", "reliability")
+    assert all(band in caption for name, caption in captions.items() if name not in bandless)
+    assert all("no band" in captions[name] for name in bandless[1:])
 
 
 def test_a_dollar_sign_in_a_name_is_no_formula(tmp_path):
@@ -92,7 +102,113 @@ def test_a_figure_without_records_is_left_out(tmp_path):
     sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=1, base_scores=None)
     for cell in sweep.cells:
         (cell.path / "steps.jsonl").unlink()
-    assert [figure.name for figure in render_figures(analyse(sweep))] == ["learning", "pass_at_k"]
+    assert [figure.name for figure in render_figures(analyse(sweep))] == ["learning", "pass_at_k", "reliability"]
+
+
+def test_what_older_records_lack_is_left_out(tmp_path):
+    sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=1, base_scores=None)
+    rewrite_rows(sweep, "scores.jsonl", lambda row: {key: row[key] for key in row if key != "reliability"})
+    rewrite_rows(sweep, "steps.jsonl", lambda row: {key: row[key] for key in ("step", "generated_tokens", "len/mean")})
+    assert [figure.name for figure in render_figures(analyse(sweep))] == ["learning", "pass_at_k", "length"]
+    rewrite_rows(sweep, "scores.jsonl", lambda row: row | {"reliability": None})
+    assert "reliability" not in [figure.name for figure in render_figures(analyse(sweep))]
+
+
+def test_where_an_arm_generates_nothing_all_curves_run_over_steps(tmp_path):
+    sweep = write_sweep(tmp_path, {"base": 0.0, "offline": 1.0}, seeds=1)
+    names = ("learning", "reward", "preference", "entropy", "length")
+    for kind in drawn(sweep, names):
+        assert x_label(kind) == "generated tokens"
+        assert "steps" not in kind.caption
+        assert "generated_tokens" in kind.rows[0]
+    for file in ("steps.jsonl", "scores.jsonl"):
+        rewrite_rows(sweep, file, lambda row: row | {"generated_tokens": 0}, arm="offline")
+    for kind in drawn(sweep, names):
+        assert x_label(kind) == "training step"
+        assert kind.caption.endswith("Over steps, as training on fixed data generates no tokens.")
+        assert {row["arm"]: row["step"] for row in kind.rows} == {"base": STEPS, "offline": STEPS}
+
+
+def test_reliability_pools_the_samples_of_all_seeds(tmp_path):
+    sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=2)
+    empty = {"low": 0.0, "high": 0.5, "count": 0, "confidence": None, "correct_frac": None}
+    for cell, count in zip(sweep.cells, (30, 10), strict=True):
+        filled = {"low": 0.5, "high": 1.0, "count": count, "confidence": 0.02 * count, "correct_frac": 0.4}
+        rows = [row | {"reliability": [empty, filled]} for row in cell.read_scores()]
+        (cell.path / "scores.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (drawing,) = drawn(sweep, ["reliability"])
+    (mean,) = (line for line in drawing.figure.axes[0].lines if line.get_label() == "base (n = 2)")
+    assert mean.get_xydata() == pytest.approx(np.array([[(30 * 0.6 + 10 * 0.2) / 40, 0.4]]))
+    assert len([row for row in drawing.rows if row["arm"] == "base"]) == 2
+    assert {row["seed"] for row in drawing.rows if row["arm"] == "base model"} == {""}
+
+
+def test_paths_of_proxy_and_truth_are_drawn_in_the_order_of_training(tmp_path):
+    """Also where the KL goes back; arms with one yardstick show it once."""
+    sweep = write_sweep(tmp_path, {"base": 0.0, "up": 1.0}, seeds=1)
+    back = [(1.0, 0.1, 0.3), (4.0, 0.5, 0.5), (2.0, 0.9, 0.4)]
+    for cell in sweep.cells:
+        rows = [
+            {"step": i, "generated_tokens": i, "kl/sequence_start": kl, "reward/reward_model": p, "reward/correct": c}
+            for i, (kl, p, c) in enumerate(back, start=1)
+        ]
+        (cell.path / "steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (drawing,) = drawn(sweep, ["overoptimisation"])
+    proxy, truth = drawing.figure.axes
+    (path,) = (line for line in truth.lines if line.get_label() == "up (n = 1)")
+    assert path.get_xydata() == pytest.approx(np.array([[1.0, 30], [4.0, 50], [2.0, 40]]))
+    assert [len([line for line in axes.lines if line.get_label() == "best of n"]) for axes in (proxy, truth)] == [1, 1]
+    assert "of n = 1, 2, 4" in drawing.caption
+    assert {row["best_of_n"] for row in drawing.rows if "best_of_n" in row} == {1, 2, 4}
+
+
+def test_arms_with_other_proxies_are_drawn_apart_each_beside_its_own_yardstick(tmp_path):
+    other = [row | {"proxy": 2 * row["proxy"]} for row in BEST_OF_N]
+    sweep = write_sweep(tmp_path, {"base": 0.0, "noisy": 1.0}, seeds=1, best_of_n={"base": BEST_OF_N, "noisy": other})
+    (drawing,) = drawn(sweep, ["overoptimisation"])
+    heights = [
+        np.max(line.get_ydata())
+        for axes in drawing.figure.axes[:2]
+        for line in axes.lines
+        if line.get_label() == "best of n"
+    ]
+    assert heights == [1.03, 2.06]
+
+
+def test_a_policy_that_has_not_moved_is_drawn(tmp_path):
+    sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=1, best_of_n=None)
+    rewrite_rows(sweep, "steps.jsonl", lambda row: row | {"kl/sequence_start": 0.0})
+    assert "overoptimisation" in [figure.name for figure in render_figures(analyse(sweep))]
+
+
+@pytest.mark.parametrize("absent", [None, {}, {"base": []}])
+def test_without_best_of_n_the_paths_are_drawn_alone(tmp_path, absent):
+    sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=1, best_of_n=absent)
+    (drawing,) = drawn(sweep, ["overoptimisation"])
+    assert "best_of_n" not in drawing.rows[-1]
+    assert "Dotted grey" not in drawing.caption
+
+
+def drawn(sweep: SweepRecord, names: Collection[str]) -> list[Drawing]:
+    analysis = analyse(sweep)
+    drawings = [drawing for kind in FIGURES if kind.name in names and (drawing := kind.draw(analysis)) is not None]
+    assert len(drawings) == len(names)
+    return drawings
+
+
+def x_label(drawing: Drawing) -> str:
+    return drawing.figure.axes[-1].get_xlabel()
+
+
+def rewrite_rows(
+    sweep: SweepRecord,
+    file: str,
+    change: Callable[[dict[str, Any]], dict[str, Any]],
+    arm: str | None = None,
+) -> None:
+    for path in [cell.path / file for cell in sweep.cells if arm in (None, cell.arm)]:
+        rows = [change(json.loads(line)) for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def test_names_are_shortened_in_the_middle_and_legends_fit():

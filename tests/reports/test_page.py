@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from reports.figures import FIGURES
 from reports.page import write_report
 from tests.reports.synthetic import Changes, write_sweep
 
@@ -35,7 +36,7 @@ def page(tmp_path_factory):
 def test_the_files(page):
     names = {str(path.relative_to(page)) for path in page.rglob("*") if path.is_file()}
     assert {"index.html", "report.md", "report.json", "data/final_scores.csv"} <= names
-    for figure in ("forest", "learning", "reward", "pass_at_k", "entropy", "length"):
+    for figure in (kind.name for kind in FIGURES):
         assert {f"figures/{figure}.svg", f"figures/{figure}.png", f"data/{figure}.csv"} <= names
 
 
@@ -47,6 +48,18 @@ def test_json_has_the_keys_of_the_contract_and_no_nan(page):
     assert [contrast["arm"] for contrast in report["contrasts"]] == list(ARMS)[1:]
     assert len(report["cells"]) == 12
     assert all((cell["score_pp"] is None) == (cell["state"] == "failed") for cell in report["cells"])
+
+
+def test_calibration_before_and_after_is_in_the_report(page, tmp_path):
+    arms = json.loads((page / "report.json").read_text())["arms"]
+    assert [(arm["before_ece"], arm["ece"]) for arm in arms] == [(0.2, pytest.approx(0.1))] * 3
+    assert "| ECE before | ECE after |" in (page / "report.md").read_text()
+    assert "| 0.200 | 0.100 |" in (page / "report.md").read_text()
+    older = write_sweep(tmp_path / "records", {"base": 0.0}, seeds=1, base_scores=None)
+    scores = older.cells[0].path / "scores.jsonl"
+    scores.write_text(scores.read_text().replace('"ece"', '"no_ece"'))
+    (arm,) = write_report(older, tmp_path / "report")["arms"]
+    assert (arm["before_ece"], arm["ece"]) == (None, None)
 
 
 def test_untrusted_text_is_escaped(page):

@@ -36,6 +36,8 @@ def test_the_sentence_holds_every_number_of_the_verdict_box(report):
         ({"n_contrasts": 2}, "p = 0.001 after Holm"),
         ({"token_ratio": 1.3, "equal_tokens": False}, "NOT at equal tokens (30.0% more than base)"),
         ({"token_ratio": 0.7, "equal_tokens": False}, "NOT at equal tokens (30.0% fewer than base)"),
+        ({"token_ratio": 0.0, "equal_tokens": False}, "NOT at equal tokens (100.0% fewer than base)"),
+        ({"token_ratio": None, "equal_tokens": None}, "tokens not compared: base generated none"),
         ({"missing": [{"seed": 4, "reason": "base failed"}]}, "n = 4 of 5 pairs"),
         ({"detectable_pp": None, "note": "no spread"}, "; no spread."),
         ({"verdict": "no_test", "n_pairs": 0}, "no seed has a score in both arms"),

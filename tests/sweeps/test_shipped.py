@@ -19,9 +19,10 @@ PROFILES = shipped(SHIPPED / "profiles")
 
 def test_the_sweeps_and_profiles_are_there() -> None:
     assert set(SWEEPS) == {
-        "aa", "algorithms", "clip_high", "curriculum", "entropy", "format_reward", "group_vs_batch", "kimi_length",
-        "kl", "kl_clip_high", "length_norm", "overlong", "positives_only", "ppo", "prompts_vs_samples",
-        "staged_context", "std_norm", "temperature", "updates"
+        "aa", "algorithms", "clip_high", "curriculum", "dpo_beta", "dpo_vs_grpo", "entropy", "format_reward",
+        "group_vs_batch", "kimi_length", "kl", "kl_clip_high", "length_norm", "overlong", "overoptimisation",
+        "positives_only", "ppo", "preference", "prompts_vs_samples", "staged_context", "std_norm", "temperature",
+        "updates"
     }  # fmt: skip
     assert {"tiny", "smollm2-gsm8k"} <= set(PROFILES)
 
@@ -69,7 +70,10 @@ def test_everything_declared_is_varied(sweep: str) -> None:
 
 
 def test_all_presets_are_compared() -> None:
-    assert set(make_plan("algorithms", seeds=1).arms) == set(presets())
+    # Rejection-sampling fine-tuning is compared with iterative DPO and offline learning instead.
+    assert set(make_plan("algorithms", seeds=1).arms) == {*presets("policy_gradient")} - {"rft"}
+    assert {"rft_online", "rft_iterative", "rft_offline"} <= set(make_plan("dpo_vs_grpo", seeds=1).arms)
+    assert set(make_plan("preference", seeds=1).arms) >= set(presets("preference"))
 
 
 def test_prompts_and_samples_make_equally_many_completions() -> None:

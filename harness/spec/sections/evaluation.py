@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from pydantic import Field, model_validator
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, model_validator
 
 from harness.spec.sections.base import GraderName, Listed, Section, TaskName, TemplateName
+
+
+def _not_none(grader: object) -> object:
+    if grader is None:
+        raise ValueError(
+            "the first of eval.tasks has no grader, so nothing could be compared: name a held-out task with answers "
+            "first, or set eval.grader"
+        )
+    return grader
 
 
 class EvalSpec(Section):
@@ -19,7 +30,7 @@ class EvalSpec(Section):
     top_p: float = Field(1.0, gt=0, le=1)
     top_k: int = Field(0, ge=0, description="0 = off")
     max_completion_tokens: int = Field(ge=1)
-    grader: GraderName
+    grader: Annotated[GraderName, BeforeValidator(_not_none)]
 
     @model_validator(mode="after")
     def _k_within_samples(self) -> EvalSpec:

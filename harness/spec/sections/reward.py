@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from algorithms import Objective
+from algorithms.objective import Credit
 from evals.tasks import get_task
 from harness.errors import nearest
 from harness.rewards.parts import PARTS
@@ -66,18 +66,32 @@ class NoiseOptions(Section):
         return self.false_positive_rate > 0 or self.false_negative_rate > 0
 
 
+class RewardModelOptions(Section):
+    """Of the part `reward_model`: a Bradley-Terry model of the verdict, trained once on completions of the starting
+    weights and shared by all arms and seeds."""
+
+    prompts: int = Field(512, ge=10, description="training prompts whose completions it learns from; a tenth held out")
+    samples_per_prompt: int = Field(8, ge=2, description="completions a prompt, drawn as in training")
+    label_noise_rate: float = Field(0.0, ge=0, lt=0.5, description="share of pairs whose better side is mistaken")
+    steps: int = Field(200, ge=1)
+    batch_size: int = Field(32, ge=1, description="pairs an optimiser step")
+    learning_rate: float = Field(1e-3, gt=0, description="peak; warms up over 5 % of the steps, then falls to 2 %")
+    seed: int = Field(0, ge=0)
+
+
 class RewardSpec(Section):
     parts: dict[str, float] = Field(
         {"correct": 1.0},
         min_length=1,
         description="reward parts and their weights, whose sum is the reward; `correct` weighs 1 unless it is set",
     )
-    grader: GraderName = Field(description="grader behind the part `correct`")
+    grader: GraderName | None = Field(None, description="grader behind the part `correct`; none: the task's own")
     format: FormatOptions = FormatOptions()
     kimi_length: KimiLengthOptions = KimiLengthOptions()
     magistral_length: MagistralLengthOptions = MagistralLengthOptions()
     language: LanguageOptions = LanguageOptions()
     noise: NoiseOptions = NoiseOptions()
+    reward_model: RewardModelOptions = RewardModelOptions()
 
     @model_validator(mode="after")
     def _parts_exist(self) -> RewardSpec:
@@ -113,19 +127,20 @@ PART_OF_OPTIONS: Mapping[str, str] = MappingProxyType(
         "magistral_length": "magistral_length",
         "language": "language",
         "noise": "correct",
+        "reward_model": "reward_model",
     }
 )
 """Field of the section with options -> the part that they belong to."""
 
 
-def reward_problems(reward: RewardSpec, objective: Objective, task_name: str) -> Iterator[str]:
+def reward_problems(reward: RewardSpec, credit: Credit, task_name: str) -> Iterator[str]:
     """What the section cannot know by itself: whether the task has steps, and whether the objective needs them."""
     if "process" in reward.parts and get_task(task_name).written_steps is None:
         yield (
             f"reward.parts.process with task.train={task_name}: this task does not say what a step is. Train on "
             "arithmetic, or leave the part out"
         )
-    if objective.credit == "steps" and not reward.parts.get("process"):
+    if credit == "steps" and not reward.parts.get("process"):
         yield (
             "objective.credit=steps without reward.parts.process: no step has a reward. Give reward.parts.process a "
             "weight, or set objective.credit to completion"

@@ -38,11 +38,13 @@ Staged = Annotated[NotStaged | StagedAtStep | StagedOnConvergence, Field(discrim
 
 class RolloutSpec(Section):
     engine: Literal["torch"] = "torch"
-    sampler: Literal["policy", "initial"] = Field(
+    sampler: Literal["policy", "initial", "round"] = Field(
         "policy",
-        description="whose completions are trained on: those of the policy as it is, or of the starting weights "
-        "throughout (offline, as in rejection-sampling fine-tuning)",
+        description="whose completions are trained on: policy: those of the policy as it is (online); initial: of the "
+        "starting weights throughout (offline); round: of the policy as it was at the start of the round (iterative: "
+        "expert iteration, iterative DPO)",
     )
+    round_steps: int = Field(10, ge=2, description="rollout batches a round")
     prompts_per_step: int = Field(32, ge=1)
     samples_per_prompt: int = Field(8, ge=1, description="group size G")
     max_completion_tokens: int = Field(ge=1)
@@ -51,6 +53,19 @@ class RolloutSpec(Section):
     top_p: float = Field(1.0, gt=0, le=1)
     top_k: int = Field(0, ge=0, description="0 = off")
     stop: Listed[str] = Field((), description="strings that end a completion, besides the end-of-sequence token")
+
+    def absent_fields(self) -> list[str]:
+        return [] if self.sampler == "round" else ["round_steps"]
+
+    @model_validator(mode="after")
+    def _rounds_need_their_sampler(self) -> RolloutSpec:
+        unset = type(self).model_fields["round_steps"].default
+        if self.sampler != "round" and self.round_steps != unset:
+            raise ValueError(
+                f"round_steps={self.round_steps} has no effect with sampler={self.sampler}: set sampler to round, or "
+                "leave it out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _sampling_matches_training(self) -> RolloutSpec:

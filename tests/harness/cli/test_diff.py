@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import itertools
+from typing import get_args
 
 import pytest
 
 from algorithms import active_knobs, preset, presets
+from algorithms.families import Family
 from tests.harness.cli.conftest import Bench
 
 
@@ -67,8 +69,31 @@ def test_equal_ones(bench: Bench) -> None:
     assert "are the same" in bench("diff", "dr_grpo", "grpo", *there).out
 
 
-def test_every_pair_of_presets(bench: Bench) -> None:
-    for first, second in itertools.combinations(presets(), 2):
+def test_across_families_all_knobs_differ_and_none_is_said_not_to_act(bench: Bench) -> None:
+    document = bench("diff", "dpo", "grpo", "--json").document
+    knobs = {f"objective.{knob}" for name in ("dpo", "grpo") for knob in active_knobs(preset(name))}
+    assert {row["knob"] for row in document["differs"]} == knobs
+    assert all("(absent)" in (row["first"], row["second"]) for row in document["differs"])
+    assert document["cannot_act_in_one_step"] == {}
+    assert "cannot act" not in bench("diff", "grpo", "dpo").out
+
+
+def test_two_preference_algorithms(bench: Bench) -> None:
+    assert bench("diff", "dpo", "simpo").out.splitlines() == [
+        "knob                 dpo      simpo",
+        "objective.logp       sum      mean",
+        "objective.reference  initial  none",
+        "objective.beta       0.1      2.0",
+        "objective.margin     0.0      1.0",
+        "objective.ld_alpha   1.0      (absent)",
+    ]
+    there = ["--set", "objective.label_smoothing=0.1", "--set", "objective.smoothing=robust"]
+    assert "are the same" in bench("diff", "robust_dpo", "dpo", *there).out
+
+
+@pytest.mark.parametrize("family", get_args(Family))
+def test_every_pair_of_presets(bench: Bench, family: Family) -> None:
+    for first, second in itertools.combinations(presets(family), 2):
         rows = bench("diff", first, second, "--json").document["differs"]
         a, b = active_knobs(preset(first)), active_knobs(preset(second))
         assert {row["knob"].removeprefix("objective.") for row in rows} == {
@@ -80,7 +105,7 @@ def test_every_pair_of_presets(bench: Bench) -> None:
     ("words", "says"),
     [
         (("gpro", "grpo"), "'gpro' is no algorithm; did you mean"),
-        (("grpo", "std_norm"), "'std_norm' is no algorithm. Known: reinforce, "),
+        (("grpo", "std_norm"), "'std_norm' is no algorithm; did you mean dpo_norm? Known: reinforce, "),
         (("grpo",), "Missing argument 'second'"),
         (("grpo", "dr_grpo", "--set", "objective.scael=none"), "unknown objective knob 'scael': did you mean scale"),
     ],

@@ -62,6 +62,13 @@ def test_an_algorithm_with_overrides(bench: Bench) -> None:
     assert f"\ngrpo: {describe('grpo').summary}" in out
 
 
+def test_a_preference_algorithm_with_overrides(bench: Bench) -> None:
+    document = bench("show", "dpo", "--set", "objective.beta=1", "--set", "objective.link=hinge", "--json").document
+    assert document["algorithm"] == "dpo with beta=1, link=hinge"
+    assert document["knobs"] == active_knobs(preset("hinge", beta=1.0))
+    assert document["formula"] == formula(preset("hinge", beta=1.0))
+
+
 def test_the_companions_of_a_recipe(bench: Bench) -> None:
     kimi = bench("show", "kimi_k1_5", "--json").document["companions"]
     assert kimi["train.optimizer_reset"] == "per_rollout"
@@ -76,6 +83,9 @@ def test_the_companions_of_a_recipe(bench: Bench) -> None:
         (("grpo", "--set", "objective.rule.clip_hihg=1"), "--set: objective: unknown objective knob 'rule.clip_hihg'"),
         (("grpo", "--set", "objective.rule.clip_high=-1"), "rule.clip_high=-1: input should be greater than 0"),
         (("grpo", "--set", "train.steps=3"), "--set train.steps: only knobs of the objective can be set here, e.g."),
+        (("dpo", "--set", "train.steps=3"), "can be set here, e.g. --set objective.link=logistic."),
+        (("dpo", "--set", "objective.rule.clip_high=1"), "rule.clip_high belongs to policy-gradient objectives"),
+        (("grpo", "--set", "objective.beta=1"), "beta belongs to preference objectives"),
         (("grpo", "--set", "objective.scale"), "must be key=value"),
         (("tiny", "--set", "objective.scale=none"), "only an algorithm's knobs can be set here, and tiny is none"),
         (("std_norm", "--set", "objective.scale=none"), "and std_norm is none"),

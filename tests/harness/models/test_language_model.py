@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import GenerationConfig
 
 from evals.prompts import Message
 from evals.tasks import get_task
@@ -98,6 +99,16 @@ def test_without_an_end_of_sequence_it_is_refused(tmp_path: Path) -> None:
         path.write_text(json.dumps(settings))
     with pytest.raises(RefusedError, match="end-of-sequence"):
         load_model(f"path:{tmp_path / 'endless'}")
+
+
+@pytest.mark.parametrize(("own", "ending"), [("<eos>", 1), (None, 0)])
+def test_a_given_completion_ends_with_the_tokenizers_own_end(own: str | None, ending: int) -> None:
+    """Where it has one, whatever else ends a completion by the generation config."""
+    model, tokenizer = tiny_model(seed=0), tiny_tokenizer()
+    model.generation_config = GenerationConfig(eos_token_id=[0, 2])
+    tokenizer.eos_token = own
+    language_model = LanguageModel(model, tokenizer)
+    assert language_model.encode_completion("1,3#3") == [*language_model.encode("1,3#3"), ending]
 
 
 def test_messages_without_a_chat_template_are_joined(tiny: LanguageModel) -> None:

@@ -48,7 +48,7 @@ def test_settings_move_the_crossing_and_the_substrate(tmp_path: Path) -> None:
 
 def test_the_reference_is_the_gradient_of_the_expected_reward(tmp_path: Path) -> None:
     reference = make_design(str(write_probe_file(tmp_path))).reference
-    chosen = reference.objective
+    chosen = reference.policy_gradient
     assert (chosen.baseline, chosen.scale, chosen.aggregation) == ("leave_one_out", "none", "seq_mean_token_sum")
     assert (reference.rollout.prompts_per_step, reference.rollout.samples_per_prompt) == (64, 4)
 
@@ -82,12 +82,14 @@ def test_the_baseline_is_the_first_unless_it_is_named(tmp_path: Path) -> None:
             "one: objective.baseline=critic: a probe has no critic",
         ),
         (objective(**{"kl.where": "loss"}), "objective.kl.where=loss: a probe has no reference policy"),
+        ({"objectives": {"one": {"algorithm": "dpo"}}}, "objective.link=logistic: a probe measures the gradient of"),
         (objective(zero_std="refill"), "objective.zero_std=refill: an estimate would hold more completions"),
         (objective(aggregation="micro_token_mean"), "it depends on how a step is split into micro-batches"),
         (
             objective(**{"entropy.adaptive.type": "step_up_only"}),
             "objective.entropy.adaptive.type=step_up_only: its coefficient is found in training",
         ),
+        ({"base": {"reward.parts.reward_model": 1.0}}, "reward.parts.reward_model: a probe trains no reward model"),
         ({"base": {"task.filter.type": "pass_rate"}}, "task.filter.type is pass_rate: a probe measures no pass rates"),
         (
             {"base": {"model.cold_start": {"type": "sft", "data": "demonstrations:arithmetic"}}},
@@ -125,7 +127,7 @@ def test_shipped_probes_can_be_measured_and_bear_the_name_of_their_file(name: st
 
 def test_the_shipped_probe_measures_the_claims() -> None:
     design = make_design("probe")
-    objectives = [spec.objective for spec in next(iter(design.points.values())).values()]
+    objectives = [spec.policy_gradient for spec in next(iter(design.points.values())).values()]
     assert {chosen.baseline for chosen in objectives} == {"none", "batch_mean", "group_mean", "leave_one_out"}
     assert {chosen.scale for chosen in objectives} == {"none", "group_std", "batch_std"}
     assert {chosen.aggregation for chosen in objectives} == {

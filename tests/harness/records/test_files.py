@@ -18,6 +18,7 @@ from harness.records.files import (
     read_json,
     read_jsonl,
     write_atomic,
+    write_folder,
     write_json,
 )
 
@@ -53,6 +54,39 @@ def test_a_new_file_is_whole_before_it_has_its_name(tmp_path: Path) -> None:
 
     write_atomic(path, write)
     assert path.exists()
+
+
+def test_a_folder_is_whole_before_it_has_its_name(tmp_path: Path) -> None:
+    folder = tmp_path / "cache" / "made"
+
+    def write(aside: Path) -> None:
+        (aside / "a").write_text("whole")
+        assert not folder.exists()
+
+    write_folder(folder, write)
+    assert (folder / "a").read_text() == "whole"
+    assert [path.name for path in folder.parent.iterdir()] == ["made"]
+
+
+def test_a_folder_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    def write(aside: Path) -> None:
+        (aside / "a").write_text("half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        write_folder(tmp_path / "made", write)
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_folder_that_another_process_made_meanwhile_stays(tmp_path: Path) -> None:
+    def write(aside: Path) -> None:
+        (aside / "a").write_text("mine")
+        (tmp_path / "made").mkdir()
+        (tmp_path / "made" / "a").write_text("theirs")
+
+    write_folder(tmp_path / "made", write)
+    assert (tmp_path / "made" / "a").read_text() == "theirs"
+    assert [path.name for path in tmp_path.iterdir()] == ["made"]
 
 
 def test_who_reads_meanwhile_reads_the_old_file_to_its_end(tmp_path: Path) -> None:

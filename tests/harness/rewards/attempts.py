@@ -29,10 +29,11 @@ def attempt(
     truncated: bool = False,
     verdict: Verdict | None = None,
     mean_logp: float = -1.0,
+    reward_model_score: float = math.nan,
 ) -> Attempt:
     """A completion, graded as a number unless a verdict is given."""
     verdict = verdict or grade(text, problem.answer, "numeric")
-    return Attempt(problem, sample, text, n_tokens, truncated, verdict, mean_logp)
+    return Attempt(problem, sample, text, n_tokens, truncated, verdict, mean_logp, reward_model_score)
 
 
 def worked(text: str, sample: int = 0) -> Attempt:
@@ -61,7 +62,8 @@ def context(
 ) -> RewardContext:
     """The options of a part are given by its name: `kimi_length={"from_step": 3}`."""
     spec = RewardSpec(parts=parts or {"correct": 1.0}, grader="numeric", **options)
-    return RewardContext(step, seed, LIMIT_TOKENS, spec, preset("grpo", **(objective or {})), get_task(task))
+    learned = preset("grpo", **(objective or {}))
+    return RewardContext(step, seed, LIMIT_TOKENS, spec, learned.overlong, learned.credit, get_task(task))
 
 
 def same(one: Sequence[float], other: Sequence[float]) -> bool:
@@ -98,6 +100,7 @@ def groups(draw: st.DrawFn) -> list[Attempt]:
             truncated=draw(st.booleans()),
             verdict=draw(_VERDICTS),
             mean_logp=draw(st.floats(-5, 0)),
+            reward_model_score=draw(st.floats(-3, 3)),
         )
         for sample in range(draw(st.integers(1, 6)))
     ]

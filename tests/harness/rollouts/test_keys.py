@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.rollouts.keys import permutation, random_key
+from harness.rollouts.keys import permutation, random_key, uniform
 
 KEYS = st.integers(-(2**63), 2**63 - 1)
 
@@ -27,6 +27,18 @@ def test_keys_fit_an_int64_tensor_and_use_both_signs() -> None:
     keys = [random_key(seed, "init") for seed in range(200)]
     assert all(-(2**63) <= key < 2**63 for key in keys)
     assert 60 < sum(key < 0 for key in keys) < 140
+
+
+@given(KEYS)
+def test_uniform_is_in_the_half_open_unit_interval(key: int) -> None:
+    assert 0 <= uniform(key) < 1
+
+
+def test_uniform_numbers_are_frozen_and_uniform() -> None:
+    """A tenth of 5000 in each tenth, within five sigma."""
+    assert (uniform(-1), uniform(0), uniform(-(2**63))) == (1 - 2**-53, 0, 0.5)
+    tenths = [int(10 * uniform(random_key(0, "select", sample=sample))) for sample in range(5000)]
+    assert all(abs(tenths.count(tenth) - 500) < 106 for tenth in range(10))
 
 
 @given(st.integers(0, 300), KEYS)

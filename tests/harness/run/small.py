@@ -7,6 +7,7 @@ from typing import Any
 from harness.models.language_model import load_model
 from harness.records import CellRecord
 from harness.run.cell import CellRun, Progress
+from harness.run.learning.base import Examples
 from harness.run.prompt_pool import training_prompts
 from harness.spec.resolve import Layer, resolve
 from harness.spec.run_spec import RunSpec
@@ -38,8 +39,7 @@ def small_spec(settings: dict[str, Any] | None = None, seed: int = 0) -> RunSpec
 
 def run_cell(cell: CellRecord, spec: RunSpec) -> None:
     """One cell in this process, from the starting weights."""
-    problems = training_prompts(spec, {})
-    CellRun(cell, spec, load_model(spec.model.source), problems, ignore_progress).run()
+    CellRun(cell, spec, load_model(spec.model.source), Examples(training_prompts(spec, {})), ignore_progress).run()
 
 
 def ignore_progress(progress: Progress) -> None:

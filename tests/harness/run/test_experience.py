@@ -11,7 +11,7 @@ from harness.rollouts.torch_engine import TorchEngine
 from harness.run.experience import Experience, gather
 from harness.run.prompt_order import prompt_order
 from harness.run.prompt_pool import training_prompts
-from harness.training.policy_update import DivergedError
+from harness.training.optimizer import DivergedError
 from tests.harness.run.small import small_spec
 
 
@@ -36,13 +36,14 @@ REFILL = {"objective.zero_std": "refill", "rollout.samples_per_prompt": 2, "roll
 
 def test_refill_fills_the_batch_with_groups_that_say_something(start: LanguageModel) -> None:
     experience = gathered(start, REFILL)
-    rollout = experience.filtered.rollout
+    filtered = experience.filtered(small_spec(REFILL).policy_gradient)
+    rollout = filtered.rollout
     assert experience.refill_rounds > 0
     assert len(torch.unique(rollout.groups)) == 8
     for group in torch.unique(rollout.groups).tolist():
         assert len(torch.unique(rollout.rewards[rollout.groups == group])) == 2
     assert len(set(ids(experience))) == len(ids(experience)) > 8
-    assert experience.metrics["groups_dropped"] == len(ids(experience)) - 8
+    assert filtered.groups_dropped == len(ids(experience)) - 8
 
 
 def test_all_that_was_drawn_is_counted(start: LanguageModel) -> None:
@@ -65,9 +66,11 @@ def test_the_first_round_is_that_of_an_arm_without_refill(start: LanguageModel) 
 
 
 def test_refill_is_bounded(start: LanguageModel) -> None:
-    experience = gathered(start, {**REFILL, "objective.refill_max_rounds": 1})
+    settings = {**REFILL, "objective.refill_max_rounds": 1}
+    experience = gathered(start, settings)
+    filtered = experience.filtered(small_spec(settings).policy_gradient)
     assert experience.refill_rounds == 1
-    assert 0 < len(torch.unique(experience.filtered.rollout.groups)) <= 8
+    assert 0 < len(torch.unique(filtered.rollout.groups)) <= 8
 
 
 def test_refill_ends_with_the_pool(start: LanguageModel) -> None:
@@ -98,7 +101,8 @@ def test_the_limit_is_that_of_the_stage(start: LanguageModel) -> None:
     engine = TorchEngine(start.model, start.pad_token_id, start.eos_token_ids, start.decode)
     order = prompt_order(spec.task, training_prompts(spec, {}), spec.seed)
     experience = gather(1, 0.0, spec, order, 7, start, engine)
-    assert experience.batch.max_completion_tokens == experience.filtered.rollout.max_completion_tokens == 7
+    rollout = experience.filtered(spec.policy_gradient).rollout
+    assert experience.batch.max_completion_tokens == rollout.max_completion_tokens == 7
     assert int(experience.batch.completions.lengths.max()) <= 7
     assert bool(experience.batch.completions.truncated.any())
 
@@ -113,19 +117,25 @@ def test_a_policy_without_probabilities_is_told(start: LanguageModel) -> None:
 
 def test_a_group_whose_answers_differ_only_where_they_were_cut_is_no_use(start: LanguageModel) -> None:
     """With overlong=drop the rows that were cut have no say in whether a batch is full."""
-    settings = {**REFILL, "rollout.samples_per_prompt": 6, "rollout.max_completion_tokens": 12}
+    settings = {
+        **REFILL,
+        "rollout.samples_per_prompt": 6,
+        "rollout.max_completion_tokens": 12,
+        "objective.overlong.type": "drop",
+    }
     for step in (1, 2, 3, 4):
-        experience = gathered(start, {**settings, "objective.overlong.type": "drop"}, step)
-        rollout = experience.filtered.rollout
-        assert experience.filtered.rows_dropped > 6 * experience.filtered.groups_dropped
+        filtered = gathered(start, settings, step).filtered(small_spec(settings).policy_gradient)
+        rollout = filtered.rollout
+        assert filtered.rows_dropped > 6 * filtered.groups_dropped
         assert len(torch.unique(rollout.groups)) == 8
         for group in torch.unique(rollout.groups).tolist():
             assert len(torch.unique(rollout.rewards[rollout.groups == group])) == 2
 
 
 def test_rewards_of_steps_reach_the_update(start: LanguageModel) -> None:
-    experience = gathered(start, {"objective.credit": "steps", "reward.parts.process": 1.0})
-    token_rewards = experience.filtered.rollout.token_rewards
+    settings = {"objective.credit": "steps", "reward.parts.process": 1.0}
+    rollout = gathered(start, settings).filtered(small_spec(settings).policy_gradient).rollout
+    token_rewards = rollout.token_rewards
     assert token_rewards is not None
-    assert token_rewards.shape == experience.filtered.rollout.sequences.completions.shape
+    assert token_rewards.shape == rollout.sequences.completions.shape
     assert 0 < int((~token_rewards.isnan()).sum()) < token_rewards.numel()

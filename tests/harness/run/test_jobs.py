@@ -155,7 +155,7 @@ class TestFilter:
         folder.mkdir()
         assert run_job(job("pass_rates", rates, spec), start, told.append) == ("done", None)
         assert told == [{"phase": "measuring pass rates", "step": 24, "steps": 24, "done_frac": 1.0}]
-        made = replace(job("cell", folder, spec), pass_rates=str(rates))
+        made = replace(job("cell", folder, spec), inputs={"pass_rates": str(rates)})
         assert run_job(Job(**json.loads(json.dumps(made.to_json()))), start, ignore) == ("done", None)
         left = {problem_id for problem_id, correct in read_json(rates).items() if correct == 1}
         paths = CellRecord.at(folder).rollouts.iterdir()
@@ -168,7 +168,9 @@ class TestFilter:
         rates, folder = tmp_path / "rates.json", tmp_path / "arm-s0-0123456789"
         folder.mkdir()
         write_json(rates, {problem.id: 2 for problem in candidates(spec)})
-        state, reason = run_job(replace(job("cell", folder, spec), pass_rates=str(rates)), StartingPoint(), ignore)
+        state, reason = run_job(
+            replace(job("cell", folder, spec), inputs={"pass_rates": str(rates)}), StartingPoint(), ignore
+        )
         assert state == "refused"
         assert reason is not None and "task.filter keeps 0 of the 24" in reason
 

@@ -12,7 +12,7 @@ from harness.records.files import read_jsonl
 from harness.rollouts.engine import Completions, SamplingParams
 from harness.rollouts.keys import random_key
 from harness.rollouts.torch_engine import TorchEngine
-from harness.run import pass_rates
+from harness.run import graded_samples
 from harness.run.pass_rates import measure_pass_rates, read_correct_counts
 from harness.run.prompt_pool import candidates
 from harness.spec.run_spec import RunSpec
@@ -77,7 +77,7 @@ def test_goes_on_after_a_kill_as_if_unbroken(
     tmp_path: Path, model: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Chunks of 5 problems; the last has 2."""
-    monkeypatch.setattr(pass_rates, "CHUNK_SAMPLES", 5 * SAMPLES)
+    monkeypatch.setattr(graded_samples, "CHUNK_SAMPLES", 5 * SAMPLES)
     spec = small_spec(FILTER)
     unbroken, path = measure(tmp_path / "unbroken.json", model, spec), tmp_path / "rates.json"
     with pytest.raises(KeyboardInterrupt):
@@ -96,7 +96,7 @@ def test_goes_on_after_a_kill_as_if_unbroken(
 
 
 def test_tells_how_far_it_is(tmp_path: Path, model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pass_rates, "CHUNK_SAMPLES", 5 * SAMPLES)
+    monkeypatch.setattr(graded_samples, "CHUNK_SAMPLES", 5 * SAMPLES)
     told: list[tuple[int, int]] = []
     measure_pass_rates(
         tmp_path / "rates.json", small_spec(FILTER), model, Counting(model), lambda *event: told.append(event)

@@ -37,6 +37,14 @@ STATEFUL: dict[str, dict[str, Any]] = {
     },
     "refilled batches": {"objective.zero_std": "refill"},
     "offline samples": {"algorithm": "reinforce", "rollout.sampler": "initial"},
+    "pairs of the policy": {"algorithm": "dpo", "pairs.pairing": "all"},
+    "pairs and reference of a round": {
+        "algorithm": "dpo",
+        "objective.reference": "round_start",
+        "rollout.sampler": "round",
+        "rollout.round_steps": 3,
+    },
+    "expert iteration": {"algorithm": "rft", "rollout.sampler": "round", "rollout.round_steps": 3},
 }
 
 

@@ -17,6 +17,8 @@ from harness.models.tiny import tiny_tokenizer
 from harness.rewards import Rewards
 from harness.rollouts.engine import Completions, SamplingParams
 from harness.run.rollout_batch import RolloutBatch, grade_and_reward, roll_out, rollout_metrics, rollout_rows
+from harness.training.reward_model import RewardModel
+from harness.training.sequences import Sequences
 from tests.harness.run.small import small_spec
 
 TOKENIZER = tiny_tokenizer()
@@ -222,3 +224,33 @@ def test_prompts_that_are_drawn_later_in_a_step_have_their_own_noise() -> None:
     at_once = keys(PROBLEMS)
     assert torch.equal(torch.cat([keys(PROBLEMS[:3]), keys(PROBLEMS[3:], first_example=3)]), at_once)
     assert len(set(at_once.flatten().tolist())) == at_once.numel()
+
+
+class Judge:
+    """A reward model in whose eyes every completion is better than the one before."""
+
+    def scores(self, sequences: Sequences) -> torch.Tensor:
+        assert sequences.prompts == [[3]] * 8
+        assert sequences.lengths.tolist() == LENGTHS
+        return torch.arange(8.0) - 3.5
+
+
+def test_the_reward_model_pays_and_the_truth_is_logged() -> None:
+    spec = small_spec({"reward.parts": {"correct": 0.0, "reward_model": 2.0}})
+    tried, rewards = grade_and_reward(batch(), spec, LANGUAGE_MODEL, 1, cast(RewardModel, Judge()))
+    scores = [row - 3.5 for row in range(8)]
+    assert rewards.total == [2 * score for score in scores]
+    assert rewards.parts == {"correct": TOTAL, "reward_model": scores}
+    found = rollout_metrics(batch(), tried, rewards)
+    assert found["reward/correct"] == 0.625
+    assert found["reward/reward_model"] == found["reward/mean"] == 0
+    row = rollout_rows(batch(), 1, tried, rewards)[7]
+    assert (row["reward"], row["reward/correct"], row["reward/reward_model"]) == (7, 0, 3.5)
+
+
+@pytest.mark.parametrize(
+    ("parts", "judge"), [({"correct": 0.0, "reward_model": 1.0}, None), ({"correct": 1.0}, Judge())]
+)
+def test_the_reward_model_and_its_part_come_together(parts: dict[str, float], judge: Judge | None) -> None:
+    with pytest.raises(ValueError, match="a reward model comes with the part reward_model"):
+        grade_and_reward(batch(), small_spec({"reward.parts": parts}), LANGUAGE_MODEL, 1, cast(Any, judge))

@@ -268,7 +268,7 @@ def test_pass_rates_are_measured_once_for_the_arms_and_seeds_that_share_them(
     monkeypatch.setattr(sweep_module, "LocalPool", pool)
     run.run(Quiet())
     shared, other = (job.path for job in pool.of_kind("pass_rates"))
-    assert {(job.path.split("/")[-1].split("-")[0], job.pass_rates) for job in pool.of_kind("cell")} == {
+    assert {(job.path.split("/")[-1].split("-")[0], job.inputs.get("pass_rates")) for job in pool.of_kind("cell")} == {
         ("all", None),
         ("not_solved", shared),
         ("mixed", shared),

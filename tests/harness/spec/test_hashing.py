@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from harness.errors import RefusedError
 from harness.models.source import TINY
 from harness.spec import hashing
-from harness.spec.hashing import base_evaluation_hash, digest, pass_rates_hash, semantic_hash, starting_point_hash
+from harness.spec.hashing import (
+    base_evaluation_hash,
+    digest,
+    pass_rates_hash,
+    reward_model_hash,
+    semantic_hash,
+    starting_point_hash,
+)
 from harness.spec.knobs import ALL_KNOBS, active
 from tests.harness.spec.cases import spec
 
@@ -206,6 +213,37 @@ def test_cells_that_draw_and_grade_alike_share_the_pass_rates() -> None:
         {"train.device": "cuda"},
     ]
     assert len({rates({}), *map(rates, changes)}) == 1 + len(changes)
+
+
+def test_cells_that_draw_and_grade_alike_share_the_reward_model() -> None:
+    part = {"reward.parts": {"correct": 0.0, "reward_model": 1.0}}
+
+    def model(settings: dict[str, Any], seed: int = 0) -> str:
+        return reward_model_hash(spec(SFT, part, settings, seed=seed))
+
+    shared = {
+        "reward.parts": {"correct": 0.0, "reward_model": 0.5, "format": 1.0},
+        "task.pool": 40,
+        "rollout.samples_per_prompt": 7,
+        "objective.kl.where": "loss",
+        "train.steps": 9,
+        "eval.problems": 7,
+    }
+    assert model(shared, seed=1) == model({})
+    options = {"prompts": 70, "samples_per_prompt": 7, "label_noise_rate": 0.07, "steps": 7, "batch_size": 7}
+    changes: list[dict[str, Any]] = [
+        *({f"reward.reward_model.{name}": value} for name, value in options.items()),
+        {"reward.reward_model.learning_rate": 7e-4},
+        {"reward.reward_model.seed": 7},
+        {"model.cold_start.steps": 7},
+        {"task.train": "gsm8k"},
+        {"task.template": "boxed"},
+        {"reward.grader": "exact"},
+        {"rollout.max_completion_tokens": 7},
+        {"rollout.temperature": 0.7},
+        {"train.device": "cuda"},
+    ]
+    assert len({model({}), *map(model, changes)}) == 1 + len(changes)
 
 
 def test_weights_are_known_by_content_not_by_path(tmp_path: Path) -> None:

@@ -95,12 +95,6 @@ def test_the_loss_of_a_uniform_model_is_the_log_of_its_vocabulary(tmp_path: Path
     assert losses == pytest.approx([float(torch.tensor(start.model.config.vocab_size).log())])
 
 
-def test_learning_rate_warms_up_and_falls() -> None:
-    """5 % of 100 steps up, then down along the line that ends at step 101, but never below 2 %."""
-    rates = [cold_start._schedule(step, 100) for step in (1, 3, 5, 6, 51, 98, 99, 100)]
-    assert rates == pytest.approx([0.2, 0.6 * 0.98, 0.96, 0.95, 0.5, 0.03, 0.02, 0.02])
-
-
 class TestDemonstrationsOfAFile:
     def test_come_in_a_new_order_each_epoch(self, tmp_path: Path) -> None:
         rows = [(f"{row}+1=", f"#{row + 1}") for row in range(9)]

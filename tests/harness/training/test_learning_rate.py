@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from harness.spec.sections.train import TrainSpec
-from harness.training.learning_rate import schedule
+from harness.training.learning_rate import schedule, warm_up_and_decay
 from tests.harness.run.small import small_spec
 
 
@@ -33,3 +33,9 @@ class TestSchedule:
 
     def test_warm_up_longer_than_the_run(self) -> None:
         assert schedule(2, train_spec(steps=2, warmup_steps=4, lr_schedule="linear")) == 0.5
+
+
+def test_warm_up_and_decay() -> None:
+    """5 % of 100 steps up, then down along the line that ends at step 101, but never below 2 %."""
+    factors = [warm_up_and_decay(step, 100) for step in (1, 3, 5, 6, 51, 98, 99, 100)]
+    assert factors == pytest.approx([0.2, 0.6 * 0.98, 0.96, 0.95, 0.5, 0.03, 0.02, 0.02])

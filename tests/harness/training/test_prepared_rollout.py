@@ -47,12 +47,12 @@ def prepared(settings: dict[str, Any], **changes: Any) -> Prepared:
     with torch.no_grad():
         for weight in policy.parameters():
             weight.mul_(1.05)
-    if spec.objective.baseline == "critic":
+    if spec.policy_gradient.baseline == "critic":
         critic = Critic(policy, "own")
         torch.nn.init.normal_(critic.head.weight, generator=torch.Generator().manual_seed(0))
     rollout: ScoredRollout = dataclasses.replace(rollouts.rollout(policy), **changes)
-    controlled = ControlledCoefficients(spec.objective)
-    kl_reference = KlReference(spec.objective.kl, policy, reference)
+    controlled = ControlledCoefficients(spec.policy_gradient)
+    kl_reference = KlReference(spec.policy_gradient.kl, policy, reference)
     scorer = Scorer(policy, critic, spec, rollouts.PAD)
     return Prepared(spec, policy, reference, controlled, prepare(rollout, spec, 1, scorer, kl_reference, controlled))
 
@@ -90,7 +90,7 @@ def test_advantages_are_those_of_the_critics_values() -> None:
     rollout, scores = made.result.rollout, made.result.scores
     assert float(scores.values[made.mask].abs().max()) > 0.1
     expected = advantages(
-        made.spec.objective,
+        made.spec.policy_gradient,
         rollout.rewards,
         rollout.groups,
         made.mask,
@@ -120,7 +120,7 @@ def test_each_optimiser_step_has_its_own_std() -> None:
     assert not torch.allclose(split, whole)
     for rows in halves:
         alone = advantages(
-            made.spec.objective,
+            made.spec.policy_gradient,
             made.result.rollout.rewards[rows],
             made.result.rollout.groups[rows],
             made.mask[rows],

@@ -107,6 +107,15 @@ def test_metrics_in_closed_form() -> None:
     assert metrics["kl/k3_start"] == pytest.approx(math.exp(-1) / 2)
 
 
+def test_the_kl_of_a_completion_is_the_sum_over_its_tokens() -> None:
+    """Of the measured completions only, of two tokens and of one."""
+    mask = torch.tensor([[True, True], [False, False], [True, False]])
+    measured = Measured(mask, torch.zeros(3), torch.tensor([0.5, 0.7, 0.3]))
+    metrics = start_metrics(torch.zeros(3, 2), measured)
+    assert metrics["kl/sequence_start"] == pytest.approx((0.5 + 0.7 + 0.3) / 2)
+    assert metrics["kl/exact_start"] == pytest.approx((0.5 + 0.7 + 0.3) / 3)
+
+
 def test_nothing_measured_is_none() -> None:
     measured = Measured(torch.ones(1, 1, dtype=torch.bool), torch.zeros(1), torch.zeros(1))
     assert start_metrics(torch.zeros(1, 1), None) == dict.fromkeys(start_metrics(torch.zeros(1, 1), measured))

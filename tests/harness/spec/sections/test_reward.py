@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from algorithms import preset
+from algorithms.objective import Credit
 from harness.errors import RefusedError
 from harness.plan.gate import check_gate
 from harness.spec.hashing import base_evaluation_hash, semantic_hash
@@ -21,7 +21,17 @@ OPTIONS = {
     "reward.language.target": "han",
     "reward.noise.false_positive_rate": 0.7,
     "reward.noise.false_negative_rate": 0.7,
+    "reward.reward_model.prompts": 70,
+    "reward.reward_model.samples_per_prompt": 7,
+    "reward.reward_model.label_noise_rate": 0.07,
+    "reward.reward_model.steps": 7,
+    "reward.reward_model.batch_size": 7,
+    "reward.reward_model.learning_rate": 7e-4,
+    "reward.reward_model.seed": 7,
 }
+
+
+REWARD_MODEL = {"reward.parts": {"correct": 0.0, "reward_model": 1.0}}
 
 
 def part_of(knob: str) -> str:
@@ -85,6 +95,9 @@ def test_arms_with_and_without_a_part_differ_in_its_weight_only() -> None:
         ({"reward.noise.false_negative_rate": -0.1}, "reward.noise.false_negative_rate is -0.1"),
         ({"reward.parts.format": 1.0, "reward.format.pattern": "box"}, "reward.format.pattern is 'box'"),
         ({"reward.parts.language": 1.0, "reward.language.target": "en"}, "reward.language.target is 'en'"),
+        (REWARD_MODEL | {"reward.reward_model.label_noise_rate": 0.5}, "reward.reward_model.label_noise_rate is 0.5"),
+        (REWARD_MODEL | {"reward.reward_model.prompts": 9}, "reward.reward_model.prompts is 9"),
+        (REWARD_MODEL | {"reward.reward_model.samples_per_prompt": 1}, "reward.reward_model.samples_per_prompt is 1"),
         ({"reward.parts.kimi_lenght": 1.0}, "unknown parts kimi_lenght; did you mean kimi_length"),
         ({"reward.parts.my.module:": 1.0}, "unknown parts my.module:. Known: correct"),
         ({"reward.kimi_length.form_step": 1}, "unknown key reward.kimi_length.form_step; did you mean reward.kimi"),
@@ -99,8 +112,8 @@ def test_what_is_not_allowed_is_told(settings: dict[str, Any], says: str) -> Non
 PROCESS = {"correct": 1.0, "process": 0.5}
 
 
-def problems(parts: dict[str, float], task: str = "arithmetic", **objective: Any) -> list[str]:
-    return list(reward_problems(RewardSpec(parts=parts, grader="numeric"), preset("grpo", **objective), task))
+def problems(parts: dict[str, float], task: str = "arithmetic", credit: Credit = "completion") -> list[str]:
+    return list(reward_problems(RewardSpec(parts=parts, grader="numeric"), credit, task))
 
 
 def test_steps_need_a_task_that_has_them() -> None:

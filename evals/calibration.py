@@ -1,0 +1,102 @@
+"""Calibration: is a policy right as often as it gives the answer? Its own answer frequencies are the confidences."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any, TypedDict
+
+from evals.grading.numbers import parse_number
+from evals.grading.text import bare, normalise
+
+BINS = 10
+
+
+class ReliabilityBin(TypedDict):
+    """The samples whose confidence lies in (low, high]; the first bin holds 0 too.
+
+    confidence: their mean confidence; correct_frac: the share of them that is right; None in a bin without samples.
+    """
+
+    low: float
+    high: float
+    count: int
+    confidence: float | None
+    correct_frac: float | None
+
+
+def reliability(rows: Sequence[Mapping[str, Any]]) -> list[ReliabilityBin]:
+    """The reliability diagram of one task's samples in ten equal-width bins of confidence, by confidence.
+
+    rows: `problem_id`, `extracted` and `correct` of each sample (see `SampleRow`), drawn from the policy itself
+        (temperature 1, no top-p or top-k), at least two a problem.
+
+    The confidence of a sample is the share of the *other* samples of its problem that give the same answer: an unbiased
+    estimate of the policy's probability of that answer, which with the sample itself would be too high. It is noisy, so
+    bins of few samples a problem lie flatter than the diagonal even for a calibrated policy: compare evaluations with
+    equally many. "No answer" counts as one answer, which is always wrong.
+
+    Raises ValueError if there are no rows or if a problem has a single sample.
+    """
+    by_problem: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for row in rows:
+        by_problem[row["problem_id"]].append(row)
+    if not by_problem:
+        raise ValueError("reliability: no rows given; confidence needs at least one problem with two samples")
+    members: list[list[tuple[float, bool]]] = [[] for _ in range(BINS)]
+    for problem, samples in by_problem.items():
+        others = len(samples) - 1
+        if others == 0:
+            raise ValueError(
+                f"reliability: problem {problem!r} has one sample; its confidence is a share of the others: draw at "
+                "least 2 samples a problem"
+            )
+        answers = [_answer_key(sample["extracted"]) for sample in samples]
+        given = Counter(answers)
+        for sample, answer in zip(samples, answers, strict=True):
+            same = given[answer] - 1
+            # In integers: as floats, 3 of 10 would fall on either side of a bin's edge.
+            members[max(0, -(-BINS * same // others) - 1)].append((same / others, sample["correct"]))
+    return [
+        ReliabilityBin(
+            low=index / BINS,
+            high=(index + 1) / BINS,
+            count=len(inside),
+            confidence=_mean([confidence for confidence, _ in inside]),
+            correct_frac=_mean([correct for _, correct in inside]),
+        )
+        for index, inside in enumerate(members)
+    ]
+
+
+def expected_calibration_error(bins: Sequence[ReliabilityBin]) -> float:
+    """Mean |share right - mean confidence| over bins, weighted by their samples; in [0, 1].
+
+    Naeini et al. (AAAI 2015); Guo et al., arXiv:1706.04599, eq. 3. Raises ValueError if the bins hold no sample.
+    """
+    total = sum(inside["count"] for inside in bins)
+    if total == 0:
+        raise ValueError("expected_calibration_error: bins without a sample given; it is a mean over samples")
+    return math.fsum(
+        inside["count"] / total * abs(inside["correct_frac"] - inside["confidence"])
+        for inside in bins
+        if inside["correct_frac"] is not None and inside["confidence"] is not None
+    )
+
+
+def _answer_key(extracted: str | None) -> Fraction | str | None:
+    """Equal for answers that are one: by value if they state a number (`012` and `12`, `1/2` and `0.5`), else by text.
+
+    Expressions that are equal but written differently (`x+1`, `1+x`) count as two answers: comparing every pair of them
+    with math-verify would cost more than the evaluation.
+    """
+    if extracted is None:
+        return None
+    value = parse_number(extracted)
+    return bare(normalise(extracted)) if value is None else value
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None

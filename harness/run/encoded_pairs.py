@@ -1,0 +1,174 @@
+"""Preference pairs as token ids, as they lie in memory and in a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from harness.errors import RefusedError
+from harness.models.language_model import weights_digest
+from harness.records.files import write_atomic
+from harness.run.prompt_order import places_of_step
+from harness.training.pair_batch import PairBatch
+from harness.training.sequences import Sequences
+
+
+@dataclass(frozen=True)
+class PairCounts:
+    """What became of the pairs of a source.
+
+    rows = kept + prompt_too_long + side_too_long + equal_after_truncation; `truncated` of those kept have a cut side.
+    """
+
+    rows: int
+    kept: int
+    prompt_too_long: int
+    side_too_long: int
+    equal_after_truncation: int
+    truncated: int
+
+    @property
+    def dropped(self) -> str:
+        """Why those that are not kept are not, in words."""
+        return (
+            f"{self.prompt_too_long} prompts leave no room for a completion, {self.side_too_long} pairs have a side "
+            f"that is too long, {self.equal_after_truncation} are the same on both sides once cut"
+        )
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Rows of different lengths, end to end. values [sum of lengths]; lengths [N] int64."""
+
+    values: Tensor
+    lengths: Tensor
+
+    @classmethod
+    def of(cls, rows: Sequence[Tensor]) -> Ragged:
+        return cls(torch.cat(list(rows)), torch.tensor([len(row) for row in rows]))
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        return self.lengths.cumsum(0).tolist()
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, row: int) -> Tensor:
+        return self.values[self._ends[row] - int(self.lengths[row]) : self._ends[row]]
+
+    def padded(self, rows: Sequence[int]) -> Tensor:
+        """[len(rows), longest of them], zeros on the right."""
+        return pad_sequence([self[row] for row in rows], batch_first=True)
+
+
+@dataclass(frozen=True)
+class EncodedPairs:
+    """P pairs as token ids (int32).
+
+    groups [P] int64: equal for pairs whose prompts are the same tokens. ref_*_logps: of every completion token under
+    the starting weights (float32, nats), or None for an objective without a reference.
+    """
+
+    prompts: Ragged
+    chosen: Ragged
+    rejected: Ragged
+    groups: Tensor
+    counts: PairCounts
+    ref_chosen_logps: Ragged | None = None
+    ref_rejected_logps: Ragged | None = None
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    def of_step(self, step: int, pairs_per_step: int, seed: int) -> list[int]:
+        """The pairs of a step (from 1): each once an epoch, reshuffled each epoch; a step may reach into the next one.
+
+        Raises RefusedError if a step needs more pairs than there are.
+        """
+        self.require(pairs_per_step)
+        return places_of_step(len(self), seed, step, pairs_per_step)
+
+    def require(self, pairs_per_step: int) -> None:
+        """Raise RefusedError if a step needs more pairs than there are."""
+        if pairs_per_step > len(self):
+            raise RefusedError(
+                f"pairs.pairs_per_step is {pairs_per_step}, but of {self.counts.rows} pairs {len(self)} are left "
+                f"({self.counts.dropped}). Lower pairs.pairs_per_step, or have more pairs kept."
+            )
+
+    def batch(self, pairs: Sequence[int]) -> PairBatch:
+        """These pairs, in that order."""
+        reference, rejected_reference = self.ref_chosen_logps, self.ref_rejected_logps
+        return PairBatch(
+            chosen=self._sequences(self.chosen, pairs),
+            rejected=self._sequences(self.rejected, pairs),
+            groups=self.groups[list(pairs)],
+            ref_chosen_logps=None if reference is None else reference.padded(pairs),
+            ref_rejected_logps=None if rejected_reference is None else rejected_reference.padded(pairs),
+        )
+
+    def _sequences(self, side: Ragged, pairs: Sequence[int]) -> Sequences:
+        return Sequences(
+            [self.prompts[pair].tolist() for pair in pairs], side.padded(pairs).long(), side.lengths[list(pairs)]
+        )
+
+
+def save_pairs(path: Path, pairs: EncodedPairs, provenance: dict[str, Any]) -> None:
+    """Write one safetensors file, whole or not at all. Its metadata hold counts and provenance as JSON."""
+    tensors = dict(_tensors(pairs))
+    header = {"counts": asdict(pairs.counts), "provenance": provenance, "digest": weights_digest(tensors)}
+    content = save(tensors, {"pairs": json.dumps(header, ensure_ascii=False)})
+    write_atomic(path, lambda aside: _write_bytes(aside, content))
+
+
+def load_pairs(path: Path) -> EncodedPairs:
+    """What `save_pairs` wrote. Raises RefusedError for a file that is not what was written."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            header = json.loads((file.metadata() or {})["pairs"])
+        if weights_digest(tensors) != header["digest"]:
+            raise ValueError("its content does not have the digest that it was written with")
+        return _from_tensors(tensors, PairCounts(**header["counts"]))
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise RefusedError(f"{path}: is damaged ({error}). Delete it; the next run makes it again.") from error
+
+
+def _tensors(encoded: EncodedPairs) -> Iterator[tuple[str, Tensor]]:
+    for name in ("prompts", "chosen", "rejected"):
+        ragged: Ragged = getattr(encoded, name)
+        yield f"{name}.tokens", ragged.values
+        yield f"{name}.lengths", ragged.lengths
+    yield "groups", encoded.groups
+    if encoded.ref_chosen_logps is not None and encoded.ref_rejected_logps is not None:
+        yield "chosen.ref_logps", encoded.ref_chosen_logps.values
+        yield "rejected.ref_logps", encoded.ref_rejected_logps.values
+
+
+def _from_tensors(tensors: dict[str, Tensor], counts: PairCounts) -> EncodedPairs:
+    prompts, chosen, rejected = (
+        Ragged(tensors[f"{name}.tokens"], tensors[f"{name}.lengths"]) for name in ("prompts", "chosen", "rejected")
+    )
+    encoded = EncodedPairs(prompts, chosen, rejected, tensors["groups"], counts)
+    if "chosen.ref_logps" not in tensors:
+        return encoded
+    return replace(
+        encoded,
+        ref_chosen_logps=Ragged(tensors["chosen.ref_logps"], chosen.lengths),
+        ref_rejected_logps=Ragged(tensors["rejected.ref_logps"], rejected.lengths),
+    )
+
+
+def _write_bytes(path: Path, content: bytes) -> None:
+    path.write_bytes(content)

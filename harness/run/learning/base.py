@@ -1,0 +1,60 @@
+"""What a cell needs of any way of learning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from evals.tasks.base import Problem
+
+if TYPE_CHECKING:
+    from harness.run.encoded_pairs import EncodedPairs
+    from harness.training.reward_model import RewardModel
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Examples:
+    """What a cell learns from, besides its own completions."""
+
+    problems: Sequence[Problem] = ()
+    """The training pool; empty where a set of pairs takes its place."""
+    pairs: EncodedPairs | None = None
+    """With pairs.type `dataset`."""
+    reward_model: RewardModel | None = None
+    """With the reward part `reward_model`."""
+
+
+@dataclass(frozen=True)
+class StepOutcome:
+    """What one step did."""
+
+    metrics: Row
+    """Reproducible fields of steps.jsonl, besides the step and the tokens so far."""
+    generated_tokens: int
+    """In this step."""
+    reward: float | None
+    """To be shown as the run goes on: the mean reward or, without rewards, the share of pairs ranked as labelled."""
+    timing: dict[str, float]
+    """Seconds by phase."""
+    rollouts: list[Row] = field(default_factory=list)
+    """Rows of rollouts/*.parquet."""
+
+
+class Learner(Protocol):
+    """Trains the policy in place, a step at a time; `trainer_state` and `progress` are all that a checkpoint needs
+    besides the policy's weights."""
+
+    def step(self, step: int, done_frac: float) -> StepOutcome:
+        """Do step number `step` (from 1) when `done_frac` of the run is done. Raises DivergedError."""
+
+    def trainer_state(self) -> dict[str, Any]:
+        """Tensors and plain values."""
+
+    def progress(self) -> dict[str, Any]:
+        """JSON."""
+
+    def restore(self, trainer_state: dict[str, Any], progress: dict[str, Any]) -> None:
+        """Go on from there."""

@@ -1,0 +1,36 @@
+"""Learning from rewards: the policy-gradient objectives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.models.language_model import LanguageModel
+from harness.run.experience import Experience
+from harness.run.learning.base import Examples, Row
+from harness.run.learning.rollouts import RolloutLearner
+from harness.spec.run_spec import RunSpec
+from harness.training.policy_update import PolicyUpdate
+from harness.training.update_report import UpdateReport
+
+
+class PolicyGradientLearner(RolloutLearner):
+    """Every completion that the knobs `overlong` and `zero_std` leave is learned from, by its advantage."""
+
+    def __init__(self, spec: RunSpec, start: LanguageModel, examples: Examples) -> None:
+        super().__init__(spec, start, examples)
+        self._update = PolicyUpdate(start.model, spec, start.pad_token_id, self._initial)
+
+    def _learn(self, experience: Experience, step: int) -> tuple[UpdateReport, Row, list[Row]]:
+        filtered = experience.filtered(self._spec.policy_gradient)
+        chosen = {
+            "rows_dropped": filtered.rows_dropped,
+            "groups_dropped": filtered.groups_dropped,
+            "refill_rounds": experience.refill_rounds,
+        }
+        return self._update.run(filtered.rollout, step), chosen, [{} for _ in experience.tried]
+
+    def _update_state(self) -> dict[str, Any]:
+        return self._update.state_dict()
+
+    def _load_update_state(self, state: dict[str, Any]) -> None:
+        self._update.load_state_dict(state)

@@ -1,0 +1,117 @@
+"""Learning from completions that are drawn and rewarded in each step."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from harness.models.language_model import LanguageModel
+from harness.rollouts.torch_engine import TorchEngine
+from harness.run.completion_limit import CompletionLimit
+from harness.run.experience import Experience, gather
+from harness.run.learning.base import Examples, Row, StepOutcome
+from harness.run.learning.round_start import RoundStart
+from harness.run.prompt_order import prompt_order
+from harness.run.rollout_batch import rollout_metrics, rollout_rows
+from harness.spec.run_spec import RunSpec
+from harness.training.reference import frozen_copy
+from harness.training.update_report import UpdateReport
+
+
+class RolloutLearner(ABC):
+    """Draws prompts and completions and rewards them; what is learned from them is the subclass's.
+
+    The language model must hold the starting weights.
+    """
+
+    def __init__(self, spec: RunSpec, start: LanguageModel, examples: Examples) -> None:
+        self._spec, self._start, self._reward_model = spec, start, examples.reward_model
+        self._initial = frozen_copy(start.model) if self._needs_initial() else None
+        self._round = RoundStart(start.model, spec.rollout.round_steps) if spec.rollout.sampler == "round" else None
+        sampler = self._sampling_model()
+        self._engine = TorchEngine(sampler, start.pad_token_id, start.eos_token_ids, start.decode)
+        self._order = prompt_order(spec.task, examples.problems, spec.seed)
+        self._limit = CompletionLimit(spec.rollout)
+
+    @abstractmethod
+    def _learn(self, experience: Experience, step: int) -> tuple[UpdateReport, Row, list[Row]]:
+        """Train on a step's completions; returns the report, metrics of what was chosen to be learned from, and for
+        each completion more columns of rollouts/*.parquet."""
+
+    @abstractmethod
+    def _update_state(self) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def _load_update_state(self, state: dict[str, Any]) -> None: ...
+
+    def step(self, step: int, done_frac: float) -> StepOutcome:
+        if self._round is not None:
+            self._round.begin(step, self._start.model)
+        experience = gather(
+            step,
+            done_frac,
+            self._spec,
+            self._order,
+            self._limit.tokens,
+            self._start,
+            self._engine,
+            self._reward_model,
+        )
+        update, chosen, columns = self._learn(experience, step)
+        batch, tried, rewards = experience.batch, experience.tried, experience.rewards
+        measured = rollout_metrics(batch, tried, rewards)
+        reward = measured["reward/mean"]
+        self._observe(experience, step, reward)
+        rows = rollout_rows(batch, step, tried, rewards)
+        return StepOutcome(
+            metrics={
+                **measured,
+                "len/limit": batch.max_completion_tokens,
+                **chosen,
+                **update.metrics,
+            },
+            generated_tokens=batch.generated_tokens,
+            reward=reward,
+            timing={
+                "rollout_s": experience.rollout_s,
+                "reward_s": experience.reward_s,
+                "logprob_s": update.logprob_s,
+                "update_s": update.update_s,
+            },
+            rollouts=[row | more for row, more in zip(rows, columns, strict=True)],
+        )
+
+    def trainer_state(self) -> dict[str, Any]:
+        return {**self._update_state(), "round": {} if self._round is None else self._round.state_dict()}
+
+    def progress(self) -> dict[str, Any]:
+        return {"order": self._order.state_dict(), "limit": self._limit.state_dict()}
+
+    def restore(self, trainer_state: dict[str, Any], progress: dict[str, Any]) -> None:
+        self._load_update_state({name: state for name, state in trainer_state.items() if name != "round"})
+        if self._round is not None:
+            self._round.load_state_dict(trainer_state["round"])
+        self._order.load_state_dict(progress["order"])
+        self._limit.load_state_dict(progress["limit"])
+
+    def _needs_initial(self) -> bool:
+        """Whether a frozen copy of the starting weights is needed."""
+        return self._spec.train.reference_rows > 0 or self._spec.rollout.sampler == "initial"
+
+    def _sampling_model(self) -> PreTrainedModel:
+        if self._round is not None:
+            return self._round.policy
+        if self._spec.rollout.sampler == "initial" and self._initial is not None:
+            return self._initial
+        return self._start.model
+
+    def _observe(self, experience: Experience, step: int, reward: float | None) -> None:
+        """What later prompts and limits depend on."""
+        batch = experience.batch
+        right = torch.tensor([attempt.verdict.correct for attempt in experience.tried]).view(-1, batch.samples)
+        self._order.observe([problem.id for problem in batch.problems], right.float().mean(1).tolist())
+        self._limit.observe(step, math.nan if reward is None else reward)

@@ -1,0 +1,87 @@
+"""AdamW as every update uses it: named groups of weights, clipped one by one, at the run's learning rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.utils import clip_grad_norm_
+
+from harness.spec.sections.train import TrainSpec
+from harness.training.learning_rate import schedule
+
+ADAM_BETAS = (0.9, 0.999)
+
+
+class DivergedError(Exception):
+    """Loss, gradient or weights are no longer finite: a result, not a fault (the cell is scored and flagged)."""
+
+
+class OptimizerStep(NamedTuple):
+    """What one optimiser step saw."""
+
+    loss: float
+    grad_norms: dict[str, float]
+    """Of each group of weights, before clipping."""
+
+
+class ClippedAdamW:
+    """Optimises groups of weights (name -> weights); those that take no gradient are left out."""
+
+    def __init__(self, train: TrainSpec, groups: Mapping[str, Iterable[nn.Parameter]]) -> None:
+        self._train = train
+        self._groups = {
+            name: [weight for weight in weights if weight.requires_grad] for name, weights in groups.items()
+        }
+        self._adamw = self._new()
+        # Never None: AdamW passes over weights without a gradient, so a step whose groups are all skipped would differ
+        # between a process that has trained before and one that has just resumed.
+        for weights in self._groups.values():
+            for weight in weights:
+                weight.grad = torch.zeros_like(weight)
+
+    def begin(self, step: int, **factors: float) -> dict[str, float]:
+        """Get ready for rollout batch `step` (from 1); returns each group's learning rate.
+
+        It is the scheduled one times the group's factor, 1 where none is given.
+        """
+        if self._train.optimizer_reset == "per_rollout":
+            self._adamw = self._new()
+        scheduled = self._train.learning_rate * schedule(step, self._train)
+        rates = {name: scheduled * factors.get(name, 1.0) for name in self._groups}
+        for group, rate in zip(self._adamw.param_groups, rates.values(), strict=True):
+            group["lr"] = rate
+        return rates
+
+    def zero_grad(self) -> None:
+        self._adamw.zero_grad(set_to_none=False)
+
+    def step(self, loss: float) -> OptimizerStep:
+        """Clip each group's gradient, which is that of this loss, to train.max_grad_norm, and move the weights.
+
+        Raises DivergedError if the loss or a norm is not finite; no weight has moved then.
+        """
+        if not math.isfinite(loss):
+            raise DivergedError(f"the loss is {loss}")
+        norms = {
+            name: float(clip_grad_norm_(weights, self._train.max_grad_norm)) for name, weights in self._groups.items()
+        }
+        for name, norm in norms.items():
+            if not math.isfinite(norm):
+                raise DivergedError(f"the norm of the {name}'s gradient is {norm}")
+        self._adamw.step()
+        return OptimizerStep(loss, norms)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._adamw.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._adamw.load_state_dict(state)
+
+    def _new(self) -> torch.optim.AdamW:
+        train = self._train
+        groups = [{"params": weights} for weights in self._groups.values()]
+        return torch.optim.AdamW(groups, lr=train.learning_rate, betas=ADAM_BETAS, weight_decay=train.weight_decay)

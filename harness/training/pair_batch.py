@@ -1,0 +1,64 @@
+"""What a preference update learns from: pairs of a chosen and a rejected completion of one prompt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from harness.training.micro_batches import micro_batches
+from harness.training.sequences import Sequences
+
+
+@dataclass(frozen=True)
+class PairBatch:
+    """P pairs. Row i of both sides is a completion of the same prompt."""
+
+    chosen: Sequences
+    rejected: Sequences
+    groups: Tensor
+    """[P] int64, equal for pairs of one prompt."""
+    ref_chosen_logps: Tensor | None = None
+    """Log-probs of the chosen tokens under the reference policy, shaped as `chosen.completions`; none: yet unknown."""
+    ref_rejected_logps: Tensor | None = None
+    """As `ref_chosen_logps`; there are both or none."""
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    @cached_property
+    def sequences(self) -> Sequences:
+        """Both sides as one batch of 2P rows, all chosen ones first."""
+        return Sequences(
+            [*self.chosen.prompts, *self.rejected.prompts],
+            _stacked(self.chosen.completions, self.rejected.completions),
+            torch.cat([self.chosen.lengths, self.rejected.lengths]),
+        )
+
+    @cached_property
+    def ref_logps(self) -> Tensor | None:
+        """The reference's log-probs, shaped as the completions of `sequences`; None where the batch brings none."""
+        if self.ref_chosen_logps is None or self.ref_rejected_logps is None:
+            return None
+        return _stacked(self.ref_chosen_logps, self.ref_rejected_logps)
+
+    def rows(self, pairs: Tensor) -> Tensor:
+        """Rows of `sequences` (int64 indices) of some pairs: their chosen sides, then their rejected ones."""
+        return torch.cat([pairs, pairs + len(self)])
+
+    def micro_batches(self, pairs: Tensor, budget_tokens: int) -> list[Tensor]:
+        """Split pairs (int64 indices) into ones of similar length that pass through the model together.
+
+        The padded tokens of both sides are within the budget, a single pair excepted; see `micro_batches`.
+        """
+        prompts = list(map(len, self.chosen.prompts))
+        longer = torch.maximum(self.chosen.lengths, self.rejected.lengths).tolist()
+        return micro_batches(pairs, prompts, longer, budget_tokens // 2)
+
+
+def _stacked(first: Tensor, second: Tensor) -> Tensor:
+    """[P + Q, max(T, U)] of [P, T] and [Q, U], padded with 0 on the right."""
+    longest = max(first.shape[1], second.shape[1])
+    return torch.cat([torch.nn.functional.pad(side, (0, longest - side.shape[1])) for side in (first, second)])

@@ -1,0 +1,163 @@
+"""The training step on pairs: one batch of preferences becomes optimiser steps.
+
+Shapes: P pairs, T longest completion; 2P rows are the chosen completions and then the rejected ones. An optimiser
+step's denominators are those of all its pairs, so it does not matter how they are split into micro-batches.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from algorithms.preference import (
+    PreferenceLoss,
+    combine_preference_metrics,
+    couples_pairs,
+    preference_loss,
+    preference_metric_names,
+)
+from harness.spec.run_spec import RunSpec
+from harness.training.micro_batches import Part
+from harness.training.mini_batches import mini_batches
+from harness.training.optimizer import ClippedAdamW, OptimizerStep
+from harness.training.pair_batch import PairBatch
+from harness.training.reference import measure_start, start_metrics
+from harness.training.rollout_scores import RolloutScores, Scorer
+from harness.training.sequences import score_completions
+from harness.training.update_report import UpdateReport, entropy_metrics, step_metrics
+from harness.training.zero_point import zero_point
+
+
+@dataclass
+class PreferenceUpdate:
+    """Optimises a policy on batches of pairs.
+
+    `initial` is a frozen copy of the starting weights, where the KL to them is to be measured. `reference` is the
+    frozen policy whose log-probs the objective subtracts; it may be renewed between batches. There need be none where
+    the objective has no reference, and where every batch brings its log-probs, except for `link=kto` (see
+    `harness.training.zero_point`).
+    """
+
+    model: PreTrainedModel
+    spec: RunSpec
+    pad_token_id: int
+    initial: PreTrainedModel | None = None
+    reference: PreTrainedModel | None = None
+    optimizer: ClippedAdamW = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._scorer = Scorer(self.model, None, self.spec, self.pad_token_id)
+        self.optimizer = ClippedAdamW(self.spec.train, {"policy": self.model.parameters()})
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a checkpoint needs besides the policy's weights and the reference's."""
+        return {"optimizer": self.optimizer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.optimizer.load_state_dict(state["optimizer"])
+
+    def run(self, pairs: PairBatch, step: int) -> UpdateReport:
+        """All optimiser steps on one batch of pairs; `step` counts batches from 1.
+
+        A batch without pairs takes no optimiser step.
+
+        Raises DivergedError as soon as a loss or gradient is not finite; the weights are then those of the last
+        optimiser step before it.
+        """
+        spec = self.spec
+        learning_rate = self.optimizer.begin(step)["policy"]
+        report = UpdateReport(metrics={})
+
+        started_s = time.perf_counter()
+        sequences = pairs.sequences
+        scores = RolloutScores.empty(sequences)
+        if not self._scored_while_training():
+            self._scorer.fill(scores, sequences, torch.arange(len(sequences.lengths)))
+        ref_logps = self._ref_logps(pairs)
+        measured = measure_start(self.model, self.initial, sequences, spec, self.pad_token_id)
+        report.logprob_s = time.perf_counter() - started_s
+
+        started_s = time.perf_counter()
+        losses: list[PreferenceLoss] = []
+        taken: list[OptimizerStep] = []
+        for epoch in range(spec.train.epochs):
+            for step_pairs in mini_batches(pairs.groups, spec, step, epoch):
+                shares = self._gradient(pairs, step_pairs, ref_logps, scores)
+                taken.append(self.optimizer.step(sum(float(share.value.detach()) for share in shares)))
+                losses += shares
+        report.update_s = time.perf_counter() - started_s
+
+        report.metrics = {
+            **step_metrics(spec.train, taken),
+            **dict.fromkeys(preference_metric_names(spec.preference)),
+            **combine_preference_metrics(losses, len(taken)),
+            "learning_rate": learning_rate,
+            "tokens_in_loss": int(sequences.lengths.sum()),
+            **entropy_metrics(scores.logps[sequences.mask], scores.entropy[sequences.mask]),
+        }
+        if self.initial is not None and spec.train.reference_rows:
+            report.metrics |= start_metrics(scores.logps, measured)
+        return report
+
+    def _scored_while_training(self) -> bool:
+        """Whether the only optimiser step's own forward pass says what the policy was before it."""
+        return self.spec.optimizer_steps_per_rollout == 1
+
+    def _ref_logps(self, pairs: PairBatch) -> Tensor | None:
+        """[2P, T] the reference's log-probs; None without a reference."""
+        if self.spec.preference.reference == "none":
+            return None
+        if pairs.ref_logps is not None or self.reference is None:
+            return pairs.ref_logps
+        return self._scorer.logps_of(self.reference, pairs.sequences)
+
+    def _gradient(
+        self, pairs: PairBatch, step_pairs: Tensor, ref_logps: Tensor | None, scores: RolloutScores
+    ) -> list[PreferenceLoss]:
+        """The gradient of one optimiser step over some pairs (int64 indices), in micro-batches; the weights stay."""
+        spec, sequences = self.spec, pairs.sequences
+        micros = [step_pairs]
+        if not couples_pairs(spec.preference):
+            micros = pairs.micro_batches(step_pairs, spec.train.micro_batch_tokens)
+        z = None
+        if spec.preference.link == "kto":
+            z = zero_point(pairs, step_pairs, self._scorer, self.reference).to(self.model.device)
+        self.optimizer.zero_grad()
+        losses = []
+        for micro in micros:
+            rows = pairs.rows(micro)
+            logps, entropy = score_completions(
+                self.model,
+                sequences,
+                rows,
+                spec.rollout.temperature,
+                self.pad_token_id,
+                spec.train.logits_chunk_tokens,
+            )
+            part = Part(rows, logps.shape[1], logps.device)
+            if self._scored_while_training():
+                scores.logps[rows, : part.longest] = logps.detach().cpu()
+                scores.entropy[rows, : part.longest] = entropy.detach().cpu()
+            chosen_logps, rejected_logps = logps.chunk(2)
+            chosen_mask, rejected_mask = part.of(sequences.mask).chunk(2)
+            ref_chosen, ref_rejected = (None, None) if ref_logps is None else part.of(ref_logps).chunk(2)
+            loss = preference_loss(
+                spec.preference,
+                chosen_logps,
+                rejected_logps,
+                chosen_mask,
+                rejected_mask,
+                ref_chosen,
+                ref_rejected,
+                kl_reference=z,
+                step_pairs=len(step_pairs),
+                step_chosen_tokens=int(pairs.chosen.lengths[step_pairs].sum()),
+            )
+            loss.value.backward()  # type: ignore[no-untyped-call]
+            losses.append(loss)
+        return losses

@@ -1,0 +1,150 @@
+"""A Bradley-Terry reward model: the starting model's decoder with a scalar head, trained on pairs of completions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+from torch.nn import functional
+
+from harness.errors import RefusedError
+from harness.models.language_model import LanguageModel
+from harness.rollouts.keys import permutation, random_key
+from harness.spec.sections.reward import RewardModelOptions
+from harness.training.learning_rate import warm_up_and_decay
+from harness.training.micro_batches import micro_batches
+from harness.training.reference import frozen_copy
+from harness.training.sequences import Sequences, completion_hidden
+
+MICRO_BATCH_TOKENS = 4096
+WEIGHTS_FILE = "reward_model.safetensors"
+Progress = Callable[[int, int, float], None]
+
+
+class RewardModel(nn.Module):
+    """score = (w . h - mean) / std with h the hidden state at a completion's last token.
+
+    The head w starts at 0 and has no bias, which no difference of scores could tell. mean and std are set by
+    `standardise`, and 0 and 1 before. All weights are frozen except in `train_reward_model`.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, language_model: LanguageModel) -> None:
+        """The language model must hold the starting weights; they are copied."""
+        super().__init__()
+        self._pad_token_id = language_model.pad_token_id
+        self.decoder = frozen_copy(language_model.model.get_decoder())
+        hidden_size = language_model.model.config.get_text_config().hidden_size
+        self.head = nn.Linear(hidden_size, 1, bias=False, device=language_model.model.device)
+        nn.init.zeros_(self.head.weight).requires_grad_(False)
+        self.register_buffer("mean", torch.zeros((), device=language_model.model.device))
+        self.register_buffer("std", torch.ones((), device=language_model.model.device))
+
+    def forward(self, sequences: Sequences, rows: Tensor) -> Tensor:
+        """w . h [len(rows)] of the rows (int64 indices), on the model's device, with its gradient."""
+        # completion_hidden leaves the last token out, which predicts nothing; here one more follows it.
+        longer = Sequences(sequences.prompts, functional.pad(sequences.completions, (0, 1)), sequences.lengths + 1)
+        hidden, _, _ = completion_hidden(self.decoder, longer, rows, self._pad_token_id)
+        last = sequences.lengths[rows].to(hidden.device)
+        scores: Tensor = self.head(hidden[torch.arange(len(rows), device=hidden.device), last])
+        return scores[:, 0]
+
+    @torch.inference_mode()
+    def scores(self, sequences: Sequences) -> Tensor:
+        """The score of every row, [N] float32 on the CPU.
+
+        A completion that occurs several times after one prompt is scored once: equal ones tie exactly.
+        """
+        first: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
+        rows = zip(sequences.prompts, sequences.completions.tolist(), sequences.lengths.tolist(), strict=True)
+        same_as = [
+            first.setdefault((tuple(prompt), tuple(completion[:length])), row)
+            for row, (prompt, completion, length) in enumerate(rows)
+        ]
+        found = torch.full((len(same_as),), torch.nan)
+        for batch in sequences.micro_batches(torch.tensor(list(first.values())), MICRO_BATCH_TOKENS):
+            found[batch] = ((self(sequences, batch) - self.mean) / self.std).float().cpu()
+        return found[same_as]
+
+    def standardise(self, sequences: Sequences) -> None:
+        """Give the scores of these completions mean 0 and standard deviation 1.
+
+        RefusedError if they do not differ or are not finite, since the training went wrong.
+        """
+        self.mean.zero_()
+        self.std.fill_(1.0)
+        scores = self.scores(sequences).double()
+        if not (torch.isfinite(scores).all() and scores.std() > 0):
+            raise RefusedError(
+                "the reward model's scores are all equal or not finite after its training. Lower "
+                "reward.reward_model.learning_rate."
+            )
+        self.mean.copy_(scores.mean())
+        self.std.copy_(scores.std())
+
+    def save(self, folder: Path) -> None:
+        """Write weights, mean and std into the folder."""
+        (folder / WEIGHTS_FILE).write_bytes(
+            save({name: tensor.clone().contiguous() for name, tensor in self.state_dict().items()})
+        )
+
+    @classmethod
+    def load(cls, folder: Path, language_model: LanguageModel) -> RewardModel:
+        """What `save` wrote, bit for bit, on the language model's device; of that model only the shape counts."""
+        model = cls(language_model)
+        model.load_state_dict(load_file(folder / WEIGHTS_FILE))
+        return model
+
+
+def train_reward_model(
+    language_model: LanguageModel, sequences: Sequences, pairs: Tensor, options: RewardModelOptions, on_step: Progress
+) -> RewardModel:
+    """A reward model of pairs [P, 2] int64: rows of the sequences, the better completion first.
+
+    Loss: the mean of -log sigmoid(score(better) - score(worse)) over the pairs of a step, the negative log-likelihood
+    of Bradley and Terry (1952, Biometrika 39:324), as in 2203.02155, eq. 1. The pairs come in a new order each epoch.
+    on_step(step, steps, loss in nats a pair) is called after every step. The scores are not standardised yet.
+    """
+    model = RewardModel(language_model)
+    weights = list(model.parameters())
+    for weight in weights:
+        weight.requires_grad_(True)
+    optimizer = torch.optim.AdamW(weights, lr=options.learning_rate, betas=(0.9, 0.95))
+    order = _endless_order(len(pairs), options.seed)
+    for step in range(1, options.steps + 1):
+        batch = pairs[list(islice(order, options.batch_size))]
+        optimizer.zero_grad()
+        loss = 0.0
+        for chosen in _micro_batches(sequences, batch):
+            better, worse = model(sequences, batch[chosen].T.flatten()).view(2, -1)
+            part = -functional.logsigmoid(better - worse).sum() / len(batch)
+            part.backward()  # type: ignore[no-untyped-call]
+            loss += float(part.detach())
+        torch.nn.utils.clip_grad_norm_(weights, 1.0)
+        for group in optimizer.param_groups:
+            group["lr"] = options.learning_rate * warm_up_and_decay(step, options.steps)
+        optimizer.step()
+        on_step(step, options.steps, loss)
+    for weight in weights:
+        weight.requires_grad_(False).grad = None
+    return model
+
+
+def _endless_order(count: int, seed: int) -> Iterator[int]:
+    epoch = 0
+    while True:
+        yield from permutation(count, random_key(seed, "shuffle", step=epoch))
+        epoch += 1
+
+
+def _micro_batches(sequences: Sequences, pairs: Tensor) -> list[Tensor]:
+    """Split pairs [P, 2] into batches (int64 indices) whose sides together fit the budget."""
+    prompt_tokens = [len(sequences.prompts[row]) for row in pairs[:, 0].tolist()]
+    longer = sequences.lengths[pairs].amax(1).tolist()
+    return micro_batches(torch.arange(len(pairs)), prompt_tokens, longer, MICRO_BATCH_TOKENS // 2)

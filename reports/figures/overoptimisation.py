@@ -1,0 +1,204 @@
+"""Proxy reward and truth against the KL to the starting policy, with best-of-n by the proxy as a yardstick."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from reports.analysis import Analysis
+from reports.figures.lines import (
+    MAX_OVERLAID_ARMS,
+    PANEL_CHARACTERS,
+    PANEL_COLUMNS,
+    arm_label,
+    legend_below,
+    seeds_per_arm,
+)
+from reports.figures.style import GREY, WIDTH_IN, ArmStyle, Drawing, arm_styles
+from reports.overoptimisation import STRETCHES, ArmPaths, Path, arm_paths
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+NAME = "overoptimisation"
+TITLE = "Proxy and truth along training"
+
+X_LABEL = "KL to the starting policy (nats, square-root scale)"
+Y_LABELS = ("proxy (sd)", "truth (% right)")
+BEST_OF_N = "best of n"
+# Of the square-root axis: ticks nearer to each other than this share of it would touch.
+TICK_DISTANCE_FRAC = 0.09
+
+Yardstick = list[dict[str, Any]]
+Row = dict[str, str | int | float]
+
+
+def draw(analysis: Analysis) -> Drawing | None:
+    """None when no cell recorded the reward of a reward model beside the truth and the KL."""
+    sweep = analysis.sweep
+    paths = {arm: found for arm, cells in analysis.measurements.items() if (found := arm_paths(cells)) is not None}
+    if not paths:
+        return None
+    measured = sweep.raw.get("best_of_n") or {}
+    yardsticks: dict[str, Yardstick] = {arm: measured.get(arm) or [] for arm in paths}
+    first = next(iter(yardsticks.values()))
+    # Arms with other proxies have other yardsticks: each is drawn beside its own.
+    overlaid = len(paths) <= MAX_OVERLAID_ARMS and all(rows == first for rows in yardsticks.values())
+    styles = arm_styles(sweep.arms, sweep.baseline)
+    figure = _overlay(paths, first, styles) if overlaid else _panels(paths, yardsticks, styles)
+    return Drawing(figure, _caption(paths, any(yardsticks.values())), _rows(paths, yardsticks))
+
+
+def _overlay(paths: Mapping[str, ArmPaths], yardstick: Yardstick, styles: Mapping[str, ArmStyle]) -> Figure:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH_IN, 5.4), layout="constrained")
+    pair = figure.subplots(2, 1, sharex=True)
+    for arm, found in paths.items():
+        _draw_seeds(pair, found, styles[arm])
+    handles = _draw_yardstick(pair, yardstick)
+    handles = [
+        _draw_path(pair, found.mean, styles[arm], arm_label(arm, len(found.seeds))) for arm, found in paths.items()
+    ] + handles
+    _scale_x(pair, paths.values(), [yardstick])
+    for axes, y_label in zip(pair, Y_LABELS, strict=True):
+        axes.set_ylabel(y_label)
+    pair[1].set_xlabel(X_LABEL)
+    legend_below(figure, handles)
+    return figure
+
+
+def _panels(
+    paths: Mapping[str, ArmPaths], yardsticks: Mapping[str, Yardstick], styles: Mapping[str, ArmStyle]
+) -> Figure:
+    """For each arm one pair of panels, proxy above truth."""
+    from matplotlib.figure import Figure
+
+    rows = -(-len(paths) // PANEL_COLUMNS)
+    figure = Figure(figsize=(WIDTH_IN, 0.8 + 2.7 * rows), layout="constrained")
+    grid = figure.subplots(2 * rows, PANEL_COLUMNS, sharex=True, squeeze=False)
+    pairs = [
+        (grid[2 * row, column], grid[2 * row + 1, column]) for row in range(rows) for column in range(PANEL_COLUMNS)
+    ]
+    handles: list[Line2D] = []
+    for (arm, found), pair in zip(paths.items(), pairs, strict=False):
+        for axes, first, y_label in zip(pair, pairs[0], Y_LABELS, strict=True):
+            axes.sharey(first)
+            axes.set_ylabel(y_label)
+        _draw_seeds(pair, found, styles[arm])
+        handles = _draw_yardstick(pair, yardsticks[arm]) or handles
+        _draw_path(pair, found.mean, styles[arm], "")
+        pair[0].set_title(arm_label(arm, len(found.seeds), PANEL_CHARACTERS), loc="left")
+        _scale_x(pair, paths.values(), yardsticks.values())
+    for empty in pairs[len(paths) :]:
+        for axes in empty:
+            axes.set_visible(False)
+    for _, truth in pairs[max(0, len(paths) - PANEL_COLUMNS) : len(paths)]:
+        truth.tick_params(labelbottom=True)
+        truth.set_xlabel(X_LABEL.replace(" (", "\n("))
+    if handles:
+        legend_below(figure, handles)
+    return figure
+
+
+def _draw_seeds(pair: Sequence[Axes], paths: ArmPaths, style: ArmStyle) -> None:
+    if len(paths.seeds) == 1:
+        return
+    for path in paths.seeds.values():
+        for axes, y in zip(pair, _heights(path), strict=True):
+            axes.plot(path.kl_nats, y, color=style.color, linewidth=0.6, alpha=0.35)
+
+
+def _draw_path(pair: Sequence[Axes], path: Path, style: ArmStyle, label: str) -> Line2D:
+    lines = []
+    for axes, y in zip(pair, _heights(path), strict=True):
+        look: dict[str, Any] = {"color": style.color, "marker": style.marker}
+        lines += axes.plot(path.kl_nats, y, linestyle=style.dash, linewidth=1.8, markersize=3.5, label=label, **look)
+        axes.plot(path.kl_nats[-1:], y[-1:], markersize=8, **look)
+    return lines[0]
+
+
+def _draw_yardstick(pair: Sequence[Axes], yardstick: Yardstick) -> list[Line2D]:
+    lines = []
+    if yardstick:
+        kl_nats = [row["kl_nats"] for row in yardstick]
+        heights = [row["proxy"] for row in yardstick], [100 * row["correct"] for row in yardstick]
+        for axes, y in zip(pair, heights, strict=True):
+            lines += axes.plot(
+                kl_nats, y, color=GREY, linestyle=":", linewidth=1.8, marker="x", markersize=5, label=BEST_OF_N
+            )
+    return lines[:1]
+
+
+def _heights(path: Path) -> tuple[Any, Any]:
+    return path.proxy_sd, 100 * path.correct
+
+
+def _scale_x(pair: Sequence[Axes], paths: Iterable[ArmPaths], yardsticks: Iterable[Yardstick]) -> None:
+    reached = [float(path.kl_nats.max()) for found in paths for path in found.seeds.values()]
+    reached += [row["kl_nats"] for rows in yardsticks for row in rows]
+    largest = max(0.0, *reached) or 1.0  # nothing has moved after a single step
+    for axes in pair:
+        axes.set_xscale("function", functions=(lambda x: np.sqrt(np.maximum(x, 0)), np.square))
+        axes.set_xlim(0, 1.05 * largest)
+        axes.set_xticks(ticks := _ticks(largest), labels=[f"{tick:g}" for tick in ticks])
+
+
+def _ticks(largest: float) -> list[float]:
+    """0 and round numbers up to the largest, not too near to each other where their square roots are drawn."""
+    power = math.floor(math.log10(largest))
+    round_numbers = [digit * 10.0**exponent for exponent in range(power - 2, power + 1) for digit in (1, 2, 5)]
+    ticks = [0.0]
+    for tick in round_numbers:
+        if tick <= largest and math.sqrt(tick) - math.sqrt(ticks[-1]) > TICK_DISTANCE_FRAC * math.sqrt(largest):
+            ticks.append(tick)
+    return ticks
+
+
+def _caption(paths: Mapping[str, ArmPaths], has_yardstick: bool) -> str:
+    counts = [len(found.seeds) for found in paths.values()]
+    seeds = (
+        f"Thin lines: seeds ({seeds_per_arm(counts)}); thick line: their mean point by point"
+        if max(counts) > 1
+        else "One seed per arm (n = 1)"
+    )
+    parts = [
+        "Above the reward of the reward model, in its standard deviations; below the true verdict on the same"
+        " completions, those of the training batches; x: the mean KL of a completion to the starting policy, on a"
+        f" square-root scale. A path in the order of training: each of at most {STRETCHES} points is the mean over an"
+        f" equal share of a cell's steps, the large marker is its end. {seeds}; no band, nothing interpolated."
+    ]
+    if has_yardstick:
+        parts.append(
+            "Dotted grey: the best by the proxy of n = 1, 2, 4, … completions of the starting policy, on problems of"
+            " the evaluation."
+        )
+    return " ".join(parts)
+
+
+def _rows(paths: Mapping[str, ArmPaths], yardsticks: Mapping[str, Yardstick]) -> list[Row]:
+    of_paths: list[Row] = [
+        {"arm": arm, "seed": seed, "stretch": stretch, "kl_nats": kl, "proxy_sd": proxy, "correct": correct}
+        for arm, found in paths.items()
+        for seed, path in found.seeds.items()
+        for stretch, (kl, proxy, correct) in enumerate(
+            zip(path.kl_nats.tolist(), path.proxy_sd.tolist(), path.correct.tolist(), strict=True), start=1
+        )
+    ]
+    best: list[Row] = [
+        {
+            "arm": arm,
+            "best_of_n": row["n"],
+            "kl_nats": row["kl_nats"],
+            "proxy_sd": row["proxy"],
+            "correct": row["correct"],
+        }
+        for arm, yardstick in yardsticks.items()
+        for row in yardstick
+    ]
+    return of_paths + best

@@ -1,0 +1,102 @@
+"""A proxy reward that is trained on, the truth beside it, and how far the policy has gone from its start.
+
+Gao et al., arXiv:2210.10760: the proxy keeps rising with the KL to the starting policy while the truth turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from reports.measurements import Measurement, finite
+from reports.statistics import FloatArray
+
+KL, PROXY, TRUTH = "kl/sequence_start", "reward/reward_model", "reward/correct"
+
+# A step's batch is small and its means are noisy: a path has as many points, each the mean of a stretch of steps.
+STRETCHES = 20
+
+
+@dataclass(frozen=True)
+class Path:
+    """Where training went, in the order of its steps: points [stretches] of equal shares of training.
+
+    kl_nats: of a completion to the starting policy; it need not grow. proxy_sd: reward in standard deviations of the
+    reward model. correct: share of right completions.
+    """
+
+    kl_nats: FloatArray
+    proxy_sd: FloatArray
+    correct: FloatArray
+
+
+@dataclass(frozen=True)
+class ArmPaths:
+    """An arm's paths by seed, and their mean point by point: over seeds at the same share of training."""
+
+    seeds: dict[int, Path]
+    mean: Path
+
+
+@dataclass(frozen=True)
+class ProxyAndTruth:
+    """The last stretch of an arm's mean path against the one in which most completions were right.
+
+    That maximum of noisy means lies above the true peak, so `correct_since_peak_pp` is never above 0; whether a fall is
+    more than noise shows in `n_overoptimised` of `n` seeds: right completions fell from there on and the proxy rose.
+    """
+
+    kl_nats: float
+    proxy_sd: float
+    correct_pp: float
+    peak_kl_nats: float
+    peak_correct_pp: float
+    proxy_since_peak_sd: float
+    correct_since_peak_pp: float
+    n_overoptimised: int
+    n: int
+
+
+def arm_paths(cells: Sequence[Measurement]) -> ArmPaths | None:
+    """The paths of an arm's finished cells; None where none recorded KL, proxy and truth."""
+    recorded = {m.cell.seed: points for m in cells if len(points := _points(m))}
+    if not recorded:
+        return None
+    stretches = min(STRETCHES, *map(len, recorded.values()))
+    seeds = {
+        seed: np.array([stretch.mean(axis=0) for stretch in np.array_split(points, stretches)])
+        for seed, points in recorded.items()
+    }
+    mean = np.mean([*seeds.values()], axis=0)
+    return ArmPaths({seed: Path(*path.T) for seed, path in seeds.items()}, Path(*mean.T))
+
+
+def proxy_and_truth(cells: Sequence[Measurement]) -> ProxyAndTruth | None:
+    """The summary of `arm_paths`."""
+    paths = arm_paths(cells)
+    if paths is None:
+        return None
+    mean = paths.mean
+    peak = int(mean.correct.argmax())
+    return ProxyAndTruth(
+        kl_nats=float(mean.kl_nats[-1]),
+        proxy_sd=float(mean.proxy_sd[-1]),
+        correct_pp=float(100 * mean.correct[-1]),
+        peak_kl_nats=float(mean.kl_nats[peak]),
+        peak_correct_pp=float(100 * mean.correct[peak]),
+        proxy_since_peak_sd=float(mean.proxy_sd[-1] - mean.proxy_sd[peak]),
+        correct_since_peak_pp=float(100 * (mean.correct[-1] - mean.correct[peak])),
+        n_overoptimised=sum(
+            bool(path.correct[-1] < path.correct[peak] and path.proxy_sd[-1] > path.proxy_sd[peak])
+            for path in paths.seeds.values()
+        ),
+        n=len(paths.seeds),
+    )
+
+
+def _points(measurement: Measurement) -> FloatArray:
+    """[steps, 3] of the steps that recorded all three."""
+    rows = ([finite(row.get(key)) for key in (KL, PROXY, TRUTH)] for row in measurement.steps)
+    return np.array([row for row in rows if None not in row], dtype=np.float64)

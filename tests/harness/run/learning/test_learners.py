@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+import torch
+
+from harness.models.language_model import load_model
+from harness.records import CellRecord
+from harness.run.cell import CellRun
+from harness.run.encoded_pairs import load_pairs
+from harness.run.learning.base import Examples, Learner
+from harness.run.learning.choice import make_learner
+from harness.run.learning.round_start import RoundStart
+from harness.run.pair_dataset import prepare_pairs
+from harness.run.prompt_pool import training_prompts
+from harness.spec.run_spec import RunSpec
+from tests.harness.run.small import ignore_progress, run_cell, small_spec
+
+ONLINE: dict[str, Any] = {"algorithm": "dpo", "pairs.pairing": "all", "eval.every": 0, "eval.problems": 2}
+
+
+def learner(settings: dict[str, Any]) -> tuple[Learner, Any]:
+    spec = small_spec({**ONLINE, **settings})
+    start = load_model("builtin:tiny")
+    return make_learner(spec, start, Examples(training_prompts(spec, {}))), start.model
+
+
+def texts(learner: Learner, step: int) -> list[str]:
+    return [row["text"] for row in learner.step(step, 0.0).rollouts]
+
+
+def test_pairs_of_the_policy_are_counted_and_recorded(tmp_path: Path) -> None:
+    cell = CellRecord(tmp_path, "dpo", 0, "0")
+    run_cell(cell, small_spec(ONLINE))
+    rows = [row for path in sorted(cell.rollouts.glob("*")) for row in pyarrow.parquet.read_table(path).to_pylist()]
+    for step in cell.read_steps():
+        of_step = [row for row in rows if row["step"] == step["step"]]
+        assert sum(row["times_chosen"] for row in of_step) == step["pairs/count"]
+        assert sum(row["times_rejected"] for row in of_step) == step["pairs/count"]
+        assert all(not row["times_chosen"] or row["correct"] for row in of_step)
+        assert all(not row["times_rejected"] or not row["correct"] for row in of_step)
+        assert step["generated_tokens"] > 0
+        assert 0 <= step["rewards/accuracy"] <= 1
+    assert any(step["pairs/count"] > 4 for step in cell.read_steps())
+
+
+def test_without_unequal_rewards_nothing_is_learned() -> None:
+    alike, model = learner({"reward.parts.correct": 0.0})
+    before = copy.deepcopy(model.state_dict())
+    outcome = alike.step(1, 0.0)
+    assert (outcome.metrics["pairs/count"], outcome.metrics["pairs/groups_without_pair"]) == (0, 4)
+    assert outcome.metrics["rewards/accuracy"] is None
+    assert all(torch.equal(before[name], weight) for name, weight in model.state_dict().items())
+
+
+def test_whose_completions_are_paired() -> None:
+    """Step 3 again, from policies of three ages: the noise is the same, so only the sampler tells them apart."""
+    settings = {"train.learning_rate": 3e-2, "train.steps": 5}
+    fresh, _ = learner(settings)
+    from_start = texts(fresh, 3)
+    by_sampler = {}
+    for sampler in ("policy", "initial", "round"):
+        trained, _ = learner(
+            {**settings, "rollout.sampler": sampler, **({"rollout.round_steps": 2} if sampler == "round" else {})}
+        )
+        by_sampler[sampler] = [texts(trained, step) for step in (1, 2, 3)]
+    assert by_sampler["initial"][2] == from_start
+    assert by_sampler["policy"][2] != from_start
+    # The second step of a round draws from its start, as offline; the third begins another round, as online.
+    assert by_sampler["round"][1] == by_sampler["initial"][1] != by_sampler["policy"][1]
+    assert by_sampler["round"][2] != from_start
+
+
+def test_the_reference_of_a_round_is_the_policy_that_began_it() -> None:
+    model = load_model("builtin:tiny").model
+    rounds = RoundStart(model, round_steps=2)
+
+    def same() -> bool:
+        return all(torch.equal(weight, model.state_dict()[name]) for name, weight in rounds.policy.state_dict().items())
+
+    def train() -> None:
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight += 0.1
+
+    for step, begins in ((1, True), (2, False), (3, True), (4, False)):
+        rounds.begin(step, model)
+        assert same() == begins
+        train()
+    other = RoundStart(load_model("builtin:tiny").model, round_steps=2)
+    other.load_state_dict(copy.deepcopy(rounds.state_dict()))
+    assert all(torch.equal(a, b) for a, b in zip(other.policy.parameters(), rounds.policy.parameters(), strict=True))
+
+
+def test_at_the_start_of_a_round_the_policy_is_its_own_reference() -> None:
+    rounds = {"rollout.sampler": "round", "rollout.round_steps": 2, "objective.reference": "round_start"}
+    trained, _ = learner({**rounds, "train.learning_rate": 3e-3, "rollout.prompts_per_step": 8})
+    margins = [trained.step(step, 0.0).metrics["rewards/margin"] for step in (1, 2, 3)]
+    assert margins[0] == pytest.approx(0, abs=1e-4)
+    assert abs(margins[1]) > 1e-2
+    assert margins[2] == pytest.approx(0, abs=1e-4)
+
+
+def dataset(folder: Path, count: int = 12) -> dict[str, Any]:
+    file = folder / "pairs.jsonl"
+    rows = [
+        {"prompt": f"{a}+{a + 1}=", "chosen": f"{2 * a + 1}#{2 * a + 1}", "rejected": f"{2 * a}#{2 * a}"}
+        for a in range(1, count + 1)
+    ]
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return {
+        **ONLINE,
+        "pairs": {"type": "dataset", "data": str(file), "pairs_per_step": 5, "max_tokens": 40},
+        "train.steps": 4,
+    }
+
+
+def run_on_dataset(folder: Path, spec: RunSpec, name: str) -> CellRecord:
+    path = folder / "pairs.safetensors"
+    if not path.exists():
+        prepare_pairs(path, spec, load_model("builtin:tiny"), lambda done, total: None)
+    (folder / name).mkdir(exist_ok=True)
+    cell = CellRecord(folder / name, "dpo", 0, "0")
+    CellRun(cell, spec, load_model("builtin:tiny"), Examples(pairs=load_pairs(path)), ignore_progress).run()
+    return cell
+
+
+def spec_on_dataset(folder: Path, more: dict[str, Any]) -> RunSpec:
+    settings = dataset(folder)
+    # Only the policy's own pairs have a pairing.
+    return small_spec({name: value for name, value in settings.items() if name != "pairs.pairing"} | more)
+
+
+@pytest.mark.parametrize("algorithm", ["dpo", "simpo", "kto"])
+def test_given_pairs_are_learned_without_generating(algorithm: str, tmp_path: Path) -> None:
+    more = {"algorithm": algorithm, "train.learning_rate": 3e-3, "pairs.pairs_per_step": 8}
+    spec = spec_on_dataset(tmp_path, more)
+    cell = run_on_dataset(tmp_path, spec, "cell")
+    steps = cell.read_steps()
+    assert [step["pairs/epochs"] for step in steps] == [pytest.approx(8 * step / 12) for step in (1, 2, 3, 4)]
+    assert {step["generated_tokens"] for step in steps} == {0}
+    assert not cell.rollouts.exists()
+    assert all(step["pairs/count"] == 8 for step in steps)
+    # Most pairs of the later steps have been seen before.
+    assert steps[-1]["rewards/accuracy"] > 0.5
+    assert cell.read_status()["state"] == "done"
+    assert cell.read_scores()[-1]["final"]
+
+
+def test_resuming_on_given_pairs_is_exact(tmp_path: Path) -> None:
+    short, whole = (spec_on_dataset(tmp_path, {"train.steps": steps}) for steps in (2, 4))
+    unbroken = run_on_dataset(tmp_path, whole, "unbroken")
+    cut = run_on_dataset(tmp_path, short, "cut")
+    resumed = run_on_dataset(tmp_path, whole, "cut")
+    assert "resumed at step 2" in cut.log.read_text()
+    assert resumed.read_steps() == unbroken.read_steps()
+    assert resumed.read_status()["digest"] == unbroken.read_status()["digest"]

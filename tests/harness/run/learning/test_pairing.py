@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.run.learning.pairing import Paired, pair_up
+from harness.spec.sections.pairs import PolicyPairs
+from harness.training.scored_rollout import ScoredRollout
+from harness.training.sequences import Sequences
+
+BEST_WORST = PolicyPairs()
+
+
+def rollout(rewards: list[list[float]], completions: list[list[int]] | None = None) -> ScoredRollout:
+    """Groups of rewards; completions default to all different ones of one token."""
+    flat = [reward for group in rewards for reward in group]
+    tokens = completions or [[row] for row in range(len(flat))]
+    longest = max(map(len, tokens))
+    sequences = Sequences(
+        [[0]] * len(flat),
+        torch.tensor([[*row, *[0] * (longest - len(row))] for row in tokens]),
+        torch.tensor([len(row) for row in tokens]),
+    )
+    return ScoredRollout(
+        sequences=sequences,
+        sampler_logps=torch.zeros(len(flat), longest),
+        rewards=torch.tensor(flat),
+        groups=torch.tensor([index for index, group in enumerate(rewards) for _ in group]),
+        max_completion_tokens=longest,
+        loss_mask=sequences.mask,
+        correct=torch.zeros(len(flat), dtype=torch.bool),
+    )
+
+
+def rows(paired: Paired) -> list[tuple[int, int]]:
+    return list(zip(paired.chosen.tolist(), paired.rejected.tolist(), strict=True))
+
+
+def test_the_best_of_a_group_meets_its_worst() -> None:
+    paired = pair_up(rollout([[0.1, 0.9, 0.5], [1, 1, 1], [0, 1, 0]]), BEST_WORST, seed=0, step=1)
+    assert rows(paired) == [(1, 0), (7, 6)]
+    assert paired.metrics == {
+        "pairs/count": 2,
+        "pairs/groups_without_pair": 1,
+        "pairs/equal_sides": 0,
+        "pairs/over_cap": 0,
+    }
+
+
+def test_among_equals_the_first_drawn_are_taken() -> None:
+    assert rows(pair_up(rollout([[0, 1, 0, 1]]), BEST_WORST, seed=0, step=1)) == [(1, 0)]
+
+
+def test_every_right_completion_meets_every_wrong_one() -> None:
+    paired = pair_up(rollout([[1, 0, 1, 0, 0]]), PolicyPairs(pairing="all"), seed=0, step=1)
+    assert set(rows(paired)) == {(right, wrong) for right in (0, 2) for wrong in (1, 3, 4)}
+
+
+def test_unequal_rewards_make_pairs_of_any_two() -> None:
+    paired = pair_up(rollout([[0.3, 0.1, 0.2]]), PolicyPairs(pairing="all"), seed=0, step=1)
+    assert set(rows(paired)) == {(0, 1), (0, 2), (2, 1)}
+
+
+def test_a_prompt_has_no_more_pairs_than_allowed() -> None:
+    batch = rollout([[1, 1, 1, 0, 0, 0], [1, 0, 0, 0, 0, 0]])
+    capped = PolicyPairs(pairing="all", max_per_prompt=4)
+    paired = pair_up(batch, capped, seed=0, step=1)
+    groups = batch.groups[paired.chosen].tolist()
+    assert (groups.count(0), groups.count(1)) == (4, 4)
+    assert paired.over_cap == 5 + 1
+    everything = set(rows(pair_up(batch, PolicyPairs(pairing="all", max_per_prompt=99), seed=0, step=1)))
+    assert set(rows(paired)) < everything
+    assert rows(paired) == rows(pair_up(batch, capped, seed=0, step=1))
+    assert len({tuple(rows(pair_up(batch, capped, seed=seed, step=1))) for seed in range(5)}) > 1
+    assert len({tuple(rows(pair_up(batch, capped, seed=0, step=step))) for step in range(5)}) > 1
+
+
+def test_what_could_not_be_scored_takes_no_part() -> None:
+    assert rows(pair_up(rollout([[math.nan, 1, 0, math.nan]]), BEST_WORST, seed=0, step=1)) == [(1, 2)]
+    assert pair_up(rollout([[math.nan, 1]]), BEST_WORST, seed=0, step=1).groups_without_pair == 1
+
+
+@pytest.mark.parametrize("pairing", ["best_worst", "all"])
+def test_equal_completions_are_no_pair(pairing: str) -> None:
+    pairs = PolicyPairs.model_validate({"pairing": pairing})
+    paired = pair_up(rollout([[1, 0]], [[3, 4], [3, 4]]), pairs, seed=0, step=1)
+    assert rows(paired) == []
+    assert (paired.equal_sides, paired.groups_without_pair) == (1, 0)
+    assert paired.chosen.dtype == torch.int64
+    # One that begins like the other is another.
+    assert len(rows(pair_up(rollout([[1, 0]], [[3, 4], [3]]), pairs, seed=0, step=1))) == 1
+
+
+@given(
+    st.lists(st.lists(st.sampled_from([0.0, 0.5, 1.0, math.nan]), min_size=1, max_size=6), min_size=1, max_size=4),
+    st.sampled_from(["best_worst", "all"]),
+)
+def test_chosen_earned_more_than_rejected_of_the_same_prompt(rewards: list[list[float]], pairing: str) -> None:
+    batch = rollout(rewards)
+    paired = pair_up(
+        batch,
+        PolicyPairs.model_validate({"pairing": pairing, **({"max_per_prompt": 3} if pairing == "all" else {})}),
+        0,
+        1,
+    )
+    assert (batch.rewards[paired.chosen] > batch.rewards[paired.rejected]).all()
+    assert (batch.groups[paired.chosen] == batch.groups[paired.rejected]).all()
+    known = [{reward for reward in group if reward == reward} for group in rewards]
+    assert paired.groups_without_pair == sum(len(values) < 2 for values in known)
+    assert len(set(batch.groups[paired.chosen].tolist())) == sum(len(values) > 1 for values in known)

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from evals.calibration import expected_calibration_error, reliability
+from harness.models.language_model import LanguageModel, load_model
+from harness.rollouts.torch_engine import TorchEngine
+from harness.run.evaluation import Evaluator, Row
+from tests.harness.run.small import small_spec
+
+
+@pytest.fixture(scope="module")
+def model() -> LanguageModel:
+    return load_model("builtin:tiny")
+
+
+def evaluate(model: LanguageModel, samples: int, settings: dict[str, Any]) -> tuple[Row, list[Row]]:
+    """The row of scores and the rows of samples of a small evaluation."""
+    spec = small_spec({"eval.problems": 6, "eval.k": [1], **settings})
+    engine = TorchEngine(model.model, model.pad_token_id, model.eos_token_ids, model.decode)
+    drawn: list[Row] = []
+    (row,) = Evaluator(spec.eval, 0, model, engine).run(0, samples, final=True, earlier=[], record=drawn.extend)
+    return row, drawn
+
+
+def test_calibration_is_that_of_the_drawn_samples(model: LanguageModel) -> None:
+    row, drawn = evaluate(model, 4, {})
+    assert len(drawn) == 24
+    assert row["reliability"] == reliability(drawn)
+    assert row["metrics"]["ece"] == expected_calibration_error(row["reliability"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("samples", "settings"),
+    [(1, {}), (2, {"eval.temperature": 0.6}), (2, {"eval.top_p": 0.9}), (2, {"eval.top_k": 5})],
+)
+def test_calibration_is_none_where_samples_are_not_the_policys_own(
+    model: LanguageModel, samples: int, settings: dict[str, Any]
+) -> None:
+    row, _ = evaluate(model, samples, settings)
+    assert row["metrics"]["ece"] is None
+    assert row["reliability"] is None
