@@ -52,11 +52,7 @@ def draw_pool(spec: RunSpec, prompts: int, step: int, problems: Sequence[Problem
     batch = roll_out(drawn, spec, step, policy, engine, spec.rollout.max_completion_tokens)
     if not torch.isfinite(batch.completions.logps).all():
         raise RefusedError(f"model.source {spec.model.source}: its log-probs are not finite. Probe another model.")
-    sequences = Sequences(
-        [prompt for prompt in batch.prompts for _ in range(batch.samples)],
-        batch.completions.tokens,
-        batch.completions.lengths,
-    )
+    sequences = batch.sequences
     scores = RolloutScores.empty(sequences)
     Scorer(policy.model, None, spec, policy.pad_token_id).fill(scores, sequences, torch.arange(len(sequences.lengths)))
     return Pool(batch, sequences, scores, step)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +17,9 @@ from evals.tasks.base import Problem, Task
 from harness.models.language_model import LanguageModel
 from harness.rollouts.engine import Engine, SamplingParams
 from harness.rollouts.keys import random_key
+from harness.run.graded_samples import chunks
 from harness.spec.sections.evaluation import EvalSpec
 
-# Samples drawn together. Chunks are fixed by the spec, not by what is missing: a resumed evaluation must repeat the
-# same batches to be bit-identical.
-CHUNK_SAMPLES = 1024
 Row = dict[str, Any]
 
 
@@ -51,7 +49,7 @@ class Evaluator:
             problems = list(itertools.islice(task.split("test").load(), self.spec.problems))
             mine = [row for row in earlier if (row["task"], row["step"], row["final"]) == (task.name, step, final)]
             rows = []
-            for chunk in _chunks(problems, max(1, CHUNK_SAMPLES // samples)):
+            for chunk in chunks(problems, samples):
                 ids = {problem.id for problem in chunk}
                 kept = [row for row in mine if row["problem_id"] in ids]
                 if len(kept) == len(chunk) * samples:
@@ -81,7 +79,7 @@ class Evaluator:
         """Otherwise answers come more often or less often than the policy would give them."""
         return (self.spec.temperature, self.spec.top_p, self.spec.top_k) == (1.0, 1.0, 0)
 
-    def _draw(self, task: Task, problems: list[Problem], samples: int) -> Iterator[Row]:
+    def _draw(self, task: Task, problems: Sequence[Problem], samples: int) -> Iterator[Row]:
         requests: list[Request] = list(missing_requests(problems, get_template(self.spec.template), samples))
         prompts = [self.language_model.encode(request.prompt) for request in requests[::samples]]
         keys = torch.tensor(
@@ -99,8 +97,3 @@ class Evaluator:
         for row, request in enumerate(requests):
             text = self.language_model.decode(drawn.tokens[row, : lengths[row]].tolist())
             yield {**grade_sample(task, request, text, lengths[row], truncated[row], self.spec.grader)}
-
-
-def _chunks(problems: list[Problem], size: int) -> Iterator[list[Problem]]:
-    for start in range(0, len(problems), size):
-        yield problems[start : start + size]

@@ -19,7 +19,6 @@ from harness.training.optimizer import DivergedError
 from harness.training.reward_model import RewardModel
 from harness.training.row_filters import Filtered, filter_rows, zero_std_rows
 from harness.training.scored_rollout import ScoredRollout
-from harness.training.sequences import Sequences
 
 
 @dataclass(frozen=True)
@@ -90,9 +89,7 @@ def gather(
 def scored(batch: RolloutBatch, rewards: Rewards, tried: Sequence[Attempt]) -> ScoredRollout:
     """The batch in the form that the policy update takes: one row a completion."""
     rows = range(len(batch.completions.lengths))
-    sequences = Sequences(
-        [batch.prompts[row // batch.samples] for row in rows], batch.completions.tokens, batch.completions.lengths
-    )
+    sequences = batch.sequences
     return ScoredRollout(
         sequences=sequences,
         sampler_logps=batch.completions.logps,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from harness.models.language_model import LanguageModel
 from harness.run.learning.base import Examples, Learner
+from harness.run.learning.dataset_pairs import DatasetPairsLearner
 from harness.run.learning.policy_gradient import PolicyGradientLearner
+from harness.run.learning.policy_pairs import PolicyPairsLearner
 from harness.spec.run_spec import RunSpec
 from harness.spec.sections.pairs import DatasetPairs, PolicyPairs
 
@@ -16,12 +18,8 @@ def make_learner(spec: RunSpec, start: LanguageModel, examples: Examples) -> Lea
     """
     match spec.pairs:
         case PolicyPairs() as pairs:
-            from harness.run.learning.policy_pairs import PolicyPairsLearner
-
             return PolicyPairsLearner(spec, start, examples, pairs)
         case DatasetPairs() as pairs:
-            from harness.run.learning.dataset_pairs import DatasetPairsLearner
-
             if examples.pairs is None:
                 raise ValueError("pairs.type=dataset, but the examples hold no pairs")
             return DatasetPairsLearner(spec, start, examples.pairs, pairs)

@@ -13,7 +13,7 @@ import torch
 from harness.records import CellRecord
 from harness.records.files import append_jsonl
 from harness.run import cell as cell_module
-from harness.run import cell_log, evaluation
+from harness.run import cell_log, evaluation, graded_samples
 from harness.training import checkpoint
 from tests.harness.run.small import run_cell, small_spec
 
@@ -38,7 +38,7 @@ def contents(cell: CellRecord) -> dict[str, bytes]:
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> CellRecord:
     made = new_cell(tmp_path_factory.mktemp("unbroken") / "cell")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(evaluation, "CHUNK_SAMPLES", 8)
+        patched.setattr(graded_samples, "CHUNK_SAMPLES", 8)
         run_cell(made, small_spec())
     return made
 
@@ -95,7 +95,7 @@ class TestUnbroken:
         assert unbroken.digest != weights_digest(load_model("builtin:tiny").model.state_dict())
 
     def test_twice_is_the_same(self, unbroken: CellRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(evaluation, "CHUNK_SAMPLES", 8)
+        monkeypatch.setattr(graded_samples, "CHUNK_SAMPLES", 8)
         again = new_cell(tmp_path / "again")
         run_cell(again, small_spec())
         assert contents(again) == contents(unbroken)
@@ -152,7 +152,7 @@ def broken_at(point: int, folder: Path, torn: bool) -> CellRecord | None:
 
     made = new_cell(folder)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(evaluation, "CHUNK_SAMPLES", 8)
+        patched.setattr(graded_samples, "CHUNK_SAMPLES", 8)
         with pytest.MonkeyPatch.context() as once:
             writes(once, stop, torn)
             try:
@@ -190,7 +190,7 @@ def test_the_final_evaluation_keeps_whole_chunks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unbroken: CellRecord, lost_rows: int, drawn_again: int
 ) -> None:
     """8 problems x 4 samples in chunks of 8, stopped in the third; a second chunk that a kill tore is drawn again."""
-    monkeypatch.setattr(evaluation, "CHUNK_SAMPLES", 8)
+    monkeypatch.setattr(graded_samples, "CHUNK_SAMPLES", 8)
     drawn: list[int] = []
     real = evaluation.Evaluator._draw
 

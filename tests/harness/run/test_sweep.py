@@ -15,15 +15,13 @@ from pathlib import Path
 import pytest
 
 from harness.errors import BenchError, RefusedError
-from harness.executors.local import Ended, OnEnded, OnProgress
 from harness.plan import make_plan
 from harness.records import read_sweep
 from harness.records.files import read_json
 from harness.run import sweep as sweep_module
-from harness.run.jobs import Job, run_job
-from harness.run.starting_point import StartingPoint
 from harness.run.sweep import SweepRun
 from tests.harness.run import bench
+from tests.harness.run.stages_here import Quiet, StagesInThisProcess
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for workers in /proc")
 
@@ -47,14 +45,6 @@ def home(tmp_path: Path, unbroken: Path) -> Path:
     """An empty home in which only the base evaluation is there, to save its time."""
     shutil.copytree(unbroken / "cache", tmp_path / "home" / "cache")
     return tmp_path / "home"
-
-
-class Quiet:
-    def remark(self, sentence: str) -> None: ...
-    def planned(self, total: int, done: int) -> None: ...
-    def stage(self, name: str, event: object) -> None: ...
-    def progress(self, name: str, event: object) -> None: ...
-    def ended(self, name: str, state: str, reason: str | None) -> None: ...
 
 
 class NoPool:
@@ -223,31 +213,6 @@ def test_a_full_disk_stops_the_run_and_room_continues_it(sweep: Path, unbroken: 
     code, stderr = bench.run(sweep, home)
     assert code == 0, stderr
     assert bench.all_contents(home) == bench.all_contents(unbroken)
-
-
-class StagesInThisProcess:
-    """A pool that does the stages here and keeps the cells' jobs without doing them."""
-
-    def __init__(self) -> None:
-        self.jobs: list[Job] = []
-
-    def __call__(self, workers: int) -> StagesInThisProcess:
-        return self
-
-    def __enter__(self) -> StagesInThisProcess:
-        return self
-
-    def __exit__(self, *exc: object) -> None: ...
-
-    def run(self, jobs: list[Job], on_progress: OnProgress, on_ended: OnEnded) -> None:
-        for job in jobs:
-            self.jobs.append(job)
-            if job.kind != "cell":
-                state, reason = run_job(job, StartingPoint(), lambda event: on_progress(job, event))  # noqa: B023
-                on_ended(Ended(job, state, reason))
-
-    def of_kind(self, kind: str) -> list[Job]:
-        return [job for job in self.jobs if job.kind == kind]
 
 
 FILTER = {"task.filter.type": "pass_rate", "task.filter.samples": 2, "task.filter.problems": 24}

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.plan import make_plan
+from harness.records import read_sweep
+from harness.run import sweep as sweep_module
+from harness.run.encoded_pairs import load_pairs
+from harness.run.jobs import Job, run_job
+from harness.run.stages import best_of_n_path, input_jobs, input_paths, stage_job
+from harness.run.starting_point import StartingPoint
+from harness.run.sweep import SweepRun
+from tests.harness.run import bench
+from tests.harness.run.small import small_spec
+from tests.harness.run.stages_here import Quiet, StagesInThisProcess
+
+FILTER = {"task.filter.type": "pass_rate", "task.filter.samples": 2, "task.filter.problems": 24}
+PROXY: dict[str, Any] = {
+    "reward.parts.correct": 0.0,
+    "reward.parts.reward_model": 1.0,
+    "reward.reward_model": {"prompts": 40, "samples_per_prompt": 4, "steps": 2, "batch_size": 4},
+}
+HOME = Path("home")
+
+
+def pairs_file(folder: Path, count: int = 8, name: str = "pairs.jsonl") -> dict[str, Any]:
+    rows = [{"prompt": f"{a}+1=", "chosen": f"{a + 1}#{a + 1}", "rejected": f"{a}#{a}"} for a in range(1, count + 1)]
+    (folder / name).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return {
+        "algorithm": "dpo",
+        "pairs": {"type": "dataset", "data": str(folder / name), "pairs_per_step": 4, "max_tokens": 40},
+    }
+
+
+def name(settings: dict[str, Any], stage: str, seed: int = 0) -> str:
+    paths = {kind: path.name for kind, path in input_paths(small_spec(settings, seed), HOME).items()}
+    return paths[stage]  # type: ignore[index]
+
+
+def test_what_a_cell_reads(tmp_path: Path) -> None:
+    assert input_paths(small_spec(), HOME) == {}
+    assert list(input_paths(small_spec(FILTER | PROXY), HOME)) == ["pass_rates", "reward_model"]
+    # On given pairs nothing is drawn, so there is nothing to filter and nothing to reward.
+    assert list(input_paths(small_spec(FILTER | PROXY | pairs_file(tmp_path)), HOME)) == ["pairs"]
+    assert all(path.parent == HOME / "cache" for path in input_paths(small_spec(FILTER | PROXY), HOME).values())
+
+
+def test_a_reward_model_is_shared_by_seeds_and_by_what_is_learned_from_it() -> None:
+    mine = name(PROXY, "reward_model")
+    assert name(PROXY, "reward_model", seed=1) == mine
+    assert name({**PROXY, "algorithm": "dpo"}, "reward_model") == mine
+    assert name({**PROXY, "train.learning_rate": 1.0}, "reward_model") == mine
+    assert name({**PROXY, "reward.parts.correct": 1.0}, "reward_model") == mine
+    for other in (
+        {"reward.reward_model.label_noise_rate": 0.1},
+        {"reward.reward_model.prompts": 41},
+        {"reward.reward_model.seed": 1},
+        {"rollout.temperature": 0.9},
+        {"rollout.max_completion_tokens": 31},
+    ):
+        assert name({**PROXY, **other}, "reward_model") != mine
+
+
+def test_best_of_n_is_of_a_reward_model_and_an_evaluation() -> None:
+    def named(settings: dict[str, Any]) -> str:
+        return best_of_n_path(small_spec({**PROXY, **settings}), HOME).name
+
+    assert named({}) == named({"algorithm": "dpo"})
+    assert len({named(s) for s in ({}, {"eval.samples": 8}, {"reward.reward_model.seed": 1})}) == 3
+
+
+def test_encoded_pairs_are_shared_by_objectives_with_one_reference(tmp_path: Path) -> None:
+    given = pairs_file(tmp_path)
+    mine = name(given, "pairs")
+    assert name({**given, "algorithm": "ipo"}, "pairs") == mine
+    assert name({**given, "algorithm": "simpo"}, "pairs") != mine
+    assert name({**given, "train.learning_rate": 1.0}, "pairs") == mine
+    assert name(given, "pairs", seed=1) == mine
+    for other in ({"pairs.max_tokens": 39}, {"pairs.too_long": "truncate"}, {"rollout.temperature": 0.9}):
+        assert name({**given, **other}, "pairs") != mine
+    assert name(pairs_file(tmp_path, name="copy.jsonl"), "pairs") == mine
+    assert name(pairs_file(tmp_path, count=9, name="longer.jsonl"), "pairs") != mine
+
+
+def test_what_is_there_is_not_made_again(tmp_path: Path) -> None:
+    spec = small_spec(FILTER | PROXY)
+    assert [job.kind for job in input_jobs(spec, tmp_path)] == ["pass_rates", "reward_model"]
+    rates = input_paths(spec, tmp_path)["pass_rates"]
+    rates.parent.mkdir()
+    rates.touch()
+    assert [job.kind for job in input_jobs(spec, tmp_path)] == ["reward_model"]
+
+
+def test_a_sweep_on_given_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = pairs_file(tmp_path)
+    arms = {"dpo": given, "ipo": {**given, "algorithm": "ipo"}, "simpo": {**given, "algorithm": "simpo"}}
+    sweep = bench.write_sweep(tmp_path, arms, seeds=1)
+    run = SweepRun(make_plan(str(sweep)), tmp_path / "home", "bench run", workers=1)
+    pool = StagesInThisProcess()
+    monkeypatch.setattr(sweep_module, "LocalPool", pool)
+    run.run(Quiet())
+    with_reference, without = (job.path for job in pool.of_kind("pairs"))
+    assert load_pairs(Path(with_reference)).ref_chosen_logps is not None
+    assert load_pairs(Path(without)).ref_chosen_logps is None
+    assert [job.inputs for job in pool.of_kind("cell")] == [
+        {"pairs": with_reference},
+        {"pairs": with_reference},
+        {"pairs": without},
+    ]
+    cell = pool.of_kind("cell")[0]
+    travelled = Job(**json.loads(json.dumps(cell.to_json())))
+    assert run_job(travelled, StartingPoint(), lambda event: None) == ("done", None)
+
+
+def test_a_sweep_on_a_learned_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = {**PROXY, "train.steps": 2, "eval.problems": 4}
+    noisy = {**small, "reward.reward_model.label_noise_rate": 0.4}
+    sweep = bench.write_sweep(tmp_path, {"grpo": {"eval.problems": 4}, "proxy": small, "noisy": noisy}, seeds=2)
+    run = SweepRun(make_plan(str(sweep)), tmp_path / "home", "bench run", workers=1)
+    pool = StagesInThisProcess()
+    monkeypatch.setattr(sweep_module, "LocalPool", pool)
+    run.run(Quiet())
+    models = [job.path for job in pool.of_kind("reward_model")]
+    assert len(models) == len(pool.of_kind("best_of_n")) == 2
+    kinds = [job.kind for job in pool.jobs if job.kind != "cell"]
+    assert kinds == ["load", "reward_model", "reward_model", "base", "best_of_n", "best_of_n"]
+    assert {tuple(job.inputs.values()) for job in pool.of_kind("cell")} == {(), *((model,) for model in models)}
+    yardsticks = read_sweep(tmp_path / "home" / "small").raw["best_of_n"]
+    assert list(yardsticks) == ["proxy", "noisy"]
+    assert [row["n"] for row in yardsticks["proxy"]] == [1, 2, 4]
+    cell = next(job for job in pool.of_kind("cell") if job.inputs)
+    assert run_job(cell, StartingPoint(), lambda event: None) == ("done", None)
+    # Typed again, nothing but cells is left to do.
+    again = StagesInThisProcess()
+    monkeypatch.setattr(sweep_module, "LocalPool", again)
+    run.run(Quiet())
+    assert {job.kind for job in again.jobs} == {"load", "cell"}
+
+
+def test_a_job_knows_what_it_reads(tmp_path: Path) -> None:
+    spec = small_spec(PROXY)
+    job = stage_job("cell", tmp_path / "cell", spec, tmp_path)
+    assert job.inputs == {"reward_model": str(input_paths(spec, tmp_path)["reward_model"])}
+    assert job.source == "builtin:tiny"
