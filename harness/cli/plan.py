@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +22,9 @@ from harness.cli.options import (
 if TYPE_CHECKING:
     from harness.plan import Plan
 
-# What is assumed of the seeds' spread before anything was run (statistics.md: 2 pp is common on full benchmarks).
+# What is assumed of the seeds' spread before anything was run: 2 pp is common on full benchmarks.
 ASSUMED_SD_PP = 2.0
+MOST_NAMED_KNOBS = 8
 
 
 def plan(
@@ -93,12 +95,24 @@ def _finished_differences_pp(planned: Plan, home: Path) -> list[float]:
     return [a - b for a, b in pairs if a is not None and b is not None]
 
 
+def _in_words(knobs: Sequence[str]) -> str:
+    """Knobs by name, those of one section as a number where they are many: algorithms of two families share none."""
+    by_section: dict[str, list[str]] = {}
+    for knob in knobs:
+        by_section.setdefault(knob.partition(".")[0], []).append(knob)
+    named = [
+        ", ".join(within) if len(within) <= MOST_NAMED_KNOBS else f"{section} ({len(within)} knobs, see --json)"
+        for section, within in by_section.items()
+    ]
+    return ", ".join(named) or "nothing"
+
+
 def _print(document: dict[str, Any]) -> None:
     print(f"sweep {document['sweep']} on profile {document['profile']}")
     rows = [[cell["arm"], str(cell["seed"]), cell["hash"][:10], cell["state"]] for cell in document["cells"]]
     print_table("", ["arm", "seed", "hash", "state"], rows)
     gate = document["gate"]
-    print(f"gate: {'ok' if gate['ok'] else 'REFUSED'}; arms differ in {', '.join(gate['differs']) or 'nothing'}")
+    print(f"gate: {'ok' if gate['ok'] else 'REFUSED'}; arms differ in {_in_words(gate['differs'])}")
     for warning in document["warnings"]:
         print(f"warning: {warning}")
     cost = document["cost"]

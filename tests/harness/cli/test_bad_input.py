@@ -177,6 +177,68 @@ def test_missing_data_of_a_task_of_ones_own(refuse: Any, bench: Bench, tmp_path:
         refuse(2, missing, "plan", *trained_on)
 
 
+GOOD_PAIR = {"prompt": "1+1=", "chosen": "2#2", "rejected": "3#3"}
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        (GOOD_PAIR | {"rejected": "2#2"}, "pairs.jsonl, line 3: chosen and rejected are the same"),
+        (
+            {"prompt": "1+1=", "chosen": "2#2"},
+            "pairs.jsonl, line 3: no field 'rejected'; the row has 'prompt', 'chosen'",
+        ),
+        (GOOD_PAIR | {"chosen": 2}, "pairs.jsonl, line 3: "),
+        (GOOD_PAIR | {"prompt": "1+" * 100 + "1="}, "pairs.jsonl, line 3: its prompt has 202 tokens, but the model's"),
+    ],
+)
+def test_a_faulty_pair_is_named_by_its_file_and_line(
+    bench: Bench, tmp_path: Path, row: dict[str, Any], says: str
+) -> None:
+    file = tmp_path / "pairs.jsonl"
+    file.write_text("".join(f"{json.dumps(each)}\n" for each in (GOOD_PAIR, GOOD_PAIR, row)))
+    result = bench("run", write_sweep_file(tmp_path, **offline(file)))
+    assert (result.code, result.out) == (2, "")
+    assert says in result.err
+    assert "Traceback" not in result.err
+    assert not [path for path in tmp_path.rglob("status.json") if "pending" not in path.read_text()]
+
+
+def offline(file: Path) -> dict[str, Any]:
+    pairs = {"type": "dataset", "data": str(file), "pairs_per_step": 2, "max_tokens": 60}
+    return {"base": {"algorithm": "dpo", "pairs": pairs}, "arms": {"a": {}, "b": {"objective.beta": 1.0}}} | {
+        "ablate": ["objective.beta"],
+        "seeds": 1,
+    }
+
+
+ON_PAIRS = [
+    (("--set", "pairs.data=none.jsonl"), "no file none.jsonl with pairs"),
+    (("--set", "pairs.data=hub:someone/pairs"), "the pairs hub:someone/pairs: what is on the hub can change"),
+    (("--set", "pairs.split=test"), "are a file, which has no split 'test'"),
+    (("--set", "pairs.pairing=all"), "--set: pairs.pairing is not a key here"),
+    (("--set", "objective.rule.clip_high=0.3"), "objective.rule.clip_high belongs to policy-gradient objectives"),
+    (("--set", "objective.reference=round_start"), "there are no rounds"),
+    (("--set", "algorithm=dpoo"), "unknown algorithm 'dpoo': did you mean dpo"),
+]
+
+
+@pytest.mark.parametrize(("words", "says"), ON_PAIRS)
+def test_a_question_about_pairs_that_makes_no_sense(
+    refuse: Any, tmp_path: Path, words: tuple[str, ...], says: str
+) -> None:
+    file = tmp_path / "pairs.jsonl"
+    file.write_text("".join(f"{json.dumps(GOOD_PAIR)}\n" for _ in range(3)))
+    sweep = write_sweep_file(tmp_path, **offline(file))
+    refuse(2, says, "run", sweep, *words)
+
+
+def test_a_preference_algorithm_wants_pairs_or_a_grader(refuse: Any, tmp_path: Path) -> None:
+    (tmp_path / "chat.yaml").write_text("name: chat\ngrader: null\nsplits: {train: {file: chat.jsonl}}\n")
+    settings = ("--set", "task.train=chat.yaml", "--set", "eval.tasks=[arithmetic]", "--arms", "dpo_online")
+    refuse(2, "task.train=chat.yaml has no grader", "run", "dpo_vs_grpo", *settings)
+
+
 @pytest.mark.parametrize("home", ["file", "file/below"])
 def test_runs_that_cannot_be_written(refuse: Any, tmp_path: Path, home: str) -> None:
     (tmp_path / "file").write_text("in the way")

@@ -96,6 +96,16 @@ def test_plan_for_people(bench: Bench) -> None:
     assert max(len(line) for line in out.splitlines() if line.startswith("warning")) > 80, "never wrapped"
 
 
+def test_a_plan_across_families_is_readable(bench: Bench) -> None:
+    out = bench("plan", "dpo_vs_grpo").out
+    (gate,) = [line for line in out.splitlines() if line.startswith("gate: ")]
+    count = len(
+        [knob for knob in bench("plan", "dpo_vs_grpo", "--json").document["gate"]["differs"] if "objective." in knob]
+    )
+    assert f"objective ({count} knobs, see --json), pairs.type, pairs.pairing" in gate
+    assert "rollout.sampler" in gate
+
+
 def test_status(bench: Bench, tmp_path: Path) -> None:
     failed = {("other", 1): {"state": "failed", "reason": "why", "digest": None, "step": 7}}
     sweep = write_sweep(tmp_path / "home" / "mine", {"one": 0.0, "other": 1.0}, seeds=2, changes=failed)
