@@ -40,10 +40,12 @@ class PairCounts:
     @property
     def dropped(self) -> str:
         """Why those that are not kept are not, in words."""
-        return (
-            f"{self.prompt_too_long} prompts leave no room for a completion, {self.side_too_long} pairs have a side "
-            f"that is too long, {self.equal_after_truncation} are the same on both sides once cut"
-        )
+        reasons = {
+            "leave no room for a completion": self.prompt_too_long,
+            "have a side that is too long": self.side_too_long,
+            "are the same on both sides once cut": self.equal_after_truncation,
+        }
+        return ", ".join(f"{count} {reason}" for reason, count in reasons.items() if count) or "none is dropped"
 
 
 @dataclass(frozen=True)

@@ -185,9 +185,10 @@ def _cell(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None
             spec = RunSpec.model_validate(job.spec)
             # What stands there if the process ends without a word; while it lives, its lease says `running`.
             cell.write_status("interrupted", reason=KILLED, steps=spec.train.steps)
-            write_json(cell.path / "provenance.json", provenance())
             model = start.get(job.source, spec.train.device)
-            CellRun(cell, spec, model, _examples(job, spec, model), lambda progress: tell(asdict(progress))).run()
+            examples = _examples(job, spec, model)
+            write_json(cell.path / "provenance.json", provenance() | examples.account)
+            CellRun(cell, spec, model, examples, lambda progress: tell(asdict(progress))).run()
         except Interrupted:
             if not _is_done(cell):
                 cell.write_status("interrupted", reason="interrupted; the next run continues it")
@@ -206,14 +207,19 @@ def _examples(job: Job, spec: RunSpec, start: LanguageModel) -> Examples:
     from harness.run.learning.base import Examples
     from harness.run.pass_rates import read_correct_counts
     from harness.run.prompt_pool import training_prompts
+    from harness.run.reward_model_stage import read_report
     from harness.training.reward_model import RewardModel
 
     at = {kind: Path(path) for kind, path in job.inputs.items()}
     if "pairs" in at:
-        return Examples(pairs=load_pairs(at["pairs"]))
+        pairs = load_pairs(at["pairs"])
+        return Examples(pairs=pairs, account={"pairs": asdict(pairs.counts)})
+    problems = training_prompts(spec, read_correct_counts(at["pass_rates"]) if "pass_rates" in at else {})
+    if "reward_model" not in at:
+        return Examples(problems)
+    folder = at["reward_model"]
     return Examples(
-        problems=training_prompts(spec, read_correct_counts(at["pass_rates"]) if "pass_rates" in at else {}),
-        reward_model=RewardModel.load(at["reward_model"], start) if "reward_model" in at else None,
+        problems, reward_model=RewardModel.load(folder, start), account={"reward_model": read_report(folder)}
     )
 
 

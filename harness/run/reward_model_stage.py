@@ -7,13 +7,13 @@ import itertools
 import statistics
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from harness.errors import RefusedError
-from harness.records.files import write_folder, write_json
+from harness.records.files import read_json, write_folder, write_json
 from harness.rollouts.engine import Engine
 from harness.rollouts.keys import permutation, random_key, uniform
 from harness.run.graded_samples import Conditions, GradedSamples, draw_graded
@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 REPORT_FILE = "report.json"
 HELD_OUT_FRAC = 0.1
 MAX_PAIRS_PER_PROMPT = 4
+
+
+def read_report(folder: Path) -> dict[str, Any]:
+    """What `make_reward_model` found out about the reward model in this folder."""
+    return dict(read_json(folder / REPORT_FILE))
 
 
 def make_reward_model(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -59,6 +59,26 @@ def input_jobs(spec: RunSpec, home: Path) -> list[Job]:
     """The jobs that make what a cell reads and what is not there yet."""
     paths = input_paths(spec, home)
     return [stage_job(kind, path, spec, home) for kind, path in paths.items() if not path.exists()]
+
+
+def input_remarks(spec: RunSpec, home: Path) -> Iterator[str]:
+    """What a user should know of the results that a cell reads: how many pairs are left, how good a reward model is."""
+    paths = input_paths(spec, home)
+    if "pairs" in paths:
+        from harness.run.encoded_pairs import load_pairs
+
+        counts = load_pairs(paths["pairs"]).counts
+        cut = f"; {counts.truncated} of these have a side cut at pairs.max_tokens" if counts.truncated else ""
+        yield f"pairs: {counts.kept} of {counts.rows} are kept{cut}; {counts.dropped}"
+    if "reward_model" in paths:
+        from harness.run.reward_model_stage import read_report
+
+        report = read_report(paths["reward_model"])
+        right = report["held_out_accuracy"]
+        yield (
+            f"reward model of {report['pairs']} pairs, {report['flipped_pairs']} of them with the labels swapped: "
+            + ("no pairs were held out" if right is None else f"ranks {right:.0%} of held-out pairs right")
+        )
 
 
 def base_path(spec: RunSpec, home: Path) -> Path:

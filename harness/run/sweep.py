@@ -23,6 +23,7 @@ from harness.run.stages import (
     best_of_n_path,
     input_jobs,
     input_paths,
+    input_remarks,
     source_of_start,
     spec_as_json,
     stage_job,
@@ -121,6 +122,8 @@ class SweepRun:
         specs = {cell.arm: cell.spec for cell in missing}.values()
         inputs = {job.path: job for spec in specs for job in input_jobs(spec, self.home)}
         pool.run([*inputs.values()], show, refuse)
+        for sentence in dict.fromkeys(remark for spec in specs for remark in input_remarks(spec, self.home)):
+            observer.remark(sentence)
         for spec in specs:
             rates = input_paths(spec, self.home).get("pass_rates")
             if rates is not None:

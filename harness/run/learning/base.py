@@ -25,6 +25,8 @@ class Examples:
     """With pairs.type `dataset`."""
     reward_model: RewardModel | None = None
     """With the reward part `reward_model`."""
+    account: dict[str, Any] = field(default_factory=dict)
+    """What became of them in the stages that made them, by stage: kept beside the cell's other provenance."""
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ class TestOrder:
         counts = PairCounts(rows=9, kept=3, prompt_too_long=1, side_too_long=2, equal_after_truncation=3, truncated=0)
         pairs = replace(encoded(3), counts=counts)
         assert len(pairs.of_step(1, 3, 0)) == 3
-        message = r"pairs_per_step is 4, but of 9 pairs 3 are left \(1 prompts .*, 2 pairs .*, 3 are the same.*Lower"
+        message = r"pairs_per_step is 4, but of 9 pairs 3 are left \(1 leave .*, 2 have .*, 3 are the same.*Lower"
         with pytest.raises(RefusedError, match=message):
             pairs.of_step(1, 4, 0)
 

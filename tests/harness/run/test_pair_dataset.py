@@ -144,7 +144,7 @@ class TestEncoding:
             encode([PAIRS[0], ("1", "x", "y")], model)
 
     def test_no_pair_left_is_refused(self, model: LanguageModel) -> None:
-        with pytest.raises(RefusedError, match=r"none of its 5 pairs .*=5.*\(2 prompts.*3 pairs.*to truncate"):
+        with pytest.raises(RefusedError, match=r"none of its 5 pairs .*=5.*\(2 leave.*3 have.*to truncate"):
             encode(PAIRS, model, max_tokens=5)
 
 
@@ -229,7 +229,7 @@ class TestStage:
 
     def test_fewer_pairs_than_a_step_needs_are_refused(self, tmp_path: Path, data: str, model: LanguageModel) -> None:
         spec = spec_of(data, pairs_per_step=5, max_tokens=12)
-        with pytest.raises(RefusedError, match=r"per_step is 5, but of 5 pairs 3 are left \(1 prompts .*, 1 pairs"):
+        with pytest.raises(RefusedError, match=r"per_step is 5, but of 5 pairs 3 are left \(1 leave .*, 1 have"):
             prepare(tmp_path / "pairs", spec, model)
         assert not (tmp_path / "pairs").exists()
 

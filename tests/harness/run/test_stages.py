@@ -8,10 +8,11 @@ import pytest
 
 from harness.plan import make_plan
 from harness.records import read_sweep
+from harness.records.files import read_json
 from harness.run import sweep as sweep_module
 from harness.run.encoded_pairs import load_pairs
 from harness.run.jobs import Job, run_job
-from harness.run.stages import best_of_n_path, input_jobs, input_paths, stage_job
+from harness.run.stages import best_of_n_path, input_jobs, input_paths, input_remarks, stage_job
 from harness.run.starting_point import StartingPoint
 from harness.run.sweep import SweepRun
 from tests.harness.run import bench
@@ -114,6 +115,22 @@ def test_a_sweep_on_given_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     cell = pool.of_kind("cell")[0]
     travelled = Job(**json.loads(json.dumps(cell.to_json())))
     assert run_job(travelled, StartingPoint(), lambda event: None) == ("done", None)
+    account = read_json(Path(cell.path) / "provenance.json")["pairs"]
+    assert (account["rows"], account["kept"], account["side_too_long"]) == (8, 8, 0)
+
+
+def test_what_became_of_the_inputs_is_told(tmp_path: Path) -> None:
+    given = small_spec({**pairs_file(tmp_path), "pairs.max_tokens": 8})
+    spec = small_spec({**PROXY, "reward.reward_model.label_noise_rate": 0.4})
+    (tmp_path / "cache").mkdir()
+    for each in (given, spec):
+        for job in input_jobs(each, tmp_path):
+            assert run_job(job, StartingPoint(), lambda event: None) == ("done", None)
+    assert list(input_remarks(given, tmp_path)) == ["pairs: 8 of 8 are kept; none is dropped"]
+    (remark,) = input_remarks(spec, tmp_path)
+    report = read_json(input_paths(spec, tmp_path)["reward_model"] / "report.json")
+    assert remark.startswith(f"reward model of {report['pairs']} pairs, {report['flipped_pairs']} of them with the")
+    assert remark.endswith("of held-out pairs right")
 
 
 def test_a_sweep_on_a_learned_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
