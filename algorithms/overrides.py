@@ -57,9 +57,10 @@ def _unknown(knob: str, family: Family) -> str:
     names = tuple(FAMILY_KNOBS[family])
     for other, knobs in FAMILY_KNOBS.items():
         if other != family and any(name == knob or name.startswith(f"{knob}.") for name in knobs):
+            hint = nearest(knob, names)
             return (
                 f"{knob} belongs to {_ADJECTIVES[other]} objectives, and this is a {_ADJECTIVES[family]} objective: "
-                f"{nearest(knob, names)}"
+                f"leave it out, or choose another algorithm{f'; {hint}' if hint.startswith('did') else ''}"
             )
     if knob in UNIONS:
         union = UNIONS[knob]

@@ -9,6 +9,10 @@ from reports.analysis import Analysis
 from reports.document import Report
 from reports.formats import interval, number, p_value, percent, points, ratio, seconds, signed_pp, tokens
 
+MOST_KNOB_COLUMNS = 8
+ABSENT = "(absent)"
+"""What a record of the sweep says of a knob that an arm does not have."""
+
 
 @dataclass(frozen=True)
 class Table:
@@ -123,10 +127,19 @@ def _proxy_table(report: Report) -> Table:
 
 
 def _knob_table(analysis: Analysis) -> Table:
-    varied = analysis.sweep.varied
+    """A column for each knob; where they are many, an arm's difference from the baseline in words."""
+    sweep, varied = analysis.sweep, analysis.sweep.varied
     knobs = sorted({knob for values in varied.values() for knob in values})
-    rows = [[arm, *(str(varied.get(arm, {}).get(knob, "")) for knob in knobs)] for arm in analysis.sweep.arms]
-    return Table("Knobs that differ", ["arm", *knobs], rows)
+    if len(knobs) <= MOST_KNOB_COLUMNS:
+        rows = [[arm, *(str(varied.get(arm, {}).get(knob, "")) for knob in knobs)] for arm in sweep.arms]
+        return Table("Knobs that differ", ["arm", *knobs], rows)
+    baseline = varied.get(sweep.baseline, {})
+    rows = []
+    for arm in sweep.arms:
+        changed = {knob: value for knob, value in varied.get(arm, {}).items() if value != baseline.get(knob)}
+        there = ", ".join(f"{knob}={value}" for knob, value in changed.items() if value != ABSENT)
+        rows.append([arm, "baseline" if arm == sweep.baseline else there])
+    return Table("Knobs that differ", ["arm", f"knobs that are not as in {sweep.baseline}"], rows)
 
 
 def _cost_table(report: Report) -> Table:

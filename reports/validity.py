@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from reports.analysis import Analysis
 from reports.document import Report
@@ -45,7 +46,16 @@ def validity_checks(analysis: Analysis, report: Report) -> list[Check]:
     disagreement = [arm["grader_disagreement_frac"] for arm in report["arms"]]
     if any(value is not None for value in disagreement):
         checks.append(Check("Graders disagree", _range(percent, disagreement) + " of final samples"))
-    return checks
+    return [*checks, *map(_contamination, sweep.raw.get("contamination") or [])]
+
+
+def _contamination(row: dict[str, Any]) -> Check:
+    """Of one evaluation task, against all that arms were trained on."""
+    value = (
+        f"{row['exact']} of {row['problems']} held-out problems are training prompts, {row['n_gram']} share 8 words in"
+        " a row with one"
+    )
+    return Check(f"Contamination of {row['task']}", value, ok=row["exact"] == 0)
 
 
 def _counts(states: Counter[str]) -> list[str]:

@@ -8,7 +8,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from algorithms.preference.objective import PreferenceObjective, couples_pairs
+from algorithms.preference.objective import (
+    PreferenceObjective,
+    couples_pairs,
+    preference_differences_that_cannot_act,
+)
 
 if TYPE_CHECKING:
     from algorithms.preference.loss import (
@@ -25,6 +29,7 @@ __all__ = [
     "PreferenceObjective",
     "combine_preference_metrics",
     "couples_pairs",
+    "preference_differences_that_cannot_act",
     "preference_loss",
     "preference_metric_names",
 ]

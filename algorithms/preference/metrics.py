@@ -11,6 +11,9 @@ from torch import Tensor
 from algorithms.preference.objective import PreferenceObjective
 from algorithms.preference.scores import Sides
 
+TIE = 1e-4
+"""Margins below it are the rounding of log-probs: before the first step the policy is its own reference."""
+
 
 @dataclass(frozen=True, eq=False)
 class PairTrace:
@@ -39,8 +42,8 @@ def pair_metrics(traces: Sequence[PairTrace], steps: int = 1) -> dict[str, float
     * loss/preference, loss/nll: the terms that add up to the loss, means over `steps` optimiser steps; nll only with
       nll_coef on, and with it;
     * rewards/{chosen,rejected,margin}: means of beta x the log-ratio that the link sees (the implicit reward of DPO,
-      2305.18290, eq. 5), and of the difference; rewards/accuracy: fraction of pairs with a positive difference, one of
-      0 counting half, as before the first step;
+      2305.18290, eq. 5), and of the difference; rewards/accuracy: fraction of pairs with a positive difference, one
+      within TIE of 0 counting half, as before the first step;
     * logps/{chosen,rejected}_{sum,mean}: log-probs of completions, and means of their tokens'. Watch both sides: the
       usual failure is that both fall;
     * len/{chosen,rejected}: mean tokens;
@@ -59,7 +62,7 @@ def pair_metrics(traces: Sequence[PairTrace], steps: int = 1) -> dict[str, float
         "rewards/chosen": chosen.mean(),
         "rewards/rejected": rejected.mean(),
         "rewards/margin": margin.mean(),
-        "rewards/accuracy": (margin.sign() + 1).mean() / 2,
+        "rewards/accuracy": (margin.sign().masked_fill(margin.abs() < TIE, 0) + 1).mean() / 2,
     }
     sums, means = (
         _gathered(traces, lambda trace: trace.logp_sums),

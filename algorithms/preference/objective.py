@@ -144,6 +144,13 @@ def couples_pairs(objective: PreferenceObjective) -> bool:
     return objective.matching != "pairs"
 
 
+def preference_differences_that_cannot_act(a: PreferenceObjective, b: PreferenceObjective) -> dict[str, str]:
+    """The knobs in which `a` and `b` differ without any effect on the loss, each with the reason."""
+    if a.smoothing != b.smoothing and a.label_smoothing == b.label_smoothing == 0 and a.link == b.link == "logistic":
+        return {"smoothing": "label_smoothing is 0, where labels are trusted either way"}
+    return {}
+
+
 def _problems(objective: PreferenceObjective) -> Iterator[str]:
     for knob, value, selector, chosen in inactive_settings(objective):
         yield f"{knob}={value} has no effect while {selector}={chosen}: leave it out, or choose another {selector}"

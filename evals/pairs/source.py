@@ -60,6 +60,8 @@ def parse_pair_source(data: str, split: str) -> PairSource:
     for folder in folders:
         if (folder / data).is_file():
             return LocalPairs(folder / data)
+    if Path(data).is_dir():
+        raise DataMissingError(f"the pairs {data!r} are a folder; give the path of a JSONL file in it")
     looked = "$BENCH_DATA is not set" if len(folders) == 1 else f"nor is it in $BENCH_DATA ({folders[1]})"
     raise DataMissingError(
         f"no file {data} with pairs; {looked}. Give the path of a JSONL file, or {HUB}<id>@<revision>."

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from algorithms import Objective, differences_that_cannot_act
-from harness.spec.knobs import active, governor
+from algorithms import Objective, PreferenceObjective, differences_that_cannot_act
+from algorithms.preference import preference_differences_that_cannot_act
+from harness.spec.knobs import active, governor, is_of_drawing
 from harness.spec.run_spec import RunSpec
 
 ABSENT = "(absent)"
@@ -74,6 +75,8 @@ def _governors(knob: str) -> Iterator[str]:
     while selector is not None:
         yield selector
         selector = governor(selector)
+    if is_of_drawing(knob):
+        yield from ("pairs.type", *_governors("pairs.type"))
 
 
 def _covered(knob: str, declared: Sequence[str]) -> bool:
@@ -95,17 +98,22 @@ class Noop:
 
 
 def find_noops(arms: Mapping[str, RunSpec]) -> list[Noop]:
-    """Every pair of policy-gradient arms with a differing knob that cannot act (e.g. a clip range with one update per
+    """Every pair of arms of one family with a differing knob that cannot act (e.g. a clip range with one update per
     rollout)."""
     noops = []
-    learning_from_rewards = [(name, spec) for name, spec in arms.items() if isinstance(spec.objective, Objective)]
-    for (name_a, a), (name_b, b) in combinations(learning_from_rewards, 2):
-        updates = max(a.optimizer_steps_per_rollout, b.optimizer_steps_per_rollout)
-        inert = {
-            f"objective.{knob}": reason
-            for knob, reason in differences_that_cannot_act(a.policy_gradient, b.policy_gradient, updates).items()
-        }
+    for (name_a, a), (name_b, b) in combinations(arms.items(), 2):
+        inert = {f"objective.{knob}": reason for knob, reason in _inert(a, b).items()}
         if inert:
             differing = set(values_that_differ({name_a: a, name_b: b}))
             noops.append(Noop((name_a, name_b), inert, refused=differing <= set(inert)))
     return noops
+
+
+def _inert(a: RunSpec, b: RunSpec) -> dict[str, str]:
+    """Objective knobs in which the two differ without effect, with reasons; of two families none is inert."""
+    if isinstance(a.objective, Objective) and isinstance(b.objective, Objective):
+        updates = max(a.optimizer_steps_per_rollout, b.optimizer_steps_per_rollout)
+        return differences_that_cannot_act(a.objective, b.objective, updates)
+    if isinstance(a.objective, PreferenceObjective) and isinstance(b.objective, PreferenceObjective):
+        return preference_differences_that_cannot_act(a.objective, b.objective)
+    return {}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from harness.plan.gate import Gate, Noop, check_gate, find_noops
 from harness.plan.sweep_file import SweepFile, load_profile, load_sweep
 from harness.records import CellRecord, cell_directory_name
 from harness.spec.hashing import semantic_hash
+from harness.spec.knobs import active
 from harness.spec.resolve import Layer, resolve
 from harness.spec.run_spec import RunSpec
 from harness.spec.yaml12 import parse_yaml
@@ -160,15 +162,16 @@ def make_plan(
     chosen = _choose_arms(sweep, arms)
 
     specs: dict[str, dict[int, RunSpec]] = {}
-    problems: list[str] = []
+    problems: dict[str, list[str]] = {}
     for arm in chosen:
         own = Layer(f"{path}: arms.{arm}", sweep.all_arms[arm])
         try:
             specs[arm] = {seed: resolve([*layers, own, *final], seed) for seed in sweep.seed_list}
         except RefusedError as error:
-            problems += str(error).splitlines()
+            for problem in dict.fromkeys(str(error).splitlines()):
+                problems.setdefault(problem, []).append(arm)
     if problems:
-        raise RefusedError("\n".join(dict.fromkeys(problems)))
+        raise RefusedError("\n".join(_of_arms(problem, arms, chosen) for problem, arms in problems.items()))
 
     firsts = {arm: next(iter(by_seed.values())) for arm, by_seed in specs.items()}
     noops = find_noops(firsts)
@@ -181,14 +184,25 @@ def make_plan(
         ],
         gate=check_gate(firsts, sweep.ablate, sweep.co_changes),
         noops=noops,
-        warnings=_warnings(sweep, chosen, noops),
+        warnings=_warnings(sweep, firsts, noops),
     )
     _require_metric(plan, path)
     return plan
 
 
-def _warnings(sweep: SweepFile, chosen: Sequence[str], noops: Sequence[Noop]) -> list[str]:
+def _of_arms(problem: str, arms: Sequence[str], chosen: Sequence[str]) -> str:
+    """A problem with the arms that have it, where it does not name them and others are free of it."""
+    if len(arms) == len(chosen) or any(f"arms.{arm}" in problem for arm in arms):
+        return problem
+    return f"{problem} (in {'arms' if len(arms) > 1 else 'arm'} {', '.join(arms)})"
+
+
+def _warnings(sweep: SweepFile, specs: Mapping[str, RunSpec], noops: Sequence[Noop]) -> list[str]:
+    chosen = list(specs)
     warnings = [noop.message() for noop in noops if not noop.refused or sweep.allow_noop]
+    if sweep.ablate:
+        same = [(a, b) for (a, one), (b, other) in combinations(specs.items(), 2) if active(one) == active(other)]
+        warnings += [f"arms {a} and {b} are the same: there is nothing to compare." for a, b in same]
     count = len(sweep.seed_list)
     if count < RECOMMENDED_SEEDS:
         warnings.append(

@@ -28,7 +28,7 @@ ArmName = Annotated[str, Field(pattern=_ARM_NAME)]
 def _is_knob_or_section(entry: str) -> str:
     known = ("algorithm", *ALL_KNOBS)
     if not entry.startswith("reward.parts.") and not any(f"{knob}.".startswith(f"{entry}.") for knob in known):
-        raise ValueError(f"{entry} is no knob and no section of knobs{suggest(entry, known)}")
+        raise ValueError(f"{entry} is no knob and no section of knobs{suggest(entry, known).removesuffix('.')}")
     return entry
 
 

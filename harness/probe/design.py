@@ -121,6 +121,8 @@ def _unmeasurable_settings(spec: RunSpec) -> Iterator[str]:
             f"model.cold_start.type is {spec.model.cold_start.type}: a probe takes a model as it is. Make one with "
             "`bench coldstart` and set model.source to path:DIR and model.cold_start.type to none"
         )
+    if spec.rollout.sampler != "policy":
+        yield f"rollout.sampler={spec.rollout.sampler}: a probe has one policy. Set rollout.sampler to policy"
     if "reward_model" in spec.reward.parts:
         yield "reward.parts.reward_model: a probe trains no reward model. Leave the part out"
     if spec.task.filter.type != "none":
@@ -132,7 +134,10 @@ def _unmeasurable_settings(spec: RunSpec) -> Iterator[str]:
 def _unmeasurable(objective: AnyObjective) -> Iterator[str]:
     """What needs more than the policy at its frozen weights, or another number of completions."""
     if not isinstance(objective, Objective):
-        yield f"objective.link={objective.link}: a probe measures the gradient of rewards. Choose another algorithm"
+        yield (
+            f"objective.link={objective.link} is of a preference algorithm: a probe measures the gradient of rewards. "
+            "Choose a policy-gradient algorithm"
+        )
         return
     if objective.baseline == "critic":
         yield "objective.baseline=critic: a probe has no critic that has learned. Choose another baseline"

@@ -78,8 +78,8 @@ class ProbeFile(Section):
 
 
 def is_of_objective(key: str) -> bool:
-    """Whether a setting is one of the objective, not of what it is measured on."""
-    return key.partition(".")[0] in ("algorithm", "objective")
+    """Whether a setting is one of the objective or of its pairs, not of what it is measured on."""
+    return key.partition(".")[0] in ("algorithm", "objective", "pairs")
 
 
 def load_probe(given: str) -> tuple[ProbeFile, Path]:

@@ -83,9 +83,10 @@ def contamination(plan: Plan, cache: Path) -> list[dict[str, Any]]:
 
 
 def contamination_sentence(row: dict[str, Any]) -> str:
+    warning = "warning: " if row["exact"] else ""
     return (
-        f"{row['task']}: of {row['problems']} held-out problems {row['exact']} are training prompts, {row['n_gram']} "
-        "share 8 words in a row with one"
+        f"{warning}{row['task']}: of {row['problems']} held-out problems {row['exact']} are training prompts, "
+        f"{row['n_gram']} share 8 words in a row with one"
     )
 
 

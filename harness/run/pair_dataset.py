@@ -31,7 +31,7 @@ from harness.spec.run_spec import RunSpec
 from harness.spec.sections.pairs import DatasetPairs
 from harness.training.rollout_scores import Scorer
 
-CHUNK_PAIRS = 256
+CHUNK_PAIRS = 32
 """Scored together, so that no more than their log-probs are held padded."""
 
 

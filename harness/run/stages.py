@@ -10,6 +10,8 @@ from typing import Any
 
 from harness.models.source import parse_source
 from harness.run.jobs import Job, JobKind
+from harness.run.pass_rates import read_correct_counts
+from harness.run.prompt_pool import training_prompts
 from harness.spec.hashing import (
     base_evaluation_hash,
     best_of_n_hash,
@@ -19,6 +21,7 @@ from harness.spec.hashing import (
     starting_point_hash,
 )
 from harness.spec.run_spec import RunSpec
+from harness.spec.sections.pairs import DatasetPairs
 
 
 def source_of_start(spec: RunSpec, home: Path) -> str:
@@ -79,6 +82,17 @@ def input_remarks(spec: RunSpec, home: Path) -> Iterator[str]:
             f"reward model of {report['pairs']} pairs, {report['flipped_pairs']} of them with the labels swapped: "
             + ("no pairs were held out" if right is None else f"ranks {right:.0%} of held-out pairs right")
         )
+
+
+def require_enough(spec: RunSpec, home: Path) -> None:
+    """Raise RefusedError, here rather than cell by cell, if too few prompts or pairs are left for a step."""
+    paths = input_paths(spec, home)
+    if "pass_rates" in paths:
+        training_prompts(spec, read_correct_counts(paths["pass_rates"]))
+    if isinstance(spec.pairs, DatasetPairs):
+        from harness.run.encoded_pairs import load_pairs
+
+        load_pairs(paths["pairs"]).require(spec.pairs.pairs_per_step)
 
 
 def base_path(spec: RunSpec, home: Path) -> Path:

@@ -16,14 +16,13 @@ from harness.records import CellRecord
 from harness.records.files import read_json, write_json
 from harness.run.inputs import contamination, contamination_sentence, require_inputs
 from harness.run.jobs import Job, JobKind, is_disk_full
-from harness.run.pass_rates import read_correct_counts
-from harness.run.prompt_pool import training_prompts
 from harness.run.stages import (
     base_path,
     best_of_n_path,
     input_jobs,
     input_paths,
     input_remarks,
+    require_enough,
     source_of_start,
     spec_as_json,
     stage_job,
@@ -96,8 +95,8 @@ class SweepRun:
         self._write_question([])
 
     def _stages(self, pool: LocalPool, missing: list[PlannedCell], bases: dict[Path, Job], observer: Observer) -> None:
-        """What cells share: the model that loads, the starting point made of it, that one's pass rates on the training
-        problems and its evaluation."""
+        """What cells share: the model that loads, the starting point made of it, what is made of that one for cells to
+        read (see `harness.run.stages`), and its evaluations."""
 
         def refuse(ended: Ended) -> None:
             observer.stage(_stage(ended.job), None)
@@ -111,7 +110,8 @@ class SweepRun:
 
         loads: dict[str, Job] = {}
         prepared: dict[str, Job] = {}
-        for spec in [cell.spec for cell in missing] or [self.plan.first_spec]:
+        evaluated = [RunSpec.model_validate(job.spec) for job in bases.values()]
+        for spec in [*(cell.spec for cell in missing), *evaluated]:
             model, start = spec.model.source, source_of_start(spec, self.home)
             loads.setdefault(model, Job("load", "", spec_as_json(spec), model))
             folder = start.removeprefix("path:")
@@ -120,15 +120,12 @@ class SweepRun:
         pool.run([*loads.values()], show, refuse)
         pool.run([*prepared.values()], show, refuse)
         specs = {cell.arm: cell.spec for cell in missing}.values()
-        inputs = {job.path: job for spec in specs for job in input_jobs(spec, self.home)}
+        inputs = {job.path: job for spec in [*specs, *evaluated] for job in input_jobs(spec, self.home)}
         pool.run([*inputs.values()], show, refuse)
         for sentence in dict.fromkeys(remark for spec in specs for remark in input_remarks(spec, self.home)):
             observer.remark(sentence)
         for spec in specs:
-            rates = input_paths(spec, self.home).get("pass_rates")
-            if rates is not None:
-                # Refuses here, rather than cell by cell, if too few prompts are left.
-                training_prompts(spec, read_correct_counts(rates))
+            require_enough(spec, self.home)
         pool.run([*bases.values()], show, refuse)
 
     def _cell_job(self, cell: PlannedCell) -> Job:

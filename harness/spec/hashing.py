@@ -53,10 +53,11 @@ def semantic_hash(spec: RunSpec) -> str:
 
 
 def base_evaluation_hash(spec: RunSpec) -> str:
-    """Names the evaluation of the model before reinforcement learning, with the noise of this spec's seed.."""
-    names = ("model.cold_start", "eval.", "seed")
+    """Names the evaluation of the model before training, with the noise of this spec's seed; whatever is trained on."""
+    names = ("model.", "eval.", "train.device", "seed")
     knobs = {knob: value for knob, value in _knobs(spec).items() if knob.startswith(names)}
-    return digest({"base": knobs, "refers_to": _references(spec), "numerics": NUMERICS_VERSION})
+    refers_to = {"start": _start(spec), **_evaluated(spec)}
+    return digest({"base": knobs, "refers_to": refers_to, "numerics": NUMERICS_VERSION})
 
 
 def starting_point_hash(spec: RunSpec) -> str:
@@ -74,7 +75,14 @@ def pass_rates_hash(spec: RunSpec) -> str:
 
 def pairs_hash(spec: RunSpec) -> str:
     """Names a set of pairs as tokens, with their log-probs under the starting weights where they are wanted."""
-    names = ("pairs.max_tokens", "pairs.too_long", "objective.reference", "rollout.temperature", "train.device")
+    names = (
+        "model.",
+        "pairs.max_tokens",
+        "pairs.too_long",
+        "objective.reference",
+        "rollout.temperature",
+        "train.device",
+    )
     knobs = {knob: value for knob, value in _knobs(spec).items() if knob.startswith(names)}
     refers_to = {"start": _start(spec), "pairs": _train_data(spec)}
     return digest({"pairs": knobs, "refers_to": refers_to, "numerics": NUMERICS_VERSION})
@@ -147,6 +155,16 @@ def _train_data(spec: RunSpec) -> dict[str, str]:
     if spec.pairs.type == "dataset":
         return {"pairs": parse_pair_source(spec.pairs.data, spec.pairs.split).fingerprint}
     return _problems(spec.task.train, "train")
+
+
+def _evaluated(spec: RunSpec) -> dict[str, Any]:
+    """What an evaluation refers to."""
+    return {
+        "eval": [_problems(name, "test") for name in spec.eval.tasks],
+        "extraction_version": EXTRACTION_VERSION,
+        "template": get_template(spec.eval.template).version,
+        "grader": get_grader(spec.eval.grader).version,
+    }
 
 
 def _references(spec: RunSpec) -> dict[str, Any]:

@@ -15,10 +15,18 @@ from harness.spec.sections.reward import PART_OF_OPTIONS
 
 
 def active(spec: RunSpec) -> dict[str, Any]:
-    """Every active knob with its value; a tuple is a list. Knobs that do not exist at this point are absent."""
+    """Every active knob with its value; a tuple is a list. Knobs that do not exist at this point are absent: also those
+    of drawing and rewarding completions, where training is on given pairs."""
     flat: dict[str, Any] = {}
     _flatten(spec, "", flat)
+    if spec.pairs.type == "dataset":
+        return {knob: value for knob, value in flat.items() if not is_of_drawing(knob)}
     return flat
+
+
+def is_of_drawing(knob: str) -> bool:
+    """Whether a knob says which completions are drawn in training, and what they earn."""
+    return knob.startswith(("rollout.", "reward.", "task.", "budget.")) and knob != "rollout.temperature"
 
 
 def _flatten(value: Any, name: str, flat: dict[str, Any]) -> None:

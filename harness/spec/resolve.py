@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from algorithms import KNOB_NAMES, AnyObjective, Objective, preset, with_overrides
+from algorithms import KNOB_NAMES, AnyObjective, Objective, PreferenceObjective, preset, with_overrides
 from evals.errors import EvalError
 from evals.tasks import get_task
 from evals.tasks.base import Task
@@ -52,12 +52,15 @@ def resolve(layers: Sequence[Layer], seed: int) -> RunSpec:
         try:
             if "algorithm" in flat:
                 objective = preset(str(flat.pop("algorithm")))
+                origins = {knob: origin for knob, origin in origins.items() if not knob.startswith("objective.")}
+                origins["objective."] = layer.origin
                 if isinstance(objective, Objective):
                     knobs = {knob: value for knob, value in knobs.items() if not knob.startswith("pairs.")}
             if overrides and objective is None:
                 problems.append(f"{layer.origin}: objective knobs without `algorithm`; name a preset to start from.")
             elif overrides and objective is not None:
                 objective = with_overrides(objective, overrides)
+                origins |= {f"objective.{knob}": layer.origin for knob in overrides}
         except ValueError as error:
             problems += [f"{layer.origin}: {_under_objective(line)}" for line in str(error).splitlines()]
         # Types first: they reset their siblings, which the same layer may set, in whatever order it names them.
@@ -72,8 +75,9 @@ def resolve(layers: Sequence[Layer], seed: int) -> RunSpec:
     nested = _nested(knobs)
     # Without an objective there is a problem already; any will do to find the others.
     nested["objective"] = objective or preset("grpo")
-    if objective is not None and not isinstance(objective, Objective):
-        nested.setdefault("pairs", {}).setdefault("type", "policy")
+    pairs = nested.get("pairs", {} if isinstance(objective, PreferenceObjective) else None)
+    if pairs is not None:
+        nested["pairs"] = {"type": "dataset" if "data" in pairs else "policy"} | pairs
     _fill_from_task(nested)
     try:
         spec = RunSpec.model_validate(nested)

@@ -26,9 +26,9 @@ from harness.training.micro_batches import Part
 from harness.training.mini_batches import mini_batches
 from harness.training.optimizer import ClippedAdamW, OptimizerStep
 from harness.training.pair_batch import PairBatch
-from harness.training.reference import measure_start, start_metrics
+from harness.training.reference import measure_start, rows_to_measure, start_metrics
 from harness.training.rollout_scores import RolloutScores, Scorer
-from harness.training.sequences import score_completions
+from harness.training.sequences import Sequences, score_completions
 from harness.training.update_report import UpdateReport, entropy_metrics, step_metrics
 from harness.training.zero_point import zero_point
 
@@ -61,10 +61,11 @@ class PreferenceUpdate:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.optimizer.load_state_dict(state["optimizer"])
 
-    def run(self, pairs: PairBatch, step: int) -> UpdateReport:
+    def run(self, pairs: PairBatch, step: int, drawn: Sequences | None = None) -> UpdateReport:
         """All optimiser steps on one batch of pairs; `step` counts batches from 1.
 
-        A batch without pairs takes no optimiser step.
+        A batch without pairs takes no optimiser step. drawn: the completions that the pairs were chosen from, on which
+        the KL to the start is measured as for arms without pairs; none: it is measured on the pairs.
 
         Raises DivergedError as soon as a loss or gradient is not finite; the weights are then those of the last
         optimiser step before it.
@@ -79,7 +80,8 @@ class PreferenceUpdate:
         if not self._scored_while_training():
             self._scorer.fill(scores, sequences, torch.arange(len(sequences.lengths)))
         ref_logps = self._ref_logps(pairs)
-        measured = measure_start(self.model, self.initial, sequences, spec, self.pad_token_id)
+        measured = measure_start(self.model, self.initial, drawn or sequences, spec, self.pad_token_id)
+        measured_logps = scores.logps if drawn is None else self._logps_of_measured(drawn)
         report.logprob_s = time.perf_counter() - started_s
 
         started_s = time.perf_counter()
@@ -101,8 +103,16 @@ class PreferenceUpdate:
             **entropy_metrics(scores.logps[sequences.mask], scores.entropy[sequences.mask]),
         }
         if self.initial is not None and spec.train.reference_rows:
-            report.metrics |= start_metrics(scores.logps, measured)
+            report.metrics |= start_metrics(measured_logps, measured)
         return report
+
+    def _logps_of_measured(self, drawn: Sequences) -> Tensor:
+        """[N, T] the policy's log-probs of the completions that the KL to the start is measured on, 0 elsewhere."""
+        scores = RolloutScores.empty(drawn)
+        if self.initial is not None:
+            rows = rows_to_measure(len(drawn.lengths), self.spec.train.reference_rows)
+            self._scorer.fill(scores, drawn, rows)
+        return scores.logps
 
     def _scored_while_training(self) -> bool:
         """Whether the only optimiser step's own forward pass says what the policy was before it."""

@@ -7,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from torch.nn import functional
@@ -96,9 +97,16 @@ class RewardModel(nn.Module):
 
     @classmethod
     def load(cls, folder: Path, language_model: LanguageModel) -> RewardModel:
-        """What `save` wrote, bit for bit, on the language model's device; of that model only the shape counts."""
+        """What `save` wrote, bit for bit, on the language model's device; of that model only the shape counts.
+
+        Raises RefusedError for a file that is not what was written.
+        """
         model = cls(language_model)
-        model.load_state_dict(load_file(folder / WEIGHTS_FILE))
+        try:
+            model.load_state_dict(load_file(folder / WEIGHTS_FILE))
+        except (SafetensorError, RuntimeError) as error:
+            reason = str(error).splitlines()[0]
+            raise RefusedError(f"{folder}: is damaged ({reason}). Delete it; the next run makes it again.") from error
         return model
 
 

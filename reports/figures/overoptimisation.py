@@ -168,7 +168,8 @@ def _caption(paths: Mapping[str, ArmPaths], has_yardstick: bool) -> str:
         else "One seed per arm (n = 1)"
     )
     parts = [
-        "Above the reward of the reward model, in its standard deviations; below the true verdict on the same"
+        "Above the reward of the arm's reward model, in its own standard deviations, so that arms with different ones"
+        " share no scale; below the true verdict on the same"
         " completions, those of the training batches; x: the mean KL of a completion to the starting policy, on a"
         f" square-root scale. A path in the order of training: each of at most {STRETCHES} points is the mean over an"
         f" equal share of a cell's steps, the large marker is its end. {seeds}; no band, nothing interpolated."

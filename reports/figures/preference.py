@@ -74,7 +74,8 @@ def draw(analysis: Analysis) -> Drawing | None:
         "Mean log-prob of a token of the chosen and of the rejected answers under the policy: the usual failure is that"
         " both fall while the margin grows. Rewards are those of the arm's objective: the margin, chosen minus"
         " rejected, is on its scale and so has an axis for each arm; accuracy is the share of pairs with a margin above"
-        f" 0. Grey lines: no margin, guessing. {describe_curves(curves, sweep.alpha)} {axis.note}"
+        " 0, those without one counting half. Grey lines: no margin, guessing."
+        f" {describe_curves(curves, sweep.alpha)} {axis.note}"
     )
     return Drawing(figure, caption.rstrip(), _rows(by_key, axis.field))
 

@@ -60,7 +60,7 @@ def pair_up(rollout: ScoredRollout, pairs: PolicyPairs, seed: int, step: int) ->
             unequal = [(best, worst)]
         told_apart = [pair for pair in unequal if not _same_tokens(rollout, *pair)]
         equal_sides += len(unequal) - len(told_apart)
-        if pairs.pairing == "all" and len(told_apart) > pairs.max_per_prompt:
+        if len(told_apart) > pairs.max_per_prompt:
             over_cap += len(told_apart) - pairs.max_per_prompt
             key = random_key(seed, "select", step=step, example=f"pairs/{group}")
             told_apart = [told_apart[index] for index in permutation(len(told_apart), key)[: pairs.max_per_prompt]]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from harness.models.language_model import LanguageModel
 from harness.run.experience import Experience
 from harness.run.learning.base import Examples, Row
@@ -18,7 +16,7 @@ class PolicyGradientLearner(RolloutLearner):
 
     def __init__(self, spec: RunSpec, start: LanguageModel, examples: Examples) -> None:
         super().__init__(spec, start, examples)
-        self._update = PolicyUpdate(start.model, spec, start.pad_token_id, self._initial)
+        self._update: PolicyUpdate = PolicyUpdate(start.model, spec, start.pad_token_id, self._initial)
 
     def _learn(self, experience: Experience, step: int) -> tuple[UpdateReport, Row, list[Row]]:
         filtered = experience.filtered(self._spec.policy_gradient)
@@ -28,9 +26,3 @@ class PolicyGradientLearner(RolloutLearner):
             "refill_rounds": experience.refill_rounds,
         }
         return self._update.run(filtered.rollout, step), chosen, [{} for _ in experience.tried]
-
-    def _update_state(self) -> dict[str, Any]:
-        return self._update.state_dict()
-
-    def _load_update_state(self, state: dict[str, Any]) -> None:
-        self._update.load_state_dict(state)

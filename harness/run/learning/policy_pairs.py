@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from transformers import PreTrainedModel
 
 from harness.models.language_model import LanguageModel
 from harness.run.experience import Experience, scored
 from harness.run.learning.base import Examples, Row
 from harness.run.learning.pairing import pair_up
-from harness.run.learning.rollouts import RolloutLearner
+from harness.run.learning.rollouts import RolloutLearner, there
 from harness.spec.run_spec import RunSpec
 from harness.spec.sections.pairs import PolicyPairs
 from harness.training.pair_batch import PairBatch
@@ -24,7 +22,9 @@ class PolicyPairsLearner(RolloutLearner):
     def __init__(self, spec: RunSpec, start: LanguageModel, examples: Examples, pairs: PolicyPairs) -> None:
         super().__init__(spec, start, examples)
         self._pairs = pairs
-        self._update = PreferenceUpdate(start.model, spec, start.pad_token_id, self._initial, self._reference())
+        self._update: PreferenceUpdate = PreferenceUpdate(
+            start.model, spec, start.pad_token_id, self._initial, self._reference()
+        )
 
     def _learn(self, experience: Experience, step: int) -> tuple[UpdateReport, Row, list[Row]]:
         rollout = scored(experience.batch, experience.rewards, experience.tried)
@@ -35,26 +35,20 @@ class PolicyPairsLearner(RolloutLearner):
             rejected=sequences.rows(paired.rejected),
             groups=rollout.groups[paired.chosen],
         )
-        update = self._update.run(batch, step)
+        update = self._update.run(batch, step, drawn=sequences)
         rows = range(len(experience.tried))
         chosen, rejected = paired.chosen.tolist(), paired.rejected.tolist()
         columns = [{"times_chosen": chosen.count(row), "times_rejected": rejected.count(row)} for row in rows]
         return update, paired.metrics, columns
-
-    def _update_state(self) -> dict[str, Any]:
-        return self._update.state_dict()
-
-    def _load_update_state(self, state: dict[str, Any]) -> None:
-        self._update.load_state_dict(state)
 
     def _needs_initial(self) -> bool:
         return super()._needs_initial() or self._spec.preference.reference == "initial"
 
     def _reference(self) -> PreTrainedModel | None:
         match self._spec.preference.reference:
-            case "initial":
-                return self._initial
-            case "round_start":
-                return None if self._round is None else self._round.policy
-            case _:
+            case "none":
                 return None
+            case "initial":
+                return there(self._initial)
+            case "round_start":
+                return there(self._round and self._round.policy)

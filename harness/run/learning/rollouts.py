@@ -18,8 +18,17 @@ from harness.run.learning.round_start import RoundStart
 from harness.run.prompt_order import prompt_order
 from harness.run.rollout_batch import rollout_metrics, rollout_rows
 from harness.spec.run_spec import RunSpec
+from harness.training.policy_update import PolicyUpdate
+from harness.training.preference_update import PreferenceUpdate
 from harness.training.reference import frozen_copy
 from harness.training.update_report import UpdateReport
+
+
+def there(copy: PreTrainedModel | None) -> PreTrainedModel:
+    """A frozen copy that the spec needs. Raises RuntimeError if none was made, rather than let another policy do."""
+    if copy is None:
+        raise RuntimeError("no copy was made of the weights that are to be sampled from or compared with")
+    return copy
 
 
 class RolloutLearner(ABC):
@@ -27,6 +36,9 @@ class RolloutLearner(ABC):
 
     The language model must hold the starting weights.
     """
+
+    _update: PolicyUpdate | PreferenceUpdate
+    """The subclass makes it."""
 
     def __init__(self, spec: RunSpec, start: LanguageModel, examples: Examples) -> None:
         self._spec, self._start, self._reward_model = spec, start, examples.reward_model
@@ -41,12 +53,6 @@ class RolloutLearner(ABC):
     def _learn(self, experience: Experience, step: int) -> tuple[UpdateReport, Row, list[Row]]:
         """Train on a step's completions; returns the report, metrics of what was chosen to be learned from, and for
         each completion more columns of rollouts/*.parquet."""
-
-    @abstractmethod
-    def _update_state(self) -> dict[str, Any]: ...
-
-    @abstractmethod
-    def _load_update_state(self, state: dict[str, Any]) -> None: ...
 
     def step(self, step: int, done_frac: float) -> StepOutcome:
         if self._round is not None:
@@ -86,13 +92,14 @@ class RolloutLearner(ABC):
         )
 
     def trainer_state(self) -> dict[str, Any]:
-        return {**self._update_state(), "round": {} if self._round is None else self._round.state_dict()}
+        round_start = {} if self._round is None else self._round.state_dict()
+        return {"update": self._update.state_dict(), "round": round_start}
 
     def progress(self) -> dict[str, Any]:
         return {"order": self._order.state_dict(), "limit": self._limit.state_dict()}
 
     def restore(self, trainer_state: dict[str, Any], progress: dict[str, Any]) -> None:
-        self._load_update_state({name: state for name, state in trainer_state.items() if name != "round"})
+        self._update.load_state_dict(trainer_state["update"])
         if self._round is not None:
             self._round.load_state_dict(trainer_state["round"])
         self._order.load_state_dict(progress["order"])
@@ -103,11 +110,13 @@ class RolloutLearner(ABC):
         return self._spec.train.reference_rows > 0 or self._spec.rollout.sampler == "initial"
 
     def _sampling_model(self) -> PreTrainedModel:
-        if self._round is not None:
-            return self._round.policy
-        if self._spec.rollout.sampler == "initial" and self._initial is not None:
-            return self._initial
-        return self._start.model
+        match self._spec.rollout.sampler:
+            case "policy":
+                return self._start.model
+            case "initial":
+                return there(self._initial)
+            case "round":
+                return there(self._round and self._round.policy)
 
     def _observe(self, experience: Experience, step: int, reward: float | None) -> None:
         """What later prompts and limits depend on."""

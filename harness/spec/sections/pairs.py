@@ -52,7 +52,7 @@ class DatasetPairs(Section):
         "prompt, chosen, rejected as text or as messages"
     )
     split: str = Field("train", description="of a data set on the hub")
-    pairs_per_step: int = Field(32, ge=1)
+    pairs_per_step: int = Field(32, ge=1, description="of the set, each once an epoch")
     max_tokens: int = Field(1024, ge=2, description="of a prompt with its completion; default: TRL")
     too_long: Literal["drop", "truncate"] = Field(
         "drop",

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.plan.gate import ABSENT, Gate, check_gate, find_noops, values_that_differ
+from harness.spec.hashing import semantic_hash
 from tests.harness.spec.cases import spec
 
 NO_SCALE = {"objective.scale": "none"}
@@ -133,6 +135,35 @@ def test_a_clip_range_acts_with_more_optimiser_steps(more: dict[str, int]) -> No
     assert not find_noops({"one": spec(more), "other": spec(CLIP, more)})
     # Even if only one of the two arms takes them.
     assert not find_noops({"one": spec(), "other": spec(CLIP, more)})
+
+
+def test_smoothing_labels_that_are_trusted_is_inert() -> None:
+    robust = {"algorithm": "dpo", "objective.smoothing": "robust"}
+    (noop,) = find_noops({"one": spec({"algorithm": "dpo"}), "other": spec(robust)})
+    assert noop.refused
+    assert "label_smoothing is 0" in noop.message()
+    noisy = {"objective.label_smoothing": 0.1}
+    assert not find_noops({"one": spec({"algorithm": "dpo"}, noisy), "other": spec(robust, noisy)})
+    assert not find_noops({"one": spec(), "other": spec(robust)})
+
+
+def test_knobs_of_drawing_do_not_exist_on_given_pairs(tmp_path: Path) -> None:
+    file = tmp_path / "pairs.jsonl"
+    file.write_text('{"prompt": "1+1=", "chosen": "2#2", "rejected": "3#3"}\n')
+    given = {"algorithm": "dpo", "pairs": {"data": str(file), "max_tokens": 40}}
+    drawing = {
+        "rollout.samples_per_prompt": 3,
+        "reward.parts.format": 1.0,
+        "task.order": "curriculum",
+        "budget.tokens": 9,
+    }
+    assert values_that_differ({"one": spec(given), "other": spec(given, drawing)}) == {}
+    assert semantic_hash(spec(given)) == semantic_hash(spec(given, drawing))
+    assert semantic_hash(spec(given)) != semantic_hash(spec(given, {"rollout.temperature": 0.5}))
+    # Beside an arm that draws they are explained by where the pairs come from.
+    assert check_gate({"one": spec(), "other": spec(given)}, ["algorithm"], {}).ok
+    assert check_gate({"one": spec({"algorithm": "dpo"}), "other": spec(given)}, ["pairs"], {}).ok
+    assert not check_gate({"one": spec({"algorithm": "dpo"}), "other": spec(given)}, ["objective.beta"], {}).ok
 
 
 def test_a_partly_inert_difference_is_no_refusal() -> None:

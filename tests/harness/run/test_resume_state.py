@@ -28,7 +28,7 @@ STATEFUL: dict[str, dict[str, Any]] = {
         "objective.entropy.adaptive.target_nats": 2.0,
         "objective.entropy.adaptive.delta": 0.1,
     },
-    "prioritised prompts": {"task.order": "prioritised", "task.pool": 8},
+    "prioritised prompts": {"task.order": "prioritised", "task.pool": 24},
     "staged context": {
         "rollout.staged.type": "converged",
         "rollout.staged.first_tokens": 16,
@@ -53,7 +53,8 @@ class Killed(BaseException):
 
 
 def settings(name: str) -> dict[str, Any]:
-    common = {"train.steps": 4, "train.checkpoint_every": 2, "train.learning_rate": 3e-3, "eval.every": 0}
+    # Killed in the middle of the second of two rounds: its start is neither the starting policy nor the checkpoint's.
+    common = {"train.steps": 6, "train.checkpoint_every": 4, "train.learning_rate": 3e-3, "eval.every": 0}
     return {**common, "eval.problems": 2, "eval.samples": 1, "rollout.prompts_per_step": 3, **STATEFUL[name]}
 
 
@@ -69,17 +70,17 @@ def test_resumed_is_as_unbroken(name: str, tmp_path: Path, monkeypatch: pytest.M
     unbroken = run(tmp_path / "unbroken", name)
     real = cell_module.CellRun._train_step
 
-    def killed_in_step_4(self: Any) -> None:
-        if self._step == 3:
+    def killed_in_step_6(self: Any) -> None:
+        if self._step == 5:
             raise Killed
         real(self)
 
     with monkeypatch.context() as patched:
-        patched.setattr(cell_module.CellRun, "_train_step", killed_in_step_4)
+        patched.setattr(cell_module.CellRun, "_train_step", killed_in_step_6)
         with pytest.raises(Killed):
             run(tmp_path / "killed", name)
     resumed = run(tmp_path / "killed", name)
-    assert "resumed at step 2" in resumed.log.read_text()
+    assert "resumed at step 4" in resumed.log.read_text()
     assert resumed.read_steps() == unbroken.read_steps()
     assert resumed.read_status()["digest"] == unbroken.read_status()["digest"]
 
@@ -88,6 +89,6 @@ def test_the_order_of_prompts_learns_from_every_attempt(tmp_path: Path) -> None:
     cell = run(tmp_path / "cell", "prioritised prompts")
     last = load_latest(cell.checkpoints)
     assert last is not None
-    assert sum(last.progress["order"]["visits"].values()) == 4 * 3
+    assert sum(last.progress["order"]["visits"].values()) == 6 * 3
     earned = sum(row["reward/correct"] for row in cell.read_steps())
     assert sum(last.progress["order"]["successes"].values()) == pytest.approx(3 * earned)

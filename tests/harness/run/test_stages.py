@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
+from harness.errors import RefusedError
 from harness.plan import make_plan
 from harness.records import read_sweep
 from harness.records.files import read_json
 from harness.run import sweep as sweep_module
 from harness.run.encoded_pairs import load_pairs
 from harness.run.jobs import Job, run_job
-from harness.run.stages import best_of_n_path, input_jobs, input_paths, input_remarks, stage_job
+from harness.run.stages import base_path, best_of_n_path, input_jobs, input_paths, input_remarks, stage_job
 from harness.run.starting_point import StartingPoint
 from harness.run.sweep import SweepRun
 from tests.harness.run import bench
@@ -81,8 +82,17 @@ def test_encoded_pairs_are_shared_by_objectives_with_one_reference(tmp_path: Pat
     assert name({**given, "algorithm": "simpo"}, "pairs") != mine
     assert name({**given, "train.learning_rate": 1.0}, "pairs") == mine
     assert name(given, "pairs", seed=1) == mine
-    for other in ({"pairs.max_tokens": 39}, {"pairs.too_long": "truncate"}, {"rollout.temperature": 0.9}):
+    sft = {"type": "sft", "data": "demonstrations:arithmetic"}
+    for other in (
+        {"pairs.max_tokens": 39},
+        {"pairs.too_long": "truncate"},
+        {"rollout.temperature": 0.9},
+        {"model.cold_start": sft},
+        {"model.source": "scratch:tiny"},
+    ):
         assert name({**given, **other}, "pairs") != mine
+    longer = {**given, "model.cold_start": {**sft, "steps": 7}}
+    assert name(longer, "pairs") != name({**given, "model.cold_start": sft}, "pairs")
     assert name(pairs_file(tmp_path, name="copy.jsonl"), "pairs") == mine
     assert name(pairs_file(tmp_path, count=9, name="longer.jsonl"), "pairs") != mine
 
@@ -156,6 +166,59 @@ def test_a_sweep_on_a_learned_reward(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sweep_module, "LocalPool", again)
     run.run(Quiet())
     assert {job.kind for job in again.jobs} == {"load", "cell"}
+
+
+def test_the_start_is_evaluated_once_whatever_is_learned_from(tmp_path: Path) -> None:
+    given = base_path(small_spec(pairs_file(tmp_path)), HOME)
+    assert given == base_path(small_spec(), HOME) == base_path(small_spec({"task.template": "boxed"}), HOME)
+    assert base_path(small_spec({"eval.problems": 7}), HOME) != given
+    assert base_path(small_spec({"train.device": "cuda"}), HOME) != given
+
+
+def test_what_a_finished_sweep_lacks_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also the reward model that only the yardstick still needs."""
+    sweep = bench.write_sweep(tmp_path, {"grpo": {}, "proxy": {**PROXY, "eval.problems": 4}}, seeds=1)
+    run = SweepRun(make_plan(str(sweep)), tmp_path / "home", "bench run", workers=1)
+    for cell in run.plan.cells:
+        record = run.plan.record(cell, run.home)
+        record.path.mkdir(parents=True)
+        record.write_status("done")
+    pool = StagesInThisProcess()
+    monkeypatch.setattr(sweep_module, "LocalPool", pool)
+    run.run(Quiet())
+    assert [job.kind for job in pool.jobs] == ["load", "reward_model", "best_of_n"]
+    assert read_sweep(tmp_path / "home" / "small").base_scores == []
+
+
+def test_too_few_pairs_are_refused_also_when_they_are_in_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep_module, "LocalPool", StagesInThisProcess())
+    for per_step, refused in ((4, False), (9, True)):
+        arm = pairs_file(tmp_path)
+        arm["pairs"]["pairs_per_step"] = per_step
+        sweep = bench.write_sweep(tmp_path, {"dpo": arm}, seeds=1)
+        run = SweepRun(make_plan(str(sweep)), tmp_path / "home", "bench run", workers=1)
+        if refused:
+            with pytest.raises(RefusedError, match="pairs_per_step is 9, but of 8 pairs 8 are left"):
+                run.run(Quiet())
+        else:
+            run.run(Quiet())
+
+
+def test_a_damaged_reward_model_is_told(tmp_path: Path) -> None:
+    spec = small_spec(PROXY)
+    (tmp_path / "cache").mkdir()
+    (job,) = input_jobs(spec, tmp_path)
+    assert run_job(job, StartingPoint(), lambda event: None) == ("done", None)
+    weights = Path(job.path) / "reward_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+    (tmp_path / "cell-s0-0123456789").mkdir()
+    state, reason = run_job(
+        stage_job("cell", tmp_path / "cell-s0-0123456789", spec, tmp_path), StartingPoint(), lambda event: None
+    )
+    assert state == "refused"
+    assert reason is not None and reason.startswith(f"{job.path}: is damaged") and "Delete it" in reason
 
 
 def test_a_job_knows_what_it_reads(tmp_path: Path) -> None:

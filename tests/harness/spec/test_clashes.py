@@ -55,6 +55,16 @@ def test_a_spec_of_either_family_survives_json() -> None:
         assert RunSpec.model_validate_json(spec.model_dump_json()) == spec
 
 
+def test_given_pairs_need_no_group_of_completions() -> None:
+    assert (
+        small_spec({**DATASET, "rollout.samples_per_prompt": 1, "rollout.prompts_per_step": 3}).pairs.type == "dataset"
+    )
+
+
+def test_naming_the_data_says_where_pairs_come_from() -> None:
+    assert small_spec({**DPO, "pairs.data": "pairs.jsonl"}) == small_spec(DATASET)
+
+
 def test_rounds_have_a_length_only_where_there_are_rounds() -> None:
     assert active(small_spec(ROUNDS | {"algorithm": "rft"}))["rollout.round_steps"] == 2
     assert "rollout.round_steps" not in active(small_spec())

@@ -13,12 +13,17 @@ from harness.models.language_model import load_model
 from harness.records import CellRecord
 from harness.run.cell import CellRun
 from harness.run.encoded_pairs import load_pairs
+from harness.run.learning import pairing, policy_pairs
 from harness.run.learning.base import Examples, Learner
 from harness.run.learning.choice import make_learner
 from harness.run.learning.round_start import RoundStart
 from harness.run.pair_dataset import prepare_pairs
 from harness.run.prompt_pool import training_prompts
 from harness.spec.run_spec import RunSpec
+from harness.training.pair_batch import PairBatch
+from harness.training.preference_update import PreferenceUpdate
+from harness.training.sequences import Sequences, exact_kl
+from harness.training.update_report import UpdateReport
 from tests.harness.run.small import ignore_progress, run_cell, small_spec
 
 ONLINE: dict[str, Any] = {"algorithm": "dpo", "pairs.pairing": "all", "eval.every": 0, "eval.problems": 2}
@@ -74,6 +79,67 @@ def test_whose_completions_are_paired() -> None:
     # The second step of a round draws from its start, as offline; the third begins another round, as online.
     assert by_sampler["round"][1] == by_sampler["initial"][1] != by_sampler["policy"][1]
     assert by_sampler["round"][2] != from_start
+
+
+def test_copies_are_made_also_where_nothing_is_measured_on_them() -> None:
+    unmeasured = {"train.reference_rows": 0, "train.learning_rate": 3e-3, "rollout.prompts_per_step": 8}
+    online, _ = learner(unmeasured)
+    margins = [online.step(step, 0.0).metrics["rewards/margin"] for step in (1, 2)]
+    assert margins[0] == pytest.approx(0, abs=1e-4)
+    assert abs(margins[1]) > 1e-2
+    fresh, _ = learner(unmeasured)
+    offline, _ = learner({**unmeasured, "rollout.sampler": "initial"})
+    expected = texts(fresh, 2)
+    assert [texts(offline, step) for step in (1, 2)][1] == expected
+
+
+def test_the_kl_is_measured_on_all_that_was_drawn() -> None:
+    """As for arms without pairs, and also in a step that gives none."""
+    settings = {"train.reference_rows": 99, "rollout.prompts_per_step": 8, "train.learning_rate": 3e-3}
+    trained, _ = learner(settings)
+    trained.step(1, 0.0)
+    initial = load_model("builtin:tiny").model
+    outcome = trained.step(2, 0.0)
+    again, _ = learner(settings)
+    again.step(1, 0.0)
+    moved = again._start.model  # type: ignore[attr-defined]
+    rows = outcome.rollouts
+    spec = small_spec({**ONLINE, **settings})
+    prompts = {problem.id: problem.problem for problem in training_prompts(spec, {})}
+    start = load_model("builtin:tiny")
+    longest = max(len(row["tokens"]) for row in rows)
+    sequences = Sequences(
+        [start.encode(prompts[row["problem_id"]]) for row in rows],
+        torch.tensor([[*row["tokens"], *[0] * (longest - len(row["tokens"]))] for row in rows]),
+        torch.tensor([len(row["tokens"]) for row in rows]),
+    )
+    kl = exact_kl(moved, initial, sequences, torch.arange(len(rows)), 1.0, start.pad_token_id)
+    assert outcome.metrics["kl/sequence_start"] == pytest.approx(float(kl.sum(1).mean()), rel=1e-4)
+    assert outcome.metrics["kl/exact_start"] == pytest.approx(float(kl.sum() / sequences.lengths.sum()), rel=1e-4)
+
+
+def test_pairs_of_a_prompt_stay_together_and_are_drawn_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    trained, _ = learner({"rollout.prompts_per_step": 8, "pairs.max_per_prompt": 2, "train.learning_rate": 1e-9})
+    seen: list[PairBatch] = []
+    drawn_at: list[int] = []
+
+    def run(self: Any, pairs: PairBatch, step: int, drawn: Any = None) -> UpdateReport:
+        seen.append(pairs)
+        return UpdateReport({})
+
+    def pair_up(rollout: Any, pairs: Any, seed: int, step: int) -> Any:
+        drawn_at.append(step)
+        return pairing.pair_up(rollout, pairs, seed, step)
+
+    monkeypatch.setattr(PreferenceUpdate, "run", run)
+    monkeypatch.setattr(policy_pairs, "pair_up", pair_up)
+    for step in (1, 2):
+        trained.step(step, 0.0)
+    assert drawn_at == [1, 2]
+    for batch in seen:
+        assert len(batch) > len(set(batch.groups.tolist())) > 1
+        prompts = {group: batch.chosen.prompts[row] for row, group in enumerate(batch.groups.tolist())}
+        assert all(batch.rejected.prompts[row] == prompts[group] for row, group in enumerate(batch.groups.tolist()))
 
 
 def test_the_reference_of_a_round_is_the_policy_that_began_it() -> None:
@@ -150,6 +216,21 @@ def test_given_pairs_are_learned_without_generating(algorithm: str, tmp_path: Pa
     assert steps[-1]["rewards/accuracy"] > 0.5
     assert cell.read_status()["state"] == "done"
     assert cell.read_scores()[-1]["final"]
+
+
+def test_each_seed_sees_given_pairs_in_its_own_order(tmp_path: Path) -> None:
+    settings = {name: value for name, value in dataset(tmp_path).items() if name != "pairs.pairing"}
+    lengths = []
+    for seed in (0, 1):
+        cell = run_on_dataset(tmp_path, small_spec(settings, seed), f"seed{seed}")
+        lengths.append([step["len/chosen"] for step in cell.read_steps()])
+    assert lengths[0] != lengths[1]
+
+
+def test_kto_on_given_pairs_has_its_reference(tmp_path: Path) -> None:
+    spec = spec_on_dataset(tmp_path, {"algorithm": "kto", "train.reference_rows": 0, "train.learning_rate": 3e-3})
+    steps = run_on_dataset(tmp_path, spec, "cell").read_steps()
+    assert all(step["kl/zero_point"] >= 0 for step in steps)
 
 
 def test_resuming_on_given_pairs_is_exact(tmp_path: Path) -> None:
