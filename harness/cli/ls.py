@@ -64,7 +64,10 @@ def _profiles() -> list[tuple[str, str]]:
 def _algorithms() -> list[tuple[str, str]]:
     from algorithms import describe, presets
 
-    return [(name, describe(name).summary) for name in presets()]
+    return [
+        *((name, describe(name).summary) for name in presets("policy_gradient")),
+        *((name, f"from pairs: {describe(name).summary}") for name in presets("preference")),
+    ]
 
 
 def _tasks() -> list[tuple[str, str]]:

@@ -166,7 +166,10 @@ def test_ls_lists_sweeps_unless_told_otherwise(bench: Bench) -> None:
 
 def test_ls_algorithms_and_knobs_say_what_they_are(bench: Bench) -> None:
     listed = bench("ls", "algorithms", "--json").document
-    assert listed == [{"name": name, "description": describe(name).summary} for name in presets()]
+    assert [row["name"] for row in listed] == list(presets())
+    assert all(row["description"].endswith(describe(row["name"]).summary) for row in listed)
+    of_pairs = [row["name"] for row in listed if row["description"].startswith("from pairs: ")]
+    assert of_pairs == list(presets("preference"))
     knobs = {row["name"]: row["description"] for row in bench("ls", "knobs", "--json").document}
     assert all(text for knob, text in knobs.items() if knob.startswith("objective."))
     assert "1 + clip_high" in knobs["objective.rule.clip_high"]

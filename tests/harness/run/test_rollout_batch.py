@@ -227,25 +227,27 @@ def test_prompts_that_are_drawn_later_in_a_step_have_their_own_noise() -> None:
 
 
 class Judge:
-    """A reward model in whose eyes every completion is better than the one before."""
+    """A reward model with a score of its own for each row."""
+
+    SCORES = (0.5, -3.5, 2.5, 1.5, -1.5, 3.5, -2.5, -0.5)
 
     def scores(self, sequences: Sequences) -> torch.Tensor:
         assert sequences.prompts == [[3]] * 8
         assert sequences.lengths.tolist() == LENGTHS
-        return torch.arange(8.0) - 3.5
+        return torch.tensor(self.SCORES)
 
 
 def test_the_reward_model_pays_and_the_truth_is_logged() -> None:
     spec = small_spec({"reward.parts": {"correct": 0.0, "reward_model": 2.0}})
     tried, rewards = grade_and_reward(batch(), spec, LANGUAGE_MODEL, 1, cast(RewardModel, Judge()))
-    scores = [row - 3.5 for row in range(8)]
+    scores = list(Judge.SCORES)
     assert rewards.total == [2 * score for score in scores]
     assert rewards.parts == {"correct": TOTAL, "reward_model": scores}
     found = rollout_metrics(batch(), tried, rewards)
     assert found["reward/correct"] == 0.625
     assert found["reward/reward_model"] == found["reward/mean"] == 0
     row = rollout_rows(batch(), 1, tried, rewards)[7]
-    assert (row["reward"], row["reward/correct"], row["reward/reward_model"]) == (7, 0, 3.5)
+    assert (row["reward"], row["reward/correct"], row["reward/reward_model"]) == (-1, 0, -0.5)
 
 
 @pytest.mark.parametrize(

@@ -310,10 +310,10 @@ class TestDivergence:
 
 
 class TestMetrics:
-    @pytest.mark.parametrize("updates", [1, 2])
-    def test_entropy_is_that_of_the_policy_before_the_first_optimiser_step(self, updates: int) -> None:
-        settings = {"rollout.temperature": 0.7, "train.updates_per_rollout": updates, "train.learning_rate": 1e-2}
-        metrics = updated(settings)[1].metrics
+    @pytest.mark.parametrize(("updates", "epochs"), [(1, 1), (2, 1), (1, 2)])
+    def test_entropy_is_that_of_the_policy_before_the_first_optimiser_step(self, updates: int, epochs: int) -> None:
+        settings = {"rollout.temperature": 0.7, "train.updates_per_rollout": updates, "train.epochs": epochs}
+        metrics = updated(settings | {"train.learning_rate": 1e-2})[1].metrics
         policy, sequences = moved_model(), pair_batch().sequences
         with torch.no_grad():
             scored = [
@@ -323,6 +323,12 @@ class TestMetrics:
         assert len(entropy) == metrics["tokens_in_loss"] == int(sequences.lengths.sum())
         assert metrics["entropy/full"] == pytest.approx(float(entropy.mean()), rel=1e-4)
         assert metrics["entropy/sampled"] == pytest.approx(float(-logps.mean()), rel=1e-4)
+
+    def test_losses_are_means_over_optimiser_steps(self) -> None:
+        still = {"algorithm": "rpo", "train.learning_rate": 1e-12}
+        once, thrice = (updated(still | {"train.epochs": epochs})[1].metrics for epochs in (1, 3))
+        for name in ("loss", "loss/preference", "loss/nll"):
+            assert thrice[name] == pytest.approx(once[name], rel=1e-5)
 
     def test_the_distance_to_the_start_is_measured_on_both_sides(self) -> None:
         """On 2 of 16 rows: the first pair's chosen completion and its rejected one."""
