@@ -82,13 +82,14 @@ def test_the_baseline_is_the_first_unless_it_is_named(tmp_path: Path) -> None:
             "one: objective.baseline=critic: a probe has no critic",
         ),
         (objective(**{"kl.where": "loss"}), "objective.kl.where=loss: a probe has no reference policy"),
-        ({"objectives": {"one": {"algorithm": "dpo"}}}, "objective.link=logistic: a probe measures the gradient of"),
+        ({"objectives": {"one": {"algorithm": "dpo"}}}, "objective.link=logistic is of a preference algorithm"),
         (objective(zero_std="refill"), "objective.zero_std=refill: an estimate would hold more completions"),
         (objective(aggregation="micro_token_mean"), "it depends on how a step is split into micro-batches"),
         (
             objective(**{"entropy.adaptive.type": "step_up_only"}),
             "objective.entropy.adaptive.type=step_up_only: its coefficient is found in training",
         ),
+        ({"base": {"rollout.sampler": "round"}}, "rollout.sampler=round: a probe has one policy"),
         ({"base": {"reward.parts.reward_model": 1.0}}, "reward.parts.reward_model: a probe trains no reward model"),
         ({"base": {"task.filter.type": "pass_rate"}}, "task.filter.type is pass_rate: a probe measures no pass rates"),
         (
