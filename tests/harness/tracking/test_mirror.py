@@ -259,7 +259,7 @@ def test_a_sweep_that_was_never_run(tmp_path: Path) -> None:
 EVENTS = st.sampled_from(["train", "sync", "cut", "cut, then other rows", "restart"])
 
 
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=12, derandomize=True)
 @given(events=st.lists(EVENTS, min_size=3, max_size=9))
 def test_whatever_happens_the_curves_equal_the_records(
     events: list[str], tmp_path_factory: pytest.TempPathFactory, new_database: Callable[[Path], str]

@@ -79,7 +79,7 @@ class Results(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     settings_of_a_head(), st.integers(1, 13), st.integers(1, 15), st.sampled_from([0.3, 1.0, 1.7]), st.integers(0, 99)
 )
@@ -208,7 +208,7 @@ def test_no_more_logits_than_those_of_a_chunk() -> None:
 
 
 @given(st.integers(1, 9), st.integers(1, 11), st.sampled_from([0.5, 1.0, 2.0]), st.integers(0, 99))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_kl_equals_the_definition(tokens: int, chunk_tokens: int, temperature: float, seed: int) -> None:
     hidden, head, _ = problem(tokens, seed=seed)
     reference_hidden, reference_head, _ = problem(tokens, bias=True, softcap=2.0, seed=seed + 100)
