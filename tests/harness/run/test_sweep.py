@@ -315,5 +315,5 @@ def test_home_that_cannot_be_written(sweep: Path, tmp_path: Path) -> None:
 def is_alive(pid: int) -> bool:
     try:
         return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
