@@ -16,6 +16,8 @@ from torch import Tensor
 from harness.records.files import read_json, write_json
 
 KEPT = 2
+FORMAT = 2
+"""Raised when what a checkpoint holds changes its shape: a cell with older ones begins anew, to the same numbers."""
 _PREFIX = "step-"
 
 
@@ -30,7 +32,7 @@ class Checkpoint:
     weights: dict[str, Tensor]
     """The policy's."""
     trainer: dict[str, Any]
-    """`PolicyUpdate.state_dict()`: optimiser, critic, reference, coefficients."""
+    """The learner's: optimiser, critic, reference, coefficients, start of the round."""
     progress: dict[str, Any]
     """JSON: what the order of prompts and the completion limit have seen."""
 
@@ -50,6 +52,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         write_json(
             aside / "checkpoint.json",
             {
+                "format": FORMAT,
                 "step": checkpoint.step,
                 "generated_tokens": checkpoint.generated_tokens,
                 "progress": checkpoint.progress,
@@ -70,7 +73,8 @@ def checkpoint_folders(folder: Path) -> list[Path]:
 
 
 def load_latest(folder: Path) -> Checkpoint | None:
-    """The newest checkpoint whose checksums hold; None if there is none. A damaged one is passed over."""
+    """The newest checkpoint whose checksums hold; None if there is none. A damaged one is passed over, and so is one of
+    another format."""
     for path in reversed(checkpoint_folders(folder)):
         meta = _read_meta(path)
         if meta is not None:
@@ -89,6 +93,7 @@ def _read_meta(path: Path) -> dict[str, Any] | None:
     try:
         meta = dict(read_json(path / "checkpoint.json"))
         whole = all(_checksum(path / name) == value for name, value in meta["blake2b"].items())
+        whole = whole and meta["format"] == FORMAT
     except (FileNotFoundError, ValueError, KeyError):
         return None
     return meta if whole else None

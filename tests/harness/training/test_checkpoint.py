@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from harness.records.files import read_json, write_json
 from harness.training.checkpoint import Checkpoint, checkpoint_folders, load_latest, save_checkpoint
 from tests.harness.training import rollouts
 
@@ -74,6 +75,15 @@ def test_a_damaged_one_is_passed_over(tmp_path: Path, file: str, damage: str) ->
             path.write_bytes(content[: len(content) // 2])
         case "missing":
             path.unlink()
+    assert_same(load_latest(tmp_path), made(1))
+
+
+@pytest.mark.parametrize("format", [1, None])
+def test_one_of_another_format_is_passed_over(tmp_path: Path, format: int | None) -> None:
+    for step in (1, 2):
+        save_checkpoint(tmp_path, made(step))
+    meta = checkpoint_folders(tmp_path)[-1] / "checkpoint.json"
+    write_json(meta, read_json(meta) | {"format": format})
     assert_same(load_latest(tmp_path), made(1))
 
 
