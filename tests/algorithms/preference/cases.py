@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from hypothesis import strategies as st
@@ -12,25 +12,13 @@ from torch import Tensor
 from algorithms import PreferenceObjective, preset, presets, with_overrides
 from algorithms.families import FAMILY_KNOBS
 from algorithms.preference import PreferenceLoss, preference_loss
+from algorithms.preference.objective import Link
 
 PREFERENCE_KNOBS = tuple(FAMILY_KNOBS["preference"])
 DPO = preset("dpo")
 
 VALUES: dict[str, tuple[Any, ...]] = {
-    "link": (
-        "logistic",
-        "hinge",
-        "square",
-        "kto",
-        "bco",
-        "apo_zero",
-        "apo_down",
-        "sppo_hard",
-        "nca",
-        "exo",
-        "odds_ratio",
-        "discopop",
-    ),
+    "link": get_args(Link),
     "logp": ("sum", "mean"),
     "reference": ("initial", "none", "round_start"),
     "beta": (0.1, 2.0),
