@@ -57,7 +57,7 @@ def frozen_policy(spec: RunSpec, cell: Path | None) -> LanguageModel:
 
     Raises RefusedError for a model or a cell that is not there, or that does not fit the other or the prompts.
     """
-    policy = StartingPoint().get(spec.model.source, spec.train.device)
+    policy = StartingPoint().get(spec, spec.model.source)
     if cell is not None:
         checkpoint = load_latest(cell / "checkpoints")
         if checkpoint is None:

@@ -12,8 +12,8 @@ from evals.tasks.base import Problem
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel
 from harness.probe.token_weights import WeighedRollout
+from harness.rollouts.choice import make_engine
 from harness.rollouts.keys import random_key
-from harness.rollouts.torch_engine import TorchEngine
 from harness.run.experience import scored
 from harness.run.rollout_batch import RolloutBatch, grade_and_reward, roll_out
 from harness.spec.run_spec import RunSpec
@@ -46,7 +46,7 @@ def draw_pool(spec: RunSpec, prompts: int, step: int, problems: Sequence[Problem
 
     `step` keys the draws: the first samples of the first prompts of two pools of one step are the same.
     """
-    engine = TorchEngine(policy.model, policy.pad_token_id, policy.eos_token_ids, policy.decode)
+    engine = make_engine(spec.rollout, policy)
     keys = [random_key(spec.seed, "data", step, prompt) for prompt in range(prompts)]
     drawn = [problems[key % len(problems)] for key in keys]
     batch = roll_out(drawn, spec, step, policy, engine, spec.rollout.max_completion_tokens)

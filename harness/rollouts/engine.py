@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from harness.errors import BenchError, RefusedError
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -22,6 +24,29 @@ class SamplingParams:
 
 
 @dataclass(frozen=True)
+class GenerationCost:
+    """What a call of `generate` cost: wall-clock by phase, and how well the batch was used.
+
+    slots: rows times decoding passes that were computed; occupied: those of them that gave a token which counts.
+    """
+
+    sync_s: float = 0.0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    slots: int = 0
+    occupied: int = 0
+
+    def __add__(self, other: GenerationCost) -> GenerationCost:
+        return GenerationCost(
+            self.sync_s + other.sync_s,
+            self.prefill_s + other.prefill_s,
+            self.decode_s + other.decode_s,
+            self.slots + other.slots,
+            self.occupied + other.occupied,
+        )
+
+
+@dataclass(frozen=True)
 class Completions:
     """N rows, the n samples of a prompt next to each other; right-padded.
 
@@ -33,15 +58,25 @@ class Completions:
     logps: Tensor
     lengths: Tensor
     truncated: Tensor
+    cost: GenerationCost = GenerationCost()
+
+
+class EngineMismatchError(BenchError):
+    """Sampler and trainer disagree on the same weights: what was drawn cannot be trusted, so the cell is invalid."""
+
+
+class PromptTooLongError(RefusedError):
+    """A prompt leaves no room for its completion in the model's context."""
 
 
 class Engine(Protocol):
-    """Draws completions from the policy's current weights."""
+    """Draws completions from a model's current weights: those it has when `generate` is called."""
 
     def generate(self, prompts: Sequence[Sequence[int]], keys: Tensor, params: SamplingParams) -> Completions:
         """Sample keys.shape[1] completions for each prompt (token ids).
 
         keys [P, n] int64: the noise of a sample depends on its key alone, whatever else is in the batch; tokens can
         differ with the batch only where floating-point rounding decides.
-        Raises PromptTooLongError if a prompt and max_completion_tokens exceed the model's context.
+        Raises PromptTooLongError if a prompt is empty, or if it and max_completion_tokens exceed the model's context;
+        EngineMismatchError if the engine's own copy of the weights gives other log-probs than the model.
         """

@@ -11,18 +11,13 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from harness.errors import RefusedError
-from harness.rollouts.engine import Completions, SamplingParams
+from harness.rollouts.engine import Completions, PromptTooLongError, SamplingParams
 from harness.rollouts.sampling import draw, sampling_logps
 
 # Rows decoded together. More rows cost memory and gain little once the matrix products are large enough.
 MAX_ROWS = 1024
 # Finished rows leave when they are this share of the batch: leaving copies the cache, so not at every token.
 LEAVE_AT_FRAC = 0.25
-
-
-class PromptTooLongError(RefusedError):
-    """A prompt leaves no room for its completion in the model's context."""
 
 
 class TorchEngine:

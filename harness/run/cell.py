@@ -12,7 +12,7 @@ import torch
 
 from harness.models.language_model import LanguageModel, weights_digest
 from harness.records import CellRecord
-from harness.rollouts.torch_engine import TorchEngine
+from harness.rollouts.choice import make_engine
 from harness.run.cell_log import CellLog
 from harness.run.evaluation import Evaluator
 from harness.run.health import health_flags
@@ -53,8 +53,7 @@ class CellRun:
         self._model = start.model
         self._log = CellLog(cell)
         self._learner = make_learner(spec, start, examples)
-        engine = TorchEngine(start.model, start.pad_token_id, start.eos_token_ids, start.decode)
-        self._evaluator = Evaluator(spec.eval, spec.seed, start, engine)
+        self._evaluator = Evaluator(spec.eval, spec.seed, start, make_engine(spec.rollout, start))
         self._step = 0
         self._generated_tokens = 0
         self._last_reward: float | None = None

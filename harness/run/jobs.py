@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from harness.spec.run_spec import RunSpec
 
 JobKind = Literal["load", "prepare", "pass_rates", "pairs", "reward_model", "base", "best_of_n", "cell"]
-JobState = Literal["done", "refused", "failed", "interrupted", "taken"]
+JobState = Literal["done", "refused", "failed", "interrupted", "taken", "invalid"]
 Event = dict[str, Any]
 
 
@@ -62,6 +62,7 @@ def run_job(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> tu
     """Do a job; returns how it ended and why. Exceptions that are nobody's mistake but ours pass through."""
     from evals.errors import EvalError
     from harness.records.lease import LeaseTakenError
+    from harness.rollouts.engine import EngineMismatchError
 
     try:
         _DO[job.kind](job, start, tell)
@@ -69,6 +70,8 @@ def run_job(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> tu
         return "taken", str(error)
     except (RefusedError, EvalError) as error:
         return "refused", str(error)
+    except EngineMismatchError as error:
+        return "invalid", str(error)
     except OSError as error:
         if not is_disk_full(error):
             raise
@@ -83,7 +86,7 @@ def _load(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None
 
     spec = RunSpec.model_validate(job.spec)
     tell({"phase": "loading the model", "step": 0, "steps": 0, "done_frac": 0.0})
-    language_model = start.get(job.source, spec.train.device)
+    language_model = start.get(spec, job.source)
     require_room_for_completions(spec, language_model)
     output_head(language_model.model)
 
@@ -96,7 +99,7 @@ def _prepare(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> N
 
     spec = RunSpec.model_validate(job.spec)
     recipe = spec.model.cold_start
-    language_model = start.get(spec.model.source, spec.train.device)
+    language_model = start.get(spec, spec.model.source, float32=True)
 
     def on_step(step: int, steps: int, loss: float) -> None:
         tell({"phase": "cold start", "step": step, "steps": steps, "done_frac": step / steps, "loss": loss})
@@ -107,13 +110,13 @@ def _prepare(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> N
 
 
 def _pass_rates(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None:
-    from harness.rollouts.torch_engine import TorchEngine
+    from harness.rollouts.choice import make_engine
     from harness.run.pass_rates import measure_pass_rates
     from harness.spec.run_spec import RunSpec
 
     spec = RunSpec.model_validate(job.spec)
-    model = start.get(job.source, spec.train.device)
-    engine = TorchEngine(model.model, model.pad_token_id, model.eos_token_ids, model.decode)
+    model = start.get(spec, job.source)
+    engine = make_engine(spec.rollout, model)
     measure_pass_rates(Path(job.path), spec, model, engine, _counted("measuring pass rates", tell))
 
 
@@ -122,30 +125,30 @@ def _pairs(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> Non
     from harness.spec.run_spec import RunSpec
 
     spec = RunSpec.model_validate(job.spec)
-    prepare_pairs(Path(job.path), spec, start.get(job.source, spec.train.device), _counted("preparing pairs", tell))
+    prepare_pairs(Path(job.path), spec, start.get(spec, job.source), _counted("preparing pairs", tell))
 
 
 def _reward_model(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None:
-    from harness.rollouts.torch_engine import TorchEngine
+    from harness.rollouts.choice import make_engine
     from harness.run.reward_model_stage import make_reward_model
     from harness.spec.run_spec import RunSpec
 
     spec = RunSpec.model_validate(job.spec)
-    model = start.get(job.source, spec.train.device)
-    engine = TorchEngine(model.model, model.pad_token_id, model.eos_token_ids, model.decode)
+    model = start.get(spec, job.source)
+    engine = make_engine(spec.rollout, model)
     make_reward_model(Path(job.path), spec, model, engine, _counted("training the reward model", tell))
 
 
 def _best_of_n(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None:
-    from harness.rollouts.torch_engine import TorchEngine
+    from harness.rollouts.choice import make_engine
     from harness.run.best_of_n import measure_best_of_n
     from harness.spec.run_spec import RunSpec
     from harness.training.reward_model import RewardModel
 
     spec = RunSpec.model_validate(job.spec)
-    model = start.get(job.source, spec.train.device)
+    model = start.get(spec, job.source)
     tell({"phase": "best of n by the reward model", "step": 0, "steps": 0, "done_frac": 0.0})
-    engine = TorchEngine(model.model, model.pad_token_id, model.eos_token_ids, model.decode)
+    engine = make_engine(spec.rollout, model)
     reward_model = RewardModel.load(Path(job.inputs["reward_model"]), model)
     measure_best_of_n(Path(job.path), spec, model, engine, reward_model)
 
@@ -158,14 +161,14 @@ def _counted(phase: str, tell: Callable[[Event], None]) -> Callable[[int, int], 
 
 
 def _base(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None:
-    from harness.rollouts.torch_engine import TorchEngine
+    from harness.rollouts.choice import make_engine
     from harness.run.evaluation import Evaluator
     from harness.spec.run_spec import RunSpec
 
     spec = RunSpec.model_validate(job.spec)
-    model = start.get(job.source, spec.train.device)
+    model = start.get(spec, job.source)
     tell({"phase": "evaluating the base model", "step": 0, "steps": 0, "done_frac": 0.0})
-    engine = TorchEngine(model.model, model.pad_token_id, model.eos_token_ids, model.decode)
+    engine = make_engine(spec.rollout, model)
     evaluator = Evaluator(spec.eval, spec.seed, model, engine)
     rows = list(evaluator.run(0, spec.eval.samples, final=False, earlier=[], record=lambda rows: None))
     write_json(Path(job.path), [row | {"generated_tokens": 0} for row in rows])
@@ -185,7 +188,7 @@ def _cell(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None
             spec = RunSpec.model_validate(job.spec)
             # What stands there if the process ends without a word; while it lives, its lease says `running`.
             cell.write_status("interrupted", reason=KILLED, steps=spec.train.steps)
-            model = start.get(job.source, spec.train.device)
+            model = start.for_training(spec, job.source)
             examples = _examples(job, spec, model)
             write_json(cell.path / "provenance.json", provenance() | examples.account)
             CellRun(cell, spec, model, examples, lambda progress: tell(asdict(progress))).run()

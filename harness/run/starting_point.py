@@ -7,6 +7,7 @@ from torch import Tensor
 
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel, load_model
+from harness.spec.run_spec import RunSpec
 
 
 class StartingPoint:
@@ -17,12 +18,17 @@ class StartingPoint:
         self._language_model: LanguageModel | None = None
         self._weights: dict[str, Tensor] = {}
 
-    def get(self, source: str, device: str) -> LanguageModel:
-        """The model of a source on a device (`auto`: cuda where there is one), with its starting weights.
+    def for_training(self, spec: RunSpec, source: str) -> LanguageModel:
+        """As `get`, ready to be trained as the spec says."""
+        return self.get(spec, source)
+
+    def get(self, spec: RunSpec, source: str, float32: bool = False) -> LanguageModel:
+        """The model of a source on the spec's device (`auto`: cuda where there is one), with its starting weights, in
+        the spec's dtype or in float32.
 
         Raises RefusedError for a source that cannot be loaded or a device that is not there.
         """
-        device = _resolve(device)
+        device = _resolve(spec.train.device)
         if self._language_model is None or self._source != (source, device):
             self._language_model = load_model(source, device)
             self._weights = {name: weight.clone() for name, weight in self._language_model.model.state_dict().items()}

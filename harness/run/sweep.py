@@ -154,6 +154,8 @@ class SweepRun:
                 with cell.log.open("a", encoding="utf-8") as handle:
                     handle.write(ended.output)
             cell.write_status("failed", reason=ended.reason)
+        if ended.state == "invalid":
+            cell.write_status("invalid", reason=ended.reason)
         observer.ended(_name(ended.job), "failed" if ended.state == "refused" else ended.state, ended.reason)
         if ended.state == "interrupted":
             raise StoppedError(f"{_name(ended.job)}: {ended.reason}.")

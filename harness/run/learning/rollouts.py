@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from harness.models.language_model import LanguageModel
-from harness.rollouts.torch_engine import TorchEngine
+from harness.rollouts.choice import make_engine
 from harness.run.completion_limit import CompletionLimit
 from harness.run.experience import Experience, gather
 from harness.run.learning.base import Examples, Row, StepOutcome
@@ -44,8 +44,7 @@ class RolloutLearner(ABC):
         self._spec, self._start, self._reward_model = spec, start, examples.reward_model
         self._initial = frozen_copy(start.model) if self._needs_initial() else None
         self._round = RoundStart(start.model, spec.rollout.round_steps) if spec.rollout.sampler == "round" else None
-        sampler = self._sampling_model()
-        self._engine = TorchEngine(sampler, start.pad_token_id, start.eos_token_ids, start.decode)
+        self._engine = make_engine(spec.rollout, start, self._sampling_model())
         self._order = prompt_order(spec.task, examples.problems, spec.seed)
         self._limit = CompletionLimit(spec.rollout)
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from harness.spec.sections.base import Section, TemplateName
+from harness.spec.sections.base import Listed, Section, TemplateName
 
 
 class NoColdStart(Section):
@@ -32,7 +32,39 @@ class SupervisedColdStart(Section):
 ColdStart = Annotated[NoColdStart | SupervisedColdStart, Field(discriminator="type")]
 
 
+class NoLora(Section):
+    """All weights are trained."""
+
+    type: Literal["none"] = "none"
+
+
+class Lora(Section):
+    """Low-rank adapters are trained, the model's own weights stay (Hu et al. 2106.09685). Needs the extra `lora`."""
+
+    type: Literal["lora"] = "lora"
+    rank: int = Field(32, ge=1)
+    alpha: float = Field(64.0, gt=0, description="the adapters' product is scaled by alpha / rank")
+    target_modules: Listed[str] = Field(
+        ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+        min_length=1,
+        description="names of the linear layers that are adapted",
+    )
+
+
+LoraChoice = Annotated[NoLora | Lora, Field(discriminator="type")]
+
+
 class ModelSpec(Section):
     source: str = Field(description="builtin:tiny, hf:<id>[@revision], path:<dir>, gguf:<file>")
-    dtype: Literal["float32"] = Field("float32", description="dtype of weights and computation")
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto",
+        description="of computation; the optimiser's weights are float32. auto = bfloat16 on CUDA, float32 on a CPU",
+    )
+    chat_template: Literal["auto", "tokenizer", "plain"] = Field(
+        "auto",
+        description="what frames a chat prompt; tokenizer: its own template; plain: the messages, joined "
+        "by blank lines; auto = the tokenizer's where it has one, else plain",
+    )
+    trust_remote_code: bool = Field(False, description="run code that comes with the model; read it first")
+    lora: LoraChoice = NoLora()
     cold_start: ColdStart = NoColdStart()

@@ -37,7 +37,14 @@ Staged = Annotated[NotStaged | StagedAtStep | StagedOnConvergence, Field(discrim
 
 
 class RolloutSpec(Section):
-    engine: Literal["torch"] = "torch"
+    engine: Literal["auto", "torch", "vllm"] = Field(
+        "auto",
+        description="torch: samples from the trainer's own modules; vllm: an engine with a copy of the weights, synced "
+        "and checked after every update; auto = vllm on CUDA, torch on a CPU",
+    )
+    vllm_memory_frac: float = Field(
+        0.3, gt=0, le=1, description="share of the GPU's memory for vLLM: its weights and KV cache; read with vllm only"
+    )
     sampler: Literal["policy", "initial", "round"] = Field(
         "policy",
         description="whose completions are trained on: policy: those of the policy as it is (online); initial: of the "
@@ -55,7 +62,8 @@ class RolloutSpec(Section):
     stop: Listed[str] = Field((), description="strings that end a completion, besides the end-of-sequence token")
 
     def absent_fields(self) -> list[str]:
-        return [] if self.sampler == "round" else ["round_steps"]
+        without_rounds = [] if self.sampler == "round" else ["round_steps"]
+        return [*without_rounds, *(["vllm_memory_frac"] if self.engine == "torch" else [])]
 
     @model_validator(mode="after")
     def _rounds_need_their_sampler(self) -> RolloutSpec:

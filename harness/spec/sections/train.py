@@ -25,6 +25,9 @@ class TrainSpec(Section):
     logits_chunk_tokens: int = Field(
         512, ge=1, description="tokens whose logits are held at once; bounds memory where the vocabulary is large"
     )
+    activation_checkpointing: bool = Field(
+        False, description="compute activations again in the backward pass instead of keeping them: less memory, slower"
+    )
     reference_rows: int = Field(
         16, ge=0, description="completions a step on which the KL to the starting policy is measured; 0 = none"
     )

@@ -66,7 +66,7 @@ def exact_gradients(design: Design) -> tuple[Tensor, Tensor]:
     of (1 - q) / sqrt 2 and -q / sqrt 2: the gradient of q / sqrt 2.
     """
     spec = next(iter(design.points.values()))["leave_one_out"]
-    policy: LanguageModel = StartingPoint().get(spec.model.source, "cpu")
+    policy: LanguageModel = StartingPoint().get(spec, spec.model.source)
     template = get_template(spec.task.template)
     problems = training_prompts(spec, {})
     prompts = [policy.encode(template.render(problem.problem)) for problem in problems]

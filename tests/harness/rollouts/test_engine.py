@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from harness.models.language_model import LanguageModel
-from harness.rollouts.engine import Completions, Engine, SamplingParams
+from harness.rollouts.engine import Completions, Engine, PromptTooLongError, SamplingParams
 from harness.rollouts.keys import random_key
-from harness.rollouts.torch_engine import PromptTooLongError
 from harness.training.sequences import Sequences, score_completions
 
 PROBLEMS = ["3+5+9=", "1+2+3+4+5=", "9+9+9+9+9+9+9=", "2+7+1=", "4+4+8+1=", "6+1+6+1+6+1="]

@@ -1,0 +1,29 @@
+"""Which engine draws completions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from harness.models.language_model import LanguageModel
+from harness.rollouts.engine import Engine
+from harness.rollouts.torch_engine import TorchEngine
+from harness.spec.sections.rollout import RolloutSpec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def engine_name(rollout: RolloutSpec, device: str) -> Literal["torch", "vllm"]:
+    """The engine that `rollout.engine` means on a device: auto is vllm on CUDA, and torch on a CPU."""
+    if rollout.engine == "auto":
+        return "vllm" if device.startswith("cuda") else "torch"
+    return rollout.engine
+
+
+def make_engine(rollout: RolloutSpec, language_model: LanguageModel, sampler: PreTrainedModel | None = None) -> Engine:
+    """The engine of a spec over a model of the same architecture; without `sampler`, over the language model's own.
+
+    Raises RefusedError if the engine is not installed or cannot run here.
+    """
+    model = language_model.model if sampler is None else sampler
+    return TorchEngine(model, language_model.pad_token_id, language_model.eos_token_ids, language_model.decode)
