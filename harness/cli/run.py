@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -26,6 +27,7 @@ from harness.errors import BenchError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from harness.plan import Plan
     from harness.records import CellRecord
     from harness.run.sweep import SweepRun
 
@@ -43,8 +45,14 @@ def run(
     seeds: SeedsOption = None,
     arms: ArmsOption = None,
     workers: Annotated[
-        int, typer.Option("--workers", metavar="N", min=1, help="Cells run at once; default: one a processor core.")
-    ] = os.cpu_count() or 1,
+        int | None,
+        typer.Option(
+            "--workers", metavar="N", min=1, help="Cells run at once; default: one a processor core, on a GPU one."
+        ),
+    ] = None,
+    retry_invalid: Annotated[
+        bool, typer.Option("--retry-invalid", help="Also run cells again that could not be measured (state invalid).")
+    ] = False,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -63,7 +71,13 @@ def run(
     planned = make_plan(sweep, profile, set_ or [], seeds, arm_names(arms))
     for warning in planned.warnings:
         note(f"warning: {warning}")
-    sweep_run = SweepRun(planned, folder, _command(sweep, profile, set_, seeds, arms), workers)
+    sweep_run = SweepRun(
+        planned,
+        folder,
+        _command(sweep, profile, set_, seeds, arms),
+        workers or _default_workers(planned),
+        retry_invalid,
+    )
     with ExitStack() as stack:
         mirror = MirrorThread(Mirror(sweep_run.folder, tracking_uri(folder)))
         try:
@@ -74,6 +88,13 @@ def run(
         unmeasured = _finish(sweep_run, as_json=json)
         if unmeasured:
             raise BenchError(f"{len(unmeasured)} of {len(planned.cells)} cells are not done: {', '.join(unmeasured)}.")
+
+
+def _default_workers(planned: Plan) -> int:
+    """Cells on a GPU take all of it. Asked of the driver's device file: torch would take seconds to answer."""
+    devices = {spec.train.device.partition(":")[0] for spec in planned.arms.values()}
+    on_gpu = "cuda" in devices or ("auto" in devices and Path("/dev/nvidiactl").exists())
+    return 1 if on_gpu else os.cpu_count() or 1
 
 
 def _finish(sweep_run: SweepRun, as_json: bool) -> list[str]:

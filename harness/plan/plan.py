@@ -209,10 +209,28 @@ def _warnings(sweep: SweepFile, specs: Mapping[str, RunSpec], noops: Sequence[No
             f"{count} seed{'s' if count > 1 else ''}: a sign-flip test cannot reach p < .05 below {RECOMMENDED_SEEDS} "
             + ("seeds; below 3 there is no test at all." if count < 3 else "seeds.")
         )
+    uncorrected = [arm for arm, spec in specs.items() if _samples_with_vllm(spec) and not _corrects_sampler(spec)]
+    if uncorrected:
+        warnings.append(
+            f"arms {', '.join(uncorrected)}: vLLM rounds in another way than the trainer, and "
+            "objective.sampler_correction.type is none. mismatch/* measures the difference; token_truncate corrects it."
+        )
     baseline = sweep.compare.baseline
     if baseline is not None and baseline not in chosen:
         warnings.append(f"the baseline {baseline} is not among --arms; {chosen[0]} takes its place.")
     return warnings
+
+
+def _samples_with_vllm(spec: RunSpec) -> bool:
+    """Where that is known: with device and engine left to the machine it is not."""
+    on_cuda = spec.train.device.startswith("cuda")
+    drawn = spec.pairs.type != "dataset"
+    return drawn and (spec.rollout.engine == "vllm" or (spec.rollout.engine == "auto" and on_cuda))
+
+
+def _corrects_sampler(spec: RunSpec) -> bool:
+    """Preference objectives have no ratio to be corrected."""
+    return not isinstance(spec.objective, Objective) or spec.objective.sampler_correction.type != "none"
 
 
 def _choose_arms(sweep: SweepFile, arms: Sequence[str]) -> list[str]:

@@ -20,7 +20,7 @@ from evals.tasks import get_task
 from evals.tasks.base import Problem
 from harness.models.language_model import LanguageModel
 from harness.rewards import Attempt, RewardContext, Rewards, graded, reward_groups, step_rewards
-from harness.rollouts.engine import Completions, Engine, SamplingParams
+from harness.rollouts.engine import Completions, Engine, GenerationCost, SamplingParams
 from harness.rollouts.keys import random_key
 from harness.spec.run_spec import RunSpec
 from harness.training.reward_model import RewardModel
@@ -65,6 +65,7 @@ class RolloutBatch:
                 widened(completions.logps for completions in drawn),
                 torch.cat([completions.lengths for completions in drawn]),
                 torch.cat([completions.truncated for completions in drawn]),
+                sum((completions.cost for completions in drawn), GenerationCost()),
             ),
             batches[0].samples,
             batches[0].max_completion_tokens,

@@ -29,9 +29,6 @@ from harness.run.stages import (
 )
 from harness.spec.run_spec import RunSpec
 
-# Never started again by itself: what could not be measured once needs a look first.
-_NOT_AGAIN = ("done", "invalid")
-
 
 class Observer(Protocol):
     """Is told how a run goes; cells are named by `<arm>-s<seed>`."""
@@ -57,14 +54,19 @@ class SweepRun:
     home: Path
     command: str
     workers: int
+    retry_invalid: bool = False
 
     @property
     def folder(self) -> Path:
         return self.plan.folder(self.home)
 
     def missing(self) -> list[PlannedCell]:
-        """The cells that this run would start, seed by seed so that pairs are complete early."""
-        cells = [cell for cell in self.plan.cells if self.plan.record(cell, self.home).state not in _NOT_AGAIN]
+        """The cells that this run would start, seed by seed so that pairs are complete early.
+
+        An invalid one is started again only if asked for: what could not be measured once needs a look first.
+        """
+        ended = {"done"} if self.retry_invalid else {"done", "invalid"}
+        cells = [cell for cell in self.plan.cells if self.plan.record(cell, self.home).state not in ended]
         return sorted(cells, key=lambda cell: cell.seed)
 
     def run(self, observer: Observer, while_running: Callable[[], Any] = lambda: None) -> None:

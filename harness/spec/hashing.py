@@ -25,6 +25,9 @@ NUMERICS_VERSION = 2
 # These may be paths. What lies there is hashed in their place.
 _REFERRING = ("model.source", "model.cold_start.data", "task.train", "eval.tasks", "pairs.data")
 
+# Another GPU needs another share of its memory for the same numbers.
+_NOT_HASHED = ("rollout.vllm_memory_frac",)
+
 # What decides how a completion of the starting weights is drawn and graded. Knobs that start with one of these.
 _OF_GRADED_ROLLOUTS = (
     "model.",
@@ -54,28 +57,28 @@ def semantic_hash(spec: RunSpec) -> str:
 
 def base_evaluation_hash(spec: RunSpec) -> str:
     """Names the evaluation of the model before training, with the noise of this spec's seed; whatever is trained on."""
-    names = ("model.", "eval.", "train.device", "seed")
-    knobs = {knob: value for knob, value in _knobs(spec).items() if knob.startswith(names)}
+    knobs = _chosen(spec, "model.", "eval.", "rollout.engine", "train.device", "seed")
     refers_to = {"start": _start(spec), **_evaluated(spec)}
     return digest({"base": knobs, "refers_to": refers_to, "numerics": NUMERICS_VERSION})
 
 
 def starting_point_hash(spec: RunSpec) -> str:
     """Names the weights that reinforcement learning starts from: the model after its cold start."""
-    knobs = {knob: value for knob, value in _knobs(spec).items() if knob.startswith("model.cold_start")}
+    knobs = _chosen(spec, "model.cold_start")
     return digest({"cold_start": knobs, "refers_to": _start(spec), "numerics": NUMERICS_VERSION})
 
 
 def pass_rates_hash(spec: RunSpec) -> str:
     """Names the pass rates that `task.filter` goes by; the same for all seeds, and for filters that differ in their
     bounds only."""
-    knobs = {knob: value for knob, value in _knobs(spec).items() if knob.startswith(_OF_PASS_RATES)}
+    knobs = _chosen(spec, *_OF_PASS_RATES)
     return digest({"pass_rates": knobs, "refers_to": _graded_rollouts(spec), "numerics": NUMERICS_VERSION})
 
 
 def pairs_hash(spec: RunSpec) -> str:
     """Names a set of pairs as tokens, with their log-probs under the starting weights where they are wanted."""
-    names = (
+    knobs = _chosen(
+        spec,
         "model.",
         "pairs.max_tokens",
         "pairs.too_long",
@@ -83,14 +86,13 @@ def pairs_hash(spec: RunSpec) -> str:
         "rollout.temperature",
         "train.device",
     )
-    knobs = {knob: value for knob, value in _knobs(spec).items() if knob.startswith(names)}
     refers_to = {"start": _start(spec), "pairs": _train_data(spec)}
     return digest({"pairs": knobs, "refers_to": refers_to, "numerics": NUMERICS_VERSION})
 
 
 def reward_model_hash(spec: RunSpec) -> str:
     """Names a reward model: the same for all seeds, and whatever is learned from it."""
-    knobs = {knob: value for knob, value in _knobs(spec).items() if knob.startswith(_OF_REWARD_MODEL)}
+    knobs = _chosen(spec, *_OF_REWARD_MODEL)
     return digest({"reward_model": knobs, "refers_to": _graded_rollouts(spec), "numerics": NUMERICS_VERSION})
 
 
@@ -105,8 +107,18 @@ def digest(document: Any) -> str:
     return hashlib.blake2b(canonical.encode(), digest_size=20).hexdigest()
 
 
+def _chosen(spec: RunSpec, *names: str) -> dict[str, Any]:
+    """Those of the knobs that start with one of the names, for what is made of the start: adapters change nothing until
+    they are trained."""
+    return {
+        knob: value
+        for knob, value in _knobs(spec).items()
+        if knob.startswith(names) and not knob.startswith("model.lora.")
+    }
+
+
 def _knobs(spec: RunSpec) -> dict[str, Any]:
-    knobs = {knob: value for knob, value in active(spec).items() if knob not in _REFERRING}
+    knobs = {knob: value for knob, value in active(spec).items() if knob not in (*_REFERRING, *_NOT_HASHED)}
     # The kind of device rounds in its own way; which one of a kind does not matter.
     knobs["train.device"] = spec.train.device.partition(":")[0]
     return knobs

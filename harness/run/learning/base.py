@@ -39,8 +39,8 @@ class StepOutcome:
     """In this step."""
     reward: float | None
     """To be shown as the run goes on: the mean reward or, without rewards, the share of pairs ranked as labelled."""
-    timing: dict[str, float]
-    """Seconds by phase."""
+    timing: dict[str, float | None]
+    """Seconds by phase, and how well the hardware was used."""
     rollouts: list[Row] = field(default_factory=list)
     """Rows of rollouts/*.parquet."""
 

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from harness.models.language_model import LanguageModel
 from harness.rollouts.choice import make_engine
+from harness.rollouts.engine import GenerationCost
 from harness.run.completion_limit import CompletionLimit
 from harness.run.experience import Experience, gather
 from harness.run.learning.base import Examples, Row, StepOutcome
@@ -83,6 +84,7 @@ class RolloutLearner(ABC):
             reward=reward,
             timing={
                 "rollout_s": experience.rollout_s,
+                **_generation(batch.completions.cost),
                 "reward_s": experience.reward_s,
                 "logprob_s": update.logprob_s,
                 "update_s": update.update_s,
@@ -123,3 +125,13 @@ class RolloutLearner(ABC):
         right = torch.tensor([attempt.verdict.correct for attempt in experience.tried]).view(-1, batch.samples)
         self._order.observe([problem.id for problem in batch.problems], right.float().mean(1).tolist())
         self._limit.observe(step, math.nan if reward is None else reward)
+
+
+def _generation(cost: GenerationCost) -> Row:
+    """The parts of rollout_s, and the share of the decoding batch that was in use."""
+    return {
+        "sync_s": cost.sync_s,
+        "prefill_s": cost.prefill_s,
+        "decode_s": cost.decode_s,
+        "occupancy_frac": cost.occupied / cost.slots if cost.slots else None,
+    }

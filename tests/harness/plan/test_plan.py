@@ -204,3 +204,22 @@ def test_cost_is_an_upper_bound_over_all_cells(plan: Any) -> None:
     assert plan([*small, "budget.tokens=5000"], seeds=3).cost()["generated_tokens_at_most"] == 6 * 10 * a_step
     assert plan([*small, "eval.every=0"], seeds=3).cost()["eval_samples_at_most"] == 6 * 5 * 2
     assert plan([*small, "eval.problems=null"], seeds=3).cost()["eval_samples_at_most"] is None
+
+
+RATES: dict[str, Any] = {"ablate": ["train.learning_rate"], "arms": {"a": {}, "b": {"train.learning_rate": 1e-5}}}
+
+
+@pytest.mark.parametrize(
+    ("settings", "warned"),
+    [
+        (["rollout.engine=vllm"], True),
+        (["train.device=cuda"], True),
+        (["train.device=cuda", "rollout.engine=torch"], False),
+        (["rollout.engine=vllm", "objective.sampler_correction.type=token_truncate"], False),
+        (["rollout.engine=vllm", "algorithm=dpo", "pairs.type=policy"], False),
+        ([], False),
+    ],
+)
+def test_uncorrected_sampling_with_vllm_is_warned_of(plan: Any, settings: list[str], warned: bool) -> None:
+    warnings = plan(settings, **RATES).warnings
+    assert any("vLLM rounds in another way" in warning for warning in warnings) == warned

@@ -15,10 +15,12 @@ from pathlib import Path
 import pytest
 
 from harness.errors import BenchError, RefusedError
+from harness.executors.local import Ended, OnEnded, OnProgress
 from harness.plan import make_plan
 from harness.records import read_sweep
 from harness.records.files import read_json
 from harness.run import sweep as sweep_module
+from harness.run.jobs import Job
 from harness.run.sweep import SweepRun
 from tests.harness.run import bench
 from tests.harness.run.stages_here import Quiet, StagesInThisProcess
@@ -93,6 +95,35 @@ def test_a_second_run_starts_nothing(sweep: Path, unbroken: Path, monkeypatch: p
     before = bench.all_contents(unbroken)
     SweepRun(make_plan(str(sweep)), unbroken, "bench run", workers=2).run(Quiet())
     assert bench.all_contents(unbroken) == before
+
+
+def test_an_invalid_cell_is_run_again_only_if_asked_for(sweep: Path, tmp_path: Path) -> None:
+    plan = make_plan(str(sweep))
+    run, asked = (SweepRun(plan, tmp_path, "bench run", 1, retry_invalid=asked) for asked in (False, True))
+    invalid, done = (plan.record(cell, tmp_path) for cell in plan.cells[:2])
+    for record in (invalid, done):
+        record.path.mkdir(parents=True)
+    invalid.write_status("invalid")
+    done.write_status("done")
+    others = {cell.directory for cell in plan.cells[2:]}
+    assert {cell.directory for cell in run.missing()} == others
+    assert {cell.directory for cell in asked.missing()} == others | {invalid.path.name}
+
+
+def test_a_cell_that_could_not_be_measured_is_recorded_as_invalid(
+    sweep: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class AllInvalid(StagesInThisProcess):
+        def run(self, jobs: list[Job], on_progress: OnProgress, on_ended: OnEnded) -> None:
+            for job in jobs:
+                if job.kind == "cell":
+                    on_ended(Ended(job, "invalid", "log-probs differ by 0.7"))
+
+    monkeypatch.setattr(sweep_module, "LocalPool", AllInvalid())
+    SweepRun(make_plan(str(sweep)), home, "bench run", workers=1).run(Quiet())
+    assert {(cell.state, cell.reason) for cell in bench.cells(home).values()} == {
+        ("invalid", "log-probs differ by 0.7")
+    }
 
 
 @pytest.mark.parametrize("whom", ["group", "parent", "worker"])

@@ -58,6 +58,10 @@ OTHER: dict[str, Any] = {
     "model.cold_start.weight_decay": 0.7,
     "model.cold_start.max_completion_tokens": 7,
     "model.cold_start.seed": 7,
+    "model.dtype": "bfloat16",
+    "model.chat_template": "plain",
+    "model.trust_remote_code": True,
+    "model.lora.type": "lora",
     "task.train": "gsm8k",
     "task.template": "boxed",
     "task.order": "curriculum",
@@ -68,6 +72,7 @@ OTHER: dict[str, Any] = {
     "reward.noise.false_positive_rate": 0.7,
     "reward.noise.false_negative_rate": 0.7,
     "reward.grader": "exact",
+    "rollout.engine": "vllm",
     "rollout.prompts_per_step": 7,
     "rollout.samples_per_prompt": 7,
     "rollout.max_completion_tokens": 7,
@@ -103,6 +108,7 @@ OTHER: dict[str, Any] = {
     "train.max_grad_norm": 0.7,
     "train.micro_batch_tokens": 700,
     "train.logits_chunk_tokens": 70,
+    "train.activation_checkpointing": True,
     "train.reference_rows": 7,
     "train.optimizer_reset": "per_rollout",
     "eval.tasks": ["gsm8k"],
@@ -120,10 +126,11 @@ OTHER: dict[str, Any] = {
     "budget.tokens": 700,
 }
 # Have one allowed value so far, refuse others, or are excluded on purpose.
-FIXED = {"model.dtype", "model.cold_start.data", "rollout.engine", "rollout.top_p", "rollout.top_k"}
+FIXED = {"model.cold_start.data", "rollout.vllm_memory_frac", "rollout.top_p", "rollout.top_k"}
 
 FILTER = {"task.filter": {"type": "pass_rate"}}
 AT_STEP = {"rollout.staged": {"type": "at_step", "first_tokens": 20, "step": 3}}
+LORA = {"model.lora": {"type": "lora"}}
 CONVERGED = {"rollout.staged": {"type": "converged", "first_tokens": 20}}
 # Where the knob exists, and settings with another value of it.
 ELSEWHERE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -133,6 +140,9 @@ ELSEWHERE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "task.filter.lowest": (FILTER, {"task.filter.lowest": 0.07}),
     "task.filter.highest": (FILTER, {"task.filter.highest": 0.7}),
     "task.filter.problems": (FILTER, {"task.filter.problems": 70}),
+    "model.lora.rank": (LORA, {"model.lora.rank": 7}),
+    "model.lora.alpha": (LORA, {"model.lora.alpha": 7.0}),
+    "model.lora.target_modules": (LORA, {"model.lora.target_modules": ["q_proj"]}),
     "rollout.staged.type": ({}, AT_STEP),
     "rollout.staged.first_tokens": (AT_STEP, {"rollout.staged.first_tokens": 7}),
     "rollout.staged.step": (AT_STEP, {"rollout.staged.step": 4}),
@@ -154,9 +164,19 @@ def test_a_knob_of_another_point_changes_the_hash_there(knob: str) -> None:
 
 
 def test_every_active_knob_is_in_the_table() -> None:
-    knobs = {knob for settings in (SFT, FILTER, AT_STEP, CONVERGED) for knob in active(spec(settings))} - {"seed"}
+    knobs = {knob for settings in (SFT, FILTER, LORA, AT_STEP, CONVERGED) for knob in active(spec(settings))} - {"seed"}
     assert knobs <= set(OTHER) | set(ELSEWHERE) | FIXED
     assert {knob for knob in OTHER if not knob.startswith("reward.parts.")} <= set(ALL_KNOBS)
+
+
+def test_another_share_of_the_gpu_gives_the_same_numbers() -> None:
+    assert semantic_hash(spec({"rollout.vllm_memory_frac": 0.7})) == semantic_hash(spec())
+
+
+def test_what_is_made_of_the_start_knows_the_engine_but_no_adapters() -> None:
+    plain, adapted, other_engine = spec(FILTER), spec(FILTER, LORA), spec(FILTER, {"rollout.engine": "vllm"})
+    for hash_of in (base_evaluation_hash, pass_rates_hash):
+        assert hash_of(adapted) == hash_of(plain) != hash_of(other_engine)
 
 
 def test_the_seed_changes_the_hash_of_what_draws_noise() -> None:
