@@ -11,5 +11,6 @@ if TYPE_CHECKING:
 
 def weight_version(model: nn.Module) -> int:
     """Grows with every in-place write to a weight or buffer: by an optimiser, by `load_state_dict` or by hand. torch
-    counts the writes of each tensor; those through `.data` it does not see. Says nothing of two different models."""
+    counts the writes of each tensor; those through `.data`, and by fused optimisers, it does not see. Says nothing of
+    two different models."""
     return sum(tensor._version for tensor in chain(model.parameters(), model.buffers()))

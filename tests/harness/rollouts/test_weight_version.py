@@ -31,7 +31,6 @@ def copy_all(model: nn.Module) -> None:
 CHANGES: dict[str, Callable[[nn.Module], object]] = {
     "AdamW": optimise,
     "AdamW, foreach": lambda model: optimise(model, foreach=True),
-    "AdamW, fused": lambda model: optimise(model, fused=True),
     "load_state_dict": lambda model: model.load_state_dict(model.state_dict()),
     "by hand": write_one,
     "foreach": copy_all,

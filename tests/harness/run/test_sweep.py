@@ -123,8 +123,6 @@ def test_a_cell_that_could_not_be_measured_is_recorded_as_invalid(
     SweepRun(make_plan(str(sweep)), home, "bench run", workers=1).run(Quiet())
     states = {(cell.state, cell.reason) for cell in bench.cells(home).values()}
     assert states == {("invalid", "log-probs differ by 0.7")}
-        ("invalid", "log-probs differ by 0.7")
-    }
 
 
 @pytest.mark.parametrize("whom", ["group", "parent", "worker"])
