@@ -5,18 +5,22 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
 from evals.prompts import Message
 from harness.errors import RefusedError
-from harness.models.source import ModelSource, parse_source
+from harness.models.chat import TemplateCheck, check_template, render_chat
+from harness.models.source import parse_source
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+ChatTemplate = Literal["auto", "tokenizer", "plain"]
 
 
 @dataclass(frozen=True)
@@ -25,13 +29,33 @@ class LanguageModel:
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
+    wanted_chat_template: ChatTemplate = "auto"
+    """As `model.chat_template`; `chat_template` is what it comes to."""
+    unknown_tokens: frozenset[int] = frozenset()
+    """Ids that the tokenizer can give and the model has no embedding for."""
+    commit: str | None = None
+    """Of the repository on the hub that it is from."""
+
+    @property
+    def chat_template(self) -> Literal["tokenizer", "plain"]:
+        """What frames messages: the tokenizer's own template, or `plain`, their contents joined by blank lines."""
+        if self.wanted_chat_template == "auto":
+            return "tokenizer" if self.tokenizer.chat_template else "plain"
+        return self.wanted_chat_template
+
+    @cached_property
+    def template_check(self) -> TemplateCheck | None:
+        """Of the tokenizer's chat template, where that one is used."""
+        return check_template(self.tokenizer) if self.chat_template == "tokenizer" else None
 
     @property
     def eos_token_ids(self) -> list[int]:
-        """Every token that ends a completion: the tokenizer's and those of the generation config."""
+        """Every token that ends a completion: the tokenizer's, those of the generation config, and the one that the
+        chat template in use writes after an answer."""
         configured = self.model.generation_config.eos_token_id if self.model.generation_config else None
         ids = configured if isinstance(configured, list) else [configured]
-        return sorted({token for token in [self.tokenizer.eos_token_id, *ids] if token is not None})
+        turn_end = self.template_check.turn_end if self.template_check else None
+        return sorted({token for token in [self.tokenizer.eos_token_id, *ids, turn_end] if token is not None})
 
     @property
     def pad_token_id(self) -> int:
@@ -40,14 +64,24 @@ class LanguageModel:
         return self.eos_token_ids[0] if pad is None else int(pad)
 
     def encode(self, prompt: str | list[Message]) -> list[int]:
-        """Token ids of a rendered prompt. Messages pass through the tokenizer's chat template where it has one; without
-        one their contents are joined by blank lines."""
-        if not isinstance(prompt, str):
-            if self.tokenizer.chat_template:
-                text = self.tokenizer.apply_chat_template(list(prompt), add_generation_prompt=True, tokenize=False)
-                return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
-            prompt = "\n\n".join(message["content"] for message in prompt) + "\n\n"
-        return list(self.tokenizer(prompt)["input_ids"])
+        """Token ids of a rendered prompt, messages framed by `chat_template`.
+
+        A text gets the tokens that the tokenizer puts before every text; the tokenizer's chat template writes its own.
+        Raises RefusedError for messages that the template cannot write, and for a token that the model does not know.
+        """
+        if isinstance(prompt, str):
+            ids = self.tokenizer(prompt)["input_ids"]
+        elif self.chat_template == "tokenizer":
+            ids = self.tokenizer(render_chat(self.tokenizer, prompt), add_special_tokens=False)["input_ids"]
+        else:
+            ids = self.tokenizer("\n\n".join(message["content"] for message in prompt) + "\n\n")["input_ids"]
+        unknown = self.unknown_tokens.intersection(ids)
+        if unknown:
+            raise RefusedError(
+                f"a prompt holds {self.tokenizer.convert_ids_to_tokens(min(unknown))}, a token that the model has no "
+                f"embedding for. Leave that prompt out: {prompt!r}"
+            )
+        return list(ids)
 
     def encode_completion(self, text: str) -> list[int]:
         """Token ids of a completion that is given, to be learned: its text and one end-of-sequence token, the
@@ -57,70 +91,62 @@ class LanguageModel:
         return [*tokens, self.eos_token_ids[0] if own is None else int(own)]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Text of token ids without special tokens."""
+        """Text of token ids without special tokens. Ids that only the model knows (padded embeddings) are no text."""
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    def remarks(self) -> list[str]:
+        """What was decided for want of being said by the model: for the user, and for the record."""
+        from harness.models.vocabulary import vocabulary_remarks
+
+        return vocabulary_remarks(self)
+
+    def account(self) -> dict[str, Any]:
+        """What a record should keep of the model besides its source."""
+        return {
+            "architecture": type(self.model).__name__,
+            "commit": self.commit,
+            "dtype": str(self.model.dtype).removeprefix("torch."),
+            "chat_template": self.chat_template,
+            "eos_token_ids": self.eos_token_ids,
+            "pad_token_id": self.pad_token_id,
+            "remarks": self.remarks(),
+        }
 
     def save(self, folder: Path) -> None:
         self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
 
 
-def load_model(source: str, device: str = "cpu") -> LanguageModel:
-    """Load `model.source` in float32.
+def load_model(
+    source: str,
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    chat_template: ChatTemplate = "auto",
+    trust_remote_code: bool = False,
+) -> LanguageModel:
+    """Load `model.source` onto a device, its weights in this dtype.
 
-    Raises RefusedError, with the remedy, for a source that is missing, unreachable or without an end-of-sequence token.
+    Raises RefusedError, with the remedy, for a source that is missing, unreachable, damaged or not to be trusted, and
+    for a model, a tokenizer and a chat template that do not belong together.
     """
-    language_model = _load(parse_source(source), source)
-    if not language_model.eos_token_ids:
-        raise RefusedError(
-            f"model.source {source}: neither tokenizer nor generation config names an end-of-sequence token, so no "
-            "completion could ever end. Set eos_token in its tokenizer_config.json."
-        )
-    language_model.model.eval().to(device)
-    return language_model
+    from harness.models.pretrained import hub_commit, load_pretrained
+    from harness.models.vocabulary import placeholders, require_matching_vocabulary
 
-
-def _load(parsed: ModelSource, source: str) -> LanguageModel:
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
+    parsed = parse_source(source)
     if parsed.kind == "scratch":
         from harness.models.tiny import tiny_model, tiny_tokenizer
 
-        return LanguageModel(tiny_model(seed=0), tiny_tokenizer())
-    if parsed.kind != "hf":
-        parsed.require()
-    where: dict[str, Any]
-    if parsed.kind == "hf":
-        where = {"pretrained_model_name_or_path": parsed.name, "revision": parsed.revision}
-    elif parsed.kind == "gguf":
-        where = {"pretrained_model_name_or_path": str(parsed.path.parent), "gguf_file": parsed.path.name}
+        model, tokenizer = tiny_model(seed=0).to(dtype), tiny_tokenizer()
     else:
-        where = {"pretrained_model_name_or_path": str(parsed.path)}
+        model, tokenizer = load_pretrained(parsed, dtype, trust_remote_code)
+    unknown = placeholders(model, tokenizer)
+    language_model = LanguageModel(model, tokenizer, chat_template, unknown, hub_commit(parsed))
     try:
-        config = AutoConfig.from_pretrained(**where)
-        model = AutoModelForCausalLM.from_pretrained(**where, config=config, dtype=torch.float32)
-        tokenizer = AutoTokenizer.from_pretrained(**where)
-    except (OSError, ValueError) as error:
-        remedy = (
-            "Check the id, or give a local copy: --set model.source=path:<dir> or gguf:<file>."
-            if parsed.kind == "hf"
-            else "It must be a causal language model with its tokenizer that this transformers version knows."
-        )
-        raise RefusedError(f"model.source {source}: cannot be loaded ({_first_line(error)}). {remedy}") from error
-    if parsed.kind == "gguf":
-        # The loaded model is marked as quantised, which forbids saving; a fresh one of the same shape is not.
-        config.quantization_config = None
-        fresh = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-        fresh.load_state_dict(model.state_dict())
-        fresh.generation_config = model.generation_config
-        model = fresh
-    return LanguageModel(model, tokenizer)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+        require_matching_vocabulary(language_model)
+    except RefusedError as error:
+        raise RefusedError(f"model.source {source}: {error}") from error
+    language_model.model.eval().to(device)
+    return language_model
 
 
 def weights_digest(weights: Mapping[str, Tensor]) -> str:

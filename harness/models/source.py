@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -20,6 +21,14 @@ class ModelSource:
     kind: Kind
     name: str
     revision: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}" + (f"@{self.revision}" if self.revision else "")
+
+    @property
+    def moves(self) -> bool:
+        """Whether the same words can mean other weights tomorrow: on the hub anything but a commit does."""
+        return self.kind == "hf" and not re.fullmatch(r"[0-9a-f]{40}", self.revision or "")
 
     @property
     def path(self) -> Path:

@@ -19,7 +19,13 @@ from harness.run.health import health_flags
 from harness.run.learning.base import Examples
 from harness.run.learning.choice import make_learner
 from harness.spec.run_spec import RunSpec
-from harness.training.checkpoint import Checkpoint, load_latest, save_checkpoint
+from harness.training.checkpoint import (
+    Checkpoint,
+    load_latest,
+    load_trained_weights,
+    save_checkpoint,
+    trained_weights,
+)
 from harness.training.optimizer import DivergedError
 
 
@@ -98,12 +104,12 @@ class CellRun:
             self._checkpoint()
 
     def _restore(self, checkpoint: Checkpoint) -> None:
-        self._model.load_state_dict(checkpoint.weights)
+        load_trained_weights(self._model, checkpoint.weights)
         self._learner.restore(checkpoint.trainer, checkpoint.progress)
         self._step, self._generated_tokens = checkpoint.step, checkpoint.generated_tokens
 
     def _checkpoint(self) -> None:
-        weights = self._model.state_dict()
+        weights = trained_weights(self._model)
         if not all(torch.isfinite(weight).all() for weight in weights.values()):
             raise DivergedError("a weight is not finite")
         self._log.flush_rollouts()
@@ -112,7 +118,7 @@ class CellRun:
             Checkpoint(
                 self._step,
                 self._generated_tokens,
-                dict(weights),
+                weights,
                 self._learner.trainer_state(),
                 self._learner.progress(),
             ),
@@ -149,6 +155,8 @@ class CellRun:
             "peak_memory_mb": _peak_memory_mb(self._model.device),
         }
         self._log.timing(timing)
+        for note in outcome.notes:
+            self._log.note(f"step {step}: {note}")
         self._log.step({"step": step, "generated_tokens": self._generated_tokens, **outcome.metrics}, outcome.rollouts)
         self._tell("training")
         every = spec.eval.every

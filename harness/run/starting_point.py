@@ -2,46 +2,92 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
 from harness.errors import RefusedError
-from harness.models.language_model import LanguageModel, load_model
+from harness.models.activation_checkpointing import set_activation_checkpointing
+from harness.models.language_model import ChatTemplate, LanguageModel, load_model
+from harness.models.lora import add_adapters, reset_adapters
 from harness.spec.run_spec import RunSpec
+from harness.spec.sections.model import Lora
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+_Loaded = tuple[str, str, torch.dtype, ChatTemplate, bool]
 
 
 class StartingPoint:
-    """Holds the last model that was asked for and a pristine copy of its weights."""
+    """Holds the last model that was asked for, a pristine copy of its weights, and the last adapters put on it.
+
+    There is one set of weights: what `get` and `for_training` return share it, and the next call of either resets it.
+    """
 
     def __init__(self) -> None:
-        self._source: tuple[str, str] | None = None
+        self._loaded: _Loaded | None = None
         self._language_model: LanguageModel | None = None
         self._weights: dict[str, Tensor] = {}
-
-    def for_training(self, spec: RunSpec, source: str) -> LanguageModel:
-        """As `get`, ready to be trained as the spec says."""
-        return self.get(spec, source)
+        self._adapted: tuple[Lora, PreTrainedModel] | None = None
 
     def get(self, spec: RunSpec, source: str, float32: bool = False) -> LanguageModel:
         """The model of a source on the spec's device (`auto`: cuda where there is one), with its starting weights, in
-        the spec's dtype or in float32.
+        the spec's dtype or in float32. Without adapters.
 
         Raises RefusedError for a source that cannot be loaded or a device that is not there.
         """
-        device = _resolve(spec.train.device)
-        if self._language_model is None or self._source != (source, device):
-            self._language_model = load_model(source, device)
+        device = _device(spec.train.device)
+        dtype = torch.float32 if float32 else _dtype(spec.model.dtype, device)
+        loaded = (source, device, dtype, spec.model.chat_template, spec.model.trust_remote_code)
+        if self._language_model is None or self._loaded != loaded:
+            self._adapted = None
+            self._language_model = load_model(*loaded)
             self._weights = {name: weight.clone() for name, weight in self._language_model.model.state_dict().items()}
-            self._source = (source, device)
-        else:
-            self._language_model.model.load_state_dict(self._weights)
-            self._language_model.model.zero_grad(set_to_none=True)
+            self._loaded = loaded
+        model = self._language_model.model
+        model.load_state_dict(self._weights)
+        model.zero_grad(set_to_none=True)
+        model.requires_grad_(True)
+        set_activation_checkpointing(model, on=False)
         return self._language_model
 
+    def for_training(self, spec: RunSpec, source: str) -> LanguageModel:
+        """As `get`, ready to be trained as the spec says: with adapters that its seed sets, and with activation
+        checkpointing.
 
-def _resolve(device: str) -> str:
+        Raises RefusedError also for adapters that cannot be put on this model.
+        """
+        language_model = self.get(spec, source)
+        lora = spec.model.lora
+        if isinstance(lora, Lora):
+            if self._adapted is None or self._adapted[0] != lora:
+                self._adapted = (lora, add_adapters(language_model.model, lora))
+            language_model.model.requires_grad_(False)
+            model = self._adapted[1]
+            reset_adapters(model, spec.seed)
+            language_model = replace(language_model, model=model)
+        set_activation_checkpointing(language_model.model, spec.train.activation_checkpointing)
+        return language_model
+
+
+def _device(device: str) -> str:
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise RefusedError(f"train.device is {device}, but torch sees no CUDA device here. Use --set train.device=cpu.")
+    index = torch.device(device).index
+    if index is not None and index >= torch.cuda.device_count():
+        raise RefusedError(
+            f"train.device is {device}, but torch sees {torch.cuda.device_count()} CUDA devices, numbered from 0. Use "
+            "--set train.device=cuda."
+        )
     return device
+
+
+def _dtype(dtype: str, device: str) -> torch.dtype:
+    if dtype == "auto":
+        return torch.bfloat16 if device.startswith("cuda") else torch.float32
+    return torch.float32 if dtype == "float32" else torch.bfloat16

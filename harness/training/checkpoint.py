@@ -5,18 +5,19 @@ from __future__ import annotations
 import hashlib
 import io
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save
-from torch import Tensor
+from torch import Tensor, nn
 
 from harness.records.files import read_json, write_json
 
 KEPT = 2
-FORMAT = 2
+FORMAT = 3
 """Raised when what a checkpoint holds changes its shape: a cell with older ones begins anew, to the same numbers."""
 _PREFIX = "step-"
 
@@ -30,11 +31,33 @@ class Checkpoint:
     generated_tokens: int
     """So far."""
     weights: dict[str, Tensor]
-    """The policy's."""
+    """The policy's, without those that training leaves alone: see `trained_weights`."""
     trainer: dict[str, Any]
-    """The learner's: optimiser, critic, reference, coefficients, start of the round."""
+    """The learner's: optimiser with its float32 masters, critic, reference, coefficients, start of the round."""
     progress: dict[str, Any]
     """JSON: what the order of prompts and the completion limit have seen."""
+
+
+def trained_weights(model: nn.Module) -> dict[str, Tensor]:
+    """What of a model a checkpoint holds: its state without the weights that take no gradient. Of a model with adapters
+    these are the adapters alone, since the base is had again from `model.source`."""
+    frozen = _frozen(model)
+    return {name: weight for name, weight in model.state_dict().items() if name not in frozen}
+
+
+def load_trained_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Put back what `trained_weights` gave; the model must hold the starting weights.
+
+    RuntimeError if these are not the weights of such a model.
+    """
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    strangers = [*(set(missing) - _frozen(model)), *unexpected]
+    if strangers:
+        raise RuntimeError(f"the weights are of another model: {', '.join(sorted(strangers)[:3])}")
+
+
+def _frozen(model: nn.Module) -> set[str]:
+    return {name for name, weight in model.named_parameters(remove_duplicate=False) if not weight.requires_grad}
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:

@@ -25,7 +25,10 @@ def run_cold_start(start: LanguageModel, recipe: SupervisedColdStart, on_step: P
     """Fine-tune `start` in place. on_step(step, steps, loss in nats a token) after every step.
 
     Loss: token-mean cross entropy over the demonstrations' completions of a step, end-of-sequence token included.
+    ValueError for weights of less than float32, on which small steps would be lost.
     """
+    if torch.finfo(start.model.dtype).bits < 32:
+        raise ValueError(f"the cold start trains weights in float32, and these are {start.model.dtype}")
     weights = [weight for weight in start.model.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(weights, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, betas=(0.9, 0.95))
     pairs = _encoded_demonstrations(start, recipe)

@@ -1,4 +1,8 @@
-"""AdamW as every update uses it: named groups of weights, clipped one by one, at the run's learning rate."""
+"""AdamW as every update uses it: named groups of weights, clipped one by one, at the run's learning rate.
+
+Weights of less than float32 have float32 masters, which are what is optimised: most steps of a weight are smaller than
+half the distance to the next bfloat16, and would be lost. Their gradients are summed over micro-batches in float32 too.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.autograd.graph import increment_version
 from torch.nn.utils import clip_grad_norm_
 
 from harness.spec.sections.train import TrainSpec
@@ -29,19 +34,32 @@ class OptimizerStep(NamedTuple):
 
 
 class ClippedAdamW:
-    """Optimises groups of weights (name -> weights); those that take no gradient are left out."""
+    """Optimises groups of weights (name -> weights); those that take no gradient are left out.
+
+    A weight of less than float32 is the rounding of its master, which starts as the weight is when this is made. Its
+    `grad` is float32.
+    """
 
     def __init__(self, train: TrainSpec, groups: Mapping[str, Iterable[nn.Parameter]]) -> None:
         self._train = train
+        self._rounded: list[Tensor] = []
+        self._masters: list[Tensor] = []
         self._groups = {
-            name: [weight for weight in weights if weight.requires_grad] for name, weights in groups.items()
+            name: [self._optimised(weight) for weight in weights if weight.requires_grad]
+            for name, weights in groups.items()
         }
+        # One kernel for all weights. On a CPU it would round in another way than what earlier results were made with.
+        self._fused = all(weight.is_cuda for weights in self._groups.values() for weight in weights)
         self._adamw = self._new()
         # Never None: AdamW passes over weights without a gradient, so a step whose groups are all skipped would differ
         # between a process that has trained before and one that has just resumed.
         for weights in self._groups.values():
             for weight in weights:
                 weight.grad = torch.zeros_like(weight)
+        for rounded, master in zip(self._rounded, self._masters, strict=True):
+            rounded.grad = None
+            rounded.grad_dtype = torch.float32
+            rounded.grad = master.grad  # the same tensor: what a backward pass adds to, and what AdamW reads
 
     def begin(self, step: int, **factors: float) -> dict[str, float]:
         """Get ready for rollout batch `step` (from 1); returns each group's learning rate.
@@ -73,15 +91,41 @@ class ClippedAdamW:
             if not math.isfinite(norm):
                 raise DivergedError(f"the norm of the {name}'s gradient is {norm}")
         self._adamw.step()
+        if self._fused:
+            # It writes behind autograd's back, and engines go by the count of writes: see `weight_version`.
+            increment_version(weight for weights in self._groups.values() for weight in weights)
+        if self._masters:
+            with torch.no_grad():
+                torch._foreach_copy_(self._rounded, self._masters)
         return OptimizerStep(loss, norms)
 
     def state_dict(self) -> dict[str, Any]:
-        return self._adamw.state_dict()
+        """AdamW's, and the masters in the order of the weights that have one."""
+        return self._adamw.state_dict() | {"masters": [master.detach() for master in self._masters]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._adamw.load_state_dict(state)
+        """Go on from there; the weights themselves are loaded elsewhere, and are the masters rounded."""
+        self._adamw.load_state_dict({name: state[name] for name in ("state", "param_groups")})
+        with torch.no_grad():
+            for master, saved in zip(self._masters, state["masters"], strict=True):
+                master.copy_(saved)
+
+    def _optimised(self, weight: nn.Parameter) -> nn.Parameter:
+        """What AdamW is to move for this weight: itself, or its master."""
+        if torch.finfo(weight.dtype).bits >= 32:
+            return weight
+        master = nn.Parameter(weight.detach().float())
+        self._rounded.append(weight)
+        self._masters.append(master)
+        return master
 
     def _new(self) -> torch.optim.AdamW:
         train = self._train
         groups = [{"params": weights} for weights in self._groups.values()]
-        return torch.optim.AdamW(groups, lr=train.learning_rate, betas=ADAM_BETAS, weight_decay=train.weight_decay)
+        return torch.optim.AdamW(
+            groups,
+            lr=train.learning_rate,
+            betas=ADAM_BETAS,
+            weight_decay=train.weight_decay,
+            fused=True if self._fused else None,
+        )

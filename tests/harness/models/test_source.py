@@ -76,3 +76,19 @@ class TestFingerprint:
     def test_on_the_hub_is_id_and_revision(self) -> None:
         assert parse_source("hf:a/b").fingerprint() == "hf:a/b@main"
         assert parse_source("hf:a/b@v2").fingerprint() != parse_source("hf:a/b@v3").fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("source", "moves"),
+    [
+        ("hf:a/b", True),
+        ("hf:a/b@main", True),
+        ("hf:a/b@v1.0", True),
+        ("hf:a/b@0123456789abcdef0123456789abcdef01234567", False),
+        ("path:a", False),
+        ("builtin:tiny", False),
+    ],
+)
+def test_on_the_hub_only_a_commit_stays(source: str, moves: bool) -> None:
+    assert parse_source(source).moves is moves
+    assert str(parse_source(source)) == source

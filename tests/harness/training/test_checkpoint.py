@@ -5,9 +5,18 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from harness.records.files import read_json, write_json
-from harness.training.checkpoint import Checkpoint, checkpoint_folders, load_latest, save_checkpoint
+from harness.training.checkpoint import (
+    FORMAT,
+    Checkpoint,
+    checkpoint_folders,
+    load_latest,
+    load_trained_weights,
+    save_checkpoint,
+    trained_weights,
+)
 from tests.harness.training import rollouts
 
 
@@ -78,7 +87,7 @@ def test_a_damaged_one_is_passed_over(tmp_path: Path, file: str, damage: str) ->
     assert_same(load_latest(tmp_path), made(1))
 
 
-@pytest.mark.parametrize("format", [1, None])
+@pytest.mark.parametrize("format", [FORMAT - 1, None])
 def test_one_of_another_format_is_passed_over(tmp_path: Path, format: int | None) -> None:
     for step in (1, 2):
         save_checkpoint(tmp_path, made(step))
@@ -123,3 +132,36 @@ def test_the_checkpoint_is_a_copy(tmp_path: Path) -> None:
     for weight in saved.weights.values():
         weight.zero_()
     assert_same(load_latest(tmp_path), made(1))
+
+
+class TestTheTrainedWeights:
+    def model(self) -> PreTrainedModel:
+        """Tied, as `rollouts.model` is, with one layer that is not trained."""
+        model = rollouts.model()
+        model.get_submodule("model.layers.0").requires_grad_(False)
+        return model
+
+    def test_of_a_model_that_is_trained_whole_are_all(self) -> None:
+        model = rollouts.model()
+        assert trained_weights(model).keys() == model.state_dict().keys()
+
+    def test_are_those_that_take_gradients(self) -> None:
+        model = self.model()
+        left_out = model.state_dict().keys() - trained_weights(model).keys()
+        assert left_out == {name for name in model.state_dict() if name.startswith("model.layers.0.")}
+
+    def test_come_back(self) -> None:
+        saved = {name: weight.clone() for name, weight in trained_weights(self.model()).items()}
+        other = self.model()
+        with torch.no_grad():
+            for weight in other.parameters():
+                weight.mul_(2 if weight.requires_grad else 1)
+        load_trained_weights(other, saved)
+        assert all(torch.equal(weight, other.state_dict()[name]) for name, weight in self.model().state_dict().items())
+
+    def test_of_another_model_are_refused(self) -> None:
+        saved = trained_weights(self.model())
+        with pytest.raises(RuntimeError, match=r"of another model: model\.layers\.0"):
+            load_trained_weights(rollouts.model(), saved)
+        with pytest.raises(RuntimeError, match="of another model: stranger"):
+            load_trained_weights(self.model(), saved | {"stranger": torch.zeros(1)})

@@ -134,3 +134,11 @@ class TestDemonstrationsOfAFile:
         path.write_text(path.read_text() + line + "\n")
         with pytest.raises(RefusedError, match=r"a\.jsonl:3: not an object with `problem` and `solution`"):
             run(recipe(path))
+
+
+def test_a_model_whose_weights_would_round_its_steps_away_is_refused(tmp_path: Path) -> None:
+    """It has no float32 masters; whoever calls it loads the model in float32."""
+    start = language_model()
+    start.model.to(torch.bfloat16)
+    with pytest.raises(ValueError, match="in float32"):
+        run_cold_start(start, recipe(write(tmp_path / "a.jsonl")), lambda step, steps, loss: None)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import math
 
 import pytest
@@ -74,3 +75,134 @@ def test_momentum_moves_weights_without_a_new_gradient() -> None:
     optimizer.zero_grad()
     optimizer.step(0.0)
     assert float(policy.detach()) < before
+
+
+def rounded(*values: float) -> nn.Parameter:
+    return nn.Parameter(torch.tensor(values, dtype=torch.bfloat16))
+
+
+class TestMasters:
+    """Of weights of less than float32."""
+
+    def test_float32_weights_have_none(self) -> None:
+        policy = weights(1.0, 2.0)
+        optimizer = ClippedAdamW(train(), {"policy": [policy]})
+        assert optimizer.state_dict()["masters"] == []
+        assert optimizer._groups["policy"][0] is policy
+
+    def test_updates_below_the_rounding_add_up(self) -> None:
+        """A step of 1e-4 is lost on a bfloat16 weight of 1: the next ones are 0.0039 below and 0.0078 above."""
+        policy, plain = rounded(1.0), rounded(1.0)
+        optimizer = ClippedAdamW(train(learning_rate=1e-4), {"policy": [policy]})
+        lossy = torch.optim.AdamW([plain], lr=1e-4, weight_decay=0.0)
+        for _ in range(100):
+            optimizer.zero_grad()
+            (-policy).sum().backward()  # type: ignore[no-untyped-call]
+            optimizer.step(0.0)
+            plain.grad = torch.tensor([-1.0], dtype=torch.bfloat16)
+            lossy.step()
+        assert float(plain.detach()) == 1.0
+        assert float(optimizer.state_dict()["masters"][0]) == pytest.approx(1.01, abs=1e-4)
+        assert float(policy.detach()) == float(torch.tensor(1.01).bfloat16()) != 1.0
+
+    def test_are_optimised_as_float32_weights_are(self) -> None:
+        policy, expected = rounded(1.0, -2.0, 0.5), weights(1.0, -2.0, 0.5)
+        optimizers = [ClippedAdamW(train(weight_decay=0.3), {"policy": [weight]}) for weight in (policy, expected)]
+        for step in range(1, 4):
+            seen = []
+            for optimizer, weight in zip(optimizers, (policy, expected), strict=True):
+                optimizer.begin(step)
+                optimizer.zero_grad()
+                (weight * torch.tensor([2.0, 0.25, -3.0], dtype=weight.dtype)).sum().backward()  # type: ignore[no-untyped-call]
+                seen.append(optimizer.step(1.0))
+            assert seen[0] == seen[1]
+        assert torch.equal(optimizers[0].state_dict()["masters"][0], expected.detach())
+        assert torch.equal(policy.detach(), expected.detach().bfloat16())
+
+    def test_gradients_add_up_over_micro_batches_in_float32(self) -> None:
+        """In bfloat16 256 + 1 is 256."""
+        policy = rounded(1.0)
+        optimizer = ClippedAdamW(train(), {"policy": [policy]})
+        for factor in [256.0] + [1.0] * 8:
+            (factor * policy).sum().backward()  # type: ignore[no-untyped-call]
+        assert policy.grad is not None and policy.grad.dtype == torch.float32
+        assert float(policy.grad) == 264.0
+        assert optimizer.step(0.0).grad_norms == {"policy": 264.0}
+        optimizer.zero_grad()
+        policy.sum().backward()  # type: ignore[no-untyped-call]
+        assert optimizer.step(0.0).grad_norms == {"policy": 1.0}
+
+    def test_nothing_moves_once_something_is_not_finite(self) -> None:
+        policy = rounded(1.0)
+        optimizer = ClippedAdamW(train(), {"policy": [policy]})
+        (policy * math.inf).sum().backward()  # type: ignore[no-untyped-call]
+        with pytest.raises(DivergedError):
+            optimizer.step(1.0)
+        assert float(policy.detach()) == float(optimizer.state_dict()["masters"][0]) == 1.0
+
+    def test_of_some_weights_only(self) -> None:
+        """A value head stays in float32 beside a policy in bfloat16."""
+        policy, head = rounded(1.0), weights(1.0)
+        optimizer = ClippedAdamW(train(), {"policy": [policy], "critic": [head]})
+        (policy.float() + head).sum().backward()  # type: ignore[no-untyped-call]
+        assert optimizer.step(1.0).grad_norms == {"policy": 1.0, "critic": 1.0}
+        assert len(optimizer.state_dict()["masters"]) == 1
+        assert float(head.detach()) == pytest.approx(0.9) and float(policy.detach()) == float(
+            torch.tensor(0.9).bfloat16()
+        )
+
+    def test_a_second_optimiser_starts_from_the_weights_as_they_are(self) -> None:
+        policy = rounded(1.0)
+        first = ClippedAdamW(train(), {"policy": [policy]})
+        policy.sum().backward()  # type: ignore[no-untyped-call]
+        first.step(0.0)
+        with torch.no_grad():
+            policy.fill_(5.0)
+        policy.grad = None  # as the starting point does between cells
+        second = ClippedAdamW(train(), {"policy": [policy]})
+        policy.sum().backward()  # type: ignore[no-untyped-call]
+        assert second.step(0.0).grad_norms == {"policy": 1.0}
+        assert float(policy.detach()) == float(torch.tensor(4.9).bfloat16())
+
+    @pytest.mark.parametrize("reset", ["never", "per_rollout"])
+    def test_resume_is_exact(self, reset: str) -> None:
+        """Through a file, as a checkpoint holds it."""
+
+        def updates(optimizer: ClippedAdamW, weight: nn.Parameter, steps: range) -> None:
+            for step in steps:
+                optimizer.begin(step)
+                optimizer.zero_grad()
+                (weight * torch.tensor([0.3, -0.7, 0.1], dtype=torch.bfloat16) * step).sum().backward()  # type: ignore[no-untyped-call]
+                optimizer.step(0.0)
+
+        settings = train(learning_rate=1e-3, optimizer_reset=reset)
+        unbroken = rounded(1.0, 2.0, 3.0)
+        optimizer = ClippedAdamW(settings, {"policy": [unbroken]})
+        updates(optimizer, unbroken, range(1, 3))
+        file = io.BytesIO()
+        torch.save({"optimizer": optimizer.state_dict(), "weight": unbroken.detach()}, file)
+        updates(optimizer, unbroken, range(3, 6))
+        saved = torch.load(io.BytesIO(file.getvalue()), weights_only=True)
+        resumed = rounded(0.0, 0.0, 0.0)
+        with torch.no_grad():
+            resumed.copy_(saved["weight"])
+        again = ClippedAdamW(settings, {"policy": [resumed]})
+        again.load_state_dict(saved["optimizer"])
+        assert not torch.equal(saved["optimizer"]["masters"][0], saved["weight"].float())
+        updates(again, resumed, range(3, 6))
+        assert torch.equal(resumed, unbroken)
+        assert torch.equal(again.state_dict()["masters"][0], optimizer.state_dict()["masters"][0])
+
+
+def test_a_fused_optimiser_counts_its_writes() -> None:
+    """torch's does not, and engines look for new weights by the count."""
+    policy = weights(1.0)
+    optimizer = ClippedAdamW(train(), {"policy": [policy]})
+    optimizer._fused = True  # what it is on CUDA
+    optimizer._adamw = optimizer._new()
+    assert policy.grad is not None
+    policy.grad.fill_(1.0)
+    before = policy._version
+    optimizer.step(0.0)
+    assert policy._version > before
+    assert float(policy.detach()) == pytest.approx(0.9)

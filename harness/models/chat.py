@@ -1,0 +1,71 @@
+"""Chat templates of tokenizers: whether one belongs to its tokenizer, and which token ends an answer in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from evals.prompts import Message
+from harness.errors import RefusedError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+# Written by chat templates as one token each; the bars of some models are full-width.
+_MARKER = re.compile(r"<[|｜][^<>|｜\s]+[|｜]>|<(?:start|end)_of_\w+>")
+_TAG = re.compile(r"<[^<>\s]+>")
+_QUESTION, _ANSWER = "2+2=", "4 it is"
+
+
+@dataclass(frozen=True)
+class TemplateCheck:
+    """turn_end: id of the token that the template writes after an answer, None where it writes none.
+
+    split: markers of the template that the tokenizer does not know as one token.
+    """
+
+    turn_end: int | None
+    split: tuple[str, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether the template can be used. Some models know no token for a role and spell it out (Zephyr): that does
+        no harm as long as their answers end with a token."""
+        return not self.split or self.turn_end is not None
+
+
+def render_chat(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], answer_follows: bool = True) -> str:
+    """Messages as the tokenizer's template writes them. RefusedError where it cannot."""
+    from jinja2 import TemplateError
+
+    try:
+        text = tokenizer.apply_chat_template(list(messages), add_generation_prompt=answer_follows, tokenize=False)
+    except (TemplateError, ValueError) as error:
+        roles = ", ".join(message["role"] for message in messages)
+        raise RefusedError(
+            f"the tokenizer's chat template cannot write messages of {roles} ({error}). Use another prompt template, "
+            "or --set model.chat_template=plain."
+        ) from error
+    return str(text)
+
+
+def check_template(tokenizer: PreTrainedTokenizerBase) -> TemplateCheck:
+    """Look at a question and its answer under the tokenizer's template."""
+    asked: Message = {"role": "user", "content": _QUESTION}
+    prompt = render_chat(tokenizer, [asked])
+    answered = render_chat(tokenizer, [asked, {"role": "assistant", "content": _ANSWER}], answer_follows=False)
+    markers = dict.fromkeys(_MARKER.findall(prompt + answered))
+    tag = _TAG.match(answered.rpartition(_ANSWER)[2].lstrip())
+    return TemplateCheck(
+        turn_end=None if tag is None else _token(tokenizer, tag[0]),
+        split=tuple(marker for marker in markers if _token(tokenizer, marker) is None),
+    )
+
+
+def _token(tokenizer: PreTrainedTokenizerBase, text: str) -> int | None:
+    """The id of a text that is one token, else None."""
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    known = len(ids) == 1 and (ids[0] != tokenizer.unk_token_id or text == tokenizer.unk_token)
+    return int(ids[0]) if known else None

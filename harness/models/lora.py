@@ -1,0 +1,112 @@
+"""Low-rank adapters (LoRA, Hu et al. 2106.09685) through peft: W x + (alpha / rank) B A x, where only A and B learn."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from harness.errors import RefusedError
+from harness.rollouts.keys import random_key
+from harness.spec.sections.model import Lora
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+_ADAPTER = "default"
+
+
+@dataclass(frozen=True)
+class AdaptedLayer:
+    """A linear layer of a model and what is learned beside it.
+
+    name: within the model; base: the layer itself; A [rank, inputs], B [outputs, rank]; scale: alpha / rank.
+    """
+
+    name: str
+    base: nn.Linear
+    A: nn.Parameter
+    B: nn.Parameter
+    scale: float
+
+    def merged_weight(self) -> Tensor:
+        """base + scale * B A [outputs, inputs], computed in float32 and rounded to the base's dtype once."""
+        weight = self.base.weight
+        return torch.addmm(weight.float(), self.B.float(), self.A.float(), alpha=self.scale).to(weight.dtype)
+
+
+def add_adapters(model: PreTrainedModel, lora: Lora) -> PreTrainedModel:
+    """The same model with adapters, which `reset_adapters` sets. It shares every weight with `model`; these take no
+    gradient from then on, in either. Adapters are in the dtype of what they adapt.
+
+    Raises RefusedError if peft is not installed, or if a name in lora.target_modules is no linear layer.
+    """
+    try:
+        from peft import LoraConfig, inject_adapter_in_model
+    except ImportError:
+        raise RefusedError(
+            "model.lora needs the package peft, which is not installed. Run: pip install -e '.[lora]'"
+        ) from None
+    _require_targets(model, lora)
+    adapted: PreTrainedModel = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()})
+    adapted.requires_grad_(False)
+    config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=list(lora.target_modules), lora_dropout=0.0)
+    # peft draws A from the global generator; here it is set from the seed, in `reset_adapters`.
+    with torch.random.fork_rng(devices=[]):
+        inject_adapter_in_model(config, adapted.get_decoder(), _ADAPTER)
+    return adapted
+
+
+def reset_adapters(model: PreTrainedModel, seed: int) -> None:
+    """A as peft and the reference implementation draw it, uniform in +-1 / sqrt(inputs), from the seed alone; B zero,
+    so that the model is its base. Layers of two models that have the same name and shape get the same A."""
+    with torch.no_grad():
+        for layer in adapted_layers(model):
+            generator = torch.Generator().manual_seed(random_key(seed, "init", example=layer.name))
+            layer.A.copy_((2 * torch.rand(layer.A.shape, generator=generator) - 1) / math.sqrt(layer.A.shape[1]))
+            layer.B.zero_()
+            layer.A.grad = layer.B.grad = None
+
+
+def has_adapters(model: PreTrainedModel) -> bool:
+    return hasattr(model.get_decoder(), "peft_config")
+
+
+def adapted_layers(model: PreTrainedModel) -> list[AdaptedLayer]:
+    """The adapted layers of a model that `add_adapters` made, or of a copy of it."""
+    from peft.tuners.lora import LoraLayer
+
+    return [
+        AdaptedLayer(
+            name,
+            module.get_base_layer(),
+            module.lora_A[_ADAPTER].weight,
+            module.lora_B[_ADAPTER].weight,
+            module.scaling[_ADAPTER],
+        )
+        for name, module in model.named_modules()
+        if isinstance(module, LoraLayer)
+    ]
+
+
+def remove_adapters(model: PreTrainedModel) -> None:
+    """Leave the base alone, in place."""
+    for layer in adapted_layers(model):
+        model.set_submodule(layer.name, layer.base)
+    del model.get_decoder().peft_config
+
+
+def _require_targets(model: PreTrainedModel, lora: Lora) -> None:
+    linear = {
+        name.rpartition(".")[2] for name, module in model.get_decoder().named_modules() if isinstance(module, nn.Linear)
+    }
+    missing = [name for name in lora.target_modules if name not in linear]
+    if missing:
+        raise RefusedError(
+            f"model.lora.target_modules names {', '.join(missing)}, but the linear layers of this "
+            f"{type(model).__name__} are {', '.join(sorted(linear)) or 'none'}. Choose among those."
+        )

@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import builtins
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGUFWriter
+
+from evals.prompts import Message
+from harness.errors import RefusedError
+from harness.models.language_model import load_model, weights_digest
+from harness.models.source import TINY
+from tests.fetch_model import NAME
+from tests.harness.models.folders import tiny_folder
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def refusal(source: str, **options: Any) -> str:
+    with pytest.raises(RefusedError) as refused:
+        load_model(source, **options)
+    assert str(refused.value).startswith(f"model.source {source}: ")
+    return str(refused.value)
+
+
+class TestAFolder:
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_loads_in_the_dtype(self, dtype: torch.dtype) -> None:
+        model = load_model("builtin:tiny", dtype=dtype).model
+        assert {weight.dtype for weight in model.parameters()} == {dtype}
+        expected = load_model("builtin:tiny").model.state_dict()
+        assert all(torch.equal(weight, expected[name].to(dtype)) for name, weight in model.state_dict().items())
+
+    @pytest.mark.parametrize(("file", "part"), [("config.json", "config"), ("tokenizer.json", "tokenizer")])
+    def test_with_a_file_that_is_no_json_is_refused(self, tmp_path: Path, file: str, part: str) -> None:
+        folder = tiny_folder(tmp_path / "m")
+        (folder / file).write_text("{torn")
+        assert f"its {part} cannot be loaded" in refusal(f"path:{folder}")
+
+    def test_without_its_tokenizer_is_refused(self, tmp_path: Path) -> None:
+        folder = tiny_folder(tmp_path / "m", without="tokenizer.json")
+        assert "its tokenizer cannot be loaded" in refusal(f"path:{folder}")
+
+    def test_whose_weights_are_cut_short_is_refused(self, tmp_path: Path) -> None:
+        file = tiny_folder(tmp_path / "m") / "model.safetensors"
+        file.write_bytes(file.read_bytes()[:400_000])
+        assert "its weights cannot be loaded" in refusal(f"path:{file.parent}")
+
+    def test_of_an_unknown_architecture_is_refused(self, tmp_path: Path) -> None:
+        folder = tiny_folder(tmp_path / "m", {"config.json": {"model_type": "nonsense"}})
+        assert "model type `nonsense`" in refusal(f"path:{folder}")
+
+    def test_that_lacks_weights_is_refused_instead_of_made_up(self, tmp_path: Path) -> None:
+        folder = tiny_folder(tmp_path / "m", {"config.json": {"tie_word_embeddings": False}})
+        assert "it lacks 1 weights of a LlamaForCausalLM, such as lm_head.weight, which" in refusal(f"path:{folder}")
+
+    def test_whose_weights_have_another_shape_is_refused(self, tmp_path: Path) -> None:
+        folder = tiny_folder(tmp_path / "m", {"config.json": {"intermediate_size": 270}})
+        assert "it has other sizes for 6 weights of a LlamaForCausalLM" in refusal(f"path:{folder}")
+
+
+class TestCodeThatComesWithAModel:
+    def test_runs_only_if_the_spec_says_so(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+        monkeypatch.syspath_prepend(str(tmp_path / "modules"))
+        code = {"AutoConfig": "mine.MineConfig", "AutoModelForCausalLM": "mine.MineForCausalLM"}
+        folder = tiny_folder(tmp_path / "m", {"config.json": {"model_type": "mine_of_bench", "auto_map": code}})
+        (folder / "mine.py").write_text(
+            "from transformers import LlamaConfig, LlamaForCausalLM\n"
+            "class MineConfig(LlamaConfig):\n    model_type = 'mine_of_bench'\n"
+            "class MineForCausalLM(LlamaForCausalLM):\n    config_class = MineConfig\n"
+        )
+        assert "--set model.trust_remote_code=true" in refusal(f"path:{folder}")
+        made = load_model(f"path:{folder}", trust_remote_code=True)
+        assert type(made.model).__name__ == "MineForCausalLM"
+        assert weights_digest(made.model.state_dict()) == weights_digest(load_model("builtin:tiny").model.state_dict())
+
+
+class TestTheHub:
+    """Offline: what cannot be reached, and what is in the local cache."""
+
+    @pytest.fixture(autouse=True)
+    def offline(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+        return tmp_path / "hub"
+
+    @pytest.fixture
+    def cached(self, offline: Path) -> None:
+        repository = offline / "models--org--tiny"
+        shutil.copytree(TINY, repository / "snapshots" / COMMIT)
+        (repository / "refs").mkdir()
+        for name in ("main", "v1"):
+            (repository / "refs" / name).write_text(COMMIT)
+
+    @pytest.mark.parametrize("source", ["hf:org/unknown", "hf:org/unknown@v2", "hf:a/b/c"])
+    def test_what_cannot_be_reached_is_refused_with_what_to_give_instead(self, source: str) -> None:
+        assert "--set model.source=path:<dir> or gguf:<file>" in refusal(source)
+
+    @pytest.mark.usefixtures("cached")
+    @pytest.mark.parametrize("source", ["hf:org/tiny", "hf:org/tiny@main", "hf:org/tiny@v1", f"hf:org/tiny@{COMMIT}"])
+    def test_what_is_cached_loads(self, source: str) -> None:
+        made = load_model(source)
+        assert weights_digest(made.model.state_dict()) == weights_digest(load_model("builtin:tiny").model.state_dict())
+        assert made.account()["commit"] == COMMIT
+
+    @pytest.mark.usefixtures("cached")
+    def test_another_revision_than_the_cached_one_is_refused(self) -> None:
+        assert "Check id and revision" in refusal("hf:org/tiny@v2")
+
+
+def write_gguf(path: Path, architecture: str, tokens: list[str] | None = None) -> Path:
+    writer = GGUFWriter(path, architecture)
+    writer.add_block_count(1)
+    if tokens is not None:
+        writer.add_tokenizer_model("gpt2")
+        writer.add_token_list(tokens)
+        writer.add_token_types([1] * len(tokens))
+        writer.add_token_merges([])
+    writer.add_tensor("token_embd.weight", np.zeros((8, 4), dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+class TestAGguf:
+    @pytest.mark.parametrize("tokens", [["a", "b"], None])
+    def test_of_an_unknown_architecture_is_refused_with_it(self, tmp_path: Path, tokens: list[str] | None) -> None:
+        source = f"gguf:{write_gguf(tmp_path / 'a.gguf', 'nonsense', tokens)}"
+        assert "Its general.architecture is 'nonsense'; it must be one that this" in refusal(source)
+
+    def test_without_a_tokenizer_is_refused(self, tmp_path: Path) -> None:
+        message = refusal(f"gguf:{write_gguf(tmp_path / 'a.gguf', 'llama')}")
+        assert "general.architecture 'llama' but no tokenizer" in message
+        assert "Give a file that holds both" in message
+
+    @pytest.mark.parametrize("kept", [0, 10, 150, -100])
+    def test_that_is_cut_short_is_refused(self, tmp_path: Path, kept: int) -> None:
+        path = write_gguf(tmp_path / "a.gguf", "llama", ["a", "b"])
+        path.write_bytes(path.read_bytes()[:kept])
+        message = refusal(f"gguf:{path}")
+        assert f"is not a whole GGUF file ({path.stat().st_size} bytes;" in message
+        assert "Download it again" in message
+
+    def test_that_is_something_else_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "a.gguf").write_bytes(b"no such thing" * 100)
+        assert "is not a whole GGUF file (1300 bytes; GGUF magic invalid)" in refusal(f"gguf:{tmp_path}/a.gguf")
+
+    def test_without_the_package_is_refused_with_the_command(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = write_gguf(tmp_path / "a.gguf", "llama", ["a", "b"])
+        real = builtins.__import__
+
+        def without_gguf(name: str, *args: Any, **options: Any) -> Any:
+            if name == "gguf":
+                raise ImportError("No module named 'gguf'")
+            return real(name, *args, **options)
+
+        def unavailable(*args: Any, **options: Any) -> Any:
+            raise ImportError("Please install torch and gguf")
+
+        monkeypatch.setattr("transformers.AutoConfig.from_pretrained", unavailable)
+        monkeypatch.setattr(builtins, "__import__", without_gguf)
+        assert "which is not installed. Run: pip install gguf" in refusal(f"gguf:{path}")
+
+    def test_of_a_real_model_loads_and_saves(self, tmp_path: Path) -> None:
+        folder = os.environ.get("BENCH_MODELS")
+        if not folder or not (Path(folder) / NAME).is_file():
+            pytest.skip(f"needs {NAME} in $BENCH_MODELS")
+        made = load_model(f"gguf:{Path(folder) / NAME}")
+        assert made.remarks() == ["chat template: the tokenizer's"]
+        assert made.eos_token_ids == [2]
+        messages: list[Message] = [{"role": "user", "content": "hi"}]
+        assert made.encode(messages)[0] == made.tokenizer.convert_tokens_to_ids("<|im_start|>")
+        made.save(tmp_path / "saved")
+        again = load_model(f"path:{tmp_path / 'saved'}")
+        assert weights_digest(again.model.state_dict()) == weights_digest(made.model.state_dict())
+        assert again.encode(messages) == made.encode(messages)
+        assert again.eos_token_ids == made.eos_token_ids
