@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from fractions import Fraction
+from functools import lru_cache
 
 from evals.grading.text import bare, normalise
 
@@ -64,8 +65,11 @@ def parse_number(text: str) -> Fraction | None:
     `2 \\times 10^3`, `5 million`, and what is right of the last `=`. Units are dropped: `18 dollars` is 18, `90^\\circ`
     is 90. `2x`, `2\\pi`, `3-4`, `1,2` and `1,00` are no numbers.
     """
-    if len(text) > MAX_CHARACTERS:
-        return None
+    return None if len(text) > MAX_CHARACTERS else _parsed(text)
+
+
+@lru_cache(maxsize=16_384)  # the samples of a prompt mostly give the same few answers
+def _parsed(text: str) -> Fraction | None:
     text = re.split(r"=|≈|\\approx", bare(normalise(text)))[-1]
     for pattern, replacement in _LATEX:
         text = pattern.sub(replacement, text)

@@ -36,10 +36,14 @@ class OutputHead:
     def logits(self, hidden: Tensor, temperature: float = 1.0) -> Tensor:
         """Logits / temperature [..., V] of hidden states [..., D]: float32, or float64 where the hidden states are.
 
-        The matrix product is in the model's dtype, as in its own forward pass.
+        The factors of the matrix product are in the model's dtype, as in its own forward pass; see `unrounded_product`.
         """
-        logits = functional.linear(hidden, self.weight, self.bias)
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        if takes_unrounded(hidden):
+            logits = unrounded_product(hidden.flatten(0, -2), self.weight.T).view(*hidden.shape[:-1], -1)
+            logits = logits if self.bias is None else logits.add_(self.bias)
+        else:
+            logits = functional.linear(hidden, self.weight, self.bias)
+            logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         if self.softcap is not None:
             return logits.mul_(self.multiplier / self.softcap).tanh_().mul_(self.softcap / temperature)
         scale = self.multiplier / temperature
@@ -52,6 +56,18 @@ class OutputHead:
             gradient.addcmul_(gradient, tanh.square_(), value=-1.0)
         scale = self.multiplier / temperature
         return gradient if scale == 1.0 else gradient.mul_(scale)
+
+
+def takes_unrounded(factor: Tensor) -> bool:
+    """Whether torch can give the float32 sums of this factor's products: on CUDA, in half precision."""
+    return factor.is_cuda and factor.dtype in (torch.bfloat16, torch.float16)
+
+
+def unrounded_product(one: Tensor, other: Tensor) -> Tensor:
+    """one @ other as float32: where `takes_unrounded` without rounding to their dtype first. [m, k] and [k, n]."""
+    if takes_unrounded(one):
+        return torch.mm(one, other, out_dtype=torch.float32)
+    return (one @ other).float()
 
 
 def output_head(model: PreTrainedModel) -> OutputHead:

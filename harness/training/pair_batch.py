@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from harness.training.micro_batches import micro_batches
+from harness.training.micro_batches import grouped_micro_batches, micro_batches
 from harness.training.sequences import Sequences
 
 
@@ -48,14 +48,18 @@ class PairBatch:
         """Rows of `sequences` (int64 indices) of some pairs: their chosen sides, then their rejected ones."""
         return torch.cat([pairs, pairs + len(self)])
 
-    def micro_batches(self, pairs: Tensor, budget_tokens: int) -> list[Tensor]:
-        """Split pairs (int64 indices) into ones of similar length that pass through the model together.
+    def micro_batches(self, pairs: Tensor, budget_tokens: int, shared: bool = False) -> list[Tensor]:
+        """Split pairs (int64 indices) into ones that pass through the model together; see `Sequences.micro_batches`.
 
-        The padded tokens of both sides are within the budget, a single pair excepted; see `micro_batches`.
+        The tokens of both sides are within the budget, a single pair excepted.
         """
-        prompts = list(map(len, self.chosen.prompts))
+        if len(pairs) and shared:
+            prompts = self.sequences.distinct_prompts
+            both = (self.chosen.lengths + self.rejected.lengths).tolist()
+            return grouped_micro_batches(pairs, prompts.of_row.tolist(), prompts.lengths.tolist(), both, budget_tokens)
+        widths = list(map(len, self.chosen.prompts))
         longer = torch.maximum(self.chosen.lengths, self.rejected.lengths).tolist()
-        return micro_batches(pairs, prompts, longer, budget_tokens // 2)
+        return micro_batches(pairs, widths, longer, budget_tokens // 2)
 
 
 def _stacked(first: Tensor, second: Tensor) -> Tensor:

@@ -19,14 +19,17 @@ from harness.rollouts.keys import random_key
 from harness.spec.run_spec import RunSpec
 from harness.training.coefficients import ControlledCoefficients
 from harness.training.critic import Critic
+from harness.training.gradient_passes import GradientPasses
 from harness.training.micro_batches import Part
 from harness.training.mini_batches import mini_batches
 from harness.training.optimizer import ClippedAdamW, OptimizerStep
+from harness.training.prefix_attention import shares_prompts
 from harness.training.prepared_rollout import PreparedRollout, policy_waits, prepare, scored_while_training
 from harness.training.reference import KlReference, measure_start, start_metrics
 from harness.training.rollout_scores import RolloutScores, Scorer
 from harness.training.scored_rollout import ScoredRollout
 from harness.training.sequences import completion_hidden, score_hidden
+from harness.training.token_budget import TokenBudget
 from harness.training.update_report import UpdateReport, batch_metrics, coefficient_metrics, loss_metrics
 
 
@@ -49,7 +52,8 @@ class PolicyUpdate:
         objective = self.spec.policy_gradient
         if objective.baseline == "critic":
             self.critic = Critic(self.model, objective.critic.trunk)
-        self._scorer = Scorer(self.model, self.critic, self.spec, self.pad_token_id)
+        self._budget = TokenBudget.of(self.spec)
+        self._scorer = Scorer(self.model, self.critic, self.spec, self.pad_token_id, self._budget)
         self._reference = KlReference(objective.kl, self.model, self.initial)
         self._coefficients = ControlledCoefficients(objective)
         groups = {"policy": self.model.parameters()}
@@ -63,6 +67,7 @@ class PolicyUpdate:
             "critic": {} if self.critic is None else self.critic.state_dict(),
             "reference": self._reference.state_dict(),
             "coefficients": self._coefficients.state_dict(),
+            "budget": self._budget.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -71,6 +76,7 @@ class PolicyUpdate:
             self.critic.load_state_dict(state["critic"])
         self._reference.load_state_dict(state["reference"])
         self._coefficients.load_state_dict(state["coefficients"])
+        self._budget.load_state_dict(state["budget"])
 
     def run(self, rollout: ScoredRollout, step: int) -> UpdateReport:
         """All optimiser steps on one rollout batch; `step` counts rollout batches from 1.
@@ -91,7 +97,7 @@ class PolicyUpdate:
 
         started_s = time.perf_counter()
         prepared = prepare(rollout, spec, step, self._scorer, self._reference, self._coefficients)
-        measured = measure_start(self.model, self.initial, rollout.sequences, spec, self.pad_token_id)
+        measured = measure_start(self.model, self.initial, rollout.sequences, spec, self.pad_token_id, self._budget)
         passes = []
         for epoch in range(spec.train.epochs):
             batches = mini_batches(rollout.groups, spec, step, epoch)
@@ -105,14 +111,17 @@ class PolicyUpdate:
         started_s = time.perf_counter()
         losses: list[Loss] = []
         taken: list[OptimizerStep] = []
+        passed = GradientPasses()
         for batches, pass_advantage in passes:
             for rows in batches:
                 selected = self._selected(prepared, rows, pass_advantage, step, update=len(taken))
-                shares = self._gradient(prepared, rows, pass_advantage, selected)
+                shares = self._gradient(prepared, rows, pass_advantage, selected, passed)
                 taken.append(self.optimizer.step(sum(float(share.value.detach()) for share in shares)))
                 losses += shares
         self._reference.after_step(step, self.model)
         report.update_s = time.perf_counter() - started_s
+        passed.write(report)
+        report.micro_batch_tokens, report.notes = self._budget.tokens, self._budget.notes()
 
         scores = prepared.scores
         report.metrics = {
@@ -156,18 +165,22 @@ class PolicyUpdate:
         return selected
 
     def _gradient(
-        self, prepared: PreparedRollout, rows: Tensor, advantage: Tensor, selected: Tensor | None
+        self,
+        prepared: PreparedRollout,
+        rows: Tensor,
+        advantage: Tensor,
+        selected: Tensor | None,
+        passed: GradientPasses,
     ) -> list[Loss]:
         """The gradient of one optimiser step over the rows, in micro-batches; the weights stay."""
         rollout, loss_mask = prepared.rollout, prepared.rollout.loss_mask
         acting = rows[self._acting(rollout, advantage)[rows]]
-        micros = rollout.sequences.micro_batches(acting, self.spec.train.micro_batch_tokens)
+        shared = shares_prompts(self.model.get_decoder())
         step_tokens, step_groups = max(1, int(loss_mask[rows].sum())), len(torch.unique(rollout.groups[rows]))
         group_tokens = _group_tokens(rollout.groups, loss_mask)
         coefficients = Coefficients(0.0, 0.0) if prepared.policy_waits else prepared.coefficients
-        self.optimizer.zero_grad()
-        losses = []
-        for micro in micros:
+
+        def share(micro: Tensor, micro_batches: int) -> Loss:
             logps, entropy, values = self._forward(prepared, micro, entropy_grad=coefficients.entropy > 0)
             part = Part(micro, logps.shape[1], logps.device)
             batch = TokenBatch(
@@ -188,12 +201,17 @@ class PolicyUpdate:
                 step_sequences=len(rows),
                 step_tokens=step_tokens,
                 step_groups=step_groups,
-                step_micro_batches=len(micros),
+                step_micro_batches=micro_batches,
             )
             loss = policy_loss(self.spec.policy_gradient, batch, coefficients)
-            loss.value.backward()  # type: ignore[no-untyped-call]
-            losses.append(loss)
-        return losses
+            passed.backward(loss.value, rollout.sequences.pass_tokens(micro, shared))
+            return loss
+
+        def whole_step(micros: list[Tensor]) -> list[Loss]:
+            self.optimizer.zero_grad()
+            return [share(micro, len(micros)) for micro in micros]
+
+        return self._budget.run(lambda tokens: rollout.sequences.micro_batches(acting, tokens, shared), whole_step)
 
     def _forward(
         self, prepared: PreparedRollout, micro: Tensor, entropy_grad: bool

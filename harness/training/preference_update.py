@@ -22,13 +22,16 @@ from algorithms.preference import (
     preference_metric_names,
 )
 from harness.spec.run_spec import RunSpec
+from harness.training.gradient_passes import GradientPasses
 from harness.training.micro_batches import Part
 from harness.training.mini_batches import mini_batches
 from harness.training.optimizer import ClippedAdamW, OptimizerStep
 from harness.training.pair_batch import PairBatch
+from harness.training.prefix_attention import shares_prompts
 from harness.training.reference import measure_start, rows_to_measure, start_metrics
 from harness.training.rollout_scores import RolloutScores, Scorer
 from harness.training.sequences import Sequences, score_completions
+from harness.training.token_budget import TokenBudget
 from harness.training.update_report import UpdateReport, entropy_metrics, step_metrics
 from harness.training.zero_point import zero_point
 
@@ -51,15 +54,17 @@ class PreferenceUpdate:
     optimizer: ClippedAdamW = field(init=False)
 
     def __post_init__(self) -> None:
-        self._scorer = Scorer(self.model, None, self.spec, self.pad_token_id)
+        self._budget = TokenBudget.of(self.spec)
+        self._scorer = Scorer(self.model, None, self.spec, self.pad_token_id, self._budget)
         self.optimizer = ClippedAdamW(self.spec.train, {"policy": self.model.parameters()})
 
     def state_dict(self) -> dict[str, Any]:
         """All that a checkpoint needs besides the policy's weights and the reference's."""
-        return {"optimizer": self.optimizer.state_dict()}
+        return {"optimizer": self.optimizer.state_dict(), "budget": self._budget.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.optimizer.load_state_dict(state["optimizer"])
+        self._budget.load_state_dict(state["budget"])
 
     def run(self, pairs: PairBatch, step: int, drawn: Sequences | None = None) -> UpdateReport:
         """All optimiser steps on one batch of pairs; `step` counts batches from 1.
@@ -80,19 +85,22 @@ class PreferenceUpdate:
         if not self._scored_while_training():
             self._scorer.fill(scores, sequences, torch.arange(len(sequences.lengths)))
         ref_logps = self._ref_logps(pairs)
-        measured = measure_start(self.model, self.initial, drawn or sequences, spec, self.pad_token_id)
+        measured = measure_start(self.model, self.initial, drawn or sequences, spec, self.pad_token_id, self._budget)
         measured_logps = scores.logps if drawn is None else self._logps_of_measured(drawn)
         report.logprob_s = time.perf_counter() - started_s
 
         started_s = time.perf_counter()
         losses: list[PreferenceLoss] = []
         taken: list[OptimizerStep] = []
+        passed = GradientPasses()
         for epoch in range(spec.train.epochs):
             for step_pairs in mini_batches(pairs.groups, spec, step, epoch):
-                shares = self._gradient(pairs, step_pairs, ref_logps, scores)
+                shares = self._gradient(pairs, step_pairs, ref_logps, scores, passed)
                 taken.append(self.optimizer.step(sum(float(share.value.detach()) for share in shares)))
                 losses += shares
         report.update_s = time.perf_counter() - started_s
+        passed.write(report)
+        report.micro_batch_tokens, report.notes = self._budget.tokens, self._budget.notes()
 
         report.metrics = {
             **step_metrics(spec.train, taken),
@@ -127,19 +135,25 @@ class PreferenceUpdate:
         return self._scorer.logps_of(self.reference, pairs.sequences)
 
     def _gradient(
-        self, pairs: PairBatch, step_pairs: Tensor, ref_logps: Tensor | None, scores: RolloutScores
+        self,
+        pairs: PairBatch,
+        step_pairs: Tensor,
+        ref_logps: Tensor | None,
+        scores: RolloutScores,
+        passed: GradientPasses,
     ) -> list[PreferenceLoss]:
         """The gradient of one optimiser step over some pairs (int64 indices), in micro-batches; the weights stay."""
         spec, sequences = self.spec, pairs.sequences
-        micros = [step_pairs]
-        if not couples_pairs(spec.preference):
-            micros = pairs.micro_batches(step_pairs, spec.train.micro_batch_tokens)
+        shared = shares_prompts(self.model.get_decoder())
         z = None
         if spec.preference.link == "kto":
             z = zero_point(pairs, step_pairs, self._scorer, self.reference).to(self.model.device)
-        self.optimizer.zero_grad()
-        losses = []
-        for micro in micros:
+
+        def split(budget_tokens: int) -> list[Tensor]:
+            coupled = couples_pairs(spec.preference)
+            return [step_pairs] if coupled else pairs.micro_batches(step_pairs, budget_tokens, shared)
+
+        def share(micro: Tensor) -> PreferenceLoss:
             rows = pairs.rows(micro)
             logps, entropy = score_completions(
                 self.model,
@@ -168,6 +182,11 @@ class PreferenceUpdate:
                 step_pairs=len(step_pairs),
                 step_chosen_tokens=int(pairs.chosen.lengths[step_pairs].sum()),
             )
-            loss.value.backward()  # type: ignore[no-untyped-call]
-            losses.append(loss)
-        return losses
+            passed.backward(loss.value, sequences.pass_tokens(rows, shared))
+            return loss
+
+        def whole_step(micros: list[Tensor]) -> list[PreferenceLoss]:
+            self.optimizer.zero_grad()
+            return [share(micro) for micro in micros]
+
+        return self._budget.run(split, whole_step)

@@ -12,7 +12,8 @@ from transformers import PreTrainedModel
 from algorithms.knobs.kl import Kl
 from algorithms.ratios import LOG_RATIO_LIMIT
 from harness.spec.run_spec import RunSpec
-from harness.training.sequences import Sequences, exact_kl, score_completions
+from harness.training.sequences import Sequences, exact_kl, passes, score_completions
+from harness.training.token_budget import TokenBudget
 
 
 def frozen_copy(policy: PreTrainedModel) -> PreTrainedModel:
@@ -72,27 +73,38 @@ def measure(
     temperature: float,
     pad_token_id: int,
     chunk_tokens: int,
+    budget: TokenBudget,
 ) -> Measured:
     """The reference's log-probs of the rows' tokens and the exact KL(policy || reference) where they were drawn."""
     chosen = torch.zeros(len(sequences.lengths), dtype=torch.bool)
     chosen[rows] = True
     mask = sequences.mask & chosen[:, None]
-    longest = int(sequences.lengths[rows].max())
-    logps, _ = score_completions(reference, sequences, rows, temperature, pad_token_id, chunk_tokens)
-    kl = exact_kl(policy, reference, sequences, rows, temperature, pad_token_id, chunk_tokens)
-    of_rows = mask[rows, :longest]
-    return Measured(mask, logps.cpu()[of_rows], kl.cpu()[of_rows])
+    logps, kl = torch.zeros(mask.shape), torch.zeros(mask.shape)
+
+    def score(micro: Tensor) -> None:
+        scored, _ = score_completions(reference, sequences, micro, temperature, pad_token_id, chunk_tokens)
+        logps[micro, : scored.shape[1]] = scored.cpu()
+        exact = exact_kl(policy, reference, sequences, micro, temperature, pad_token_id, chunk_tokens)
+        kl[micro, : exact.shape[1]] = exact.cpu()
+
+    passes(budget, policy, sequences, rows, score)
+    return Measured(mask, logps[mask], kl[mask])
 
 
 def measure_start(
-    policy: PreTrainedModel, initial: PreTrainedModel | None, sequences: Sequences, spec: RunSpec, pad_token_id: int
+    policy: PreTrainedModel,
+    initial: PreTrainedModel | None,
+    sequences: Sequences,
+    spec: RunSpec,
+    pad_token_id: int,
+    budget: TokenBudget,
 ) -> Measured | None:
     """How far the policy is from the starting one, on train.reference_rows of a batch's completions."""
     rows = rows_to_measure(len(sequences.lengths), spec.train.reference_rows)
     if initial is None or len(rows) == 0:
         return None
     temperature, chunk_tokens = spec.rollout.temperature, spec.train.logits_chunk_tokens
-    return measure(policy, initial, sequences, rows, temperature, pad_token_id, chunk_tokens)
+    return measure(policy, initial, sequences, rows, temperature, pad_token_id, chunk_tokens, budget)
 
 
 def rows_to_measure(count: int, wanted: int) -> Tensor:

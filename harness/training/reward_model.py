@@ -37,10 +37,10 @@ class RewardModel(nn.Module):
     std: Tensor
 
     def __init__(self, language_model: LanguageModel) -> None:
-        """The language model must hold the starting weights; they are copied."""
+        """The language model must hold the starting weights; they are copied, in float32, which is trained in."""
         super().__init__()
         self._pad_token_id = language_model.pad_token_id
-        self.decoder = frozen_copy(language_model.model.get_decoder())
+        self.decoder = frozen_copy(language_model.model.get_decoder()).float()
         hidden_size = language_model.model.config.get_text_config().hidden_size
         self.head = nn.Linear(hidden_size, 1, bias=False, device=language_model.model.device)
         nn.init.zeros_(self.head.weight).requires_grad_(False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 
 import torch
 from torch import Tensor
@@ -10,7 +10,8 @@ from transformers import PreTrainedModel
 
 from harness.spec.run_spec import RunSpec
 from harness.training.critic import Critic
-from harness.training.sequences import Sequences, completion_hidden, score_completions, score_hidden
+from harness.training.sequences import Sequences, completion_hidden, passes, score_completions, score_hidden
+from harness.training.token_budget import TokenBudget
 
 
 @dataclass(frozen=True)
@@ -26,20 +27,28 @@ class RolloutScores:
         return cls(*(torch.zeros(sequences.completions.shape) for _ in range(3)))
 
 
-@dataclass(frozen=True)
+@dataclass
 class Scorer:
-    """Scores rows of a rollout batch with a policy and, where there is one, a critic."""
+    """Scores rows of a rollout batch with a policy and, where there is one, a critic.
+
+    budget: shared with other passes of the update; none: one of its own.
+    """
 
     policy: PreTrainedModel
     critic: Critic | None
     spec: RunSpec
     pad_token_id: int
+    budget: InitVar[TokenBudget | None] = None
+
+    def __post_init__(self, budget: TokenBudget | None) -> None:
+        self._budget = budget or TokenBudget.of(self.spec)
 
     @torch.inference_mode()
     def fill(self, scores: RolloutScores, sequences: Sequences, rows: Tensor) -> None:
         """Score the rows (int64 indices) and write the results into `scores`."""
         spec = self.spec
-        for micro in sequences.micro_batches(rows, spec.train.micro_batch_tokens):
+
+        def score(micro: Tensor) -> None:
             hidden, completions, mask = completion_hidden(self.policy, sequences, micro, self.pad_token_id)
             logps, entropy = score_hidden(
                 self.policy, hidden, completions, mask, spec.rollout.temperature, spec.train.logits_chunk_tokens
@@ -51,14 +60,19 @@ class Scorer:
                 values = self.critic.values(sequences, micro, hidden, self.pad_token_id)
                 scores.values[micro, :longest] = values.cpu()
 
+        passes(self._budget, self.policy, sequences, rows, score)
+
     @torch.inference_mode()
     def logps_of(self, model: PreTrainedModel, sequences: Sequences) -> Tensor:
         """[N, T] the log-probs of all rows under another model."""
         logps = torch.zeros(sequences.completions.shape)
         spec = self.spec
-        for micro in sequences.micro_batches(torch.arange(len(logps)), spec.train.micro_batch_tokens):
+
+        def score(micro: Tensor) -> None:
             scored, _ = score_completions(
                 model, sequences, micro, spec.rollout.temperature, self.pad_token_id, spec.train.logits_chunk_tokens
             )
             logps[micro, : scored.shape[1]] = scored.cpu()
+
+        passes(self._budget, model, sequences, torch.arange(len(logps)), score)
         return logps

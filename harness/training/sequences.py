@@ -1,21 +1,49 @@
-"""Padded batches of prompt + completion, and the log-probs a model gives to the completions.
+"""Prompts with their completions, and the log-probs a model gives to the completions.
 
-Shapes: N rows, W longest prompt, T longest completion, V vocabulary. Prompts are padded on the left and completions on
-the right, as in generation, so that every completion starts in the same column.
+Shapes: N rows, P distinct prompts, W longest prompt, T longest completion, V vocabulary. Completions are padded on the
+right. A model passes over them with each prompt computed once where its architecture allows
+(`harness.training.prefix_attention`), and over padded rows otherwise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
-from harness.training.micro_batches import micro_batches
+from harness.training.attention_choice import attending_by
+from harness.training.micro_batches import grouped_micro_batches, micro_batches
 from harness.training.output_head import output_head
+from harness.training.prefix_attention import prefix_hidden, shares_prompts
+from harness.training.prefix_layout import PrefixLayout
+from harness.training.token_budget import TokenBudget
 from harness.training.token_scores import LOGITS_CHUNK_TOKENS, token_kl, token_scores
+
+
+class DistinctPrompts(NamedTuple):
+    """The P prompts of a batch, without repetition."""
+
+    tokens: Tensor
+    """[P, W] int64, padded on the right with any token."""
+    lengths: Tensor
+    """[P] int64."""
+    of_row: Tensor
+    """[N] int64: each row's prompt."""
+
+
+class PassTokens(NamedTuple):
+    """Tokens that a forward pass computes."""
+
+    computed: int
+    padding: int
+    """Of these."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +62,42 @@ class Sequences:
         """Bool [N, T], true at completion tokens."""
         return torch.arange(self.completions.shape[1]) < self.lengths[:, None]
 
+    @cached_property
+    def distinct_prompts(self) -> DistinctPrompts:
+        numbers: dict[tuple[int, ...], int] = {}
+        of_row = [numbers.setdefault(tuple(prompt), len(numbers)) for prompt in self.prompts]
+        tokens = pad_sequence([torch.tensor(prompt, dtype=torch.int64) for prompt in numbers], batch_first=True)
+        lengths = torch.tensor([len(prompt) for prompt in numbers])
+        return DistinctPrompts(tokens, lengths, torch.tensor(of_row))
+
     def rows(self, chosen: Tensor) -> Sequences:
         """Those of the rows (int64 indices), in that order."""
         return Sequences([self.prompts[row] for row in chosen.tolist()], self.completions[chosen], self.lengths[chosen])
 
-    def micro_batches(self, rows: Tensor, budget_tokens: int) -> list[Tensor]:
-        """Rows (int64 indices) of similar length together, within the budget of padded tokens; see `micro_batches`."""
-        return micro_batches(rows, list(map(len, self.prompts)), self.lengths.tolist(), budget_tokens)
+    def micro_batches(self, rows: Tensor, budget_tokens: int, shared: bool = False) -> list[Tensor]:
+        """Split rows (int64 indices) into what passes through a model at once, within a budget of tokens.
+
+        shared: for a model that computes each prompt once and no padding (`grouped_micro_batches`); otherwise rows of
+        similar length are together and padding counts (`micro_batches`).
+        """
+        if len(rows) == 0:
+            return []
+        lengths = self.lengths.tolist()
+        if not shared:
+            return micro_batches(rows, list(map(len, self.prompts)), lengths, budget_tokens)
+        prompts = self.distinct_prompts
+        return grouped_micro_batches(rows, prompts.of_row.tolist(), prompts.lengths.tolist(), lengths, budget_tokens)
+
+    def pass_tokens(self, rows: Tensor, shared: bool) -> PassTokens:
+        """What one forward pass over the rows computes; shared as in `micro_batches`."""
+        fed = (self.lengths[rows] - 1).clamp_min(0)
+        prompts = self.distinct_prompts
+        if shared:
+            computed = int(prompts.lengths[torch.unique(prompts.of_row[rows])].sum() + fed.sum())
+            return PassTokens(computed, 0)
+        lengths = prompts.lengths[prompts.of_row[rows]]
+        computed = len(rows) * int(lengths.max() + fed.max())
+        return PassTokens(computed, computed - int((lengths + fed).sum()))
 
 
 def score_completions(
@@ -71,28 +128,67 @@ def completion_hidden(
     model's device; T' is the longest completion among the rows. Hidden states in padding are meaningless, but finite.
     ValueError for no rows, and for an empty prompt: nothing predicts its completion's first token.
     """
-    device = model.device
-    prompts = [sequences.prompts[row] for row in rows.tolist()]
-    if not prompts or not all(prompts):
+    if not len(rows) or not all(sequences.prompts[row] for row in rows.tolist()):
         raise ValueError("no rows, or a row with an empty prompt: there is nothing to predict its completion from")
+    decoder = model.get_decoder()
     longest = int(sequences.lengths[rows].max())
+    completions, mask = sequences.completions[rows, :longest], sequences.mask[rows, :longest]
+    way = _hidden_in_line if shares_prompts(decoder) else _hidden_of_padded_rows
+    hidden = way(decoder, sequences, rows, completions, mask, pad_token_id)
+    return hidden, completions.to(hidden.device), mask.to(hidden.device)
+
+
+def passes(
+    budget: TokenBudget, model: PreTrainedModel, sequences: Sequences, rows: Tensor, work: Callable[[Tensor], None]
+) -> None:
+    """work(some rows) without gradient until all rows (int64 indices) have passed, as many at once as the budget lets.
+
+    Where memory runs out it is called for all rows again, so it must overwrite what it did. RefusedError as
+    `TokenBudget.run`.
+    """
+    shared = shares_prompts(model.get_decoder())
+
+    def work_through(micros: list[Tensor]) -> None:
+        for micro in micros:
+            work(micro)
+
+    budget.run(lambda tokens: sequences.micro_batches(rows, tokens, shared), work_through)
+
+
+def _hidden_in_line(
+    decoder: PreTrainedModel, sequences: Sequences, rows: Tensor, completions: Tensor, mask: Tensor, pad_token_id: int
+) -> Tensor:
+    """[n, T', D], each prompt computed once."""
+    prompts = sequences.distinct_prompts
+    used, prompt_of_row = torch.unique(prompts.of_row[rows], return_inverse=True)
+    lengths = prompts.lengths[used]
+    tensors = (prompts.tokens[used, : int(lengths.max())], lengths, prompt_of_row, completions, mask.sum(1))
+    layout = PrefixLayout.of(*(tensor.to(decoder.device) for tensor in tensors))
+    # As an embedding, whose backward pass adds up in a fixed order: a prompt's last token predicts for several rows.
+    return functional.embedding(layout.predictors, prefix_hidden(decoder, layout))
+
+
+def _hidden_of_padded_rows(
+    decoder: PreTrainedModel, sequences: Sequences, rows: Tensor, completions: Tensor, mask: Tensor, pad_token_id: int
+) -> Tensor:
+    """[n, T', D], with prompts padded on the left and completions on the right."""
+    prompts = [sequences.prompts[row] for row in rows.tolist()]
     width = max(map(len, prompts))
     padded = torch.full((len(prompts), width), pad_token_id)
     prompt_mask = torch.zeros_like(padded, dtype=torch.bool)
     for index, prompt in enumerate(prompts):
         padded[index, width - len(prompt) :] = torch.tensor(prompt)
         prompt_mask[index, width - len(prompt) :] = True
-    completions = sequences.completions[rows, :longest]
-    mask = sequences.mask[rows, :longest]
 
     # The last completion token predicts nothing that is scored, so it is not fed.
-    inputs = torch.cat([padded, completions[:, :-1]], dim=1).to(device)
-    attention = torch.cat([prompt_mask, mask[:, :-1]], dim=1).to(device)
+    inputs = torch.cat([padded, completions[:, :-1]], dim=1).to(decoder.device)
+    attention = torch.cat([prompt_mask, mask[:, :-1]], dim=1).to(decoder.device)
     positions = (attention.cumsum(1) - 1).clamp_min(0)
-    hidden = model.get_decoder()(
-        input_ids=inputs, attention_mask=attention.long(), position_ids=positions, use_cache=False
-    ).last_hidden_state[:, width - 1 : width - 1 + longest]
-    return hidden, completions.to(device), mask.to(device)
+    with attending_by(decoder):
+        hidden: Tensor = decoder(
+            input_ids=inputs, attention_mask=attention.long(), position_ids=positions, use_cache=False
+        ).last_hidden_state
+    return hidden[:, width - 1 : width - 1 + completions.shape[1]]
 
 
 def score_hidden(

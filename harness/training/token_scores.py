@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from harness.training.output_head import OutputHead
+from harness.training.output_head import OutputHead, unrounded_product
 
 LOGITS_CHUNK_TOKENS = 512
 
@@ -96,8 +96,10 @@ class _TokenScores(torch.autograd.Function):
         head: OutputHead = ctx.head
         grad_logps = torch.zeros_like(entropy) if grad_logps is None else grad_logps
         grad_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
-        grad_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
-        grad_bias = torch.zeros_like(bias) if ctx.needs_input_grad[2] else None
+        # Of half precision they are added up in float32; autograd rounds the sums if the weights want it.
+        grad_dtype = torch.promote_types(weight.dtype, torch.float32)
+        grad_weight = torch.zeros_like(weight, dtype=grad_dtype) if ctx.needs_input_grad[1] else None
+        grad_bias = torch.zeros_like(bias, dtype=grad_dtype) if ctx.needs_input_grad[2] else None
         for chunk in _chunks(len(hidden), ctx.chunk_tokens):
             grad_product = _grad_product(
                 head,
@@ -110,10 +112,12 @@ class _TokenScores(torch.autograd.Function):
             )
             if grad_hidden is not None:
                 torch.mm(grad_product, weight, out=grad_hidden[chunk])
-            if grad_weight is not None:
+            if grad_weight is not None and grad_dtype == weight.dtype:
                 grad_weight.addmm_(grad_product.T, hidden[chunk])
+            elif grad_weight is not None:
+                grad_weight += unrounded_product(grad_product.T, hidden[chunk])
             if grad_bias is not None:
-                grad_bias += grad_product.sum(0)
+                grad_bias += grad_product.sum(0, dtype=grad_dtype)
             del grad_product  # before the next chunk's logits are made
         return grad_hidden, grad_weight, grad_bias, None, None, None, None, None
 

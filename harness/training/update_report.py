@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -20,6 +21,9 @@ Metrics = dict[str, float | None]
 PASS_RATE_BINS = ("0", "below_quarter", "below_half", "below_three_quarters", "below_1", "1")
 """A prompt's share of correct completions: 0; in (0, 1/4), [1/4, 1/2), [1/2, 3/4), [3/4, 1); 1."""
 
+MISMATCH_TAIL = 2.0
+"""Ratios of trainer to sampler beyond this factor, up or down, are its tail: more than rounding makes."""
+
 
 @dataclass
 class UpdateReport:
@@ -33,6 +37,14 @@ class UpdateReport:
     metrics: Metrics
     logprob_s: float = 0.0
     update_s: float = 0.0
+    """With the backward passes."""
+    backward_s: float = 0.0
+    padding_frac: float | None = None
+    """Padding among the tokens that the passes with gradient computed; none: they computed no token."""
+    micro_batch_tokens: int = 0
+    """The budget in force after the update."""
+    notes: list[str] = field(default_factory=list)
+    """For the log: what went another way than asked."""
 
 
 def step_metrics(train: TrainSpec, taken: Sequence[OptimizerStep]) -> Metrics:
@@ -95,9 +107,10 @@ def mismatch_metrics(trainer_logps: Tensor, sampler_logps: Tensor) -> Metrics:
     """How far sampler and trainer disagree on the sampled tokens: raw probability ratios, and KL estimates in nats.
 
     Both [tokens]. The ratio is trainer over sampler; 1 everywhere for an exact engine that samples from the policy.
+    tail_frac: share of tokens whose ratio is outside [1 / MISMATCH_TAIL, MISMATCH_TAIL].
     """
     if len(trainer_logps) == 0:
-        names = ("ratio_mean", "ratio_p99", "ratio_max", "k1", "k2", "k3")
+        names = ("ratio_mean", "ratio_p99", "ratio_max", "tail_frac", "k1", "k2", "k3")
         return dict.fromkeys(f"mismatch/{name}" for name in names)
     difference = (trainer_logps - sampler_logps).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     ratio = difference.exp()
@@ -105,6 +118,7 @@ def mismatch_metrics(trainer_logps: Tensor, sampler_logps: Tensor) -> Metrics:
         "mismatch/ratio_mean": float(ratio.mean()),
         "mismatch/ratio_p99": float(ratio.kthvalue(-(-99 * len(ratio) // 100)).values),
         "mismatch/ratio_max": float(ratio.max()),
+        "mismatch/tail_frac": float((difference.abs() > math.log(MISMATCH_TAIL)).float().mean()),
         "mismatch/k1": float(-difference.mean()),
         "mismatch/k2": float(0.5 * (difference**2).mean()),
         "mismatch/k3": float((torch.expm1(difference) - difference).mean()),

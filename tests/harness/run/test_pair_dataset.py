@@ -196,7 +196,7 @@ class TestStage:
                 assert logps[at].dtype == torch.float32
         # In float32 a log-prob of -20 is itself rounded by 1e-6.
         assert float(torch.cat(errors).mean()) < 1e-6
-        assert float(torch.cat(errors).max()) < 1e-5
+        assert float(torch.cat(errors).max()) < 2e-5
 
     def test_reference_log_probs_are_those_that_training_starts_from(
         self, tmp_path: Path, data: str, model: LanguageModel

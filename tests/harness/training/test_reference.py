@@ -7,6 +7,7 @@ import torch
 
 from algorithms import preset
 from harness.training.reference import KlReference, Measured, frozen_copy, measure, rows_to_measure, start_metrics
+from harness.training.token_budget import TokenBudget
 from tests.harness.training import rollouts
 
 
@@ -78,7 +79,7 @@ def test_measured_kl_is_that_of_the_distributions() -> None:
             weight.mul_(1.1)
     sequences = rollouts.sequences()
     rows = torch.tensor([2, 9])
-    measured = measure(policy, reference, sequences, rows, 0.7, rollouts.PAD, 64)
+    measured = measure(policy, reference, sequences, rows, 0.7, rollouts.PAD, 64, TokenBudget(1000))
     assert measured.mask.any(1).nonzero()[:, 0].tolist() == [2, 9]
     expected_kl, expected_logps = [], []
     for row in rows.tolist():

@@ -223,3 +223,12 @@ def test_learns_to_tell_right_from_wrong_and_less_so_from_noisy_labels(
     clean, noisy = accuracy(0.0), accuracy(0.45)
     assert clean > 0.65
     assert noisy < clean - 0.05
+
+
+def test_of_a_start_in_bfloat16_it_is_in_float32() -> None:
+    """It has no float32 masters, and small steps would be lost on bfloat16 weights."""
+    start = LanguageModel(rollouts.model().to(torch.bfloat16), tiny_tokenizer())
+    model = RewardModel(start)
+    assert {weight.dtype for weight in model.parameters()} == {torch.float32}
+    assert model.scores(rollouts.sequences()).isfinite().all()
+    assert {weight.dtype for weight in start.model.parameters()} == {torch.bfloat16}

@@ -153,6 +153,23 @@ def test_low_precision_gives_float32_results_and_gradients_of_its_own_dtype() ->
         torch.testing.assert_close(gradient, exact, atol=0.05, rtol=0.05)
 
 
+def test_the_heads_gradient_of_low_precision_is_added_up_in_float32() -> None:
+    """A thousand small addends to a large one, chunk by chunk: rounded sums would stay where they are."""
+    _, head, _ = problem(1, torch.bfloat16)
+    hidden = torch.ones(1000, WIDTH, dtype=torch.bfloat16)
+    weight = head.weight.detach().clone().requires_grad_()
+    weight.grad_dtype = torch.float32
+    logps, _ = token_scores(hidden, OutputHead(weight), torch.zeros(1000, dtype=torch.int64), 1.0, 1)
+    torch.autograd.backward(logps.sum())
+    alone = weight.detach().clone().requires_grad_()
+    alone.grad_dtype = torch.float32
+    logps, _ = token_scores(hidden[:1], OutputHead(alone), torch.zeros(1, dtype=torch.int64), 1.0, 1)
+    torch.autograd.backward(logps.sum())
+    assert weight.grad is not None and alone.grad is not None
+    assert weight.grad.dtype == torch.float32
+    torch.testing.assert_close(weight.grad, 1000 * alone.grad, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_extremely_unlikely_tokens_stay_finite(dtype: torch.dtype) -> None:
     hidden, head, _ = problem(8, dtype)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from algorithms import select_tokens
+from algorithms import TokenBatch, policy_loss, select_tokens
 from harness.spec.run_spec import RunSpec
 from harness.training import policy_update
 from harness.training.mini_batches import mini_batches
@@ -181,3 +181,17 @@ class TestCritic:
             return trained.critic.head.bias.detach()
 
         assert float(critic_moved(4.0)) == pytest.approx(4 * float(critic_moved(1.0)), rel=1e-3)
+
+
+def test_the_loss_is_told_how_many_micro_batches_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: list[int | None] = []
+    real = policy_loss
+
+    def recording(objective: Any, batch: TokenBatch, *rest: Any) -> Any:
+        counts.append(batch.step_micro_batches)
+        return real(objective, batch, *rest)
+
+    monkeypatch.setattr(policy_update, "policy_loss", recording)
+    update({"train.micro_batch_tokens": 40})
+    assert counts == [len(counts)] * len(counts)
+    assert len(counts) > 1
