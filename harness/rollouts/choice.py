@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from harness.models.language_model import LanguageModel
+from harness.models.lora import has_adapters
 from harness.rollouts.engine import Engine
+from harness.rollouts.merged_weights import MergedEngine, merged_copy
 from harness.rollouts.torch_engine import TorchEngine
 from harness.spec.sections.rollout import RolloutSpec
 
@@ -26,4 +28,17 @@ def make_engine(rollout: RolloutSpec, language_model: LanguageModel, sampler: Pr
     Raises RefusedError if the engine is not installed or cannot run here.
     """
     model = language_model.model if sampler is None else sampler
+    if has_adapters(model):
+        merged = merged_copy(model)
+        return MergedEngine(merged, make_engine(rollout, language_model, merged.model))
+    if engine_name(rollout, str(model.device)) == "vllm":
+        from harness.rollouts.vllm_engine import VllmEngine
+
+        return VllmEngine(
+            model,
+            language_model.pad_token_id,
+            language_model.eos_token_ids,
+            language_model.decode,
+            rollout.vllm_memory_frac,
+        )
     return TorchEngine(model, language_model.pad_token_id, language_model.eos_token_ids, language_model.decode)

@@ -1,22 +1,37 @@
-"""The engines that keep the contract of `harness.rollouts.engine`. A new one joins by its name here."""
+"""The engine that is held to the contract of `harness.rollouts.engine`: torch in .venv, vLLM in .venv-vllm."""
 
 from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
 
 import pytest
 
 from harness.models.language_model import LanguageModel, load_model
+from harness.rollouts import vllm_engine
+from harness.rollouts.choice import make_engine
 from harness.rollouts.engine import Engine
-from harness.rollouts.torch_engine import TorchEngine
+from harness.spec.sections.rollout import RolloutSpec
+from tests.harness.rollouts.wide_heads import with_wide_heads
+
+HAS_VLLM = importlib.util.find_spec("vllm") is not None
+ENGINE = "vllm" if HAS_VLLM else "torch"
+
+
+@pytest.fixture(scope="package", autouse=True)
+def small_cache() -> Iterator[None]:
+    """vLLM's, which takes its memory at once. Enough for the models of these tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vllm_engine, "CPU_CACHE_BYTES", 128 * 2**20)
+        yield
 
 
 @pytest.fixture(scope="package")
 def language_model() -> LanguageModel:
-    return load_model("builtin:tiny")
+    tiny = load_model("builtin:tiny")
+    return with_wide_heads(tiny) if HAS_VLLM else tiny
 
 
-@pytest.fixture(scope="package", params=["torch"])
+@pytest.fixture(scope="package", params=[ENGINE])
 def engine(request: pytest.FixtureRequest, language_model: LanguageModel) -> Engine:
-    assert request.param == "torch"
-    return TorchEngine(
-        language_model.model, language_model.pad_token_id, language_model.eos_token_ids, language_model.decode
-    )
+    return make_engine(RolloutSpec(engine=request.param, max_completion_tokens=40), language_model)
