@@ -1,28 +1,42 @@
 """The torch engine: samples from the trainer's own modules, so there is no second copy of the weights to keep in step.
 
-A prompt is prefilled once for all its samples, and rows leave the batch when they finish.
+A prompt is computed once for all its samples, on a CPU also what they have drawn alike, and rows leave the batch when
+they finish.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
+from operator import add
+from time import perf_counter
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel
+from transformers import PreTrainedModel
 
-from harness.rollouts.engine import Completions, PromptTooLongError, SamplingParams
-from harness.rollouts.sampling import draw, sampling_logps
+from harness.rollouts.batch_shapes import EAGER, GRAPHS
+from harness.rollouts.batches import Batches
+from harness.rollouts.chunk_decoding import ChunkDecoding
+from harness.rollouts.decode_attention import one_token_at_a_time
+from harness.rollouts.decoding import Decoder
+from harness.rollouts.drawn_samples import DrawnSamples
+from harness.rollouts.engine import Completions, GenerationCost, PromptTooLongError, SamplingParams
+from harness.rollouts.layer_masks import LayerMasks
+from harness.rollouts.one_token_pass import OneTokenPass
 
-# Rows decoded together. More rows cost memory and gain little once the matrix products are large enough.
+# Samples decoded together. More cost memory and gain little once the matrix products are large enough.
 MAX_ROWS = 1024
-# Finished rows leave when they are this share of the batch: leaving copies the cache, so not at every token.
-LEAVE_AT_FRAC = 0.25
+# Keys and values of the samples decoded together, in bytes: on a CPU, and as a share of a GPU's memory.
+CACHE_BYTES_CPU = 4 * 2**30
+CACHE_FRAC_CUDA = 0.15
 
 
 class TorchEngine:
-    """Engine (see `harness.rollouts.engine`) over a Hugging Face causal LM.
+    """Engine (see `harness.rollouts.engine`) over a Hugging Face causal LM with full or sliding-window attention.
 
+    On CUDA the tensors of a batch and the graphs of its steps are kept from call to call. The model's weights may be
+    written in place at any time between calls; a model whose weights are replaced gets new graphs.
     decode: token ids -> text; only called where `stop` strings are given.
     """
 
@@ -35,98 +49,68 @@ class TorchEngine:
     ) -> None:
         self._model = model
         self._pad = pad_token_id
-        self._eos = torch.tensor(list(eos_token_ids), device=model.device)
+        self._eos_token_ids = list(eos_token_ids)
         self._decode = decode
+        self._shapes = GRAPHS if model.device.type == "cuda" else EAGER
+        eos = torch.tensor(self._eos_token_ids, device=model.device)
+        self.one_token_pass = OneTokenPass(model)
+        self._batches = Batches(Decoder(model, self.one_token_pass, LayerMasks(model), eos), self._shapes)
 
     @torch.inference_mode()
     def generate(self, prompts: Sequence[Sequence[int]], keys: Tensor, params: SamplingParams) -> Completions:
         if not prompts:
             raise ValueError("generate was given no prompts; it needs at least one")
+        if params.max_completion_tokens < 1:
+            raise ValueError(f"max_completion_tokens is {params.max_completion_tokens}, but must be at least 1")
         if not all(prompts):
             raise PromptTooLongError("A prompt has no tokens; a template must give at least one.")
-        require_room(self._model, max(len(prompt) for prompt in prompts), params.max_completion_tokens)
-        samples = keys.shape[1]
-        prompts_a_chunk = max(1, MAX_ROWS // samples)
+        longest_prompt = max(len(prompt) for prompt in prompts)
+        require_room(self._model, longest_prompt, params.max_completion_tokens)
+        rows = max_rows(self._model, longest_prompt + params.max_completion_tokens)
+        prompts_a_chunk = max(1, rows // keys.shape[1])
+        self._batches.begin_call()
         chunks = [
-            self._generate_chunk(
-                prompts[start : start + prompts_a_chunk], keys[start : start + prompts_a_chunk], params
-            )
+            self._draw_chunk(prompts[start : start + prompts_a_chunk], keys[start : start + prompts_a_chunk], params)
             for start in range(0, len(prompts), prompts_a_chunk)
         ]
-        tokens, logps, truncated = zip(*chunks, strict=True)
-        longest = max(chunk.shape[1] for chunk in tokens)
-        tokens_NT = torch.cat([_widen(chunk, longest, -1) for chunk in tokens]).cpu()
-        logps_NT = torch.cat([_widen(chunk, longest, 0.0) for chunk in logps]).cpu()
-        lengths = (tokens_NT >= 0).sum(1)
+        self._batches.end_call()
+        tokens, logps, lengths, truncated = (
+            torch.cat(parts) for parts in zip(*[drawn for drawn, _ in chunks], strict=True)
+        )
+        tokens, logps = tokens[:, : lengths.max()], logps[:, : lengths.max()]
+        padding = torch.arange(tokens.shape[1]) >= lengths[:, None]
         return Completions(
-            tokens_NT.masked_fill(tokens_NT < 0, self._pad), logps_NT, lengths, torch.cat(truncated).cpu()
+            tokens.masked_fill_(padding, self._pad),
+            logps.masked_fill_(padding, 0.0),
+            lengths,
+            truncated,
+            reduce(add, [cost for _, cost in chunks]),
         )
 
-    def _generate_chunk(
+    def _draw_chunk(
         self, prompts: Sequence[Sequence[int]], keys: Tensor, params: SamplingParams
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """tokens [N, T] with -1 in padding, logps [N, T], truncated [N] bool, all on the model's device."""
-        device, samples = self._model.device, keys.shape[1]
-        keys = keys.reshape(-1).to(device)
-        width = max(len(prompt) for prompt in prompts)
-        ids = torch.full((len(prompts), width), self._pad)
-        mask = torch.zeros_like(ids)
-        for row, prompt in enumerate(prompts):
-            ids[row, width - len(prompt) :] = torch.tensor(prompt)
-            mask[row, width - len(prompt) :] = 1
-        ids, mask = ids.to(device), mask.to(device)
-
-        cache = DynamicCache()
-        positions = (mask.cumsum(1) - 1).clamp_min(0)
-        output = self._model(
-            input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, logits_to_keep=1
+    ) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], GenerationCost]:
+        """What `DrawnSamples.result` says of the chunk, and its cost."""
+        started_s = self._now_s()
+        drawn = DrawnSamples(keys.numel(), params.max_completion_tokens, self._eos_token_ids, params.stop, self._decode)
+        decoding = ChunkDecoding(self._batches, self._shapes, drawn, params)
+        decoding.begin(self._model, self._pad, prompts, keys)
+        prefilled_s = self._now_s()
+        with one_token_at_a_time(self._model):
+            decoding.finish()
+        decoded_s = self._now_s()
+        result = drawn.result()
+        return result, GenerationCost(
+            prefill_s=prefilled_s - started_s,
+            decode_s=decoded_s - prefilled_s,
+            slots=decoding.slots,
+            occupied=decoding.occupied(lengths=result[2]),
         )
-        cache.batch_repeat_interleave(samples)
-        logits = output.logits[:, -1].repeat_interleave(samples, dim=0)
-        mask = mask.repeat_interleave(samples, dim=0)
-        position = positions[:, -1:].repeat_interleave(samples, dim=0)
 
-        count, limit = len(keys), params.max_completion_tokens
-        tokens = torch.full((count, limit), -1, device=device)
-        logps = torch.zeros((count, limit), device=device)
-        truncated = torch.ones(count, dtype=torch.bool, device=device)
-        rows = torch.arange(count, device=device)
-        running = torch.ones(count, dtype=torch.bool, device=device)
-        for step in range(limit):
-            step_logps = sampling_logps(logits, params.temperature, params.top_p, params.top_k)
-            token = draw(step_logps, keys[rows], step)
-            live = rows[running]
-            tokens[live, step] = token[running]
-            logps[live, step] = step_logps.gather(1, token[:, None])[:, 0][running]
-            ended = torch.isin(token, self._eos)
-            if params.stop:
-                ended |= self._ends_with_stop(tokens[rows, : step + 1], params.stop)
-            truncated[rows[running & ended]] = False
-            running &= ~ended
-            if step + 1 == limit or not running.any():
-                break
-            if running.sum() <= (1 - LEAVE_AT_FRAC) * len(rows):
-                keep = running.nonzero()[:, 0]
-                cache.batch_select_indices(keep)
-                rows, token, mask, position, running = (
-                    rows[keep],
-                    token[keep],
-                    mask[keep],
-                    position[keep],
-                    running[keep],
-                )
-            mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
-            position = position + 1
-            logits = self._model(
-                input_ids=token[:, None], attention_mask=mask, position_ids=position, past_key_values=cache
-            ).logits[:, -1]
-        return tokens[:, : step + 1], logps[:, : step + 1], truncated
-
-    def _ends_with_stop(self, tokens: Tensor, stop: tuple[str, ...]) -> Tensor:
-        """Whether each row's text holds a stop string; only the tail that can hold a new one is decoded."""
-        tail_tokens = max(len(text) for text in stop) + 8
-        texts = [self._decode([t for t in row if t >= 0]) for row in tokens[:, -tail_tokens:].tolist()]
-        return torch.tensor([any(text in tail for text in stop) for tail in texts], device=tokens.device)
+    def _now_s(self) -> float:
+        if self._model.device.type == "cuda":
+            torch.cuda.synchronize(self._model.device)
+        return perf_counter()
 
 
 def require_room(model: PreTrainedModel, longest_prompt_tokens: int, max_completion_tokens: int) -> None:
@@ -139,5 +123,14 @@ def require_room(model: PreTrainedModel, longest_prompt_tokens: int, max_complet
         )
 
 
-def _widen(rows: Tensor, width: int, fill: float) -> Tensor:
-    return torch.nn.functional.pad(rows, (0, width - rows.shape[1]), value=fill)
+def max_rows(model: PreTrainedModel, tokens_a_row: int) -> int:
+    """Rows whose keys and values may be held at once; the same in every run on a machine, so that runs are too."""
+    config = model.config.get_text_config()
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    bytes_a_token = 2 * config.num_hidden_layers * heads * head_size * model.dtype.itemsize
+    if model.device.type == "cuda":
+        budget = int(CACHE_FRAC_CUDA * torch.cuda.get_device_properties(model.device).total_memory)
+    else:
+        budget = CACHE_BYTES_CPU
+    return max(1, min(MAX_ROWS, int(budget // (bytes_a_token * tokens_a_row))))

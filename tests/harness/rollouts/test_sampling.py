@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
+from harness.rollouts import sampling
 from harness.rollouts.keys import random_key
-from harness.rollouts.sampling import draw, exponential_noise, sampling_logps
+from harness.rollouts.sampling import draw, exponential_noise, sample, sampling_logps
 
 P_VALUE = 1e-3
 """Keys are fixed, so a test that passes once passes always; a wrong distribution is off by far more."""
@@ -89,15 +90,27 @@ class TestExponentialNoise:
         monkeypatch.setattr("harness.rollouts.sampling._mix", lambda bits: torch.full_like(bits, -1))
         noise = exponential_noise(keys(1), 0, 3)
         assert torch.isfinite(noise).all()
-        certain = torch.tensor([[-torch.inf, -torch.inf, 0.0]])
-        assert draw(certain, keys(1), 0).item() == 2
+        tokens, _ = draw(torch.tensor([[0.0, 0.0, 1.0]]), keys(1), 0)
+        assert tokens.item() == 2
+
+    def test_position_may_be_a_tensor(self) -> None:
+        for position in (0, 7):
+            expected = exponential_noise(keys(5), position, 11)
+            assert torch.equal(exponential_noise(keys(5), torch.tensor([position]), 11), expected)
+
+    @pytest.mark.parametrize("elements", [1, 22, 50])
+    def test_is_the_same_made_in_parts(self, monkeypatch: pytest.MonkeyPatch, elements: int) -> None:
+        """Of one row, of two, and of four with one left over."""
+        expected = exponential_noise(keys(5), 3, 11)
+        monkeypatch.setattr(sampling, "CACHED_ELEMENTS", {"cpu": elements})
+        assert torch.equal(exponential_noise(keys(5), 3, 11), expected)
 
 
 class TestDraw:
     def test_frequencies_match_probabilities(self) -> None:
         probabilities = torch.tensor([0.5, 0.25, 0.15, 0.08, 0.02])
         count = 20_000
-        tokens = draw(probabilities.log().expand(count, -1), keys(count), position=4)
+        tokens, _ = draw(probabilities.expand(count, -1), keys(count), position=4)
         assert (
             stats.chisquare(
                 tokens.bincount(minlength=5), probabilities.double() / probabilities.double().sum() * count
@@ -108,7 +121,7 @@ class TestDraw:
     def test_frequencies_match_along_positions(self) -> None:
         probabilities = torch.tensor([0.6, 0.3, 0.1])
         few = keys(8)
-        tokens = torch.cat([draw(probabilities.log().expand(8, -1), few, position) for position in range(1000)])
+        tokens = torch.cat([draw(probabilities.expand(8, -1), few, position)[0] for position in range(1000)])
         assert (
             stats.chisquare(
                 tokens.bincount(minlength=3), probabilities.double() / probabilities.double().sum() * 8000
@@ -117,13 +130,36 @@ class TestDraw:
         )
 
     def test_excluded_tokens_are_never_drawn(self) -> None:
-        logps = torch.tensor([[-torch.inf, math.log(0.5), -torch.inf, math.log(0.5)]]).expand(2000, -1)
-        assert set(draw(logps, keys(2000), 0).tolist()) == {1, 3}
+        tokens, _ = draw(torch.tensor([[0.0, 0.5, 0.0, 0.5]]).expand(2000, -1), keys(2000), 0)
+        assert set(tokens.tolist()) == {1, 3}
 
     def test_rows_agree_with_rows_alone(self) -> None:
-        logps = torch.log_softmax(torch.randn(40, 30, generator=torch.Generator().manual_seed(0)), -1)
-        alone = torch.cat([draw(logps[row : row + 1], keys(40)[row : row + 1], 2) for row in range(40)])
-        assert torch.equal(draw(logps, keys(40), 2), alone)
+        probabilities = torch.softmax(torch.randn(40, 30, generator=torch.Generator().manual_seed(0)), -1)
+        alone = torch.cat([draw(probabilities[row : row + 1], keys(40)[row : row + 1], 2)[0] for row in range(40)])
+        assert torch.equal(draw(probabilities, keys(40), 2)[0], alone)
+
+
+class TestSample:
+    @pytest.mark.parametrize(
+        ("temperature", "top_p", "top_k"), [(1.0, 1.0, 0), (0.6, 1.0, 30), (1.5, 0.8, 0), (0.9, 0.9, 7), (0.0, 0.5, 3)]
+    )
+    def test_is_a_draw_from_the_sampling_distribution(self, temperature: float, top_p: float, top_k: int) -> None:
+        """By the rule argmax(log p + Gumbel noise), the Gumbel noise being -log of the exponential one."""
+        logits = torch.randn(300, 30, generator=torch.Generator().manual_seed(0)) * 2
+        original = logits.clone()
+        tokens, logps = sample(logits, keys(300), 6, temperature, top_p, top_k)
+        distribution = sampling_logps(logits, temperature, top_p, top_k)
+        assert torch.equal(tokens, (distribution - exponential_noise(keys(300), 6, 30).log()).argmax(1))
+        torch.testing.assert_close(logps, distribution.gather(1, tokens[:, None])[:, 0], atol=1e-6, rtol=0)
+        assert (logps.dtype, tokens.dtype) == (torch.float32, torch.int64)
+        assert torch.equal(logits, original)
+
+    def test_log_probs_are_float32_of_low_precision_logits(self) -> None:
+        logits = torch.randn(50, 30, generator=torch.Generator().manual_seed(0)).bfloat16()
+        tokens, logps = sample(logits, keys(50), 0, 1.0)
+        expected_tokens, expected_logps = sample(logits.float(), keys(50), 0, 1.0)
+        assert torch.equal(tokens, expected_tokens)
+        assert torch.equal(logps, expected_logps)
 
 
 LOGITS = st.lists(st.floats(-8, 8, width=32), min_size=1, max_size=12)

@@ -11,10 +11,10 @@ from torch import nn
 from harness.rollouts.weight_version import weight_version
 
 
-def optimise(model: nn.Module, **options: bool) -> None:
+def optimise(model: nn.Module, foreach: bool) -> None:
     for weight in model.parameters():
         weight.grad = torch.ones_like(weight)
-    torch.optim.AdamW(model.parameters(), **options).step()
+    torch.optim.AdamW(model.parameters(), foreach=foreach).step()
 
 
 @torch.no_grad()
@@ -24,12 +24,12 @@ def write_one(model: nn.Module) -> None:
 
 @torch.no_grad()
 def copy_all(model: nn.Module) -> None:
-    weights = list(model.parameters())
+    weights: list[torch.Tensor] = list(model.parameters())
     torch._foreach_copy_(weights, [weight + 1 for weight in weights])
 
 
 CHANGES: dict[str, Callable[[nn.Module], object]] = {
-    "AdamW": optimise,
+    "AdamW": lambda model: optimise(model, foreach=False),
     "AdamW, foreach": lambda model: optimise(model, foreach=True),
     "load_state_dict": lambda model: model.load_state_dict(model.state_dict()),
     "by hand": write_one,

@@ -1,0 +1,69 @@
+"""What became of each sample of a chunk: the host's record, filled from the decoding batches as they go on.
+
+Shapes: N samples of the chunk, n of them in the batch, t tokens drawn so far, T longest completion. All on the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+
+class DrawnSamples:
+    """Tokens and log-probs of N samples, and which of them the batch holds at present.
+
+    decode: token ids -> text; only called where there are stop strings.
+    """
+
+    def __init__(
+        self,
+        samples: int,
+        max_tokens: int,
+        eos_token_ids: Sequence[int],
+        stop: tuple[str, ...],
+        decode: Callable[[list[int]], str],
+    ) -> None:
+        self._tokens = torch.zeros((samples, max_tokens), dtype=torch.int64)
+        self._logps = torch.zeros((samples, max_tokens))
+        self._eos = torch.tensor(list(eos_token_ids))
+        self._stop, self._decode = stop, decode
+        self._stop_lengths = torch.full((samples,), max_tokens + 1)
+        self._collected = 0
+        self._in_batch = torch.arange(samples)
+
+    def collect(self, tokens: Tensor, logps: Tensor) -> None:
+        """Take over what the batch has drawn so far: both [t, n]."""
+        new = slice(self._collected, len(tokens))
+        self._tokens[self._in_batch, new] = tokens[new].T.cpu()
+        self._logps[self._in_batch, new] = logps[new].T.cpu()
+        self._collected = len(tokens)
+
+    def stopped(self, tokens: Tensor, logps: Tensor) -> Tensor:
+        """Collect too; bool [n], the samples in the batch whose text holds a stop string by now."""
+        first_new = self._collected
+        self.collect(tokens, logps)
+        # A token of a stop string holds at least one byte of it, or no text at all: there is room for eight of those.
+        tail_tokens = max(len(text.encode()) for text in self._stop) + 8
+        for sample in self._in_batch.tolist():
+            if self._stop_lengths[sample] <= first_new:
+                continue
+            for end in range(first_new + 1, self._collected + 1):
+                text = self._decode(self._tokens[sample, max(0, end - tail_tokens) : end].tolist())
+                if any(stop in text for stop in self._stop):
+                    self._stop_lengths[sample] = end
+                    break
+        return self._stop_lengths[self._in_batch] <= self._collected
+
+    def keep(self, places: Tensor) -> None:
+        """The batch goes on with some of its samples only, by their places in it (int64)."""
+        self._in_batch = self._in_batch[places]
+
+    def result(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """tokens and logps [N, T], meaningless beyond a sample's length; lengths [N]; truncated [N] bool."""
+        limit = self._tokens.shape[1]
+        is_eos = torch.isin(self._tokens[:, : self._collected], self._eos)
+        eos_lengths = torch.where(is_eos.any(1), is_eos.int().argmax(1) + 1, limit + 1)
+        ends = torch.minimum(eos_lengths, self._stop_lengths)
+        return self._tokens, self._logps, ends.clamp_max(limit), ends > limit
