@@ -65,7 +65,8 @@ def grade_sample(
     """The record of a drawn sample.
 
     grader: decides `correct`; the task's own if None. `verdicts` adds the cheap graders: `exact` and, where the
-        reference is a number, `numeric`. They cost microseconds, while `math` may start a process.
+        reference is a number, `numeric`. They cost microseconds, while `math` may start a process. To a problem with a
+        comparison of its own they have nothing to say: its reference is one right answer of several.
 
     Raises UnknownNameError for an unknown grader, EvalError if it cannot grade the task's references, if there is
     neither a grader nor one of the task's own, and for a problem without an answer.
@@ -78,8 +79,9 @@ def grade_sample(
             "answers, or take another task."
         )
     extracted = extract_answer(text, task.extract)
-    verdict = judge(extracted, answer, deciding)
-    applicable = ["exact"] if parse_number(answer) is None else ["exact", "numeric"]
+    own = request.problem.own_comparison
+    verdict = judge(extracted, answer, deciding, own)
+    applicable = _cheap_graders(answer) if own is None else []
     verdicts = {name: judge(extracted, answer, name).correct for name in applicable if name != deciding}
     return SampleRow(
         task=task.name,
@@ -94,6 +96,10 @@ def grade_sample(
         verdicts=json.dumps({deciding: verdict.correct, **verdicts}, sort_keys=True),
         faulty_steps=task.check_steps(request.problem, text) if task.check_steps else None,
     )
+
+
+def _cheap_graders(answer: str) -> list[str]:
+    return ["exact"] if parse_number(answer) is None else ["exact", "numeric"]
 
 
 def scores(rows: Sequence[SampleRow], ks: Iterable[int]) -> dict[str, float | None]:

@@ -50,6 +50,24 @@ TEMPLATES = {
             system=None,
             chat=True,
         ),
+        # The prompt that Qwen2.5-Math was made for: the instruction as the system message, the problem alone as the
+        # user's turn (`apply_qwen_math_template` in sail-sg/understand-r1-zero). The template alone moves that base
+        # model's MATH-500 by 29 points (Liu et al., arXiv:2503.20783).
+        Template(
+            "qwen_math",
+            version=1,
+            text="{problem}",
+            system="Please reason step by step, and put your final answer within \\boxed{}.",
+            chat=True,
+        ),
+        Template(
+            "answer_tag",
+            version=1,
+            text="{problem}\nPlease reason step by step, and put your final answer, and nothing else, between <answer> "
+            "and </answer>.",
+            system=None,
+            chat=True,
+        ),
         Template("question_answer", version=1, text="Question: {problem}\nAnswer:", system=None, chat=False),
     )
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from reports.cost import Cost, summarise_cost
 from reports.measurements import Measurement, mean_of
 from reports.statistics import t_interval
 
@@ -44,6 +45,7 @@ class ArmSummary:
     overshoot_frac: float | None
     grader_disagreement_frac: float | None
     phase_s: dict[str, float | None]
+    cost: Cost
 
     @property
     def n(self) -> int:
@@ -77,6 +79,7 @@ def summarise_arm(
         overshoot_frac=generated / budget_tokens - 1 if generated is not None and budget_tokens else None,
         grader_disagreement_frac=mean_of(m.grader_disagreement_frac for m in measurements),
         phase_s={phase: mean_of(m.seconds(phase) for m in measurements) for phase in PHASES},
+        cost=summarise_cost(measurements),
     )
 
 

@@ -55,6 +55,20 @@ def tokens(value: float | None) -> str:
     return f"{value:.0f}"
 
 
+def duration(value: float | None) -> str:
+    """0.0123 -> 12.3 ms; from a second on as `seconds`."""
+    if value is None or math.isnan(value) or value >= 0.9995:
+        return seconds(value)
+    return f"{1000 * value:.3g} ms"
+
+
+def megabytes(value: float | None) -> str:
+    """1234.5 -> 1.23 GB."""
+    if value is None or math.isnan(value):
+        return MISSING
+    return f"{value / 1000:.3g} GB" if value >= 1000 else f"{value:.0f} MB"
+
+
 def seconds(value: float | None) -> str:
     """95.4 -> 1 min 35 s."""
     if value is None or math.isnan(value):

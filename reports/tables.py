@@ -2,25 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from reports.analysis import Analysis
 from reports.document import Report
-from reports.formats import interval, number, p_value, percent, points, ratio, seconds, signed_pp, tokens
+from reports.formats import (
+    duration,
+    interval,
+    megabytes,
+    number,
+    p_value,
+    percent,
+    points,
+    ratio,
+    seconds,
+    signed_pp,
+    tokens,
+)
 
 MOST_KNOB_COLUMNS = 8
+COST_NOTE = (
+    "Medians over the steps of a cell, then means over the finished cells of the arm; evaluations and training in all "
+    "are of a whole cell, peak memory is the highest, tokens a pass the lowest. These describe and are not tested: "
+    "cells that ran at the same time shared the machine, and an arm that ran beside others is slower for it."
+)
 ABSENT = "(absent)"
 """What a record of the sweep says of a knob that an arm does not have."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """`rows` [n_rows][n_columns] are ready to print; the first column names the row."""
+    """`rows` [n_rows][n_columns] are ready to print; the first column names the row. `note`: how to read it."""
 
     title: str
     columns: list[str]
     rows: list[list[str]]
+    note: str = ""
 
 
 def report_tables(analysis: Analysis, report: Report) -> list[Table]:
@@ -142,11 +161,39 @@ def _knob_table(analysis: Analysis) -> Table:
     return Table("Knobs that differ", ["arm", f"knobs that are not as in {sweep.baseline}"], rows)
 
 
+_COST_COLUMNS: dict[str, tuple[str, Callable[[float | None], str]]] = {
+    "step_s": ("step", duration),
+    "rollout_s": ("rollout", duration),
+    "sync_s": ("of it sync", duration),
+    "prefill_s": ("of it prefill", duration),
+    "decode_s": ("of it decode", duration),
+    "reward_s": ("reward", duration),
+    "logprob_s": ("log-probs", duration),
+    "update_s": ("update", duration),
+    "backward_s": ("of it backward", duration),
+    "tokens_per_s": ("tokens/s", tokens),
+    "occupancy_frac": ("occupancy", percent),
+    "padding_frac": ("padding", percent),
+    "micro_batch_tokens": ("tokens a pass", tokens),
+    "peak_memory_mb": ("peak memory", megabytes),
+    "evaluation_s": ("evaluations", duration),
+}
+
+
 def _cost_table(report: Report) -> Table:
-    phases = list(report["arms"][0]["phase_s"])
-    columns = ["arm", *(phase.removesuffix("_s") for phase in phases)]
-    rows = [[arm["arm"], *(seconds(arm["phase_s"][phase]) for phase in phases)] for arm in report["arms"]]
-    return Table("Cost: wall-clock of a cell, mean over seeds", columns, rows)
+    """What was recorded for any arm; older records hold less."""
+    costs = [arm["cost"] for arm in report["arms"]]
+    shown = [key for key in _COST_COLUMNS if any(cost[key] is not None for cost in costs)]
+    columns = ["arm", *(_COST_COLUMNS[key][0] for key in shown), "training in all"]
+    rows = [
+        [
+            arm["arm"],
+            *(_COST_COLUMNS[key][1](arm["cost"][key]) for key in shown),
+            seconds(arm["phase_s"]["total_s"]),
+        ]
+        for arm in report["arms"]
+    ]
+    return Table("Cost", columns, rows, COST_NOTE)
 
 
 def _provenance_table(analysis: Analysis) -> Table:

@@ -13,6 +13,8 @@ from evals.grading.numbers import parse_number
 from evals.grading.text import bare, normalise
 
 Reason = Literal["match", "mismatch", "unparsed", "timeout", "crash"]
+OwnComparison = Callable[[str], Reason]
+"""A problem's own way to judge an extracted answer, where more than one is right."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +69,19 @@ def _compare_math(candidate: str, answer: str) -> Reason:
     return PROCESS.compare(candidate, reference)
 
 
+def _compare_own(candidate: str, answer: str) -> Reason:
+    raise EvalError(
+        "the grader 'own' is the task's own comparison, and this problem has none: only tasks reasoning_gym:<name> "
+        "have one; use 'math', 'numeric' or 'exact', which compare with a reference answer"
+    )
+
+
+OWN = "own"
 GRADERS: dict[str, Grader] = {
     "exact": Grader(version=1, compare=_compare_exact),
     "numeric": Grader(version=1, compare=_compare_numeric),
     "math": Grader(version=1, compare=_compare_math),
+    OWN: Grader(version=1, compare=_compare_own),
 }
 
 
@@ -81,34 +92,45 @@ def get_grader(name: str) -> Grader:
     return GRADERS[name]
 
 
-def judge(extracted: str | None, answer: str, grader: str = "math") -> Verdict:
+def judge(extracted: str | None, answer: str, grader: str = "math", own: OwnComparison | None = None) -> Verdict:
     """The verdict on an answer that was extracted already. Raises as `grade`."""
     compare = get_grader(grader).compare
-    reason: Reason = "unparsed" if extracted is None else compare(extracted, answer)
+    reason: Reason
+    if extracted is None:
+        reason = "unparsed"
+    elif grader == OWN and own is not None:
+        reason = own(extracted)
+    else:
+        reason = compare(extracted, answer)
     return Verdict(correct=reason == "match", extracted=extracted, reason=reason)
 
 
-def grade(text: str, answer: str, grader: str = "math", extract: str | None = None) -> Verdict:
+def grade(
+    text: str, answer: str, grader: str = "math", extract: str | None = None, own: OwnComparison | None = None
+) -> Verdict:
     """Whether a completion gives the reference answer.
 
     text: the completion. answer: the reference, without working.
     grader: `exact` compares text; `numeric` compares numbers exactly, without units (see `numbers.parse_number`);
         `math` accepts what `exact` or `numeric` accept and asks math-verify about the rest, in a process with limits on
-        time and memory.
-    extract: `boxed`, `gsm8k` (`####`), `hash` (after the last `#`), `last_number`, or None for `chain`: what follows
-        `</think>`, there the last box, else `####`, else "answer is", else the last number.
+        time and memory; `own` asks the problem itself.
+    extract: `boxed`, `answer_tag` (`<answer>`), `gsm8k` (`####`), `hash` (after the last `#`), `last_number`, or None
+        for `chain`: what follows `</think>`, there the last box, else `####`, else "answer is", else the last number.
+    own: the problem's own comparison (`Problem.own_comparison`), read by the grader `own`.
 
     Raises UnknownNameError for an unknown grader or extraction, EvalError if `numeric` is given a reference that is no
-    number.
+    number, or `own` a problem without a comparison.
     """
     get_grader(grader)
-    return judge(extract_answer(text, extract or "chain"), answer, grader)
+    return judge(extract_answer(text, extract or "chain"), answer, grader, own)
 
 
 __all__ = [
     "EXTRACTION_VERSION",
     "GRADERS",
+    "OWN",
     "Grader",
+    "OwnComparison",
     "Reason",
     "Verdict",
     "extract_answer",

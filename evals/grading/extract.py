@@ -62,6 +62,15 @@ def extract_hash(text: str) -> str | None:
     return after if mark else None
 
 
+def extract_answer_tag(text: str) -> str | None:
+    """Content of the last `<answer>` element, else of the last box, as it is written: line breaks and spaces count,
+    since the answer may be a board."""
+    opened, tag, _ = text.rpartition("</answer>")[0].rpartition("<answer>")
+    if not tag:
+        return extract_boxed(text)
+    return text[len(opened) + len(tag) :].partition("</answer>")[0].strip()
+
+
 def extract_last_number(text: str) -> str | None:
     """The last number, with its sign."""
     numbers = _LAST_NUMBER.findall(text)
@@ -93,10 +102,13 @@ def _extract_answer_is(text: str) -> str | None:
 EXTRACTIONS: dict[str, Callable[[str], str | None]] = {
     "chain": extract_chain,
     "boxed": extract_boxed,
+    "answer_tag": extract_answer_tag,
     "gsm8k": extract_gsm8k,
     "hash": extract_hash,
     "last_number": extract_last_number,
 }
+# What these find is left as it is written, for comparisons that mind every character.
+_VERBATIM = ("answer_tag",)
 
 
 def get_extraction(name: str) -> Callable[[str], str | None]:
@@ -107,11 +119,14 @@ def get_extraction(name: str) -> Callable[[str], str | None]:
 
 
 def extract_answer(text: str, name: str = "chain") -> str | None:
-    """The answer in a completion, without mark-up, or None.
+    """The answer in a completion, or None; without mark-up, but by `answer_tag` as it is written.
 
     Only what follows `</think>` counts; a thought that was never closed holds no answer. Raises UnknownNameError.
     """
-    found = get_extraction(name)(_spoken(normalise(text)))
+    extraction = get_extraction(name)
+    if name in _VERBATIM:
+        return extraction(_spoken(text)) or None
+    found = extraction(_spoken(normalise(text)))
     return None if found is None else bare(found) or None
 
 

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from evals.errors import EvalError, UnknownNameError
-from evals.grading import get_extraction, get_grader
+from evals.grading import OwnComparison, get_extraction, get_grader
 from evals.prompts import get_template
 
 
 @dataclass(frozen=True)
 class Problem:
     """One problem. `answer` is the reference without its working, empty where a task without a grader has none;
-    `solution` shows the working; a larger `difficulty` is harder, in a unit of the task's own."""
+    `solution` shows the working; a larger `difficulty` is harder, in a unit of the task's own. `own_comparison` judges
+    an extracted answer where more than one is right; the grader `own` asks it."""
 
     id: str
     problem: str
     answer: str
     solution: str | None = None
     difficulty: float | None = None
+    own_comparison: OwnComparison | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)

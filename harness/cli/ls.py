@@ -71,10 +71,17 @@ def _algorithms() -> list[tuple[str, str]]:
 
 
 def _tasks() -> list[tuple[str, str]]:
-    from evals.tasks import get_task, task_names
+    from evals.tasks import GYM_TASKS, get_task, task_names
 
     return [
-        (name, f"grader {get_task(name).grader}; splits {', '.join(get_task(name).splits)}") for name in task_names()
+        *(
+            (name, f"grader {get_task(name).grader}; splits {', '.join(get_task(name).splits)}")
+            for name in task_names()
+        ),
+        (
+            GYM_TASKS,
+            "any task of reasoning-gym; needs pip install -e '.[reasoning-gym]'; grader own; splits train, test",
+        ),
     ]
 
 

@@ -108,6 +108,8 @@ def _in_words(knobs: Sequence[str]) -> str:
 
 
 def _print(document: dict[str, Any]) -> None:
+    from harness.plan.memory import in_words
+
     print(f"sweep {document['sweep']} on profile {document['profile']}")
     rows = [[cell["arm"], str(cell["seed"]), cell["hash"][:10], cell["state"]] for cell in document["cells"]]
     print_table("", ["arm", "seed", "hash", "state"], rows)
@@ -122,6 +124,7 @@ def _print(document: dict[str, Any]) -> None:
         f"cost: {cost['cells']} cells, at most {cost['generated_tokens_at_most']:,} generated tokens and {samples} "
         "evaluation samples"
     )
+    print(f"memory: {in_words(cost['memory'])}")
     detectable = document["detectable_pp"]
     if detectable["value"] is not None:
         print(f"detectable at 80 % power: {detectable['value']:.1f} pp (from {detectable['from']})")

@@ -13,7 +13,9 @@ import yaml
 from algorithms import Objective
 from evals.tasks import get_task
 from harness.errors import GateError, RefusedError, nearest
+from harness.models.source import parse_source
 from harness.plan.gate import Gate, Noop, check_gate, find_noops
+from harness.plan.memory import cuda_is_there, estimate_memory
 from harness.plan.sweep_file import SweepFile, load_profile, load_sweep
 from harness.records import CellRecord, cell_directory_name
 from harness.spec.hashing import semantic_hash
@@ -112,7 +114,8 @@ class Plan:
 
     def cost(self) -> dict[str, Any]:
         """Upper bounds over all cells: generated tokens in training, samples in evaluation (None: all problems of a
-        task, whose number is known only with its data)."""
+        task, whose number is known only with its data). memory: of one cell of the arm that takes most, estimated; None
+        where the model's size is not at hand."""
         tokens, samples = 0, 0
         all_problems = any(spec.eval.problems is None for spec in self.arms.values())
         for cell in self.cells:
@@ -128,7 +131,16 @@ class Plan:
             "cells": len(self.cells),
             "generated_tokens_at_most": tokens,
             "eval_samples_at_most": None if all_problems else samples,
+            "memory": self._memory(),
         }
+
+    def _memory(self) -> dict[str, Any] | None:
+        estimates = {arm: estimate_memory(spec, cuda_is_there()) for arm, spec in self.arms.items()}
+        known = {arm: estimate for arm, estimate in estimates.items() if estimate is not None}
+        if not known:
+            return None
+        arm = max(known, key=lambda arm: known[arm].total_bytes)
+        return {"arm": arm, **known[arm].as_json()}
 
 
 def _most_tokens_a_step(spec: RunSpec) -> int:
@@ -214,6 +226,12 @@ def _warnings(sweep: SweepFile, specs: Mapping[str, RunSpec], noops: Sequence[No
         warnings.append(
             f"arms {', '.join(uncorrected)}: vLLM rounds in another way than the trainer, and "
             "objective.sampler_correction.type is none. mismatch/* measures the difference; token_truncate corrects it."
+        )
+    moving = sorted({spec.model.source for spec in specs.values() if parse_source(spec.model.source).moves})
+    if moving:
+        warnings.append(
+            f"model.source {', '.join(moving)} is not pinned to a commit: a later cell may start from other weights. "
+            "Write hf:<id>@<commit>, 40 hexadecimal digits."
         )
     baseline = sweep.compare.baseline
     if baseline is not None and baseline not in chosen:

@@ -97,9 +97,9 @@ def draw_graded(
         for row, (tokens, length) in enumerate(zip(drawn.tokens.tolist(), drawn.lengths.tolist(), strict=True)):
             prompts.append(encoded[row // samples])
             completions.append(tokens[:length])
-            answer = chunk[row // samples].answer
+            problem = chunk[row // samples]
             text = language_model.decode(completions[-1])
-            verdicts.append(grade(text, answer, conditions.grader, conditions.extract))
+            verdicts.append(grade(text, problem.answer, conditions.grader, conditions.extract, problem.own_comparison))
         on_progress(len(verdicts) // samples)
     rows = [torch.tensor(completion) for completion in completions]
     padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=language_model.pad_token_id)

@@ -80,15 +80,19 @@ def run_job(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> tu
 
 
 def _load(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None:
+    from harness.rollouts.choice import make_engine
     from harness.run.room import require_room_for_completions
     from harness.spec.run_spec import RunSpec
     from harness.training.output_head import output_head
 
     spec = RunSpec.model_validate(job.spec)
     tell({"phase": "loading the model", "step": 0, "steps": 0, "done_frac": 0.0})
-    language_model = start.get(spec, job.source)
+    language_model = start.for_training(spec, job.source)
     require_room_for_completions(spec, language_model)
     output_head(language_model.model)
+    make_engine(spec.rollout, language_model)
+    for remark in language_model.remarks():
+        tell({"phase": "loading the model", "step": 0, "steps": 0, "done_frac": 0.0, "remark": remark})
 
 
 def _prepare(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None:
@@ -188,9 +192,10 @@ def _cell(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None
             spec = RunSpec.model_validate(job.spec)
             # What stands there if the process ends without a word; while it lives, its lease says `running`.
             cell.write_status("interrupted", reason=KILLED, steps=spec.train.steps)
+            examples = _examples(job, spec, start.get(spec, job.source))
             model = start.for_training(spec, job.source)
-            examples = _examples(job, spec, model)
-            write_json(cell.path / "provenance.json", provenance() | examples.account)
+            account = {"model": model.account()} | examples.account
+            write_json(cell.path / "provenance.json", provenance() | account)
             CellRun(cell, spec, model, examples, lambda progress: tell(asdict(progress))).run()
         except Interrupted:
             if not _is_done(cell):

@@ -125,7 +125,7 @@ def grade_and_reward(
     for row, tokens in enumerate(batch.completions.tokens.tolist()):
         problem = batch.problems[row // batch.samples]
         text = language_model.decode(tokens[: lengths[row]])
-        verdict = grade(text, problem.answer, spec.rollout_grader, task.extract)
+        verdict = grade(text, problem.answer, spec.rollout_grader, task.extract, problem.own_comparison)
         sample = row % batch.samples
         tried.append(
             Attempt(problem, sample, text, lengths[row], truncated[row], verdict, mean_logps[row], learned[row])

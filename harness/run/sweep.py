@@ -28,6 +28,7 @@ from harness.run.stages import (
     stage_job,
 )
 from harness.spec.run_spec import RunSpec
+from harness.spec.sections.model import ModelSpec
 
 
 class Observer(Protocol):
@@ -108,14 +109,16 @@ class SweepRun:
                 raise StoppedError(f"{ended.job.kind}: {ended.reason}\n{ended.output}".rstrip())
 
         def show(job: Job, event: dict[str, Any]) -> None:
+            if remark := event.pop("remark", None):
+                observer.remark(remark)
             observer.stage(_stage(job), event)
 
-        loads: dict[str, Job] = {}
+        loads: dict[tuple[ModelSpec, str], Job] = {}
         prepared: dict[str, Job] = {}
         evaluated = [RunSpec.model_validate(job.spec) for job in bases.values()]
         for spec in [*(cell.spec for cell in missing), *evaluated]:
             model, start = spec.model.source, source_of_start(spec, self.home)
-            loads.setdefault(model, Job("load", "", spec_as_json(spec), model))
+            loads.setdefault((spec.model, spec.rollout.engine), Job("load", "", spec_as_json(spec), model))
             folder = start.removeprefix("path:")
             if start != model and not Path(folder).exists():
                 prepared.setdefault(start, Job("prepare", folder, spec_as_json(spec), model))

@@ -11,5 +11,8 @@ def data_folder() -> Path:
     """Where the real data are; the test is skipped if nowhere."""
     folder = os.environ.get("BENCH_DATA")
     if not folder:
-        pytest.skip("needs real problems: set BENCH_DATA to a folder with gsm8k_train.jsonl and gsm8k_test.jsonl")
+        pytest.skip(
+            "needs real problems: set BENCH_DATA to a folder with gsm8k_train.jsonl, gsm8k_test.jsonl, "
+            "math_train.jsonl and math500.jsonl"
+        )
     return Path(folder)

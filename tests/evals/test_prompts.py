@@ -25,6 +25,13 @@ def test_boxed_is_one_user_message():
     ]
 
 
+def test_qwen_math_tells_what_to_do_in_the_system_message():
+    assert get_template("qwen_math").render(HOSTILE) == [
+        {"role": "system", "content": "Please reason step by step, and put your final answer within \\boxed{}."},
+        {"role": "user", "content": HOSTILE},
+    ]
+
+
 def test_a_system_message_comes_first():
     template = Template("x", version=1, text="{problem}!", system="Be brief.", chat=True)
     assert template.render("1+1") == [

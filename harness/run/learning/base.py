@@ -11,6 +11,7 @@ from evals.tasks.base import Problem
 if TYPE_CHECKING:
     from harness.run.encoded_pairs import EncodedPairs
     from harness.training.reward_model import RewardModel
+    from harness.training.update_report import UpdateReport
 
 Row = dict[str, Any]
 
@@ -39,10 +40,23 @@ class StepOutcome:
     """In this step."""
     reward: float | None
     """To be shown as the run goes on: the mean reward or, without rewards, the share of pairs ranked as labelled."""
-    timing: dict[str, float | None]
-    """Seconds by phase, and how well the hardware was used."""
+    timing: Row
+    """Fields of timing.jsonl: seconds by phase, and how well the hardware was used."""
+    notes: list[str] = field(default_factory=list)
+    """Lines of log.txt."""
     rollouts: list[Row] = field(default_factory=list)
     """Rows of rollouts/*.parquet."""
+
+
+def update_timing(report: UpdateReport) -> Row:
+    """What an update adds to a step's timing."""
+    return {
+        "logprob_s": report.logprob_s,
+        "update_s": report.update_s,
+        "backward_s": report.backward_s,
+        "padding_frac": report.padding_frac,
+        "micro_batch_tokens": report.micro_batch_tokens,
+    }
 
 
 class Learner(Protocol):

@@ -6,7 +6,7 @@ from typing import Any
 
 from harness.models.language_model import LanguageModel
 from harness.run.encoded_pairs import EncodedPairs
-from harness.run.learning.base import StepOutcome
+from harness.run.learning.base import StepOutcome, update_timing
 from harness.spec.run_spec import RunSpec
 from harness.spec.sections.pairs import DatasetPairs
 from harness.training.preference_update import PreferenceUpdate
@@ -32,7 +32,8 @@ class DatasetPairsLearner:
             metrics={"pairs/count": len(batch), "pairs/epochs": epochs, **update.metrics},
             generated_tokens=0,
             reward=update.metrics["rewards/accuracy"],
-            timing={"logprob_s": update.logprob_s, "update_s": update.update_s},
+            timing=update_timing(update),
+            notes=update.notes,
         )
 
     def trainer_state(self) -> dict[str, Any]:

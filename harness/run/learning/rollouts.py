@@ -14,7 +14,7 @@ from harness.rollouts.choice import make_engine
 from harness.rollouts.engine import GenerationCost
 from harness.run.completion_limit import CompletionLimit
 from harness.run.experience import Experience, gather
-from harness.run.learning.base import Examples, Row, StepOutcome
+from harness.run.learning.base import Examples, Row, StepOutcome, update_timing
 from harness.run.learning.round_start import RoundStart
 from harness.run.prompt_order import prompt_order
 from harness.run.rollout_batch import rollout_metrics, rollout_rows
@@ -86,9 +86,9 @@ class RolloutLearner(ABC):
                 "rollout_s": experience.rollout_s,
                 **_generation(batch.completions.cost),
                 "reward_s": experience.reward_s,
-                "logprob_s": update.logprob_s,
-                "update_s": update.update_s,
+                **update_timing(update),
             },
+            notes=update.notes,
             rollouts=[row | more for row, more in zip(rows, columns, strict=True)],
         )
 

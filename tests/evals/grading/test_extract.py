@@ -90,7 +90,27 @@ def test_unknown_extraction_names_the_nearest():
         extract_answer("", "boxd")
 
 
-@pytest.mark.parametrize("name", ["chain", "boxed", "gsm8k", "hash", "last_number"])
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("<answer>1</answer> no, <answer> 2 \n 3 </answer> or \\boxed{4}", "2 \n 3"),
+        ("<answer>1 2\n3 4</answer>", "1 2\n3 4"),  # a board keeps its lines, and its marks are not taken for mark-up
+        ("<answer>**7**.</answer>", "**7**."),
+        ("so \\boxed{1\n2}", "1\n2"),
+        ("<answer>1</answer><think>\\boxed{2}</think> <answer>3</answer>", "3"),
+        ("<think><answer>1</answer>", None),
+        ("<answer>1", None),
+        ("1</answer>", None),
+        ("<answer>1</answer> 2</answer> <answer>3", "1"),
+        ("<answer> </answer>", None),
+        ("the answer is 5", None),
+    ],
+)
+def test_answer_tag(text, answer):
+    assert extract_answer(text, "answer_tag") == answer
+
+
+@pytest.mark.parametrize("name", ["chain", "boxed", "answer_tag", "gsm8k", "hash", "last_number"])
 @pytest.mark.parametrize(
     "text",
     [
@@ -102,8 +122,21 @@ def test_unknown_extraction_names_the_nearest():
         "#### Step\n" * 10**5,
         "\\frac{" * 150_000,
         "1" + ",000" * 250_000 + "0",
+        "<answer>" * 150_000,
+        "</answer>" * 150_000,
     ],
-    ids=["spaces inside", "spaces after", "answers", "open boxes", "nested", "headings", "fractions", "thousands"],
+    ids=[
+        "spaces inside",
+        "spaces after",
+        "answers",
+        "open boxes",
+        "nested",
+        "headings",
+        "fractions",
+        "thousands",
+        "tags",
+        "ends",
+    ],
 )
 def test_degenerate_megabytes_take_linear_time(text, name):
     start = time.process_time()

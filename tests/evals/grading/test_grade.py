@@ -8,7 +8,10 @@ from hypothesis import strategies as st
 
 from evals import grade
 from evals.errors import EvalError, UnknownNameError
-from evals.grading import GRADERS, Verdict, judge
+from evals.grading import GRADERS, OWN, Verdict, judge
+
+# Those that compare with a reference answer.
+COMPARING = sorted(set(GRADERS) - {OWN})
 
 TABLE = [
     # (text, answer, grader, correct)
@@ -53,7 +56,24 @@ def test_verdicts(text, answer, grader, correct):
 
 def test_one_convention_is_right_under_every_grader():
     text = "The final answer is $\\boxed{18}$. #### 18"
-    assert all(grade(text, "18", grader) == Verdict(True, "18", "match") for grader in GRADERS)
+    assert all(grade(text, "18", grader) == Verdict(True, "18", "match") for grader in COMPARING)
+
+
+def test_the_problem_is_asked_where_it_has_a_comparison_of_its_own():
+    asked = []
+
+    def own(extracted):
+        asked.append(extracted)
+        return "match" if extracted == "b\n a" else "mismatch"
+
+    text = "<answer>no</answer> rather\n<answer> b\n a </answer>"
+    assert grade(text, "x", "own", "answer_tag", own) == Verdict(True, "b\n a", "match")
+    assert grade("\\boxed{x}", "x", "own", "answer_tag", own) == Verdict(False, "x", "mismatch")
+    assert grade("x", "x", "own", "answer_tag", own) == Verdict(False, None, "unparsed")
+    assert asked == ["b\n a", "x"]
+    assert grade("\\boxed{x}", "x", "exact", "answer_tag", own).correct, "another grader compares with the reference"
+    with pytest.raises(EvalError, match="only tasks reasoning_gym:<name> have one"):
+        grade("\\boxed{x}", "x", "own")
 
 
 def test_reasons():
@@ -62,7 +82,7 @@ def test_reasons():
     assert grade("no idea", "4", "numeric") == Verdict(False, None, "unparsed")
 
 
-@pytest.mark.parametrize("grader", sorted(GRADERS))
+@pytest.mark.parametrize("grader", COMPARING)
 @pytest.mark.parametrize("answer", ["", "0", "None", "x"])
 def test_an_unparsed_answer_is_never_correct(grader, answer):
     assert judge(None, answer, grader) == Verdict(False, None, "unparsed")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from evals import get_task, grade, task_names
+from evals.contamination import overlap
 from evals.errors import EvalError, UnknownNameError
 
 MINIMAL = """
@@ -26,7 +27,7 @@ def write(tmp_path):
 
 def test_every_shipped_task_loads_and_is_pinned_without_data(monkeypatch):
     monkeypatch.delenv("BENCH_DATA", raising=False)
-    assert task_names() == ["arithmetic", "gsm8k"]
+    assert task_names() == ["arithmetic", "gsm8k", "math"]
     for name in task_names():
         task = get_task(name)
         assert task.name == name
@@ -47,6 +48,26 @@ def test_gsm8k_has_the_rows_it_was_pinned_to(data_folder, monkeypatch):
             for problem in problems
         )
     assert sizes == {"train": 7473, "test": 1319}
+
+
+def test_math_has_the_rows_it_was_pinned_to(data_folder, monkeypatch):
+    monkeypatch.setenv("BENCH_DATA", str(data_folder))
+    task = get_task("math")
+    train, test = task.split("train").load(), task.split("test").load()
+    assert (len(train), len(test)) == (11_998, 500)
+    assert test[0].id == "test/precalculus/807.json"
+    assert {problem.difficulty for problem in (*train, *test)} == {1.0, 2.0, 3.0, 4.0, 5.0}
+    every_tenth = [*test, *train[::10]]
+    assert all(grade(p.solution or "", p.answer, task.require_grader(), task.extract).correct for p in every_tenth)
+
+
+def test_maths_training_problems_are_not_the_held_out_ones(data_folder, monkeypatch):
+    monkeypatch.setenv("BENCH_DATA", str(data_folder))
+    train, test = (get_task("math").split(split).load() for split in ("train", "test"))
+    assert {problem.problem for problem in train}.isdisjoint(problem.problem for problem in test)
+    found = overlap((p.problem for p in train), (p.problem for p in test))
+    # As the task's file says. The one is the same but for a sign, which words do not show.
+    assert (found.exact, found.n_gram, found.problems) == (1, 237, 500)
 
 
 def test_a_task_of_ones_own(write, tmp_path):

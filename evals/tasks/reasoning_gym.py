@@ -1,0 +1,240 @@
+"""Tasks of the package reasoning-gym (Stojanovski et al., arXiv:2505.24760), by name and options:
+
+    reasoning_gym:gsm_symbolic
+    reasoning_gym:chain_sum?min_terms=2&max_terms=4
+    reasoning_gym:basic_arithmetic?operators=["+","-"]
+
+An option is a field of the package's own configuration of that task; its value is JSON, or bare text where text is
+wanted. `size` is the number of training problems. The package is imported when such a task is first named.
+
+Problems come from one stream with a fixed seed, without repetitions: the first TEST_PROBLEMS are the test split, those
+after them the training split. So the splits never overlap. They are made when first read: in a second for most tasks,
+in minutes for some (sokoban, zebra_puzzles), for which a smaller `size` is kind.
+
+Answers are judged by the package's scorer of the task. It gives scores in [0, 1], some of them for a mere attempt;
+an answer is correct if it has the full score, 1.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import dataclasses
+import difflib
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from evals.errors import EvalError, UnknownNameError
+from evals.grading import OWN, Reason
+from evals.tasks import GYM_PREFIX as PREFIX
+from evals.tasks.base import Problem, Task
+
+TEST_PROBLEMS = 256
+TRAIN_PROBLEMS = 2048
+# To one problem that is wanted; a task that repeats itself more often has too few of them.
+MOST_DRAWS = 10
+_STREAM_SEED = 0
+_RECIPE_VERSION = 1
+_INSTALL = "pip install -e '.[reasoning-gym]'"
+# What a task says of problems to which the package gives no reference answer, but only a scorer.
+_NO_REFERENCE = "(no reference: reasoning-gym's scorer decides)"
+
+
+@lru_cache
+def load_gym_task(name: str) -> Task:
+    """The task of `reasoning_gym:<name>[?option=value&...]`. Its name is the canonical spelling: options that differ
+    from their defaults, sorted.
+
+    Raises EvalError if the package is not installed, for an unknown task or option, and for a value that the task does
+    not take; it names the nearest.
+    """
+    data_set, _, written = name.removeprefix(PREFIX).partition("?")
+    registry = _registry()
+    if data_set not in registry:
+        raise UnknownNameError("reasoning-gym task", data_set, registry)
+    config_class = registry[data_set][1]
+    options = dict(_options(f"{PREFIX}{data_set}", config_class, written))
+    size = options.pop("size", TRAIN_PROBLEMS)
+    if size < 1:
+        raise EvalError(f"{PREFIX}{data_set}: size is {size}, but a training split needs at least 1 problem")
+    total = TEST_PROBLEMS + size
+    config = config_class(**options, seed=_STREAM_SEED, size=total)
+    try:
+        config.validate()
+    except (AssertionError, ValueError, TypeError) as error:
+        raise EvalError(f"{PREFIX}{data_set}: reasoning-gym refuses these options: {error}") from error
+    stream = _Stream(data_set, config, total)
+    return Task(
+        name=_canonical(data_set, config_class, options, size),
+        template="answer_tag",
+        grader=OWN,
+        extract="answer_tag",
+        margin_pp=1.0,
+        splits={"train": _Split(stream, TEST_PROBLEMS, total), "test": _Split(stream, 0, TEST_PROBLEMS)},
+    )
+
+
+@dataclass(frozen=True)
+class GymScorer:
+    """The package's scorer of one problem, called in a worker process of its own."""
+
+    data_set: str
+    config: Any
+    entry: dict[str, Any]
+
+    def __call__(self, extracted: str) -> Reason:
+        from evals.grading.gym_process import PROCESS
+
+        return PROCESS.score(self.data_set, _pickled(self.config), _pickled(self.entry), extracted)
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """The distinct problems of one configured task: `total` of them, of which the first are the test split."""
+
+    data_set: str
+    config: Any
+    total: int
+
+    @property
+    def fingerprint(self) -> str:
+        options = {key: value for key, value in _as_json(self.config).items() if key not in ("seed", "size")}
+        version = metadata.version("reasoning-gym")
+        return f"reasoning-gym=={version}:v{_RECIPE_VERSION}:{self.data_set}:{json.dumps(options, sort_keys=True)}"
+
+    @cached_property
+    def problems(self) -> list[Problem]:
+        """Raises EvalError if there are too few different ones, or if the package fails to make one."""
+        request = pickle.dumps((self.data_set, self.config, self.total, MOST_DRAWS))
+        command = [sys.executable, "-P", str(Path(__file__).with_name("gym_generator.py"))]
+        environment = os.environ | {"PYTHONHASHSEED": "0"}
+        done = subprocess.run(command, input=request, capture_output=True, env=environment, check=False)
+        if done.returncode:
+            last_line = (done.stderr.decode(errors="replace").strip().splitlines() or ["it was killed"])[-1]
+            raise EvalError(
+                f"{PREFIX}{self.data_set}: reasoning-gym cannot make its problems with these options: {last_line}"
+            )
+        made: list[tuple[int, dict[str, Any]]] = pickle.loads(done.stdout)
+        if len(made) < self.total:
+            raise EvalError(
+                f"{PREFIX}{self.data_set}: {MOST_DRAWS * self.total} draws gave {len(made)} different problems, but "
+                f"{self.total} are needed, {TEST_PROBLEMS} of them for the test split. Widen its options, or lower its "
+                "size (?size=<training problems>)."
+            )
+        return [
+            Problem(
+                id=f"{self.data_set}-{number:06d}",
+                problem=entry["question"],
+                answer=entry["answer"] or _NO_REFERENCE,
+                own_comparison=GymScorer(self.data_set, self.config, entry),
+            )
+            for number, entry in made
+        ]
+
+
+@dataclass(frozen=True)
+class _Split:
+    """Problems number `first` (from 0) to before `end` of a stream."""
+
+    stream: _Stream
+    first: int
+    end: int
+
+    @property
+    def fingerprint(self) -> str:
+        return f"{self.stream.fingerprint}:{self.first}-{self.end}"
+
+    def load(self) -> Sequence[Problem]:
+        return self.stream.problems[self.first : self.end]
+
+
+def _registry() -> dict[str, tuple[Any, Any]]:
+    """Task -> its data set's class and its configuration's."""
+    try:
+        # Fills the registry. Nothing that it prints may get among a program's own output.
+        with contextlib.redirect_stdout(sys.stderr):
+            import reasoning_gym  # noqa: F401
+            from reasoning_gym.factory import DATASETS
+    except ModuleNotFoundError as error:
+        raise EvalError(
+            f"tasks {PREFIX}<name> need the package reasoning-gym ({error}). Install it: {_INSTALL}"
+        ) from error
+    return dict(DATASETS)
+
+
+def _options(task: str, config_class: Any, written: str) -> Iterator[tuple[str, Any]]:
+    hints = get_type_hints(config_class)
+    settable = [option.name for option in dataclasses.fields(config_class) if option.name != "seed"]
+    seen: set[str] = set()
+    for option in written.split("&") if written else []:
+        name, equals, text = option.partition("=")
+        if not equals:
+            raise EvalError(f"{task}: option {option!r} has no value; write {task}?<option>=<value>&<option>=<value>")
+        if name == "seed":
+            raise EvalError(
+                f"{task}: seed is no option here: it is fixed, so that the splits never overlap. A cell's own seed "
+                "decides which training problems come when."
+            )
+        if name not in settable:
+            raise UnknownNameError(f"option of {task}", name, settable)
+        if name in seen:
+            raise EvalError(f"{task}: option {name} is given twice; give it once")
+        seen.add(name)
+        yield name, _value(f"{task}: option {name}", hints[name], text)
+
+
+def _value(option: str, wanted: Any, text: str) -> Any:
+    """The text as JSON of the wanted type; else, for text, enumerations and dates, as it stands."""
+    adapter: TypeAdapter[Any] = TypeAdapter(wanted)
+    try:
+        return adapter.validate_json(text, strict=True)
+    except ValidationError as as_json:
+        try:
+            return adapter.validate_json(json.dumps(text), strict=True)
+        except ValidationError as error:
+            faults = as_json if text[:1] in "[{" else error
+            reasons = "; ".join(dict.fromkeys(fault["msg"] for fault in faults.errors()))
+            choices = [str(choice) for fault in error.errors() for choice in _choices(fault)]
+            nearest = difflib.get_close_matches(text, choices, n=1)
+            hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+            raise EvalError(f"{option} is {text!r}: {reasons}{hint}") from error
+
+
+def _choices(fault: Any) -> list[str]:
+    """The values that a fault of an enumeration or a literal names: "'a', 'b' or 'c'"."""
+    return [part.strip(" '") for part in fault.get("ctx", {}).get("expected", "").replace(" or ", ",").split(",")]
+
+
+def _canonical(data_set: str, config_class: Any, options: dict[str, Any], size: int) -> str:
+    defaults = _as_json(config_class())
+    given = _as_json(config_class(**options))
+    changed = {key: value for key, value in given.items() if value != defaults[key]}
+    if size != TRAIN_PROBLEMS:
+        changed["size"] = size
+    if not changed:
+        return f"{PREFIX}{data_set}"
+    written = [
+        f"{key}={value if isinstance(value, str) else json.dumps(value, separators=(',', ':'))}"
+        for key, value in sorted(changed.items())
+    ]
+    return f"{PREFIX}{data_set}?{'&'.join(written)}"
+
+
+def _as_json(config: Any) -> dict[str, Any]:
+    values: dict[str, Any] = TypeAdapter(type(config)).dump_python(config, mode="json", warnings=False)
+    return values
+
+
+def _pickled(value: Any) -> str:
+    return base64.b64encode(pickle.dumps(value)).decode()

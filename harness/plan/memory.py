@@ -1,0 +1,213 @@
+"""How much memory a cell takes, estimated from its spec and the model's configuration, before anything runs.
+
+The estimate is the sum of what is there at once in the worst case: every part at its largest. Sizes that depend on the
+data (how long prompts are) are taken at PROMPT_TOKENS.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from algorithms import Objective
+from harness.plan.model_shape import ModelShape, find_shape
+from harness.spec.run_spec import RunSpec
+from harness.spec.sections.model import Lora
+
+GIB = 2**30
+PROMPT_TOKENS = 256
+FLOAT32_BYTES = 4
+
+# What the process itself takes: on a CPU Python, torch and transformers (the peak of a cell of `builtin:tiny`, whose
+# model is next to nothing, is 0.53 GiB on Linux); on CUDA the context and the libraries' kernels (not measured).
+PROCESS_BYTES = {"cpu": 0.5 * GIB, "cuda": 0.5 * GIB}
+
+# What the torch engine allows its cache of keys and values, and most rows of a batch (harness.rollouts.torch_engine).
+TORCH_CACHE_BYTES_CPU = 4 * GIB
+TORCH_MAX_ROWS = 1024
+# It copies a shrinking batch from one arena to another.
+TORCH_ARENAS = 2
+# vLLM's cache on a CPU (harness.rollouts.vllm_engine).
+VLLM_CACHE_BYTES_CPU = 2 * GIB
+
+Device = Literal["cpu", "cuda"]
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """bytes: of each part, by name. vllm_memory_frac: share of the GPU's memory that vLLM takes besides, or 0."""
+
+    device: Device
+    parameters: int
+    trained_parameters: int
+    parts_bytes: dict[str, int]
+    vllm_memory_frac: float
+
+    @property
+    def total_bytes(self) -> int:
+        """Without vLLM's share of a GPU."""
+        return sum(self.parts_bytes.values())
+
+    def as_json(self) -> dict[str, Any]:
+        """For people and programs: sizes in GB (1e9 bytes)."""
+        return {
+            "device": self.device,
+            "parameters": self.parameters,
+            "trained_parameters": self.trained_parameters,
+            "gb": self.total_bytes / 1e9,
+            "parts_gb": {name: size / 1e9 for name, size in self.parts_bytes.items()},
+            "vllm_memory_frac": self.vllm_memory_frac,
+        }
+
+    def needed_bytes(self, device_bytes: int) -> int:
+        """On a device with so much memory, vLLM's share included."""
+        return self.total_bytes + round(self.vllm_memory_frac * device_bytes)
+
+
+def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
+    """The estimate for one cell; None where the model's configuration is not at hand, or of an unknown architecture.
+
+    cuda: whether there is a GPU, which decides `train.device: auto`.
+    """
+    shape = find_shape(spec.model.source)
+    if shape is None:
+        return None
+    device: Device = "cuda" if spec.train.device.startswith("cuda") or (spec.train.device == "auto" and cuda) else "cpu"
+    width = _element_bytes(spec, device)
+    lora = spec.model.lora
+    trained = shape.adapter_parameters(lora) if isinstance(lora, Lora) else shape.parameters
+    total = shape.parameters + (trained if isinstance(lora, Lora) else 0)
+    critic = shape.parameters if _critic_has_own_trunk(spec) else 0
+    weights = (total + critic) * width
+    vllm = spec.rollout.engine == "vllm" or (spec.rollout.engine == "auto" and device == "cuda")
+    tokens = micro_batch_tokens(spec, shape)
+    parts: dict[str, float] = {
+        "process": PROCESS_BYTES[device],
+        "weights": weights,
+        "copies": copies(spec) * shape.parameters * width,
+        "gradients": FLOAT32_BYTES * (trained + critic),
+        "optimizer": optimizer_bytes(trained + critic, width),
+        "activations": activation_bytes(shape, tokens, width, spec.train.activation_checkpointing),
+        "logits": logits_bytes(shape, spec.train.logits_chunk_tokens, width),
+    }
+    if "reward_model" in spec.reward.parts:
+        parts["reward_model"] = FLOAT32_BYTES * shape.parameters
+    if not vllm:
+        parts["kv_cache"] = torch_cache_bytes(spec, shape, width, device)
+    elif device == "cpu":
+        parts["vllm"] = shape.parameters * width + VLLM_CACHE_BYTES_CPU
+    return MemoryEstimate(
+        device,
+        shape.parameters,
+        trained,
+        {name: round(size) for name, size in parts.items() if size},
+        spec.rollout.vllm_memory_frac if vllm and device == "cuda" else 0.0,
+    )
+
+
+def in_words(memory: dict[str, Any] | None) -> str:
+    """The estimate (`as_json`) as a sentence's end, its parts from the largest on."""
+    if memory is None:
+        return "unknown, the model's size is not at hand"
+    parts = sorted(memory["parts_gb"].items(), key=lambda part: -part[1])
+    listed = ", ".join(f"{name.replace('_', ' ')} {size:.1f}" for name, size in parts if size >= 0.05)
+    vllm = memory["vllm_memory_frac"]
+    share = f" and {vllm:.0%} of the GPU's memory for vLLM" if vllm else ""
+    return f"about {memory['gb']:.1f} GB a cell on {memory['device']}{share} ({listed})"
+
+
+def cuda_is_there() -> bool:
+    """Whether there is a GPU of NVIDIA's, without asking torch."""
+    return Path("/dev/nvidiactl").exists()
+
+
+def optimizer_bytes(trained: int, width: int) -> int:
+    """AdamW's two moments in float32, and float32 master weights where the weights themselves are narrower
+    (Rajbhandari et al., arXiv:1910.02054, section 3.1)."""
+    masters = FLOAT32_BYTES if width < FLOAT32_BYTES else 0
+    return trained * (2 * FLOAT32_BYTES + masters)
+
+
+def activation_bytes(shape: ModelShape, tokens: int, width: int, checkpointing: bool) -> float:
+    """What a forward pass over so many tokens keeps for its backward pass.
+
+    A layer keeps, for each token: of each norm its input in float32, what it normalised and what it put out; queries,
+    keys and values twice, as they are made and as attention takes them; the attention's output twice, as it is made and
+    as the next product takes it; and of the gated MLP both branches, the activated one and their product. Attention
+    itself keeps nothing of the size tokens x tokens (Dao et al., arXiv:2205.14135). The account is that of Korthikanti
+    et al. (arXiv:2205.05198, section 4.1), for layers of this kind.
+
+    checkpointing: then a layer keeps its input alone, and one layer at a time is computed again.
+
+    Within a fifth of what autograd keeps in this project's training pass, measured on a CPU for small models of the
+    architectures llama, qwen2, qwen3 and gemma3, in float32 and bfloat16.
+    """
+    normalised = shape.layer_norms * shape.hidden + (shape.attention + shape.key_value if shape.qk_norm else 0)
+    norms = normalised * (FLOAT32_BYTES + 2 * width)
+    products = width * (4 * shape.attention + 4 * shape.key_value + 4 * shape.intermediate)
+    layer = norms + products
+    kept = shape.layers * width * shape.hidden + layer if checkpointing else shape.layers * layer
+    # Embeddings, the last norm, and the states that tokens are predicted from.
+    ends = shape.hidden * (FLOAT32_BYTES + 4 * width)
+    return tokens * (kept + ends)
+
+
+def logits_bytes(shape: ModelShape, chunk_tokens: int, width: int) -> int:
+    """One chunk of logits in the backward pass: as the product, in float32, as log-probs and as their gradient."""
+    return chunk_tokens * shape.vocabulary * (3 * FLOAT32_BYTES + width)
+
+
+def torch_cache_bytes(spec: RunSpec, shape: ModelShape, width: int, device: Device) -> float:
+    """The torch engine's keys and values for the largest batch of training or evaluation, and one step's logits."""
+    a_token = 2 * shape.layers * shape.key_value * width
+    asked = {
+        (spec.rollout.prompts_per_step * spec.rollout.samples_per_prompt, spec.rollout.max_completion_tokens),
+        (TORCH_MAX_ROWS, spec.eval.max_completion_tokens),
+    }
+    most = TORCH_CACHE_BYTES_CPU if device == "cpu" else math.inf
+    rows_bytes = [min(TORCH_MAX_ROWS, rows) * row_tokens(shape, limit) * a_token for rows, limit in asked]
+    largest = min(most, max(rows_bytes))
+    logits = TORCH_MAX_ROWS * shape.vocabulary * (FLOAT32_BYTES + width)
+    return TORCH_ARENAS * largest + logits
+
+
+def row_tokens(shape: ModelShape, completion_tokens: int) -> int:
+    """Of a prompt and its completion, within the model's context."""
+    return min(PROMPT_TOKENS + completion_tokens, shape.context_tokens or sys.maxsize)
+
+
+def micro_batch_tokens(spec: RunSpec, shape: ModelShape) -> int:
+    """Tokens of the largest training pass: the budget, or a single row, or the whole batch if that is less."""
+    if spec.pairs.type == "dataset":
+        return max(spec.train.micro_batch_tokens, 2 * spec.pairs.max_tokens)
+    row = row_tokens(shape, spec.rollout.max_completion_tokens)
+    batch = row * spec.rollout.prompts_per_step * spec.rollout.samples_per_prompt
+    return min(batch, max(row, spec.train.micro_batch_tokens))
+
+
+def copies(spec: RunSpec) -> int:
+    """Whole copies of the model besides the one that is trained: the starting weights, to which cells return, always;
+    and frozen ones of them where they are measured against, sampled from or held near."""
+    objective, sampler = spec.objective, spec.rollout.sampler
+    if isinstance(objective, Objective):
+        held_near: str = "none" if objective.kl.where == "none" else objective.kl.reference
+    else:
+        held_near = objective.reference
+    initial = spec.train.reference_rows > 0 or sampler == "initial" or held_near == "initial"
+    renewed = held_near in ("refreshed", "iteration_start")
+    merged = isinstance(spec.model.lora, Lora)
+    return 1 + sum((initial, renewed, sampler == "round", merged))
+
+
+def _critic_has_own_trunk(spec: RunSpec) -> bool:
+    objective = spec.objective
+    return isinstance(objective, Objective) and objective.baseline == "critic" and objective.critic.trunk == "own"
+
+
+def _element_bytes(spec: RunSpec, device: Device) -> int:
+    """Of a weight and of an activation."""
+    dtype = spec.model.dtype
+    return 2 if dtype == "bfloat16" or (dtype == "auto" and device == "cuda") else FLOAT32_BYTES

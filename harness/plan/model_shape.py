@@ -1,0 +1,153 @@
+"""The shape of a model from its configuration alone: how many parameters it has, and how large what it computes is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.models.source import TINY, parse_source
+from harness.spec.sections.model import Lora
+
+_QWEN2_0_5B = {
+    "model_type": "qwen2",
+    "hidden_size": 896,
+    "intermediate_size": 4864,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 14,
+    "num_key_value_heads": 2,
+    "vocab_size": 151_936,
+    "tie_word_embeddings": True,
+}
+_QWEN2_1_5B = _QWEN2_0_5B | {
+    "hidden_size": 1536,
+    "intermediate_size": 8960,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 12,
+}
+# The models of the shipped profiles, from the config.json of each on the hub: a plan needs no network.
+_KNOWN: dict[str, Mapping[str, Any]] = {
+    "HuggingFaceTB/SmolLM2-135M-Instruct": {
+        "model_type": "llama",
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+        "vocab_size": 49_152,
+        "tie_word_embeddings": True,
+    },
+    "Qwen/Qwen2.5-0.5B-Instruct": _QWEN2_0_5B,
+    "Qwen/Qwen2.5-1.5B-Instruct": _QWEN2_1_5B,
+    "Qwen/Qwen2.5-Math-1.5B": _QWEN2_1_5B,
+}
+_QKV_BIAS = ("qwen2",)
+_QK_NORM = ("qwen3", "gemma3", "gemma3_text")
+_FOUR_NORMS = ("gemma3", "gemma3_text")
+_KNOWN_TYPES = ("llama", "mistral", *_QKV_BIAS, *_QK_NORM)
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """A decoder with grouped-query attention and a gated MLP; sizes in elements.
+
+    attention: heads x head size, key_value: key-value heads x head size. layer_norms: norms of the width of a layer's
+    input, in each layer. context_tokens: most that a sequence may have; None where the configuration does not say.
+    """
+
+    layers: int
+    hidden: int
+    intermediate: int
+    attention: int
+    key_value: int
+    head_size: int
+    vocabulary: int
+    tied_head: bool
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    layer_norms: int = 2
+    context_tokens: int | None = None
+
+    @classmethod
+    def of_config(cls, config: Mapping[str, Any]) -> ModelShape | None:
+        """From a config.json; None for an architecture that is not known here."""
+        text: Mapping[str, Any] = config.get("text_config", config)
+        kind = text.get("model_type", "")
+        if kind not in _KNOWN_TYPES:
+            return None
+        heads, hidden = text["num_attention_heads"], text["hidden_size"]
+        head_size = text.get("head_dim") or hidden // heads
+        has_bias = bool(text.get("attention_bias"))
+        return cls(
+            layers=text["num_hidden_layers"],
+            hidden=hidden,
+            intermediate=text["intermediate_size"],
+            attention=heads * head_size,
+            key_value=(text.get("num_key_value_heads") or heads) * head_size,
+            head_size=head_size,
+            vocabulary=text["vocab_size"],
+            tied_head=bool(config.get("tie_word_embeddings", text.get("tie_word_embeddings", kind in _FOUR_NORMS))),
+            qkv_bias=kind in _QKV_BIAS or has_bias,
+            output_bias=has_bias,
+            mlp_bias=bool(text.get("mlp_bias")),
+            qk_norm=kind in _QK_NORM,
+            layer_norms=4 if kind in _FOUR_NORMS else 2,
+            context_tokens=text.get("max_position_embeddings"),
+        )
+
+    @property
+    def parameters(self) -> int:
+        """All of them; a head that is tied to the embeddings counts once."""
+        d, i, a, kv = self.hidden, self.intermediate, self.attention, self.key_value
+        attention = 2 * d * a + 2 * d * kv
+        attention += (a + 2 * kv if self.qkv_bias else 0) + (d if self.output_bias else 0)
+        mlp = 3 * d * i + (2 * i + d if self.mlp_bias else 0)
+        norms = self.layer_norms * d + (2 * self.head_size if self.qk_norm else 0)
+        embeddings = self.vocabulary * d * (1 if self.tied_head else 2)
+        return embeddings + self.layers * (attention + mlp + norms) + d
+
+    def adapter_parameters(self, lora: Lora) -> int:
+        """rank x (inputs + outputs) for each adapted linear layer (Hu et al., arXiv:2106.09685)."""
+        d, i, a, kv = self.hidden, self.intermediate, self.attention, self.key_value
+        ends = {
+            "q_proj": d + a, "k_proj": d + kv, "v_proj": d + kv, "o_proj": a + d,
+            "gate_proj": d + i, "up_proj": d + i, "down_proj": i + d,
+        }  # fmt: skip
+        return lora.rank * self.layers * sum(ends.get(module, 0) for module in lora.target_modules)
+
+
+def find_shape(source: str) -> ModelShape | None:
+    """The shape of `model.source`, from what is on this machine or known; None where its configuration is not at hand,
+    or of an unknown architecture. Reads no weights and asks no network."""
+    parsed = parse_source(source)
+    config: Mapping[str, Any] | None
+    match parsed.kind:
+        case "builtin" | "scratch":
+            config = _read(TINY / "config.json")
+        case "path":
+            config = _read(parsed.path / "config.json")
+        case "hf":
+            config = _cached(parsed.name, parsed.revision) or _KNOWN.get(parsed.name)
+        case "gguf":
+            config = None  # reading its header takes the package gguf between 5 and 40 s
+    return None if config is None else ModelShape.of_config(config)
+
+
+def _read(path: Path) -> Mapping[str, Any] | None:
+    try:
+        config: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return config
+
+
+def _cached(name: str, revision: str | None) -> Mapping[str, Any] | None:
+    """From the hub's local cache."""
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(name, "config.json", revision=revision)
+    return _read(Path(found)) if isinstance(found, str) else None

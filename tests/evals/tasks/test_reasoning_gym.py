@@ -1,0 +1,194 @@
+"""Tasks of the package reasoning-gym. All but the first test need it: pip install -e '.[reasoning-gym]'."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from importlib import metadata
+from importlib.util import find_spec
+
+import pytest
+
+from evals import get_task, grade, task_names
+from evals.errors import EvalError, UnknownNameError
+from evals.evaluate import grade_sample, missing_requests
+from evals.grading.gym_process import PROCESS
+from evals.prompts import get_template
+from evals.tasks.base import Problem
+from evals.tasks.reasoning_gym import TEST_PROBLEMS, TRAIN_PROBLEMS, GymScorer, load_gym_task
+from harness.errors import RefusedError
+from harness.plan import make_plan
+
+needs_package = pytest.mark.skipif(find_spec("reasoning_gym") is None, reason="needs the extra reasoning-gym")
+SUMS = "reasoning_gym:chain_sum"
+
+
+def test_without_the_package_it_is_said_how_to_install_it(monkeypatch):
+    load_gym_task.cache_clear()
+    monkeypatch.setitem(sys.modules, "reasoning_gym", None)
+    with pytest.raises(EvalError, match=r"Install it: pip install -e '\.\[reasoning-gym\]'"):
+        get_task(SUMS)
+    with pytest.raises(RefusedError, match=r"task\.train.*pip install -e '\.\[reasoning-gym\]'"):
+        make_plan("std_norm", "tiny", [f"task.train={SUMS}"])
+    assert "arithmetic" in task_names(), "other tasks do not mind"
+
+
+def test_the_package_is_imported_only_for_its_own_tasks():
+    code = "from evals import get_task, task_names\nimport sys\nfor name in task_names(): get_task(name)\n"
+    done = subprocess.run(
+        [sys.executable, "-c", code + "print('reasoning_gym' in sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "False"
+
+
+@needs_package
+def test_a_task_by_name():
+    task = get_task(SUMS)
+    assert (task.name, task.template, task.grader, task.extract) == (SUMS, "answer_tag", "own", "answer_tag")
+    train, test = task.split("train").load(), task.split("test").load()
+    assert (len(train), len(test)) == (TRAIN_PROBLEMS, TEST_PROBLEMS)
+    problems = [problem.problem for problem in (*train, *test)]
+    assert len(set(problems)) == len(problems), "no problem twice, and none in both splits"
+    assert len({problem.id for problem in (*train, *test)}) == len(problems)
+    assert task.split("train").fingerprint != task.split("test").fingerprint
+    version = metadata.version("reasoning-gym")
+    assert task.split("test").fingerprint.startswith(f"reasoning-gym=={version}:v1:chain_sum:")
+
+
+@needs_package
+def test_options_reach_the_package():
+    task = get_task(f"{SUMS}?max_terms=2&max_digits=1&allow_negation=true&size=40")
+    train = task.split("train").load()
+    assert len(train) == 40
+    assert all(problem.problem.split(": ")[1].count(" ") == 3 for problem in train), "two terms, a sign, ="
+    assert any("-" in problem.problem.split(": ")[1].split()[0] for problem in train)
+    other = get_task(f"{SUMS}?max_terms=3&max_digits=1&allow_negation=true&size=40")
+    assert other.split("test").fingerprint != task.split("test").fingerprint
+
+
+@needs_package
+@pytest.mark.parametrize(
+    ("given", "canonical"),
+    [
+        (f"{SUMS}?max_terms=6&min_terms=2", SUMS),  # the defaults
+        (f"{SUMS}?min_terms=3&max_terms=4", f"{SUMS}?max_terms=4&min_terms=3"),
+        (f"{SUMS}?size={TRAIN_PROBLEMS}", SUMS),
+        (f"{SUMS}?size=9", f"{SUMS}?size=9"),
+        ('reasoning_gym:basic_arithmetic?operators=[ "+", "-" ]', 'reasoning_gym:basic_arithmetic?operators=["+","-"]'),
+        ("reasoning_gym:word_sorting?transformation=uppercase", "reasoning_gym:word_sorting?transformation=uppercase"),
+        ("reasoning_gym:time_intervals?min_date=2001-01-31", "reasoning_gym:time_intervals?min_date=2001-01-31"),
+        ("reasoning_gym:binary_matrix?p_zero=0.5", "reasoning_gym:binary_matrix?p_zero=0.5"),
+    ],
+)
+def test_one_name_for_one_set_of_options(given, canonical):
+    assert get_task(given).name == canonical
+    assert get_task(canonical).split("train").fingerprint == get_task(given).split("train").fingerprint
+
+
+@needs_package
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("reasoning_gym:chain_sun", "unknown reasoning-gym task 'chain_sun'; did you mean 'chain_sum'"),
+        (f"{SUMS}?max_term=3", "unknown option of reasoning_gym:chain_sum 'max_term'; did you mean 'max_terms'"),
+        (f"{SUMS}?max_terms=many", "option max_terms is 'many': Input should be a valid integer"),
+        (f"{SUMS}?max_terms=2.5", "option max_terms is '2.5'"),
+        (f"{SUMS}?max_terms=true", "option max_terms is 'true'"),
+        (f"{SUMS}?max_terms", "option 'max_terms' has no value; write reasoning_gym:chain_sum"),
+        (f"{SUMS}?max_terms=3&max_terms=4", "max_terms is given twice"),
+        (f"{SUMS}?max_terms=1", "max_terms must be >= min_terms"),
+        (f"{SUMS}?seed=3", "seed is no option here"),
+        (f"{SUMS}?size=0", "size is 0"),
+        ("reasoning_gym:word_sorting?transformation=uper", "did you mean 'uppercase'"),
+        ("reasoning_gym:basic_arithmetic?operators=[+]", "Invalid JSON"),
+        ("reasoning_gym", "did you mean 'reasoning_gym:<name>"),
+    ],
+)
+def test_faulty_names_and_options(name, says):
+    with pytest.raises(EvalError) as error:
+        get_task(name)
+    assert says in str(error.value)
+    assert isinstance(error.value, UnknownNameError) == str(error.value).startswith("unknown")
+
+
+@needs_package
+def test_a_task_with_too_few_problems_says_so():
+    task = get_task("reasoning_gym:coin_flip")
+    with pytest.raises(EvalError, match=r"different problems, but 2304 are needed.*lower its size"):
+        task.split("train").load()
+
+
+@needs_package
+def test_the_problems_do_not_depend_on_the_process(monkeypatch):
+    """isomorphic_strings goes through sets of strings, list_functions draws from Python's global generator."""
+    for data_set in ("isomorphic_strings", "list_functions"):
+        made = []
+        for hash_seed in ("1", "2"):
+            load_gym_task.cache_clear()
+            monkeypatch.setenv("PYTHONHASHSEED", hash_seed)
+            splits = get_task(f"reasoning_gym:{data_set}?size=8").splits
+            made.append([*splits["test"].load(), *splits["train"].load()])
+        assert made[0] == made[1]
+
+
+def reason(problem: Problem, text: str) -> str:
+    return grade(text, problem.answer, "own", "answer_tag", problem.own_comparison).reason
+
+
+@needs_package
+def test_an_answer_is_right_if_it_has_the_full_score():
+    problem = get_task(f"{SUMS}?size=4").split("test").load()[0]
+    assert reason(problem, f"so <answer>{problem.answer}</answer>") == "match"
+    assert reason(problem, f"so <answer>{problem.answer}.0</answer>") == "match"
+    # The package gives a part of the score for a text that holds the answer.
+    assert reason(problem, f"so <answer>about {problem.answer}</answer>") == "mismatch"
+    assert reason(problem, "so <answer>nothing</answer>") == "mismatch"
+    assert reason(problem, f"so {problem.answer}") == "unparsed", "no tag"
+    assert reason(problem, f"<answer>{'9' * 30_000}</answer>") == "unparsed", "longer than any answer"
+
+
+@needs_package
+def test_more_answers_than_one_are_right_and_boards_keep_their_lines():
+    countdown = get_task("reasoning_gym:countdown?size=1").split("train").load()[0]
+    assert reason(countdown, f"<answer>({countdown.answer})</answer>") == "match"
+    board = get_task("reasoning_gym:mini_sudoku?size=1").split("train").load()[0]
+    assert "\n" in board.answer
+    assert reason(board, f"\\boxed{{{board.answer}}}") == "match"
+    assert reason(board, f"<answer>{' '.join(board.answer.split())}</answer>") == "mismatch"
+    assert get_task("reasoning_gym:propositional_logic?size=1").split("train").load()[0].answer, "there is no reference"
+
+
+@needs_package
+def test_only_the_own_comparison_speaks_in_a_record():
+    task = get_task(f"{SUMS}?size=4")
+    (request,) = missing_requests(task.split("test").load()[:1], get_template(task.template), 1)
+    row = grade_sample(task, request, f"<answer>{request.problem.answer}</answer>", 3, False)
+    assert (row["correct"], row["verdicts"]) == (True, '{"own": true}')
+    assert "between <answer> and </answer>" in str(request.prompt)
+
+
+@needs_package
+def test_a_scorer_that_fails_is_a_crash_and_the_worker_goes_on():
+    scorer = get_task(f"{SUMS}?size=4").split("test").load()[0].own_comparison
+    assert isinstance(scorer, GymScorer)
+    assert scorer(scorer.entry["answer"]) == "match"
+    worker = PROCESS._running().pid
+    assert replace(scorer, entry={})("1") == "crash"
+    assert PROCESS._running().pid == worker
+
+
+@needs_package
+def test_a_plan_with_such_a_task():
+    plan = make_plan("std_norm", "tiny", ["task.train=reasoning_gym:gsm_symbolic"])
+    spec = plan.first_spec
+    assert (spec.reward.grader, spec.eval.grader, spec.task.template) == ("own", "own", "answer_tag")
+    assert plan.metric == "eval.final.reasoning_gym:gsm_symbolic.pass@1"
+    with pytest.raises(RefusedError, match=r"eval\.grader=own with the task gsm8k: only tasks reasoning_gym:"):
+        make_plan("std_norm", "tiny", [f"task.train={SUMS}", f"eval.tasks=[{SUMS}, gsm8k]"])
+    with pytest.raises(RefusedError, match=r"reward\.grader=own with the task arithmetic"):
+        make_plan("std_norm", "tiny", ["reward.grader=own"])
+    make_plan("std_norm", "tiny", [f"task.train={SUMS}", f"eval.tasks=[{SUMS}, gsm8k]", "eval.grader=numeric"])
