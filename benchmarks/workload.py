@@ -1,0 +1,159 @@
+"""The GRPO run that both sides do: the same weights, prompts in the same order, reward, loss, optimiser and limits."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from roofline_formulas import Shape
+
+if TYPE_CHECKING:
+    from harness.models.language_model import LanguageModel
+    from harness.spec.run_spec import RunSpec
+
+CLIP = 0.2
+"""Of the ratio, both ways, as in the preset `grpo`."""
+NEVER = "<never>"
+"""A token that no model knows, in the place of the end-of-sequence token: completions then run to their limit."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """model: a `model.source`. full_length: completions cannot end before their limit. scale: knob of the objective."""
+
+    model: str = "builtin:tiny"
+    task: str = "arithmetic"
+    device: str = "cpu"
+    prompts: int = 32
+    samples: int = 8
+    max_completion_tokens: int = 40
+    learning_rate: float = 3e-4
+    warmup_steps: int = 3
+    micro_batch_tokens: int = 4096
+    full_length: bool = False
+    scale: str = "group_std"
+    seed: int = 0
+    steps: int = 30
+    extra: dict[str, Any] = field(default_factory=dict)
+    """More knobs of our spec."""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Workload:
+        return cls(**json.loads(text))
+
+    @property
+    def completions(self) -> int:
+        """A step."""
+        return self.prompts * self.samples
+
+    def spec(self) -> RunSpec:
+        """Ours. Nothing is measured that TRL does not measure: no KL to the start, no evaluation along the way."""
+        from harness.spec.resolve import Layer, resolve
+
+        return resolve([Layer("benchmark", self.settings() | {"objective.scale": self.scale} | self.extra)], self.seed)
+
+    def settings(self) -> dict[str, Any]:
+        """Of all arms, as a profile gives them."""
+        limit = self.max_completion_tokens
+        reward = {"correct": 0.0, "full_length_reward:answered_first": 1.0} if self.full_length else {"correct": 1.0}
+        return {
+            "model": {"source": self.model},
+            "task": {"train": self.task},
+            "reward": {"parts": reward},
+            "algorithm": "grpo",
+            "rollout": {
+                "engine": "torch",
+                "prompts_per_step": self.prompts,
+                "samples_per_prompt": self.samples,
+                "max_completion_tokens": limit,
+            },
+            "train": {
+                "device": self.device,
+                "steps": self.steps,
+                "learning_rate": self.learning_rate,
+                "warmup_steps": self.warmup_steps,
+                "micro_batch_tokens": self.micro_batch_tokens,
+                "reference_rows": 0,
+                "checkpoint_every": self.steps,
+            },
+            "eval": {"problems": 1, "every": 0, "samples": 1, "k": [1], "max_completion_tokens": limit},
+        }
+
+
+def write_prompts(workload: Workload, path: Path) -> None:
+    """A line for each prompt of each step, in the order in which our cell draws them: `prompt`, `answer`."""
+    from evals.prompts import get_template
+    from harness.run.prompt_order import prompt_order
+    from harness.run.prompt_pool import training_prompts
+
+    spec = workload.spec()
+    order = prompt_order(spec.task, training_prompts(spec, {}), spec.seed)
+    template = get_template(spec.task.template)
+    with path.open("w", encoding="utf-8") as file:
+        for step in range(1, workload.steps + 1):
+            for problem in order.draw(step, workload.prompts, 0.0):
+                row = {"prompt": template.render(problem.problem), "answer": problem.answer}
+                file.write(json.dumps(row) + "\n")
+
+
+def without_end(language_model: LanguageModel) -> None:
+    """Make the model's completions run to their limit, in place: what ends them is a token that it cannot draw, since
+    its vocabulary ends before it (where the vocabulary is padded: one that it has never learned to draw)."""
+    model, tokenizer = language_model.model, language_model.tokenizer
+    tokenizer.add_special_tokens({"eos_token": NEVER})
+    model.config.eos_token_id = tokenizer.eos_token_id
+    if model.generation_config is not None:
+        model.generation_config.eos_token_id = tokenizer.eos_token_id
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Of a workload, on the command line."""
+    parser.add_argument("--model", default="builtin:tiny", help="a folder, a .gguf file, or a model.source")
+    parser.add_argument("--task", default="arithmetic")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--prompts", type=int, default=32, help="a step")
+    parser.add_argument("--samples", type=int, default=8, help="a prompt")
+    parser.add_argument("--max-completion-tokens", type=int, default=40)
+    parser.add_argument("--micro-batch-tokens", type=int, default=4096, help="ours")
+    parser.add_argument("--learning-rate", type=float, default=3e-4)
+
+
+def workload_of(given: argparse.Namespace) -> Workload:
+    """What the options say."""
+    return Workload(
+        model=model_source(given.model),
+        task=given.task,
+        device=given.device,
+        prompts=given.prompts,
+        samples=given.samples,
+        max_completion_tokens=given.max_completion_tokens,
+        learning_rate=given.learning_rate,
+        micro_batch_tokens=given.micro_batch_tokens,
+    )
+
+
+def model_source(given: str) -> str:
+    """A folder or a .gguf file as a `model.source`."""
+    if given.endswith(".gguf") and not given.startswith("gguf:"):
+        return f"gguf:{given}"
+    return f"path:{given}" if Path(given).is_dir() else given
+
+
+def shape_and_prompt_tokens(workload: Workload) -> tuple[Shape, float]:
+    """The model's shape, and the mean tokens of a training prompt."""
+    from evals.prompts import get_template
+    from evals.tasks import get_task
+    from harness.models.language_model import load_model
+
+    language_model = load_model(workload.model)
+    shape = Shape.of(language_model.model.config, weight_bytes=2 if workload.device.startswith("cuda") else 4)
+    template = get_template(workload.spec().task.template)
+    some = list(get_task(workload.task).split("train").load())[:256]
+    return shape, fmean(len(language_model.encode(template.render(problem.problem))) for problem in some)

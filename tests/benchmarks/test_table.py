@@ -1,0 +1,34 @@
+"""benchmarks/README.md shows what was measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from table import README, RESULTS, START, outcomes_in, tables, with_tables
+
+
+def test_the_readme_shows_the_results() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert START in text
+    assert with_tables(text) == text, "run python benchmarks/table.py"
+
+
+def test_a_result_changes_the_table(tmp_path: Path) -> None:
+    outcome = {
+        "machine": {"processor": "P", "cores": 2, "python": "3.11", "torch": "2"},
+        "settings": {"tokens": 4096, "vocabulary": 1000},
+        "ways": {"plain": {"gib": 6.0}, "chunked": {"gib": 0.5}},
+        "memory_ratio": 12.0,
+        "required": {"at_most": {}, "at_least": {"memory_ratio": 6.0}},
+    }
+    (tmp_path / "logprob_memory.json").write_text(json.dumps(outcome))
+    written = tables(outcomes_in(tmp_path))
+    assert "| 0.50 GiB | all at once 6.00 GiB | 12.0 times less | at least 6 |" in written
+    assert "Measured on: P, 2 cores, Python 3.11, torch 2." in written
+
+
+def test_every_kept_result_met_its_bounds_or_says_so() -> None:
+    for name, outcome in outcomes_in(RESULTS).items():
+        assert outcome["benchmark"] == name
+        assert isinstance(outcome["met"], bool)
