@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from algorithms import Objective
 from algorithms.controllers import MAX_KL_ERROR
 from algorithms.objective import GROUP_BASELINES
-from evals.tasks import get_task
+from evals.grading import OWN
+from evals.tasks import GYM_TASKS, get_task
 from harness.spec.sections.reward import reward_problems
 
 if TYPE_CHECKING:
@@ -20,11 +21,27 @@ if TYPE_CHECKING:
 
 def clashes(spec: RunSpec) -> Iterator[str]:
     """All problems of a spec whose sections are valid each by itself."""
+    yield from _grader_problems(spec)
     yield from _rollout_problems(spec)
     if isinstance(spec.objective, Objective):
         yield from _policy_gradient_problems(spec, spec.objective)
     else:
         yield from _preference_problems(spec)
+
+
+def _grader_problems(spec: RunSpec) -> Iterator[str]:
+    graders = {
+        "reward.grader": (spec.reward.grader, (spec.task.train,)),
+        "eval.grader": (spec.eval.grader, spec.eval.tasks),
+    }
+    for knob, (grader, tasks) in graders.items():
+        without = [task for task in tasks if get_task(task).grader != OWN]
+        if grader == OWN and without:
+            yield (
+                f"{knob}={OWN} with the task{'s' if len(without) > 1 else ''} {', '.join(without)}: only tasks "
+                f"{GYM_TASKS} have a comparison of their own. Set {knob} to math or numeric, which compare with the "
+                "reference answers of all tasks"
+            )
 
 
 def _rollout_problems(spec: RunSpec) -> Iterator[str]:

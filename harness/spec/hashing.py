@@ -19,7 +19,7 @@ from harness.rewards.user_function import source_digest
 from harness.spec.knobs import active
 from harness.spec.run_spec import RunSpec
 
-NUMERICS_VERSION = 2
+NUMERICS_VERSION = 3
 """Raised whenever the same spec gives other numbers than before; a golden five-step run guards it."""
 
 # These may be paths. What lies there is hashed in their place.
@@ -64,7 +64,7 @@ def base_evaluation_hash(spec: RunSpec) -> str:
 
 def starting_point_hash(spec: RunSpec) -> str:
     """Names the weights that reinforcement learning starts from: the model after its cold start."""
-    knobs = _chosen(spec, "model.cold_start")
+    knobs = _chosen(spec, "model.cold_start", "model.chat_template", "model.trust_remote_code")
     return digest({"cold_start": knobs, "refers_to": _start(spec), "numerics": NUMERICS_VERSION})
 
 

@@ -25,8 +25,10 @@ def active(spec: RunSpec) -> dict[str, Any]:
 
 
 def is_of_drawing(knob: str) -> bool:
-    """Whether a knob says which completions are drawn in training, and what they earn."""
-    return knob.startswith(("rollout.", "reward.", "task.", "budget.")) and knob != "rollout.temperature"
+    """Whether a knob says which completions are drawn in training, and what they earn. Log-probs are at the temperature
+    of rollouts, and evaluations drawn by their engine, whatever is learned from."""
+    of_all = ("rollout.temperature", "rollout.engine", "rollout.vllm_memory_frac")
+    return knob.startswith(("rollout.", "reward.", "task.", "budget.")) and knob not in of_all
 
 
 def _flatten(value: Any, name: str, flat: dict[str, Any]) -> None:

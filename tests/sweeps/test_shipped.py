@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 import yaml
@@ -24,7 +25,32 @@ def test_the_sweeps_and_profiles_are_there() -> None:
         "positives_only", "ppo", "preference", "prompts_vs_samples", "staged_context", "std_norm", "temperature",
         "updates"
     }  # fmt: skip
-    assert {"tiny", "smollm2-gsm8k"} <= set(PROFILES)
+    assert {"tiny", "smollm2-gsm8k", "qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-math-1.5b"} <= set(PROFILES)
+
+
+@pytest.mark.parametrize("profile", sorted(name for name in PROFILES if name.startswith("qwen")))
+def test_a_profile_of_a_real_model_plans_without_data_gpu_or_network(
+    profile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("BENCH_DATA", raising=False)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    plan = make_plan("std_norm", profile)
+    spec = plan.first_spec
+    assert re.fullmatch(r"hf:Qwen/[\w.-]+@[0-9a-f]{40}", spec.model.source), "pinned to a commit"
+    assert (spec.rollout.engine, spec.train.device, spec.model.dtype) == ("vllm", "cuda", "bfloat16")
+    # What its file says comes from a recipe, with the source.
+    text = PROFILES[profile].read_text(encoding="utf-8")
+    assert re.search(r"\((?:verl-project/verl|eric-haibin-lin/verl-data|sail-sg/understand-r1-zero),", text)
+    memory = plan.cost()["memory"]
+    assert memory["device"] == "cuda"
+    advised_gb = int(re.search(r"one GPU of (\d+) GB", text)[1])  # type: ignore[index]
+    assert memory["gb"] + memory["vllm_memory_frac"] * advised_gb <= advised_gb, "it fits what its description asks for"
+
+
+def test_the_maths_model_is_asked_as_it_was_made_for() -> None:
+    spec = make_plan("std_norm", "qwen2.5-math-1.5b").first_spec
+    assert (spec.task.template, spec.eval.template) == ("qwen_math", "qwen_math")
+    assert (spec.eval.temperature, spec.eval.samples) == (0, 1)
 
 
 @pytest.mark.parametrize(("sweep", "profile"), [(sweep, profile) for sweep in SWEEPS for profile in profiles_of(sweep)])

@@ -21,7 +21,7 @@ class TrainSpec(Section):
     warmup_steps: int = Field(0, ge=0, description="rollout batches of linear warm-up")
     weight_decay: float = Field(0.0, ge=0)
     max_grad_norm: float = Field(1.0, gt=0)
-    micro_batch_tokens: int = Field(16384, ge=1, description="padded tokens a forward pass; bounds memory")
+    micro_batch_tokens: int = Field(16384, ge=1, description="tokens a forward pass, padding included; bounds memory")
     logits_chunk_tokens: int = Field(
         512, ge=1, description="tokens whose logits are held at once; bounds memory where the vocabulary is large"
     )
