@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -91,10 +90,9 @@ def run(
 
 
 def _default_workers(planned: Plan) -> int:
-    """Cells on a GPU take all of it. Asked of the driver's device file: torch would take seconds to answer."""
+    """Cells on a GPU take all of it."""
     devices = {spec.train.device.partition(":")[0] for spec in planned.arms.values()}
-    on_gpu = "cuda" in devices or ("auto" in devices and Path("/dev/nvidiactl").exists())
-    return 1 if on_gpu else os.cpu_count() or 1
+    return 1 if "cuda" in devices else os.cpu_count() or 1
 
 
 def _finish(sweep_run: SweepRun, as_json: bool) -> list[str]:

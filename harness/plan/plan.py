@@ -20,6 +20,7 @@ from harness.plan.sweep_file import SweepFile, load_profile, load_sweep
 from harness.records import CellRecord, cell_directory_name
 from harness.spec.hashing import semantic_hash
 from harness.spec.knobs import active
+from harness.spec.machine import settled
 from harness.spec.resolve import Layer, resolve
 from harness.spec.run_spec import RunSpec
 from harness.spec.yaml12 import parse_yaml
@@ -178,7 +179,9 @@ def make_plan(
     for arm in chosen:
         own = Layer(f"{path}: arms.{arm}", sweep.all_arms[arm])
         try:
-            specs[arm] = {seed: resolve([*layers, own, *final], seed) for seed in sweep.seed_list}
+            specs[arm] = {
+                seed: settled(resolve([*layers, own, *final], seed), cuda_is_there()) for seed in sweep.seed_list
+            }
         except RefusedError as error:
             for problem in dict.fromkeys(str(error).splitlines()):
                 problems.setdefault(problem, []).append(arm)
@@ -240,10 +243,7 @@ def _warnings(sweep: SweepFile, specs: Mapping[str, RunSpec], noops: Sequence[No
 
 
 def _samples_with_vllm(spec: RunSpec) -> bool:
-    """Where that is known: with device and engine left to the machine it is not."""
-    on_cuda = spec.train.device.startswith("cuda")
-    drawn = spec.pairs.type != "dataset"
-    return drawn and (spec.rollout.engine == "vllm" or (spec.rollout.engine == "auto" and on_cuda))
+    return spec.pairs.type != "dataset" and spec.rollout.engine == "vllm"
 
 
 def _corrects_sampler(spec: RunSpec) -> bool:

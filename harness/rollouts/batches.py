@@ -22,7 +22,8 @@ class Batches:
         self._on_cuda = decoder.model.device.type == "cuda"
         self._arenas = [Arena(), Arena()]
         self._graphed: dict[int, GraphedBatch] = {}
-        self._pool = torch.cuda.graph_pool_handle() if self._on_cuda else None
+        # An object, not a handle: a pool whose last graph is gone may not be recorded into again unless it is held.
+        self._pool = torch.cuda.MemPool() if self._on_cuda else None
         self._weight_addresses: list[int] = []
 
     def begin_call(self) -> None:

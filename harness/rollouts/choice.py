@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
+from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel
 from harness.models.lora import has_adapters
 from harness.rollouts.engine import Engine
 from harness.rollouts.merged_weights import MergedEngine, merged_copy
 from harness.rollouts.torch_engine import TorchEngine
+from harness.spec.machine import engine_on
 from harness.spec.sections.rollout import RolloutSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-
-def engine_name(rollout: RolloutSpec, device: str) -> Literal["torch", "vllm"]:
-    """The engine that `rollout.engine` means on a device: auto is vllm on CUDA, and torch on a CPU."""
-    if rollout.engine == "auto":
-        return "vllm" if device.startswith("cuda") else "torch"
-    return rollout.engine
 
 
 def make_engine(rollout: RolloutSpec, language_model: LanguageModel, sampler: PreTrainedModel | None = None) -> Engine:
@@ -31,7 +26,12 @@ def make_engine(rollout: RolloutSpec, language_model: LanguageModel, sampler: Pr
     if has_adapters(model):
         merged = merged_copy(model)
         return MergedEngine(merged, make_engine(rollout, language_model, merged.model))
-    if engine_name(rollout, str(model.device)) == "vllm":
+    if engine_on(str(model.device), rollout.engine) == "vllm":
+        if model.device.index:
+            raise RefusedError(
+                f"train.device is {model.device}, and vLLM takes the first GPU that it sees. Set the environment's "
+                f"CUDA_VISIBLE_DEVICES={model.device.index} and --set train.device=cuda, or --set rollout.engine=torch."
+            )
         from harness.rollouts.vllm_engine import VllmEngine
 
         return VllmEngine(

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from harness.rollouts.decoding import Decoder, DecodingBatch
 from harness.rollouts.engine import SamplingParams
 from harness.rollouts.static_cache import Arena, Layers
 
-if TYPE_CHECKING:
-    from torch.cuda import _POOL_HANDLE
-
 
 class GraphedBatch(DecodingBatch):
     """A batch whose steps are replayed, by a graph for each way of sampling and number of columns that are read.
 
     A graph holds the addresses of the batch's tensors and of the model's weights: those may be written, not replaced.
-    pool: memory for the passing tensors of all graphs (torch.cuda.graph_pool_handle()); they can share it because no
+    pool: memory for the passing tensors of all graphs (torch.cuda.MemPool); they can share it because no
     two run at once and none reads what another left there.
     """
 
     def __init__(
-        self, decoder: Decoder, like: Layers, rows: int, columns: int, max_tokens: int, pool: _POOL_HANDLE | None
+        self, decoder: Decoder, like: Layers, rows: int, columns: int, max_tokens: int, pool: torch.cuda.MemPool | None
     ) -> None:
         super().__init__(decoder, like, rows, rows, columns, max_tokens, Arena())
         self._pool = pool
@@ -41,6 +36,7 @@ class GraphedBatch(DecodingBatch):
             super().step(params, read_columns)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        pool = None if self._pool is None else self._pool.id
+        with torch.cuda.graph(graph, pool=pool):  # type: ignore[arg-type]  # torch types the id of a pool in two ways
             super().step(params, read_columns)
         self._graphs[params, read_columns] = graph

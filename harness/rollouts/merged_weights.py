@@ -70,6 +70,8 @@ class MergedEngine:
     def generate(self, prompts: Sequence[Sequence[int]], keys: Tensor, params: SamplingParams) -> Completions:
         started_s = time.perf_counter()
         self._weights.refresh()
+        if self._weights.model.device.type == "cuda":
+            torch.cuda.synchronize(self._weights.model.device)
         merge = GenerationCost(sync_s=time.perf_counter() - started_s)
         drawn = self._engine.generate(prompts, keys, params)
         return replace(drawn, cost=merge + drawn.cost)

@@ -1,16 +1,19 @@
 """The vLLM engine: the only file that imports vllm. One engine a process holds a copy of the weights of one model.
 
 vLLM runs inside this process. Before it generates for a model whose weights it does not hold, they are written into it
-and a parity probe compares log-probs (`harness.rollouts.parity`). Time of both is `sync_s`; vLLM mixes prefill and
-decoding in its batches, so all the rest is `decode_s`.
+and a parity probe compares log-probs (`harness.rollouts.parity`); `sync_s` is the time of both. vLLM mixes prefill and
+decoding in its batches, so all the rest is `decode_s`. vLLM seeds the process's random generators, draws from them, and
+on a CPU disables torch.set_num_threads; each is put right again. On a CPU it binds the process's memory to one NUMA
+node for good.
 
-What is promised of noise: a sample's seed is made of its key alone, so with the same version of vLLM, the same hardware
-and the same batch the tokens are the same. Whatever else is in the batch does not change a sample's noise, but its
-logits by rounding, which decides a token once in a great while (float32 on a CPU: never seen) and in bfloat16 on a GPU
-now and then; VLLM_BATCH_INVARIANT=1 rules it out on GPUs that vLLM supports it on. Noise differs from that of the torch
-engine, between devices and between versions of vLLM. On a CPU vLLM uses the lower 32 bits of a seed.
+What is promised of noise: a sample's seed is made of its key alone, so the same call gives the same tokens with the
+same version of vLLM on the same hardware. Company in the batch changes a sample's logits by rounding only, which now
+and then decides a token; VLLM_BATCH_INVARIANT=1 rules that out on the GPUs that vLLM supports it on. The noise is not
+that of the torch engine, and differs between devices and versions of vLLM. On a CPU vLLM uses the lower 32 bits of a
+seed.
 
-`RUN_WITH` lists what this file has really been run with. Everything else is untested, the CUDA path included.
+`RUN_WITH` lists what this file has really been run with. Anything else is untested: above all CUDA, for which there is
+code here that has never run.
 
 A CPU needs memory for vLLM's cache of keys and values: 2 GiB, or VLLM_CPU_KVCACHE_SPACE (GiB); on CUDA it is
 `rollout.vllm_memory_frac`.
@@ -44,17 +47,16 @@ from harness.rollouts.weight_version import weight_version
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-RUN_WITH = ("vllm-cpu 0.32.0, x86-64 CPU with AVX-512, float32",)
+RUN_WITH = ("vllm-cpu 0.32.0 on an x86-64 CPU with AVX-512: float32 by the tests, bfloat16 once by hand",)
 
 CPU_CACHE_BYTES = 2 * 2**30
 COLDEST, HOTTEST = 0.01, 2.0
 """vLLM silently raises a temperature below the first, unless it is 0, and refuses one above the second."""
 
-# Read when vllm is imported. In this process, so that weights are handed over by reference; OpenMP threads stay where
-# the trainer has them; nothing is reported to vLLM's makers.
+# Read when vllm is imported. It runs in this process, where weights are handed over by reference and no threads are
+# bound to cores, and reports nothing to its makers.
 _ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_LOGGING_STREAM": "ext://sys.stderr",
     "VLLM_NO_USAGE_STATS": "1",
@@ -114,18 +116,14 @@ class _Sample:
 class _Resident:
     """A running vLLM for one architecture, with dummy weights at first."""
 
-    def __init__(self, model: PreTrainedModel, key: str, memory_frac: float) -> None:
-        self.key = key
+    def __init__(self, vllm: Any, model: PreTrainedModel, key: str, memory_frac: float) -> None:
+        self._vllm, self.key = vllm, key
         self._on_cpu = model.device.type == "cpu"
         self._devices = [] if self._on_cpu else [model.device]
         self._synced: tuple[weakref.ref[nn.Module], int] | None = None
-        self._vllm = _import_vllm(self._on_cpu)
         with _else_untouched(self._devices), tempfile.TemporaryDirectory(prefix="bench-vllm-") as folder:
             config = copy.deepcopy(model.config)
             config.architectures = [type(model).__name__]
-            if self._on_cpu:
-                # vLLM packs the output head when it loads; a reload packs it again only where it has its own weights.
-                config.tie_word_embeddings = False
             config.save_pretrained(folder)
             self._engine = self._vllm.LLM(
                 folder,
@@ -153,7 +151,6 @@ class _Resident:
         self._synced = None
         with _else_untouched(self._devices):
             self._write(model)
-            self._engine.reset_prefix_cache()
         sequences = probe_sequences(model)
         require_parity(model, sequences, self._score(sequences), "vLLM")
         self._synced = (weakref.ref(model), version)
@@ -162,10 +159,8 @@ class _Resident:
         self, samples: list[_Sample], params: SamplingParams, eos: list[int], decode: Callable[[list[int]], str]
     ) -> None:
         """Fill in the samples' tokens and log-probs."""
-        for row, sample in enumerate(samples):
-            self._ask(
-                row,
-                sample.prompt,
+        asked = [
+            self._sampling(
                 max_tokens=params.max_completion_tokens,
                 temperature=params.temperature,
                 top_p=params.top_p,
@@ -177,7 +172,10 @@ class _Resident:
                 # Token by token only where each must be looked at.
                 output_kind="DELTA" if params.stop else "FINAL_ONLY",
             )
-        for answer in self._answers():
+            for sample in samples
+        ]
+
+        def take(answer: Any) -> None:
             sample, drawn = samples[int(answer.request_id)], answer.outputs[0]
             for token, logp in zip(drawn.token_ids, drawn.logprobs.logprobs, strict=True):
                 if not sample.stopped:
@@ -187,6 +185,10 @@ class _Resident:
             if sample.stopped and not answer.finished:
                 self._engine.abort_request([answer.request_id])
 
+        # Keys and values of old weights, and those of earlier calls, which would make rounding depend on history.
+        self._engine.reset_prefix_cache()
+        self._run([sample.prompt for sample in samples], asked, take)
+
     def shut_down(self) -> None:
         with _else_untouched(self._devices):
             self._engine.engine_core.shutdown()
@@ -195,13 +197,17 @@ class _Resident:
 
     def _score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         """Log-prob of each token but the first, at temperature 1."""
-        for row, sequence in enumerate(sequences):
-            self._ask(row, sequence, max_tokens=1, temperature=0.0, prompt_logprobs=0, output_kind="FINAL_ONLY")
-        scored = {int(answer.request_id): list(answer.prompt_logprobs.logprobs) for answer in self._answers()}
+        asked = self._sampling(max_tokens=1, temperature=0.0, prompt_logprobs=0, output_kind="FINAL_ONLY")
+        scored: dict[int, list[float]] = {}
+
+        def take(answer: Any) -> None:
+            scored[int(answer.request_id)] = list(answer.prompt_logprobs.logprobs)
+
+        self._run(sequences, [asked] * len(sequences), take)
         return [scored[row] for row in range(len(sequences))]
 
-    def _ask(self, row: int, prompt: Sequence[int], output_kind: str, **params: Any) -> None:
-        sampling = self._vllm.SamplingParams(
+    def _sampling(self, output_kind: str, **params: Any) -> Any:
+        return self._vllm.SamplingParams(
             **params,
             # What ends a completion is given as stop_token_ids; vLLM would look into the config too.
             ignore_eos=True,
@@ -209,22 +215,25 @@ class _Resident:
             flat_logprobs=True,
             output_kind=self._vllm.sampling_params.RequestOutputKind[output_kind],
         )
-        self._engine.add_request(str(row), {"prompt_token_ids": list(prompt)}, sampling)
 
-    def _answers(self) -> Iterator[Any]:
-        """What vLLM says to all that was asked, until it has finished. If it fails on the way, it is of no more use."""
+    def _run(self, prompts: Sequence[Sequence[int]], asked: Sequence[Any], take: Callable[[Any], None]) -> None:
+        """Ask vLLM and take its answers until it has finished; `request_id` is the prompt's index. A vLLM that was left
+        on the way is of no more use."""
         finished = False
         try:
             with _else_untouched(self._devices):
+                for row, (prompt, sampling) in enumerate(zip(prompts, asked, strict=True)):
+                    self._engine.add_request(str(row), {"prompt_token_ids": list(prompt)}, sampling)
                 while self._engine.has_unfinished_requests():
-                    yield from self._engine.step()
+                    for answer in self._engine.step():
+                        take(answer)
             finished = True
         finally:
             if not finished:
                 _drop(self)
 
     def _write(self, model: PreTrainedModel) -> None:
-        # Tied weights under both their names.
+        # A tied output head is packed again, on a CPU, only where it comes under its own name.
         weights = [(name, weight.detach()) for name, weight in model.named_parameters(remove_duplicate=False)]
         if self._on_cpu:
             # Weights are packed for the processor, which load_weights would not do again.
@@ -251,10 +260,9 @@ def resident_engine(model: PreTrainedModel, memory_frac: float) -> _Resident:
 def _start(model: PreTrainedModel, key: str, memory_frac: float) -> _Resident:
     vllm = _import_vllm(model.device.type == "cpu")
     try:
-        resident = _Resident(model, key, memory_frac)
+        resident = _Resident(vllm, model, key, memory_frac)
         resident.try_out()
     except (ValueError, RuntimeError) as error:
-        vllm.distributed.cleanup_dist_env_and_memory()
         raise RefusedError(
             f"vLLM {vllm.__version__} cannot run this {type(model).__name__} on {model.device}: {error}. Use --set "
             "rollout.engine=torch."
@@ -299,7 +307,8 @@ def _else_untouched(devices: list[torch.device]) -> Iterator[None]:
         random.setstate(python)
         np.random.set_state(numpy)
         torch.set_num_threads = set_num_threads
-        torch.set_num_threads(threads)
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
 
 
 def _ends_with_stop(tokens: list[int], stop: tuple[str, ...], decode: Callable[[list[int]], str]) -> bool:

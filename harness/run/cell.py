@@ -58,8 +58,10 @@ class CellRun:
         self._cell, self._spec, self._report = cell, spec, on_progress
         self._model = start.model
         self._log = CellLog(cell)
-        self._learner = make_learner(spec, start, examples)
-        self._evaluator = Evaluator(spec.eval, spec.seed, start, make_engine(spec.rollout, start))
+        # One for both: an engine on a GPU keeps its cache from call to call.
+        engine = make_engine(spec.rollout, start)
+        self._learner = make_learner(spec, start, examples, engine)
+        self._evaluator = Evaluator(spec.eval, spec.seed, start, engine)
         self._step = 0
         self._generated_tokens = 0
         self._last_reward: float | None = None
@@ -68,6 +70,8 @@ class CellRun:
 
     def run(self) -> None:
         """Train to the budget, evaluate, mark the cell done."""
+        if self._model.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._model.device)  # the peak is to be this cell's
         self._resume()
         try:
             while not self._finished():

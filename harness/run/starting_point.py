@@ -12,12 +12,14 @@ from harness.errors import RefusedError
 from harness.models.activation_checkpointing import set_activation_checkpointing
 from harness.models.language_model import ChatTemplate, LanguageModel, load_model
 from harness.models.lora import add_adapters, reset_adapters
+from harness.spec.machine import device_kind, dtype_on
 from harness.spec.run_spec import RunSpec
 from harness.spec.sections.model import Lora
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _Loaded = tuple[str, str, torch.dtype, ChatTemplate, bool]
 
 
@@ -40,7 +42,9 @@ class StartingPoint:
         Raises RefusedError for a source that cannot be loaded or a device that is not there.
         """
         device = _device(spec.train.device)
-        dtype = torch.float32 if float32 else _dtype(spec.model.dtype, device)
+        if device.startswith("cuda:"):
+            torch.cuda.set_device(device)  # streams and graphs are of the current device
+        dtype = torch.float32 if float32 else _DTYPES[dtype_on(device, spec.model.dtype)]
         loaded = (source, device, dtype, spec.model.chat_template, spec.model.trust_remote_code)
         if self._language_model is None or self._loaded != loaded:
             self._adapted = None
@@ -75,7 +79,7 @@ class StartingPoint:
 
 def _device(device: str) -> str:
     if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        return device_kind(device, torch.cuda.is_available())
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise RefusedError(f"train.device is {device}, but torch sees no CUDA device here. Use --set train.device=cpu.")
     index = torch.device(device).index
@@ -85,9 +89,3 @@ def _device(device: str) -> str:
             "--set train.device=cuda."
         )
     return device
-
-
-def _dtype(dtype: str, device: str) -> torch.dtype:
-    if dtype == "auto":
-        return torch.bfloat16 if device.startswith("cuda") else torch.float32
-    return torch.float32 if dtype == "float32" else torch.bfloat16

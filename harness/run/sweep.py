@@ -28,7 +28,6 @@ from harness.run.stages import (
     stage_job,
 )
 from harness.spec.run_spec import RunSpec
-from harness.spec.sections.model import ModelSpec
 
 
 class Observer(Protocol):
@@ -113,12 +112,12 @@ class SweepRun:
                 observer.remark(remark)
             observer.stage(_stage(job), event)
 
-        loads: dict[tuple[ModelSpec, str], Job] = {}
+        loads: dict[tuple[object, ...], Job] = {}
         prepared: dict[str, Job] = {}
         evaluated = [RunSpec.model_validate(job.spec) for job in bases.values()]
         for spec in [*(cell.spec for cell in missing), *evaluated]:
             model, start = spec.model.source, source_of_start(spec, self.home)
-            loads.setdefault((spec.model, spec.rollout.engine), Job("load", "", spec_as_json(spec), model))
+            loads.setdefault(_what_may_be_refused(spec), Job("load", "", spec_as_json(spec), model))
             folder = start.removeprefix("path:")
             if start != model and not Path(folder).exists():
                 prepared.setdefault(start, Job("prepare", folder, spec_as_json(spec), model))
@@ -215,6 +214,13 @@ class SweepRun:
             "base_scores": read_json(base) if base.exists() else None,
             "best_of_n": {arm: read_json(path) for arm, path in self._best_of_n_paths().items() if path.exists()},
         }
+
+
+def _what_may_be_refused(spec: RunSpec) -> tuple[object, ...]:
+    """What the `load` job looks at: specs that are alike in it are tried once."""
+    rollout, train = spec.rollout, spec.train
+    engine = (rollout.engine, rollout.vllm_memory_frac)
+    return spec.model, engine, rollout.max_completion_tokens, train.device, train.activation_checkpointing
 
 
 def _stage(job: Job) -> str:

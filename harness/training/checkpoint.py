@@ -105,7 +105,7 @@ def load_latest(folder: Path) -> Checkpoint | None:
                 meta["step"],
                 meta["generated_tokens"],
                 load_file(path / "weights.safetensors"),
-                torch.load(path / "trainer.pt", weights_only=True),
+                torch.load(path / "trainer.pt", weights_only=True, map_location="cpu"),
                 meta["progress"],
             )
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harness.models.language_model import LanguageModel
+from harness.rollouts.engine import Engine
 from harness.run.experience import Experience
 from harness.run.learning.base import Examples, Row
 from harness.run.learning.rollouts import RolloutLearner
@@ -14,8 +15,8 @@ from harness.training.update_report import UpdateReport
 class PolicyGradientLearner(RolloutLearner):
     """Every completion that the knobs `overlong` and `zero_std` leave is learned from, by its advantage."""
 
-    def __init__(self, spec: RunSpec, start: LanguageModel, examples: Examples) -> None:
-        super().__init__(spec, start, examples)
+    def __init__(self, spec: RunSpec, start: LanguageModel, examples: Examples, engine: Engine) -> None:
+        super().__init__(spec, start, examples, engine)
         self._update: PolicyUpdate = PolicyUpdate(start.model, spec, start.pad_token_id, self._initial)
 
     def _learn(self, experience: Experience, step: int) -> tuple[UpdateReport, Row, list[Row]]:

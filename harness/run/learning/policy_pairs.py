@@ -5,6 +5,7 @@ from __future__ import annotations
 from transformers import PreTrainedModel
 
 from harness.models.language_model import LanguageModel
+from harness.rollouts.engine import Engine
 from harness.run.experience import Experience, scored
 from harness.run.learning.base import Examples, Row
 from harness.run.learning.pairing import pair_up
@@ -19,8 +20,10 @@ from harness.training.update_report import UpdateReport
 class PolicyPairsLearner(RolloutLearner):
     """Completions of a prompt become pairs by their reward; a preference objective learns from these."""
 
-    def __init__(self, spec: RunSpec, start: LanguageModel, examples: Examples, pairs: PolicyPairs) -> None:
-        super().__init__(spec, start, examples)
+    def __init__(
+        self, spec: RunSpec, start: LanguageModel, examples: Examples, engine: Engine, pairs: PolicyPairs
+    ) -> None:
+        super().__init__(spec, start, examples, engine)
         self._pairs = pairs
         self._update: PreferenceUpdate = PreferenceUpdate(
             start.model, spec, start.pad_token_id, self._initial, self._reference()

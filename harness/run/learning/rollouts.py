@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from harness.models.language_model import LanguageModel
 from harness.rollouts.choice import make_engine
-from harness.rollouts.engine import GenerationCost
+from harness.rollouts.engine import Engine, GenerationCost
 from harness.run.completion_limit import CompletionLimit
 from harness.run.experience import Experience, gather
 from harness.run.learning.base import Examples, Row, StepOutcome, update_timing
@@ -41,11 +41,13 @@ class RolloutLearner(ABC):
     _update: PolicyUpdate | PreferenceUpdate
     """The subclass makes it."""
 
-    def __init__(self, spec: RunSpec, start: LanguageModel, examples: Examples) -> None:
+    def __init__(self, spec: RunSpec, start: LanguageModel, examples: Examples, engine: Engine) -> None:
+        """The engine draws from the policy as it is; where others are sampled from, one is made for them."""
         self._spec, self._start, self._reward_model = spec, start, examples.reward_model
         self._initial = frozen_copy(start.model) if self._needs_initial() else None
         self._round = RoundStart(start.model, spec.rollout.round_steps) if spec.rollout.sampler == "round" else None
-        self._engine = make_engine(spec.rollout, start, self._sampling_model())
+        sampler = self._sampling_model()
+        self._engine = engine if sampler is start.model else make_engine(spec.rollout, start, sampler)
         self._order = prompt_order(spec.task, examples.problems, spec.seed)
         self._limit = CompletionLimit(spec.rollout)
 

@@ -215,6 +215,7 @@ RATES: dict[str, Any] = {"ablate": ["train.learning_rate"], "arms": {"a": {}, "b
     [
         (["rollout.engine=vllm"], True),
         (["train.device=cuda"], True),
+        (["train.device=auto"], False),
         (["train.device=cuda", "rollout.engine=torch"], False),
         (["rollout.engine=vllm", "objective.sampler_correction.type=token_truncate"], False),
         (["rollout.engine=vllm", "algorithm=dpo", "pairs.type=policy"], False),
@@ -245,3 +246,10 @@ def test_the_memory_is_that_of_the_arm_that_takes_most(plan: Any) -> None:
 def test_a_model_on_the_hub_that_is_not_pinned_is_warned_of(plan: Any, source: str, warned: bool) -> None:
     warnings = plan([f"model.source={source}"]).warnings
     assert any(f"model.source {source} is not pinned to a commit" in warning for warning in warnings) == warned
+
+
+def test_what_is_left_to_the_machine_is_settled_in_the_plan(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.plan.plan.cuda_is_there", lambda: True)
+    assert {cell.spec.rollout.engine for cell in plan(["train.device=auto"]).cells} == {"vllm"}
+    monkeypatch.setattr("harness.plan.plan.cuda_is_there", lambda: False)
+    assert {cell.spec.rollout.engine for cell in plan(["train.device=auto"]).cells} == {"torch"}

@@ -9,7 +9,7 @@ import pytest
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel
 from harness.rollouts import vllm_engine
-from harness.rollouts.choice import engine_name, make_engine
+from harness.rollouts.choice import make_engine
 from harness.rollouts.torch_engine import TorchEngine
 from harness.run.jobs import Job, run_job
 from harness.run.starting_point import StartingPoint
@@ -24,20 +24,6 @@ def no_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "vllm" else find(name))
     monkeypatch.setattr(vllm_engine, "_resident", None)
-
-
-@pytest.mark.parametrize(
-    ("asked", "device", "expected"),
-    [
-        ("auto", "cpu", "torch"),
-        ("auto", "cuda:1", "vllm"),
-        ("torch", "cuda", "torch"),
-        ("vllm", "cpu", "vllm"),
-        ("vllm", "cuda", "vllm"),
-    ],
-)
-def test_engine_name(asked: str, device: str, expected: str) -> None:
-    assert engine_name(RolloutSpec(engine=asked, max_completion_tokens=8), device) == expected  # type: ignore[arg-type]
 
 
 def test_torch_needs_nothing_else(language_model: LanguageModel, no_vllm: None) -> None:

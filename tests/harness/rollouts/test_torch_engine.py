@@ -172,8 +172,8 @@ def test_caches_that_follow_each_other_take_the_same_memory() -> None:
 
 
 def test_memory_bounds_the_rows(language_model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two layers of four heads of 24: 2 * 2 * 4 * 24 * 4 bytes a token."""
-    bytes_a_token = 1536
+    """Keys and values of two layers of four heads in float32."""
+    bytes_a_token = 2 * 2 * 4 * language_model.model.config.head_dim * 4
     monkeypatch.setattr(torch_engine, "CACHE_BYTES_CPU", 7 * 50 * bytes_a_token)
     assert max_rows(language_model.model, 50) == 7
     assert max_rows(language_model.model, 51) == 6

@@ -30,6 +30,7 @@ from harness.rollouts import parity, vllm_engine
 from harness.rollouts.engine import Completions, EngineMismatchError, SamplingParams
 from harness.rollouts.keys import random_key
 from harness.rollouts.vllm_engine import VllmEngine, resident_engine
+from harness.rollouts.weight_version import weight_version
 from tests.harness.rollouts.test_engine import PROBLEMS, keys, rows_of
 
 pytest.importorskip("vllm", reason="needs vLLM: make test-vllm")
@@ -124,19 +125,19 @@ class TestSync:
 
     def test_goes_to_whoever_generates(self, language_model: LanguageModel, syncs: list[PreTrainedModel]) -> None:
         """The policy and a frozen copy, say, that lend the same vLLM."""
-        other = copy.deepcopy(language_model.model)
-        with torch.no_grad():
-            other.get_input_embeddings().weight.mul_(0.5)
-        engines = [engine_of(language_model), engine_of(language_model, other)]
+        models = [copy.deepcopy(language_model.model) for _ in range(2)]
+        for model, factor in zip(models, (1.0, 0.5), strict=True):
+            with torch.no_grad():
+                model.get_input_embeddings().weight.mul_(factor)
+        assert weight_version(models[0]) == weight_version(models[1])
+        engines = [engine_of(language_model, model) for model in models]
         alone = [rows_of(draw(engine, language_model)) for engine in engines]
         assert alone[0] != alone[1]
         syncs.clear()
         assert [rows_of(draw(engine, language_model)) for engine in engines * 2] == alone * 2
-        assert syncs == [language_model.model, other] * 2
+        assert syncs == models * 2
 
-    def test_forgets_the_keys_and_values_of_the_old_weights(
-        self, language_model: LanguageModel, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_forgets_the_keys_and_values_of_the_old_weights(self, language_model: LanguageModel) -> None:
         """vLLM keeps those of whole blocks of 128 tokens of a prompt."""
         model = random_model(CONFIGS["llama, untied"])
         engine = VllmEngine(model, 0, [], language_model.decode, MEMORY_FRAC)
@@ -146,6 +147,25 @@ class TestSync:
             model.get_input_embeddings().weight.mul_(0.5)
         drawn = engine.generate([prompt], keys(1, 1), SamplingParams(4))
         torch.testing.assert_close(drawn.logps[0], logps_of(model, prompt, drawn.tokens[0].tolist()), atol=1e-4, rtol=0)
+
+    def test_does_not_remember_earlier_calls(
+        self, language_model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Bits would depend on them: a prompt whose keys and values are there already is computed in another batch."""
+        engine = VllmEngine(random_model(CONFIGS["llama, untied"]), 0, [], language_model.decode, MEMORY_FRAC)
+        inside = resident_engine(engine._model, MEMORY_FRAC)._engine
+        kept: list[int] = []
+        step = inside.step
+
+        def noted() -> Any:
+            answers = step()
+            kept.extend(answer.num_cached_tokens for answer in answers)
+            return answers
+
+        monkeypatch.setattr(inside, "step", noted)
+        for _ in range(2):
+            engine.generate([[token % 50 for token in range(400)]], keys(1, 1), SamplingParams(4))
+        assert len(kept) >= 2 and not any(kept)
 
     def test_that_does_not_arrive_is_a_mismatch(
         self, language_model: LanguageModel, monkeypatch: pytest.MonkeyPatch
@@ -210,9 +230,7 @@ def test_one_vllm_a_process(language_model: LanguageModel) -> None:
     assert rows_of(draw(engine_of(language_model), language_model)) == before
 
 
-def test_a_row_is_not_computed_beyond_its_stop_string(
-    language_model: LanguageModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_is_not_computed_beyond_its_end(language_model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[int] = []
     prompt = language_model.encode(PROBLEMS[0])
     endless = VllmEngine(language_model.model, 0, [], language_model.decode, MEMORY_FRAC)
@@ -231,6 +249,9 @@ def test_a_row_is_not_computed_beyond_its_stop_string(
     stopped = endless.generate([prompt], keys(1, 1), replace(PARAMS, stop=(first,)))
     assert (stopped.lengths.item(), stopped.truncated.item()) == (1, False)
     assert len(steps) <= 2
+    steps.clear()
+    ended = engine_of(language_model).generate([prompt], keys(1, 1), PARAMS)
+    assert ended.lengths.item() <= len(steps) <= ended.lengths.item() + 1 < 40
 
 
 class TestProcess:

@@ -63,11 +63,6 @@ class TestGet:
         model = StartingPoint().get(spec({"model.dtype": dtype}), SOURCE, float32).model
         assert {weight.dtype for weight in model.parameters()} == {expected}
 
-    def test_auto_is_bfloat16_on_cuda(self) -> None:
-        assert starting_point._dtype("auto", "cuda:1") == torch.bfloat16
-        assert starting_point._dtype("auto", "cpu") == torch.float32
-        assert starting_point._dtype("float32", "cuda") == torch.float32
-
     @pytest.mark.parametrize(
         "change", [{"model.dtype": "bfloat16"}, {"model.chat_template": "plain"}, {"model.trust_remote_code": True}]
     )

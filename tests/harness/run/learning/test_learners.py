@@ -11,6 +11,7 @@ import torch
 
 from harness.models.language_model import load_model
 from harness.records import CellRecord
+from harness.rollouts.choice import make_engine
 from harness.run.cell import CellRun
 from harness.run.encoded_pairs import load_pairs
 from harness.run.learning import pairing, policy_pairs
@@ -32,7 +33,8 @@ ONLINE: dict[str, Any] = {"algorithm": "dpo", "pairs.pairing": "all", "eval.ever
 def learner(settings: dict[str, Any]) -> tuple[Learner, Any]:
     spec = small_spec({**ONLINE, **settings})
     start = load_model("builtin:tiny")
-    return make_learner(spec, start, Examples(training_prompts(spec, {}))), start.model
+    learner = make_learner(spec, start, Examples(training_prompts(spec, {})), make_engine(spec.rollout, start))
+    return learner, start.model
 
 
 def texts(learner: Learner, step: int) -> list[str]:
