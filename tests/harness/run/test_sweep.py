@@ -137,7 +137,7 @@ def test_a_remark_of_the_model_reaches_the_screen(sweep: Path, home: Path, monke
     monkeypatch.setattr(sweep_module, "LocalPool", StagesInThisProcess())
     monkeypatch.setattr(LanguageModel, "remarks", lambda self: ["the chat template is the plain one"])
     SweepRun(make_plan(str(sweep)), home, "bench run", workers=1).run(Screen())
-    assert Screen.remarks == ["the chat template is the plain one"]
+    assert Screen.remarks.count("the chat template is the plain one") == 1
 
 
 @pytest.mark.parametrize("whom", ["group", "parent", "worker"])
