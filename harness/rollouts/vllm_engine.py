@@ -149,8 +149,7 @@ class _Resident:
         if self._synced is not None and self._synced[0]() is model and self._synced[1] == version:
             return
         self._synced = None
-        with _else_untouched(self._devices):
-            self._write(model)
+        self._write(model)
         sequences = probe_sequences(model)
         require_parity(model, sequences, self._score(sequences), "vLLM")
         self._synced = (weakref.ref(model), version)
