@@ -33,7 +33,7 @@ class Workload:
     max_completion_tokens: int = 40
     learning_rate: float = 3e-4
     warmup_steps: int = 3
-    micro_batch_tokens: int = 4096
+    micro_batch_tokens: int = 16384
     full_length: bool = False
     scale: str = "group_std"
     seed: int = 0
@@ -121,7 +121,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompts", type=int, default=32, help="a step")
     parser.add_argument("--samples", type=int, default=8, help="a prompt")
     parser.add_argument("--max-completion-tokens", type=int, default=40)
-    parser.add_argument("--micro-batch-tokens", type=int, default=4096, help="ours")
+    parser.add_argument("--micro-batch-tokens", type=int, default=16384, help="ours")
     parser.add_argument("--learning-rate", type=float, default=3e-4)
 
 
