@@ -24,7 +24,7 @@ test-vllm: .venv-vllm
 
 # Our verdicts against lm-eval's, and its tasks on our engines.
 test-lm-eval: .venv-lm-eval
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 .venv-lm-eval/bin/python -m pytest -q tests/evals -k lm_eval
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 .venv-lm-eval/bin/python -m pytest -q tests/evals tests/harness/cli -k lm_eval
 
 check: .venv/installed-test
 	$(BIN)/ruff check .

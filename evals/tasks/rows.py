@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 from evals.errors import DataMissingError, EvalError
 from evals.grading.numbers import parse_number
@@ -77,6 +77,21 @@ class LoadedRows(Sequence[Problem]):
     origin: str
     digest: str
     matches_pin: bool | None
+
+    @property
+    def account(self) -> dict[str, Any]:
+        """What a record should say of them besides their number."""
+        return {"origin": self.origin, "digest": self.digest, "matches_pin": self.matches_pin}
+
+    @property
+    def warning(self) -> str | None:
+        """To be shown wherever scores are."""
+        if self.matches_pin is not False:
+            return None
+        return (
+            f"the rows from {self.origin} differ from the pinned ones (digest {self.digest}); scores may not compare "
+            "with those made from other copies."
+        )
 
     def __len__(self) -> int:
         return len(self.problems)

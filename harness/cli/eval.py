@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.console import note, print_json, print_table
+from harness.cli.console import note, print_json
 from harness.cli.options import HomeOption, JsonOption, home_folder, whole_numbers, words
+from harness.errors import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
-    from harness.evaluate.evaluation import TaskEvaluation
     from harness.evaluate.subject import Subject
+    from harness.evaluate.suite import Suite, SuiteResult
     from harness.rollouts.sampler import EngineSampler
 
 
@@ -25,10 +26,32 @@ def eval_(
             help="A model's folder or .gguf file, a cell or a checkpoint under runs/, builtin:tiny, hf:<id>."
         ),
     ],
-    tasks: Annotated[str, typer.Option("--tasks", metavar="A,B", help="Tasks (see `bench ls tasks`).")],
+    tasks: Annotated[
+        str | None, typer.Option("--tasks", metavar="A,B", help="Tasks (see `bench ls tasks`), or files of your own.")
+    ] = None,
+    lm_eval: Annotated[
+        str | None,
+        typer.Option(
+            "--lm-eval",
+            metavar="A,B",
+            help="Tasks of lm-eval, drawn by our engines as their files say; needs pip install -e '.[lm-eval]'.",
+        ),
+    ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            "--baseline", metavar="MODEL", help="Evaluate this model too and show the change, paired by problem."
+        ),
+    ] = None,
+    memorisation: Annotated[
+        bool,
+        typer.Option(
+            "--memorisation", help="Also: does the model complete the statements of --tasks that it sees the start of?"
+        ),
+    ] = False,
     preset: Annotated[
-        str, typer.Option("--preset", metavar="P", help="A sampling convention: greedy, r1 or dapo.")
-    ] = "greedy",
+        str | None, typer.Option("--preset", metavar="P", help="A sampling convention: greedy (default), r1 or dapo.")
+    ] = None,
     problems: Annotated[
         int | None, typer.Option("--problems", metavar="N", min=1, help="The first N of each task; default: all.")
     ] = None,
@@ -45,7 +68,10 @@ def eval_(
         float | None, typer.Option("--top-p", metavar="P", min=0, max=1, help="Instead of the preset's.")
     ] = None,
     max_completion_tokens: Annotated[
-        int | None, typer.Option("--max-completion-tokens", metavar="N", min=1, help="Instead of the preset's.")
+        int | None,
+        typer.Option(
+            "--max-completion-tokens", metavar="N", min=1, help="Instead of the preset's, or of lm-eval's 256."
+        ),
     ] = None,
     template: Annotated[
         str | None, typer.Option("--template", metavar="NAME", help="Prompt template; default: each task's own.")
@@ -62,6 +88,12 @@ def eval_(
             help="Tokens after which a thought is ended by force; one evaluation for each.",
         ),
     ] = None,
+    include_path: Annotated[
+        Path | None, typer.Option("--include-path", metavar="DIR", help="A folder with more task files of lm-eval.")
+    ] = None,
+    apply_chat_template: Annotated[
+        bool, typer.Option("--apply-chat-template", help="Prompts of lm-eval as messages; by default they are text.")
+    ] = False,
     engine: Annotated[str, typer.Option("--engine", metavar="E", help="auto, torch or vllm.")] = "auto",
     device: Annotated[str, typer.Option("--device", metavar="D", help="auto, cpu, cuda or cuda:<n>.")] = "auto",
     dtype: Annotated[str, typer.Option("--dtype", metavar="T", help="auto, float32 or bfloat16.")] = "auto",
@@ -77,35 +109,122 @@ def eval_(
 
     Example: bench eval runs/std_norm/cells/no_std-s0-1f2e3d4c5b --tasks arithmetic --samples 16 --temperature 1
     """
+    from evals.lm_eval_adapter import DEFAULT_MAX_GEN_TOKS
     from evals.presets import get_preset
+    from harness.evaluate.lm_eval import LmEvaluation
+    from harness.evaluate.memorisation import PROBE_TOKENS
     from harness.evaluate.plan import plan_evaluations
     from harness.evaluate.subject import find_subject
-    from harness.tracking import log_evaluation, tracking_uri
+    from harness.evaluate.suite import Suite
 
-    subject = find_subject(model, engine, device, dtype)
-    evaluations = plan_evaluations(
-        subject,
-        words("--tasks", tasks),
-        get_preset(preset),
-        problems=problems,
-        samples=samples,
-        ks=whole_numbers("--k", k) if k else None,
-        changes={"temperature": temperature, "top_p": top_p, "max_completion_tokens": max_completion_tokens},
-        template=template,
-        grader=grader,
-        seed=seed,
-        thinking_budgets_tokens=whole_numbers("--thinking-budget", thinking_budget) if thinking_budget else [None],
+    _require_asked(
+        tasks,
+        lm_eval,
+        of_tasks={
+            "--preset": preset,
+            "--samples": samples,
+            "--k": k,
+            "--temperature": temperature,
+            "--top-p": top_p,
+            "--template": template,
+            "--grader": grader,
+            "--thinking-budget": thinking_budget,
+            "--regrade": regrade or None,
+            "--memorisation": memorisation or None,
+        },
+        of_lm_eval={"--include-path": include_path, "--apply-chat-template": apply_chat_template or None},
     )
+    if regrade and (memorisation or lm_eval):
+        raise RefusedError(
+            "--regrade draws nothing, but --lm-eval and --memorisation may have to. Leave them out, or leave --regrade "
+            "out: what is stored is not drawn again anyway."
+        )
+
+    def plan(subject: Subject) -> Suite:
+        evaluations = plan_evaluations(
+            subject,
+            words("--tasks", tasks) if tasks is not None else [],
+            get_preset(preset or "greedy"),
+            problems=problems,
+            samples=samples,
+            ks=whole_numbers("--k", k) if k else None,
+            changes={"temperature": temperature, "top_p": top_p, "max_completion_tokens": max_completion_tokens},
+            template=template,
+            grader=grader,
+            seed=seed,
+            thinking_budgets_tokens=whole_numbers("--thinking-budget", thinking_budget) if thinking_budget else [None],
+        )
+        asked = LmEvaluation(
+            words("--lm-eval", lm_eval) if lm_eval is not None else [],
+            problems,
+            max_completion_tokens or DEFAULT_MAX_GEN_TOKS,
+            include_path,
+            apply_chat_template,
+            seed,
+        )
+        probe_tokens = (max_completion_tokens or PROBE_TOKENS) if memorisation else None
+        return Suite(subject, evaluations, asked if lm_eval is not None else None, probe_tokens)
+
+    suites = [plan(find_subject(name, engine, device, dtype)) for name in (baseline, model) if name is not None]
     folder = home_folder(home)
-    _note_overlap(subject, evaluations)
-    sampler = None if regrade else _lazy_sampler(subject, seed)
-    documents = [_run(evaluation, folder, sampler) for evaluation in evaluations]
-    for document in documents:
-        log_evaluation(tracking_uri(folder), folder, subject.label, document)
+    results = [_run(suite, folder, seed, regrade) for suite in suites]
+    _show(results, folder, json)
+
+
+def _require_asked(
+    tasks: str | None, lm_eval: str | None, of_tasks: dict[str, object], of_lm_eval: dict[str, object]
+) -> None:
+    """Raise RefusedError if nothing is asked for, or an option is given that nothing asked for would heed."""
+    if tasks is None and lm_eval is None:
+        raise RefusedError("nothing to evaluate: give --tasks A,B (see `bench ls tasks`), or --lm-eval A,B.")
+    for needed, given, options in (("--tasks", tasks, of_tasks), ("--lm-eval", lm_eval, of_lm_eval)):
+        unheeded = [option for option, value in options.items() if value is not None]
+        if given is None and unheeded:
+            why = "; the files of lm-eval's tasks say how they are run" if needed == "--tasks" else ""
+            raise RefusedError(f"{', '.join(unheeded)} would do nothing without {needed}{why}.")
+
+
+def _run(suite: Suite, home: Path, seed: int, regrade: bool) -> SuiteResult:
+    """Evaluate one model, and log what is found."""
+    from harness.cli.live import Countdown
+    from harness.tracking import log_evaluation, log_lm_eval, tracking_uri
+
+    for warning in dict.fromkeys(f"{one.conditions.task.name}: {one.warning}" for one in suite.tasks if one.warning):
+        note(f"warning: {warning}")
+    _note_overlap(suite)
+    result = suite.run(
+        home,
+        None if regrade else _lazy_sampler(suite.subject, seed),
+        lambda stage: Countdown(stage, unit="sample").tell,
+    )
+    for document in result.evaluations:
+        log_evaluation(tracking_uri(home), home, result.label, document)
+    if result.lm_eval is not None and result.lm_eval_folder is not None:
+        log_lm_eval(tracking_uri(home), home, result.label, result.lm_eval, result.lm_eval_folder)
+    return result
+
+
+def _show(results: list[SuiteResult], home: Path, json: bool) -> None:
+    """The model's results, behind those of the baseline if there is one."""
+    from dataclasses import asdict
+
+    from harness.cli.eval_tables import print_changes, print_suite
+    from harness.evaluate.suite import paired_changes
+    from reports.thinking_budget import write_thinking_budgets
+
+    *baselines, result = results
+    figures = [write_thinking_budgets(one.label, one.evaluations, home / "evals" / one.label) for one in results]
+    changes = [paired_changes(baseline, result) for baseline in baselines]
     if json:
-        print_json({"model": subject.label, "evaluations": documents})
-    else:
-        _print(subject.label, documents)
+        document = result.as_json()
+        for baseline, found in zip(baselines, changes, strict=True):
+            document |= {"baseline": baseline.as_json(), "changes": [asdict(change) for change in found]}
+        print_json(document)
+        return
+    for one, figure in zip(results, figures, strict=True):
+        print_suite(one, figure)
+    for baseline, found in zip(baselines, changes, strict=True):
+        print_changes(baseline.label, result.label, found)
 
 
 def _lazy_sampler(subject: Subject, seed: int) -> Callable[[], EngineSampler]:
@@ -126,52 +245,14 @@ def _lazy_sampler(subject: Subject, seed: int) -> Callable[[], EngineSampler]:
     return make
 
 
-def _run(evaluation: TaskEvaluation, home: Path, sampler: Callable[[], EngineSampler] | None) -> dict[str, Any]:
-    from harness.cli.live import Countdown
-
-    name, budget = evaluation.conditions.task.name, evaluation.conditions.thinking_budget_tokens
-    countdown = Countdown(name if budget is None else f"{name}, thinking budget {budget}", unit="sample")
-    return evaluation.run(home, sampler, countdown.tell)
-
-
-def _note_overlap(subject: Subject, evaluations: list[TaskEvaluation]) -> None:
+def _note_overlap(suite: Suite) -> None:
     """What the training prompts of a cell give away; of other models they are not known."""
+    subject = suite.subject
     if subject.checkpoint is None:
         return
     from evals.contamination import overlap
     from harness.run.inputs import contamination_sentence, overlap_row, training_texts
 
-    for task, problems in {e.conditions.task.name: e.problems for e in evaluations}.items():
+    for task, problems in {e.conditions.task.name: e.problems for e in suite.tasks}.items():
         found = overlap(training_texts(subject.spec), ((problem.id, problem.problem) for problem in problems))
         note(contamination_sentence(overlap_row(task, found)))
-
-
-def _print(label: str, documents: list[dict[str, Any]]) -> None:
-    columns = ["task", "problems", "samples", "metric", "value (%)"]
-    rows = []
-    for document in documents:
-        budget = document["thinking_budget_tokens"]
-        name = document["task"] if budget is None else f"{document['task']}, thinking {budget}"
-        first = [name, str(document["n_problems"]), str(document["n_samples"])]
-        for metric, value in document["metrics"].items():
-            if "@" in metric or "^" in metric:
-                rows.append([*(first or ["", "", ""]), metric, "-" if value is None else f"{100 * value:.1f}"])
-                first = []
-    print_table(f"{label}", columns, rows)
-    for document in documents:
-        metrics = document["metrics"]
-        spread = [
-            f"{metrics[key]:.1f} pp {over}"
-            for key, over in (("se_problems_pp", "over problems"), ("se_samples_pp", "over samples"))
-            if metrics[key] is not None
-        ]
-        print(
-            f"{document['task']}: standard error of avg@n {', '.join(spread) or 'unknown'}; "
-            f"{metrics['mean_tokens']:.0f} tokens a completion, {metrics['truncated_frac']:.0%} truncated, "
-            f"{metrics['unparsed_frac']:.0%} without an answer, {metrics['ungraded_frac']:.0%} not graded"
-        )
-        for pair in document["disagreement"]:
-            if pair["count"]:
-                one, other = pair["graders"]
-                print(f"{document['task']}: {one} and {other} disagree on {pair['count']} of {pair['n']} samples")
-        print(f"samples: {document['path']}")

@@ -32,23 +32,32 @@ class Conditions:
 
         Raises RefusedError for a model's files that are not there, EvalError for problems that are not.
         """
-        spec = self.subject.spec
-        return {
-            "model": {
-                "weights": self.subject.fingerprint(),
-                "dtype": spec.model.dtype,
-                "chat_template": spec.model.chat_template,
-            },
+        return model_conditions(self.subject, self.seed) | {
             "task": {"name": self.task.name, "problems": self.task.split("test").fingerprint},
             "template": {"name": self.template, "version": get_template(self.template).version},
             "decoding": asdict(self.decoding) | {"stop": list(self.decoding.stop)},
             "thinking_budget_tokens": self.thinking_budget_tokens,
-            "seed": self.seed,
-            "engine": spec.rollout.engine,
-            "device": spec.train.device.partition(":")[0],
-            "numerics": NUMERICS_VERSION,
         }
 
     def hash(self) -> str:
         """40 hexadecimal digits."""
         return digest(self.as_json())
+
+
+def model_conditions(subject: Subject, seed: int) -> dict[str, Any]:
+    """What of a model and the machine that runs it can change a sample, whatever the prompt. seed: of the noise.
+
+    Raises RefusedError for a model's files that are not there.
+    """
+    spec = subject.spec
+    return {
+        "model": {
+            "weights": subject.fingerprint(),
+            "dtype": spec.model.dtype,
+            "chat_template": spec.model.chat_template,
+        },
+        "seed": seed,
+        "engine": spec.rollout.engine,
+        "device": spec.train.device.partition(":")[0],
+        "numerics": NUMERICS_VERSION,
+    }

@@ -18,6 +18,7 @@ from harness.evaluate.conditions import Conditions
 from harness.evaluate.store import SampleStore, store_folder
 from harness.evaluate.thinking_budget import BudgetedSampler
 from harness.rollouts.sampler import EngineSampler
+from harness.run.inputs import record_source
 from harness.run.provenance import provenance
 
 OnProgress = Callable[[int, int, str], None]
@@ -26,13 +27,21 @@ OnProgress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class TaskEvaluation:
-    """One task of `bench eval`. samples: of each problem. ks: of pass@k. grader: None for the task's own."""
+    """One task of `bench eval`. samples: of each problem. ks: of pass@k. grader: None for the task's own.
+    warning: what must be said wherever scores are, e.g. that the rows are not the pinned ones."""
 
     conditions: Conditions
     problems: Sequence[Problem]
     samples: int
     ks: Sequence[int]
     grader: str | None = None
+    warning: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The task's, and the thinking budget if there is one."""
+        task, budget = self.conditions.task.name, self.conditions.thinking_budget_tokens
+        return task if budget is None else f"{task}, thinking {budget}"
 
     def run(
         self,
@@ -49,10 +58,9 @@ class TaskEvaluation:
         """
         folder = store_folder(home, self.conditions)
         with SampleStore.opened(folder, self.conditions) as store:
-            self._draw(store, sampler, on_progress)
+            self._draw(store, home / "cache", sampler, on_progress)
             rows = self._graded(store, again=sampler is None)
-            wanted = {problem.id for problem in self.problems}
-            mine = [row for row in rows if row["problem_id"] in wanted and row["sample"] < self.samples]
+            mine = self._asked_for(rows)
             document = {
                 "task": self.conditions.task.name,
                 "thinking_budget_tokens": self.conditions.thinking_budget_tokens,
@@ -66,12 +74,25 @@ class TaskEvaluation:
             store.write_scores(document)
         return document
 
+    def rows(self, home: Path) -> list[SampleRow]:
+        """The graded samples behind the scores, once it has run."""
+        return self._asked_for(SampleStore(store_folder(home, self.conditions)).rows())
+
+    def _asked_for(self, rows: Sequence[SampleRow]) -> list[SampleRow]:
+        """Without those of more problems or samples that were asked for at another time."""
+        wanted = {problem.id for problem in self.problems}
+        return [row for row in rows if row["problem_id"] in wanted and row["sample"] < self.samples]
+
     @property
     def _grader(self) -> str:
         return self.grader or self.conditions.task.require_grader()
 
     def _draw(
-        self, store: SampleStore, make_sampler: Callable[[], EngineSampler] | None, on_progress: OnProgress
+        self,
+        store: SampleStore,
+        cache: Path,
+        make_sampler: Callable[[], EngineSampler] | None,
+        on_progress: OnProgress,
     ) -> None:
         conditions, there = self.conditions, store.rows()
         finished = {(row["problem_id"], row["sample"]) for row in there}
@@ -97,7 +118,8 @@ class TaskEvaluation:
         alike = not there or store.read_grading() == self._grading
         store.write_grading(self._grading if alike else {})
         sampler = make_sampler()
-        store.write_provenance(provenance() | {"model": sampler.language_model.account()})
+        rows = record_source(cache, conditions.task, "test")
+        store.write_provenance(provenance() | {"model": sampler.language_model.account(), "problems": rows})
         draws = [Draw(request.prompt, request.problem.id, request.sample) for request in requests]
         budget = conditions.thinking_budget_tokens
         drawing = sampler if budget is None else BudgetedSampler(sampler, budget)

@@ -9,6 +9,7 @@ from evals.presets import SamplingPreset, ks_of
 from evals.prompts import get_template
 from evals.sampler import Decoding
 from evals.tasks import get_task
+from evals.tasks.rows import LoadedRows
 from harness.errors import RefusedError
 from harness.evaluate.conditions import Conditions
 from harness.evaluate.evaluation import TaskEvaluation
@@ -57,11 +58,16 @@ def plan_evaluations(
                 f"--k {', '.join(map(str, too_large))} with {chosen} samples a problem of {name}: pass@k needs 1 <= k "
                 "<= samples. Raise --samples or drop these k."
             )
-        rows = list(itertools.islice(task.split("test").load(), problems))
+        rows = task.split("test").load()
         grading = grader or task.require_grader()
         found.append(
             TaskEvaluation(
-                Conditions(subject, task, own_template.name, decoding, seed, budget), rows, chosen, wanted, grading
+                Conditions(subject, task, own_template.name, decoding, seed, budget),
+                list(itertools.islice(rows, problems)),
+                chosen,
+                wanted,
+                grading,
+                warning=rows.warning if isinstance(rows, LoadedRows) else None,
             )
         )
     return found

@@ -9,7 +9,6 @@ scores.json      of the evaluation as last asked for
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,14 +18,35 @@ from typing import Any, cast
 from evals.evaluate import SampleRow
 from harness.errors import RefusedError
 from harness.evaluate.conditions import Conditions
-from harness.records.files import append_jsonl, keep_jsonl, read_json, read_jsonl, write_atomic, write_json
+from harness.records.files import append_jsonl, file_name, keep_jsonl, read_json, read_jsonl, write_atomic, write_json
 from harness.records.lease import LeaseTakenError, hold_lease
 
 
 def store_folder(home: Path, conditions: Conditions) -> Path:
     """`<home>/evals/<model>/<task>-<hash>`."""
-    task = re.sub(r"[^\w.-]+", "_", conditions.task.name)
-    return home / "evals" / conditions.subject.label / f"{task}-{conditions.hash()[:10]}"
+    return home / "evals" / conditions.subject.label / f"{file_name(conditions.task.name)}-{conditions.hash()[:10]}"
+
+
+@contextmanager
+def claimed(path: Path, asked: dict[str, Any]) -> Iterator[None]:
+    """The folder at a path, made if it is not there, for this process alone. `asked`: the conditions under which what
+    it holds was drawn, kept in its spec.json.
+
+    Raises RefusedError if it holds samples of other conditions, if another process has it open, or if it cannot be
+    written.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with hold_lease(path):
+            _require_same(path / "spec.json", asked)
+            yield
+    except LeaseTakenError as error:
+        raise RefusedError(f"{path}: {error} Wait for it, or evaluate under other conditions.") from None
+    except PermissionError as error:
+        raise RefusedError(
+            f"{error.filename or path}: cannot be written. Make it writable, or choose another place with --home "
+            "DIR or BENCH_HOME."
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -38,26 +58,11 @@ class SampleStore:
     @classmethod
     @contextmanager
     def opened(cls, path: Path, conditions: Conditions) -> Iterator[SampleStore]:
-        """The store at a path, made if it is not there.
-
-        Raises RefusedError if it holds samples of other conditions, if another process has it open, or if it cannot be
-        written.
-        """
-        asked = conditions.as_json()
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            with hold_lease(path):
-                _require_same(path / "spec.json", asked)
-                store = cls(path)
-                keep_jsonl(store._fresh, lambda row: True)  # without the torn end that a kill may have left
-                yield store
-        except LeaseTakenError as error:
-            raise RefusedError(f"{path}: {error} Wait for it, or evaluate under other conditions.") from None
-        except PermissionError as error:
-            raise RefusedError(
-                f"{error.filename or path}: cannot be written. Make it writable, or choose another place with --home "
-                "DIR or BENCH_HOME."
-            ) from None
+        """The store at a path. Raises as `claimed`."""
+        with claimed(path, conditions.as_json()):
+            store = cls(path)
+            keep_jsonl(store._fresh, lambda row: True)  # without the torn end that a kill may have left
+            yield store
 
     @property
     def _fresh(self) -> Path:

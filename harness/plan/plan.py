@@ -291,7 +291,7 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
 def _require_metric(plan: Plan, path: Path) -> None:
     task, metric = plan.metric_task, plan.metric_name
     spec = plan.first_spec.eval
-    metrics = [*(f"pass@{k}" for k in spec.k), "avg@n"]
+    metrics = [*(f"{name}{k}" for name in ("pass@", "pass^", "maj@") for k in spec.k), "avg@n", "cons@n"]
     if not plan.sweep.compare.metric.startswith(METRIC_PREFIX):
         raise RefusedError(
             f"{path}: compare.metric is {plan.sweep.compare.metric!r}, but must be eval.final.[<task>.]<metric>."

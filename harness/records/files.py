@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -38,6 +39,11 @@ def write_folder(folder: Path, write: Callable[[Path], None]) -> None:
             raise
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def file_name(name: str) -> str:
+    """A name of anything (a task's may be a path) without what may not stand in a file's."""
+    return re.sub(r"[^\w.-]+", "_", name)
 
 
 def write_json(path: Path, document: Any) -> None:

@@ -27,9 +27,11 @@ def require_room(model: PreTrainedModel, longest_prompt_tokens: int, max_complet
     """Raise PromptTooLongError if such a prompt and completion exceed the model's context."""
     context = getattr(model.config, "max_position_embeddings", None)
     if context is not None and longest_prompt_tokens + max_completion_tokens > context:
+        room = context - longest_prompt_tokens
+        remedy = f"Lower max_completion_tokens to {room} or less" if room > 0 else "Leave that prompt out"
         raise PromptTooLongError(
             f"A prompt of {longest_prompt_tokens} tokens and max_completion_tokens={max_completion_tokens} exceed the "
-            f"model's context of {context} tokens. Lower max_completion_tokens or filter long prompts."
+            f"model's context of {context} tokens. {remedy}, or filter long prompts."
         )
 
 

@@ -13,7 +13,9 @@ from evals.contamination import VERSION as CONTAMINATION_VERSION
 from evals.contamination import Overlap, is_contaminated, overlap
 from evals.pairs import parse_pair_source
 from evals.tasks import get_task
+from evals.tasks.base import Task
 from evals.tasks.rows import LoadedRows
+from harness.errors import RefusedError
 from harness.models.source import parse_source
 from harness.plan import Plan
 from harness.records.files import read_json, write_json
@@ -53,12 +55,49 @@ def require_inputs(plan: Plan) -> list[str]:
             remarks.append(
                 f"{name} {split}: eval.problems is {wanted}, but there are {len(rows)}; all of them are used."
             )
-        if isinstance(rows, LoadedRows) and rows.matches_pin is False:
-            remarks.append(
-                f"{name} {split}: the rows from {rows.origin} differ from the pinned ones (digest {rows.digest}); "
-                "scores may not compare with those made from other copies."
-            )
+        if isinstance(rows, LoadedRows) and rows.warning:
+            remarks.append(f"{name} {split}: {rows.warning}")
     return remarks
+
+
+def record_source(cache: Path, task: Task, split: str) -> dict[str, Any] | None:
+    """Where the rows of a split come from, written down when they are first used: {"task", "split", "rows",
+    **LoadedRows.account}; None for generated problems, which come from nowhere.
+
+    Raises RefusedError if they are no longer what they were then, which can happen to a hub data set without a digest.
+    """
+    rows = task.split(split).load()
+    if not isinstance(rows, LoadedRows):
+        return None
+    now = {"task": task.name, "split": split, "rows": len(rows), **rows.account}
+    path = _source_path(cache, task, split)
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, now)
+    first = read_json(path)
+    if rows.matches_pin is None and first["digest"] != rows.digest:
+        raise RefusedError(
+            f"{task.name} {split}: {rows.origin} has the digest {rows.digest}, but had {first['digest']} when it was "
+            f"first used (recorded in {path}). Restore the rows, or give the new ones a task file of their own name: "
+            "scores on the two do not compare."
+        )
+    return now
+
+
+def record_sources(plan: Plan, cache: Path) -> None:
+    """Of every split that a plan trains or evaluates on. Raises as `record_source`."""
+    for name, split in sorted(_splits(plan)):
+        record_source(cache, get_task(name), split)
+
+
+def data_sources(plan: Plan, cache: Path) -> list[dict[str, Any]]:
+    """What `record_source` has written of the splits of a plan."""
+    paths = (_source_path(cache, get_task(name), split) for name, split in sorted(_splits(plan)))
+    return [read_json(path) for path in paths if path.exists()]
+
+
+def _source_path(cache: Path, task: Task, split: str) -> Path:
+    return cache / f"rows-{digest([task.name, split, task.split(split).fingerprint])[:16]}.json"
 
 
 def contamination(plan: Plan, cache: Path) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from harness.plan import Plan, PlannedCell
 from harness.plan.gate import values_that_differ
 from harness.records import CellRecord
 from harness.records.files import read_json, write_json
-from harness.run.inputs import contamination, contamination_sentence, require_inputs
+from harness.run.inputs import contamination, contamination_sentence, data_sources, record_sources, require_inputs
 from harness.run.jobs import Job, JobKind, is_disk_full
 from harness.run.stages import (
     base_path,
@@ -82,6 +82,7 @@ class SweepRun:
         while_running()
         observer.planned(len(self.plan.cells), len(self.plan.cells) - len(missing))
         if missing:
+            record_sources(self.plan, self.home / "cache")
             overlaps = contamination(self.plan, self.home / "cache")
             for sentence in [*remarks, *map(contamination_sentence, overlaps)]:
                 observer.remark(sentence)
@@ -211,6 +212,7 @@ class SweepRun:
             "warnings": plan.warnings,
             "budget_tokens": spec.budget.tokens,
             "contamination": contamination(plan, self.home / "cache"),
+            "data": data_sources(plan, self.home / "cache"),
             "base_scores": read_json(base) if base.exists() else None,
             "best_of_n": {arm: read_json(path) for arm, path in self._best_of_n_paths().items() if path.exists()},
         }

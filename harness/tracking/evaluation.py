@@ -1,15 +1,19 @@
-"""An evaluation in MLflow: experiment `evals`, one run for each model and task, found again by its store."""
+"""Evaluations in MLflow: experiment `evals`, one run for each model and task, found again by its name."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from harness.records.files import read_json
+from harness.records.files import file_name, read_json
 from harness.tracking.client import talking_to_mlflow
 from harness.tracking.experiment import experiment_id
 from harness.tracking.points import flat_params, value_points
 from harness.tracking.run import MirroredRun
+
+if TYPE_CHECKING:
+    from evals.lm_eval_result import LmEvalResult
 
 EXPERIMENT = "evals"
 
@@ -20,18 +24,34 @@ def log_evaluation(uri: str, home: Path, label: str, document: dict[str, Any]) -
     document: as `TaskEvaluation.run` gives it. Raises MirrorError if MLflow cannot be reached or refuses.
     """
     folder = Path(document["path"])
+    asked = {key: document[key] for key in ("n_problems", "n_samples", "grader")} | read_json(folder / "spec.json")
+    tags = {"bench.evaluation": f"{label}/{folder.name}", "model": label, "task": document["task"]}
+    _log(uri, home, tags, asked, document["metrics"], folder / "scores.json")
+
+
+def log_lm_eval(uri: str, home: Path, label: str, result: LmEvalResult, folder: Path) -> None:
+    """Log a run for each of lm-eval's tasks, with its metrics as `<metric>,<filter>`. Raises as `log_evaluation`."""
+    for task in result.tasks:
+        asked = {"n_problems": task.n_docs, "n_samples": task.repeats, "task": {"version": task.version}}
+        tags = {"bench.evaluation": f"{label}/{folder.name}/{task.name}", "model": label, "task": task.name}
+        metrics = {f"{one.name},{one.filter}": one.value for one in result.metrics if one.task == task.name}
+        file = folder / f"{file_name(task.name)}.json"
+        _log(uri, home, tags, asked | read_json(folder / "spec.json"), metrics, file)
+
+
+def _log(
+    uri: str, home: Path, tags: dict[str, str], params: dict[str, Any], metrics: Mapping[str, Any], file: Path
+) -> None:
+    name = tags["bench.evaluation"]
     with talking_to_mlflow(uri):
         from mlflow import MlflowClient
 
         client = MlflowClient(tracking_uri=uri)
         experiment = experiment_id(client, uri, EXPERIMENT, home)
-        name = f"{label}/{folder.name}"
         for run in MirroredRun.find(client, experiment, "bench.evaluation", name):
             run.delete()
-        tags = {"bench.evaluation": name, "model": label, "task": document["task"]}
         run = MirroredRun.create(client, experiment, name, None, tags)
-        asked = {key: document[key] for key in ("n_problems", "n_samples", "grader")}
-        run.log_params(flat_params(asked | read_json(folder / "spec.json")))
-        run.log_points(list(value_points(f"eval/{document['task']}", document["metrics"])))
-        run.log_file(folder / "scores.json")
+        run.log_params(flat_params(params))
+        run.log_points(list(value_points(f"eval/{tags['task']}", dict(metrics))))
+        run.log_file(file)
         run.set_status("FINISHED", None)

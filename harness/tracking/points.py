@@ -21,8 +21,9 @@ class Point(NamedTuple):
 
 
 def mlflow_name(name: str) -> str:
-    """A legal MLflow name: letters, digits and `_-./` stay, `@` becomes `_at_` (`pass@1`: `pass_at_1`), others `_`."""
-    return re.sub(r"[^\w\-./]", "_", name.replace("@", "_at_"))
+    """A legal MLflow name: letters, digits and `_-./` stay, `@` becomes `_at_` and `^` `_hat_` (`pass@1`:
+    `pass_at_1`), others `_`."""
+    return re.sub(r"[^\w\-./]", "_", name.replace("@", "_at_").replace("^", "_hat_"))
 
 
 def step_points(row: dict[str, Any]) -> Iterator[Point]:

@@ -74,6 +74,65 @@ def test_bad_input(bench: Bench, logged: list[Any], words: list[str], says: str)
     assert logged == []
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "nothing to evaluate: give --tasks A,B (see `bench ls tasks`), or --lm-eval A,B"),
+        (["--lm-eval", "gsm8k", "--samples", "4"], "--samples would do nothing without --tasks"),
+        (["--lm-eval", "gsm8k", "--k", "1", "--memorisation"], "--k, --memorisation would do nothing without --tasks"),
+        (
+            ["--tasks", "arithmetic", "--apply-chat-template"],
+            "--apply-chat-template would do nothing without --lm-eval",
+        ),
+        (["--tasks", "arithmetic", "--regrade", "--memorisation"], "--regrade draws nothing, but"),
+        (["--tasks", "arithmetic", "--baseline", "nowhere"], "'nowhere' is no model"),
+    ],
+)
+def test_options_that_go_together(bench: Bench, logged: list[Any], words: list[str], says: str) -> None:
+    result = bench("eval", "builtin:tiny", *words, "--home", "home")
+    assert (result.code, result.out) == (2, "")
+    assert says in result.err and "Traceback" not in result.err
+
+
+def test_change_from_a_baseline_on_the_same_problems(bench: Bench, logged: list[Any], tmp_path: Path) -> None:
+    from tests.harness.evaluate.test_subject import cell_of
+    from tests.harness.run.small import small_spec
+
+    cell = cell_of(tmp_path / "home", small_spec(), change=0.5)
+    result = bench("eval", cell, *SMALL, "--baseline", "builtin:tiny", "--json")
+    assert result.code == 0, result.err
+    changes, baseline = result.document["changes"], result.document["baseline"]
+    assert [change["task"] for change in changes] == ["arithmetic"]
+    for change, before, after in zip(changes, baseline["evaluations"], result.document["evaluations"], strict=True):
+        assert (change["before"], change["after"]) == (before["metrics"]["avg@n"], after["metrics"]["avg@n"])
+        assert change["n_problems"] == 6
+    assert len(logged) == 2
+
+
+def test_accuracy_against_thinking_budget_is_drawn(bench: Bench, logged: list[Any]) -> None:
+    out = bench("eval", "builtin:tiny", *SMALL, "--thinking-budget", "40,60").out
+    path = Path("home/evals/tiny/thinking_budget.svg")
+    assert f"accuracy against thinking budget: {path}" in out
+    assert path.read_text().startswith("<?xml") and path.with_suffix(".png").exists()
+    path.unlink()
+    assert "budget: home" not in bench("eval", "builtin:tiny", *SMALL, "--thinking-budget", "40").out
+    assert not path.exists()
+
+
+def test_statements_known_by_heart_are_looked_for(bench: Bench, logged: list[Any]) -> None:
+    result = bench("eval", "builtin:tiny", *SMALL, "--memorisation")
+    assert result.code == 2  # sums are too short to be known by heart
+    assert "none of 6 problems has a statement of which 5 words are left" in result.err
+    Path("mine.jsonl").write_text(json.dumps({"problem": "1 + 2 + 3 + 4 + 5 + 6 + 7 = what", "answer": "28"}) + "\n")
+    Path("mine.yaml").write_text("name: mine\ntemplate: plain\ngrader: numeric\nsplits:\n  test: {file: mine.jsonl}\n")
+    words = ("--tasks", "mine.yaml", "--max-completion-tokens", "40", "--home", "home", "--memorisation")
+    result = bench("eval", "builtin:tiny", *words, "--json")
+    assert result.code == 0, result.err
+    (found,) = result.document["memorisation"]
+    assert (found["task"], found["problems"], found["skipped"]) == ("mine", 1, 0)
+    assert "completed word for word" in bench("eval", "builtin:tiny", *words).out
+
+
 def test_a_model_that_is_not_there(bench: Bench) -> None:
     result = bench("eval", "nowhere", *SMALL)
     assert result.code == 2

@@ -153,6 +153,8 @@ def test_the_metric_is_written_out(plan: Any) -> None:
     full = plan(compare={"metric": "eval.final.arithmetic.avg@n"})
     assert (full.metric, full.metric_task, full.metric_name) == ("eval.final.arithmetic.avg@n", "arithmetic", "avg@n")
     assert full.margin_pp == 1.0
+    for name in ("pass^2", "maj@2", "cons@n"):
+        assert plan(compare={"metric": f"eval.final.{name}"}).metric_name == name
     assert plan(compare={"margin_pp": 2.5}).margin_pp == 2.5
 
 

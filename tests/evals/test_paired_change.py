@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evals.errors import EvalError
-from evals.lm_eval_result import LmEvalResult, LmEvalRow, LmEvalTask, paired_change
+from evals.lm_eval_result import LmEvalResult, LmEvalRow, LmEvalTask
+from evals.paired_change import changes_of_lm_eval
 from evals.sampler import Decoding
 
 TASK = LmEvalTask("sums", "1.0", 4, 1, (Decoding(8, temperature=0.0),), max_gen_toks_assumed=True)
@@ -36,8 +37,8 @@ def result(*values: float) -> LmEvalResult:
 
 
 def test_change_of_a_metric():
-    (change,) = paired_change(result(0, 1, 1, 0), result(1, 1, 0, 1))
-    assert (change.task, change.metric, change.filter, change.n_docs) == ("sums", "exact_match", "none", 4)
+    (change,) = changes_of_lm_eval(result(0, 1, 1, 0), result(1, 1, 0, 1))
+    assert (change.task, change.metric, change.filter, change.n_problems) == ("sums", "exact_match", "none", 4)
     assert (change.before, change.after, change.difference) == (0.5, 0.75, 0.25)
     # The differences are 1, 0, -1, 1: variance (2.75) / 3.
     assert change.stderr == pytest.approx(math.sqrt(2.75 / 3 / 4))
@@ -46,13 +47,13 @@ def test_change_of_a_metric():
 
 def test_pairs_are_found_whatever_the_order():
     before, after = result(0, 1, 1, 0), result(1, 1, 0, 1)
-    assert paired_change(before, replace(after, rows=after.rows[::-1])) == paired_change(before, after)
+    assert changes_of_lm_eval(before, replace(after, rows=after.rows[::-1])) == changes_of_lm_eval(before, after)
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=2, max_size=20))
 def test_swapping_the_models_turns_the_sign(pairs):
     before, after = (result(*values) for values in zip(*pairs, strict=True))
-    (there,), (back,) = paired_change(before, after), paired_change(after, before)
+    (there,), (back,) = changes_of_lm_eval(before, after), changes_of_lm_eval(after, before)
     assert (there.difference, there.gained, there.lost) == (-back.difference, back.lost, back.gained)
     assert (
         there.stderr == back.stderr == pytest.approx(statistics.stdev(b - a for a, b in pairs) / math.sqrt(len(pairs)))
@@ -61,7 +62,7 @@ def test_swapping_the_models_turns_the_sign(pairs):
 
 
 def test_one_document_has_no_standard_error():
-    (change,) = paired_change(result(0), result(1))
+    (change,) = changes_of_lm_eval(result(0), result(1))
     assert change.stderr is None
 
 
@@ -70,7 +71,7 @@ def test_every_filter_and_metric_is_a_row():
         LmEvalResult((TASK,), (), (row(0, 0), row(0, 1, "strict") | {"metrics": {"a": value, "b": 0.0}}))
         for value in (0.0, 1.0)
     ]
-    changes = {(change.filter, change.metric): change.difference for change in paired_change(*both)}
+    changes = {(change.filter, change.metric): change.difference for change in changes_of_lm_eval(*both)}
     assert changes == {("none", "exact_match"): 0, ("strict", "a"): 1, ("strict", "b"): 0}
 
 
@@ -85,10 +86,10 @@ def test_every_filter_and_metric_is_a_row():
 def test_other_documents_are_refused(changed, message):
     after = result(0, 1)
     with pytest.raises(EvalError, match=message):
-        paired_change(result(0, 1), replace(after, rows=(after.rows[0], row(1, 1.0, **changed))))
+        changes_of_lm_eval(result(0, 1), replace(after, rows=(after.rows[0], row(1, 1.0, **changed))))
 
 
 @pytest.mark.parametrize("changed", [{"n_docs": 5}, {"version": "2.0"}, {"decodings": (Decoding(9, temperature=0.0),)}])
 def test_other_tasks_are_refused(changed):
     with pytest.raises(EvalError, match="differ in name, version, documents or decoding: sums; run both"):
-        paired_change(result(0, 1), replace(result(0, 1), tasks=(replace(TASK, **changed),)))
+        changes_of_lm_eval(result(0, 1), replace(result(0, 1), tasks=(replace(TASK, **changed),)))

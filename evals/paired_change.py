@@ -1,0 +1,112 @@
+"""How a score changed from one model to another on the same problems: what training gave, or cost elsewhere."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from evals.errors import EvalError
+from evals.evaluate import SampleRow
+from evals.lm_eval_result import LmEvalResult, LmEvalRow
+
+
+@dataclass(frozen=True)
+class PairedChange:
+    """How a metric of a task changed from one model to another on the same problems.
+
+    filter: lm-eval's name of what read the answers; "" for a task of ours. before, after: means over problems;
+    difference: after - before. stderr: of the difference, sd / sqrt(n) of the n_problems differences (ddof 1), None for
+    one problem. gained, lost: problems on which the metric rose and fell.
+
+    The standard error is over problems. It knows nothing of training seeds: of one before and one after there is one.
+    """
+
+    task: str
+    metric: str
+    filter: str
+    n_problems: int
+    before: float
+    after: float
+    difference: float
+    stderr: float | None
+    gained: int
+    lost: int
+
+
+def change_of(task: str, metric: str, filter_name: str, pairs: Sequence[tuple[float, float]]) -> PairedChange:
+    """The change over (before, after) pairs [n_problems]. Raises ValueError for none."""
+    if not pairs:
+        raise ValueError(f"{task}: no pairs given; a change needs at least one problem")
+    differences = [after - before for before, after in pairs]
+    n = len(pairs)
+    return PairedChange(
+        task=task,
+        metric=metric,
+        filter=filter_name,
+        n_problems=n,
+        before=math.fsum(before for before, _ in pairs) / n,
+        after=math.fsum(after for _, after in pairs) / n,
+        difference=math.fsum(differences) / n,
+        stderr=statistics.stdev(differences) / math.sqrt(n) if n > 1 else None,
+        gained=sum(difference > 0 for difference in differences),
+        lost=sum(difference < 0 for difference in differences),
+    )
+
+
+def change_of_samples(before: Iterable[SampleRow], after: Iterable[SampleRow]) -> PairedChange:
+    """The change of avg@n from one evaluation of a task to another, paired by problem.
+
+    Raises EvalError if the two are not of the same task and problems.
+    """
+    earlier, later = _correct_frac(before), _correct_frac(after)
+    if earlier.keys() != later.keys():
+        (task, problem), *_ = sorted(earlier.keys() ^ later.keys())
+        raise EvalError(
+            f"problem {problem} of task {task} is in one of the two evaluations only; evaluate both models on the same "
+            "problems"
+        )
+    (task, _), *_ = earlier
+    return change_of(task, "avg@n", "", [(earlier[key], later[key]) for key in earlier])
+
+
+def changes_of_lm_eval(before: LmEvalResult, after: LmEvalResult) -> list[PairedChange]:
+    """What training cost or gave on tasks that it did not train: every metric of two models' results, paired by
+    document. Metrics without a number for each document (BLEU of a corpus) are left out.
+
+    Raises EvalError if the results are of other tasks, versions or decodings, or over other documents or prompts.
+    """
+    if before.tasks != after.tasks:
+        differing = sorted({task.name for task in {*before.tasks} ^ {*after.tasks}})
+        raise EvalError(
+            f"the two results are of lm-eval tasks that differ in name, version, documents or decoding: "
+            f"{', '.join(differing)}; run both models with the same tasks and settings"
+        )
+    earlier, later = _by_document(before), _by_document(after)
+    values: dict[tuple[str, str, str], list[tuple[float, float]]] = defaultdict(list)
+    for key, row in earlier.items():
+        task, _, filter_name = key
+        other = later.get(key)
+        if other is None or (row["doc_hash"], row["prompt"]) != (other["doc_hash"], other["prompt"]):
+            what = "document" if other is None or row["doc_hash"] != other["doc_hash"] else "prompt"
+            raise EvalError(
+                f"document {row['doc_id']} of lm-eval task {task} is not the same {what} in both results; run both "
+                "models over the same rows and with the same prompts"
+            )
+        for metric, value in row["metrics"].items():
+            values[task, metric, filter_name].append((value, other["metrics"][metric]))
+    return [change_of(*key, pairs) for key, pairs in values.items()]
+
+
+def _by_document(result: LmEvalResult) -> dict[tuple[str, int, str], LmEvalRow]:
+    return {(row["task"], row["doc_id"], row["filter"]): row for row in result.rows}
+
+
+def _correct_frac(rows: Iterable[SampleRow]) -> dict[tuple[str, str], float]:
+    """The share of right samples by (task, problem)."""
+    samples: dict[tuple[str, str], list[bool]] = defaultdict(list)
+    for row in rows:
+        samples[row["task"], row["problem_id"]].append(row["correct"])
+    return {key: sum(correct) / len(correct) for key, correct in samples.items()}

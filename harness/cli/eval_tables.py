@@ -1,0 +1,117 @@
+"""What `bench eval` shows people: scores, spread, changes from another model, statements known by heart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from harness.cli.console import print_table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from evals.lm_eval_result import LmEvalResult
+    from evals.paired_change import PairedChange
+    from harness.evaluate.suite import SuiteResult
+
+
+def print_suite(result: SuiteResult, figure: Path | None) -> None:
+    """All that was asked of one model. figure: of accuracy against thinking budget, if one was drawn."""
+    if result.evaluations:
+        print_evaluations(result.label, result.evaluations)
+    if figure is not None:
+        print(f"accuracy against thinking budget: {figure}")
+    if result.lm_eval is not None:
+        print_lm_eval(result.label, result.lm_eval, str(result.lm_eval_folder))
+    if result.memorisation:
+        print_memorisation(result.memorisation)
+
+
+def print_evaluations(label: str, documents: Sequence[dict[str, Any]]) -> None:
+    """Contents of scores.json: a table of metrics, then a sentence on each evaluation."""
+    columns = ["task", "problems", "samples", "metric", "value (%)"]
+    rows = []
+    for document in documents:
+        first = [_name(document), str(document["n_problems"]), str(document["n_samples"])]
+        for metric, value in document["metrics"].items():
+            if "@" in metric or "^" in metric:
+                rows.append([*(first or ["", "", ""]), metric, _percent(value)])
+                first = []
+    print_table(label, columns, rows)
+    for document in documents:
+        metrics = document["metrics"]
+        spread = [
+            f"{metrics[key]:.1f} pp {over}"
+            for key, over in (("se_problems_pp", "over problems"), ("se_samples_pp", "over samples"))
+            if metrics[key] is not None
+        ]
+        print(
+            f"{_name(document)}: standard error of avg@n {', '.join(spread) or 'unknown'}; "
+            f"{metrics['mean_tokens']:.0f} tokens a completion, {metrics['truncated_frac']:.0%} truncated, "
+            f"{metrics['unparsed_frac']:.0%} without an answer, {metrics['ungraded_frac']:.0%} not graded"
+        )
+        for pair in document["disagreement"]:
+            if pair["count"]:
+                one, other = pair["graders"]
+                print(f"{document['task']}: {one} and {other} disagree on {pair['count']} of {pair['n']} samples")
+        print(f"samples: {document['path']}")
+
+
+def print_lm_eval(label: str, result: LmEvalResult, folder: str) -> None:
+    """lm-eval's own scores, as it gives them."""
+    n_docs = {task.name: str(task.n_docs) for task in result.tasks}
+    print_table(
+        f"{label}, lm-eval's tasks",
+        ["task", "documents", "metric", "filter", "value", "stderr"],
+        [
+            [one.task, n_docs[one.task], one.name, one.filter, f"{one.value:.4f}", _number(one.stderr)]
+            for one in result.metrics
+        ],
+    )
+    print(f"samples: {folder}")
+
+
+def print_changes(before: str, after: str, changes: Sequence[PairedChange]) -> None:
+    """From one model to another, paired by problem."""
+    print_table(
+        f"{after} against {before}, paired by problem",
+        ["task", "metric", "filter", "problems", "before", "after", "difference", "stderr", "gained", "lost"],
+        [
+            [
+                *(one.task, one.metric, one.filter, str(one.n_problems)),
+                *(f"{one.before:.4f}", f"{one.after:.4f}", f"{one.difference:+.4f}", _number(one.stderr)),
+                *(str(one.gained), str(one.lost)),
+            ]
+            for one in changes
+        ],
+    )
+    print("The standard error is over problems; it knows nothing of training seeds.")
+
+
+def print_memorisation(documents: Sequence[dict[str, Any]]) -> None:
+    """Summaries of the probe for statements that are known by heart."""
+    print_table(
+        f"{documents[0]['given_frac']:.0%} of each statement given, the rest asked for",
+        ["task", "problems", "too short", "completed word for word (%)", "ROUGE-L", "answer came out (%)"],
+        [
+            [
+                *(one["task"], str(one["problems"]), str(one["skipped"])),
+                *(_percent(one["exact_frac"]), f"{one['rouge_l']:.3f}", _percent(one["correct_frac"])),
+            ]
+            for one in documents
+        ],
+    )
+    print("Compare with a model older than the problems: a statement can be guessed in part.")
+
+
+def _name(document: dict[str, Any]) -> str:
+    budget = document["thinking_budget_tokens"]
+    return str(document["task"]) if budget is None else f"{document['task']}, thinking {budget}"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"

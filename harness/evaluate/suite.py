@@ -1,0 +1,104 @@
+"""All that `bench eval` asks of one model: tasks of ours, tasks of lm-eval, the probe for what it knows by heart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from evals.evaluate import SampleRow
+from evals.lm_eval_result import LmEvalResult
+from evals.paired_change import PairedChange, change_of_samples, changes_of_lm_eval
+from evals.tasks.base import Problem, Task
+from harness.evaluate.evaluation import OnProgress, TaskEvaluation
+from harness.evaluate.lm_eval import LmEvaluation
+from harness.evaluate.memorisation import probe_memorisation
+from harness.evaluate.subject import Subject
+from harness.rollouts.sampler import EngineSampler
+
+
+@dataclass(frozen=True)
+class SuiteResult:
+    """label: the model's. evaluations: contents of scores.json; samples: those behind each of them.
+    memorisation: see `probe_memorisation`."""
+
+    label: str
+    evaluations: list[dict[str, Any]]
+    samples: list[list[SampleRow]]
+    lm_eval: LmEvalResult | None
+    lm_eval_folder: Path | None
+    memorisation: list[dict[str, Any]]
+
+    def as_json(self) -> dict[str, Any]:
+        """Without the samples, which lie in the files that it names. What was not asked for is left out."""
+        document: dict[str, Any] = {"model": self.label, "evaluations": self.evaluations}
+        if self.lm_eval is not None:
+            document["lm_eval"] = {
+                "tasks": [asdict(task) for task in self.lm_eval.tasks],
+                "metrics": [asdict(metric) for metric in self.lm_eval.metrics],
+                "path": str(self.lm_eval_folder),
+            }
+        if self.memorisation:
+            document["memorisation"] = self.memorisation
+        return document
+
+
+@dataclass(frozen=True)
+class Suite:
+    """probe_tokens: for the completions of the probe; None leaves it out."""
+
+    subject: Subject
+    tasks: Sequence[TaskEvaluation]
+    lm_eval: LmEvaluation | None = None
+    probe_tokens: int | None = None
+
+    def run(
+        self, home: Path, sampler: Callable[[], EngineSampler] | None, progress: Callable[[str], OnProgress]
+    ) -> SuiteResult:
+        """sampler: None if nothing may be drawn, which only tasks of ours can do. progress: of a stage by its name.
+
+        Raises as `TaskEvaluation.run`, `run_lm_eval` and `probe_memorisation`.
+        """
+        # First, since it alone finds what is wrong with its tasks only when it runs.
+        lm_eval = None
+        if self.lm_eval is not None:
+            lm_eval = self.lm_eval.run(self.subject, home, _required(sampler), progress("lm-eval"))
+        evaluations = [task.run(home, sampler, progress(task.name)) for task in self.tasks]
+        memorisation = []
+        if self.probe_tokens is not None:
+            for task, problems in self._statements():
+                told = progress(f"{task.name}, statements")
+                memorisation.append(
+                    probe_memorisation(self.subject, task, problems, home, _required(sampler), self.probe_tokens, told)
+                )
+        return SuiteResult(
+            self.subject.label,
+            evaluations,
+            [task.rows(home) for task in self.tasks],
+            lm_eval,
+            None if self.lm_eval is None else self.lm_eval.folder(home, self.subject),
+            memorisation,
+        )
+
+    def _statements(self) -> list[tuple[Task, Sequence[Problem]]]:
+        """Each task once, however many thinking budgets it is evaluated under."""
+        return list({one.conditions.task.name: (one.conditions.task, one.problems) for one in self.tasks}.values())
+
+
+def paired_changes(before: SuiteResult, after: SuiteResult) -> list[PairedChange]:
+    """Of two models under the same suite. Raises EvalError if documents or prompts of lm-eval are not the same."""
+    changes = []
+    for document, earlier, later in zip(after.evaluations, before.samples, after.samples, strict=True):
+        change = change_of_samples(earlier, later)
+        budget = document["thinking_budget_tokens"]
+        changes.append(change if budget is None else replace(change, task=f"{change.task}, thinking {budget}"))
+    if before.lm_eval is not None and after.lm_eval is not None:
+        changes += changes_of_lm_eval(before.lm_eval, after.lm_eval)
+    return changes
+
+
+def _required(sampler: Callable[[], EngineSampler] | None) -> Callable[[], EngineSampler]:
+    if sampler is None:
+        raise ValueError("a suite with lm-eval's tasks or the probe may have to draw: give it a sampler")
+    return sampler

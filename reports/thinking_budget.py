@@ -1,0 +1,79 @@
+"""Accuracy against thinking budget: the figure of `bench eval --thinking-budget`."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from reports.figures.lines import legend_below
+from reports.figures.style import RC, WIDTH_IN, Drawing, arm_styles, png, short_name, svg
+
+NAME = "thinking_budget"
+# From this ratio of largest to smallest budget on, small ones would lie on top of each other on a linear axis.
+LOG_SCALE_RATIO = 8
+
+
+def draw_thinking_budgets(model: str, evaluations: Iterable[dict[str, Any]]) -> Drawing | None:
+    """evaluations: contents of scores.json, of one model. None if no task was evaluated under two budgets."""
+    from matplotlib.figure import Figure
+
+    of_task = defaultdict(list)
+    for one in evaluations:
+        if one["thinking_budget_tokens"] is not None:
+            of_task[one["task"]].append(one)
+    curves = {
+        task: sorted(found, key=lambda one: one["thinking_budget_tokens"])
+        for task, found in of_task.items()
+        if len(found) > 1
+    }
+    if not curves:
+        return None
+    budgets = sorted({one["thinking_budget_tokens"] for found in curves.values() for one in found})
+    styles = arm_styles(list(curves), next(iter(curves)))
+    figure = Figure(figsize=(WIDTH_IN, 3.6), layout="constrained")
+    axes = figure.subplots()
+    handles, rows = [], []
+    for task, found in curves.items():
+        x = [one["thinking_budget_tokens"] for one in found]
+        y = [100 * one["metrics"]["avg@n"] for one in found]
+        # One problem has no standard error.
+        errors = [one["metrics"]["se_problems_pp"] or 0.0 for one in found]
+        style, first = styles[task], found[0]
+        axes.errorbar(x, y, yerr=errors, color=style.color, linestyle="none", elinewidth=1.0, capsize=3)
+        label = f"{short_name(task)} ({first['n_problems']} problems x {first['n_samples']})"
+        handles += axes.plot(x, y, color=style.color, linestyle=style.dash, marker=style.marker, label=label)
+        rows += [
+            {
+                "task": task,
+                "thinking_budget_tokens": one["thinking_budget_tokens"],
+                "avg_at_n_pp": value,
+                "se_problems_pp": error,
+                "mean_tokens": one["metrics"]["mean_tokens"],
+            }
+            for one, value, error in zip(found, y, errors, strict=True)
+        ]
+    if budgets[-1] >= LOG_SCALE_RATIO * budgets[0]:
+        axes.set_xscale("log", base=2)
+        axes.minorticks_off()
+    axes.set_xticks(budgets, labels=[f"{budget:,}" for budget in budgets])
+    axes.set(xlabel="thinking budget (tokens)", ylabel="avg@n (%), ±1 SE over problems", title=short_name(model))
+    axes.set_ylim(bottom=0)
+    legend_below(figure, handles)
+    caption = "Mean accuracy under each thinking budget; bars: one standard error over problems."
+    return Drawing(figure, caption, rows)
+
+
+def write_thinking_budgets(model: str, evaluations: Iterable[dict[str, Any]], folder: Path) -> Path | None:
+    """thinking_budget.svg and .png in `folder`; the former's path, or None where there is no curve to draw."""
+    import matplotlib as mpl
+
+    with mpl.rc_context(RC):
+        drawing = draw_thinking_budgets(model, evaluations)
+    if drawing is None:
+        return None
+    path = folder / f"{NAME}.svg"
+    path.write_text(svg(drawing.figure, NAME), encoding="utf-8", newline="\n")
+    path.with_suffix(".png").write_bytes(png(drawing.figure))
+    return path

@@ -1,0 +1,32 @@
+"""The probe for statements known by heart, through an engine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from evals.tasks import get_task
+from evals.tasks.base import Problem
+from harness.evaluate.memorisation import probe_memorisation
+from harness.evaluate.subject import find_subject
+from harness.rollouts.sampler import EngineSampler
+from tests.harness.evaluate.test_evaluation import Counting
+
+
+def test_completions_are_kept_with_what_they_should_have_been(home: Path, sampler: EngineSampler) -> None:
+    subject = find_subject("builtin:tiny", "torch", "cpu", "float32")
+    problems = [
+        Problem("long", "1 + 2 + 3 + 4 + 5 + 6 + 7 = what", "28"),
+        Problem("short", "1 + 2", "3"),
+    ]
+    counting = Counting(sampler)
+    task = get_task("arithmetic")
+    document = probe_memorisation(subject, task, problems, home, lambda: counting, 24)  # type: ignore[arg-type, return-value]
+    assert (document["problems"], document["skipped"], document["given_frac"]) == (1, 1, 0.6)
+    assert counting.drawn == [("long", 0)]
+    kept = json.loads(Path(document["path"]).read_text())
+    (completion,) = kept["completions"]
+    assert completion["given"] + completion["rest"] == problems[0].problem
+    again = probe_memorisation(subject, task, problems, home, lambda: counting, 24)  # type: ignore[arg-type, return-value]
+    assert again == document
+    assert len(counting.drawn) == 1
