@@ -67,12 +67,41 @@ def _logprob_memory(outcome: Outcome) -> Iterator[list[str]]:
     ]
 
 
+def _eval(outcome: Outcome) -> Iterator[list[str]]:
+    seconds, settings = outcome["seconds"], outcome["settings"]
+    hf = min((name for name in seconds if name.startswith("hf")), key=seconds.__getitem__)
+    for engine, name in (("torch", "torch engine"), ("vllm", "vLLM")):
+        if name in seconds:
+            yield [
+                f"{name}, GSM8K by lm-eval's task, {settings['problems']} problems, SmolLM2-135M",
+                f"{seconds[name]:.0f} s",
+                f"lm-eval's {hf} {seconds[hf]:.0f} s",
+                f"{outcome[f'{engine}_ratio']:.2f} of its time",
+                _required(outcome, f"{engine}_ratio"),
+                "",
+            ]
+
+
+def _grading(outcome: Outcome) -> Iterator[list[str]]:
+    for grader in ("numeric", "math"):
+        yield [
+            f"verdicts of the grader {grader}, {outcome['completions']} word problems",
+            f"{outcome[f'{grader}_per_s']:,.0f} a second",
+            "",
+            "",
+            _required(outcome, f"{grader}_per_s"),
+            "",
+        ]
+
+
 _ROWS: dict[str, Callable[[Outcome], Iterator[list[str]]]] = {
     "grpo_step": _grpo_step,
     "grpo_step_model": _grpo_step,
     "ablation": _ablation,
     "rollout": _rollout,
     "logprob_memory": _logprob_memory,
+    "eval": _eval,
+    "grading": _grading,
 }
 
 
