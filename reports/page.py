@@ -14,7 +14,7 @@ from reports.analysis import Analysis, analyse
 from reports.document import Report, report_document
 from reports.figures import FIGURES, RenderedFigure, render_figures
 from reports.samples import sample_completions
-from reports.summary import result_table, verdict_details, verdict_sentences
+from reports.summary import interim_sentence, result_table, verdict_details, verdict_sentences
 from reports.tables import report_tables, troubled_cells
 from reports.validity import SEED_SENTENCE, validity_checks
 
@@ -35,8 +35,9 @@ VERDICT_SIGNS = {
 }
 
 
-def write_report(sweep: SweepRecord, out_dir: Path) -> Report:
-    """Write the report of a sweep into `out_dir` and return the contents of report.json.
+def write_report(sweep: SweepRecord, out_dir: Path, reload_s: float | None = None) -> Report:
+    """Write the report of a sweep into `out_dir` and return the contents of report.json. reload_s: while the sweep
+    runs, an open page loads itself again after so many seconds.
 
     Files: index.html (self-contained), report.md, report.json, figures/*.svg and *.png, data/*.csv. The same records
     give the same bytes. Raises ValueError when no finished cell has the compared metric.
@@ -55,7 +56,7 @@ def write_report(sweep: SweepRecord, out_dir: Path) -> Report:
         _write(out_dir / "data" / f"{figure.name}.csv", _csv(figure.rows))
     _write(out_dir / "data" / FINAL_SCORES, _csv(_final_scores(analysis)))
     _write(out_dir / "report.json", json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
-    content = _content(analysis, report, figures)
+    content = _content(analysis, report, figures) | {"reload_s": reload_s}
     _write(out_dir / "index.html", _render("index.html.j2", content))
     # Quotes open nothing in Markdown, where no tag survives the escaping; as entities they are only hard to read.
     markdown = _render("report.md.j2", content).replace("&#39;", "'").replace("&#34;", '"')
@@ -73,6 +74,7 @@ def _content(analysis: Analysis, report: Report, figures: Sequence[RenderedFigur
             {"sentence": sentence, "details": detail, "verdict": verdict, "sign": VERDICT_SIGNS[verdict]}
             for sentence, detail, verdict in zip(verdict_sentences(report), details, verdicts, strict=True)
         ],
+        "interim": interim_sentence(report),
         "checks": validity_checks(analysis, report),
         "seed_sentence": SEED_SENTENCE,
         "co_changes": sweep.raw.get("co_changes") or {},
@@ -128,4 +130,7 @@ def _markdown(text: str) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8", newline="\n")
+    """Whole or not at all: somebody may be reading the page that a live report replaces."""
+    aside = path.with_name(f".{path.name}.tmp")
+    aside.write_text(text, encoding="utf-8", newline="\n")
+    aside.replace(path)

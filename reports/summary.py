@@ -17,6 +17,18 @@ def verdict_sentences(report: Report) -> list[str]:
     return [verdict_sentence(contrast) for contrast in report["contrasts"]]
 
 
+def interim_sentence(report: Report) -> str | None:
+    """What a look before the end must say; None once every cell has ended."""
+    ended = sum(cell["state"] in {"done", "failed", "invalid"} for cell in report["cells"])
+    total = len(report["cells"])
+    if ended == total:
+        return None
+    return (
+        f"Interim look: {ended} of {total} cells have ended. Levels and p values hold for the planned number of seeds, "
+        "looked at once; who stops when a verdict pleases is wrong more often than they say."
+    )
+
+
 def verdict_sentence(contrast: dict[str, Any]) -> str:
     """Effect, interval, p after Holm, verdict, n, tokens and detectable effect of one contrast of report.json."""
     arm, baseline, n = contrast["arm"], contrast["baseline"], contrast["n_pairs"]

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from harness.cli.console import note, print_json, print_table
 from harness.cli.options import HomeOption, JsonOption, RunArgument, home_folder, run_folder
 from harness.errors import RefusedError
 
 
-def report(sweep: RunArgument, home: HomeOption = None, json: JsonOption = False) -> None:
+def report(
+    sweep: RunArgument,
+    live: Annotated[
+        bool, typer.Option("--live", help="Write the page again while the sweep runs; an open one reloads itself.")
+    ] = False,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
     """Write index.html, report.md, report.json and the figures of a sweep that was run, and print the verdict.
 
-    Example: bench report std_norm
+    Example: bench report std_norm --live
     """
     folder = run_folder(sweep, home_folder(home))
+    if live:
+        from harness.cli.live_report import EVERY_S, follow
+
+        follow(folder, lambda: write(folder, reload_s=EVERY_S))
+    # Once more at the end of watching: this page is final and does not reload itself.
     document = write(folder)
     if json:
         print_json(document)
@@ -23,8 +37,9 @@ def report(sweep: RunArgument, home: HomeOption = None, json: JsonOption = False
         print_verdict(document, folder)
 
 
-def write(folder: Path) -> dict[str, Any]:
-    """Write the report of a sweep's folder; returns report.json. Raises RefusedError if no cell is done."""
+def write(folder: Path, reload_s: float | None = None) -> dict[str, Any]:
+    """Write the report of a sweep's folder; returns report.json. reload_s: after so long a browser loads the page
+    again; None: never. Raises RefusedError if no cell is done."""
     from harness.records import read_sweep
     from reports.page import write_report
 
@@ -34,12 +49,12 @@ def write(folder: Path) -> dict[str, Any]:
             f"{sweep.name}: no cell is done yet, so there is nothing to report. `bench run` goes on with it."
         )
     note("writing the report")
-    return dict(write_report(sweep, folder / "report"))
+    return dict(write_report(sweep, folder / "report", reload_s))
 
 
 def print_verdict(document: Any, folder: Path) -> None:
     """The table of arms, what qualifies it, the report's path, and the verdict's sentences last."""
-    from reports.summary import result_table, verdict_details, verdict_sentences
+    from reports.summary import interim_sentence, result_table, verdict_details, verdict_sentences
 
     table = result_table(document)
     print_table(table.title, table.columns, table.rows)
@@ -52,5 +67,7 @@ def print_verdict(document: Any, folder: Path) -> None:
         for detail in verdict_details(contrast):
             print(f"note on {contrast['arm']}: {detail}")
     print(f"report: {folder / 'report' / 'index.html'}")
+    if interim := interim_sentence(document):
+        print(interim)
     for sentence in verdict_sentences(document):
         print(sentence)
