@@ -9,6 +9,7 @@ from typing import Any
 
 from harness.records.cell import CellRecord, is_cell_directory_name
 from harness.records.files import read_json
+from harness.records.schema import require_readable
 
 
 @dataclass(frozen=True)
@@ -109,5 +110,7 @@ class SweepRecord:
 
 
 def read_sweep(path: Path) -> SweepRecord:
-    """The sweep in a folder `runs/<sweep>`. FileNotFoundError if it was never run."""
-    return SweepRecord(path, dict(read_json(path / "sweep.json")))
+    """The sweep in a folder `runs/<sweep>`. FileNotFoundError if it was never run, DamagedRecordError for records that
+    this version cannot read."""
+    file = path / "sweep.json"
+    return SweepRecord(path, require_readable(file, read_json(file)))

@@ -14,6 +14,7 @@ from harness.plan import Plan, PlannedCell
 from harness.plan.gate import values_that_differ
 from harness.records import CellRecord
 from harness.records.files import read_json, write_json
+from harness.records.schema import SCHEMA
 from harness.run.inputs import contamination, contamination_sentence, data_sources, record_sources, require_inputs
 from harness.run.jobs import Job, JobKind, is_disk_full
 from harness.run.stages import (
@@ -190,6 +191,7 @@ class SweepRun:
         base = base_path(spec, self.home)
         values = values_that_differ(plan.arms)
         return {
+            "schema": SCHEMA,
             "name": plan.sweep.name,
             "question": plan.sweep.question,
             "profile": plan.profile,

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from harness.records import read_sweep
+from harness.records.files import DamagedRecordError
 from tests.reports.synthetic import write_sweep
 
 
@@ -49,3 +51,28 @@ def test_a_sweep_without_cells_on_disk_is_all_pending(tmp_path: Path) -> None:
 def test_a_sweep_that_was_never_run(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read_sweep(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"schema": 2}, "written by a newer version of bench (records of schema 2, this one reads up to 1)"),
+        ({"alpha": None, "k": None}, "lacks alpha, k; an older version of bench wrote it. `bench run` writes it anew"),
+    ],
+)
+def test_records_that_this_version_cannot_read_are_refused_in_words(
+    tmp_path: Path, change: dict[str, int | None], says: str
+) -> None:
+    sweep = write_sweep(tmp_path / "mine", {"one": 0.0}, seeds=1)
+    raw = {key: value for key, value in (sweep.raw | change).items() if value is not None or key not in change}
+    (sweep.path / "sweep.json").write_text(json.dumps(raw))
+    with pytest.raises(DamagedRecordError) as caught:
+        read_sweep(sweep.path)
+    assert says in str(caught.value) and str(sweep.path / "sweep.json") in str(caught.value)
+
+
+def test_records_from_before_the_schema_was_written_down_are_read(tmp_path: Path) -> None:
+    sweep = write_sweep(tmp_path / "mine", {"one": 0.0}, seeds=1)
+    raw = {key: value for key, value in sweep.raw.items() if key not in {"schema", "data", "base_scores"}}
+    (sweep.path / "sweep.json").write_text(json.dumps(raw))
+    assert read_sweep(sweep.path).arms == ["one"]
