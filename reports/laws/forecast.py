@@ -1,0 +1,91 @@
+"""Does the law predict? Any two monotone series fit each other well, so a good fit is no answer; a forecast is one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from reports.laws.entropy import EntropyLaw, fit_entropy_law
+from reports.laws.refusal import MIN_POINTS, FloatArray, LawRefusedError
+from reports.laws.run import Run
+from reports.laws.uncertainty import LawUncertainty, law_uncertainty
+
+BoolArray = npt.NDArray[np.bool_]
+
+FIRST_FRAC = 0.3
+# One step's reward is too noisy to be a fair rival.
+LAST_POINTS = 3
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The law of the first `first_frac` of each run against two rivals, by root mean squared error on the rest.
+
+    The law is told the later entropies. `rmse_last`: the mean of the last points before the cut goes on. `rmse_step`: a
+    straight line in log(step) goes on. `law`, `uncertainty`: of the first parts.
+    """
+
+    law: EntropyLaw
+    uncertainty: LawUncertainty
+    first_frac: float
+    n_predicted: int
+    rmse_law: float
+    rmse_last: float
+    rmse_step: float
+
+    @property
+    def beats(self) -> bool:
+        """Whether the law predicts better than both rivals."""
+        return self.rmse_law < min(self.rmse_last, self.rmse_step)
+
+
+def forecast(runs: Sequence[Run], first_frac: float = FIRST_FRAC) -> Forecast:
+    """Fit the law to the first part of all runs pooled and predict the rest of each; each run has rivals of its own.
+
+    A run's first part are its points up to `first_frac` of its last step. Raises LawRefusedError where the first parts
+    hold too few points, span too little entropy, or leave nothing to predict.
+    """
+    if not 0 < first_frac < 1:
+        raise ValueError(f"first_frac is {first_frac}: the share of a run that is fitted lies between 0 and 1")
+    heads = [first_part(run, first_frac) for run in runs]
+    first = [_part(run, head) for run, head in zip(runs, heads, strict=True) if head.any()]
+    n_first = sum(map(len, first))
+    if n_first < MIN_POINTS:
+        raise LawRefusedError(
+            f"{n_first} points in the first {first_frac:.0%} of training, and a fit needs {MIN_POINTS}"
+        )
+    if all(head.all() for head in heads):
+        raise LawRefusedError("nothing lies beyond the first part: there is nothing to predict")
+    uncertainty = law_uncertainty(first)
+    law = fit_entropy_law(np.concatenate([run.entropy for run in first]), np.concatenate([run.reward for run in first]))
+    errors: dict[str, list[FloatArray]] = {"law": [], "last": [], "step": []}
+    for run, head in zip(runs, heads, strict=True):
+        if int(head.sum()) < 2:  # no line in log step
+            continue
+        seen, rest = _part(run, head), _part(run, ~head)
+        line = np.polyfit(np.log(seen.step), seen.reward, 1)
+        errors["law"].append(law.predict(rest.entropy) - rest.reward)
+        errors["last"].append(seen.reward[-LAST_POINTS:].mean() - rest.reward)
+        errors["step"].append(np.polyval(line, np.log(rest.step)) - rest.reward)
+    rmse = {rival: float(np.sqrt(np.mean(np.concatenate(parts) ** 2))) for rival, parts in errors.items()}
+    return Forecast(
+        law=law,
+        uncertainty=uncertainty,
+        first_frac=first_frac,
+        n_predicted=sum(map(len, errors["law"])),
+        rmse_law=rmse["law"],
+        rmse_last=rmse["last"],
+        rmse_step=rmse["step"],
+    )
+
+
+def first_part(run: Run, first_frac: float = FIRST_FRAC) -> BoolArray:
+    """Which points of a run [points] are at or before `first_frac` of its last step."""
+    return np.asarray(run.step <= first_frac * run.step[-1])
+
+
+def _part(run: Run, chosen: BoolArray) -> Run:
+    return Run(run.step[chosen], run.entropy[chosen], run.reward[chosen])

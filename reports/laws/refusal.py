@@ -1,0 +1,33 @@
+"""What no law is fitted to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+Numbers = Sequence[float] | FloatArray
+
+MIN_POINTS = 8
+
+
+class LawRefusedError(ValueError):
+    """These points do not determine the law; the message says why."""
+
+
+def finite_points(**columns: Numbers) -> list[FloatArray]:
+    """The columns as floats [n]. Raises LawRefusedError unless all are finite, of one length and of enough points."""
+    arrays = [np.asarray(column, dtype=np.float64) for column in columns.values()]
+    names = " and ".join(columns)
+    if any(array.ndim != 1 for array in arrays) or len({len(array) for array in arrays}) > 1:
+        shapes = ", ".join(str(array.shape) for array in arrays)
+        raise LawRefusedError(f"{names} have shapes {shapes}: each needs a number a point, lists of one length")
+    for name, array in zip(columns, arrays, strict=True):
+        bad = int(np.count_nonzero(~np.isfinite(array)))
+        if bad:
+            raise LawRefusedError(f"{name} is not finite at {bad} of {len(array)} points: leave those out")
+    if len(arrays[0]) < MIN_POINTS:
+        raise LawRefusedError(f"{len(arrays[0])} points, and a fit needs {MIN_POINTS}")
+    return arrays

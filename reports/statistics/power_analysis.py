@@ -1,0 +1,109 @@
+"""Power of t tests by the noncentral t distribution: seeds needed for an effect, effect detectable with seeds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+
+from reports.statistics.checks import require_level
+from reports.statistics.verdicts import MIN_PAIRS
+
+TARGET_POWER = 0.8
+
+
+@dataclass(frozen=True)
+class Power:
+    """A paired design: `n` pairs find a true difference of `effect` with probability `power`."""
+
+    n: int
+    effect: float
+    power: float
+
+
+def power(
+    sd: float,
+    effect: float | None = None,
+    n: int | None = None,
+    *,
+    alpha: float = 0.05,
+    target: float = TARGET_POWER,
+) -> Power:
+    """Power of the paired t test, exactly by the noncentral t: solves for what is left out.
+
+    sd: standard deviation of the paired differences, in the unit of `effect`; `difference_sd` gives it from pilot runs.
+    With `effect`: the seeds needed for `target`. With `n`: the detectable effect. With both: the power they reach.
+    Raises ValueError when neither is given or a number is out of range.
+    """
+    require_level(alpha)
+    if not (math.isfinite(sd) and sd > 0):
+        raise ValueError(f"sd is {sd}: it must be a finite number > 0; estimate it from at least two pilot pairs")
+    if effect is not None and not (math.isfinite(effect) and effect != 0):
+        raise ValueError(f"effect is {effect}: it must be a finite number other than 0")
+    if n is not None and n < MIN_PAIRS:
+        raise ValueError(f"n is {n}: a paired test needs at least {MIN_PAIRS} seeds")
+    if not alpha < target < 1:
+        raise ValueError(f"target power is {target}: it must lie between alpha = {alpha} and 1")
+    if effect is not None:
+        in_sds = abs(effect) / sd
+        n = n if n is not None else _pairs_needed(in_sds, alpha, target)
+        return Power(n=n, effect=effect, power=_paired_t_power(in_sds, n, alpha))
+    if n is not None:
+        return Power(n=n, effect=sd * detectable_standard_errors(n - 1, alpha, target) / math.sqrt(n), power=target)
+    raise ValueError("neither effect nor n is given: name an effect to get seeds, or n to get a detectable effect")
+
+
+def difference_sd(run_sd: float, correlation: float) -> float:
+    """Standard deviation of a paired difference of two arms with run-to-run sd `run_sd` and pairing `correlation`."""
+    if not (run_sd >= 0 and -1 <= correlation <= 1):
+        raise ValueError(f"run_sd {run_sd} must be >= 0 and correlation {correlation} lie in [-1, 1]")
+    return run_sd * math.sqrt(2 * (1 - correlation))
+
+
+def sd_upper_bound(sd: float, n: int, confidence: float = 0.8) -> float:
+    """The one-sided upper bound of the true standard deviation behind an estimate `sd` from `n` normal values.
+
+    A pilot's sd is below the truth more often than above it, and a design planned with it fails as often: plan with
+    this bound instead (Browne 1995, Statistics in Medicine 14:1933). Raises ValueError for fewer than two values.
+    """
+    from scipy.special import chdtri
+
+    if n < 2 or not sd >= 0 or not 0 < confidence < 1:
+        raise ValueError(f"sd {sd} must be >= 0, n {n} at least 2 and confidence {confidence} between 0 and 1")
+    # chdtri takes the upper tail's probability.
+    return sd * math.sqrt((n - 1) / float(chdtri(n - 1, confidence)))
+
+
+@cache
+def detectable_standard_errors(df: float, alpha: float, target: float = TARGET_POWER) -> float:
+    """The true mean, in standard errors, that a two-sided t test with `df` degrees of freedom finds with `target`."""
+    from scipy.optimize import brentq
+
+    upper = 1.0
+    while t_test_power(upper, df, alpha) < target:
+        upper *= 2
+    return float(brentq(lambda shift: t_test_power(shift, df, alpha) - target, 0.0, upper, xtol=1e-10))
+
+
+def t_test_power(shift: float, df: float, alpha: float) -> float:
+    """Probability that a two-sided t test rejects when the true mean is `shift` standard errors from zero."""
+    from scipy.special import stdtrit
+    from scipy.stats import nct
+
+    critical = float(stdtrit(df, 1 - alpha / 2))
+    # The lower tail by symmetry: the distribution function has no value far out on the left.
+    return float(nct.sf(critical, df, shift) + nct.sf(critical, df, -shift))
+
+
+def _paired_t_power(effect_sds: float, n: int, alpha: float) -> float:
+    return t_test_power(effect_sds * math.sqrt(n), n - 1, alpha)
+
+
+def _pairs_needed(effect_sds: float, alpha: float, target: float) -> int:
+    from scipy.special import ndtri
+
+    # A known variance would need this many; the t test needs a few more, so the search starts below the answer.
+    n = max(MIN_PAIRS, math.floor(float(ndtri(1 - alpha / 2) + ndtri(target)) ** 2 / effect_sds**2))
+    while _paired_t_power(effect_sds, n, alpha) < target:
+        n += 1
+    return n

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import curve_fit
+
+from reports.laws import LawRefusedError, fit_entropy_law, fit_free_exponent
+from tests.reports.laws.curves import A, B, law_run
+
+
+@given(st.floats(0.01, 5), st.floats(-3, 3), st.floats(0, 12), st.floats(0.1, 8))
+def test_points_on_the_law_give_it_back_at_entropies_of_any_size(a, b, lowest, span):
+    entropy = lowest + span * np.linspace(0, 1, 12)
+    a /= math.exp(lowest + span)  # so that rewards stay of one size
+    law = fit_entropy_law(entropy, b - a * np.exp(entropy))
+    assert law.a == pytest.approx(a, rel=1e-6)
+    assert law.b == pytest.approx(b, abs=1e-6)
+    assert law.ceiling == pytest.approx(b - a, abs=1e-6)
+    assert law.r2 == pytest.approx(1)
+    assert law.rmse == pytest.approx(0, abs=1e-9)
+    assert law.predict([0.0, 1.0]) == pytest.approx(np.array([b - a, b - a * math.e]), abs=1e-5)
+
+
+def test_the_fit_is_that_of_a_general_optimiser():
+    run = law_run(80, np.random.default_rng(0))
+    (a, b), _ = curve_fit(lambda h, a, b: -a * np.exp(h) + b, run.entropy, run.reward)
+    law = fit_entropy_law(run.entropy, run.reward)
+    assert (law.a, law.b) == pytest.approx((a, b))
+    residuals = run.reward - law.predict(run.entropy)
+    assert law.r2 == pytest.approx(1 - residuals.var() / run.reward.var())
+    assert law.n_points == 80
+
+
+def test_a_reward_that_rises_with_entropy_has_a_negative_a():
+    entropy = np.linspace(0.2, 1.5, 20)
+    assert fit_entropy_law(entropy, 0.1 + 0.2 * np.exp(entropy)).a == pytest.approx(-0.2)
+
+
+def test_a_constant_reward_explains_nothing():
+    law = fit_entropy_law(np.linspace(0.2, 1.5, 20), np.full(20, 0.5))
+    assert (law.a, law.b, law.r2) == pytest.approx((0, 0.5, 0), abs=1e-12)
+
+
+GOOD = np.linspace(0.2, 1.5, 20)
+
+
+@pytest.mark.parametrize(
+    ("entropy", "reward", "match"),
+    [
+        (GOOD[:7], GOOD[:7], "7 points, and a fit needs 8"),
+        ([], [], "0 points"),
+        (GOOD, GOOD[:-1], "lists of one length"),
+        (GOOD[:, None], GOOD, "have shapes"),
+        ([*GOOD[:-1], math.nan], GOOD, "entropy is not finite at 1 of 20"),
+        (GOOD, [math.inf, *GOOD[1:]], "reward is not finite at 1 of 20"),
+        (0.5 + 0.01 * GOOD, GOOD, r"spans 0\.0117 nats .* needs 0\.05"),
+        ([5.0, *np.full(39, 0.5)], np.arange(40.0), "spans 0 nats"),
+        (GOOD - 0.5, GOOD, "never below 0"),
+        (800 * GOOD, GOOD, "exp overflows"),
+    ],
+)
+@pytest.mark.parametrize("fit", [fit_entropy_law, fit_free_exponent])
+def test_what_cannot_be_fitted_is_refused_with_the_reason(fit, entropy, reward, match):
+    with pytest.raises(LawRefusedError, match=match):
+        fit(entropy, reward)
+
+
+@pytest.mark.parametrize("exponent", [0.5, 1.0, 2.5, -1.0])
+def test_the_free_exponent_is_found(exponent):
+    entropy = np.linspace(0.2, 2.0, 60)
+    reward = 3 - np.sign(exponent) * 0.4 * np.exp(exponent * entropy)
+    found = fit_free_exponent(entropy, reward)
+    assert found.exponent == pytest.approx(exponent, rel=1e-3)
+    assert found.ceiling == pytest.approx(3 - np.sign(exponent) * 0.4, rel=1e-3)
+    assert found.r2 == pytest.approx(1)
+
+
+def test_a_line_in_the_entropy_has_exponent_0():
+    entropy = np.linspace(0.2, 2.0, 60)
+    found = fit_free_exponent(entropy, 1 - 0.3 * entropy)
+    assert found.exponent == pytest.approx(0, abs=1e-3)
+    assert found.ceiling == pytest.approx(1, abs=1e-3)
+
+
+def test_the_free_exponent_fits_no_worse_than_the_law():
+    for seed in range(10):
+        run = law_run(60, np.random.default_rng(seed))
+        assert fit_free_exponent(run.entropy, run.reward).r2 >= fit_entropy_law(run.entropy, run.reward).r2 - 1e-6
+
+
+def test_a_step_and_a_constant_have_no_exponent():
+    entropy = np.linspace(0.2, 2.0, 60)
+    with pytest.raises(LawRefusedError, match="runs to"):
+        fit_free_exponent(entropy, (entropy >= 2.0).astype(float))
+    with pytest.raises(LawRefusedError, match="constant"):
+        fit_free_exponent(entropy, np.ones(60))
+
+
+def test_noise_in_the_reward_moves_the_parameters_little():
+    run = law_run(400, np.random.default_rng(1), sd=0.01)
+    law = fit_entropy_law(run.entropy, run.reward)
+    assert (law.a, law.b) == pytest.approx((A, B), abs=0.02)

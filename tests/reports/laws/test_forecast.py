@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from reports.laws import LawRefusedError, Run, first_part, fit_entropy_law, forecast
+from tests.reports.laws.curves import entropy_curve, law_run
+
+
+def test_where_the_law_holds_its_forecast_beats_both_rivals():
+    runs = [law_run(200, np.random.default_rng(seed), correlation=0.0, sd=0.01) for seed in range(3)]
+    found = forecast(runs)
+    assert found.beats
+    assert found.rmse_law < 0.5 * min(found.rmse_last, found.rmse_step)
+    assert found.rmse_law == pytest.approx(0.01, rel=0.5)
+    assert found.n_predicted == 3 * 140
+
+
+def test_where_the_reward_follows_the_step_and_not_the_entropy_it_does_not():
+    """Both are monotone, so the law fits well all the same."""
+    rng = np.random.default_rng(0)
+    step = np.arange(1.0, 201)
+    entropy = 0.25 + 1.2 * (1 - step / 200)
+    run = Run(step, entropy, 0.2 + 0.1 * np.log(step) + rng.normal(0, 0.003, 200))
+    assert fit_entropy_law(run.entropy, run.reward).r2 > 0.7
+    found = forecast([run])
+    assert not found.beats
+    assert found.rmse_step < found.rmse_law
+
+
+def test_where_nothing_moves_any_more_the_last_value_wins():
+    rng = np.random.default_rng(1)
+    step = np.arange(1.0, 101)
+    reward = np.minimum(step, 30) / 30 + rng.normal(0, 0.001, 100)
+    found = forecast([Run(step, entropy_curve(100, rng), reward)])
+    assert found.rmse_last < min(found.rmse_law, found.rmse_step)
+    assert not found.beats
+
+
+def test_errors_by_hand():
+    step = np.arange(1.0, 31)
+    entropy = np.linspace(1.0, 0.1, 30)
+    reward = np.where(step <= 9, step, 20.0)
+    found = forecast([Run(step, entropy, reward)])
+    law = fit_entropy_law(entropy[:9], reward[:9])
+    assert found.law == law
+    assert found.rmse_law == pytest.approx(np.sqrt(np.mean((law.predict(entropy[9:]) - 20) ** 2)))
+    assert found.rmse_last == pytest.approx(20 - 8)  # the mean of 7, 8, 9
+    slope, intercept = np.polyfit(np.log(step[:9]), reward[:9], 1)
+    assert found.rmse_step == pytest.approx(np.sqrt(np.mean((intercept + slope * np.log(step[9:]) - 20) ** 2)))
+    assert found.uncertainty.half_width_a() > 0
+
+
+def test_each_run_has_rivals_of_its_own():
+    step = np.arange(1.0, 41)
+    entropy = np.linspace(1.0, 0.1, 40)
+    low, high = Run(step, entropy, np.full(40, 1.0)), Run(step, entropy, np.full(40, 5.0))
+    found = forecast([low, high])
+    assert (found.rmse_last, found.rmse_step) == pytest.approx((0, 0), abs=1e-9)
+    assert found.rmse_law == pytest.approx(2)
+
+
+def test_the_first_part_is_that_of_the_steps_not_of_the_points():
+    run = Run(np.array([1.0, 50, 60, 100]), np.zeros(4), np.zeros(4))
+    assert first_part(run, 0.5).tolist() == [True, True, False, False]
+
+
+def test_too_short_a_first_part_is_refused():
+    with pytest.raises(LawRefusedError, match="6 points in the first 30%"):
+        forecast([law_run(20, np.random.default_rng(0))])
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        forecast([law_run(20, np.random.default_rng(0))], first_frac=1.0)
