@@ -88,20 +88,28 @@ def compare_arms(sweep: SweepRecord, measurements: dict[str, list[Measurement]])
 
 
 def _contrast(sweep: SweepRecord, measurements: dict[str, list[Measurement]], arm: str, *, alpha: float) -> Contrast:
-    pairs = _pairs(measurements[arm], measurements[sweep.baseline])
+    pairs = pair_by_seed(measurements[arm], measurements[sweep.baseline])
+    missing = _missing_pairs(sweep, arm, {pair.seed for pair in pairs})
+    return contrast_of(arm, sweep.baseline, pairs, missing, alpha=alpha, margin_pp=sweep.margin_pp)
+
+
+def contrast_of(
+    arm: str, baseline: str, pairs: Sequence[Pair], missing: list[MissingPair], *, alpha: float, margin_pp: float
+) -> Contrast:
+    """The comparison over these pairs, at level 1 - alpha; `p_holm` is still to be filled in."""
     kept = [pair for pair in pairs if not pair.flagged]
-    comparison = _compare(pairs, alpha, sweep.margin_pp)
+    comparison = _compare(pairs, alpha, margin_pp)
     noise = _evaluation_noise_pp(pairs)
     tested = comparison is None or comparison.verdict != "no_test"
     return Contrast(
         arm=arm,
-        baseline=sweep.baseline,
+        baseline=baseline,
         seeds=[pair.seed for pair in pairs],
         differences_pp=[pair.difference_pp for pair in pairs],
-        missing=_missing_pairs(sweep, arm, {pair.seed for pair in pairs}),
+        missing=missing,
         flagged_seeds=[pair.seed for pair in pairs if pair.flagged],
         comparison=comparison,
-        without_flagged=_compare(kept, alpha, sweep.margin_pp) if len(kept) < len(pairs) else None,
+        without_flagged=_compare(kept, alpha, margin_pp) if len(kept) < len(pairs) else None,
         p_holm=math.nan,
         token_ratio=_token_ratio(pairs),
         noise_low_pp=math.nan if tested or comparison is None else comparison.difference - noise,
@@ -109,7 +117,8 @@ def _contrast(sweep: SweepRecord, measurements: dict[str, list[Measurement]], ar
     )
 
 
-def _pairs(treatment: Sequence[Measurement], baseline: Sequence[Measurement]) -> list[Pair]:
+def pair_by_seed(treatment: Sequence[Measurement], baseline: Sequence[Measurement]) -> list[Pair]:
+    """The seeds that have a score in both, in the order of the treatment's."""
     partners = {m.cell.seed: m for m in baseline if m.score_pp is not None}
     return [
         Pair(m.cell.seed, m, partners[m.cell.seed])

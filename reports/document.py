@@ -22,24 +22,35 @@ Report = dict[str, list[dict[str, Any]]]
 def report_document(analysis: Analysis) -> Report:
     """The contents of report.json: contrasts, arms, cells, laws. Scores and differences are in percentage points."""
     document: Report = {
-        "contrasts": [_contrast(analysis, contrast) for contrast in analysis.contrasts],
+        "contrasts": [
+            contrast_row(
+                contrast,
+                metric=analysis.sweep.metric,
+                margin_pp=analysis.sweep.margin_pp,
+                n_contrasts=len(analysis.contrasts),
+                warnings=hidden_knob_warnings(analysis.arm(contrast.arm), analysis.arm(contrast.baseline)),
+            )
+            for contrast in analysis.contrasts
+        ],
         "arms": [_arm(analysis, arm) | {"rank": _rank(analysis, arm)} for arm in analysis.arms],
         "cells": [_cell(analysis, cell) for cell in analysis.sweep.cells],
         "laws": [],
     }
-    return {key: [_without_nan(row) for row in rows] for key, rows in document.items()}
+    return {key: [without_nan(row) for row in rows] for key, rows in document.items()}
 
 
-def _contrast(analysis: Analysis, contrast: Contrast) -> dict[str, Any]:
-    sweep = analysis.sweep
+def contrast_row(
+    contrast: Contrast, *, metric: str, margin_pp: float, n_contrasts: int, warnings: list[str]
+) -> dict[str, Any]:
+    """One of `contrasts` of report.json."""
     return {
         "arm": contrast.arm,
         "baseline": contrast.baseline,
-        "metric": sweep.metric,
+        "metric": metric,
         **_comparison(contrast.comparison),
         "p_holm": contrast.p_holm,
-        "n_contrasts": len(analysis.contrasts),
-        "margin_pp": sweep.margin_pp,
+        "n_contrasts": n_contrasts,
+        "margin_pp": margin_pp,
         "seeds": contrast.seeds,
         "differences_pp": contrast.differences_pp,
         "missing": [asdict(pair) for pair in contrast.missing],
@@ -49,7 +60,7 @@ def _contrast(analysis: Analysis, contrast: Contrast) -> dict[str, Any]:
         "noise_high_pp": contrast.noise_high_pp,
         "token_ratio": contrast.token_ratio,
         "equal_tokens": contrast.equal_tokens,
-        "warnings": hidden_knob_warnings(analysis.arm(contrast.arm), analysis.arm(contrast.baseline)),
+        "warnings": warnings,
     }
 
 
@@ -117,11 +128,12 @@ def _cell(analysis: Analysis, cell: CellRecord) -> dict[str, Any]:
     }
 
 
-def _without_nan(value: Any) -> Any:
+def without_nan(value: Any) -> Any:
+    """Plain data with None for what is not finite."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _without_nan(item) for key, item in value.items()}
+        return {key: without_nan(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_without_nan(item) for item in value]
+        return [without_nan(item) for item in value]
     return value

@@ -6,7 +6,7 @@ import difflib
 import json
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -28,16 +28,21 @@ class Metric:
 
     @classmethod
     def of(cls, sweep: SweepRecord) -> Metric:
-        """Parse `eval.final.<task>.<metric>` or `eval.final.<metric>`, which means the first task.
+        """The one that a sweep compares. Raises as `parse`."""
+        return cls.parse(sweep.metric, sweep.tasks)
 
-        Raises ValueError for another form or a task that the sweep does not evaluate.
+    @classmethod
+    def parse(cls, metric: str, tasks: Sequence[str]) -> Metric:
+        """Parse `eval.final.<task>.<metric>` or `eval.final.<metric>`, which means the first of the tasks.
+
+        Raises ValueError for another form or a task that is not among them.
         """
-        if not sweep.metric.startswith(METRIC_PREFIX):
-            raise ValueError(f"metric is {sweep.metric!r}: a sweep compares eval.final.<task>.<metric>")
-        task, _, name = sweep.metric.removeprefix(METRIC_PREFIX).rpartition(".")
-        if task and task not in sweep.tasks:
-            raise ValueError(f"metric {sweep.metric!r} names the task {task!r}: this sweep evaluates {sweep.tasks}")
-        return cls(task or sweep.tasks[0], name)
+        if not metric.startswith(METRIC_PREFIX):
+            raise ValueError(f"metric is {metric!r}: give eval.final.<task>.<metric>, or eval.final.<metric>")
+        task, _, name = metric.removeprefix(METRIC_PREFIX).rpartition(".")
+        if task and task not in tasks:
+            raise ValueError(f"metric {metric!r} names the task {task!r}: evaluated were {', '.join(tasks)}")
+        return cls(task or tasks[0], name)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from harness.cli.coldstart import coldstart
+from harness.cli.compare import compare
 from harness.cli.cp import cp
 from harness.cli.diff import diff
 from harness.cli.doctor import doctor
@@ -49,5 +50,5 @@ def _main(
     pass
 
 
-for _verb in (run, plan, status, report, eval_, ls, show, diff, cp, probe, coldstart, sync, doctor):
+for _verb in (run, plan, status, report, compare, eval_, ls, show, diff, cp, probe, coldstart, sync, doctor):
     app.command(_verb.__name__.rstrip("_"))(_verb)

@@ -1,0 +1,173 @@
+"""`bench compare`: any two arms or runs, whether one sweep put them side by side or not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from harness.cli.console import note, print_json, print_table
+from harness.cli.objectives import shown
+from harness.cli.options import HomeOption, JsonOption, home_folder, run_folder
+from harness.errors import RefusedError, nearest
+
+if TYPE_CHECKING:
+    from harness.records import CellRecord, SweepRecord
+
+# A seed fixes the order of prompts and the noise of samples, but what it is drawn from differs with these.
+_MEANING_OF_A_SEED = ("model.source", "model.cold_start", "task.train", "task.template")
+# Of the evaluation these leave the final scores alone.
+_NOT_OF_FINAL_SCORES = ("eval.every", "eval.curve_samples", "eval.k", "eval.tasks")
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The cells that a name on the command line stands for, and the sweep that they are of."""
+
+    label: str
+    sweep: SweepRecord
+    cells: list[CellRecord]
+
+
+def compare(
+    treatment: Annotated[str, typer.Argument(help="SWEEP/ARM, or the folder of one cell under runs/.")],
+    baseline: Annotated[str, typer.Argument(help="What it is compared with, in the same form.")],
+    metric: Annotated[
+        str | None,
+        typer.Option("--metric", metavar="M", help="eval.final.[TASK.]NAME; default: the treatment's sweep's."),
+    ] = None,
+    margin_pp: Annotated[
+        float | None,
+        typer.Option("--margin-pp", metavar="PP", min=0, help="Differences that do not matter; default: the sweep's."),
+    ] = None,
+    alpha: Annotated[float, typer.Option("--alpha", metavar="A", help="Two-sided level of the interval.")] = 0.05,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Compare two arms or runs: paired by seed where a seed means the same in both, otherwise unpaired, and it says so.
+
+    Example: bench compare std_norm/no_std clip_high/baseline
+    """
+    from harness.plan.gate import ABSENT
+    from reports.comparison import Group, compare_groups, comparison_sentence
+    from reports.measurements import Measurement, Metric
+
+    if not 0 < alpha < 1:
+        raise RefusedError(f"--alpha is {alpha:g}, but must lie between 0 and 1, e.g. 0.05.")
+    folder = home_folder(home)
+    sides = [_runs(given, folder) for given in (treatment, baseline)]
+    wanted = metric or sides[0].sweep.metric
+    differs = _knobs_that_differ(*sides)
+    groups = []
+    try:
+        for side in sides:
+            parsed = Metric.parse(wanted, side.sweep.tasks)
+            _require_same_evaluation(differs, parsed.task)
+            done = [Measurement(cell, parsed) for cell in side.cells if cell.state == "done"]
+            _require_measured(side, done, wanted)
+            groups.append(Group(side.label, done))
+        row = compare_groups(
+            *groups,
+            metric=wanted,
+            alpha=alpha,
+            margin_pp=margin_pp if margin_pp is not None else sides[0].sweep.margin_pp,
+            unlike=_unlike_seeds(sides, differs),
+        )
+    except ValueError as error:  # a metric of another form, of another task, or that is no fraction
+        raise RefusedError(str(error)) from None
+    if json:
+        knobs = [{"knob": knob, "treatment": pair[0], "baseline": pair[1]} for knob, pair in differs.items()]
+        print_json(row | {"differs": knobs})
+        return
+    if differs:
+        labels = ["knob", *(side.label for side in sides)]
+        print_table("", labels, [[knob, shown(one), shown(other)] for knob, (one, other) in differs.items()])
+    # A knob that exists on one side only follows from another that decides so.
+    decided = [knob for knob, pair in differs.items() if ABSENT not in pair]
+    if len(decided) > 1:
+        note(f"warning: {len(decided)} knobs differ, so the difference cannot be put down to one of them")
+    for warning in row["warnings"]:
+        note(f"warning: {warning}")
+    if not row["paired"]:
+        print(f"unpaired: {row['why_unpaired']}")
+    print(comparison_sentence(row))
+
+
+def _runs(given: str, home: Path) -> Runs:
+    from harness.records import CellRecord, read_sweep
+
+    path = Path(given)
+    if (path / "status.json").is_file():
+        cell = CellRecord.at(path.resolve())
+        return Runs(cell.path.name, read_sweep(cell.path.parents[1]), [cell])
+    name, slash, arm = given.rpartition("/")
+    sweep = read_sweep(run_folder(name if slash else given, home))
+    if not slash or arm not in sweep.arms:
+        hint = nearest(arm, sweep.arms) if slash else "."
+        raise RefusedError(
+            f"{given!r} names no arm{hint} Give SWEEP/ARM or a cell's folder; the arms of {sweep.name} are "
+            f"{', '.join(sweep.arms)}."
+        )
+    return Runs(given, sweep, [cell for cell in sweep.cells if cell.arm == arm])
+
+
+def _require_measured(side: Runs, done: list[Any], metric: str) -> None:
+    if not done:
+        states = ", ".join(sorted({cell.state for cell in side.cells}))
+        raise RefusedError(f"{side.label}: no cell is done ({states}). Let `bench run` finish it first.")
+    if all(one.score_pp is None for one in done):
+        recorded = sorted({name for one in done if one.final is not None for name in one.final["metrics"]})
+        name = metric.rpartition(".")[2]
+        raise RefusedError(
+            f"{side.label}: no final evaluation has {metric}{nearest(name, recorded)} Recorded: "
+            f"{', '.join(recorded) or 'nothing on that task'}."
+        )
+
+
+def _knobs_that_differ(treatment: Runs, baseline: Runs) -> dict[str, tuple[Any, Any]]:
+    """Knob -> its value on both sides. Within a group only the seed differs."""
+    from harness.plan.gate import values_that_differ
+
+    specs = {name: _spec(side) for name, side in (("treatment", treatment), ("baseline", baseline))}
+    return {knob: (values["treatment"], values["baseline"]) for knob, values in values_that_differ(specs).items()}
+
+
+def _spec(side: Runs) -> Any:
+    from pydantic import ValidationError
+
+    from harness.spec.run_spec import RunSpec
+
+    cell = next((cell for cell in side.cells if (cell.path / "spec.json").is_file()), None)
+    if cell is None:
+        raise RefusedError(f"{side.label}: none of its cells was started. Let `bench run` run it first.")
+    try:
+        return RunSpec.model_validate(cell.spec)
+    except ValidationError as error:
+        raise RefusedError(
+            f"{cell.path / 'spec.json'}: another version of bench wrote it ({error.error_count()} fields do not fit). "
+            "Compare its sweep with the version that ran it."
+        ) from None
+
+
+def _require_same_evaluation(differs: dict[str, tuple[Any, Any]], task: str) -> None:
+    """Scores of different evaluations do not compare."""
+    unlike = [
+        f"{knob} ({shown(one)} against {shown(other)})"
+        for knob, (one, other) in differs.items()
+        if knob.startswith("eval.") and knob not in _NOT_OF_FINAL_SCORES
+    ]
+    if unlike:
+        raise RefusedError(
+            f"the two were evaluated differently on {task}: {', '.join(unlike)}. Evaluate both the same way, e.g. with "
+            "`bench eval CELL --baseline CELL --tasks ...`."
+        )
+
+
+def _unlike_seeds(sides: list[Runs], differs: dict[str, tuple[Any, Any]]) -> str | None:
+    """Why one seed means other draws on the two sides; None if it means the same. Arms of one sweep share theirs."""
+    if sides[0].sweep.path == sides[1].sweep.path:
+        return None
+    unlike = [knob for knob in differs if knob.startswith(_MEANING_OF_A_SEED)]
+    return f"{', '.join(unlike)} differ, so that a seed means other draws in each" if unlike else None
