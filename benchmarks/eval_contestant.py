@@ -54,7 +54,7 @@ def by_sampler(engine: str, language_model: LanguageModel, problems: int, max_ge
     sampler = EngineSampler(language_model, make_engine(rollout, language_model), seed=0)
 
     def evaluate() -> Row:
-        result = run_lm_eval([TASK], sampler, limit=problems, include_path=TASKS, default_max_gen_toks=max_gen_toks)
+        result = run_lm_eval([TASK], sampler, limit=problems, include_path=TASKS, max_gen_toks=max_gen_toks)
         (score,) = [one.value for one in result.metrics if one.filter == "flexible-extract"]
         texts = [row["completions"][0] for row in result.rows if row["filter"] == "flexible-extract"]
         return account(language_model, texts, score)

@@ -42,7 +42,7 @@ def run_lm_eval(
     tasks: Sequence[str],
     sampler: Sampler,
     *,
-    default_max_gen_toks: int = DEFAULT_MAX_GEN_TOKS,
+    max_gen_toks: int | None = None,
     limit: int | None = None,
     include_path: Path | None = None,
     apply_chat_template: bool = False,
@@ -51,6 +51,7 @@ def run_lm_eval(
 
     tasks: names of tasks, groups or tags: lm-eval's, those of `OWN_TASKS`, those of `include_path`. Naming a group, a
         tag or a task that is not in a file of its name reads lm-eval's whole index, which takes 10 seconds or more.
+    max_gen_toks: of every completion, whatever task files say; None: as they say, or DEFAULT_MAX_GEN_TOKS.
     limit: the first documents of each task, at least 1; None for all.
     apply_chat_template: prompts are messages, few-shot examples among them as turns; otherwise text.
     A sample's noise is keyed by task, document and sample, so it is the same for every model.
@@ -73,7 +74,7 @@ def run_lm_eval(
             raise
         raise EvalError(f"lm-eval is not installed: {_INSTALL}") from error
 
-    drawing = _Drawing(sampler, apply_chat_template, default_max_gen_toks)
+    drawing = _Drawing(sampler, apply_chat_template, max_gen_toks)
     # It prints progress and notes to stdout, which belongs to our caller's results.
     with contextlib.redirect_stdout(sys.stderr):
         manager = _task_manager(tasks, include_path)
@@ -97,10 +98,10 @@ def run_lm_eval(
 class _Drawing:
     """Draws what lm-eval requests, and keeps what it has no place for."""
 
-    def __init__(self, sampler: Sampler, chat: bool, default_max_gen_toks: int) -> None:
+    def __init__(self, sampler: Sampler, chat: bool, max_gen_toks: int | None) -> None:
         self._sampler = sampler
         self._chat = chat
-        self._default_max_gen_toks = default_max_gen_toks
+        self._max_gen_toks = max_gen_toks
         self.drawn: dict[tuple[str, int], list[Drawn]] = defaultdict(list)
         self.decodings: dict[str, list[Decoding]] = defaultdict(list)
         self.assumed: set[str] = set()
@@ -132,21 +133,22 @@ class _Drawing:
         return messages
 
     def _decoding(self, task: str, settings: Mapping[str, Any]) -> Decoding:
-        decoding, assumed = _decoding_of(task, settings, self._default_max_gen_toks)
+        decoding, assumed = _decoding_of(task, settings, self._max_gen_toks)
         if assumed and task not in self.assumed:
             self.assumed.add(task)
             _log.warning(
                 "lm-eval task %s does not say how many tokens a completion may have: at most %d are drawn",
                 task,
-                self._default_max_gen_toks,
+                DEFAULT_MAX_GEN_TOKS,
             )
         if decoding not in self.decodings[task]:
             self.decodings[task].append(decoding)
         return decoding
 
 
-def _decoding_of(task: str, settings: Mapping[str, Any], default_max_gen_toks: int) -> tuple[Decoding, bool]:
-    """lm-eval's generation settings as a Decoding, and whether its length is the default. Meanings are those of
+def _decoding_of(task: str, settings: Mapping[str, Any], max_gen_toks: int | None) -> tuple[Decoding, bool]:
+    """lm-eval's generation settings as a Decoding, and whether its length is the default. max_gen_toks: instead of the
+    length that the settings have. Meanings are those of
     lm-eval's hf backend: greedy unless sampling is asked for or a temperature is given without `do_sample`."""
     unknown = sorted(settings.keys() - _SETTINGS)
     if unknown:
@@ -164,16 +166,20 @@ def _decoding_of(task: str, settings: Mapping[str, Any], default_max_gen_toks: i
             "greedy: give it a temperature, or `do_sample: false`"
         )
     until = settings.get("until") or []
-    given = [int(settings[name]) for name in _LENGTH_SETTINGS if settings.get(name) is not None]
+    given = [max_gen_toks] if max_gen_toks is not None else _lengths(settings)
     greedy = temperature == 0.0
     decoding = Decoding(
-        max_completion_tokens=given[0] if given else default_max_gen_toks,
+        max_completion_tokens=given[0] if given else DEFAULT_MAX_GEN_TOKS,
         temperature=temperature,
         top_p=1.0 if greedy else float(settings.get("top_p", 1.0)),
         top_k=0 if greedy else max(0, int(settings.get("top_k", 0))),
         stop=tuple(stop for stop in ([until] if isinstance(until, str) else until) if stop),
     )
     return decoding, not given
+
+
+def _lengths(settings: Mapping[str, Any]) -> list[int]:
+    return [int(settings[name]) for name in _LENGTH_SETTINGS if settings.get(name) is not None]
 
 
 def _without_stop(text: str, stops: Sequence[str]) -> str:

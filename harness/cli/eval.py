@@ -70,7 +70,7 @@ def eval_(
     max_completion_tokens: Annotated[
         int | None,
         typer.Option(
-            "--max-completion-tokens", metavar="N", min=1, help="Instead of the preset's, or of lm-eval's 256."
+            "--max-completion-tokens", metavar="N", min=1, help="Instead of the preset's, or of lm-eval's task files'."
         ),
     ] = None,
     template: Annotated[
@@ -109,7 +109,6 @@ def eval_(
 
     Example: bench eval runs/std_norm/cells/no_std-s0-1f2e3d4c5b --tasks arithmetic --samples 16 --temperature 1
     """
-    from evals.lm_eval_adapter import DEFAULT_MAX_GEN_TOKS
     from evals.presets import get_preset
     from harness.evaluate.lm_eval import LmEvaluation
     from harness.evaluate.memorisation import PROBE_TOKENS
@@ -157,7 +156,7 @@ def eval_(
         asked = LmEvaluation(
             words("--lm-eval", lm_eval) if lm_eval is not None else [],
             problems,
-            max_completion_tokens or DEFAULT_MAX_GEN_TOKS,
+            max_completion_tokens,
             include_path,
             apply_chat_template,
             seed,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from evals.lm_eval_adapter import DEFAULT_MAX_GEN_TOKS, run_lm_eval
+from evals.lm_eval_adapter import run_lm_eval
 from evals.lm_eval_result import LmEvalResult
 from harness.evaluate.conditions import model_conditions
 from harness.evaluate.evaluation import OnProgress
@@ -24,11 +24,11 @@ from harness.spec.hashing import digest
 @dataclass(frozen=True)
 class LmEvaluation:
     """tasks: names of tasks, groups or tags. documents: the first so many of each task; None for all.
-    default_max_gen_toks: for tasks that set no limit of their own. include_path: a folder of more task files."""
+    max_gen_toks: instead of each task's own limit. include_path: a folder of more task files."""
 
     tasks: Sequence[str]
     documents: int | None = None
-    default_max_gen_toks: int = DEFAULT_MAX_GEN_TOKS
+    max_gen_toks: int | None = None
     include_path: Path | None = None
     apply_chat_template: bool = False
     seed: int = 0
@@ -51,7 +51,7 @@ class LmEvaluation:
             result = run_lm_eval(
                 self.tasks,
                 remembering,
-                default_max_gen_toks=self.default_max_gen_toks,
+                max_gen_toks=self.max_gen_toks,
                 limit=self.documents,
                 include_path=self.include_path,
                 apply_chat_template=self.apply_chat_template,

@@ -85,11 +85,11 @@ def test_metrics_and_rows():
 def test_decoding_of_a_task_without_a_length_is_a_default_that_is_told(caplog):
     sampler = always("#### 2")
     with caplog.at_level(logging.WARNING, "evals.lm_eval_adapter"):
-        result = run_lm_eval(["gsm8k_local"], sampler, limit=2, default_max_gen_toks=77)
+        result = run_lm_eval(["gsm8k_local"], sampler, limit=2)
     ((draws, decoding),) = sampler.calls
-    assert decoding == Decoding(77, temperature=0.0, stop=("Question:", "</s>", "<|im_end|>"))
+    assert decoding == Decoding(DEFAULT_MAX_GEN_TOKS, temperature=0.0, stop=("Question:", "</s>", "<|im_end|>"))
     assert [draw.example for draw in draws] == ["gsm8k_local/0", "gsm8k_local/1"]
-    assert "gsm8k_local does not say how many tokens a completion may have: at most 77 are drawn" in caplog.text
+    assert "gsm8k_local does not say how many tokens a completion may have: at most 256 are drawn" in caplog.text
     (task,) = result.tasks
     assert (task.max_gen_toks_assumed, task.decodings, task.n_docs, task.repeats) == (True, (decoding,), 2, 1)
 
@@ -100,6 +100,15 @@ def test_decoding_of_a_task_with_a_length(caplog):
         (task,) = run_lm_eval(["aime24_local"], sampler).tasks
     assert sampler.calls[0][1].max_completion_tokens == 32768
     assert not task.max_gen_toks_assumed
+    assert "evals.lm_eval_adapter" not in {record.name for record in caplog.records}
+
+
+def test_a_length_that_is_asked_for_holds_for_every_task(caplog):
+    sampler = always("")
+    with caplog.at_level(logging.WARNING, "evals.lm_eval_adapter"):
+        tasks = run_lm_eval(["aime24_local", "gsm8k_local"], sampler, limit=1, max_gen_toks=77).tasks
+    assert {decoding.max_completion_tokens for _, decoding in sampler.calls} == {77}
+    assert not any(task.max_gen_toks_assumed for task in tasks)
     assert "evals.lm_eval_adapter" not in {record.name for record in caplog.records}
 
 
