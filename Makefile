@@ -4,7 +4,7 @@ BIN := .venv/bin
 VLLM_TESTS := tests/test_real_input.py $(addprefix tests/harness/rollouts/,\
 	test_engine.py test_vllm_engine.py test_vllm_cells.py test_vllm_evaluation.py test_parity.py test_choice.py)
 
-.PHONY: demo test test-long test-vllm test-lm-eval .venv-vllm .venv-lm-eval check models reasoning-gym clean
+.PHONY: demo test test-long test-vllm test-lm-eval .venv-vllm .venv-lm-eval check chromium models reasoning-gym clean
 
 # Runs the first sweep and writes its report. Typed again it finishes in seconds: every cell is done.
 demo: .venv/installed
@@ -25,6 +25,10 @@ test-vllm: .venv-vllm
 # Our verdicts against lm-eval's, and its tasks on our engines.
 test-lm-eval: .venv-lm-eval
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 .venv-lm-eval/bin/python -m pytest -q tests/evals tests/harness/cli -k lm_eval
+
+# For the test that opens a report in a browser, which skips without one. Needs root, on Debian or Ubuntu.
+chromium:
+	apt-get install --yes --no-install-recommends chromium
 
 check: .venv/installed-test
 	$(BIN)/ruff check .

@@ -115,6 +115,7 @@ def scores(rows: Sequence[SampleRow], ks: Iterable[int]) -> dict[str, float | No
     For each k, of k of a problem's n samples, as fractions: `pass@k`: one is right; `pass^k`: all are; `maj@k`: their
     majority vote is. `avg@n`: of all samples; `cons@n`: the majority vote of all. Votes are over canonical answers (see
     `evals.canonical`), ties are shared, and a sample that counts in `unparsed_frac` votes for nothing.
+    `distinct_answers`: how many answers a problem's n samples give between them.
     `se_problems_pp`, `se_samples_pp`: standard errors of avg@n in percentage points for new problems and for these
     problems; `mean_tokens`, `mean_tokens_correct`, `mean_tokens_incorrect`; `truncated_frac`; `unparsed_frac`: no
     answer that the grader can read; `ungraded_frac`: the grader timed out or crashed; `faulty_steps_frac`: of the
@@ -134,6 +135,7 @@ def scores(rows: Sequence[SampleRow], ks: Iterable[int]) -> dict[str, float | No
         **{f"maj@{k}": _mean(maj_at_k(vote, k) for vote in votes) for k in wanted},
         "avg@n": _mean(avg_at_n(n, c) for c in counts),
         "cons@n": _mean(map(cons_at_n, votes)),
+        "distinct_answers": _mean(len(vote.right) + len(vote.wrong) for vote in votes),
         "se_problems_pp": _percent(se_over_problems(counts, n)),
         "se_samples_pp": _percent(se_over_samples(counts, n)),
         "mean_tokens": _mean(row["n_tokens"] for row in rows),

@@ -10,6 +10,7 @@ from reports.arms import ArmSummary, summarise_arm
 from reports.contrasts import Contrast, compare_arms
 from reports.curves import Axis, training_axis
 from reports.measurements import Measurement, Metric, Row, read_measurements
+from reports.problems import ProblemScores, problem_scores
 
 if TYPE_CHECKING:
     from harness.records import SweepRecord
@@ -39,6 +40,11 @@ class Analysis:
     def base_metrics(self) -> dict[str, float | None]:
         """Metrics of the model before training, on the compared task; empty until measured."""
         return {} if self.base_evaluation is None else dict(self.base_evaluation["metrics"])
+
+    @cached_property
+    def problems(self) -> ProblemScores:
+        """How often each arm solves each problem of the compared task."""
+        return problem_scores(self.measurements)
 
     def arm(self, name: str) -> ArmSummary:
         return next(arm for arm in self.arms if arm.arm == name)

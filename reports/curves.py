@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,6 +60,11 @@ class Curve:
     def n(self) -> int:
         return len(self.lines)
 
+    def scaled(self, factor: float) -> Curve:
+        """The same in another unit; factor above 0."""
+        lines = [Line(line.seed, line.x, factor * line.y) for line in self.lines]
+        return Curve(self.arm, lines, self.grid, factor * self.mean, factor * self.low, factor * self.high)
+
 
 def step_curves(measurements: dict[str, list[Measurement]], key: str, axis: Axis, alpha: float) -> list[Curve]:
     """Curves of one field of steps.jsonl, for the arms that recorded it."""
@@ -79,17 +84,46 @@ def evaluation_curves(
     return _curves(measurements, points, alpha)
 
 
-def pass_at_k_curves(measurements: dict[str, list[Measurement]], alpha: float) -> list[Curve]:
-    """Curves of the final pass@k over k."""
-    return _curves(measurements, lambda m: pass_at_k_points({} if m.final is None else m.final["metrics"]), alpha)
+def curves_over_k(measurements: dict[str, list[Measurement]], family: str, alpha: float) -> list[Curve]:
+    """Curves of a final metric over k; family: `pass` or `maj`, for pass@k or maj@k."""
+    return _curves(measurements, lambda m: points_over_k({} if m.final is None else m.final["metrics"], family), alpha)
 
 
-def pass_at_k_points(metrics: dict[str, float | None]) -> list[tuple[float, float | None]]:
-    """(k, pass@k) for every pass@k among the metrics, by k."""
-    return sorted(
-        ((int(name.removeprefix("pass@")), value) for name, value in metrics.items() if name.startswith("pass@")),
-        key=lambda point: point[0],
-    )
+def points_over_k(metrics: Mapping[str, float | None], family: str) -> list[tuple[float, float | None]]:
+    """(k, value) of every `<family>@k` among the metrics, by k."""
+    named = (name.partition("@") for name in metrics)
+    ks = sorted(int(k) for before, _, k in named if before == family)
+    return [(k, metrics[f"{family}@{k}"]) for k in ks]
+
+
+def base_line_over_k(metrics: Mapping[str, float | None], family: str) -> Line | None:
+    """The same of the model before training; None where it was not measured."""
+    line = to_line(0, points_over_k(metrics, family))
+    return line if len(line.x) else None
+
+
+def paired_curves(curves: Sequence[Curve], baseline: str, alpha: float) -> list[Curve]:
+    """Each arm minus the baseline, seed by seed, over the range of x that both have; band at level 1 - alpha.
+
+    The two are interpolated linearly to each other's x. Arms without a pair that shares a range are left out.
+    """
+    partners = next(({line.seed: line for line in c.lines} for c in curves if c.arm == baseline), {})
+    paired = []
+    for curve in curves:
+        lines = [
+            difference
+            for line in curve.lines
+            if line.seed in partners and len((difference := _difference(line, partners[line.seed])).x) > 1
+        ]
+        if curve.arm != baseline and lines:
+            paired.append(mean_curve(curve.arm, lines, alpha))
+    return paired
+
+
+def _difference(line: Line, partner: Line) -> Line:
+    x = np.union1d(line.x, partner.x)
+    x = x[(x >= max(line.x[0], partner.x[0])) & (x <= min(line.x[-1], partner.x[-1]))]
+    return Line(line.seed, x, np.interp(x, line.x, line.y) - np.interp(x, partner.x, partner.y))
 
 
 def to_line(seed: int, points: Points) -> Line:

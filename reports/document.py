@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 from reports.analysis import Analysis
 from reports.arms import ArmSummary, hidden_knob_warnings
 from reports.contrasts import Contrast
+from reports.flips import find_flips
 from reports.measurements import finite
 from reports.overoptimisation import proxy_and_truth
+from reports.sharpening import gain_curves, sharpening
 from reports.statistics import PairedComparison
 
 if TYPE_CHECKING:
@@ -20,7 +22,8 @@ Report = dict[str, list[dict[str, Any]]]
 
 
 def report_document(analysis: Analysis) -> Report:
-    """The contents of report.json: contrasts, arms, cells, laws. Scores and differences are in percentage points."""
+    """The contents of report.json: contrasts, arms, cells, laws, flips. Scores, differences: in percentage points."""
+    gains = {curve.arm: asdict(sharpening(curve)) for curve in gain_curves(analysis)}
     document: Report = {
         "contrasts": [
             contrast_row(
@@ -32,9 +35,13 @@ def report_document(analysis: Analysis) -> Report:
             )
             for contrast in analysis.contrasts
         ],
-        "arms": [_arm(analysis, arm) | {"rank": _rank(analysis, arm)} for arm in analysis.arms],
+        "arms": [
+            _arm(analysis, arm) | {"rank": _rank(analysis, arm), "sharpening": gains.get(arm.arm)}
+            for arm in analysis.arms
+        ],
         "cells": [_cell(analysis, cell) for cell in analysis.sweep.cells],
         "laws": [],
+        "flips": [flip.as_row() for flip in find_flips(analysis)],
     }
     return {key: [without_nan(row) for row in rows] for key, rows in document.items()}
 

@@ -12,6 +12,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import pyarrow
+    import pyarrow.compute
+
     from harness.records import CellRecord, SweepRecord
 
 Row = dict[str, Any]
@@ -61,9 +64,35 @@ class Measurement:
         return self.cell.read_timing()
 
     @cached_property
+    def scores(self) -> list[Row]:
+        """Rows of scores.jsonl, of every task, in the order in which they were written."""
+        return self.cell.read_scores()
+
+    @cached_property
     def evaluations(self) -> list[Row]:
-        """Rows of scores.jsonl for the compared task, in the order in which they were written."""
-        return [row for row in self.cell.read_scores() if row["task"] == self.metric.task]
+        """The scores on the compared task."""
+        return [row for row in self.scores if row["task"] == self.metric.task]
+
+    def on_task(self, task: str) -> Measurement:
+        """The same cell by the same metric of another task."""
+        other = Measurement(self.cell, Metric(task, self.metric.name))
+        vars(other)["scores"] = self.scores  # read once
+        return other
+
+    @cached_property
+    def final_samples(self) -> pyarrow.Table | None:
+        """Problem, verdict and number of every sample of the final evaluation on the compared task, without the texts;
+        None where the cell kept no samples. Older records may lack columns."""
+        return self.read_final_samples(["problem_id", "sample", "correct", "verdicts"])
+
+    def read_final_samples(
+        self, columns: list[str], where: pyarrow.compute.Expression | None = None
+    ) -> pyarrow.Table | None:
+        """These columns of the samples of the final evaluation on the compared task; None where none were kept."""
+        import pyarrow.compute as pc
+
+        final = pc.field("final") & (pc.field("task") == self.metric.task)
+        return self.cell.read_evals(columns, final if where is None else final & where)
 
     @cached_property
     def final(self) -> Row | None:
@@ -104,19 +133,16 @@ class Measurement:
     @cached_property
     def grader_disagreement_frac(self) -> float | None:
         """Fraction of the final samples on which the graders do not all agree; None with fewer than two graders."""
-        table = self.cell.read_evals()
-        if table is None:
+        table = self.final_samples
+        if table is None or "verdicts" not in table.column_names:
             return None
-        rows = table.select(["final", "task", "verdicts"]).to_pydict()
-        verdicts = [
-            verdict
-            for final, task, verdict in zip(rows["final"], rows["task"], rows["verdicts"], strict=True)
-            if final and task == self.metric.task
+        counted = [
+            (list(json.loads(pair["values"]).values()), pair["counts"])
+            for pair in table["verdicts"].value_counts().to_pylist()
         ]
-        votes = {text: list(json.loads(text).values()) for text in set(verdicts)}
-        if not votes or min(map(len, votes.values())) < 2:
+        if not counted or min(len(votes) for votes, _ in counted) < 2:
             return None
-        return sum(len(set(votes[text])) > 1 for text in verdicts) / len(verdicts)
+        return float(sum(count for votes, count in counted if len(set(votes)) > 1) / table.num_rows)
 
 
 def finite(value: float | None) -> float | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 from collections.abc import Sequence
@@ -11,8 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reports.analysis import Analysis, analyse
+from reports.data_files import DATA_FILES, write_data
 from reports.document import Report, report_document
 from reports.figures import FIGURES, RenderedFigure, render_figures
+from reports.formats import percent
+from reports.problem_table import problem_table
 from reports.samples import sample_completions
 from reports.summary import interim_sentence, result_table, verdict_details, verdict_sentences
 from reports.tables import report_tables, troubled_cells
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from harness.records import SweepRecord
 
 TEMPLATES = Path(__file__).parent / "templates"
-FINAL_SCORES = "final_scores.csv"
 
 # Beside its colour each verdict has a sign, for readers and printers without colour.
 VERDICT_SIGNS = {
@@ -39,8 +39,8 @@ def write_report(sweep: SweepRecord, out_dir: Path, reload_s: float | None = Non
     """Write the report of a sweep into `out_dir` and return the contents of report.json. reload_s: while the sweep
     runs, an open page loads itself again after so many seconds.
 
-    Files: index.html (self-contained), report.md, report.json, figures/*.svg and *.png, data/*.csv. The same records
-    give the same bytes. Raises ValueError when no finished cell has the compared metric.
+    Files: index.html (self-contained), report.md, report.json, figures/*.svg and *.png, data/*.csv and *.parquet. The
+    same records give the same bytes. Raises ValueError when no finished cell has the compared metric.
     """
     analysis = analyse(sweep)
     report = report_document(analysis)
@@ -53,8 +53,7 @@ def write_report(sweep: SweepRecord, out_dir: Path, reload_s: float | None = Non
     for figure in figures:
         _write(out_dir / "figures" / f"{figure.name}.svg", figure.svg)
         (out_dir / "figures" / f"{figure.name}.png").write_bytes(figure.png)
-        _write(out_dir / "data" / f"{figure.name}.csv", _csv(figure.rows))
-    _write(out_dir / "data" / FINAL_SCORES, _csv(_final_scores(analysis)))
+    write_data(analysis, figures, out_dir / "data")
     _write(out_dir / "report.json", json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
     content = _content(analysis, report, figures) | {"reload_s": reload_s}
     _write(out_dir / "index.html", _render("index.html.j2", content))
@@ -83,30 +82,11 @@ def _content(analysis: Analysis, report: Report, figures: Sequence[RenderedFigur
         "tables": report_tables(analysis, report),
         "troubled_cells": troubled_cells(report),
         "other_cells": [cell.path.name for cell in sweep.other_cells],
+        "flips": report["flips"],
+        "problem_table": problem_table(analysis),
         "samples": sample_completions(analysis),
-        "final_scores": FINAL_SCORES,
+        "data_files": DATA_FILES,
     }
-
-
-def _final_scores(analysis: Analysis) -> list[dict[str, Any]]:
-    """A row per finished cell and task, with every metric of its final evaluation."""
-    return [
-        {"arm": arm, "seed": m.cell.seed, "task": row["task"], "generated_tokens": row["generated_tokens"]}
-        | row["metrics"]
-        for arm, cells in analysis.measurements.items()
-        for m in cells
-        for row in m.cell.read_scores()
-        if row["final"]
-    ]
-
-
-def _csv(rows: Sequence[dict[str, Any]]) -> str:
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return buffer.getvalue()
 
 
 def _render(template: str, content: dict[str, Any]) -> str:
@@ -120,7 +100,7 @@ def _render(template: str, content: dict[str, Any]) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["markdown"] = _markdown
+    environment.filters |= {"markdown": _markdown, "percent": percent}
     return environment.get_template(template).render(content)
 
 

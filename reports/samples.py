@@ -1,8 +1,10 @@
-"""A few completions to read, as the model wrote them."""
+"""Completions to read, as the model wrote them: along training, and of the final evaluation."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from reports.analysis import Analysis
 from reports.measurements import Measurement
@@ -13,39 +15,72 @@ SAMPLE_CHARACTERS = 600
 
 @dataclass(frozen=True)
 class Sample:
-    """A completion of the final evaluation; `text` is what the model wrote: untrusted, cut to a readable length."""
+    """A completion; `text` is what the model wrote: untrusted, cut to a readable length."""
 
     arm: str
     seed: int
+    when: str
     problem: str
     text: str
     outcome: str
 
 
-def sample_completions(analysis: Analysis) -> list[Sample]:
-    """The first sample of the first problems of each arm's first seed, as evaluated last."""
-    return [sample for cells in analysis.measurements.values() if cells for sample in _samples(cells[0])]
+def sample_completions(analysis: Analysis) -> dict[str, list[Sample]]:
+    """By arm, of its first seed: the first completion of the first, the middle and the last stretch of training, and
+    the first samples of the final evaluation. Not chosen for what they show."""
+    return {
+        arm: samples
+        for arm, cells in analysis.measurements.items()
+        if cells and (samples := [*_training_samples(cells[0]), *_final_samples(cells[0])])
+    }
 
 
-def _samples(measurement: Measurement) -> list[Sample]:
+def _training_samples(measurement: Measurement) -> list[Sample]:
+    files = sorted(measurement.cell.rollouts.glob("*.parquet"))
+    chosen = dict.fromkeys([*files[:1], *files[len(files) // 2 :][:1], *files[-1:]])
+    return [sample for path in chosen if (sample := _first(path, measurement)) is not None]
+
+
+def _first(path: Path, measurement: Measurement) -> Sample | None:
+    import pyarrow.parquet
+
+    wanted = ("step", "problem_id", "text", "reward", "correct", "truncated")
+    recorded = [name for name in wanted if name in pyarrow.parquet.read_schema(path).names]
+    rows = next(pyarrow.parquet.ParquetFile(path).iter_batches(1, columns=recorded)).to_pylist()
+    if not rows or "text" not in rows[0]:
+        return None
+    row = rows[0]
+    reward = row.get("reward")
+    outcome = _verdict(row) + ("" if reward is None else f", reward {reward:.3g}")
+    return _sample(measurement, f"training step {row['step']}", row, outcome)
+
+
+def _final_samples(measurement: Measurement) -> list[Sample]:
     import pyarrow.compute as pc
 
-    table = measurement.cell.read_evals()
-    if table is None:
+    columns = ["problem_id", "sample", "text", "correct", "n_tokens", "truncated"]
+    table = measurement.read_final_samples(columns, pc.field("sample") == 0)
+    if table is None or "text" not in table.column_names:
         return []
-    chosen = pc.and_(pc.equal(table["task"], measurement.metric.task), pc.equal(table["sample"], 0))
-    rows = table.filter(pc.and_(table["final"], chosen)).slice(0, SAMPLES_PER_ARM).to_pylist()
     return [
-        Sample(
-            arm=measurement.cell.arm,
-            seed=measurement.cell.seed,
-            problem=str(row["problem_id"]),
-            text=_cut(row["text"]),
-            outcome=f"{'correct' if row['correct'] else 'wrong'}, {row['n_tokens']} tokens"
-            + (", truncated" if row["truncated"] else ""),
-        )
-        for row in rows
+        _sample(measurement, "final evaluation", row, f"{_verdict(row)}, {row['n_tokens']} tokens")
+        for row in table.slice(0, SAMPLES_PER_ARM).to_pylist()
     ]
+
+
+def _sample(measurement: Measurement, when: str, row: dict[str, Any], outcome: str) -> Sample:
+    return Sample(
+        arm=measurement.cell.arm,
+        seed=measurement.cell.seed,
+        when=when,
+        problem=str(row["problem_id"]),
+        text=_cut(str(row["text"])),
+        outcome=outcome + (", truncated" if row.get("truncated") else ""),
+    )
+
+
+def _verdict(row: dict[str, Any]) -> str:
+    return "correct" if row.get("correct") else "wrong"
 
 
 def _cut(text: str) -> str:

@@ -21,6 +21,7 @@ from reports.formats import (
     signed_pp,
     tokens,
 )
+from reports.statistics import MIN_PAIRS
 
 MOST_KNOB_COLUMNS = 8
 COST_NOTE = (
@@ -28,6 +29,11 @@ COST_NOTE = (
     "are of a whole cell, peak memory is the highest (on a CPU that of the process), tokens a pass the lowest. "
     "These describe and are not tested: "
     "cells that ran at the same time shared the machine, and an arm that ran beside others is slower for it."
+)
+SHARPENING_NOTE = (
+    "pass@k after training minus before it, mean over seeds. Crossover: the k at which the gain falls through 0, with"
+    " all k around it at which the t interval over training seeds holds 0; the model before training is evaluated once"
+    " and its noise is not in it. A dash: no crossing among the k evaluated."
 )
 ABSENT = "(absent)"
 """What a record of the sweep says of a knob that an arm does not have."""
@@ -49,6 +55,7 @@ def report_tables(analysis: Analysis, report: Report) -> list[Table]:
         *([_contrast_table(report)] if report["contrasts"] else []),
         _arm_table(report),
         *([_proxy_table(report)] if any(arm["proxy_and_truth"] for arm in report["arms"]) else []),
+        *([_sharpening_table(report)] if any(arm["sharpening"] for arm in report["arms"]) else []),
         _knob_table(analysis),
         _cost_table(report),
         _provenance_table(analysis),
@@ -144,6 +151,35 @@ def _proxy_table(report: Report) -> Table:
         for arm in report["arms"]
         if (end := arm["proxy_and_truth"]) is not None
     ])  # fmt: skip
+
+
+def _sharpening_table(report: Report) -> Table:
+    """Of the arms that have pass@k before and after training."""
+    gains = {arm["arm"]: arm["sharpening"] for arm in report["arms"] if arm["sharpening"]}
+    first = next(iter(gains.values()))
+    columns = ["arm", f"gain at k = {first['smallest_k']} (pp)", f"gain at k = {first['largest_k']} (pp)"]
+    columns += ["crossover k", "interval", "seeds"]
+    return Table("Sharpening or learning", columns, [
+        [
+            arm,
+            signed_pp(gain["gain_at_smallest_pp"]),
+            signed_pp(gain["gain_at_largest_pp"]),
+            number(gain["crossover_k"]),
+            _crossover_interval(gain),
+            str(gain["n"]),
+        ]
+        for arm, gain in gains.items()
+    ], SHARPENING_NOTE)  # fmt: skip
+
+
+def _crossover_interval(gain: dict[str, Any]) -> str:
+    """Open where the band holds 0 as far as k was evaluated."""
+    low, high = gain["crossover_low"], gain["crossover_high"]
+    if gain["crossover_k"] is None or gain["n"] < MIN_PAIRS:
+        return number(None)
+    below = f"< {gain['smallest_k']}" if low is None else number(low)
+    above = f"> {gain['largest_k']}" if high is None else number(high)
+    return f"[{below}, {above}]"
 
 
 def _knob_table(analysis: Analysis) -> Table:

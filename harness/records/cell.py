@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,6 +13,7 @@ from harness.records.lease import is_leased
 
 if TYPE_CHECKING:
     import pyarrow
+    import pyarrow.compute
 
 CellState = Literal["pending", "running", "done", "failed", "invalid", "interrupted"]
 _DIRECTORY = re.compile(r"(?P<arm>.+)-s(?P<seed>\d+)-(?P<hash>[0-9a-f]{10})")
@@ -115,9 +117,19 @@ class CellRecord:
     def read_scores(self) -> list[dict[str, Any]]:
         return read_jsonl(self.path / "scores.jsonl")
 
-    def read_evals(self) -> pyarrow.Table | None:
-        """Every graded sample of a finished cell's evaluations, a row each; None before the cell is done."""
+    def read_evals(
+        self, columns: Sequence[str] | None = None, where: pyarrow.compute.Expression | None = None
+    ) -> pyarrow.Table | None:
+        """Every graded sample of a finished cell's evaluations, a row each; None before the cell is done.
+
+        columns: to read, those of them that were recorded; all by default. where: which rows to keep.
+        """
         import pyarrow.parquet
 
         path = self.path / "evals.parquet"
-        return pyarrow.parquet.read_table(path) if path.exists() else None
+        if not path.exists():
+            return None
+        if columns is not None:
+            recorded = set(pyarrow.parquet.read_schema(path).names)
+            columns = [name for name in columns if name in recorded]
+        return pyarrow.parquet.read_table(path, columns=columns, filters=where)

@@ -7,16 +7,23 @@ from dataclasses import dataclass
 
 from reports.analysis import Analysis
 from reports.figures import (
+    difficulty,
+    distinct_answers,
     entropy,
     entropy_score,
     forest,
     learning,
     length,
+    maj_at_k,
     overoptimisation,
+    paired_difference,
+    pareto,
     pass_at_k,
     preference,
     reliability,
     reward,
+    sharpening,
+    stability,
 )
 from reports.figures.style import RC, Drawing, inline_svg, png, svg
 
@@ -36,13 +43,20 @@ FIGURES: list[FigureKind] = [
         forest,
         learning,
         reward,
+        paired_difference,
         overoptimisation,
         preference,
         pass_at_k,
-        reliability,
+        maj_at_k,
         entropy,
         entropy_score,
         length,
+        stability,
+        pareto,
+        difficulty,
+        sharpening,
+        distinct_answers,
+        reliability,
     )
 ]
 
@@ -64,17 +78,19 @@ def render_figures(analysis: Analysis) -> list[RenderedFigure]:
     """Draw every figure for which there are records, in reading order."""
     import matplotlib as mpl
 
+    made_by = f"Made by: bench report {analysis.sweep.name}"
     rendered = []
     for kind in FIGURES:
         with mpl.rc_context(RC):
             drawing = kind.draw(analysis)
         if drawing is not None:
             document = svg(drawing.figure, kind.name)
+            drawing.figure.set_layout_engine("none")  # it stays as laid out, which is half of the time that this takes
             rendered.append(
                 RenderedFigure(
                     name=kind.name,
                     title=kind.title,
-                    caption=drawing.caption,
+                    caption=f"{drawing.caption} {made_by}",
                     svg=document,
                     inline=inline_svg(document, kind.name, kind.title),
                     png=png(drawing.figure),

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from reports.analysis import Analysis
+from reports.benchmarks import contrasts_by_task
 from reports.contrasts import Contrast
 from reports.figures.style import GREY, WIDTH_IN, ArmStyle, Drawing, arm_styles, short_name
 from reports.formats import interval, percent, signed_pp
@@ -25,46 +26,58 @@ def draw(analysis: Analysis) -> Drawing | None:
     """None without a contrast that has a pair."""
     from matplotlib.figure import Figure
 
-    contrasts = [(contrast, contrast.comparison) for contrast in analysis.contrasts if contrast.comparison is not None]
-    if not contrasts:
+    by_task = {
+        task: [(contrast, contrast.comparison) for contrast in contrasts if contrast.comparison is not None]
+        for task, contrasts in contrasts_by_task(analysis).items()
+    }
+    if not by_task:
         return None
-    sweep = analysis.sweep
+    sweep, compared = analysis.sweep, analysis.metric.task
     styles = arm_styles(sweep.arms, sweep.baseline)
-    figure = Figure(figsize=(WIDTH_IN, 0.75 + 0.62 * len(contrasts)), layout="constrained")
-    axes = figure.subplots()
-    axes.axvspan(-sweep.margin_pp, sweep.margin_pp, color=GREY, alpha=0.2, linewidth=0)
-    axes.axvline(0, color=GREY, linewidth=0.9)
-    for row, (contrast, comparison) in enumerate(contrasts):
-        _draw_contrast(axes, contrast, comparison, -row, styles[contrast.arm])
-    axes.set_ylim(-len(contrasts) + 0.5, 0.5)
-    axes.margins(x=0.06)
-    axes.set_yticks([])
-    axes.grid(axis="y", visible=False)
-    axes.spines["left"].set_visible(False)
-    metric = f"{analysis.metric.name} of {analysis.metric.task}"
-    axes.set_xlabel(f"{metric}: difference from {short_name(sweep.baseline)} (pp)")
+    rows = [len(compared_here) for compared_here in by_task.values()]
+    height_in = 0.75 + 0.62 * sum(rows) + 0.3 * (len(rows) - 1)
+    figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
+    panels = figure.subplots(len(rows), 1, sharex=True, squeeze=False, height_ratios=rows)[:, 0]
+    for axes, (task, contrasts) in zip(panels, by_task.items(), strict=True):
+        axes.axvspan(-sweep.margin_pp, sweep.margin_pp, color=GREY, alpha=0.2, linewidth=0)
+        axes.axvline(0, color=GREY, linewidth=0.9)
+        for row, (contrast, comparison) in enumerate(contrasts):
+            _draw_contrast(axes, contrast, comparison, -row, styles[contrast.arm], tested=task == compared)
+        axes.set_ylim(-len(contrasts) + 0.5, 0.5)
+        axes.margins(x=0.06)
+        axes.set_yticks([])
+        axes.grid(axis="y", visible=False)
+        axes.spines["left"].set_visible(False)
+        if len(rows) > 1:
+            axes.set_title(task if task == compared else f"{task} (not tested)", loc="left", fontweight="bold")
+    of_task = f" of {compared}" if len(rows) == 1 else ""
+    panels[-1].set_xlabel(f"{analysis.metric.name}{of_task}: difference from {short_name(sweep.baseline)} (pp)")
     return Drawing(
         figure=figure,
-        caption=_caption(analysis, contrasts),
+        caption=_caption(analysis, by_task),
         rows=[
-            {"arm": contrast.arm, "baseline": contrast.baseline, "seed": seed, "difference_pp": difference}
-            for contrast, _ in contrasts
-            for seed, difference in zip(contrast.seeds, contrast.differences_pp, strict=True)
+            {"task": task, "arm": c.arm, "baseline": c.baseline, "seed": seed, "difference_pp": difference}
+            for task, contrasts in by_task.items()
+            for c, _ in contrasts
+            for seed, difference in zip(c.seeds, c.differences_pp, strict=True)
         ],
     )
 
 
-def _draw_contrast(axes: Axes, contrast: Contrast, comparison: PairedComparison, y: float, style: ArmStyle) -> None:
-    tested = not math.isnan(comparison.low)
-    low, high = (comparison.low, comparison.high) if tested else (contrast.noise_low_pp, contrast.noise_high_pp)
-    axes.plot([low, high], [y, y], color=style.color, linewidth=2.0, linestyle="-" if tested else ":")
+def _draw_contrast(
+    axes: Axes, contrast: Contrast, comparison: PairedComparison, y: float, style: ArmStyle, *, tested: bool
+) -> None:
+    """tested: on the compared task, so with its verdict."""
+    over_seeds = not math.isnan(comparison.low)
+    low, high = (comparison.low, comparison.high) if over_seeds else (contrast.noise_low_pp, contrast.noise_high_pp)
+    axes.plot([low, high], [y, y], color=style.color, linewidth=2.0, linestyle="-" if over_seeds else ":")
     axes.plot(
         comparison.difference,
         y,
         marker=style.marker,
         markersize=8,
         color=style.color,
-        markerfacecolor=style.color if tested else "none",
+        markerfacecolor=style.color if over_seeds else "none",
     )
     for seed, difference in zip(contrast.seeds, contrast.differences_pp, strict=True):
         flagged = seed in contrast.flagged_seeds
@@ -79,13 +92,14 @@ def _draw_contrast(axes: Axes, contrast: Contrast, comparison: PairedComparison,
         )
     above: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "center", "fontsize": 8.0}
     axes.text(0.0, y + TEXT_OFFSET, short_name(contrast.arm), ha="left", **above)
-    verdict = comparison.verdict.replace("_", " ")
-    numbers = f"{signed_pp(comparison.difference)} {interval(low, high)}   {verdict}, n = {comparison.n_pairs}"
+    verdict = f"{comparison.verdict.replace('_', ' ')}, " if tested else ""
+    numbers = f"{signed_pp(comparison.difference)} {interval(low, high)}   {verdict}n = {comparison.n_pairs}"
     axes.text(1.0, y + TEXT_OFFSET, numbers, ha="right", **above)
 
 
-def _caption(analysis: Analysis, contrasts: list[tuple[Contrast, PairedComparison]]) -> str:
+def _caption(analysis: Analysis, by_task: dict[str, list[tuple[Contrast, PairedComparison]]]) -> str:
     sweep = analysis.sweep
+    contrasts = [pair for pairs in by_task.values() for pair in pairs]
     m = len(analysis.contrasts)
     pairs = sorted({comparison.n_pairs for _, comparison in contrasts})
     n = f"n = {pairs[0]}" if len(pairs) == 1 else f"n = {pairs[0]} to {pairs[-1]}"
@@ -99,6 +113,8 @@ def _caption(analysis: Analysis, contrasts: list[tuple[Contrast, PairedCompariso
             " not include training variance."
         )
     parts.append(f"Grey band: the region of equivalence, ±{sweep.margin_pp:g} pp.")
+    if len(by_task) > 1:
+        parts.append(f"Only {analysis.metric.task} is compared; on the others the intervals describe.")
     if any(contrast.flagged_seeds for contrast, _ in contrasts):
         parts.append("Hollow dot: a cell of the pair is flagged.")
     return " ".join(parts)

@@ -1,15 +1,25 @@
-"""Completion length over training."""
+"""Completion length over training: all, right and wrong ones, and how many were cut off."""
 
 from __future__ import annotations
 
 from reports.analysis import Analysis
+from reports.figures.grid import Column, Trace, draw_step_grid
 from reports.figures.style import Drawing
-from reports.figures.training import draw_step_field
 
 NAME = "length"
 TITLE = "Completion length"
 
+COLUMNS = (
+    Column("tokens per completion", Trace("len/mean", "mean"), Trace("len/p95", "95th percentile")),
+    Column("mean tokens by verdict", Trace("len/correct", "right"), Trace("len/incorrect", "wrong")),
+    Column("truncated", Trace("len/truncated_frac"), as_percent=True),
+)
+
 
 def draw(analysis: Analysis) -> Drawing | None:
-    what = "Mean tokens of a completion in the step's rollouts, truncated ones included."
-    return draw_step_field(analysis, "len/mean", "tokens per completion", what)
+    return draw_step_grid(
+        analysis,
+        COLUMNS,
+        "Tokens of a completion in the step's rollouts, truncated ones included, and the share that was cut off at the"
+        " limit. A step in which no completion is right, or none is wrong, has no mean of them.",
+    )

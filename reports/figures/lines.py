@@ -6,11 +6,12 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from reports.curves import Curve, Line
 from reports.figures.style import BASE_MODEL, GREY, MAX_NAME_CHARACTERS, WIDTH_IN, ArmStyle, legend_columns, short_name
 from reports.formats import percent, tokens
-from reports.statistics import MIN_PAIRS
+from reports.statistics import MIN_PAIRS, FloatArray
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,6 +23,8 @@ PANEL_COLUMNS = 2
 PANEL_CHARACTERS = 38
 # Markers tell arms apart without colour; more than these on a curve hide it.
 MARKERS_PER_CURVE = 10
+# Of two points each: about as many as a panel is wide in pixels.
+DRAWN_STRETCHES = 100
 
 
 def draw_curves(
@@ -151,24 +154,40 @@ def arm_label(arm: str, seeds: int, characters: int = 2 * MAX_NAME_CHARACTERS) -
 def draw_seeds_and_band(axes: Axes, curve: Curve, style: ArmStyle) -> None:
     if curve.n == 1:
         return
-    axes.fill_between(curve.grid, curve.low, curve.high, color=style.color, alpha=0.14, linewidth=0)
+    kept = extremes(curve.mean)
+    axes.fill_between(curve.grid[kept], curve.low[kept], curve.high[kept], color=style.color, alpha=0.14, linewidth=0)
     for line in curve.lines:
-        axes.plot(line.x, line.y, color=style.color, linewidth=0.6, alpha=0.4)
+        kept = extremes(line.y)
+        axes.plot(line.x[kept], line.y[kept], color=style.color, linewidth=0.6, alpha=0.4)
 
 
 def draw_mean(axes: Axes, curve: Curve, style: ArmStyle, label: str) -> Line2D:
+    kept = extremes(curve.mean)
     (line,) = axes.plot(
-        curve.grid,
-        curve.mean,
+        curve.grid[kept],
+        curve.mean[kept],
         color=style.color,
         linestyle=style.dash,
         linewidth=1.8,
         marker=style.marker,
         markersize=5,
-        markevery=max(1, len(curve.grid) // MARKERS_PER_CURVE),
+        markevery=max(1, len(kept) // MARKERS_PER_CURVE),
         label=label,
     )
     return line
+
+
+def extremes(y: FloatArray, stretches: int = DRAWN_STRETCHES) -> npt.NDArray[np.intp]:
+    """Which points of y [n] to draw: all of a short line; of a long one the ends, and the lowest and the highest of
+    each of many stretches, which looks the same on a figure of this size and makes a page that opens."""
+    n = len(y)
+    if n <= 2 * stretches:
+        return np.arange(n)
+    length = -(-n // stretches)
+    padded = np.pad(y, (0, length * stretches - n), mode="edge").reshape(stretches, length)
+    starts = length * np.arange(stretches)
+    ends = np.array([0, n - 1])
+    return np.unique(np.minimum(np.concatenate([ends, starts + padded.argmin(1), starts + padded.argmax(1)]), n - 1))
 
 
 def _draw_base_model(axes: Axes, base_model: Line | None) -> list[Line2D]:

@@ -142,6 +142,7 @@ def test_scores():
             "maj@4": (1 + 1 / 2) / 2,
             "avg@n": 0.5,
             "cons@n": (1 + 1 / 2) / 2,
+            "distinct_answers": 2.0,  # 6 and 7; 5 and 4
             "se_problems_pp": 100 * math.sqrt(0.125 / 2),
             "se_samples_pp": 100 * math.sqrt(2 * 0.75 * 0.25 / 3) / 2,
             "mean_tokens": 36 / 8,

@@ -22,6 +22,8 @@ BEST_OF_N = [
 BUDGET_TOKENS = 200_000
 STEPS = 40
 EVERY = 10
+SAMPLES = 2
+RATES = ("0", "below_quarter", "below_half", "below_three_quarters", "below_1", "1")
 
 Changes = Mapping[tuple[str, int], Mapping[str, Any]]
 
@@ -33,11 +35,13 @@ def write_sweep(
     seeds: int = 6,
     changes: Changes | None = None,
     texts: Sequence[str] = ("1+2=3 #### 3", "2+2=5 #### 5"),
+    other_tasks: Sequence[str] = (),
     **sweep_fields: Any,
 ) -> SweepRecord:
     """Write a sweep whose arms gain `arms[name]` percentage points over the first, its baseline, and read it back.
 
-    changes: fields of status.json by (arm, seed), and `score` to fix a final pass@1.
+    changes: fields of status.json by (arm, seed), and `score` to fix a final pass@1. other_tasks: evaluated besides
+    `TASK`, where arms do as well and noise is the same.
     """
     cells: list[dict[str, Any]] = []
     for arm, effect_pp in arms.items():
@@ -45,7 +49,8 @@ def write_sweep(
             changed = dict((changes or {}).get((arm, seed), {}))
             directory = cell_directory_name(f"arm{len(cells)}", seed, f"{len(cells):010x}")
             cells.append({"arm": arm, "seed": seed, "hash": f"{len(cells):010x}", "dir": directory})
-            _write_cell(folder / "cells" / directory, list(arms).index(arm), seed, effect_pp, changed, texts)
+            tasks = [TASK, *other_tasks]
+            _write_cell(folder / "cells" / directory, list(arms).index(arm), seed, effect_pp, changed, texts, tasks)
     document = {
         "name": folder.name,
         "question": "Does dividing advantages by the reward's standard deviation help?",
@@ -61,7 +66,7 @@ def write_sweep(
         "varied": {arm: {"objective.scale": f"scale {i}"} for i, arm in enumerate(arms)},
         "cells": cells,
         "command": f"bench run {folder.name}",
-        "tasks": [TASK],
+        "tasks": [TASK, *other_tasks],
         "k": K,
         "gate": {"ok": True, "differs": ["objective.scale"]},
         "warnings": [],
@@ -75,7 +80,13 @@ def write_sweep(
 
 
 def _write_cell(
-    path: Path, arm: int, seed: int, effect_pp: float, changed: dict[str, Any], texts: Sequence[str]
+    path: Path,
+    arm: int,
+    seed: int,
+    effect_pp: float,
+    changed: dict[str, Any],
+    texts: Sequence[str],
+    tasks: Sequence[str],
 ) -> None:
     path.mkdir(parents=True)
     rng = np.random.default_rng([arm, seed])
@@ -101,7 +112,7 @@ def _write_cell(
             "entropy/full": 1.1 * math.exp(-1.5 * step / STEPS) + 0.2 + rng.normal(0, 0.02),
             "entropy/sampled": 1.0,
             "len/mean": 20 + 0.1 * step + rng.normal(0, 0.6),
-            "len/correct": None,
+            **_rollout_fields(step, arm, seed),
             "grad_norm": 1.0 + 0.1 * arm,
             "grad_clipped_frac": 0.2,
             **_proxy_fields(step, progress(step), rng),
@@ -120,15 +131,19 @@ def _write_cell(
     ]
     if status["state"] == "done":
         scores.append(_score_row(STEPS, int(tokens[-1]), final, final=True))
-        _write_evals(path / "evals.parquet", texts)
-    _write_jsonl(path / "scores.jsonl", scores)
+        _write_evals(path / "evals.parquet", arm, texts)
+    _write_jsonl(path / "scores.jsonl", [row | {"task": task} for row in scores for task in tasks])
+    _write_rollouts(path / "rollouts", arm, seed, texts)
 
 
 def _score_row(step: int, tokens: int, pass_at_1: float, *, final: bool) -> dict[str, Any]:
     metrics = {f"pass@{k}": 1 - (1 - pass_at_1) ** (k**0.6) for k in K}
     metrics |= {"avg@n": pass_at_1, "mean_tokens": 24.0, "truncated_frac": 0.01, "faulty_steps_frac": 0.03}
     metrics |= {"se_problems_pp": 1.5, "se_samples_pp": 1.0}
-    metrics["pass@1"] = pass_at_1
+    metrics |= {f"maj@{k}": min(1.0, pass_at_1 * (1 + 0.1 * math.log2(k))) for k in K}
+    metrics |= {"distinct_answers": 4.0 - 2 * pass_at_1 if step else 3.5, "pass@1": pass_at_1}
+    if step:  # training loses variety: at large k the model before it is ahead
+        metrics |= {f"pass@{k}": min(1.0, pass_at_1 + 0.06 * math.log2(k)) for k in K}
     metrics["ece"] = 0.1 if step else 0.2
     return {"step": step, "final": final, "task": TASK, "generated_tokens": tokens, "metrics": metrics,
             "reliability": _reliability(tokens, pass_at_1), "n_problems": 100, "n_samples": 8}  # fmt: skip
@@ -145,6 +160,27 @@ def _reliability(tokens: int, pass_at_1: float) -> list[dict[str, Any]]:
         correct = (same / 7) ** (3 - 3 * pass_at_1) + rng.normal(0, 0.05)
         inside |= {"count": 20 + 60 * same, "confidence": same / 7, "correct_frac": min(1.0, max(0.0, correct))}
     return bins
+
+
+def _rollout_fields(step: int, arm: int, seed: int) -> dict[str, float | None]:
+    """Of a step's completions; some steps have no right one."""
+    rng = np.random.default_rng([7, arm, seed, step])
+    done, noise = step / STEPS, rng.normal(0, 1, 8)
+    return {
+        "len/p95": 45 + 10 * done + noise[0],
+        "len/correct": None if step == 3 else 18 + 5 * done + noise[1],
+        "len/incorrect": 30 + 8 * done + noise[2],
+        "len/truncated_frac": max(0.0, 0.05 * done + 0.01 * noise[3]),
+        "clip/high_frac_sign_aware": max(0.0, 0.01 + 0.004 * noise[4]),
+        "clip/low_frac_sign_aware": max(0.0, 0.006 + 0.003 * noise[5]),
+        "kl/exact_start": 0.1 * done + 0.004 * abs(noise[6]),
+        "reward/frac_zero_std": min(1.0, max(0.0, 0.2 + 0.5 * done + 0.05 * noise[7])),
+        "reward/frac_all_1": 0.4 * done,
+        **{
+            f"adv/abs_mean_at_rate_{name}": None if name in ("0", "1") else 1.2 - 0.1 * i
+            for i, name in enumerate(RATES)
+        },
+    }
 
 
 def _proxy_fields(step: int, correct: float, rng: np.random.Generator) -> dict[str, float]:
@@ -168,7 +204,8 @@ def _pair_fields(step: int, arm: int, rng: np.random.Generator) -> dict[str, flo
     }
 
 
-def _write_evals(path: Path, texts: Sequence[str]) -> None:
+def _write_evals(path: Path, arm: int, texts: Sequence[str]) -> None:
+    """The first problem is solved by all; arms of an odd number solve the others with their last sample too."""
     import pyarrow as pa
     import pyarrow.parquet
 
@@ -179,18 +216,47 @@ def _write_evals(path: Path, texts: Sequence[str]) -> None:
             "task": TASK,
             "problem_id": f"p{problem}",
             "sample": sample,
-            "text": text,
+            "text": f"{text} so" if arm % 2 else text,
             "n_tokens": len(text),
             "truncated": False,
             "extracted": "3",
-            "correct": problem == 0,
+            "correct": problem == 0 or (arm % 2 == 1 and sample == SAMPLES - 1),
             "verdicts": json.dumps({"math": problem == 0, "string": sample == 0}),
             "faulty_steps": None,
         }
         for problem, text in enumerate(texts)
-        for sample in range(2)
+        for sample in range(SAMPLES)
     ]
     pyarrow.parquet.write_table(pa.Table.from_pylist(rows), path)
+
+
+def _write_rollouts(folder: Path, arm: int, seed: int, texts: Sequence[str]) -> None:
+    """Of each step two groups of four completions, in a file for every `EVERY` steps."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    folder.mkdir()
+    rng = np.random.default_rng([5, arm, seed])
+    for first in range(1, STEPS + 1, EVERY):
+        steps = range(first, min(first + EVERY, STEPS + 1))
+        rows = [
+            {
+                "step": step,
+                "problem_id": f"t{(2 * step + group) % 7}",
+                "sample": sample,
+                "text": f"step {step}: {texts[0]}",
+                "tokens": [1] * int(rng.integers(8, 40)),
+                "logps": [-0.5],
+                "reward": float(sample < rate),
+                "correct": sample < rate,
+                "truncated": False,
+            }
+            for step in steps
+            for group in range(2)
+            for rate in [int(rng.integers(0, 5))]
+            for sample in range(4)
+        ]
+        pyarrow.parquet.write_table(pa.Table.from_pylist(rows), folder / f"{first:06d}-{steps[-1]:06d}.parquet")
 
 
 def _write_json(path: Path, document: Any) -> None:

@@ -11,7 +11,8 @@ from reports.curves import (
     TOKENS,
     evaluation_curves,
     mean_curve,
-    pass_at_k_points,
+    paired_curves,
+    points_over_k,
     step_curves,
     to_line,
     training_axis,
@@ -58,8 +59,10 @@ def test_a_line_drops_missing_values_and_keeps_the_last_at_one_x():
     np.testing.assert_array_equal(line.y, [0.5, 0.7])
 
 
-def test_pass_at_k_is_ordered_by_k():
-    assert pass_at_k_points({"pass@16": 0.9, "avg@n": 0.3, "pass@2": 0.5}) == [(2, 0.5), (16, 0.9)]
+def test_points_over_k_are_of_one_family_and_ordered():
+    metrics = {"pass@16": 0.9, "avg@n": 0.3, "pass@2": 0.5, "pass^2": 0.1, "maj@2": 0.4, "cons@n": 0.6}
+    assert points_over_k(metrics, "pass") == [(2, 0.5), (16, 0.9)]
+    assert points_over_k(metrics, "maj") == [(2, 0.4)]
 
 
 def test_one_cell_that_generates_nothing_puts_the_whole_sweep_on_steps(tmp_path):
@@ -86,3 +89,23 @@ def test_curves_over_either_axis(tmp_path):
         assert steps.grid[-1] == scores.grid[-1] == last
         assert (scores.grid[0], scores.mean[0]) == (0, 0.25)
         assert (len(steps.grid), len(scores.grid)) == (40, 5)
+
+
+def test_paired_curves_subtract_seed_by_seed_at_the_x_of_either():
+    baseline = [to_line(0, [(0, 1.0), (10, 2.0)]), to_line(1, [(0, 1.0), (10, 1.0)])]
+    treated = [to_line(1, [(0, 3.0), (5, 4.0), (8, 4.0)]), to_line(2, [(0, 0.0), (10, 0.0)])]
+    curves = [mean_curve("base", baseline, 0.05), mean_curve("up", treated, 0.05)]
+    (paired,) = paired_curves(curves, "base", alpha=0.05)
+    (line,) = paired.lines
+    assert (paired.arm, line.seed) == ("up", 1)  # seed 2 has no partner
+    np.testing.assert_array_equal(line.x, [0, 5, 8])
+    np.testing.assert_array_equal(line.y, [2, 3, 3])
+    np.testing.assert_array_equal(paired.scaled(100).mean, [200, 300, 300])
+
+
+def test_arms_without_a_pair_or_a_shared_range_have_no_paired_curve():
+    baseline = mean_curve("base", [to_line(0, [(0, 1.0), (10, 2.0)])], 0.05)
+    later = mean_curve("later", [to_line(0, [(20, 1.0), (30, 2.0)])], 0.05)
+    other = mean_curve("other", [to_line(1, [(0, 1.0), (10, 2.0)])], 0.05)
+    assert paired_curves([baseline, later, other], "base", 0.05) == []
+    assert paired_curves([later, other], "base", 0.05) == []

@@ -13,6 +13,8 @@ from matplotlib.text import Text
 from harness.records import SweepRecord
 from reports.analysis import analyse
 from reports.figures import FIGURES, render_figures
+from reports.figures.lines import extremes
+from reports.figures.pareto import frontier
 from reports.figures.style import OKABE_ITO, RC, Drawing, arm_styles, legend_columns, short_name
 from tests.reports.synthetic import BEST_OF_N, STEPS, write_sweep
 
@@ -32,13 +34,20 @@ def test_the_reading_order():
         "forest",
         "learning",
         "reward",
+        "paired_difference",
         "overoptimisation",
         "preference",
         "pass_at_k",
-        "reliability",
+        "maj_at_k",
         "entropy",
         "entropy_score",
         "length",
+        "stability",
+        "pareto",
+        "difficulty",
+        "sharpening",
+        "distinct_answers",
+        "reliability",
     ]
 
 
@@ -89,9 +98,13 @@ def test_captions_name_n_and_the_band(tmp_path, seeds, band):
     captions = {kind.name: drawing.caption for kind in FIGURES if (drawing := kind.draw(analysis)) is not None}
     assert len(captions) == len(FIGURES)
     assert all(f"n = {seeds}" in caption for caption in captions.values())
-    bandless = ("forest", "entropy_score", "overoptimisation", "reliability")
-    assert all(band in caption for name, caption in captions.items() if name not in bandless)
-    assert all("no band" in captions[name] for name in bandless[1:])
+    bars, bandless = ("forest", "distinct_answers", "pareto"), ("entropy_score", "overoptimisation", "reliability")
+    assert all(band in caption for name, caption in captions.items() if name not in bars + bandless)
+    assert all("no band" in captions[name] for name in bandless)
+    assert all(
+        ("95% t interval" if seeds > 2 else "hree" if name == "forest" else "no band") in captions[name]
+        for name in bars
+    )
 
 
 def test_a_dollar_sign_in_a_name_is_no_formula(tmp_path):
@@ -102,16 +115,26 @@ def test_a_figure_without_records_is_left_out(tmp_path):
     sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=1, base_scores=None)
     for cell in sweep.cells:
         (cell.path / "steps.jsonl").unlink()
-    assert [figure.name for figure in render_figures(analyse(sweep))] == ["learning", "pass_at_k", "reliability"]
+    left = ["learning", "pass_at_k", "maj_at_k", "pareto", "difficulty", "distinct_answers", "reliability"]
+    figures = render_figures(analyse(sweep))
+    assert [figure.name for figure in figures] == left
+    assert all(figure.caption.endswith(f"Made by: bench report {sweep.name}") for figure in figures)
 
 
 def test_what_older_records_lack_is_left_out(tmp_path):
     sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=1, base_scores=None)
-    rewrite_rows(sweep, "scores.jsonl", lambda row: {key: row[key] for key in row if key != "reliability"})
+    rewrite_rows(sweep, "scores.jsonl", without_newer_metrics)
     rewrite_rows(sweep, "steps.jsonl", lambda row: {key: row[key] for key in ("step", "generated_tokens", "len/mean")})
-    assert [figure.name for figure in render_figures(analyse(sweep))] == ["learning", "pass_at_k", "length"]
+    for path in sweep.cells[0].rollouts.iterdir():
+        path.unlink()
+    assert [figure.name for figure in render_figures(analyse(sweep))] == ["learning", "pass_at_k", "length", "pareto"]
     rewrite_rows(sweep, "scores.jsonl", lambda row: row | {"reliability": None})
     assert "reliability" not in [figure.name for figure in render_figures(analyse(sweep))]
+
+
+def without_newer_metrics(row: dict[str, Any]) -> dict[str, Any]:
+    older = {key: value for key, value in row["metrics"].items() if "maj@" not in key and key != "distinct_answers"}
+    return {key: value for key, value in row.items() if key != "reliability"} | {"metrics": older}
 
 
 def test_where_an_arm_generates_nothing_all_curves_run_over_steps(tmp_path):
@@ -217,3 +240,59 @@ def test_names_are_shortened_in_the_middle_and_legends_fit():
     assert short_name("a" * 50 + "b" * 50).startswith("a") and short_name("a" * 50 + "b" * 50).endswith("b")
     assert legend_columns([LONG] * 3) == 1
     assert legend_columns(["short"] * 4) == 4
+
+
+@pytest.mark.parametrize("n", [1, 5, 200, 201, 500, 1999])
+def test_a_long_line_keeps_its_ends_and_its_extremes(n):
+    y = np.random.default_rng(n).normal(size=n)
+    kept = extremes(y, stretches=100)
+    assert (kept[0], kept[-1]) == (0, n - 1)
+    assert np.all(np.diff(kept) > 0)
+    assert {int(y.argmin()), int(y.argmax())} <= set(kept.tolist())
+    assert len(kept) == n if n <= 200 else len(kept) <= 202
+
+
+def test_the_frontier_is_what_no_other_beats():
+    points = [(10.0, 50.0), (20.0, 60.0), (15.0, 40.0), (20.0, 55.0), (30.0, 60.0), (40.0, 70.0)]
+    assert frontier(points) == [(10.0, 50.0), (20.0, 60.0), (40.0, 70.0)]
+    assert frontier([]) == []
+
+
+def test_the_paired_difference_ends_at_the_differences_of_the_verdict(tmp_path):
+    changes = {(arm, seed): {"generated_tokens": 200_000} for arm in ("base", "up") for seed in range(3)}
+    sweep = write_sweep(tmp_path, {"base": 0.0, "up": 3.0}, seeds=3, changes=changes)
+    rewrite_rows(sweep, "scores.jsonl", lambda row: row | {"generated_tokens": 5000 * row["step"]})
+    (drawing,) = drawn(sweep, ["paired_difference"])
+    last = [row["difference_pp"] for row in drawing.rows if row["generated_tokens"] == 5000 * STEPS]
+    assert last == pytest.approx(analyse(sweep).contrasts[0].differences_pp)
+    first = [row["difference_pp"] for row in drawing.rows if row["generated_tokens"] == 0]
+    assert first == [0, 0, 0]
+
+
+def test_the_forest_has_every_task_and_says_which_is_tested(tmp_path):
+    sweep = write_sweep(tmp_path, {"base": 0.0, "up": 3.0}, seeds=3, other_tasks=["gsm8k", "aime24"])
+    (drawing,) = drawn(sweep, ["forest"])
+    titles = [axes.get_title(loc="left") for axes in drawing.figure.axes]
+    assert titles == ["arithmetic", "gsm8k (not tested)", "aime24 (not tested)"]
+    assert {row["task"] for row in drawing.rows} == {"arithmetic", "gsm8k", "aime24"}
+    assert "Only arithmetic is compared" in drawing.caption
+
+
+def test_a_panel_of_an_arm_that_recorded_nothing_says_so(tmp_path):
+    sweep = write_sweep(tmp_path, {"base": 0.0, "offline": 3.0}, seeds=1)
+    rewrite_rows(
+        sweep, "steps.jsonl", lambda row: {k: v for k, v in row.items() if k != "kl/exact_start"}, arm="offline"
+    )
+    (drawing,) = drawn(sweep, ["stability"])
+    texts = [[text.get_text() for text in axes.texts] for axes in drawing.figure.axes]
+    assert [("not recorded" in panel) for panel in texts] == [False, False, False, False, True, False]
+
+
+def test_distinct_answers_are_compared_at_equal_samples_only(tmp_path):
+    sweep = write_sweep(tmp_path, {"base": 0.0, "up": 1.0}, seeds=3)
+    (drawing,) = drawn(sweep, ["distinct_answers"])
+    assert [row["distinct_answers"] for row in drawing.rows if row["arm"] == "base model"] == [3.5]
+    rewrite_rows(sweep, "scores.jsonl", lambda row: row | {"n_samples": 4})
+    (drawing,) = drawn(sweep, ["distinct_answers"])
+    assert "base model" not in [row["arm"] for row in drawing.rows]
+    assert "4 of them" in drawing.caption

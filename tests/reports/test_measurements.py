@@ -43,7 +43,7 @@ def test_grader_disagreement_counts_samples(tmp_path):
     assert measurement.grader_disagreement_frac == 0.5  # by construction of the synthetic verdicts
     assert measurement.seconds("rollout_s") == pytest.approx(40 * 0.2)
     assert measurement.seconds("warp_s") is None
-    assert measurement.step_mean("len/correct") is None
+    assert measurement.step_mean("adv/abs_mean_at_rate_0") is None
 
 
 def test_length_slope_is_growth_over_100_steps(tmp_path):

@@ -1,0 +1,72 @@
+"""The data behind a report as files: a CSV for each figure and for the final scores, parquet for the big tables."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from reports.analysis import Analysis
+from reports.figures import RenderedFigure
+
+FINAL_SCORES = "final_scores.csv"
+PROBLEMS = "problems.parquet"
+STEPS = "steps.parquet"
+
+DATA_FILES = {
+    FINAL_SCORES: "final scores",
+    PROBLEMS: "problems",
+    STEPS: "steps",
+}
+"""Beside those of the figures, with what they hold."""
+
+
+def write_data(analysis: Analysis, figures: Sequence[RenderedFigure], folder: Path) -> None:
+    """Write into `folder`, which exists: `<figure>.csv`, the numbers shown; final_scores.csv; problems.parquet, the
+    share of right samples by arm, seed and problem; steps.parquet, every field of every step of every cell."""
+    for figure in figures:
+        _write_csv(folder / f"{figure.name}.csv", figure.rows)
+    _write_csv(folder / FINAL_SCORES, _final_scores(analysis))
+    _write_parquet(folder / PROBLEMS, analysis.problems.rows())
+    _write_parquet(folder / STEPS, _steps(analysis))
+
+
+def _final_scores(analysis: Analysis) -> list[dict[str, Any]]:
+    """A row per finished cell and task, with every metric of its final evaluation."""
+    return [
+        {"arm": arm, "seed": m.cell.seed, "task": row["task"], "generated_tokens": row["generated_tokens"]}
+        | row["metrics"]
+        for arm, cells in analysis.measurements.items()
+        for m in cells
+        for row in m.scores
+        if row["final"]
+    ]
+
+
+def _steps(analysis: Analysis) -> dict[str, list[Any]]:
+    """Columns; a field that a cell did not record is null there."""
+    rows = [(arm, m.cell.seed, row) for arm, cells in analysis.measurements.items() for m in cells for row in m.steps]
+    fields = dict.fromkeys(name for _, _, row in rows for name in row)
+    return {
+        "arm": [arm for arm, _, _ in rows],
+        "seed": [seed for _, seed, _ in rows],
+        **{name: [row.get(name) for _, _, row in rows] for name in fields},
+    }
+
+
+def _write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    path.write_text(buffer.getvalue(), encoding="utf-8", newline="\n")
+
+
+def _write_parquet(path: Path, columns: dict[str, list[Any]]) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.table(columns), path, compression="zstd")

@@ -1,0 +1,84 @@
+"""Which problems each arm learns from: gradient share, advantages and lengths by the prompt's pass rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from reports.analysis import Analysis
+from reports.curves import Curve, Line
+from reports.difficulty import BIN_LABELS, MOST_FILES, Difficulty, difficulty
+from reports.figures.grid import Column, Trace, describe_grid, draw_grid, grid_rows
+from reports.figures.style import Drawing
+from reports.statistics import MIN_PAIRS, FloatArray, t_interval
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+NAME = "difficulty"
+TITLE = "Which problems each arm learns from"
+
+COLUMNS = (
+    Column("share of the gradient", Trace("share"), as_percent=True),
+    Column("mean |A| of a token", Trace("advantage")),
+    Column("tokens per completion", Trace("tokens")),
+)
+
+
+def draw(analysis: Analysis) -> Drawing | None:
+    """None when no cell kept rollouts."""
+    sweep = analysis.sweep
+    found = {
+        arm: by_seed
+        for arm, cells in analysis.measurements.items()
+        if (by_seed := [one for m in cells if (one := difficulty(m)) is not None])
+    }
+    by_field = {
+        trace.field: {
+            arm: curve
+            for arm, by_seed in found.items()
+            if (curve := _curve(arm, by_seed, trace.field, sweep.alpha)) is not None
+        }
+        for column in COLUMNS
+        for trace in column.traces
+    }
+    figure = draw_grid(analysis, COLUMNS, by_field, "pass rate of the prompt", _bins)
+    if figure is None:
+        return None
+    caption = (
+        "By the share of a prompt's completions that are right in its step: none; up to but without ¼, ½, ¾ and 1; all."
+        " Share of the gradient: of the sum of |A| over all tokens, which the size of the gradient goes with; mean |A|:"
+        " of the advantages as recorded, after normalisation and filters; tokens: all completions. From up to"
+        f" {MOST_FILES} stretches of training per cell, spread over it. {describe_grid(analysis, by_field)}"
+    )
+    return Drawing(figure, caption, _named_bins(grid_rows(by_field, "bin")))
+
+
+def _curve(arm: str, by_seed: Sequence[Difficulty], field: str, alpha: float) -> Curve | None:
+    """Mean and band of each bin over the seeds that have it; None without any."""
+    values = np.array([getattr(one, field) for one in by_seed], dtype=np.float64)
+    filled = [i for i in range(values.shape[1]) if not np.isnan(values[:, i]).all()]
+    if not filled:
+        return None
+    known = [values[~np.isnan(values[:, i]), i] for i in filled]
+    intervals = [t_interval(v, alpha) if len(v) >= MIN_PAIRS else (math.nan, math.nan) for v in known]
+    low, high = np.array(intervals, dtype=np.float64).T
+    lines = [_line(one.seed, row) for one, row in zip(by_seed, values, strict=True)]
+    return Curve(arm, lines, np.array(filled, dtype=np.float64), np.array([v.mean() for v in known]), low, high)
+
+
+def _line(seed: int, values: FloatArray) -> Line:
+    inside = np.flatnonzero(~np.isnan(values))
+    return Line(seed, inside.astype(np.float64), values[inside])
+
+
+def _bins(axes: Axes) -> None:
+    axes.set_xticks(range(len(BIN_LABELS)), labels=BIN_LABELS)
+    axes.set_xlim(-0.3, len(BIN_LABELS) - 0.7)
+
+
+def _named_bins(rows: list[dict[str, str | int | float]]) -> list[dict[str, str | int | float]]:
+    return [row | {"bin": BIN_LABELS[int(row["bin"])]} for row in rows]

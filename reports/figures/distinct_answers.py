@@ -1,0 +1,89 @@
+"""How many different answers the samples of a problem give, before and after training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reports.analysis import Analysis
+from reports.figures.lines import seeds_per_arm
+from reports.figures.style import BASE_MODEL, GREY, WIDTH_IN, Drawing, arm_styles, legend_columns, short_name
+from reports.formats import number, percent
+from reports.measurements import finite
+from reports.statistics import MIN_PAIRS, t_interval
+
+NAME = "distinct_answers"
+TITLE = "Different answers to a problem"
+
+FIELD = "distinct_answers"
+TEXT_OFFSET = 0.3
+
+
+def draw(analysis: Analysis) -> Drawing | None:
+    """None when no final evaluation counted them, as in older records."""
+    from matplotlib.figure import Figure
+
+    sweep = analysis.sweep
+    by_arm = {
+        arm: {m.cell.seed: value for m in cells if (value := m.final_value(FIELD)) is not None}
+        for arm, cells in analysis.measurements.items()
+    }
+    by_arm = {arm: values for arm, values in by_arm.items() if values}
+    if not by_arm:
+        return None
+    before = _before(analysis)
+    styles = arm_styles(sweep.arms, sweep.baseline)
+    figure = Figure(figsize=(WIDTH_IN, 1.0 + 0.5 * len(by_arm)), layout="constrained")
+    axes = figure.subplots()
+    for y, (arm, by_seed) in enumerate(by_arm.items()):
+        style, values = styles[arm], [*by_seed.values()]
+        mean = sum(values) / len(values)
+        if len(values) >= MIN_PAIRS:
+            axes.plot(t_interval(values, sweep.alpha), [-y, -y], color=style.color, linewidth=2.0)
+        axes.plot(values, [-y] * len(values), "o", color=style.color, markersize=4, alpha=0.5)
+        axes.plot(mean, -y, style.marker, color=style.color, markersize=8)
+        above: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "center", "fontsize": 8.0}
+        axes.text(0.0, TEXT_OFFSET - y, short_name(arm), ha="left", **above)
+        axes.text(1.0, TEXT_OFFSET - y, f"{number(mean)} (n = {len(values)})", ha="right", **above)
+    if before is not None:
+        axes.axvline(before, color=GREY, linestyle=":", linewidth=1.8, label=f"{BASE_MODEL}: {number(before)}")
+        figure.legend(loc="outside lower center", ncols=legend_columns([BASE_MODEL]), handlelength=4.0)
+    axes.set_ylim(0.6 - len(by_arm), 0.55)
+    axes.margins(x=0.08)
+    axes.set_yticks([])
+    axes.grid(axis="y", visible=False)
+    axes.spines["left"].set_visible(False)
+    axes.set_xlabel(f"different answers per problem of {analysis.metric.task}")
+    caption = (
+        f"How many different answers the samples of a problem give between them, {_samples(analysis)}, averaged over"
+        f" the problems of {analysis.metric.task}. Small dots: seeds ({seeds_per_arm([*map(len, by_arm.values())])});"
+        f" large marker: their mean; {_bar(by_arm, sweep.alpha)}"
+    )
+    if before is not None:
+        caption += " Dotted grey: the model before training, evaluated once."
+    rows: list[dict[str, str | int | float]] = [
+        {"arm": arm, "seed": seed, FIELD: value} for arm, by_seed in by_arm.items() for seed, value in by_seed.items()
+    ]
+    return Drawing(figure, caption, rows + ([] if before is None else [{"arm": BASE_MODEL, "seed": "", FIELD: before}]))
+
+
+def _before(analysis: Analysis) -> float | None:
+    """Of the model before training, if it was asked as often: more samples give more answers."""
+    base = analysis.base_evaluation
+    if base is None or base.get("n_samples") not in _sample_counts(analysis):
+        return None
+    return finite(base["metrics"].get(FIELD))
+
+
+def _sample_counts(analysis: Analysis) -> set[int]:
+    finals = [m.final for cells in analysis.measurements.values() for m in cells]
+    return {final["n_samples"] for final in finals if final is not None and "n_samples" in final}
+
+
+def _samples(analysis: Analysis) -> str:
+    return " or ".join(map(str, sorted(_sample_counts(analysis)))) + " of them"
+
+
+def _bar(by_arm: dict[str, dict[int, float]], alpha: float) -> str:
+    if all(len(values) < MIN_PAIRS for values in by_arm.values()):
+        return f"fewer than {MIN_PAIRS} seeds: no band."
+    return f"bar: {percent(1 - alpha)} t interval of the mean over training seeds, from {MIN_PAIRS} seeds on."

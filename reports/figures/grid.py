@@ -1,0 +1,175 @@
+"""Several quantities of many arms: a row of panels for each arm, a column for each quantity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from reports.analysis import Analysis
+from reports.curves import Curve, step_curves
+from reports.figures.lines import (
+    arm_label,
+    count_from_zero,
+    curve_rows,
+    describe_curves,
+    draw_mean,
+    draw_seeds_and_band,
+    legend_below,
+)
+from reports.figures.style import GREY, WIDTH_IN, ArmStyle, Drawing, arm_styles, short_name
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+# Points from the top of a panel to its column's heading, above the title with the arm's name.
+HEADING_OFFSET_POINTS = 21
+HEADING_SIZE = 8.0
+
+Row = dict[str, str | int | float]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One field, and what its line is called; "" where a column has only one."""
+
+    field: str
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One quantity. `dotted`: drawn into the same panels. `reference`: a grey line at this y.
+
+    own_scale: of each arm, where their numbers cannot be compared. as_percent: y is a fraction. limits: of y.
+    """
+
+    heading: str
+    solid: Trace
+    dotted: Trace | None = None
+    reference: float | None = None
+    own_scale: bool = False
+    as_percent: bool = False
+    limits: tuple[float, float] | None = None
+
+    @property
+    def traces(self) -> list[Trace]:
+        return [self.solid] if self.dotted is None else [self.solid, self.dotted]
+
+    @property
+    def full_heading(self) -> str:
+        if self.dotted is None:
+            return self.heading
+        return f"{self.heading}\nsolid: {self.solid.label}\ndotted: {self.dotted.label}"
+
+
+ByField = Mapping[str, Mapping[str, Curve]]
+"""Of each field the curve of each arm that recorded it."""
+
+
+def draw_step_grid(analysis: Analysis, columns: Sequence[Column], what: str) -> Drawing | None:
+    """Fields of steps.jsonl over training; what: the beginning of the caption. None when no cell recorded any."""
+    sweep, axis = analysis.sweep, analysis.axis
+    by_field = {
+        trace.field: {curve.arm: curve for curve in step_curves(analysis.measurements, trace.field, axis, sweep.alpha)}
+        for column in columns
+        for trace in column.traces
+    }
+
+    def set_up(axes: Axes) -> None:
+        axes.locator_params(axis="x", nbins=4)
+        count_from_zero(axes)
+
+    figure = draw_grid(analysis, columns, by_field, axis.label, set_up)
+    if figure is None:
+        return None
+    caption = f"{what} {describe_grid(analysis, by_field)} {axis.note}".rstrip()
+    return Drawing(figure, caption, grid_rows(by_field, axis.field))
+
+
+def draw_grid(
+    analysis: Analysis, columns: Sequence[Column], by_field: ByField, xlabel: str, set_up: Callable[[Axes], None]
+) -> Figure | None:
+    """A row for each arm that has any curve, a column for each quantity that any arm has; None without any.
+
+    set_up: of the x axis of a panel. The baseline's mean is in the panels of every other arm.
+    """
+    from matplotlib.figure import Figure
+
+    sweep = analysis.sweep
+    columns = [column for column in columns if any(by_field[trace.field] for trace in column.traces)]
+    arms = [arm for arm in sweep.arms if any(arm in curves for curves in by_field.values())]
+    if not columns:
+        return None
+    styles = arm_styles(sweep.arms, sweep.baseline)
+    figure = Figure(figsize=(WIDTH_IN, 1.25 + 1.45 * len(arms)), layout="constrained")
+    panels = figure.subplots(len(arms), len(columns), sharex=True, squeeze=False)
+    handles: list[Line2D] = []
+    for arm, row in zip(arms, panels, strict=True):
+        for column, first, axes in zip(columns, panels[0], row, strict=True):
+            if not column.own_scale:
+                axes.sharey(first)
+                if arm != sweep.baseline:
+                    handles = _draw_baseline(axes, column, by_field, sweep.baseline) or handles
+            _draw_panel(axes, column, by_field, arm, replace(styles[arm], dash="-"))
+            set_up(axes)
+        counts = [curves[arm].n for curves in by_field.values() if arm in curves]
+        row[0].set_title(arm_label(arm, max(counts)), loc="left")
+    for column, axes in zip(columns, panels[0], strict=True):
+        axes.annotate(
+            column.full_heading,
+            (0, 1),
+            (0, HEADING_OFFSET_POINTS),
+            xycoords="axes fraction",
+            textcoords="offset points",
+            fontsize=HEADING_SIZE,
+        )
+    for axes in panels[-1]:
+        axes.set_xlabel(xlabel)
+    if handles:
+        legend_below(figure, handles)
+    return figure
+
+
+def describe_grid(analysis: Analysis, by_field: ByField) -> str:
+    """The part of a caption that says what the lines are."""
+    curves = [curve for by_arm in by_field.values() for curve in by_arm.values()]
+    return describe_curves(curves, analysis.sweep.alpha)
+
+
+def grid_rows(by_field: ByField, x_name: str) -> list[Row]:
+    """A row per arm, seed and x, with the fields side by side."""
+    merged: dict[tuple[str | int | float, ...], Row] = {}
+    for field, by_arm in by_field.items():
+        for row in curve_rows(list(by_arm.values()), x_name, field):
+            merged.setdefault((row["arm"], row["seed"], row[x_name]), {}).update(row)
+    return list(merged.values())
+
+
+def _draw_panel(axes: Axes, column: Column, by_field: ByField, arm: str, style: ArmStyle) -> None:
+    from matplotlib.ticker import PercentFormatter
+
+    for trace, look in zip(column.traces, (style, replace(style, marker="x", dash=":")), strict=False):
+        curve = by_field[trace.field].get(arm)
+        if curve is not None:
+            draw_seeds_and_band(axes, curve, look)
+            draw_mean(axes, curve, look, "")
+    if not any(arm in by_field[trace.field] for trace in column.traces):
+        axes.text(0.5, 0.5, "not recorded", ha="center", va="center", transform=axes.transAxes, color=GREY)
+    if column.reference is not None:
+        axes.axhline(column.reference, color=GREY, linewidth=0.9, zorder=0)
+    if column.as_percent:
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    if column.limits is not None:
+        axes.set_ylim(column.limits)
+
+
+def _draw_baseline(axes: Axes, column: Column, by_field: ByField, baseline: str) -> list[Line2D]:
+    """The mean of the solid line, thin and grey."""
+    curve = by_field[column.solid.field].get(baseline)
+    if curve is None:
+        return []
+    label = f"mean of {short_name(baseline)}" + (" (solid line)" if column.dotted else "")
+    return axes.plot(curve.grid, curve.mean, color=GREY, linewidth=0.9, label=label)

@@ -1,0 +1,143 @@
+"""Accuracy against generated tokens: what an arm's score cost to train and costs to use."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from reports.analysis import Analysis
+from reports.figures.lines import arm_label, seeds_per_arm
+from reports.figures.style import BASE_MODEL, GREY, WIDTH_IN, ArmStyle, Drawing, arm_styles, legend_columns
+from reports.formats import percent, tokens
+from reports.measurements import Measurement, finite
+from reports.statistics import MIN_PAIRS, t_interval
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
+
+NAME = "pareto"
+TITLE = "Accuracy against generated tokens"
+
+LEGEND_ROW_IN = 0.22
+TRAINING, ANSWER = "generated_tokens", "mean_tokens"
+X_LABELS = {TRAINING: "tokens generated in training", ANSWER: "tokens per answer, evaluated"}
+
+Row = dict[str, str | int | float]
+
+
+@dataclass(frozen=True)
+class Spot:
+    """Mean over the seeds of an arm, with the t interval of the score (NaN below three seeds)."""
+
+    x: float
+    y: float
+    low: float
+    high: float
+
+
+def draw(analysis: Analysis) -> Drawing | None:
+    """None without a final score."""
+    from matplotlib.figure import Figure
+
+    sweep, metric = analysis.sweep, analysis.metric
+    rows = [row for arm, cells in analysis.measurements.items() for row in _rows(arm, cells)]
+    base = _base_row(analysis)
+    columns = [key for key in (TRAINING, ANSWER) if any(key in row for row in rows)]
+    if not columns:
+        return None
+    arms = [arm for arm in sweep.arms if any(row["arm"] == arm for row in rows)]
+    counts = {arm: sum(row["arm"] == arm for row in rows) for arm in arms}
+    labels = {arm: arm_label(arm, counts[arm]) for arm in arms}
+    legend = legend_columns([*labels.values()])
+    height_in = 3.1 + LEGEND_ROW_IN * math.ceil((len(arms) + 2) / legend)
+    figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
+    panels = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
+    styles = arm_styles(sweep.arms, sweep.baseline)
+    handles: dict[str, Line2D] = {}
+    for axes, key in zip(panels, columns, strict=True):
+        spots = {arm: spot for arm in arms if (spot := _spot(rows, arm, key, sweep.alpha)) is not None}
+        _draw_frontier(axes, [*spots.values()], handles)
+        for arm, spot in spots.items():
+            mine = [row for row in rows if row["arm"] == arm and key in row]
+            handles[arm] = _draw_arm(
+                axes, [(row[key], row["score_pp"]) for row in mine], spot, styles[arm], labels[arm]
+            )
+        if base is not None and key in base:
+            (handles[BASE_MODEL],) = axes.plot(base[key], base["score_pp"], "x", color=GREY, label=BASE_MODEL)
+        axes.set_xlabel(X_LABELS[key])
+        axes.locator_params(axis="x", nbins=5)
+        axes.xaxis.set_major_formatter(lambda value, _position: tokens(value))
+        axes.set_xlim(left=0)
+    panels[0].set_ylabel(f"final {metric.name} of {metric.task} (%)")
+    figure.legend(handles=[*handles.values()], loc="outside lower center", ncols=legend)
+    caption = (
+        f"Final {metric.name} on {metric.task} against the tokens generated in training and against the mean tokens of"
+        f" an answer in the final evaluation. Small dots: seeds ({seeds_per_arm([*counts.values()])}); large marker:"
+        f" their mean; {_bar(counts, sweep.alpha)} Grey line: the frontier, the arms that no other beats on both; it"
+        " takes the means as they are and tests nothing."
+    )
+    return Drawing(figure, caption, rows + ([base] if base is not None else []))
+
+
+def frontier(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Of points (cost, score) those that no other beats: none is as cheap and better, nor cheaper and as good. By
+    cost."""
+    best: list[tuple[float, float]] = []
+    for cost, score in sorted(set(points), key=lambda point: (point[0], -point[1])):
+        if not best or score > best[-1][1]:
+            best.append((cost, score))
+    return best
+
+
+def _rows(arm: str, cells: Sequence[Measurement]) -> list[Row]:
+    rows: list[Row] = []
+    for m in cells:
+        if m.score_pp is None:
+            continue
+        row: Row = {"arm": arm, "seed": m.cell.seed, "score_pp": m.score_pp, TRAINING: m.cell.generated_tokens}
+        length = m.final_value(ANSWER)
+        rows.append(row if length is None else row | {ANSWER: length})
+    return rows
+
+
+def _base_row(analysis: Analysis) -> Row | None:
+    score, length = (finite(analysis.base_metrics.get(key)) for key in (analysis.metric.name, ANSWER))
+    if score is None:
+        return None
+    row: Row = {"arm": BASE_MODEL, "seed": "", "score_pp": 100 * score, TRAINING: 0}
+    return row if length is None else row | {ANSWER: length}
+
+
+def _spot(rows: Sequence[Row], arm: str, key: str, alpha: float) -> Spot | None:
+    points = np.array([(row[key], row["score_pp"]) for row in rows if row["arm"] == arm and key in row], dtype=float)
+    if not len(points):
+        return None
+    low, high = t_interval(points[:, 1], alpha) if len(points) >= MIN_PAIRS else (math.nan, math.nan)
+    return Spot(float(points[:, 0].mean()), float(points[:, 1].mean()), low, high)
+
+
+def _draw_arm(axes: Axes, seeds: Sequence[tuple[Any, Any]], spot: Spot, style: ArmStyle, label: str) -> Line2D:
+    axes.plot([spot.x, spot.x], [spot.low, spot.high], color=style.color, linewidth=1.6)
+    if len(seeds) > 1:
+        axes.plot(*zip(*seeds, strict=True), "o", color=style.color, markersize=3.5, alpha=0.4, markeredgewidth=0)
+    (handle,) = axes.plot(spot.x, spot.y, style.marker, color=style.color, markersize=8, label=label)
+    return handle
+
+
+def _draw_frontier(axes: Axes, spots: Sequence[Spot], handles: dict[str, Line2D]) -> None:
+    best = frontier([(spot.x, spot.y) for spot in spots])
+    if len(best) > 1:
+        (handles["frontier"],) = axes.plot(
+            *zip(*best, strict=True), color=GREY, linewidth=1.2, drawstyle="steps-post", zorder=0, label="frontier"
+        )
+
+
+def _bar(counts: dict[str, int], alpha: float) -> str:
+    if max(counts.values()) < MIN_PAIRS:
+        return f"fewer than {MIN_PAIRS} seeds: no band."
+    return f"bar: {percent(1 - alpha)} t interval of the mean score over training seeds, from {MIN_PAIRS} seeds on."

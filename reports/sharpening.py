@@ -1,0 +1,94 @@
+"""Sharpening or learning: pass@k of the trained policy minus that of the model before training, over k.
+
+Training that only makes likely what the model could already do gains at k = 1 and loses at large k, where the untrained
+model's variety wins (Yue et al., arXiv:2504.13837).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from reports.analysis import Analysis
+from reports.curves import Curve, Line, base_line_over_k, curves_over_k, mean_curve
+from reports.statistics import FloatArray
+
+
+@dataclass(frozen=True)
+class Sharpening:
+    """Gains over the model before training in percentage points, at the smallest and at the largest k evaluated.
+
+    `crossover_k`: where the gain falls through 0 for the first time; None if it does not among the k evaluated.
+    `crossover_low`, `crossover_high`: the k around it at which the t interval of the gain over training seeds holds 0,
+    so a confidence interval at the level of the band; None where it reaches past the k evaluated, or without a band.
+    """
+
+    n: int
+    smallest_k: int
+    largest_k: int
+    gain_at_smallest_pp: float
+    gain_at_largest_pp: float
+    crossover_k: float | None
+    crossover_low: float | None
+    crossover_high: float | None
+
+
+def gain_curves(analysis: Analysis) -> list[Curve]:
+    """pass@k after minus before training over k, in percentage points; without both at two k or more, nothing."""
+    before = base_line_over_k(analysis.base_metrics, "pass")
+    if before is None:
+        return []
+    alpha = analysis.sweep.alpha
+    curves = []
+    for curve in curves_over_k(analysis.measurements, "pass", alpha):
+        gains = [_gain(line, before) for line in curve.lines]
+        if all(len(gain.x) > 1 for gain in gains):
+            curves.append(mean_curve(curve.arm, gains, alpha))
+    return curves
+
+
+def _gain(after: Line, before: Line) -> Line:
+    k, mine, theirs = np.intersect1d(after.x, before.x, return_indices=True)
+    return Line(after.seed, k, 100 * (after.y[mine] - before.y[theirs]))
+
+
+def sharpening(curve: Curve) -> Sharpening:
+    """Summary of one of the `gain_curves`."""
+    without = Sharpening(
+        n=curve.n,
+        smallest_k=int(curve.grid[0]),
+        largest_k=int(curve.grid[-1]),
+        gain_at_smallest_pp=float(curve.mean[0]),
+        gain_at_largest_pp=float(curve.mean[-1]),
+        crossover_k=None,
+        crossover_low=None,
+        crossover_high=None,
+    )
+    log_k = np.log2(curve.grid)
+    falls = np.flatnonzero((curve.mean[:-1] > 0) & (curve.mean[1:] <= 0))
+    if not len(falls):
+        return without
+    after = int(falls[0]) + 1
+    crossing = _root(log_k, curve.mean, after)
+    low = high = None
+    if not np.isnan(curve.low).any():
+        # The lower end of the band falls through 0 before the mean does, the upper end after it.
+        above = np.flatnonzero((curve.low[:-1] > 0) & (curve.low[1:] <= 0))
+        above = above[above < after]
+        below = np.flatnonzero((curve.high[:-1] >= 0) & (curve.high[1:] < 0))
+        below = below[below >= after - 1]
+        low = float(2 ** _root(log_k, curve.low, int(above[-1]) + 1)) if len(above) else None
+        high = float(2 ** _root(log_k, curve.high, int(below[0]) + 1)) if len(below) else None
+    return replace(without, crossover_k=float(2**crossing), crossover_low=low, crossover_high=high)
+
+
+def _root(x: FloatArray, y: FloatArray, after: int) -> float:
+    """Where y, linear between its points, is 0 between point after - 1 and point `after`."""
+    share = y[after - 1] / (y[after - 1] - y[after])
+    return float(x[after - 1] + share * (x[after] - x[after - 1]))
+
+
+def by_arm(curves: Sequence[Curve]) -> dict[str, Sharpening]:
+    return {curve.arm: sharpening(curve) for curve in curves}

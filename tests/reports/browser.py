@@ -1,0 +1,84 @@
+"""A page in headless Chromium at a given width: what it loads and what sticks out of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+BINARIES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+TIMEOUT_S = 120
+
+# Runs in a copy of the page. A policy that allows nothing but the page itself reports whatever it tries to load.
+_PROBE = """
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'">
+<script>
+const blocked = [];
+document.addEventListener("securitypolicyviolation", event => blocked.push(event.blockedURI));
+const scrolls = element => element.closest(".scroll, svg") !== null && !element.matches(".scroll");
+addEventListener("load", () => {
+  document.querySelectorAll("details").forEach(details => details.open = true);
+  const width = document.documentElement.clientWidth;
+  const out = [...document.body.querySelectorAll("*")].filter(element => !scrolls(element)
+    && element.getClientRects().length && element.getBoundingClientRect().right > width + 0.5);
+  parent.postMessage({
+    width, scroll_width: document.documentElement.scrollWidth, blocked,
+    loaded: performance.getEntriesByType("resource").map(entry => entry.name),
+    sticking_out: out.map(element => `${element.tagName} ${element.textContent.slice(0, 40)}`),
+    elements: document.body.querySelectorAll("*").length,
+  }, "*");
+});
+</script>
+"""
+_FRAME = """<!doctype html><body style="margin: 0"><iframe src="probed.html" style="border: 0"
+ width="{width}" height="{height}"></iframe><pre id="measured"></pre><script>
+addEventListener("message", event => document.querySelector("#measured").textContent = JSON.stringify(event.data));
+</script>"""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Of a page in a window `width` CSS pixels wide, with all of its details open.
+
+    blocked, loaded: addresses that it tried to load, beside itself. sticking_out: elements beyond the right edge that
+    are in no box which scrolls.
+    """
+
+    width: int
+    scroll_width: int
+    blocked: list[str]
+    loaded: list[str]
+    sticking_out: list[str]
+    elements: int
+
+
+def find_chromium() -> str | None:
+    return next((path for name in BINARIES if (path := shutil.which(name)) is not None), None)
+
+
+def measure(chromium: str, page: Path, width: int, scratch: Path) -> Layout:
+    """Open a copy of the page in a frame `width` pixels wide; a window itself cannot be as narrow as a telephone."""
+    html = page.read_text(encoding="utf-8")
+    (scratch / "probed.html").write_text(html.replace("<head>", f"<head>{_PROBE}", 1), encoding="utf-8")
+    (scratch / "frame.html").write_text(_FRAME.format(width=width, height=900), encoding="utf-8")
+    dom = run_chromium(
+        chromium, scratch, "--virtual-time-budget=20000", "--dump-dom", (scratch / "frame.html").as_uri()
+    )
+    measured = re.search(r'<pre id="measured">(.+?)</pre>', dom, flags=re.DOTALL)
+    if measured is None:
+        raise ValueError(f"the page said nothing of its layout: {dom[-500:]}")
+    return Layout(**json.loads(measured[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")))
+
+
+def run_chromium(chromium: str, scratch: Path, *arguments: str) -> str:
+    """Standard output. No address but those of files can be reached."""
+    common = ["--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars"]
+    common += [f"--user-data-dir={scratch / 'profile'}", "--host-resolver-rules=MAP * ~NOTFOUND"]
+    done = subprocess.run(
+        [chromium, *common, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, check=True
+    )
+    return done.stdout
