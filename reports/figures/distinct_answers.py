@@ -6,7 +6,7 @@ from typing import Any
 
 from reports.analysis import Analysis
 from reports.figures.lines import seeds_per_arm
-from reports.figures.style import BASE_MODEL, GREY, WIDTH_IN, Drawing, arm_styles, legend_columns, short_name
+from reports.figures.style import BASE_MODEL, GREY, WIDTH_IN, Drawing, arm_styles, short_name
 from reports.formats import number, percent
 from reports.measurements import finite
 from reports.statistics import MIN_PAIRS, t_interval
@@ -41,12 +41,11 @@ def draw(analysis: Analysis) -> Drawing | None:
             axes.plot(t_interval(values, sweep.alpha), [-y, -y], color=style.color, linewidth=2.0)
         axes.plot(values, [-y] * len(values), "o", color=style.color, markersize=4, alpha=0.5)
         axes.plot(mean, -y, style.marker, color=style.color, markersize=8)
+        if before is not None:
+            axes.plot(before, -y, "x", color=GREY, markersize=7, markeredgewidth=1.8)
         above: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "center", "fontsize": 8.0}
         axes.text(0.0, TEXT_OFFSET - y, short_name(arm), ha="left", **above)
         axes.text(1.0, TEXT_OFFSET - y, f"{number(mean)} (n = {len(values)})", ha="right", **above)
-    if before is not None:
-        axes.axvline(before, color=GREY, linestyle=":", linewidth=1.8, label=f"{BASE_MODEL}: {number(before)}")
-        figure.legend(loc="outside lower center", ncols=legend_columns([BASE_MODEL]), handlelength=4.0)
     axes.set_ylim(0.6 - len(by_arm), 0.55)
     axes.margins(x=0.08)
     axes.set_yticks([])
@@ -59,7 +58,7 @@ def draw(analysis: Analysis) -> Drawing | None:
         f" large marker: their mean; {_bar(by_arm, sweep.alpha)}"
     )
     if before is not None:
-        caption += " Dotted grey: the model before training, evaluated once."
+        caption += f" Grey cross: the model before training, evaluated once: {number(before)}."
     rows: list[dict[str, str | int | float]] = [
         {"arm": arm, "seed": seed, FIELD: value} for arm, by_seed in by_arm.items() for seed, value in by_seed.items()
     ]

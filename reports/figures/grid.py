@@ -15,9 +15,10 @@ from reports.figures.lines import (
     describe_curves,
     draw_mean,
     draw_seeds_and_band,
-    legend_below,
+    extremes,
 )
-from reports.figures.style import GREY, WIDTH_IN, ArmStyle, Drawing, arm_styles, short_name
+from reports.figures.panels import Panels, hide_tick_labels, legend_at_bottom, share_limits
+from reports.figures.style import GREY, ArmStyle, Drawing, arm_styles, short_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -96,27 +97,36 @@ def draw_grid(
 
     set_up: of the x axis of a panel. The baseline's mean is in the panels of every other arm.
     """
-    from matplotlib.figure import Figure
-
     sweep = analysis.sweep
     columns = [column for column in columns if any(by_field[trace.field] for trace in column.traces)]
     arms = [arm for arm in sweep.arms if any(arm in curves for curves in by_field.values())]
     if not columns:
         return None
     styles = arm_styles(sweep.arms, sweep.baseline)
-    figure = Figure(figsize=(WIDTH_IN, 1.25 + 1.45 * len(arms)), layout="constrained")
-    panels = figure.subplots(len(arms), len(columns), sharex=True, squeeze=False)
+    lines = max(column.full_heading.count("\n") for column in columns) + 1
+    layout = Panels(
+        len(arms), len(columns), height=1.05, column_gap=0.52, row_gap=0.3, left=0.55, top=0.45 + 0.13 * lines
+    )
+    legend = f"mean of {short_name(sweep.baseline)}" + (" (its solid line)" if lines > 1 else "")
+    compared = len(arms) > 1 and any(sweep.baseline in by_field[column.solid.field] for column in columns)
+    figure, panels = layout.draw([legend] if compared else [])
     handles: list[Line2D] = []
     for arm, row in zip(arms, panels, strict=True):
-        for column, first, axes in zip(columns, panels[0], row, strict=True):
-            if not column.own_scale:
-                axes.sharey(first)
-                if arm != sweep.baseline:
-                    handles = _draw_baseline(axes, column, by_field, sweep.baseline) or handles
+        for column, axes in zip(columns, row, strict=True):
+            if not column.own_scale and arm != sweep.baseline:
+                handles = _draw_baseline(axes, by_field[column.solid.field].get(sweep.baseline), legend) or handles
             _draw_panel(axes, column, by_field, arm, replace(styles[arm], dash="-"))
             set_up(axes)
         counts = [curves[arm].n for curves in by_field.values() if arm in curves]
-        row[0].set_title(arm_label(arm, max(counts)), loc="left")
+        row[0].set_title(arm_label(arm, max(counts)), loc="left", y=1.0)
+    share_limits([axes for row in panels for axes in row], "x")
+    for column, of_column in zip(columns, zip(*panels, strict=True), strict=True):
+        if not column.own_scale:
+            share_limits(of_column, "y")
+        if column.as_percent:
+            for axes in of_column:  # a band may reach below 0, a share does not
+                axes.set_ylim(bottom=-0.03 * axes.get_ylim()[1])
+    hide_tick_labels((axes for row in panels[:-1] for axes in row), "x")
     for column, axes in zip(columns, panels[0], strict=True):
         axes.annotate(
             column.full_heading,
@@ -129,7 +139,7 @@ def draw_grid(
     for axes in panels[-1]:
         axes.set_xlabel(xlabel)
     if handles:
-        legend_below(figure, handles)
+        legend_at_bottom(figure, handles)
     return figure
 
 
@@ -164,12 +174,13 @@ def _draw_panel(axes: Axes, column: Column, by_field: ByField, arm: str, style: 
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     if column.limits is not None:
         axes.set_ylim(column.limits)
+    else:
+        axes.locator_params(axis="y", nbins=5)
 
 
-def _draw_baseline(axes: Axes, column: Column, by_field: ByField, baseline: str) -> list[Line2D]:
-    """The mean of the solid line, thin and grey."""
-    curve = by_field[column.solid.field].get(baseline)
+def _draw_baseline(axes: Axes, curve: Curve | None, label: str) -> list[Line2D]:
+    """Its mean, thin and grey."""
     if curve is None:
         return []
-    label = f"mean of {short_name(baseline)}" + (" (solid line)" if column.dotted else "")
-    return axes.plot(curve.grid, curve.mean, color=GREY, linewidth=0.9, label=label)
+    kept = extremes(curve.mean)
+    return axes.plot(curve.grid[kept], curve.mean[kept], color=GREY, linewidth=0.9, label=label)

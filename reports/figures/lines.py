@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from reports.curves import Curve, Line
+from reports.figures.panels import Panels, hide_tick_labels, legend_at_bottom, share_limits
 from reports.figures.style import BASE_MODEL, GREY, MAX_NAME_CHARACTERS, WIDTH_IN, ArmStyle, legend_columns, short_name
 from reports.formats import percent, tokens
 from reports.statistics import MIN_PAIRS, FloatArray
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 MAX_OVERLAID_ARMS = 4
 PANEL_COLUMNS = 2
+PANELS = partial(Panels, columns=PANEL_COLUMNS, height=1.2, column_gap=0.25, row_gap=0.42, left=0.75, top=0.42)
 PANEL_CHARACTERS = 38
 # Markers tell arms apart without colour; more than these on a curve hide it.
 MARKERS_PER_CURVE = 10
@@ -110,38 +113,37 @@ def _panels(
     base_model: Line | None,
     set_up: Callable[[Axes], None],
 ) -> Figure:
-    from matplotlib.figure import Figure
-
     rows = -(-len(curves) // PANEL_COLUMNS)
-    figure = Figure(figsize=(WIDTH_IN, 0.8 + 1.7 * rows), layout="constrained")
-    grid = figure.subplots(rows, PANEL_COLUMNS, sharex=True, sharey=True, squeeze=False)
     reference = next((curve for curve in curves if curve.arm == baseline), None)
-    handles: dict[str, Line2D] = {}
-    for curve, axes in zip(curves, grid.flat, strict=False):
+    legend = [] if reference is None else [f"mean of {short_name(baseline)}"]
+    legend += [] if base_model is None else [BASE_MODEL]
+    figure, grid = PANELS(rows).draw(legend)
+    panels = [axes for row in grid for axes in row]
+    filled, empty = panels[: len(curves)], panels[len(curves) :]
+    handles: list[Line2D] = []
+    for curve, axes in zip(curves, filled, strict=True):
         draw_seeds_and_band(axes, curve, styles[curve.arm])
-        references = _draw_base_model(axes, base_model)
+        handles = []
         if reference is not None:
-            references += axes.plot(
-                reference.grid,
-                reference.mean,
-                color=styles[baseline].color,
-                linewidth=0.9,
-                label=f"mean of {short_name(baseline)}",
+            handles += axes.plot(
+                reference.grid, reference.mean, color=styles[baseline].color, linewidth=0.9, label=legend[0]
             )
-        handles |= {str(handle.get_label()): handle for handle in references}
+        handles += _draw_base_model(axes, base_model)
         if curve is not reference:
             draw_mean(axes, curve, styles[curve.arm], "")
-        axes.set_title(arm_label(curve.arm, curve.n, PANEL_CHARACTERS), loc="left")
+        axes.set_title(arm_label(curve.arm, curve.n, PANEL_CHARACTERS), loc="left", y=1.0)
         set_up(axes)
-    filled = list(grid.flat[: len(curves)])
-    for empty in grid.flat[len(curves) :]:
-        empty.set_visible(False)
+    share_limits(filled, "x")
+    share_limits(filled, "y")
+    hide_tick_labels((row[1] for row in grid), "y")
+    hide_tick_labels(filled[:-PANEL_COLUMNS], "x")
     for axes in filled[-PANEL_COLUMNS:]:
-        axes.tick_params(labelbottom=True)
         axes.set_xlabel(xlabel)
-    figure.supylabel(ylabel, fontsize=9)
+    for axes in empty:
+        axes.set_visible(False)
+    figure.text(0.02, 0.5, ylabel, rotation=90, ha="center", va="center", fontsize=9)
     if handles:
-        legend_below(figure, list(handles.values()))
+        legend_at_bottom(figure, handles)
     return figure
 
 
@@ -154,11 +156,14 @@ def arm_label(arm: str, seeds: int, characters: int = 2 * MAX_NAME_CHARACTERS) -
 def draw_seeds_and_band(axes: Axes, curve: Curve, style: ArmStyle) -> None:
     if curve.n == 1:
         return
-    kept = extremes(curve.mean)
-    axes.fill_between(curve.grid[kept], curve.low[kept], curve.high[kept], color=style.color, alpha=0.14, linewidth=0)
-    for line in curve.lines:
-        kept = extremes(line.y)
-        axes.plot(line.x[kept], line.y[kept], color=style.color, linewidth=0.6, alpha=0.4)
+    from matplotlib.collections import LineCollection
+
+    if np.isfinite(curve.low).any():
+        kept = extremes(curve.mean)
+        x, low, high = curve.grid[kept], curve.low[kept], curve.high[kept]
+        axes.fill_between(x, low, high, color=style.color, alpha=0.14, linewidth=0)
+    seeds = [np.column_stack([line.x, line.y])[extremes(line.y)] for line in curve.lines]
+    axes.add_collection(LineCollection(seeds, colors=style.color, linewidths=0.6, alpha=0.4, capstyle="round"))
 
 
 def draw_mean(axes: Axes, curve: Curve, style: ArmStyle, label: str) -> Line2D:

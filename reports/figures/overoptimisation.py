@@ -17,6 +17,7 @@ from reports.figures.lines import (
     legend_below,
     seeds_per_arm,
 )
+from reports.figures.panels import Panels, hide_tick_labels, legend_at_bottom, share_limits
 from reports.figures.style import GREY, WIDTH_IN, ArmStyle, Drawing, arm_styles
 from reports.overoptimisation import STRETCHES, ArmPaths, Path, arm_paths
 
@@ -77,32 +78,35 @@ def _panels(
     paths: Mapping[str, ArmPaths], yardsticks: Mapping[str, Yardstick], styles: Mapping[str, ArmStyle]
 ) -> Figure:
     """For each arm one pair of panels, proxy above truth."""
-    from matplotlib.figure import Figure
-
     rows = -(-len(paths) // PANEL_COLUMNS)
-    figure = Figure(figsize=(WIDTH_IN, 0.8 + 2.7 * rows), layout="constrained")
-    grid = figure.subplots(2 * rows, PANEL_COLUMNS, sharex=True, squeeze=False)
+    layout = Panels(
+        2 * rows, PANEL_COLUMNS, height=1.0, column_gap=0.65, row_gap=0.42, left=0.65, top=0.42, bottom=0.66
+    )
+    figure, grid = layout.draw([BEST_OF_N] if any(yardsticks.values()) else [])
     pairs = [
-        (grid[2 * row, column], grid[2 * row + 1, column]) for row in range(rows) for column in range(PANEL_COLUMNS)
+        (grid[2 * row][column], grid[2 * row + 1][column]) for row in range(rows) for column in range(PANEL_COLUMNS)
     ]
+    filled = pairs[: len(paths)]
     handles: list[Line2D] = []
-    for (arm, found), pair in zip(paths.items(), pairs, strict=False):
-        for axes, first, y_label in zip(pair, pairs[0], Y_LABELS, strict=True):
-            axes.sharey(first)
+    for (arm, found), pair in zip(paths.items(), filled, strict=True):
+        for axes, y_label in zip(pair, Y_LABELS, strict=True):
             axes.set_ylabel(y_label)
+            axes.yaxis.set_label_coords(-0.2, 0.5)
         _draw_seeds(pair, found, styles[arm])
         handles = _draw_yardstick(pair, yardsticks[arm]) or handles
         _draw_path(pair, found.mean, styles[arm], "")
-        pair[0].set_title(arm_label(arm, len(found.seeds), PANEL_CHARACTERS), loc="left")
+        pair[0].set_title(arm_label(arm, len(found.seeds), PANEL_CHARACTERS), loc="left", y=1.0)
         _scale_x(pair, paths.values(), yardsticks.values())
-    for empty in pairs[len(paths) :]:
-        for axes in empty:
-            axes.set_visible(False)
-    for _, truth in pairs[max(0, len(paths) - PANEL_COLUMNS) : len(paths)]:
-        truth.tick_params(labelbottom=True)
+    for of_kind in zip(*filled, strict=True):
+        share_limits(of_kind, "y")
+    hide_tick_labels((proxy for proxy, _ in filled), "x")
+    hide_tick_labels((truth for _, truth in filled[:-PANEL_COLUMNS]), "x")
+    for _, truth in filled[-PANEL_COLUMNS:]:
         truth.set_xlabel(X_LABEL.replace(" (", "\n("))
+    for axes in (axes for pair in pairs[len(paths) :] for axes in pair):
+        axes.set_visible(False)
     if handles:
-        legend_below(figure, handles)
+        legend_at_bottom(figure, handles)
     return figure
 
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reports.analysis import Analysis
+from reports.contrasts import EQUAL_TOKENS_TOLERANCE
 from reports.figures.lines import arm_label, seeds_per_arm
-from reports.figures.style import BASE_MODEL, GREY, WIDTH_IN, ArmStyle, Drawing, arm_styles, legend_columns
-from reports.formats import percent, tokens
-from reports.measurements import Measurement, finite
+from reports.figures.style import GREY, WIDTH_IN, ArmStyle, Drawing, arm_styles, legend_columns
+from reports.formats import number, percent, tokens
+from reports.measurements import Measurement
 from reports.statistics import MIN_PAIRS, t_interval
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ TITLE = "Accuracy against generated tokens"
 
 LEGEND_ROW_IN = 0.22
 TRAINING, ANSWER = "generated_tokens", "mean_tokens"
-X_LABELS = {TRAINING: "tokens generated in training", ANSWER: "tokens per answer, evaluated"}
+X_LABELS = {TRAINING: "tokens generated in training", ANSWER: "mean tokens of an answer"}
 
 Row = dict[str, str | int | float]
 
@@ -41,47 +42,52 @@ class Spot:
 
 
 def draw(analysis: Analysis) -> Drawing | None:
-    """None without a final score."""
+    """None without a final score. Tokens of training are left out where all arms generated equally many."""
     from matplotlib.figure import Figure
 
     sweep, metric = analysis.sweep, analysis.metric
     rows = [row for arm, cells in analysis.measurements.items() for row in _rows(arm, cells)]
-    base = _base_row(analysis)
-    columns = [key for key in (TRAINING, ANSWER) if any(key in row for row in rows)]
-    if not columns:
-        return None
     arms = [arm for arm in sweep.arms if any(row["arm"] == arm for row in rows)]
+    spots = {
+        key: {arm: spot for arm in arms if (spot := _spot(rows, arm, key, sweep.alpha)) is not None} for key in X_LABELS
+    }
+    if _alike([spot.x for spot in spots[TRAINING].values()]):
+        del spots[TRAINING]
+    spots = {key: by_arm for key, by_arm in spots.items() if by_arm}
+    if not spots:
+        return None
     counts = {arm: sum(row["arm"] == arm for row in rows) for arm in arms}
     labels = {arm: arm_label(arm, counts[arm]) for arm in arms}
     legend = legend_columns([*labels.values()])
-    height_in = 3.1 + LEGEND_ROW_IN * math.ceil((len(arms) + 2) / legend)
+    height_in = 3.1 + LEGEND_ROW_IN * math.ceil((len(arms) + 1) / legend)
     figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
-    panels = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
+    panels = figure.subplots(1, len(spots), sharey=True, squeeze=False)[0]
     styles = arm_styles(sweep.arms, sweep.baseline)
     handles: dict[str, Line2D] = {}
-    for axes, key in zip(panels, columns, strict=True):
-        spots = {arm: spot for arm in arms if (spot := _spot(rows, arm, key, sweep.alpha)) is not None}
-        _draw_frontier(axes, [*spots.values()], handles)
-        for arm, spot in spots.items():
-            mine = [row for row in rows if row["arm"] == arm and key in row]
-            handles[arm] = _draw_arm(
-                axes, [(row[key], row["score_pp"]) for row in mine], spot, styles[arm], labels[arm]
-            )
-        if base is not None and key in base:
-            (handles[BASE_MODEL],) = axes.plot(base[key], base["score_pp"], "x", color=GREY, label=BASE_MODEL)
+    for axes, (key, by_arm) in zip(panels, spots.items(), strict=True):
+        for arm, spot in by_arm.items():
+            mine = [(row[key], row["score_pp"]) for row in rows if row["arm"] == arm and key in row]
+            handles[arm] = _draw_arm(axes, mine, spot, styles[arm], labels[arm])
+        _draw_frontier(axes, [*by_arm.values()], handles)
         axes.set_xlabel(X_LABELS[key])
-        axes.locator_params(axis="x", nbins=5)
-        axes.xaxis.set_major_formatter(lambda value, _position: tokens(value))
-        axes.set_xlim(left=0)
+        axes.locator_params(axis="x", nbins=6)
+        axes.xaxis.set_major_formatter(lambda value, _position: number(value) if value < 1000 else tokens(value))
+        axes.margins(x=0.08)
     panels[0].set_ylabel(f"final {metric.name} of {metric.task} (%)")
     figure.legend(handles=[*handles.values()], loc="outside lower center", ncols=legend)
+    against = " and against ".join(X_LABELS[key] for key in spots)
     caption = (
-        f"Final {metric.name} on {metric.task} against the tokens generated in training and against the mean tokens of"
-        f" an answer in the final evaluation. Small dots: seeds ({seeds_per_arm([*counts.values()])}); large marker:"
-        f" their mean; {_bar(counts, sweep.alpha)} Grey line: the frontier, the arms that no other beats on both; it"
-        " takes the means as they are and tests nothing."
+        f"Final {metric.name} on {metric.task} against {against}."
+        f"{'' if TRAINING in spots else ' All arms generated equally many tokens in training.'} Small dots: seeds"
+        f" ({seeds_per_arm([*counts.values()])}); large marker: their mean; {_bar(counts, sweep.alpha)} Grey line,"
+        " where there is more than one: the arms that no other beats on both; it takes the means as they are and tests"
+        " nothing."
     )
-    return Drawing(figure, caption, rows + ([base] if base is not None else []))
+    return Drawing(figure, caption, rows)
+
+
+def _alike(tokens_by_arm: Sequence[float]) -> bool:
+    return max(tokens_by_arm, default=0) <= (1 + EQUAL_TOKENS_TOLERANCE) * min(tokens_by_arm, default=0)
 
 
 def frontier(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -103,14 +109,6 @@ def _rows(arm: str, cells: Sequence[Measurement]) -> list[Row]:
         length = m.final_value(ANSWER)
         rows.append(row if length is None else row | {ANSWER: length})
     return rows
-
-
-def _base_row(analysis: Analysis) -> Row | None:
-    score, length = (finite(analysis.base_metrics.get(key)) for key in (analysis.metric.name, ANSWER))
-    if score is None:
-        return None
-    row: Row = {"arm": BASE_MODEL, "seed": "", "score_pp": 100 * score, TRAINING: 0}
-    return row if length is None else row | {ANSWER: length}
 
 
 def _spot(rows: Sequence[Row], arm: str, key: str, alpha: float) -> Spot | None:

@@ -138,7 +138,12 @@ def _write_cell(
 
 def _score_row(step: int, tokens: int, pass_at_1: float, *, final: bool) -> dict[str, Any]:
     metrics = {f"pass@{k}": 1 - (1 - pass_at_1) ** (k**0.6) for k in K}
-    metrics |= {"avg@n": pass_at_1, "mean_tokens": 24.0, "truncated_frac": 0.01, "faulty_steps_frac": 0.03}
+    metrics |= {
+        "avg@n": pass_at_1,
+        "mean_tokens": 12 + 20 * pass_at_1 + tokens % 7 / 10,
+        "truncated_frac": 0.01,
+        "faulty_steps_frac": 0.03,
+    }
     metrics |= {"se_problems_pp": 1.5, "se_samples_pp": 1.0}
     metrics |= {f"maj@{k}": min(1.0, pass_at_1 * (1 + 0.1 * math.log2(k))) for k in K}
     metrics |= {"distinct_answers": 4.0 - 2 * pass_at_1 if step else 3.5, "pass@1": pass_at_1}

@@ -1,0 +1,86 @@
+"""Many panels at places that are given in inches.
+
+A layout engine measures every text of every panel several times, which for dozens of panels takes seconds a figure.
+Panels share limits without being linked, as linked axes look each other up at every turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from reports.figures.style import WIDTH_IN, legend_columns
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+X_LABEL_IN = 0.27
+"""From the bottom of a panel to the label of its x axis: the ticks' labels are between."""
+LEGEND_ROW_IN = 0.2
+
+
+@dataclass(frozen=True)
+class Panels:
+    """Where panels lie. Inches: `height` of a panel, gaps between panels, margins of the figure."""
+
+    rows: int
+    columns: int
+    height: float
+    column_gap: float
+    row_gap: float
+    left: float
+    top: float
+    right: float = 0.2
+    bottom: float = 0.5
+
+    def draw(self, legend: Sequence[str] = ()) -> tuple[Figure, list[list[Axes]]]:
+        """A figure with empty panels, [rows][columns], and room below them for a legend of these labels."""
+        from matplotlib.figure import Figure
+
+        legend_rows = -(-len(legend) // legend_columns(legend)) if legend else 0
+        bottom = self.bottom + LEGEND_ROW_IN * legend_rows + (0.1 if legend else 0)
+        total = self.top + self.rows * self.height + (self.rows - 1) * self.row_gap + bottom
+        width = (WIDTH_IN - self.left - self.right - (self.columns - 1) * self.column_gap) / self.columns
+        figure = Figure(figsize=(WIDTH_IN, total))
+
+        def place(row: int, column: int) -> Axes:
+            x = self.left + column * (width + self.column_gap)
+            y = total - self.top - row * (self.height + self.row_gap) - self.height
+            axes = figure.add_axes((x / WIDTH_IN, y / total, width / WIDTH_IN, self.height / total))
+            # Fixed, where they would be searched for anew, by measuring all ticks, whenever a panel is drawn.
+            axes.xaxis.set_label_coords(0.5, -X_LABEL_IN / self.height)
+            axes.yaxis.set_label_coords(0, 0.5)
+            axes.set_title("", loc="left", y=1.0)
+            return axes
+
+        return figure, [[place(row, column) for column in range(self.columns)] for row in range(self.rows)]
+
+
+def share_limits(panels: Sequence[Axes], axis: Literal["x", "y"]) -> None:
+    """Give all panels the limits that hold what each shows."""
+    limits = [panel.get_xlim() if axis == "x" else panel.get_ylim() for panel in panels]
+    low, high = min(one[0] for one in limits), max(one[1] for one in limits)
+    for panel in panels:
+        if axis == "x":
+            panel.set_xlim(low, high)
+        else:
+            panel.set_ylim(low, high)
+
+
+def hide_tick_labels(panels: Iterable[Axes], axis: Literal["x", "y"]) -> None:
+    for panel in panels:
+        panel.tick_params(axis=axis, labelbottom=False, labelleft=False)
+
+
+def legend_at_bottom(figure: Figure, handles: Sequence[Line2D]) -> None:
+    """Into the room that `Panels.draw` left for it."""
+    figure.legend(
+        handles=list(handles),
+        loc="lower center",
+        ncols=legend_columns([str(handle.get_label()) for handle in handles]),
+        handlelength=4.0,
+        borderaxespad=0.3,
+    )
