@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from reports.measurements import Measurement, finite
 from reports.statistics import FloatArray
@@ -44,35 +45,33 @@ class Difficulty:
 
 def difficulty(measurement: Measurement) -> Difficulty | None:
     """From up to MOST_FILES of the cell's files of rollouts, spread over training; None where none can be read."""
-    n_bins = len(BINS)
-    completions, prompts, tokens, weight = np.zeros((4, n_bins))
-    advantages = _advantages_by_step(measurement)
-    summed = np.zeros(n_bins)
-    for step, rate, lengths, groups in _batches(measurement):
-        inside = bin_of(rate)
-        prompts += np.bincount(bin_of(groups), minlength=n_bins)
-        completions += np.bincount(inside, minlength=n_bins)
-        step_tokens = np.bincount(inside, weights=lengths, minlength=n_bins)
-        tokens += step_tokens
-        if step in advantages:
-            known = ~np.isnan(advantages[step])
-            weight[known] += step_tokens[known]
-            summed[known] += (step_tokens * advantages[step])[known]
+    by_step = _advantages_by_step(measurement)
+    completions, prompts, tokens, weight, summed = np.zeros((5, len(BINS)))
+    for batch in _batches(measurement):
+        completions += batch.completions.sum(axis=0)
+        prompts += batch.prompts
+        tokens += batch.tokens.sum(axis=0)
+        unknown = np.full(len(BINS), np.nan)
+        advantages = np.array([by_step.get(int(step), unknown) for step in batch.steps])
+        known = ~np.isnan(advantages)
+        weight += np.where(known, batch.tokens, 0.0).sum(axis=0)
+        summed += np.where(known, batch.tokens * np.nan_to_num(advantages), 0.0).sum(axis=0)
     if not completions.any():
         return None
     return Difficulty(
         seed=measurement.cell.seed,
         advantage=_ratio(summed, weight),
-        share=_ratio(summed, np.full(n_bins, summed.sum())),
+        share=_ratio(summed, np.full(len(BINS), summed.sum())),
         tokens=_ratio(tokens, completions),
-        prompts=_ratio(prompts, np.full(n_bins, prompts.sum())),
+        prompts=_ratio(prompts, np.full(len(BINS), prompts.sum())),
     )
 
 
-def bin_of(rate: FloatArray) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+def bin_of(rate: FloatArray) -> npt.NDArray[np.intp]:
     """The bin of each pass rate in [0, 1]."""
     inner = 1 + np.floor(4 * rate).astype(np.intp)
-    return np.where(rate >= 1, len(BINS) - 1, np.where(rate <= 0, 0, inner))
+    bins: npt.NDArray[np.intp] = np.where(rate >= 1, len(BINS) - 1, np.where(rate <= 0, 0, inner))
+    return bins
 
 
 def spread(paths: Sequence[Path], most: int) -> list[Path]:
@@ -82,25 +81,41 @@ def spread(paths: Sequence[Path], most: int) -> list[Path]:
     return [paths[i] for i in np.linspace(0, len(paths) - 1, most).round().astype(int)]
 
 
-def _batches(measurement: Measurement) -> Iterator[tuple[int, FloatArray, FloatArray, FloatArray]]:
-    """Of each step that is read: step, pass rate and length of every completion, pass rate of every group."""
+@dataclass(frozen=True)
+class _Batch:
+    """One file of rollouts: `steps` [n_steps]; completions and their tokens by step and bin [n_steps, bins]; `prompts`
+    [bins]."""
+
+    steps: npt.NDArray[np.int64]
+    completions: FloatArray
+    tokens: FloatArray
+    prompts: FloatArray
+
+
+def _batches(measurement: Measurement) -> Iterator[_Batch]:
     import pyarrow.compute as pc
     import pyarrow.parquet
 
     columns = ["step", "problem_id", "correct", "tokens"]
     for path in spread(sorted(measurement.cell.rollouts.glob("*.parquet")), MOST_FILES):
-        if not set(columns) <= set(pyarrow.parquet.read_schema(path).names):
-            continue
-        table: pyarrow.Table = pyarrow.parquet.read_table(path, columns=columns).combine_chunks()
-        steps = table["step"].to_numpy()
-        problems = table["problem_id"].combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)
-        correct = table["correct"].to_numpy().astype(np.float64)
+        with pyarrow.parquet.ParquetFile(path) as file:
+            if not set(columns) <= set(file.schema_arrow.names):
+                continue
+            table: pyarrow.Table = file.read(columns=columns).combine_chunks()
+        steps, step = np.unique(table["step"].to_numpy(), return_inverse=True)
+        coded = table["problem_id"].combine_chunks().dictionary_encode()
+        problem = coded.indices.to_numpy(zero_copy_only=False)
+        # A group is one problem in one step.
+        _, group = np.unique(step * len(coded.dictionary) + problem, return_inverse=True)
+        rates = np.bincount(group, weights=table["correct"].to_numpy().astype(np.float64)) / np.bincount(group)
+        cell, n_cells = step * len(BINS) + bin_of(rates)[group], len(steps) * len(BINS)
         lengths = pc.list_value_length(table["tokens"]).to_numpy().astype(np.float64)
-        for step in np.unique(steps):
-            rows = np.flatnonzero(steps == step)
-            _, group = np.unique(problems[rows], return_inverse=True)
-            rates = np.bincount(group, weights=correct[rows]) / np.bincount(group)
-            yield int(step), rates[group], lengths[rows], rates
+        yield _Batch(
+            steps=steps,
+            completions=np.bincount(cell, minlength=n_cells).astype(np.float64).reshape(-1, len(BINS)),
+            tokens=np.bincount(cell, lengths, n_cells).astype(np.float64).reshape(-1, len(BINS)),
+            prompts=np.bincount(bin_of(rates), minlength=len(BINS)).astype(np.float64),
+        )
 
 
 def _advantages_by_step(measurement: Measurement) -> dict[int, FloatArray]:

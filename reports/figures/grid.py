@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 # Points from the top of a panel to its column's heading, above the title with the arm's name.
 HEADING_OFFSET_POINTS = 21
 HEADING_SIZE = 8.0
+# Of long lines (see `extremes`): a third of a figure is narrow.
+STRETCHES = 50
 
 Row = dict[str, str | int | float]
 
@@ -164,8 +166,8 @@ def _draw_panel(axes: Axes, column: Column, by_field: ByField, arm: str, style: 
     for trace, look in zip(column.traces, (style, replace(style, marker="x", dash=":")), strict=False):
         curve = by_field[trace.field].get(arm)
         if curve is not None:
-            draw_seeds_and_band(axes, curve, look)
-            draw_mean(axes, curve, look, "")
+            draw_seeds_and_band(axes, curve, look, STRETCHES)
+            draw_mean(axes, curve, look, "", STRETCHES)
     if not any(arm in by_field[trace.field] for trace in column.traces):
         axes.text(0.5, 0.5, "not recorded", ha="center", va="center", transform=axes.transAxes, color=GREY)
     if column.reference is not None:
@@ -182,5 +184,5 @@ def _draw_baseline(axes: Axes, curve: Curve | None, label: str) -> list[Line2D]:
     """Its mean, thin and grey."""
     if curve is None:
         return []
-    kept = extremes(curve.mean)
+    kept = extremes(curve.mean, STRETCHES)
     return axes.plot(curve.grid[kept], curve.mean[kept], color=GREY, linewidth=0.9, label=label)

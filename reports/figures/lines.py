@@ -26,7 +26,7 @@ PANELS = partial(Panels, columns=PANEL_COLUMNS, height=1.2, column_gap=0.25, row
 PANEL_CHARACTERS = 38
 # Markers tell arms apart without colour; more than these on a curve hide it.
 MARKERS_PER_CURVE = 10
-# Of two points each: about as many as a panel is wide in pixels.
+# Of two points each: about as many points as the width of half a figure has pixels.
 DRAWN_STRETCHES = 100
 
 
@@ -153,21 +153,21 @@ def arm_label(arm: str, seeds: int, characters: int = 2 * MAX_NAME_CHARACTERS) -
     return f"{name} {n}" if len(f"{name} {n}") <= characters else f"{name}\n{n}"
 
 
-def draw_seeds_and_band(axes: Axes, curve: Curve, style: ArmStyle) -> None:
+def draw_seeds_and_band(axes: Axes, curve: Curve, style: ArmStyle, stretches: int = DRAWN_STRETCHES) -> None:
     if curve.n == 1:
         return
     from matplotlib.collections import LineCollection
 
     if np.isfinite(curve.low).any():
-        kept = extremes(curve.mean)
+        kept = extremes(curve.mean, stretches)
         x, low, high = curve.grid[kept], curve.low[kept], curve.high[kept]
         axes.fill_between(x, low, high, color=style.color, alpha=0.14, linewidth=0)
-    seeds = [np.column_stack([line.x, line.y])[extremes(line.y)] for line in curve.lines]
+    seeds = [np.column_stack([line.x, line.y])[extremes(line.y, stretches)] for line in curve.lines]
     axes.add_collection(LineCollection(seeds, colors=style.color, linewidths=0.6, alpha=0.4, capstyle="round"))
 
 
-def draw_mean(axes: Axes, curve: Curve, style: ArmStyle, label: str) -> Line2D:
-    kept = extremes(curve.mean)
+def draw_mean(axes: Axes, curve: Curve, style: ArmStyle, label: str, stretches: int = DRAWN_STRETCHES) -> Line2D:
+    kept = extremes(curve.mean, stretches)
     (line,) = axes.plot(
         curve.grid[kept],
         curve.mean[kept],
@@ -182,7 +182,7 @@ def draw_mean(axes: Axes, curve: Curve, style: ArmStyle, label: str) -> Line2D:
     return line
 
 
-def extremes(y: FloatArray, stretches: int = DRAWN_STRETCHES) -> npt.NDArray[np.intp]:
+def extremes(y: FloatArray, stretches: int) -> npt.NDArray[np.intp]:
     """Which points of y [n] to draw: all of a short line; of a long one the ends, and the lowest and the highest of
     each of many stretches, which looks the same on a figure of this size and makes a page that opens."""
     n = len(y)
