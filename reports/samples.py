@@ -45,11 +45,12 @@ def _first(path: Path, measurement: Measurement) -> Sample | None:
     import pyarrow.parquet
 
     wanted = ("step", "problem_id", "text", "reward", "correct", "truncated")
-    recorded = [name for name in wanted if name in pyarrow.parquet.read_schema(path).names]
-    rows = next(pyarrow.parquet.ParquetFile(path).iter_batches(1, columns=recorded)).to_pylist()
-    if not rows or "text" not in rows[0]:
+    with pyarrow.parquet.ParquetFile(path) as file:
+        recorded = [name for name in wanted if name in file.schema_arrow.names]
+        batch = next(file.iter_batches(1, columns=recorded), None)
+    if batch is None or "text" not in recorded:
         return None
-    row = rows[0]
+    (row,) = batch.to_pylist()
     reward = row.get("reward")
     outcome = _verdict(row) + ("" if reward is None else f", reward {reward:.3g}")
     return _sample(measurement, f"training step {row['step']}", row, outcome)

@@ -6,7 +6,6 @@ model's variety wins (Yue et al., arXiv:2504.13837).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -43,9 +42,9 @@ def gain_curves(analysis: Analysis) -> list[Curve]:
     alpha = analysis.sweep.alpha
     curves = []
     for curve in curves_over_k(analysis.measurements, "pass", alpha):
-        gains = [_gain(line, before) for line in curve.lines]
-        if all(len(gain.x) > 1 for gain in gains):
-            curves.append(mean_curve(curve.arm, gains, alpha))
+        gains = [gain for line in curve.lines if len((gain := _gain(line, before)).x) > 1]
+        if gains and len((mean := mean_curve(curve.arm, gains, alpha)).grid) > 1:
+            curves.append(mean)
     return curves
 
 
@@ -88,7 +87,3 @@ def _root(x: FloatArray, y: FloatArray, after: int) -> float:
     """Where y, linear between its points, is 0 between point after - 1 and point `after`."""
     share = y[after - 1] / (y[after - 1] - y[after])
     return float(x[after - 1] + share * (x[after] - x[after - 1]))
-
-
-def by_arm(curves: Sequence[Curve]) -> dict[str, Sharpening]:
-    return {curve.arm: sharpening(curve) for curve in curves}

@@ -159,7 +159,7 @@ def _sharpening_table(report: Report) -> Table:
     first = next(iter(gains.values()))
     columns = ["arm", f"gain at k = {first['smallest_k']} (pp)", f"gain at k = {first['largest_k']} (pp)"]
     columns += ["crossover k", "interval", "seeds"]
-    return Table("Sharpening or learning", columns, [
+    return Table("Gain over the model before training", columns, [
         [
             arm,
             signed_pp(gain["gain_at_smallest_pp"]),

@@ -5,11 +5,12 @@ import re
 import subprocess
 import sys
 
+import pyarrow.parquet
 import pytest
 
 from reports.figures import FIGURES
 from reports.page import write_report
-from tests.reports.synthetic import Changes, write_sweep
+from tests.reports.synthetic import STEPS, Changes, write_sweep
 
 SCRIPT = "<script>alert(1)</script>"
 ARMS = {"base": 0.0, "up": 3.0, "<script>alert(2)<": 0.0}
@@ -60,6 +61,33 @@ def test_calibration_before_and_after_is_in_the_report(page, tmp_path):
     scores.write_text(scores.read_text().replace('"ece"', '"no_ece"'))
     (arm,) = write_report(older, tmp_path / "report")["arms"]
     assert (arm["before_ece"], arm["ece"]) == (None, None)
+
+
+def test_flips_are_in_the_report_and_on_the_page(page):
+    flips = json.loads((page / "report.json").read_text())["flips"]
+    assert [(flip["arm"], flip["problem_id"], flip["difference_pp"]) for flip in flips] == [("up", "p1", 50.0)]
+    html = (page / "index.html").read_text()
+    assert "Problem p1: 0% right with base, 50% with up (n = 3)" in html
+    assert "#### 3<mark> so</mark>" in html
+    assert "| p1 | 50 |" in (page / "report.md").read_text()
+
+
+def test_big_tables_are_parquet(page):
+    problems = pyarrow.parquet.read_table(page / "data/problems.parquet")
+    assert problems.num_rows == 11 * 2  # cells that are done, problems
+    steps = pyarrow.parquet.read_table(page / "data/steps.parquet")
+    assert steps.num_rows == 11 * STEPS
+    assert {"arm", "seed", "step", "entropy/full", "len/correct"} <= set(steps.column_names)
+    assert steps["len/correct"].null_count == 11
+
+
+def test_every_figure_and_section_is_in_the_contents(page):
+    html = (page / "index.html").read_text()
+    contents = html[html.index("<ol>") : html.index("</ol>")]
+    targets = re.findall(r'href="#([^"]+)"', contents)
+    assert set(targets) >= {kind.name for kind in FIGURES} | {"verdict", "results", "flips", "samples", "troubled"}
+    headings = re.findall(r'<h2 id="([^"]+)"|<figure id="([^"]+)"', html)
+    assert [one or other for one, other in headings] == targets
 
 
 def test_untrusted_text_is_escaped(page):

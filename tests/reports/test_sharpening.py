@@ -73,5 +73,7 @@ def test_the_table_says_how_far_an_open_interval_reaches(tmp_path):
     report = report_document(analysis)
     report["arms"][0]["sharpening"] |= {"crossover_k": 3.0, "crossover_low": None, "crossover_high": 5.0}
     report["arms"][1]["sharpening"] |= {"crossover_k": 3.0, "crossover_low": 2.0, "crossover_high": None}
-    (table,) = (table for table in report_tables(analysis, report) if table.title == "Sharpening or learning")
+    (table,) = (
+        table for table in report_tables(analysis, report) if table.title == "Gain over the model before training"
+    )
     assert [row[3:5] for row in table.rows] == [["3", "[< 1, 5]"], ["3", "[2, > 8]"]]
