@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from reports.arms import ArmSummary, summarise_arm
 from reports.contrasts import Contrast, compare_arms
 from reports.curves import Axis, training_axis
+from reports.entropy_laws import EntropyFit, entropy_fits
 from reports.measurements import Measurement, Metric, Row, read_measurements
 from reports.problems import ProblemScores, problem_scores
 
@@ -30,6 +31,11 @@ class Analysis:
     def axis(self) -> Axis:
         """What all curves of training run over."""
         return training_axis(self.measurements)
+
+    @cached_property
+    def entropy_fits(self) -> list[EntropyFit]:
+        """The entropy law of every arm."""
+        return entropy_fits(self.sweep, self.metric, self.measurements)
 
     @property
     def base_evaluation(self) -> Row | None:

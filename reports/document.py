@@ -6,10 +6,13 @@ import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from reports.across_tasks import across_tasks, across_tasks_rows
 from reports.analysis import Analysis
 from reports.arms import ArmSummary, hidden_knob_warnings
 from reports.contrasts import Contrast
 from reports.flips import find_flips
+from reports.interactions import interaction_rows, interactions
+from reports.law_rows import law_rows
 from reports.measurements import finite
 from reports.overoptimisation import proxy_and_truth
 from reports.sharpening import gain_curves, sharpening
@@ -22,7 +25,10 @@ Report = dict[str, list[dict[str, Any]]]
 
 
 def report_document(analysis: Analysis) -> Report:
-    """The contents of report.json: contrasts, arms, cells, laws, flips. Scores, differences: in percentage points."""
+    """The contents of report.json: contrasts, arms, cells, laws, effects of a factorial, arms over all tasks, flips.
+
+    Scores and differences are in percentage points.
+    """
     gains = {curve.arm: asdict(sharpening(curve)) for curve in gain_curves(analysis)}
     document: Report = {
         "contrasts": [
@@ -40,7 +46,9 @@ def report_document(analysis: Analysis) -> Report:
             for arm in analysis.arms
         ],
         "cells": [_cell(analysis, cell) for cell in analysis.sweep.cells],
-        "laws": [],
+        "laws": law_rows(analysis),
+        "interactions": interaction_rows(interactions(analysis.sweep, analysis.measurements)),
+        "across_tasks": across_tasks_rows(across_tasks(analysis.sweep, analysis.metric, analysis.measurements)),
         "flips": [flip.as_row() for flip in find_flips(analysis)],
     }
     return {key: [without_nan(row) for row in rows] for key, rows in document.items()}

@@ -7,7 +7,7 @@ from typing import Any
 from reports.document import Report
 from reports.formats import interval, number, p_value, percent, points, signed_pp, tokens
 from reports.statistics import MIN_PAIRS
-from reports.tables import Table
+from reports.table import Table
 
 
 def verdict_sentences(report: Report) -> list[str]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from reports.analysis import Analysis
 from reports.document import Report
+from reports.effect_tables import across_tasks_tables, interaction_tables
 from reports.formats import (
     duration,
     interval,
@@ -21,7 +21,9 @@ from reports.formats import (
     signed_pp,
     tokens,
 )
+from reports.law_tables import law_tables
 from reports.statistics import MIN_PAIRS
+from reports.table import Table
 
 MOST_KNOB_COLUMNS = 8
 COST_NOTE = (
@@ -39,23 +41,17 @@ ABSENT = "(absent)"
 """What a record of the sweep says of a knob that an arm does not have."""
 
 
-@dataclass(frozen=True)
-class Table:
-    """`rows` [n_rows][n_columns] are ready to print; the first column names the row. `note`: how to read it."""
-
-    title: str
-    columns: list[str]
-    rows: list[list[str]]
-    note: str = ""
-
-
 def report_tables(analysis: Analysis, report: Report) -> list[Table]:
-    """Contrasts in full, arms, proxy against truth where there is a proxy, the knobs that differ, cost, provenance."""
+    """Contrasts in full, effects of a factorial, arms over several tasks, arms, proxy against truth where there is a
+    proxy, laws, the knobs that differ, cost, provenance."""
     return [
         *([_contrast_table(report)] if report["contrasts"] else []),
+        *interaction_tables(report["interactions"]),
+        *across_tasks_tables(report["across_tasks"]),
         _arm_table(report),
         *([_proxy_table(report)] if any(arm["proxy_and_truth"] for arm in report["arms"]) else []),
         *([_sharpening_table(report)] if any(arm["sharpening"] for arm in report["arms"]) else []),
+        *law_tables(report["laws"]),
         _knob_table(analysis),
         _cost_table(report),
         _provenance_table(analysis),

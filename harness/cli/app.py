@@ -14,6 +14,7 @@ from harness.cli.doctor import doctor
 from harness.cli.eval import eval_
 from harness.cli.ls import ls
 from harness.cli.plan import plan
+from harness.cli.power import power
 from harness.cli.probe import probe
 from harness.cli.report import report
 from harness.cli.run import run
@@ -50,5 +51,5 @@ def _main(
     pass
 
 
-for _verb in (run, plan, status, report, compare, eval_, ls, show, diff, cp, probe, coldstart, sync, doctor):
+for _verb in (run, plan, status, report, compare, power, eval_, ls, show, diff, cp, probe, coldstart, sync, doctor):
     app.command(_verb.__name__.rstrip("_"))(_verb)

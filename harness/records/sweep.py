@@ -63,6 +63,11 @@ class SweepRecord:
         return dict(self.raw["varied"])
 
     @property
+    def grid(self) -> dict[str, dict[str, Any]]:
+        """Of a factorial, per arm its value of every factor; empty where arms were stated one by one."""
+        return dict(self.raw.get("grid") or {})
+
+    @property
     def tasks(self) -> list[str]:
         return list(self.raw["tasks"])
 

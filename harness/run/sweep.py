@@ -196,6 +196,7 @@ class SweepRun:
             "question": plan.sweep.question,
             "profile": plan.profile,
             "arms": list(plan.arms),
+            "grid": {arm: plan.sweep.all_arms[arm] for arm in plan.arms} if plan.sweep.grid else None,
             "baseline": plan.baseline,
             "metric": plan.metric,
             "margin_pp": plan.margin_pp,

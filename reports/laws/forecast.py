@@ -18,6 +18,8 @@ BoolArray = npt.NDArray[np.bool_]
 FIRST_FRAC = 0.3
 # One step's reward is too noisy to be a fair rival.
 LAST_POINTS = 3
+# Of a run, for a line in log step to be a rival.
+LEAST_FIRST = 2
 
 
 @dataclass(frozen=True)
@@ -57,13 +59,13 @@ def forecast(runs: Sequence[Run], first_frac: float = FIRST_FRAC) -> Forecast:
         raise LawRefusedError(
             f"{n_first} points in the first {first_frac:.0%} of training, and a fit needs {MIN_POINTS}"
         )
-    if all(head.all() for head in heads):
-        raise LawRefusedError("nothing lies beyond the first part: there is nothing to predict")
+    if all(head.all() or head.sum() < LEAST_FIRST for head in heads):
+        raise LawRefusedError(f"no run has {LEAST_FIRST} points in its first part and any beyond it")
     uncertainty = law_uncertainty(first)
     law = fit_entropy_law(np.concatenate([run.entropy for run in first]), np.concatenate([run.reward for run in first]))
     errors: dict[str, list[FloatArray]] = {"law": [], "last": [], "step": []}
     for run, head in zip(runs, heads, strict=True):
-        if int(head.sum()) < 2:  # no line in log step
+        if head.sum() < LEAST_FIRST:
             continue
         seen, rest = _part(run, head), _part(run, ~head)
         line = np.polyfit(np.log(seen.step), seen.reward, 1)

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Collection
-from typing import Any
+from collections.abc import Collection
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from reports.figures import FIGURES, render_figures
 from reports.figures.lines import extremes
 from reports.figures.pareto import frontier
 from reports.figures.style import OKABE_ITO, RC, Drawing, arm_styles, legend_columns, short_name
+from tests.reports.rewriting import rewrite_rows
 from tests.reports.synthetic import BEST_OF_N, STEPS, write_sweep
 
 LONG = "a_name_of_forty_characters_" + 13 * "x"
@@ -40,6 +40,7 @@ def test_the_reading_order():
         "pass_at_k",
         "maj_at_k",
         "entropy",
+        "entropy_law",
         "entropy_score",
         "length",
         "stability",
@@ -99,7 +100,7 @@ def test_captions_name_n_and_the_band(tmp_path, seeds, band):
     assert len(captions) == len(FIGURES)
     assert all(f"n = {seeds}" in caption for caption in captions.values())
     bars, bandless = ("forest", "distinct_answers", "pareto"), ("entropy_score", "overoptimisation", "reliability")
-    assert all(band in caption for name, caption in captions.items() if name not in bars + bandless)
+    assert all(band in caption for name, caption in captions.items() if name not in (*bars, *bandless, "entropy_law"))
     assert all("no band" in captions[name] for name in bandless)
     assert all(
         ("95% t interval" if seeds > 2 else "hree" if name == "forest" else "no band") in captions[name]
@@ -221,17 +222,6 @@ def drawn(sweep: SweepRecord, names: Collection[str]) -> list[Drawing]:
 
 def x_label(drawing: Drawing) -> str:
     return drawing.figure.axes[-1].get_xlabel()
-
-
-def rewrite_rows(
-    sweep: SweepRecord,
-    file: str,
-    change: Callable[[dict[str, Any]], dict[str, Any]],
-    arm: str | None = None,
-) -> None:
-    for path in [cell.path / file for cell in sweep.cells if arm in (None, cell.arm)]:
-        rows = [change(json.loads(line)) for line in path.read_text().splitlines()]
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def test_names_are_shortened_in_the_middle_and_legends_fit():

@@ -70,3 +70,13 @@ def test_too_short_a_first_part_is_refused():
         forecast([law_run(20, np.random.default_rng(0))])
     with pytest.raises(ValueError, match="between 0 and 1"):
         forecast([law_run(20, np.random.default_rng(0))], first_frac=1.0)
+
+
+def test_runs_without_a_line_of_their_own_are_not_predicted():
+    """Many seeds with few evaluations each: one in the first part of each, or none beyond it."""
+    rng = np.random.default_rng(0)
+    single = [law_run(4, rng) for _ in range(9)]
+    with pytest.raises(LawRefusedError, match="no run has 2 points in its first part"):
+        forecast(single)
+    found = forecast([*single, long := law_run(60, rng)])
+    assert found.n_predicted == int((~first_part(long)).sum())

@@ -1,0 +1,232 @@
+"""`bench power`: how many seeds an effect needs, and which effect the seeds at hand can show."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from harness.cli.console import print_json, print_table
+from harness.cli.options import HomeOption, JsonOption, home_folder, run_folder
+from harness.errors import RefusedError
+
+MIN_PAIRS_FOR_SD = 2
+INSTEAD = (
+    "Assume a spread instead, e.g. --sd 2 --correlation 0.6: the run-to-run sd of an arm in pp, and the correlation of "
+    "two arms over seeds."
+)
+
+
+@dataclass(frozen=True)
+class Pilot:
+    """What is known of a contrast. sd_pp: of its paired differences, from n_pairs finished ones, or assumed (0)."""
+
+    arm: str
+    n_pairs: int
+    sd_pp: float
+    correlation: float | None
+
+
+@dataclass(frozen=True)
+class Design:
+    """A sweep's contrasts. n_seeds: of the sweep. alpha: shared by the contrasts."""
+
+    sweep: str
+    baseline: str
+    n_seeds: int
+    alpha: float
+    pilots: list[Pilot]
+    source: str
+
+    @property
+    def alpha_each(self) -> float:
+        return self.alpha / len(self.pilots)
+
+
+def power(
+    sweep: Annotated[str, typer.Argument(help="A sweep that was run, or with --sd one that was not: name or file.")],
+    effect: Annotated[
+        str, typer.Option("--effect", metavar="EFFECT", help="Difference to be found, in percentage points: 2pp.")
+    ],
+    sd: Annotated[
+        float | None,
+        typer.Option("--sd", metavar="PP", help="Assume this run-to-run sd of an arm instead of that of the records."),
+    ] = None,
+    correlation: Annotated[
+        float | None,
+        typer.Option("--correlation", metavar="R", help="With --sd: correlation of two arms over seeds; default 0."),
+    ] = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Seeds that each contrast needs to find an effect at 80% power, and the effect that its present seeds detect.
+
+    Example: bench power std_norm --effect 2pp
+    """
+    effect_pp = _percentage_points(effect)
+    if sd is None:
+        if correlation is not None:
+            raise RefusedError("--correlation is of assumed runs: give their --sd too, e.g. --sd 2 --correlation 0.6.")
+        design = _measured(sweep, home_folder(home))
+    else:
+        design = _assumed(sweep, home_folder(home), sd, correlation or 0.0)
+    if not design.pilots:
+        raise RefusedError(f"{design.sweep}: one arm, so there is no contrast to find an effect in.")
+    document = _document(design, effect_pp)
+    if json:
+        print_json(document)
+    else:
+        _print(document)
+
+
+def _percentage_points(given: str) -> float:
+    text = given.strip()
+    number = text.removesuffix("pp").strip()
+    if number == text:
+        raise RefusedError(
+            f"--effect is {given!r}: give the difference in percentage points with its unit, e.g. 2pp for 70 % to 72 %."
+        )
+    try:
+        value = float(number)
+    except ValueError:
+        raise RefusedError(f"--effect is {given!r}: {number!r} is no number; write e.g. 2pp.") from None
+    if not 0 < value <= 100:
+        raise RefusedError(
+            f"--effect is {given!r}: an effect lies above 0 and at most at 100pp; the test is two-sided, so it has no "
+            "sign."
+        )
+    return value
+
+
+def _measured(given: str, home: Path) -> Design:
+    """The design with the spread of finished pairs. Raises RefusedError where there is none."""
+    import statistics
+
+    from harness.records import read_sweep
+    from reports.contrasts import compare_arms
+    from reports.measurements import read_measurements
+
+    try:
+        folder = run_folder(given, home)
+    except RefusedError as error:
+        raise RefusedError(f"{error} {INSTEAD}") from None
+    sweep = read_sweep(folder)
+    if not any(cell.state == "done" for cell in sweep.cells):
+        raise RefusedError(f"{sweep.name}: no cell is done, so nothing is known of the spread of its seeds. {INSTEAD}")
+    try:
+        contrasts = compare_arms(sweep, read_measurements(sweep))
+    except ValueError as error:
+        raise RefusedError(f"{error}. {INSTEAD}") from None
+    pilots = []
+    for contrast in contrasts:
+        n = len(contrast.differences_pp)
+        correlation = math.nan if contrast.comparison is None else contrast.comparison.correlation
+        pilots.append(
+            Pilot(
+                arm=contrast.arm,
+                n_pairs=n,
+                sd_pp=statistics.stdev(contrast.differences_pp) if n >= MIN_PAIRS_FOR_SD else math.nan,
+                correlation=None if math.isnan(correlation) else correlation,
+            )
+        )
+    if pilots and all(math.isnan(pilot.sd_pp) for pilot in pilots):
+        raise RefusedError(
+            f"{sweep.name}: no contrast has {MIN_PAIRS_FOR_SD} finished pairs, which an sd of differences takes. "
+            f"{INSTEAD}"
+        )
+    return Design(sweep.name, sweep.baseline, len(sweep.seeds), sweep.alpha, pilots, "finished cells")
+
+
+def _assumed(given: str, home: Path, sd_pp: float, correlation: float) -> Design:
+    """The design of a sweep, run or not, with an assumed spread for every contrast."""
+    from harness.plan.sweep_file import load_sweep
+    from harness.records import read_sweep
+    from reports.statistics import difference_sd
+
+    if not (math.isfinite(sd_pp) and sd_pp > 0):
+        raise RefusedError(f"--sd is {sd_pp:g}: a standard deviation in percentage points lies above 0, e.g. --sd 2.")
+    if not -1 <= correlation < 1:
+        raise RefusedError(f"--correlation is {correlation:g}: it lies from -1 to below 1, e.g. --correlation 0.6.")
+    if (home / given / "sweep.json").is_file():
+        record = read_sweep(home / given)
+        name, arms, baseline = record.name, record.arms, record.baseline
+        n_seeds, alpha = len(record.seeds), record.alpha
+    else:
+        sweep, _ = load_sweep(given)
+        name, arms = sweep.name, [*sweep.all_arms]
+        baseline = sweep.compare.baseline or arms[0]
+        n_seeds, alpha = len(sweep.seed_list), sweep.compare.alpha
+    paired_sd = difference_sd(sd_pp, correlation)
+    pilots = [Pilot(arm, 0, paired_sd, correlation) for arm in arms if arm != baseline]
+    return Design(name, baseline, n_seeds, alpha, pilots, "assumed sd")
+
+
+def _document(design: Design, effect_pp: float) -> dict[str, Any]:
+    from reports.statistics import TARGET_POWER
+
+    return {
+        "sweep": design.sweep,
+        "effect_pp": effect_pp,
+        "power": TARGET_POWER,
+        "alpha": design.alpha,
+        "level": 1 - design.alpha_each,
+        "from": design.source,
+        "contrasts": [_contrast(pilot, design, effect_pp) for pilot in design.pilots],
+    }
+
+
+def _contrast(pilot: Pilot, design: Design, effect_pp: float) -> dict[str, Any]:
+    """seeds_needed_upper: with the sd at its 80% upper bound, as a pilot's is more often too low than too high."""
+    from reports.statistics import MIN_PAIRS, power, sd_upper_bound
+
+    alpha, n = design.alpha_each, pilot.n_pairs or design.n_seeds
+    known = pilot.sd_pp > 0  # not so for NaN
+    upper = sd_upper_bound(pilot.sd_pp, pilot.n_pairs) if known and pilot.n_pairs else None
+    return {
+        "arm": pilot.arm,
+        "baseline": design.baseline,
+        "n_pairs": pilot.n_pairs,
+        "sd_pp": None if math.isnan(pilot.sd_pp) else pilot.sd_pp,
+        "sd_upper_pp": upper,
+        "correlation": pilot.correlation,
+        "seeds_needed": power(pilot.sd_pp, effect=effect_pp, alpha=alpha).n if known else None,
+        "seeds_needed_upper": None if upper is None else power(upper, effect=effect_pp, alpha=alpha).n,
+        "n_seeds": n,
+        "detectable_pp": power(pilot.sd_pp, n=n, alpha=alpha).effect if known and n >= MIN_PAIRS else None,
+    }
+
+
+def _print(document: dict[str, Any]) -> None:
+    contrasts = document["contrasts"]
+    measured = document["from"] == "finished cells"
+    columns = ["arm", "sd of the difference (pp)", "correlation", "seeds needed"]
+    columns += ["with the sd at its 80% upper bound"] if measured else []
+    columns += ["seeds now", "detectable with these (pp)"]
+    rows = [
+        [
+            row["arm"],
+            _number(row["sd_pp"], "{:.2f}"),
+            _number(row["correlation"], "{:.2f}"),
+            _number(row["seeds_needed"], "{}"),
+            *([_number(row["seeds_needed_upper"], "{}")] if measured else []),
+            str(row["n_seeds"]),
+            _number(row["detectable_pp"], "{:.1f}"),
+        ]
+        for row in contrasts
+    ]
+    shared = f", alpha {document['alpha']:g} shared by {len(contrasts)} contrasts" if len(contrasts) > 1 else ""
+    print_table(
+        f"{document['sweep']}: seeds to find {document['effect_pp']:g} pp against {contrasts[0]['baseline']} at "
+        f"{document['power']:.0%} power{shared} (spread from {document['from']})",
+        columns,
+        rows,
+    )
+    if any(row["seeds_needed"] is None for row in contrasts):
+        print(f"–: fewer than {MIN_PAIRS_FOR_SD} finished pairs, or no spread between them")
+
+
+def _number(value: float | None, form: str) -> str:
+    return "–" if value is None else form.format(value)

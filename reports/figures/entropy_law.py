@@ -1,0 +1,221 @@
+"""Reward against entropy with the fitted law, its ceiling, and the forecast from the beginning of training."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from reports.analysis import Analysis
+from reports.entropy_laws import ENTROPY_KINDS, EntropyFit
+from reports.figures.lines import PANEL_CHARACTERS, PANEL_COLUMNS, arm_label, legend_below, seeds_per_arm
+from reports.figures.style import GREY, INK, WIDTH_IN, ArmStyle, Drawing, arm_styles
+from reports.formats import number, percent
+from reports.laws import FIRST_FRAC, first_part
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+NAME = "entropy_law"
+TITLE = "Reward against entropy, with the fitted law"
+
+STRETCHES = 20
+TITLE_CHARACTERS = 46
+GRID_POINTS = 100
+# A ceiling may lie far from every point: the scale takes in this many times the points' range beyond it, no more.
+CEILING_RANGE = 0.6
+FORECAST_DASH = (0, (4, 2))
+
+Row = dict[str, str | int | float]
+
+
+def draw(analysis: Analysis) -> Drawing | None:
+    """A panel an arm; of the training reward, or where none was recorded of the first task's score. None without both
+    entropy and reward."""
+    fits = _shown(analysis.entropy_fits)
+    if not fits:
+        return None
+    sweep = analysis.sweep
+    styles = arm_styles(sweep.arms, sweep.baseline)
+    points = {fit.arm: [*_stretches(fit)] for fit in fits}
+    figure = _figure(fits, points, styles, sweep.alpha)
+    return Drawing(figure, _caption(fits, sweep.alpha), [row for rows in points.values() for row in rows])
+
+
+def _shown(fits: Sequence[EntropyFit]) -> list[EntropyFit]:
+    """The pooled fits of the first target and kind of entropy for which there are points."""
+    pooled = [fit for fit in fits if fit.seed is None]
+    target = pooled[0].target if pooled else None
+    of_target = [fit for fit in pooled if fit.target == target]
+    kind = next((kind for kind in ENTROPY_KINDS if any(fit.entropy == kind for fit in of_target)), None)
+    return [fit for fit in of_target if fit.entropy == kind]
+
+
+def _stretches(fit: EntropyFit) -> Iterator[Row]:
+    """Means over equal shares of each seed's points, the first part of training and the rest apart."""
+    for seed, run in fit.runs.items():
+        head = first_part(run)
+        for part, chosen, most in (
+            ("first", head, round(STRETCHES * FIRST_FRAC)),
+            ("later", ~head, STRETCHES - round(STRETCHES * FIRST_FRAC)),
+        ):
+            columns = np.array([run.step[chosen], run.entropy[chosen], run.reward[chosen]])
+            for stretch in np.array_split(columns, min(most, columns.shape[1]) or 1, axis=1):
+                if stretch.size:
+                    step, entropy, reward = stretch.mean(axis=1).tolist()
+                    yield {
+                        "arm": fit.arm,
+                        "seed": seed,
+                        "part": part,
+                        "step": step,
+                        "entropy_nats": entropy,
+                        "reward": reward,
+                    }
+
+
+def _figure(
+    fits: Sequence[EntropyFit], points: dict[str, list[Row]], styles: dict[str, ArmStyle], alpha: float
+) -> Figure:
+    from matplotlib.figure import Figure
+
+    columns = min(PANEL_COLUMNS, len(fits))
+    rows = -(-len(fits) // columns)
+    figure = Figure(figsize=(WIDTH_IN, 1.1 + 2.1 * rows), layout="constrained")
+    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    for fit, axes in zip(fits, grid.flat, strict=False):
+        _draw_points(axes, points[fit.arm], styles[fit.arm])
+        _draw_forecast(axes, fit, styles[fit.arm], alpha)
+        _draw_law(axes, fit, styles[fit.arm], alpha)
+        axes.set_title(_title(fit, PANEL_CHARACTERS * PANEL_COLUMNS // columns), loc="left")
+    filled = list(grid.flat[: len(fits)])
+    _scale(filled[0], fits, points, alpha)
+    for empty in grid.flat[len(fits) :]:
+        empty.set_visible(False)
+    for axes in filled[-columns:]:
+        axes.tick_params(labelbottom=True)
+        axes.set_xlabel("entropy (nats per token)")
+    target = fits[0].target
+    figure.supylabel(f"{target.name} (%)" if target.unit == "pp" else target.name, fontsize=9)
+    legend_below(figure, _legend(fits))
+    return figure
+
+
+def _legend(fits: Sequence[EntropyFit]) -> list[Line2D]:
+    """In no arm's colour, as each has a panel of its own; only of what is drawn."""
+    from matplotlib.lines import Line2D
+
+    first = f"first {FIRST_FRAC:.0%} of training"
+    handles = [
+        Line2D([], [], color=INK, marker="o", linestyle="none", markersize=3.5, label=first),
+        Line2D([], [], color=INK, marker="o", linestyle="none", markersize=3.5, markerfacecolor="none", label="later"),
+    ]
+    if any(fit.law is not None for fit in fits):
+        handles.append(Line2D([], [], color=INK, linewidth=1.8, label="law"))
+    if any(fit.has_ceiling for fit in fits):
+        handles.append(Line2D([], [], color=INK, marker="d", linestyle="none", markersize=6, label="ceiling at H = 0"))
+    if any(fit.forecast is not None for fit in fits):
+        handles.append(Line2D([], [], color=GREY, linewidth=1.2, linestyle=FORECAST_DASH, label=f"law of the {first}"))
+    return handles
+
+
+def _draw_points(axes: Axes, rows: Sequence[Row], style: ArmStyle) -> None:
+    for part, fill in (("first", style.color), ("later", "none")):
+        x, y = ([row[key] for row in rows if row["part"] == part] for key in ("entropy_nats", "reward"))
+        look: dict[str, Any] = {"markersize": 3.5, "markeredgewidth": 0.7, "markerfacecolor": fill}
+        axes.plot(x, y, marker=style.marker, linestyle="none", color=style.color, **look)
+
+
+def _draw_law(axes: Axes, fit: EntropyFit, style: ArmStyle, alpha: float) -> None:
+    """The line of all points, thinner from the smallest entropy down to 0, and there its ceiling."""
+    if fit.law is None or fit.uncertainty is None:
+        return
+    smallest, largest = _range(fit)
+    for start, end, width in ((0.0, smallest, 0.9), (smallest, largest, 1.8)):
+        grid = np.linspace(start, end, GRID_POINTS)
+        axes.plot(grid, fit.law.predict(grid), color=style.color, linewidth=width)
+    if fit.has_ceiling:
+        ceiling, half_width = fit.law.ceiling, float(fit.uncertainty.half_widths([0.0], alpha)[0])
+        axes.axhline(ceiling, color=style.color, linewidth=0.7, linestyle=":")
+        axes.plot([0, 0], [ceiling - half_width, ceiling + half_width], color=style.color, linewidth=2.0)
+        axes.plot(0, ceiling, marker="d", linestyle="none", markersize=6, color=style.color)
+
+
+def _draw_forecast(axes: Axes, fit: EntropyFit, style: ArmStyle, alpha: float) -> None:
+    """The law of the first part alone, with the cone in which its line lies."""
+    found = fit.forecast
+    if found is None:
+        return
+    grid = np.linspace(0, _range(fit)[1], GRID_POINTS)
+    center, half_widths = found.law.predict(grid), found.uncertainty.half_widths(grid, alpha)
+    axes.fill_between(grid, center - half_widths, center + half_widths, color=style.color, alpha=0.14, linewidth=0)
+    axes.plot(grid, center, color=GREY, linewidth=1.2, linestyle=FORECAST_DASH)
+
+
+def _scale(axes: Axes, fits: Sequence[EntropyFit], points: dict[str, list[Row]], alpha: float) -> None:
+    """From no entropy to the largest; in height the points, ceilings and forecasts, as far as they are not far off."""
+    rewards = [float(row["reward"]) for rows in points.values() for row in rows]
+    low, high = min(rewards), max(rewards)
+    room = CEILING_RANGE * ((high - low) or abs(high) or 1.0)
+    wanted = [low, high]
+    for fit in fits:
+        if fit.law is not None and fit.uncertainty is not None and fit.has_ceiling:
+            half_width = float(fit.uncertainty.half_widths([0.0], alpha)[0])
+            wanted += [fit.law.ceiling - half_width, fit.law.ceiling + half_width]
+        if fit.forecast is not None:
+            wanted.append(fit.forecast.law.ceiling)
+    low, high = max(low - room, min(wanted)), min(high + room, max(wanted))
+    margin = 0.06 * ((high - low) or 1.0)
+    axes.set_ylim(low - margin, high + margin)
+    largest = max(_range(fit)[1] for fit in fits) or 1.0
+    axes.set_xlim(-0.04 * largest, 1.04 * largest)
+
+
+def _range(fit: EntropyFit) -> tuple[float, float]:
+    """The smallest and the largest entropy of an arm."""
+    entropies = np.concatenate([run.entropy for run in fit.runs.values()])
+    return float(entropies.min()), float(entropies.max())
+
+
+def _title(fit: EntropyFit, characters: int) -> str:
+    name = arm_label(fit.arm, len(fit.runs), characters)
+    return f"{name}\n{textwrap.fill(_finding(fit), TITLE_CHARACTERS)}"
+
+
+def _finding(fit: EntropyFit) -> str:
+    if fit.law is None:
+        return f"law refused: {fit.refused}"
+    ceiling = f"ceiling {number(fit.law.ceiling)}" if fit.has_ceiling else "no ceiling (a is not above 0)"
+    if fit.forecast is None:
+        return f"{ceiling}, R² {fit.law.r2:.2f}"
+    return f"{ceiling}, R² {fit.law.r2:.2f}, forecast {'beats' if fit.forecast.beats else 'does not beat'} its rivals"
+
+
+def _caption(fits: Sequence[EntropyFit], alpha: float) -> str:
+    what = {
+        "full": "the policy's mean next-token entropy over the whole vocabulary",
+        "sampled": "the sampled entropy, mean of -log p of the tokens drawn",
+    }[fits[0].entropy]
+    counts = [len(fit.runs) for fit in fits]
+    parts = [
+        f"H: {what}. A point: the mean over an equal share of a seed's steps, at most {STRETCHES} a seed"
+        f" ({seeds_per_arm(counts)}); filled: the first {FIRST_FRAC:.0%} of training, hollow: later.",
+        "Line: R = -a exp(H) + b, fitted to every step of all seeds, thin where there are none; diamond and bar: its"
+        " ceiling at H = 0 with its"
+        f" {percent(1 - alpha)} interval (of whole runs, or with one seed of blocks of its steps, without training"
+        " variance).",
+        f"Dashed: the law of the first {FIRST_FRAC:.0%} alone; band: the {percent(1 - alpha)} interval of that line,"
+        " not of single points. Its rivals on the later steps: the last value, and a line in log step.",
+    ]
+    if any(fit.law is None for fit in fits):
+        parts.append("Where a fit is refused, the panel says why.")
+    acting = [fit.arm for fit in fits if fit.interventions]
+    if acting:
+        parts.append(f"Arms that act on entropy, for which the law is not expected to hold: {', '.join(acting)}.")
+    hot = sorted({fit.temperature for fit in fits} - {1.0})
+    if hot:
+        parts.append(f"Entropy recorded at temperature {', '.join(f'{t:g}' for t in hot)} is not the law's H.")
+    return " ".join(parts)

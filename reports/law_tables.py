@@ -1,0 +1,117 @@
+"""Tables of the laws, from the rows of report.json."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reports.formats import MISSING, number, p_value, percent, points, tokens
+from reports.table import Table
+
+Row = dict[str, Any]
+
+ENTROPY_NOTE = (
+    "R = −a·exp(H) + b (Cui et al. 2505.22617), least squares on all seeds pooled; the seeds' own fits are in "
+    "report.json. R is the training reward, or the score in percent. H is the policy's mean entropy in nats {kinds}. "
+    "Intervals at {level}, in brackets: with one seed a bootstrap of blocks of steps, which does not include training "
+    "variance; with several, one of whole runs. Ceiling: R at H = 0, with its seeds' difference from the baseline's, "
+    "paired. Exponent: c of R = −a·exp(c·H) + b fitted freely, 1 by the law. Forecast: the law of the first 30% of "
+    "training, told the later entropies, against the last value and a line in log step; root mean squared errors on "
+    "the rest."
+)
+KINDS = {"full": "over the whole vocabulary", "sampled": "of the sampled tokens (mean of −log p)"}
+COMPUTE_NOTE = (
+    "R = start + (asymptote − start) / (1 + (midpoint / tokens)^exponent), the sigmoid of 2510.13786, fitted to the "
+    "evaluations along training of all seeds pooled; scores in percent. Described, not tested."
+)
+
+
+def law_tables(rows: list[Row]) -> list[Table]:
+    """The pooled fits of each law, with the reason where one is refused; none where nothing was recorded for it."""
+    entropy = _shown([row for row in rows if row["law"] == "entropy" and row["seed"] is None])
+    compute = [row for row in rows if row["law"] == "compute"]
+    return [*([_entropy_table(entropy)] if entropy else []), *([_compute_table(compute)] if compute else [])]
+
+
+def _shown(rows: list[Row]) -> list[Row]:
+    """Of one arm and target the fit on the entropy over the vocabulary; the sampled one where that is not there."""
+    full = {(row["arm"], row["target"]) for row in rows if row["entropy"] == "full"}
+    return [row for row in rows if row["entropy"] == "full" or (row["arm"], row["target"]) not in full]
+
+
+def _entropy_table(rows: list[Row]) -> Table:
+    kinds = " and ".join(KINDS[kind] for kind in KINDS if any(row["entropy"] == kind for row in rows))
+    note = ENTROPY_NOTE.format(kinds=kinds, level=percent(rows[0]["level"]))
+    columns = ["arm", "R", "a", "b", "ceiling", "ceiling − baseline's", "R²", "exponent"]
+    columns += ["forecast misses by", "last value", "line in log step", "remarks"]
+    return Table("Entropy law", columns, [
+        [
+            row["arm"],
+            row["target"],
+            *(_with_interval(row, name) for name in ("a", "b", "ceiling")),
+            _ceiling_difference(row),
+            number(row["r2"], 2),
+            number(row["exponent"], 2),
+            *_misses(row),
+            " ".join(entropy_remarks(row)),
+        ]
+        for row in rows
+    ], note)  # fmt: skip
+
+
+def entropy_remarks(row: Row) -> list[str]:
+    """Sentences on one fit: why it is refused, whether its forecast is any good, and what it must not be read as."""
+    remarks = []
+    if row["refused"]:
+        remarks.append(f"Refused: {row['refused']}.")
+    elif row["ceiling"] is None:
+        remarks.append("a is not above 0: the reward rises with the entropy, and the law has no ceiling.")
+    if row["forecast"] is not None:
+        remarks.append(f"The forecast {'beats' if row['forecast']['beats'] else 'does not beat'} its rivals.")
+    elif not row["refused"]:
+        remarks.append(f"No forecast: {row['forecast_refused']}.")
+    if row["interventions"]:
+        remarks.append(f"Acts on entropy ({', '.join(row['interventions'])}): the law is not expected to hold.")
+    if row["temperature"] != 1:
+        remarks.append(f"Entropy at temperature {row['temperature']:g}, which is not the law's H.")
+    return remarks
+
+
+def _with_interval(row: Row, name: str) -> str:
+    value, low, high = row[name], row[f"{name}_low"], row[f"{name}_high"]
+    if value is None:
+        return MISSING
+    return number(value) if low is None else f"{number(value)} [{number(low)}, {number(high)}]"
+
+
+def _ceiling_difference(row: Row) -> str:
+    difference, low = row["ceiling_difference"], row["ceiling_difference_low"]
+    if difference is None:
+        return ""
+    n = f"n = {row['ceiling_difference_n']}"
+    if low is None:
+        return f"{difference:+z.3g} ({n})"
+    p = p_value(row["ceiling_difference_p"])
+    return f"{difference:+z.3g} [{low:+z.3g}, {row['ceiling_difference_high']:+z.3g}] (p {p}, {n})"
+
+
+def _misses(row: Row) -> list[str]:
+    found = row["forecast"] or {}
+    return [number(found.get(name)) for name in ("rmse_law", "rmse_last", "rmse_step")]
+
+
+def _compute_table(rows: list[Row]) -> Table:
+    columns = ["arm", "R", "start", "asymptote", "exponent", "midpoint (tokens)", "R²", "points", "remarks"]
+    return Table("Compute law", columns, [
+        [
+            row["arm"],
+            row["target"],
+            points(row["start"]),
+            points(row["asymptote"]),
+            number(row["exponent"], 2),
+            tokens(row["midpoint_tokens"]),
+            number(row["r2"], 2),
+            f"{row['n_points']} of {row['n_runs']} runs" if row["n_runs"] > 1 else str(row["n_points"]),
+            f"Refused: {row['refused']}." if row["refused"] else "",
+        ]
+        for row in rows
+    ], COMPUTE_NOTE)  # fmt: skip

@@ -1,0 +1,36 @@
+"""Changes to synthetic records after they are written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from harness.records import SweepRecord
+
+Row = dict[str, Any]
+
+
+def rewrite_rows(sweep: SweepRecord, file: str, change: Callable[[Row], Row], arm: str | None = None) -> None:
+    """Change every row of a JSONL file of all cells, or of those of one arm."""
+    for path in [cell.path / file for cell in sweep.cells if arm in (None, cell.arm)]:
+        rows = [change(json.loads(line)) for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def add_tasks(sweep: SweepRecord, shifts: Mapping[str, float]) -> None:
+    """Evaluate every cell on further tasks too, on which its pass@1 is higher by a shift."""
+    for cell in sweep.cells:
+        rows = cell.read_scores()
+        for task, shift in shifts.items():
+            rows += [
+                row | {"task": task, "metrics": row["metrics"] | {"pass@1": row["metrics"]["pass@1"] + shift}}
+                for row in cell.read_scores()
+            ]
+        (cell.path / "scores.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def write_spec(sweep: SweepRecord, arm: str, spec: Row) -> None:
+    for cell in sweep.cells:
+        if cell.arm == arm:
+            (cell.path / "spec.json").write_text(json.dumps(spec))
