@@ -14,6 +14,7 @@ from reports.flips import find_flips
 from reports.interactions import interaction_rows, interactions
 from reports.law_rows import law_rows
 from reports.measurements import finite
+from reports.new_problems import new_problems_row, over_new_problems
 from reports.overoptimisation import proxy_and_truth
 from reports.sharpening import gain_curves, sharpening
 from reports.statistics import PairedComparison
@@ -39,6 +40,7 @@ def report_document(analysis: Analysis) -> Report:
                 n_contrasts=len(analysis.contrasts),
                 warnings=hidden_knob_warnings(analysis.arm(contrast.arm), analysis.arm(contrast.baseline)),
             )
+            | {"new_problems": new_problems_row(over_new_problems(analysis.sweep, analysis.measurements, contrast))}
             for contrast in analysis.contrasts
         ],
         "arms": [

@@ -100,6 +100,9 @@ def _misses(row: Row) -> list[str]:
 
 
 def _compute_table(rows: list[Row]) -> Table:
+    if all(row["refused"] for row in rows):  # most often for the one reason that evaluations are few
+        reasons = dict.fromkeys((row["target"], f"Refused: {row['refused']}.") for row in rows)
+        return Table("Compute law", ["R", "every arm"], [[*reason] for reason in reasons], COMPUTE_NOTE)
     columns = ["arm", "R", "start", "asymptote", "exponent", "midpoint (tokens)", "R²", "points", "remarks"]
     return Table("Compute law", columns, [
         [

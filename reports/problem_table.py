@@ -6,7 +6,7 @@ import numpy as np
 
 from reports.analysis import Analysis
 from reports.formats import percent
-from reports.tables import Table
+from reports.table import Table
 
 MOST_PROBLEMS = 12
 NOTE = (

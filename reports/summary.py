@@ -70,6 +70,8 @@ def verdict_details(contrast: dict[str, Any]) -> list[str]:
     if contrast["verdict"] == "equivalent":
         level = percent((1 - contrast["level"]) / 2)
         details.append(f"Equivalence: two one-sided tests at {level}, which is conservative.")
+    if contrast["new_problems"] is not None:
+        details.append(_over_new_problems(contrast["new_problems"]))
     if contrast["note"] and contrast["detectable_pp"] is not None:
         details.append(f"Note: {contrast['note']}.")
     return details + [f"{warning}." for warning in contrast["warnings"]]
@@ -113,6 +115,16 @@ def _verdict_clause(contrast: dict[str, Any]) -> str:
         "inconclusive": f"{arm} against {baseline} is inconclusive",
     }
     return clauses[contrast["verdict"]]
+
+
+def _over_new_problems(row: dict[str, Any]) -> str:
+    if row["refused"]:
+        return f"Over new problems: refused, {row['refused']}."
+    return (
+        f"Over new problems of this kind as well as new seeds: {signed_pp(row['difference_pp'])} pp,"
+        f" {percent(row['level'])} interval {interval(row['low_pp'], row['high_pp'])}, by a bootstrap over"
+        f" {row['n_seeds']} seeds and {row['n_problems']} problems."
+    )
 
 
 def _pairs(contrast: dict[str, Any]) -> str:

@@ -48,6 +48,9 @@ class Comparison(Section):
         default=None, gt=0, description="differences below it do not matter; none = the task's"
     )
     alpha: float = Field(default=0.05, gt=0, lt=1, description="family-wise error rate over the contrasts (Holm)")
+    new_problems: bool = Field(
+        default=False, description="give intervals over new problems of the same kind too, not over new seeds alone"
+    )
 
 
 class SweepFile(Section):

@@ -54,6 +54,11 @@ class SweepRecord:
         return float(self.raw["alpha"])
 
     @property
+    def new_problems(self) -> bool:
+        """Whether intervals over new problems are asked for too."""
+        return bool(self.raw.get("new_problems"))
+
+    @property
     def seeds(self) -> list[int]:
         return list(self.raw["seeds"])
 

@@ -201,6 +201,7 @@ class SweepRun:
             "metric": plan.metric,
             "margin_pp": plan.margin_pp,
             "alpha": plan.sweep.compare.alpha,
+            "new_problems": plan.sweep.compare.new_problems,
             "seeds": plan.sweep.seed_list,
             "ablate": list(plan.sweep.ablate),
             "co_changes": plan.sweep.co_changes,

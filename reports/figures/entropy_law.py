@@ -188,10 +188,10 @@ def _title(fit: EntropyFit, characters: int) -> str:
 def _finding(fit: EntropyFit) -> str:
     if fit.law is None:
         return f"law refused: {fit.refused}"
-    ceiling = f"ceiling {number(fit.law.ceiling)}" if fit.has_ceiling else "no ceiling (a is not above 0)"
+    ceiling = f"ceiling {number(fit.law.ceiling)}" if fit.has_ceiling else "no ceiling (a ≤ 0)"
     if fit.forecast is None:
         return f"{ceiling}, R² {fit.law.r2:.2f}"
-    return f"{ceiling}, R² {fit.law.r2:.2f}, forecast {'beats' if fit.forecast.beats else 'does not beat'} its rivals"
+    return f"{ceiling}, R² {fit.law.r2:.2f}, forecast {'wins' if fit.forecast.beats else 'loses'}"
 
 
 def _caption(fits: Sequence[EntropyFit], alpha: float) -> str:
@@ -208,7 +208,8 @@ def _caption(fits: Sequence[EntropyFit], alpha: float) -> str:
         f" {percent(1 - alpha)} interval (of whole runs, or with one seed of blocks of its steps, without training"
         " variance).",
         f"Dashed: the law of the first {FIRST_FRAC:.0%} alone; band: the {percent(1 - alpha)} interval of that line,"
-        " not of single points. Its rivals on the later steps: the last value, and a line in log step.",
+        " not of single points. It wins where it misses the later steps by less than the last value and a line in log"
+        " step do, though it alone is told their entropies.",
     ]
     if any(fit.law is None for fit in fits):
         parts.append("Where a fit is refused, the panel says why.")

@@ -54,7 +54,7 @@ def test_the_same_few_checkpoints_in_many_seeds_are_no_curve(tmp_path):
     assert row["refused"] == "4 evaluations a run, and a fit needs 8"
     assert row["asymptote"] is None
     (table,) = law_tables(found)
-    assert table.rows[0][-1] == "Refused: 4 evaluations a run, and a fit needs 8."
+    assert table.rows == [[f"pass@1 of {TASK}", "Refused: 4 evaluations a run, and a fit needs 8."]]
 
 
 def test_an_arm_that_generates_nothing_is_refused(tmp_path):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Collection
+from typing import Any
 
 import numpy as np
 import pytest

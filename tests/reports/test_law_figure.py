@@ -67,8 +67,8 @@ def test_the_forecast_is_the_law_of_the_first_part_in_its_cone(sweep):
         (line,) = (line for line in axes.lines if line.get_linestyle() == "--")
         assert line.get_ydata() == pytest.approx(B - A * np.exp(line.get_xdata()), abs=1e-6)
         assert len(axes.collections) == 1
-    assert "does not beat" in base.get_title(loc="left").replace("\n", " ")
-    assert "forecast beats" in up.get_title(loc="left").replace("\n", " ")
+    assert "forecast loses" in base.get_title(loc="left")
+    assert "forecast wins" in up.get_title(loc="left")
 
 
 def test_a_far_ceiling_does_not_squeeze_the_points(sweep):

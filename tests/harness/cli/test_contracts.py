@@ -17,8 +17,8 @@ from tests.harness.cli.conftest import Bench
 from tests.harness.plan.files import write_sweep_file
 from tests.reports.synthetic import write_sweep
 
-VERBS = {"run", "plan", "status", "report", "compare", "power", "eval", "ls", "show", "diff", "cp", "probe", "coldstart"}
-VERBS |= {"sync", "doctor"}
+VERBS = {"run", "plan", "status", "report", "compare", "power", "eval", "ls", "show", "diff", "cp", "probe"}
+VERBS |= {"coldstart", "sync", "doctor"}
 
 
 def options(verb: str) -> set[str]:
