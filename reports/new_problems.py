@@ -38,15 +38,13 @@ def over_new_problems(
         for seed in contrast.seeds
     ]
     scores = [[problem_scores_pp(m) for m in pair] for pair in pairs]
-    if not scores:
+    if not scores or contrast.comparison is None:
         return NewProblems(None, "no seed has a score in both arms")
     shared = sorted(set.intersection(*(set(one) for pair in scores for one in pair)))
     if len(shared) < MIN_PROBLEMS:
-        return NewProblems(
-            None, "the final samples of single problems are not among the records, or the metric is not theirs"
-        )
+        return NewProblems(None, f"the records hold no {pairs[0][0].metric.name} of single problems")
     differences = np.array([[treated[name] - control[name] for name in shared] for treated, control in scores])
-    return NewProblems(crossed_bootstrap(differences, sweep.alpha / max(1, len(sweep.arms) - 1)))
+    return NewProblems(crossed_bootstrap(differences, contrast.comparison.alpha))
 
 
 def problem_scores_pp(measurement: Measurement) -> dict[str, float]:
@@ -55,9 +53,10 @@ def problem_scores_pp(measurement: Measurement) -> dict[str, float]:
     Of pass@k (2107.03374, eq. 1) and avg@n; empty for another metric and where no samples were kept.
     """
     metric, table = measurement.metric, measurement.cell.read_evals()
-    k = 1 if metric.name == "avg@n" else int(metric.name.removeprefix("pass@")) if "pass@" in metric.name else 0
-    if table is None or k == 0:
+    name = "pass@1" if metric.name == "avg@n" else metric.name
+    if table is None or not name.startswith("pass@"):
         return {}
+    k = int(name.removeprefix("pass@"))
     rows = table.select(["final", "task", "problem_id", "correct"]).to_pydict()
     samples: Counter[str] = Counter()
     correct: Counter[str] = Counter()
