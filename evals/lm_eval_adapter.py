@@ -236,7 +236,7 @@ def _task_manager(names: Sequence[str], include_path: Path | None) -> Any:
             hint = f"; did you mean {nearest[0]!r}?" if nearest else "."
             raise EvalError(
                 f"unknown lm-eval task {name!r}{hint} `lm_eval ls tasks` lists lm-eval's; {OWN_TASKS.name} has those "
-                "over local rows; --include_path adds a folder of your own"
+                "over local rows; --include-path adds a folder of your own"
             )
     return manager
 

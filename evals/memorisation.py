@@ -80,13 +80,9 @@ def probe(
             f"given_frac={given_frac} given; it is the share of a statement that the model is shown: 0 < given_frac < 1"
         )
     grader = task.require_grader()
+    require_statements(task, problems, given_frac)
     halves = [(problem, *split_statement(problem.problem, given_frac)) for problem in problems]
-    kept = [(problem, given, rest) for problem, given, rest in halves if len(rest.split()) >= MIN_REST_WORDS]
-    if not kept:
-        raise EvalError(
-            f"task {task.name}: none of {len(problems)} problems has a statement of which {MIN_REST_WORDS} words are "
-            f"left when {given_frac:.0%} are given; give less, or take another task"
-        )
+    kept = [(problem, given, rest) for problem, given, rest in halves if _is_long_enough(rest)]
     drawn = sampler.draw(
         [Draw(prompt=given, example=problem.id, sample=0) for problem, given, _ in kept],
         Decoding(max_completion_tokens=max_completion_tokens, temperature=0.0),
@@ -95,6 +91,15 @@ def probe(
         _completion(task, grader, problem, given, rest, completed.text)
         for (problem, given, rest), completed in zip(kept, drawn, strict=True)
     ]
+
+
+def require_statements(task: Task, problems: Sequence[Problem], given_frac: float = GIVEN_FRAC) -> None:
+    """Raise EvalError if all statements are too short to be completed by anything but chance."""
+    if not any(_is_long_enough(split_statement(problem.problem, given_frac)[1]) for problem in problems):
+        raise EvalError(
+            f"task {task.name}: none of {len(problems)} problems has a statement of which {MIN_REST_WORDS} words are "
+            f"left when {given_frac:.0%} are given; give less, or take another task"
+        )
 
 
 def summarise(completions: Sequence[Completion], problems: int) -> Memorisation:
@@ -128,6 +133,10 @@ def rouge_l(reference: Sequence[str], candidate: Sequence[str]) -> float:
             diagonal = above
     total = len(reference) + len(candidate)
     return 2 * lengths[-1] / total if total else 0.0
+
+
+def _is_long_enough(rest: str) -> bool:
+    return len(rest.split()) >= MIN_REST_WORDS
 
 
 def _completion(task: Task, grader: str, problem: Problem, given: str, rest: str, text: str) -> Completion:

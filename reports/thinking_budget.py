@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -66,14 +67,18 @@ def draw_thinking_budgets(model: str, evaluations: Iterable[dict[str, Any]]) -> 
 
 
 def write_thinking_budgets(model: str, evaluations: Iterable[dict[str, Any]], folder: Path) -> Path | None:
-    """thinking_budget.svg and .png in `folder`; the former's path, or None where there is no curve to draw."""
+    """thinking_budget-<hash>.svg and .png in `folder`, one pair for each set of evaluations; the former's path, or None
+    where there is no curve to draw."""
     import matplotlib as mpl
+
+    evaluations = list(evaluations)
 
     with mpl.rc_context(RC):
         drawing = draw_thinking_budgets(model, evaluations)
     if drawing is None:
         return None
-    path = folder / f"{NAME}.svg"
+    names = sorted(Path(one["path"]).name for one in evaluations)
+    path = folder / f"{NAME}-{hashlib.blake2b(' '.join(names).encode(), digest_size=5).hexdigest()}.svg"
     path.write_text(svg(drawing.figure, NAME), encoding="utf-8", newline="\n")
     path.with_suffix(".png").write_bytes(png(drawing.figure))
     return path

@@ -139,6 +139,9 @@ def eval_(
             "out: what is stored is not drawn again anyway."
         )
 
+    if top_p == 0:
+        raise RefusedError("--top-p is 0, but must lie above 0 and at most at 1: no token would be left to draw.")
+
     def plan(subject: Subject) -> Suite:
         evaluations = plan_evaluations(
             subject,
@@ -146,12 +149,14 @@ def eval_(
             get_preset(preset or "greedy"),
             problems=problems,
             samples=samples,
-            ks=whole_numbers("--k", k) if k else None,
+            ks=whole_numbers("--k", k) if k is not None else None,
             changes={"temperature": temperature, "top_p": top_p, "max_completion_tokens": max_completion_tokens},
             template=template,
             grader=grader,
             seed=seed,
-            thinking_budgets_tokens=whole_numbers("--thinking-budget", thinking_budget) if thinking_budget else [None],
+            thinking_budgets_tokens=whole_numbers("--thinking-budget", thinking_budget)
+            if thinking_budget is not None
+            else [None],
         )
         asked = LmEvaluation(
             words("--lm-eval", lm_eval) if lm_eval is not None else [],
@@ -186,8 +191,9 @@ def _require_asked(
 def _run(suite: Suite, home: Path, seed: int, regrade: bool) -> SuiteResult:
     """Evaluate one model, and log what is found."""
     from harness.cli.live import Countdown
-    from harness.tracking import log_evaluation, log_lm_eval, tracking_uri
 
+    if suite.subject.moves:
+        note(f"warning: {suite.subject.spec.model.source} can change under the same name; pin it with @<revision>")
     for warning in dict.fromkeys(f"{one.conditions.task.name}: {one.warning}" for one in suite.tasks if one.warning):
         note(f"warning: {warning}")
     _note_overlap(suite)
@@ -196,11 +202,21 @@ def _run(suite: Suite, home: Path, seed: int, regrade: bool) -> SuiteResult:
         None if regrade else _lazy_sampler(suite.subject, seed),
         lambda stage: Countdown(stage, unit="sample").tell,
     )
-    for document in result.evaluations:
-        log_evaluation(tracking_uri(home), home, result.label, document)
-    if result.lm_eval is not None and result.lm_eval_folder is not None:
-        log_lm_eval(tracking_uri(home), home, result.label, result.lm_eval, result.lm_eval_folder)
+    _log(result, home)
     return result
+
+
+def _log(result: SuiteResult, home: Path) -> None:
+    """The results are kept already: a server that is away costs nothing but a warning."""
+    from harness.tracking import MirrorError, log_evaluation, log_lm_eval, tracking_uri
+
+    try:
+        for document in result.evaluations:
+            log_evaluation(tracking_uri(home), home, result.label, document)
+        for path in result.lm_eval_files:
+            log_lm_eval(tracking_uri(home), home, result.label, path)
+    except MirrorError as error:
+        note(f"warning: {error}")
 
 
 def _show(results: list[SuiteResult], home: Path, json: bool) -> None:

@@ -35,6 +35,8 @@ class Countdown:
 
     def tell(self, step: int, steps: int, remark: str) -> None:
         now_s = time.monotonic()
+        if step == 0:  # what came before, such as loading a model, says nothing of the pace
+            self._started_s = now_s
         if now_s - self._told_s < PLAIN_EVERY_S and step < steps:
             return
         self._told_s = now_s

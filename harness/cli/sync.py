@@ -11,15 +11,17 @@ from harness.cli.options import HomeOption, JsonOption, home_folder, run_folder
 
 
 def sync(
-    sweep: Annotated[str | None, typer.Argument(help="Name of a sweep that was run; all of them if left out.")] = None,
+    sweep: Annotated[
+        str | None, typer.Argument(help="Name of a sweep that was run; all of them, and all evaluations, if left out.")
+    ] = None,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Mirror finished sweeps to MLflow. Points that are there already are not added again.
+    """Mirror finished sweeps and evaluations to MLflow. What is there already is not added again.
 
     Example: bench sync std_norm
     """
-    from harness.tracking import Mirror, tracking_uri
+    from harness.tracking import Mirror, sync_evaluations, tracking_uri
 
     folder = home_folder(home)
     folders = [run_folder(sweep, folder)] if sweep else [path.parent for path in sorted(folder.glob("*/sweep.json"))]
@@ -27,8 +29,11 @@ def sync(
     for path in folders:
         note(f"mirroring {path.name} to {tracking_uri(folder)}")
         points[path.name] = Mirror(path, tracking_uri(folder)).sync()
+    evaluations = 0 if sweep else sync_evaluations(tracking_uri(folder), folder)
     if json:
-        print_json({"tracking_uri": tracking_uri(folder), "new_points": points})
+        print_json({"tracking_uri": tracking_uri(folder), "new_points": points, "evaluations": evaluations})
     else:
         for name, count in points.items():
             typer.echo(f"{name}: {count} new points")
+        if evaluations:
+            typer.echo(f"evaluations: {evaluations}")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from evals.prompts import get_template
 from evals.sampler import Decoding
-from evals.tasks.base import Task
+from evals.tasks.base import Problem, Task
 from harness.evaluate.subject import Subject
 from harness.spec.hashing import NUMERICS_VERSION, digest
 
@@ -17,31 +18,40 @@ class Conditions:
     """One model on one task. Not among them: how many problems and samples there are, and the grader, since more can be
     drawn later and stored text can be graded again.
 
+    problems: identifies the task's problems as they were loaded (`problems_digest`), since a task may have them from
+        several sources. fits_context: the length is an upper bound, lowered to what the model's context has room for.
     thinking_budget_tokens: after so many tokens without `</think>` the model is told to answer; None: never.
     """
 
     subject: Subject
     task: Task
+    problems: str
     template: str
     decoding: Decoding
     seed: int
     thinking_budget_tokens: int | None = None
+    fits_context: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """What two evaluations must have in common for their samples to be mixed.
 
-        Raises RefusedError for a model's files that are not there, EvalError for problems that are not.
+        Raises RefusedError for a model's files that are not there.
         """
         return model_conditions(self.subject, self.seed) | {
-            "task": {"name": self.task.name, "problems": self.task.split("test").fingerprint},
+            "task": {"name": self.task.name, "problems": self.problems},
             "template": {"name": self.template, "version": get_template(self.template).version},
-            "decoding": asdict(self.decoding) | {"stop": list(self.decoding.stop)},
+            "decoding": asdict(self.decoding) | {"stop": list(self.decoding.stop), "fits_context": self.fits_context},
             "thinking_budget_tokens": self.thinking_budget_tokens,
         }
 
     def hash(self) -> str:
         """40 hexadecimal digits."""
         return digest(self.as_json())
+
+
+def problems_digest(problems: Sequence[Problem]) -> str:
+    """40 hexadecimal digits over ids, statements and answers, in their order."""
+    return digest([[problem.id, problem.problem, problem.answer] for problem in problems])
 
 
 def model_conditions(subject: Subject, seed: int) -> dict[str, Any]:

@@ -11,12 +11,13 @@ from evals.evaluate import Request, SampleRow, grade_sample, missing_requests, s
 from evals.grading import EXTRACTION_VERSION, GRADERS
 from evals.prompts import get_template
 from evals.regrade import disagreement, regrade
-from evals.sampler import Draw, Drawn
+from evals.sampler import Decoding, Draw, Drawn
 from evals.tasks.base import Problem
 from harness.errors import RefusedError
 from harness.evaluate.conditions import Conditions
+from harness.evaluate.context_room import fitted
 from harness.evaluate.store import SampleStore, store_folder
-from harness.evaluate.thinking_budget import BudgetedSampler
+from harness.evaluate.thinking_budget import BudgetedSampler, forced_tokens
 from harness.rollouts.sampler import EngineSampler
 from harness.run.inputs import record_source
 from harness.run.provenance import provenance
@@ -57,6 +58,8 @@ class TaskEvaluation:
         grader that cannot grade the task.
         """
         folder = store_folder(home, self.conditions)
+        if sampler is None and not folder.exists():
+            raise self._nothing_to_regrade(len(self.problems) * self.samples)
         with SampleStore.opened(folder, self.conditions) as store:
             self._draw(store, home / "cache", sampler, on_progress)
             rows = self._graded(store, again=sampler is None)
@@ -100,12 +103,8 @@ class TaskEvaluation:
         if not requests:
             return
         if make_sampler is None:
-            raise RefusedError(
-                f"{conditions.task.name}: {len(requests)} samples are not there, and --regrade draws none. Leave it "
-                "out to draw them, or ask for fewer --problems or --samples."
-            )
+            raise self._nothing_to_regrade(len(requests))
         done = correct = 0
-        on_progress(done, len(requests), f"{len(finished)} are there already" if finished else "drawing")
 
         def record(index: int, drawn: Drawn) -> None:
             nonlocal done, correct
@@ -123,7 +122,31 @@ class TaskEvaluation:
         draws = [Draw(request.prompt, request.problem.id, request.sample) for request in requests]
         budget = conditions.thinking_budget_tokens
         drawing = sampler if budget is None else BudgetedSampler(sampler, budget)
-        drawing.draw(draws, conditions.decoding, record)
+        decoding = self._decoding(sampler)
+        remark = f"{len(finished)} are there already" if finished else "drawing"
+        if decoding != conditions.decoding:
+            remark += f", up to {decoding.max_completion_tokens:,} tokens, where the model's context ends"
+        on_progress(done, len(requests), remark)
+        drawing.draw(draws, decoding, record)
+
+    def _decoding(self, sampler: EngineSampler) -> Decoding:
+        conditions = self.conditions
+        if not conditions.fits_context:
+            return conditions.decoding
+        model, budget = sampler.language_model, conditions.thinking_budget_tokens
+        return fitted(
+            conditions.decoding,
+            model,
+            get_template(conditions.template),
+            conditions.task.split("test").load(),
+            0 if budget is None else budget + len(forced_tokens(model)),
+        )
+
+    def _nothing_to_regrade(self, missing: int) -> RefusedError:
+        return RefusedError(
+            f"{self.conditions.task.name}: {missing} samples are not there, and --regrade draws none. Leave it out to "
+            "draw them, or ask for fewer --problems or --samples."
+        )
 
     def _grade(self, request: Request, drawn: Drawn) -> SampleRow:
         return grade_sample(self.conditions.task, request, drawn.text, drawn.n_tokens, drawn.truncated, self._grader)
@@ -144,5 +167,5 @@ class TaskEvaluation:
         return {
             "grader": self._grader,
             "graders": {name: grader.version for name, grader in sorted(GRADERS.items())},
-            "extraction": EXTRACTION_VERSION,
+            "extraction": {"name": self.conditions.task.extract, "version": EXTRACTION_VERSION},
         }

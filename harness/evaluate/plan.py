@@ -11,7 +11,7 @@ from evals.sampler import Decoding
 from evals.tasks import get_task
 from evals.tasks.rows import LoadedRows
 from harness.errors import RefusedError
-from harness.evaluate.conditions import Conditions
+from harness.evaluate.conditions import Conditions, problems_digest
 from harness.evaluate.evaluation import TaskEvaluation
 from harness.evaluate.subject import Subject
 
@@ -29,7 +29,7 @@ def plan_evaluations(
     seed: int,
     thinking_budgets_tokens: Sequence[int | None],
 ) -> list[TaskEvaluation]:
-    """One evaluation for each task and thinking budget.
+    """One evaluation for each task and thinking budget, each once.
 
     changes: of the preset's temperature, top_p and max_completion_tokens; None leaves one as it is.
 
@@ -37,9 +37,16 @@ def plan_evaluations(
     RefusedError for k > samples, and for more than one sample of greedy decoding, which would all be alike.
     """
     found = []
-    for name, budget in itertools.product(tasks, thinking_budgets_tokens):
+    seen: dict[str, str] = {}
+    fits_context = changes.get("max_completion_tokens") is None
+    for name, budget in itertools.product(dict.fromkeys(tasks), dict.fromkeys(thinking_budgets_tokens)):
         task = get_task(name)
         chosen = samples or preset.samples_of(name)
+        if seen.setdefault(task.name, name) != name:
+            raise RefusedError(
+                f"--tasks {seen[task.name]},{name}: both are named {task.name}, so their samples would be mixed. Name "
+                "them differently in their files, or evaluate them one after the other."
+            )
         own_template = get_template(template or task.template)
         settings = {
             "max_completion_tokens": preset.max_completion_tokens,
@@ -62,7 +69,9 @@ def plan_evaluations(
         grading = grader or task.require_grader()
         found.append(
             TaskEvaluation(
-                Conditions(subject, task, own_template.name, decoding, seed, budget),
+                Conditions(
+                    subject, task, problems_digest(rows), own_template.name, decoding, seed, budget, fits_context
+                ),
                 list(itertools.islice(rows, problems)),
                 chosen,
                 wanted,

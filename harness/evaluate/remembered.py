@@ -54,8 +54,8 @@ class RememberingSampler:
 
     def _draw_missing(self, draws: Sequence[Draw], keys: Sequence[str], decoding: Decoding) -> None:
         there = len(self._known)
-        self.on_progress(0, len(draws), f"{there} are there already" if there else "drawing")
         sampler = self.make_sampler()
+        self.on_progress(0, len(draws), f"{there} are there already" if there else "drawing")
         write_json(self.folder / "provenance.json", provenance() | {"model": sampler.language_model.account()})
         done = 0
 

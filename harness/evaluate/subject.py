@@ -48,6 +48,11 @@ class Subject:
         """The cell that trained it."""
         return CellRecord.at(self.checkpoint.parents[1]) if self.checkpoint else None
 
+    @property
+    def moves(self) -> bool:
+        """Whether the same name may stand for other weights tomorrow."""
+        return self.checkpoint is None and parse_source(self.spec.model.source).moves
+
     def fingerprint(self) -> str:
         """Identifies the weights: equal for equal files, wherever they lie.
 

@@ -9,12 +9,14 @@ from typing import Any
 
 from evals.evaluate import SampleRow
 from evals.lm_eval_result import LmEvalResult
+from evals.memorisation import require_statements
 from evals.paired_change import PairedChange, change_of_samples, changes_of_lm_eval
 from evals.tasks.base import Problem, Task
 from harness.evaluate.evaluation import OnProgress, TaskEvaluation
 from harness.evaluate.lm_eval import LmEvaluation
-from harness.evaluate.memorisation import probe_memorisation
+from harness.evaluate.memorisation import PROBE_TOKENS, probe_memorisation
 from harness.evaluate.subject import Subject
+from harness.records.files import file_name
 from harness.rollouts.sampler import EngineSampler
 
 
@@ -28,7 +30,14 @@ class SuiteResult:
     samples: list[list[SampleRow]]
     lm_eval: LmEvalResult | None
     lm_eval_folder: Path | None
+    """Holds `<task>.json` for each of lm-eval's tasks."""
     memorisation: list[dict[str, Any]]
+
+    @property
+    def lm_eval_files(self) -> list[Path]:
+        if self.lm_eval is None or self.lm_eval_folder is None:
+            return []
+        return [self.lm_eval_folder / f"{file_name(task.name)}.json" for task in self.lm_eval.tasks]
 
     def as_json(self) -> dict[str, Any]:
         """Without the samples, which lie in the files that it names. What was not asked for is left out."""
@@ -60,18 +69,21 @@ class Suite:
 
         Raises as `TaskEvaluation.run`, `run_lm_eval` and `probe_memorisation`.
         """
+        statements = self._statements() if self.probe_tokens is not None else []
+        for task, problems in statements:
+            require_statements(task, problems)
         # First, since it alone finds what is wrong with its tasks only when it runs.
         lm_eval = None
         if self.lm_eval is not None:
             lm_eval = self.lm_eval.run(self.subject, home, _required(sampler), progress("lm-eval"))
         evaluations = [task.run(home, sampler, progress(task.name)) for task in self.tasks]
         memorisation = []
-        if self.probe_tokens is not None:
-            for task, problems in self._statements():
-                told = progress(f"{task.name}, statements")
-                memorisation.append(
-                    probe_memorisation(self.subject, task, problems, home, _required(sampler), self.probe_tokens, told)
-                )
+        for task, problems in statements:
+            told = progress(f"{task.name}, statements")
+            tokens = self.probe_tokens or PROBE_TOKENS
+            memorisation.append(
+                probe_memorisation(self.subject, task, problems, home, _required(sampler), tokens, told)
+            )
         return SuiteResult(
             self.subject.label,
             evaluations,

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from evals.sampler import Decoding, Draw, Drawn
+from harness.models.language_model import LanguageModel
 from harness.rollouts.keys import random_key
+from harness.rollouts.requirements import require_room
 from harness.rollouts.sampler import EngineSampler, OnDrawn, draw_tokens, encode_prompts, sampling_params
 
 END_OF_THINKING = "</think>"
@@ -15,6 +17,12 @@ FORCED = (
     "Considering the limited time by the user, I have to give the solution based on the thinking directly now.\n"
     f"{END_OF_THINKING}.\n\n"
 )
+
+
+def forced_tokens(model: LanguageModel) -> list[int]:
+    """FORCED as the model's tokens."""
+    tokens: list[int] = model.tokenizer(FORCED, add_special_tokens=False)["input_ids"]
+    return tokens
 
 
 @dataclass(frozen=True)
@@ -35,6 +43,10 @@ class BudgetedSampler:
         """As `EngineSampler.draw`."""
         engine, model = self.sampler.engine, self.sampler.language_model
         prompts = encode_prompts(model, draws)
+        forced_words = forced_tokens(model)
+        # Before any thought is drawn: an answer that finds no room would cost them all.
+        between = self.budget_tokens + len(forced_words)
+        require_room(model.model, max(map(len, prompts)), between + decoding.max_completion_tokens)
         drawn: dict[int, Drawn] = {}
         thoughts: dict[int, list[int]] = {}
 
@@ -52,9 +64,8 @@ class BudgetedSampler:
         draw_tokens(
             engine, prompts, self._keys(draws, step=0), sampling_params(decoding, self.budget_tokens), take_thought
         )
-        forced_tokens = model.tokenizer(FORCED, add_special_tokens=False)["input_ids"]
         unfinished = sorted(thoughts)
-        forced = [[] if END_OF_THINKING in model.decode(thoughts[index]) else forced_tokens for index in unfinished]
+        forced = [[] if END_OF_THINKING in model.decode(thoughts[index]) else forced_words for index in unfinished]
 
         def take_answer(position: int, tokens: list[int], truncated: bool) -> None:
             index = unfinished[position]

@@ -87,7 +87,7 @@ class Engine(Protocol):
 
         keys [P, n] int64: the noise of a sample depends on its key alone, whatever else is in the batch; tokens can
         differ with the batch only where floating-point rounding decides.
-        on_finished: called once for each sample: as soon as it ends (vLLM), or when those of its batch have (torch).
+        on_finished: called once for each sample: as soon as it ends (vLLM), or when it leaves the batch (torch).
         Raises PromptTooLongError if a prompt is empty, or if it and max_completion_tokens exceed the model's context;
         ValueError for no prompts and for max_completion_tokens below 1: a completion has at least one token;
         EngineMismatchError if the engine's own copy of the weights gives other log-probs than the model.

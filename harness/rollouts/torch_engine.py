@@ -76,12 +76,19 @@ class TorchEngine:
         chunks = []
         for first in range(0, len(prompts), prompts_a_chunk):
             last = first + prompts_a_chunk
-            chunks.append(self._draw_chunk(prompts[first:last], keys[first:last], params))
-            if on_finished is not None:
-                _tell(on_finished, first * keys.shape[1], chunks[-1][0])
+            drawn = DrawnSamples(
+                keys[first:last].numel(),
+                params.max_completion_tokens,
+                self._eos_token_ids,
+                params.stop,
+                self._decode,
+                on_finished,
+                first * keys.shape[1],
+            )
+            chunks.append(self._draw_chunk(prompts[first:last], keys[first:last], params, drawn))
         self._batches.end_call()
         tokens, logps, lengths, truncated = (
-            torch.cat(parts) for parts in zip(*[drawn for drawn, _ in chunks], strict=True)
+            torch.cat(parts) for parts in zip(*[result for result, _ in chunks], strict=True)
         )
         tokens, logps = tokens[:, : lengths.max()], logps[:, : lengths.max()]
         padding = torch.arange(tokens.shape[1]) >= lengths[:, None]
@@ -94,16 +101,16 @@ class TorchEngine:
         )
 
     def _draw_chunk(
-        self, prompts: Sequence[Sequence[int]], keys: Tensor, params: SamplingParams
+        self, prompts: Sequence[Sequence[int]], keys: Tensor, params: SamplingParams, drawn: DrawnSamples
     ) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], GenerationCost]:
         """What `DrawnSamples.result` says of the chunk, and its cost."""
         started_s = self._now_s()
-        drawn = DrawnSamples(keys.numel(), params.max_completion_tokens, self._eos_token_ids, params.stop, self._decode)
         decoding = ChunkDecoding(self._batches, self._shapes, drawn, params)
         decoding.begin(self._model, self._pad, prompts, keys)
         prefilled_s = self._now_s()
         with one_token_at_a_time(self._model):
             decoding.finish()
+        drawn.finish()
         decoded_s = self._now_s()
         result = drawn.result()
         return result, GenerationCost(
@@ -117,14 +124,6 @@ class TorchEngine:
         if self._model.device.type == "cuda":
             torch.cuda.synchronize(self._model.device)
         return perf_counter()
-
-
-def _tell(on_finished: OnFinished, first_row: int, drawn: tuple[Tensor, Tensor, Tensor, Tensor]) -> None:
-    """drawn: as `DrawnSamples.result`, of the rows from `first_row` on."""
-    tokens, _, lengths, truncated = drawn
-    ends = zip(tokens.tolist(), lengths.tolist(), truncated.tolist(), strict=True)
-    for row, (sample, length, is_truncated) in enumerate(ends, first_row):
-        on_finished(row, sample[:length], is_truncated)
 
 
 def max_rows(model: PreTrainedModel, tokens_a_row: int) -> int:

@@ -64,18 +64,19 @@ def record_source(cache: Path, task: Task, split: str) -> dict[str, Any] | None:
     """Where the rows of a split come from, written down when they are first used: {"task", "split", "rows",
     **LoadedRows.account}; None for generated problems, which come from nowhere.
 
-    Raises RefusedError if they are no longer what they were then, which can happen to a hub data set without a digest.
+    Raises RefusedError if an origin no longer gives what it gave then: a hub data set without a digest of its own.
     """
     rows = task.split(split).load()
     if not isinstance(rows, LoadedRows):
         return None
     now = {"task": task.name, "split": split, "rows": len(rows), **rows.account}
     path = _source_path(cache, task, split)
-    if not path.exists():
+    before: list[dict[str, Any]] = read_json(path) if path.exists() else []
+    first = next((one for one in before if one["origin"] == rows.origin), None)
+    if first is None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, now)
-    first = read_json(path)
-    if rows.matches_pin is None and first["digest"] != rows.digest:
+        write_json(path, [*before, now])
+    elif first["digest"] != rows.digest:
         raise RefusedError(
             f"{task.name} {split}: {rows.origin} has the digest {rows.digest}, but had {first['digest']} when it was "
             f"first used (recorded in {path}). Restore the rows, or give the new ones a task file of their own name: "
@@ -91,9 +92,9 @@ def record_sources(plan: Plan, cache: Path) -> None:
 
 
 def data_sources(plan: Plan, cache: Path) -> list[dict[str, Any]]:
-    """What `record_source` has written of the splits of a plan."""
+    """What `record_source` has written of the splits of a plan, an entry for each origin."""
     paths = (_source_path(cache, get_task(name), split) for name, split in sorted(_splits(plan)))
-    return [read_json(path) for path in paths if path.exists()]
+    return [source for path in paths if path.exists() for source in read_json(path)]
 
 
 def _source_path(cache: Path, task: Task, split: str) -> Path:

@@ -1,8 +1,8 @@
 """The MLflow mirror of a sweep: one writer in the parent process tails the records. The records stay the truth."""
 
 from harness.tracking.client import MirrorError, tracking_uri
-from harness.tracking.evaluation import log_evaluation, log_lm_eval
+from harness.tracking.evaluation import log_evaluation, log_lm_eval, sync_evaluations
 from harness.tracking.mirror import Mirror
 from harness.tracking.thread import MirrorThread
 
-__all__ = ["Mirror", "MirrorError", "MirrorThread", "log_evaluation", "log_lm_eval", "tracking_uri"]
+__all__ = ["Mirror", "MirrorError", "MirrorThread", "log_evaluation", "log_lm_eval", "sync_evaluations", "tracking_uri"]

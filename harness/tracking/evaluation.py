@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from harness.records.files import file_name, read_json
+from harness.records.files import read_json
 from harness.tracking.client import talking_to_mlflow
 from harness.tracking.experiment import experiment_id
 from harness.tracking.points import flat_params, value_points
 from harness.tracking.run import MirroredRun
 
-if TYPE_CHECKING:
-    from evals.lm_eval_result import LmEvalResult
-
 EXPERIMENT = "evals"
+# What lies beside the results of lm-eval's tasks.
+_NOT_TASKS = frozenset({"spec", "provenance", "lease"})
 
 
 def log_evaluation(uri: str, home: Path, label: str, document: dict[str, Any]) -> None:
@@ -29,14 +28,24 @@ def log_evaluation(uri: str, home: Path, label: str, document: dict[str, Any]) -
     _log(uri, home, tags, asked, document["metrics"], folder / "scores.json")
 
 
-def log_lm_eval(uri: str, home: Path, label: str, result: LmEvalResult, folder: Path) -> None:
-    """Log a run for each of lm-eval's tasks, with its metrics as `<metric>,<filter>`. Raises as `log_evaluation`."""
-    for task in result.tasks:
-        asked = {"n_problems": task.n_docs, "n_samples": task.repeats, "task": {"version": task.version}}
-        tags = {"bench.evaluation": f"{label}/{folder.name}/{task.name}", "model": label, "task": task.name}
-        metrics = {f"{one.name},{one.filter}": one.value for one in result.metrics if one.task == task.name}
-        file = folder / f"{file_name(task.name)}.json"
-        _log(uri, home, tags, asked | read_json(folder / "spec.json"), metrics, file)
+def log_lm_eval(uri: str, home: Path, label: str, file: Path) -> None:
+    """Log what `LmEvaluation` kept of one task, with its metrics as `<metric>,<filter>`. Raises as `log_evaluation`."""
+    task, folder = read_json(file), file.parent
+    asked = {"n_problems": task["n_docs"], "n_samples": task["repeats"], "task": {"version": task["version"]}}
+    tags = {"bench.evaluation": f"{label}/{folder.name}/{file.stem}", "model": label, "task": task["name"]}
+    metrics = {f"{one['name']},{one['filter']}": one["value"] for one in task["metrics"]}
+    _log(uri, home, tags, asked | read_json(folder / "spec.json"), metrics, file)
+
+
+def sync_evaluations(uri: str, home: Path) -> int:
+    """Log every evaluation under `home`; how many there are. Raises as `log_evaluation`."""
+    scores = sorted(home.glob("evals/*/*/scores.json"))
+    for path in scores:
+        log_evaluation(uri, home, path.parent.parent.name, read_json(path) | {"path": str(path.parent)})
+    lm_eval = [path for path in sorted(home.glob("evals/*/lm_eval-*/*.json")) if path.stem not in _NOT_TASKS]
+    for path in lm_eval:
+        log_lm_eval(uri, home, path.parent.parent.name, path)
+    return len(scores) + len(lm_eval)
 
 
 def _log(

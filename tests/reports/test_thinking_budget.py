@@ -16,6 +16,7 @@ def evaluation(task: str, budget: int | None, accuracy: float, error_pp: float |
         "thinking_budget_tokens": budget,
         "n_problems": 30,
         "n_samples": 4,
+        "path": f"evals/m/{task}-{budget}",
         "metrics": {"avg@n": accuracy, "se_problems_pp": error_pp, "mean_tokens": 0.8 * (budget or 1)},
     }
 
@@ -46,6 +47,8 @@ def test_the_same_scores_give_the_same_files(tmp_path: Path) -> None:
     for folder in (tmp_path / "a", tmp_path / "b"):
         folder.mkdir()
         path = write_thinking_budgets("m", found, folder)
-        assert path == folder / "thinking_budget.svg"
+        assert path is not None and path.parent == folder
         files.append((path.read_bytes(), path.with_suffix(".png").read_bytes()))
     assert files[0] == files[1]
+    other = write_thinking_budgets("m", [evaluation("other", budget, 0.1) for budget in (10, 20)], tmp_path / "a")
+    assert other is not None and len(list((tmp_path / "a").glob("*.svg"))) == 2

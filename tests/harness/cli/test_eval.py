@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +43,87 @@ def test_for_people(bench: Bench, logged: list[Any]) -> None:
         assert words in text
 
 
-def test_each_thinking_budget_is_an_evaluation(bench: Bench, logged: list[Any]) -> None:
-    result = bench("eval", "builtin:tiny", *SMALL, "--thinking-budget", "40,60", "--json")
+@pytest.fixture(scope="module")
+def roomy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model with room for the words that end a thought."""
+    from harness.models.language_model import load_model
+
+    language_model = load_model("builtin:tiny")
+    language_model.model.config.max_position_embeddings = 512
+    language_model.save(tmp_path_factory.mktemp("roomy") / "model")
+    return tmp_path_factory.getbasetemp() / "roomy0" / "model"
+
+
+def test_each_thinking_budget_is_an_evaluation(bench: Bench, logged: list[Any], roomy: Path) -> None:
+    result = bench("eval", roomy, *SMALL, "--thinking-budget", "2,60,60", "--json")
     assert result.code == 0, result.err
-    assert [one["thinking_budget_tokens"] for one in result.document["evaluations"]] == [40, 60]
+    assert [one["thinking_budget_tokens"] for one in result.document["evaluations"]] == [2, 60]
     assert len({one["path"] for one in result.document["evaluations"]}) == 2
-    forced = bench("eval", "builtin:tiny", *SMALL, "--thinking-budget", "2")
-    assert forced.code == 2 and "model's context of 128 tokens" in forced.err
+    refused = bench("eval", "builtin:tiny", *SMALL, "--thinking-budget", "2")
+    assert refused.code == 2 and "model's context of 128 tokens" in refused.err
+
+
+def test_a_presets_length_is_fitted_to_the_context(bench: Bench, logged: list[Any], roomy: Path) -> None:
+    words = ("--tasks", "arithmetic", "--problems", "4", "--home", "home", "--json")
+    result = bench("eval", "builtin:tiny", *words)
+    assert result.code == 0, result.err
+    longest = 128 - int(re.search(r"up to (\d+) tokens, where the model's context ends", result.err)[1])  # type: ignore[index]
+    assert 10 < longest < 40
+    assert bench("eval", roomy, *words, "--thinking-budget", "30").code == 0
+    refused = bench("eval", "builtin:tiny", *words, "--max-completion-tokens", "32768")
+    assert refused.code == 2 and "max_completion_tokens=32768 exceed the model's context" in refused.err
+    tight = bench("eval", "builtin:tiny", *words, "--thinking-budget", "30")
+    assert tight.code == 2 and "has no room for an answer behind a prompt of" in tight.err
+
+
+def test_a_server_that_is_away_costs_only_a_warning(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*given: object) -> None:
+        raise tracking.MirrorError("MLflow is away")
+
+    monkeypatch.setattr(tracking, "log_evaluation", away)
+    result = bench("eval", "builtin:tiny", *SMALL, "--json")
+    assert result.code == 0 and result.document["evaluations"]
+    assert "warning: MLflow is away" in result.err
+
+
+def test_problems_of_another_source_are_another_evaluation(bench: Bench, logged: list[Any]) -> None:
+    """Same pin, same name: what counts is what was loaded, ids included."""
+    Path("mine.yaml").write_text("name: mine\ntemplate: plain\ngrader: numeric\nsplits:\n  test: {file: mine.jsonl}\n")
+    paths = set()
+    for rows in ([("a", "1+1"), ("b", "2+2")], [("a", "1+1"), ("c", "2+2")], [("a", "1+1"), ("b", "3+1")]):
+        lines = [json.dumps({"id": name, "problem": text, "answer": "4"}) for name, text in rows]
+        Path("mine.jsonl").write_text("\n".join(lines) + "\n")
+        words = ("--tasks", "mine.yaml", "--max-completion-tokens", "40", "--home", "home", "--json")
+        result = bench("eval", "builtin:tiny", *words)
+        assert result.code == 0, result.err
+        paths.add(result.document["evaluations"][0]["path"])
+    assert len(paths) == 3
+
+
+def test_another_extraction_grades_again(bench: Bench, logged: list[Any]) -> None:
+    Path("mine.jsonl").write_text(json.dumps({"problem": "1+2=", "answer": "3"}) + "\n")
+    found = []
+    for extract in ("last_number", "boxed"):
+        Path("mine.yaml").write_text(
+            f"name: mine\ntemplate: plain\ngrader: numeric\nextract: {extract}\nsplits:\n  test: {{file: mine.jsonl}}\n"
+        )
+        words = ("--tasks", "mine.yaml", "--max-completion-tokens", "40", "--home", "home", "--json")
+        (evaluation,) = bench("eval", "builtin:tiny", *words).document["evaluations"]
+        found.append((evaluation["path"], evaluation["metrics"]["unparsed_frac"]))
+    (path, before), (again, after) = found
+    assert (path, before, after) == (again, 0.0, 1.0)
+
+
+def test_two_tasks_of_one_name_are_refused_and_one_named_twice_is_one(bench: Bench, logged: list[Any]) -> None:
+    Path("mine.jsonl").write_text(json.dumps({"problem": "1+2=", "answer": "3"}) + "\n")
+    for name in ("one", "other"):
+        Path(f"{name}.yaml").write_text(
+            "name: mine\ntemplate: plain\ngrader: exact\nsplits:\n  test: {file: mine.jsonl}\n"
+        )
+    result = bench("eval", "builtin:tiny", "--tasks", "one.yaml,other.yaml", "--home", "home")
+    assert result.code == 2 and "both are named mine" in result.err
+    twice = bench("eval", "builtin:tiny", *SMALL, "--tasks", "arithmetic,arithmetic", "--json")
+    assert len(twice.document["evaluations"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -64,6 +139,8 @@ def test_each_thinking_budget_is_an_evaluation(bench: Bench, logged: list[Any]) 
         (["--template", "box"], "unknown template 'box'; did you mean 'boxed'?"),
         (["--engine", "tgi"], "rollout.engine"),
         (["--regrade"], "6 samples are not there, and --regrade draws none"),
+        (["--top-p", "0"], "--top-p is 0, but must lie above 0"),
+        (["--k", ""], "--k is '', but must name at least one"),
         (["--thinking-budget", "a"], "--thinking-budget is 'a', but must be whole numbers"),
     ],
 )
@@ -109,14 +186,12 @@ def test_change_from_a_baseline_on_the_same_problems(bench: Bench, logged: list[
     assert len(logged) == 2
 
 
-def test_accuracy_against_thinking_budget_is_drawn(bench: Bench, logged: list[Any]) -> None:
-    out = bench("eval", "builtin:tiny", *SMALL, "--thinking-budget", "40,60").out
-    path = Path("home/evals/tiny/thinking_budget.svg")
+def test_accuracy_against_thinking_budget_is_drawn(bench: Bench, logged: list[Any], roomy: Path) -> None:
+    out = bench("eval", roomy, *SMALL, "--thinking-budget", "40,60").out
+    (path,) = Path("home/evals/model").glob("thinking_budget-*.svg")
     assert f"accuracy against thinking budget: {path}" in out
     assert path.read_text().startswith("<?xml") and path.with_suffix(".png").exists()
-    path.unlink()
-    assert "budget: home" not in bench("eval", "builtin:tiny", *SMALL, "--thinking-budget", "40").out
-    assert not path.exists()
+    assert "budget: home" not in bench("eval", roomy, *SMALL, "--thinking-budget", "40").out
 
 
 def test_statements_known_by_heart_are_looked_for(bench: Bench, logged: list[Any]) -> None:
@@ -151,7 +226,7 @@ def test_a_cell_is_told_what_its_training_gives_away(bench: Bench, logged: list[
     assert spec["seed"] == 0
 
 
-def test_mlflow_shows_the_scores_once(bench: Bench) -> None:
+def test_mlflow_shows_the_scores_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow import MlflowClient
 
     for problems in ("6", "3"):
@@ -165,3 +240,15 @@ def test_mlflow_shows_the_scores_once(bench: Bench) -> None:
     assert run.data.params["decoding.temperature"] == "0.0"
     assert "eval/arithmetic/pass_at_1" in run.data.metrics
     assert run.info.status == "FINISHED"
+
+    # A server that was away, or is new, is filled from what is kept.
+    uri = f"sqlite:///{Path('other.db').resolve()}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    synced = bench("sync", "--home", "home", "--json")
+    assert synced.code == 0, synced.err
+    assert synced.document["evaluations"] == 1
+    client = MlflowClient(uri)
+    experiment = client.get_experiment_by_name("evals")
+    assert experiment is not None
+    (again,) = client.search_runs([experiment.experiment_id])
+    assert again.data.metrics == run.data.metrics and again.data.params == run.data.params

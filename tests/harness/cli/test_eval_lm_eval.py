@@ -55,7 +55,7 @@ def words(tasks: Path) -> list[object]:
 
 def test_a_task_is_run_once_and_logged(bench: Bench, tasks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logged: list[Any] = []
-    monkeypatch.setattr(tracking, "log_lm_eval", lambda uri, home, label, result, folder: logged.append(result))
+    monkeypatch.setattr(tracking, "log_lm_eval", lambda uri, home, label, path: logged.append(path))
     first = bench("eval", "builtin:tiny", *words(tasks), "--problems", "4", "--json")
     assert first.code == 0, first.err
     assert first.document["evaluations"] == []

@@ -7,7 +7,7 @@ import pytest
 
 from evals.sampler import Decoding
 from evals.tasks import get_task
-from harness.evaluate.conditions import Conditions
+from harness.evaluate.conditions import Conditions, problems_digest
 from harness.evaluate.evaluation import TaskEvaluation
 from harness.evaluate.subject import find_subject
 from harness.models.language_model import LanguageModel, load_model
@@ -39,8 +39,9 @@ def evaluation() -> Make:
         task = get_task("arithmetic")
         given = {"template": task.template, "decoding": Decoding(32), "seed": 0} | conditions
         subject = find_subject("builtin:tiny", "torch", "cpu", "float32")
-        rows = task.split("test").load()[:problems]
-        return TaskEvaluation(Conditions(subject, task, **given), rows, samples, [1, samples], grader)  # type: ignore[arg-type]
+        rows = task.split("test").load()
+        asked = Conditions(subject, task, problems_digest(rows), **given)  # type: ignore[arg-type]
+        return TaskEvaluation(asked, rows[:problems], samples, [1, samples], grader)
 
     return make
 

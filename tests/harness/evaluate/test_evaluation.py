@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from evals.regrade import regrade
 from evals.sampler import Decoding, Draw, Drawn
 from harness.errors import RefusedError
 from harness.evaluate.evaluation import TaskEvaluation
@@ -94,13 +95,32 @@ def test_more_samples_and_problems_are_added_to_what_is_there(
     evaluation: Make, sampler: EngineSampler, home: Path
 ) -> None:
     few, more = Counting(sampler), Counting(sampler)
-    run(evaluation(problems=3, samples=2), home, few)
+    first = run(evaluation(problems=3, samples=2), home, few)
     document = run(evaluation(problems=4, samples=3), home, more)
     assert (len(few.drawn), len(more.drawn)) == (6, 6)
     assert (document["n_problems"], document["n_samples"]) == (4, 3)
     again = run(evaluation(problems=3, samples=2), home, None)
-    assert (again["n_problems"], again["n_samples"]) == (3, 2)
+    assert again == first
     assert len(stored(evaluation(), home)) == 12
+
+
+def test_verdicts_of_two_graders_are_not_mixed_by_a_kill(
+    evaluation: Make, sampler: EngineSampler, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(evaluation(samples=2), home, sampler)
+    exact = evaluation(samples=4, grader="exact")
+    with pytest.raises(Killed):
+        run(exact, home, Counting(sampler, dies_after=3))
+    regraded: list[int] = []
+
+    def counted(task: Any, problems: Any, rows: Any, grader: str) -> Any:
+        regraded.append(len(rows))
+        return regrade(task, problems, rows, grader)
+
+    monkeypatch.setattr("harness.evaluate.evaluation.regrade", counted)
+    run(exact, home, sampler)
+    run(exact, home, sampler)
+    assert regraded == [24]
 
 
 def test_other_conditions_have_a_store_of_their_own(evaluation: Make) -> None:

@@ -40,6 +40,8 @@ def test_a_killed_drawing_goes_on_with_what_is_missing(home: Path, sampler: Engi
         assert remembering.draw(DRAWS, DECODING) == unbroken
     assert sorted(first.drawn + second.drawn) == sorted((draw.example, draw.sample) for draw in DRAWS)
     assert told[-1][:2] == (6 - dies_after, 6 - dies_after)
+    with opened(home, Counting(sampler, dies_after=0)) as remembering:
+        assert remembering.draw(DRAWS, DECODING) == unbroken
 
 
 def test_other_prompts_decodings_and_samples_are_others(home: Path, sampler: EngineSampler) -> None:

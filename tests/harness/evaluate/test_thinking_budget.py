@@ -11,7 +11,7 @@ import torch
 
 from evals.sampler import Decoding, Draw
 from harness.evaluate.thinking_budget import FORCED, BudgetedSampler
-from harness.rollouts.engine import SamplingParams
+from harness.rollouts.engine import PromptTooLongError, SamplingParams
 from harness.rollouts.sampler import EngineSampler
 
 END = 0
@@ -19,6 +19,8 @@ END = 0
 
 class Characters:
     """A language model whose tokens are characters."""
+
+    model = SimpleNamespace(config=SimpleNamespace(max_position_embeddings=None))
 
     def encode(self, prompt: str) -> list[int]:
         return [ord(character) for character in prompt]
@@ -96,7 +98,19 @@ def test_thoughts_of_two_budgets_begin_alike(sampler: EngineSampler) -> None:
     free = sampler.draw(draws, Decoding(40))
     model = sampler.language_model
     spaced = SimpleNamespace(
-        tokenizer=lambda text, add_special_tokens: {"input_ids": []}, decode=model.decode, encode=model.encode
+        model=model.model,
+        tokenizer=lambda text, add_special_tokens: {"input_ids": []},
+        decode=model.decode,
+        encode=model.encode,
     )
     short = BudgetedSampler(EngineSampler(spaced, sampler.engine, 0), 4).draw(draws, Decoding(4))  # type: ignore[arg-type]
     assert all(one.text[:4] == other.text[:4] for one, other in zip(free, short, strict=True))
+
+
+def test_an_answer_without_room_is_refused_before_any_thought_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Script({"q": "thinking..."})
+    room = len("q") + 4 + len(FORCED) + 8
+    monkeypatch.setattr(Characters.model.config, "max_position_embeddings", room - 1)
+    with pytest.raises(PromptTooLongError, match=f"max_completion_tokens={room - 1} exceed"):
+        draw(script, budget=4)
+    assert script.asked == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -240,3 +241,30 @@ def test_any_of_several_end_of_sequence_tokens_frees_a_row(language_model: Langu
         drawn = engine.generate(prompts, keys(), PARAMS)
         assert_same(drawn, expected)
         assert drawn.cost.slots == expected.cost.slots
+
+
+@pytest.mark.parametrize("stop", [(), ("=",)])
+def test_samples_are_told_of_as_they_leave_the_batch(language_model: LanguageModel, stop: tuple[str, ...]) -> None:
+    """Each once, as it is in the result; short ones before the longest has ended."""
+    engine = torch_engine_of(language_model)
+    prompts = [language_model.encode(f"{number}+{number}=") for number in range(8)]
+    noise = torch.arange(32).view(8, 4)
+    told: list[tuple[int, list[int], bool]] = []
+    steps_at: list[int] = []
+    forward = engine.one_token_pass.__class__.__call__
+
+    def counted(*given: Any) -> Tensor:
+        steps_at.append(len(told))
+        return forward(*given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine.one_token_pass.__class__, "__call__", counted)
+        drawn = engine.generate(prompts, noise, SamplingParams(60, stop=stop), lambda *sample: told.append(sample))
+    expected = [
+        (row, tokens[:length], cut)
+        for row, (tokens, length, cut) in enumerate(
+            zip(drawn.tokens.tolist(), drawn.lengths.tolist(), drawn.truncated.tolist(), strict=True)
+        )
+    ]
+    assert sorted(told) == expected
+    assert steps_at and 0 < steps_at[-1] < 32

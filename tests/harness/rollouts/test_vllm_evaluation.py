@@ -8,7 +8,7 @@ import pytest
 
 from evals.sampler import Decoding
 from evals.tasks import get_task
-from harness.evaluate.conditions import Conditions
+from harness.evaluate.conditions import Conditions, problems_digest
 from harness.evaluate.evaluation import TaskEvaluation
 from harness.evaluate.store import SampleStore, store_folder
 from harness.evaluate.subject import Subject, find_subject
@@ -22,8 +22,9 @@ pytest.importorskip("vllm", reason="needs vLLM: make test-vllm")
 
 def evaluation(subject: Subject) -> TaskEvaluation:
     task = get_task("arithmetic")
-    conditions = Conditions(subject, task, task.template, Decoding(32), seed=0)
-    return TaskEvaluation(conditions, task.split("test").load()[:6], 2, [1, 2])
+    rows = task.split("test").load()
+    conditions = Conditions(subject, task, problems_digest(rows), task.template, Decoding(32), seed=0)
+    return TaskEvaluation(conditions, rows[:6], 2, [1, 2])
 
 
 def sampler(subject: Subject, dies_after: int | None = None) -> Counting:

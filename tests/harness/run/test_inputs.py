@@ -35,12 +35,31 @@ def test_a_hub_data_set_is_recorded_on_first_use_and_may_not_change(tmp_path: Pa
     assert found is not None
     assert (found["origin"], found["rows"], found["matches_pin"]) == ("hub:somebody/sums@v1/default/test", 1, None)
     (kept,) = (tmp_path / "cache").glob("rows-*.json")
-    assert json.loads(kept.read_text()) == found
+    assert json.loads(kept.read_text()) == [found]
     assert record_source(tmp_path / "cache", mine, "test") == found
     hub[0]["answer"] = "3"
     with pytest.raises(RefusedError, match="when it was first used") as caught:
         record_source(tmp_path / "cache", mine, "test")
     assert str(kept) in str(caught.value) and found["digest"] in str(caught.value)
+
+
+def test_two_sources_of_one_split_are_recorded_apart(tmp_path: Path, hub: list[dict[str, str]]) -> None:
+    """The digest is the file's; the hub words the problems otherwise, and must go on doing so."""
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps({"problem": "one and one", "answer": "2"}) + "\n")
+    digest = Rows("mine", LocalFile("rows.jsonl", tmp_path)).load().digest
+    both = Rows("mine", LocalFile("rows.jsonl", tmp_path), HubDataset("somebody/sums", "test"), digest=digest)
+    cache = tmp_path / "cache"
+    first = record_source(cache, task(both), "test")
+    file.unlink()
+    second = record_source(cache, task(both), "test")
+    assert first is not None and second is not None
+    assert (first["matches_pin"], second["matches_pin"]) == (True, False)
+    (kept,) = cache.glob("rows-*.json")
+    assert json.loads(kept.read_text()) == [first, second]
+    hub[0]["answer"] = "3"
+    with pytest.raises(RefusedError, match="when it was first used"):
+        record_source(cache, task(both), "test")
 
 
 def test_a_file_of_ones_own_may_change(tmp_path: Path) -> None:

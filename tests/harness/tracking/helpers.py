@@ -44,6 +44,13 @@ class DiskSweep:
             "margin_pp": 1.0,
             "alpha": 0.05,
             "seeds": list(range(n_seeds)),
+            "varied": {},
+            "command": f"bench run {self.name}",
+            "tasks": ["arithmetic"],
+            "k": [1],
+            "gate": {"ok": True, "differs": []},
+            "warnings": [],
+            "budget_tokens": None,
             "cells": [{"arm": c.arm, "seed": c.seed, "hash": c.hash, "dir": c.path.name} for c in cells],
         }
         write_json(self.path / "sweep.json", document)
