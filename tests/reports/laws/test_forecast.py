@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -49,6 +51,12 @@ def test_errors_by_hand():
     slope, intercept = np.polyfit(np.log(step[:9]), reward[:9], 1)
     assert found.rmse_step == pytest.approx(np.sqrt(np.mean((intercept + slope * np.log(step[9:]) - 20) ** 2)))
     assert found.uncertainty.half_width_a() > 0
+
+
+def test_it_must_beat_both_rivals():
+    found = forecast([law_run(60, np.random.default_rng(0))])
+    for rivals, beats in (((1.0, 3.0), False), ((3.0, 1.0), False), ((3.0, 3.0), True), ((2.0, 3.0), False)):
+        assert replace(found, rmse_law=2.0, rmse_last=rivals[0], rmse_step=rivals[1]).beats is beats
 
 
 def test_each_run_has_rivals_of_its_own():

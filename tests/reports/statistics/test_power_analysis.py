@@ -34,6 +34,10 @@ def test_power_is_just_reached_at_the_seeds_needed():
     assert power(1.0, effect=0.5, n=needed).power >= 0.8 > power(1.0, effect=0.5, n=needed - 1).power
 
 
+def test_without_an_effect_power_is_the_level_of_both_tails():
+    assert power(1.0, effect=1e-9, n=6).power == pytest.approx(0.05)
+
+
 def test_detectable_follows_the_spread_of_the_differences():
     treatment, baseline = [1.0, 4.0, 2.0, 6.0, 3.0], [0.0] * 5
     assert compare_paired(treatment, baseline).detectable == pytest.approx(
