@@ -130,7 +130,10 @@ def _fits(
 
 
 def _run(measurement: Measurement, target: Target, kind: EntropyKind) -> Run:
-    """The steps at which both the entropy and the target are known."""
+    """The steps at which both the entropy and the target are known.
+
+    The entropy is that of the policy before the step's update, as is the training reward; evaluations follow it.
+    """
     entropies = {row["step"]: finite(row.get(f"entropy/{kind}")) for row in measurement.steps}
     if target.task is None:
         rewards = {row["step"]: finite(row.get(REWARD)) for row in measurement.steps}
