@@ -25,6 +25,14 @@ def test_the_question_is_read_back(tmp_path: Path) -> None:
     assert sweep.other_cells == []
 
 
+def test_what_older_questions_do_not_say_is_not_asked_for(tmp_path: Path) -> None:
+    sweep = write_sweep(tmp_path / "mine", {"one": 0.0}, seeds=1)
+    assert (sweep.grid, sweep.new_problems) == ({}, False)
+    newer = write_sweep(tmp_path / "newer", {"one": 0.0}, seeds=1, grid={"one": {"a": 1}}, new_problems=True)
+    assert (newer.grid, newer.new_problems) == ({"one": {"a": 1}}, True)
+    assert write_sweep(tmp_path / "listed", {"one": 0.0}, seeds=1, grid=None).grid == {}
+
+
 def test_base_scores_that_were_not_measured_are_none_at_all(tmp_path: Path) -> None:
     assert write_sweep(tmp_path / "mine", {"one": 0.0}, seeds=1, base_scores=None).base_scores == []
 

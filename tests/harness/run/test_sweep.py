@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+import yaml
 
 from harness.errors import BenchError, RefusedError
 from harness.executors.local import Ended, OnEnded, OnProgress
@@ -362,3 +363,27 @@ def is_alive(pid: int) -> bool:
         return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def test_the_question_keeps_the_grid_and_what_is_asked_of_the_comparison(tmp_path: Path) -> None:
+    """Without starting a cell; arms that were left out have no point."""
+    listed = bench.write_sweep(tmp_path)
+    knob, beta = "objective.rule.clip_high", "objective.kl.beta"
+    document = yaml.safe_load(listed.read_text()) | {
+        "ablate": [knob, beta],
+        "base": {"algorithm": "grpo", "objective.kl.where": "loss", "train.updates_per_rollout": 2},
+        "grid": {knob: [0.2, 0.28], beta: [0.01, 0.1]},
+        "compare": {"new_problems": True},
+    }
+    del document["arms"]
+    crossed = tmp_path / "crossed.yaml"
+    crossed.write_text(yaml.safe_dump(document, sort_keys=False))
+    names = ["clip_high=0.2+beta=0.01", "clip_high=0.28+beta=0.1"]
+    for path, arms, grid, new_problems in (
+        (listed, [], {}, False),
+        (crossed, names, {names[0]: {knob: 0.2, beta: 0.01}, names[1]: {knob: 0.28, beta: 0.1}}, True),
+    ):
+        run = SweepRun(make_plan(str(path), arms=arms), tmp_path / "home", "bench run", workers=1)
+        run._write_question([])
+        record = read_sweep(run.folder)
+        assert (record.grid, record.new_problems) == (grid, new_problems)
