@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reports.measurements import Measurement, finite
+from reports.measurements import Measurement
 from reports.statistics import MIN_PAIRS, FloatArray, t_band
 
 Points = Iterable[tuple[float, float | None]]
@@ -128,9 +128,10 @@ def _difference(line: Line, partner: Line) -> Line:
 
 def to_line(seed: int, points: Points) -> Line:
     """A line through the finite points; of several at one x the last counts."""
-    values = {float(x): number for x, y in points if (number := finite(y)) is not None}
-    xs = np.array(sorted(values), dtype=np.float64)
-    return Line(seed, xs, np.array([values[x] for x in xs], dtype=np.float64))
+    x, y = np.array(list(points), dtype=np.float64).reshape(-1, 2).T  # None becomes NaN
+    x, y = x[np.isfinite(y)][::-1], y[np.isfinite(y)][::-1]
+    x, last = np.unique(x, return_index=True)
+    return Line(seed, x, y[last])
 
 
 def mean_curve(arm: str, lines: Sequence[Line], alpha: float) -> Curve:

@@ -24,7 +24,7 @@ BINS = ("0", "below_quarter", "below_half", "below_three_quarters", "below_1", "
 
 BIN_LABELS = ("0", "<¼", "<½", "<¾", "<1", "1")
 
-MOST_FILES = 8
+MOST_FILES = 6
 """Of rollouts, of a cell: enough for means over training, and few enough to read."""
 
 
