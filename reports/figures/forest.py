@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from reports.analysis import Analysis
 from reports.benchmarks import contrasts_by_task
 from reports.contrasts import Contrast
-from reports.figures.style import GREY, WIDTH_IN, ArmStyle, Drawing, arm_styles, short_name
+from reports.figures.style import GREY, WIDTH_IN, ArmStyle, Drawing, arm_styles, bounded_view, short_name
 from reports.formats import interval, percent, signed_pp
 from reports.statistics import PairedComparison
 
@@ -38,11 +38,15 @@ def draw(analysis: Analysis) -> Drawing | None:
     height_in = 0.75 + 0.62 * sum(rows) + 0.3 * (len(rows) - 1)
     figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
     panels = figure.subplots(len(rows), 1, sharex=True, squeeze=False, height_ratios=rows)[:, 0]
+    view = bounded_view(
+        [d for contrasts in by_task.values() for contrast, _ in contrasts for d in contrast.differences_pp],
+        [end for contrasts in by_task.values() for contrast, c in contrasts for end in _interval(contrast, c)],
+    )
     for axes, (task, contrasts) in zip(panels, by_task.items(), strict=True):
         axes.axvspan(-sweep.margin_pp, sweep.margin_pp, color=GREY, alpha=0.2, linewidth=0)
         axes.axvline(0, color=GREY, linewidth=0.9)
         for row, (contrast, comparison) in enumerate(contrasts):
-            _draw_contrast(axes, contrast, comparison, -row, styles[contrast.arm], tested=task == compared)
+            _draw_contrast(axes, contrast, comparison, -row, styles[contrast.arm], view, tested=task == compared)
         axes.set_ylim(-len(contrasts) + 0.5, 0.5)
         axes.margins(x=0.06)
         axes.set_yticks([])
@@ -65,12 +69,23 @@ def draw(analysis: Analysis) -> Drawing | None:
 
 
 def _draw_contrast(
-    axes: Axes, contrast: Contrast, comparison: PairedComparison, y: float, style: ArmStyle, *, tested: bool
+    axes: Axes,
+    contrast: Contrast,
+    comparison: PairedComparison,
+    y: float,
+    style: ArmStyle,
+    view: tuple[float, float],
+    *,
+    tested: bool,
 ) -> None:
-    """tested: on the compared task, so with its verdict."""
+    """view: in which bars are drawn whole. tested: on the compared task, so with its verdict."""
     over_seeds = not math.isnan(comparison.low)
-    low, high = (comparison.low, comparison.high) if over_seeds else (contrast.noise_low_pp, contrast.noise_high_pp)
-    axes.plot([low, high], [y, y], color=style.color, linewidth=2.0, linestyle="-" if over_seeds else ":")
+    low, high = _interval(contrast, comparison)
+    shown = [max(low, view[0]), min(high, view[1])]
+    axes.plot(shown, [y, y], color=style.color, linewidth=2.0, linestyle="-" if over_seeds else ":")
+    for end, cut, arrow in ((low, shown[0], "<"), (high, shown[1], ">")):
+        if end != cut and not math.isnan(end):
+            axes.plot(cut, y, arrow, color=style.color, markersize=7)
     axes.plot(
         comparison.difference,
         y,
@@ -97,6 +112,13 @@ def _draw_contrast(
     axes.text(1.0, y + TEXT_OFFSET, numbers, ha="right", **above)
 
 
+def _interval(contrast: Contrast, comparison: PairedComparison) -> tuple[float, float]:
+    """Over seeds, or of evaluation noise alone where there are too few."""
+    if math.isnan(comparison.low):
+        return contrast.noise_low_pp, contrast.noise_high_pp
+    return comparison.low, comparison.high
+
+
 def _caption(analysis: Analysis, by_task: dict[str, list[tuple[Contrast, PairedComparison]]]) -> str:
     sweep = analysis.sweep
     contrasts = [pair for pairs in by_task.values() for pair in pairs]
@@ -112,7 +134,7 @@ def _caption(analysis: Analysis, by_task: dict[str, list[tuple[Contrast, PairedC
             "Dotted bar, hollow marker: fewer than three pairs; 95% interval from evaluation noise alone, which does"
             " not include training variance."
         )
-    parts.append(f"Grey band: the region of equivalence, ±{sweep.margin_pp:g} pp.")
+    parts.append(f"Grey band: the region of equivalence, ±{sweep.margin_pp:g} pp. An arrow: the bar goes on.")
     if len(by_task) > 1:
         parts.append(f"Only {analysis.metric.task} is compared; on the others the intervals describe.")
     if any(contrast.flagged_seeds for contrast, _ in contrasts):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from reports.analysis import Analysis
 from reports.curves import TOKENS, evaluation_curves, paired_curves
 from reports.figures.lines import count_from_zero, curve_rows, describe_curves, draw_curves
-from reports.figures.style import GREY, Drawing, arm_styles, short_name
+from reports.figures.style import GREY, Drawing, arm_styles, bounded_view, short_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,9 +29,15 @@ def draw(analysis: Analysis) -> Drawing | None:
     if not curves:
         return None
 
+    seen = np.concatenate([line.y for curve in curves for line in curve.lines])
+    bands = np.concatenate([ends for curve in curves for ends in (curve.low, curve.high)])
+    low, high = bounded_view(seen.tolist(), bands.tolist())
+    margin = 0.05 * (high - low)
+
     def set_up(axes: Axes) -> None:
         axes.axhspan(-sweep.margin_pp, sweep.margin_pp, color=GREY, alpha=0.2, linewidth=0)
         axes.axhline(0, color=GREY, linewidth=0.9, zorder=0)
+        axes.set_ylim(min(low, -sweep.margin_pp) - margin, max(high, sweep.margin_pp) + margin)
         count_from_zero(axes)
 
     figure = draw_curves(

@@ -12,7 +12,7 @@ import numpy as np
 from reports.analysis import Analysis
 from reports.contrasts import EQUAL_TOKENS_TOLERANCE
 from reports.figures.lines import arm_label, seeds_per_arm
-from reports.figures.style import GREY, WIDTH_IN, ArmStyle, Drawing, arm_styles, legend_columns
+from reports.figures.style import GREY, WIDTH_IN, ArmStyle, Drawing, arm_styles, bounded_view, legend_columns
 from reports.formats import number, percent, tokens
 from reports.measurements import Measurement
 from reports.statistics import MIN_PAIRS, t_interval
@@ -73,6 +73,11 @@ def draw(analysis: Analysis) -> Drawing | None:
         axes.locator_params(axis="x", nbins=6)
         axes.xaxis.set_major_formatter(lambda value, _position: number(value) if value < 1000 else tokens(value))
         axes.margins(x=0.08)
+    low, high = bounded_view(
+        [float(row["score_pp"]) for row in rows],
+        [end for by_arm in spots.values() for spot in by_arm.values() for end in (spot.low, spot.high)],
+    )
+    panels[0].set_ylim(low - 0.05 * (high - low) - 0.2, high + 0.05 * (high - low) + 0.2)
     panels[0].set_ylabel(f"final {metric.name} of {metric.task} (%)")
     figure.legend(handles=[*handles.values()], loc="outside lower center", ncols=legend)
     against = " and against ".join(X_LABELS[key] for key in spots)

@@ -58,6 +58,9 @@ RC: dict[str, Any] = {
 
 MAX_NAME_CHARACTERS = 44
 
+# In percentage points: intervals no wider than this are always shown whole.
+MIN_VIEW = 10.0
+
 
 @dataclass(frozen=True)
 class ArmStyle:
@@ -92,6 +95,15 @@ def short_name(name: str) -> str:
         return name
     half = MAX_NAME_CHARACTERS // 2 - 1
     return f"{name[:half]}…{name[-half:]}"
+
+
+def bounded_view(values: Sequence[float], ends: Sequence[float]) -> tuple[float, float]:
+    """The range that a figure shows of these ends of intervals: no further from the values, which all show, than these
+    lie apart. Few seeds and one far off give intervals beside which nothing else could be seen."""
+    low, high = min(values), max(values)
+    widest = max(high - low, MIN_VIEW)
+    known = [end for end in ends if math.isfinite(end)]
+    return max(min([low, *known]), low - widest), min(max([high, *known]), high + widest)
 
 
 def legend_columns(labels: Sequence[str]) -> int:

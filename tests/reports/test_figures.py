@@ -15,7 +15,7 @@ from reports.analysis import analyse
 from reports.figures import FIGURES, render_figures
 from reports.figures.lines import extremes
 from reports.figures.pareto import frontier
-from reports.figures.style import OKABE_ITO, RC, Drawing, arm_styles, legend_columns, short_name
+from reports.figures.style import OKABE_ITO, RC, Drawing, arm_styles, bounded_view, legend_columns, short_name
 from tests.reports.rewriting import rewrite_rows
 from tests.reports.synthetic import BEST_OF_N, STEPS, write_sweep
 
@@ -223,6 +223,22 @@ def drawn(sweep: SweepRecord, names: Collection[str]) -> list[Drawing]:
 
 def x_label(drawing: Drawing) -> str:
     return drawing.figure.axes[-1].get_xlabel()
+
+
+def test_a_far_interval_does_not_hide_the_rest():
+    assert bounded_view([0.0, 1.0], [-3.0, 4.0]) == (-3.0, 4.0)  # near enough
+    assert bounded_view([0.0, 20.0], [-180.0, 30.0]) == (-20.0, 30.0)
+    assert bounded_view([1.0, 1.0], [float("nan"), float("nan")]) == (1.0, 1.0)
+
+
+def test_a_bar_that_is_cut_ends_in_an_arrow(tmp_path):
+    sweep = write_sweep(tmp_path, {"base": 0.0, "wild": 0.0}, seeds=3, changes={("wild", 0): {"score": 0.1}})
+    (drawing,) = drawn(sweep, ["forest"])
+    (axes,) = drawing.figure.axes
+    (contrast,) = analyse(sweep).contrasts
+    assert contrast.comparison is not None
+    (cut,) = (np.max(line.get_xdata()) for line in axes.lines if line.get_marker() == ">")
+    assert max(contrast.differences_pp) < cut < contrast.comparison.high
 
 
 def test_names_are_shortened_in_the_middle_and_legends_fit():
