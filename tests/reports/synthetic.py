@@ -221,7 +221,7 @@ def _write_evals(path: Path, arm: int, texts: Sequence[str]) -> None:
             "task": TASK,
             "problem_id": f"p{problem}",
             "sample": sample,
-            "text": f"{text} so" if arm % 2 else text,
+            "text": f"{text} <b>so" if arm % 2 else text,
             "n_tokens": len(text),
             "truncated": False,
             "extracted": "3",

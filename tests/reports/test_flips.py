@@ -58,8 +58,8 @@ def test_a_flip_shows_the_samples_that_drew_the_same_noise(tmp_path):
     assert (flip.seed, flip.sample) == (0, 1)
     before, after = flip.completions
     assert [(c.arm, c.correct) for c in (before, after)] == [("base", False), ("odd", True)]
-    assert (before.text.word, after.text.word) == ("", " so")
-    assert flip.as_row()["completions"][1]["text"] == {"before": "2+2=5 #### 5", "word": " so", "after": ""}
+    assert (before.text.word, after.text.word) == ("", " <b>so")
+    assert flip.as_row()["completions"][1]["text"] == {"before": "2+2=5 #### 5", "word": " <b>so", "after": ""}
 
 
 def test_a_problem_that_got_worse_shows_the_sample_that_got_worse(tmp_path):

@@ -68,7 +68,7 @@ def test_flips_are_in_the_report_and_on_the_page(page):
     assert [(flip["arm"], flip["problem_id"], flip["difference_pp"]) for flip in flips] == [("up", "p1", 50.0)]
     html = (page / "index.html").read_text()
     assert "Problem p1: 0% right with base, 50% with up (n = 3)" in html
-    assert "#### 3<mark> so</mark>" in html
+    assert "#### 3<mark> &lt;b&gt;so</mark>" in html
     assert "| p1 | 50 |" in (page / "report.md").read_text()
 
 

@@ -45,10 +45,13 @@ def test_cells_without_samples_are_left_out(tmp_path):
 
 
 def test_the_table_has_the_widest_range_first_and_leaves_out_what_did_not_change(tmp_path):
-    table = problem_table(analyse(write_sweep(tmp_path, ARMS, seeds=2)))
+    analysis = analyse(write_sweep(tmp_path, ARMS, seeds=2))
+    by_arm = {"base": {0: np.array([0.5, 0.2, 0.9])}, "odd": {0: np.array([0.5, 0.3, 0.4])}}
+    vars(analysis)["problems"] = ProblemScores(["same", "little", "much"], by_arm)
+    table = problem_table(analysis)
     assert table is not None
-    assert table.columns == ["problem", "range (pp)", "base (n = 2)", "odd (n = 2)"]
-    assert table.rows == [["p1", "50", "0%", "50%"]]
+    assert table.columns == ["problem", "range (pp)", "base (n = 1)", "odd (n = 1)"]
+    assert table.rows == [["much", "50", "90%", "40%"], ["little", "10", "20%", "30%"]]
 
 
 def test_arms_that_solve_the_same_have_no_table(tmp_path):

@@ -30,6 +30,12 @@ def test_the_crossover_is_where_the_gain_falls_through_0_on_the_log_scale():
     assert (found.smallest_k, found.largest_k, found.n) == (1, 64, 3)
 
 
+def test_the_ends_of_an_interval_are_where_those_of_the_band_fall_through_0():
+    found = sharpening(curve([1, 4, 16, 64], [5, 2, -2, -6], half_width=3.0))
+    assert found.crossover_low == pytest.approx(2 ** (2 * 2 / 3))  # from 2 at k = 1 to -1 at k = 4
+    assert found.crossover_high == pytest.approx(2 ** (4 + 2 / 4))  # from 1 at k = 16 to -3 at k = 64
+
+
 @pytest.mark.parametrize("mean", [[3, 2, 1], [-1, -2, -3], [-2, 1, 3]])
 def test_a_gain_that_never_falls_through_0_has_no_crossover(mean):
     found = sharpening(curve([1, 2, 4], mean, half_width=0.5))
