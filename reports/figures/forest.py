@@ -58,7 +58,7 @@ def draw(analysis: Analysis) -> Drawing | None:
     panels[-1].set_xlabel(f"{analysis.metric.name}{of_task}: difference from {short_name(sweep.baseline)} (pp)")
     return Drawing(
         figure=figure,
-        caption=_caption(analysis, by_task),
+        caption=_caption(analysis, by_task, view),
         rows=[
             {"task": task, "arm": c.arm, "baseline": c.baseline, "seed": seed, "difference_pp": difference}
             for task, contrasts in by_task.items()
@@ -119,7 +119,9 @@ def _interval(contrast: Contrast, comparison: PairedComparison) -> tuple[float, 
     return comparison.low, comparison.high
 
 
-def _caption(analysis: Analysis, by_task: dict[str, list[tuple[Contrast, PairedComparison]]]) -> str:
+def _caption(
+    analysis: Analysis, by_task: dict[str, list[tuple[Contrast, PairedComparison]]], view: tuple[float, float]
+) -> str:
     sweep = analysis.sweep
     contrasts = [pair for pairs in by_task.values() for pair in pairs]
     m = len(analysis.contrasts)
@@ -134,7 +136,9 @@ def _caption(analysis: Analysis, by_task: dict[str, list[tuple[Contrast, PairedC
             "Dotted bar, hollow marker: fewer than three pairs; 95% interval from evaluation noise alone, which does"
             " not include training variance."
         )
-    parts.append(f"Grey band: the region of equivalence, ±{sweep.margin_pp:g} pp. An arrow: the bar goes on.")
+    parts.append(f"Grey band: the region of equivalence, ±{sweep.margin_pp:g} pp.")
+    if any(end < view[0] or end > view[1] for contrast, c in contrasts for end in _interval(contrast, c)):
+        parts.append("An arrow: the bar goes on.")
     if len(by_task) > 1:
         parts.append(f"Only {analysis.metric.task} is compared; on the others the intervals describe.")
     if any(contrast.flagged_seeds for contrast, _ in contrasts):

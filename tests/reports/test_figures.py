@@ -239,6 +239,7 @@ def test_a_bar_that_is_cut_ends_in_an_arrow(tmp_path):
     assert contrast.comparison is not None
     (cut,) = (np.max(line.get_xdata()) for line in axes.lines if line.get_marker() == ">")
     assert max(contrast.differences_pp) < cut < contrast.comparison.high
+    assert "An arrow: the bar goes on." in drawing.caption
 
 
 def test_names_are_shortened_in_the_middle_and_legends_fit():
