@@ -72,3 +72,16 @@ def test_records_are_read_by_name(cell: CellRecord) -> None:
     rows = cell.read_steps() + cell.read_timing() + cell.read_scores()
     assert [row["step"] for row in rows] == [1, 2, 3]
     assert (cell.spec, cell.provenance) == ({"seed": 4}, {"python": "5"})
+
+
+def test_samples_are_read_by_column_and_row(cell: CellRecord) -> None:
+    import pyarrow
+    import pyarrow.compute as pc
+    import pyarrow.parquet
+
+    rows = {"task": ["a", "b", "a"], "text": ["x", "y", "z"], "final": [True, True, False]}
+    pyarrow.parquet.write_table(pyarrow.table(rows), cell.path / "evals.parquet")
+    whole = cell.read_evals()
+    assert whole is not None and whole.to_pydict() == rows
+    some = cell.read_evals(["text", "not recorded yet"], pc.field("final") & (pc.field("task") == "a"))
+    assert some is not None and some.to_pydict() == {"text": ["x"]}
