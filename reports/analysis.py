@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from reports.curves import Axis, training_axis
 from reports.entropy_laws import EntropyFit, entropy_fits
 from reports.measurements import Measurement, Metric, Row, read_measurements
 from reports.problems import ProblemScores, problem_scores
+from reports.reflection import DEFAULT_WORDS, Reflection, read_reflection
 
 if TYPE_CHECKING:
     from harness.records import SweepRecord
@@ -26,6 +28,12 @@ class Analysis:
     measurements: dict[str, list[Measurement]]
     arms: list[ArmSummary]
     contrasts: list[Contrast]
+    reflection_words: Sequence[str] = DEFAULT_WORDS
+
+    @cached_property
+    def reflection(self) -> Reflection:
+        """What became of the reflection words in training; reads all completions."""
+        return read_reflection(self.measurements, self.reflection_words)
 
     @cached_property
     def axis(self) -> Axis:
@@ -56,7 +64,7 @@ class Analysis:
         return next(arm for arm in self.arms if arm.arm == name)
 
 
-def analyse(sweep: SweepRecord) -> Analysis:
+def analyse(sweep: SweepRecord, reflection_words: Sequence[str] = DEFAULT_WORDS) -> Analysis:
     """Read and compare a sweep; raises ValueError when no cell has the compared metric."""
     measurements = read_measurements(sweep)
     return Analysis(
@@ -68,4 +76,5 @@ def analyse(sweep: SweepRecord) -> Analysis:
             for arm, cells in measurements.items()
         ],
         contrasts=compare_arms(sweep, measurements),
+        reflection_words=reflection_words,
     )

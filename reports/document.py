@@ -52,6 +52,7 @@ def report_document(analysis: Analysis) -> Report:
         "interactions": interaction_rows(interactions(analysis.sweep, analysis.measurements)),
         "across_tasks": across_tasks_rows(across_tasks(analysis.sweep, analysis.metric, analysis.measurements)),
         "flips": [flip.as_row() for flip in find_flips(analysis)],
+        "reflection": [asdict(row) for row in analysis.reflection.arms],
     }
     return {key: [without_nan(row) for row in rows] for key, rows in document.items()}
 

@@ -14,6 +14,8 @@ from reports.document import Report, report_document
 from reports.figures import FIGURES, RenderedFigure, render_figures
 from reports.formats import percent
 from reports.problem_table import problem_table
+from reports.reflection import DEFAULT_WORDS
+from reports.reflection.table import reflection_table
 from reports.samples import sample_completions
 from reports.summary import interim_sentence, result_table, verdict_details, verdict_sentences
 from reports.tables import report_tables, troubled_cells
@@ -35,14 +37,16 @@ VERDICT_SIGNS = {
 }
 
 
-def write_report(sweep: SweepRecord, out_dir: Path, reload_s: float | None = None) -> Report:
+def write_report(
+    sweep: SweepRecord, out_dir: Path, reflection_words: Sequence[str] = DEFAULT_WORDS, reload_s: float | None = None
+) -> Report:
     """Write the report of a sweep into `out_dir` and return the contents of report.json. reload_s: while the sweep
     runs, an open page loads itself again after so many seconds.
 
     Files: index.html (self-contained), report.md, report.json, figures/*.svg and *.png, data/*.csv and *.parquet. The
     same records give the same bytes. Raises ValueError when no finished cell has the compared metric.
     """
-    analysis = analyse(sweep)
+    analysis = analyse(sweep, reflection_words)
     report = report_document(analysis)
     figures = render_figures(analysis)
     for folder in (out_dir / "figures", out_dir / "data"):
@@ -79,7 +83,7 @@ def _content(analysis: Analysis, report: Report, figures: Sequence[RenderedFigur
         "co_changes": sweep.raw.get("co_changes") or {},
         "figures": figures,
         "result_table": result_table(report),
-        "tables": report_tables(analysis, report),
+        "tables": [*report_tables(analysis, report), reflection_table(analysis.reflection)],
         "troubled_cells": troubled_cells(report),
         "other_cells": [cell.path.name for cell in sweep.other_cells],
         "flips": report["flips"],

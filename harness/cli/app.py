@@ -16,6 +16,7 @@ from harness.cli.ls import ls
 from harness.cli.plan import plan
 from harness.cli.power import power
 from harness.cli.probe import probe
+from harness.cli.replay import replay
 from harness.cli.report import report
 from harness.cli.run import run
 from harness.cli.show import show
@@ -51,5 +52,22 @@ def _main(
     pass
 
 
-for _verb in (run, plan, status, report, compare, power, eval_, ls, show, diff, cp, probe, coldstart, sync, doctor):
+for _verb in (
+    run,
+    plan,
+    status,
+    report,
+    compare,
+    power,
+    replay,
+    eval_,
+    ls,
+    show,
+    diff,
+    cp,
+    probe,
+    coldstart,
+    sync,
+    doctor,
+):
     app.command(_verb.__name__.rstrip("_"))(_verb)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from harness.cli.console import note, print_json, print_table
-from harness.cli.options import HomeOption, JsonOption, RunArgument, home_folder, run_folder
+from harness.cli.options import HomeOption, JsonOption, RunArgument, home_folder, run_folder, words
 from harness.errors import RefusedError
 
 
@@ -17,6 +18,15 @@ def report(
     live: Annotated[
         bool, typer.Option("--live", help="Write the page again while the sweep runs; an open one reloads itself.")
     ] = False,
+    reflection_words: Annotated[
+        str | None,
+        typer.Option(
+            "--reflection-words",
+            metavar="A,B",
+            help="Words whose tokens are followed through training, whole words in any case; default: However, "
+            "Recheck, Wait, Aha, Hmm, Alternatively.",
+        ),
+    ] = None,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -25,23 +35,25 @@ def report(
     Example: bench report std_norm --live
     """
     folder = run_folder(sweep, home_folder(home))
+    followed = words("--reflection-words", reflection_words) if reflection_words is not None else None
     if live:
         from harness.cli.live_report import EVERY_S, follow
 
-        follow(folder, lambda: write(folder, reload_s=EVERY_S))
+        follow(folder, lambda: write(folder, followed, reload_s=EVERY_S))
     # Once more at the end of watching: this page is final and does not reload itself.
-    document = write(folder)
+    document = write(folder, followed)
     if json:
         print_json(document)
     else:
         print_verdict(document, folder)
 
 
-def write(folder: Path, reload_s: float | None = None) -> dict[str, Any]:
+def write(folder: Path, reflection_words: Sequence[str] | None = None, reload_s: float | None = None) -> dict[str, Any]:
     """Write the report of a sweep's folder; returns report.json. reload_s: after so long a browser loads the page
     again; None: never. Raises RefusedError if no cell is done."""
     from harness.records import read_sweep
     from reports.page import write_report
+    from reports.reflection import DEFAULT_WORDS
 
     sweep = read_sweep(folder)
     if not any(cell.state == "done" for cell in sweep.cells):
@@ -49,7 +61,7 @@ def write(folder: Path, reload_s: float | None = None) -> dict[str, Any]:
             f"{sweep.name}: no cell is done yet, so there is nothing to report. `bench run` goes on with it."
         )
     note("writing the report")
-    return dict(write_report(sweep, folder / "report", reload_s))
+    return dict(write_report(sweep, folder / "report", reflection_words or DEFAULT_WORDS, reload_s))
 
 
 def print_verdict(document: Any, folder: Path) -> None:

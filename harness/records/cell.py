@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from harness.records.files import read_json, read_jsonl, write_json
 from harness.records.lease import is_leased
+from harness.records.rollouts import read_rollouts
 
 if TYPE_CHECKING:
     import pyarrow
@@ -116,6 +117,10 @@ class CellRecord:
 
     def read_scores(self) -> list[dict[str, Any]]:
         return read_jsonl(self.path / "scores.jsonl")
+
+    def read_rollouts(self, columns: Sequence[str]) -> pyarrow.Table | None:
+        """Columns of the completions drawn in training, see `harness.records.rollouts`; None if none are recorded."""
+        return read_rollouts(self.rollouts, columns)
 
     def read_evals(
         self, columns: Sequence[str] | None = None, where: pyarrow.compute.Expression | None = None

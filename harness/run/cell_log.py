@@ -9,6 +9,7 @@ from typing import Any
 
 from harness.records import CellRecord
 from harness.records.files import append_jsonl, keep_jsonl, read_jsonl, write_atomic
+from harness.records.rollouts import write_rollouts
 
 Row = dict[str, Any]
 
@@ -53,12 +54,20 @@ class CellLog:
             return
         self.cell.rollouts.mkdir(exist_ok=True)
         first, last = self._rollouts[0]["step"], self._rollouts[-1]["step"]
-        _write_parquet(self.cell, f"rollouts/{first:06d}-{last:06d}.parquet", self._rollouts)
+        rows = self._rollouts
+        write_atomic(self.cell.rollouts / f"{first:06d}-{last:06d}.parquet", lambda aside: write_rollouts(aside, rows))
         self._rollouts = []
 
     def compact_evaluations(self) -> None:
         """evals.jsonl -> evals.parquet. The first stays until the cell is done: until then a resume goes on with it."""
-        _write_parquet(self.cell, "evals.parquet", self.earlier_samples())
+        import pyarrow
+        import pyarrow.parquet
+
+        table = pyarrow.Table.from_pylist(self.earlier_samples())
+        write_atomic(
+            self.cell.path / "evals.parquet",
+            lambda aside: pyarrow.parquet.write_table(table, aside, compression="zstd"),
+        )
 
     def drop_samples(self) -> None:
         """Remove evals.jsonl, which evals.parquet replaces."""
@@ -68,11 +77,3 @@ class CellLog:
         """A line of log.txt."""
         with self.cell.log.open("a", encoding="utf-8") as handle:
             handle.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
-
-
-def _write_parquet(cell: CellRecord, name: str, rows: list[Row]) -> None:
-    import pyarrow
-    import pyarrow.parquet
-
-    table = pyarrow.Table.from_pylist(rows)
-    write_atomic(cell.path / name, lambda aside: pyarrow.parquet.write_table(table, aside, compression="zstd"))

@@ -25,8 +25,8 @@ NUMERICS_VERSION = 3
 # These may be paths. What lies there is hashed in their place.
 _REFERRING = ("model.source", "model.cold_start.data", "task.train", "eval.tasks", "pairs.data")
 
-# Another GPU needs another share of its memory for the same numbers.
-_NOT_HASHED = ("rollout.vllm_memory_frac",)
+# Another GPU needs another share of its memory for the same numbers, and what is only recorded changes none.
+_NOT_HASHED = ("rollout.vllm_memory_frac", "train.token_records_max_tokens")
 
 # What decides how a completion of the starting weights is drawn and graded. Knobs that start with one of these.
 _OF_GRADED_ROLLOUTS = (

@@ -30,6 +30,7 @@ from harness.training.rollout_scores import RolloutScores, Scorer
 from harness.training.scored_rollout import ScoredRollout
 from harness.training.sequences import completion_hidden, score_hidden
 from harness.training.token_budget import TokenBudget
+from harness.training.token_records import MicroLoss, OptimizerPass, token_columns
 from harness.training.update_report import UpdateReport, batch_metrics, coefficient_metrics, loss_metrics
 
 
@@ -109,15 +110,15 @@ class PolicyUpdate:
         report.logprob_s = time.perf_counter() - started_s
 
         started_s = time.perf_counter()
-        losses: list[Loss] = []
+        done: list[OptimizerPass] = []
         taken: list[OptimizerStep] = []
         passed = GradientPasses()
         for batches, pass_advantage in passes:
             for rows in batches:
                 selected = self._selected(prepared, rows, pass_advantage, step, update=len(taken))
-                shares = self._gradient(prepared, rows, pass_advantage, selected, passed)
-                taken.append(self.optimizer.step(sum(float(share.value.detach()) for share in shares)))
-                losses += shares
+                parts = self._gradient(prepared, rows, pass_advantage, selected, passed)
+                taken.append(self.optimizer.step(sum(float(part.loss.value.detach()) for part in parts)))
+                done.append(OptimizerPass(rows, parts))
         self._reference.after_step(step, self.model)
         report.update_s = time.perf_counter() - started_s
         passed.write(report)
@@ -125,13 +126,15 @@ class PolicyUpdate:
 
         scores = prepared.scores
         report.metrics = {
-            **loss_metrics(spec, losses, taken),
+            **loss_metrics(spec, [part.loss for step_done in done for part in step_done.parts], taken),
             "learning_rate": learning_rates["policy"],
             **batch_metrics(rollout, advantage, acting, scores.logps, scores.entropy),
             **coefficient_metrics(objective, prepared.coefficients),
         }
         if self.initial is not None and spec.train.reference_rows:
             report.metrics |= start_metrics(scores.logps, measured)
+        if 0 < int(rollout.sequences.lengths.sum()) <= spec.train.token_records_max_tokens:
+            report.tokens = token_columns(rollout, scores, advantage, done)
         return report
 
     def _acting(self, rollout: ScoredRollout, advantage: Tensor) -> Tensor:
@@ -171,7 +174,7 @@ class PolicyUpdate:
         advantage: Tensor,
         selected: Tensor | None,
         passed: GradientPasses,
-    ) -> list[Loss]:
+    ) -> list[MicroLoss]:
         """The gradient of one optimiser step over the rows, in micro-batches; the weights stay."""
         rollout, loss_mask = prepared.rollout, prepared.rollout.loss_mask
         acting = rows[self._acting(rollout, advantage)[rows]]
@@ -207,9 +210,9 @@ class PolicyUpdate:
             passed.backward(loss.value, rollout.sequences.pass_tokens(micro, shared))
             return loss
 
-        def whole_step(micros: list[Tensor]) -> list[Loss]:
+        def whole_step(micros: list[Tensor]) -> list[MicroLoss]:
             self.optimizer.zero_grad()
-            return [share(micro, len(micros)) for micro in micros]
+            return [MicroLoss(micro, share(micro, len(micros))) for micro in micros]
 
         return self._budget.run(lambda tokens: rollout.sequences.micro_batches(acting, tokens, shared), whole_step)
 

@@ -18,6 +18,8 @@ class Filtered(NamedTuple):
     rollout: ScoredRollout
     rows_dropped: int
     groups_dropped: int
+    kept: Tensor
+    """Int64: the rows of the whole batch that are left, in their order."""
 
 
 def filter_rows(objective: Objective, rollout: ScoredRollout, truncated: Tensor) -> Filtered:
@@ -46,10 +48,11 @@ def filter_rows(objective: Objective, rollout: ScoredRollout, truncated: Tensor)
     elif objective.zero_std != "keep":
         kept = kept & ~alike
     if kept.all():
-        return Filtered(rollout, 0, 0)
+        return Filtered(rollout, 0, 0, torch.arange(len(kept)))
     before = len(torch.unique(rollout.groups))
     rollout = rollout.rows(kept)
-    return Filtered(rollout, int((~kept).sum()), before - len(torch.unique(rollout.groups)))
+    groups_dropped = before - len(torch.unique(rollout.groups))
+    return Filtered(rollout, int((~kept).sum()), groups_dropped, kept.nonzero()[:, 0])
 
 
 def zero_std_rows(rewards: Tensor, groups: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,6 +46,8 @@ class UpdateReport:
     """The budget in force after the update."""
     notes: list[str] = field(default_factory=list)
     """For the log: what went another way than asked."""
+    tokens: list[dict[str, Any]] | None = None
+    """For each row what is kept of its tokens; none where they are not recorded."""
 
 
 def step_metrics(train: TrainSpec, taken: Sequence[OptimizerStep]) -> Metrics:
@@ -127,16 +130,21 @@ def mismatch_metrics(trainer_logps: Tensor, sampler_logps: Tensor) -> Metrics:
 
 def _advantage_by_pass_rate(rollout: ScoredRollout, advantage: Tensor) -> Metrics:
     """adv/abs_mean_at_rate_*: mean |A| over the tokens of prompts that are solved about equally often."""
-    group = torch.unique(rollout.groups, return_inverse=True)[1]
-    count = int(group.max()) + 1 if len(group) else 0
-    sizes = torch.zeros(count).index_add(0, group, torch.ones(len(group)))
-    rate = (torch.zeros(count).index_add(0, group, rollout.correct.float()) / sizes)[group]
-    bins = torch.where(rate == 1, 5, torch.where(rate == 0, 0, (4 * rate).floor().long() + 1))
+    bins = pass_rate_bin(rollout.groups, rollout.correct)
     mask = rollout.sequences.mask
     return {
         f"adv/abs_mean_at_rate_{name}": _mean(advantage[mask & (bins == index)[:, None]].abs())
         for index, name in enumerate(PASS_RATE_BINS)
     }
+
+
+def pass_rate_bin(groups: Tensor, correct: Tensor) -> Tensor:
+    """[N] int64: the place in PASS_RATE_BINS of each row's prompt; groups [N] integers, correct bool [N]."""
+    group = torch.unique(groups, return_inverse=True)[1]
+    count = int(group.max()) + 1 if len(group) else 0
+    sizes = torch.zeros(count).index_add(0, group, torch.ones(len(group)))
+    rate = (torch.zeros(count).index_add(0, group, correct.float()) / sizes)[group]
+    return torch.where(rate == 1, 5, torch.where(rate == 0, 0, (4 * rate).floor().long() + 1))
 
 
 def _mean(values: Tensor) -> float | None:

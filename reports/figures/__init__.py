@@ -23,6 +23,9 @@ from reports.figures import (
     pareto,
     pass_at_k,
     preference,
+    reflection_policy,
+    reflection_update,
+    reflection_words,
     reliability,
     reward,
     sharpening,
@@ -61,6 +64,9 @@ FIGURES: list[FigureKind] = [
         sharpening,
         distinct_answers,
         reliability,
+        reflection_words,
+        reflection_policy,
+        reflection_update,
     )
 ]
 

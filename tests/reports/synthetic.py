@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from harness.records import SweepRecord, cell_directory_name, read_sweep
+from tests.reports.synthetic_rollouts import write_training
 
 TASK = "arithmetic"
 K = [1, 2, 4, 8]
@@ -133,7 +134,7 @@ def _write_cell(
         scores.append(_score_row(STEPS, int(tokens[-1]), final, final=True))
         _write_evals(path / "evals.parquet", arm, texts)
     _write_jsonl(path / "scores.jsonl", [row | {"task": task} for row in scores for task in tasks])
-    _write_rollouts(path / "rollouts", arm, seed, texts)
+    write_training(path, arm, seed, STEPS, EVERY, texts)
 
 
 def _score_row(step: int, tokens: int, pass_at_1: float, *, final: bool) -> dict[str, Any]:
@@ -233,35 +234,6 @@ def _write_evals(path: Path, arm: int, texts: Sequence[str]) -> None:
         for sample in range(SAMPLES)
     ]
     pyarrow.parquet.write_table(pa.Table.from_pylist(rows), path)
-
-
-def _write_rollouts(folder: Path, arm: int, seed: int, texts: Sequence[str]) -> None:
-    """Of each step two groups of four completions, in a file for every `EVERY` steps."""
-    import pyarrow as pa
-    import pyarrow.parquet
-
-    folder.mkdir()
-    rng = np.random.default_rng([5, arm, seed])
-    for first in range(1, STEPS + 1, EVERY):
-        steps = range(first, min(first + EVERY, STEPS + 1))
-        rows = [
-            {
-                "step": step,
-                "problem_id": f"t{(2 * step + group) % 7}",
-                "sample": sample,
-                "text": f"step {step}: {texts[0]}",
-                "tokens": [1] * int(rng.integers(8, 40)),
-                "logps": [-0.5],
-                "reward": float(sample < rate),
-                "correct": sample < rate,
-                "truncated": False,
-            }
-            for step in steps
-            for group in range(2)
-            for rate in [int(rng.integers(0, 5))]
-            for sample in range(4)
-        ]
-        pyarrow.parquet.write_table(pa.Table.from_pylist(rows), folder / f"{first:06d}-{steps[-1]:06d}.parquet")
 
 
 def _write_json(path: Path, document: Any) -> None:

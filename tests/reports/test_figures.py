@@ -50,6 +50,9 @@ def test_the_reading_order():
         "sharpening",
         "distinct_answers",
         "reliability",
+        "reflection_words",
+        "reflection_policy",
+        "reflection_update",
     ]
 
 

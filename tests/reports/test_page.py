@@ -44,7 +44,7 @@ def test_the_files(page):
 def test_json_has_the_keys_of_the_contract_and_no_nan(page):
     text = (page / "report.json").read_text()
     report = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} in report.json"))
-    assert list(report) == ["contrasts", "arms", "cells", "laws", "interactions", "across_tasks", "flips"]
+    assert list(report) == ["contrasts", "arms", "cells", "laws", "interactions", "across_tasks", "flips", "reflection"]
     assert all(set(contrast) >= CONTRAST_KEYS for contrast in report["contrasts"])
     assert [contrast["arm"] for contrast in report["contrasts"]] == list(ARMS)[1:]
     assert len(report["cells"]) == 12

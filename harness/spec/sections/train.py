@@ -32,4 +32,10 @@ class TrainSpec(Section):
         16, ge=0, description="completions a step on which the KL to the starting policy is measured; 0 = none"
     )
     optimizer_reset: Literal["never", "per_rollout"] = "never"
+    token_records_max_tokens: int = Field(
+        20_000,
+        ge=0,
+        description="completion tokens that a step may learn from for what the update did with each to be kept with "
+        "its rollouts; of objectives on pairs nothing is kept; 0 = never",
+    )
     checkpoint_every: int = Field(10, ge=1, description="steps between checkpoints")

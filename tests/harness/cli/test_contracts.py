@@ -17,7 +17,7 @@ from tests.harness.cli.conftest import Bench
 from tests.harness.plan.files import write_sweep_file
 from tests.reports.synthetic import write_sweep
 
-VERBS = {"run", "plan", "status", "report", "compare", "power", "eval", "ls", "show", "diff", "cp", "probe"}
+VERBS = {"run", "plan", "status", "report", "compare", "power", "replay", "eval", "ls", "show", "diff", "cp", "probe"}
 VERBS |= {"coldstart", "sync", "doctor"}
 
 

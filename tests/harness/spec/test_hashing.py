@@ -126,7 +126,10 @@ OTHER: dict[str, Any] = {
     "budget.tokens": 700,
 }
 # Have one allowed value so far, refuse others, or are excluded on purpose.
-FIXED = {"model.cold_start.data", "rollout.vllm_memory_frac", "rollout.top_p", "rollout.top_k"}
+FIXED = {
+    *("model.cold_start.data", "rollout.vllm_memory_frac", "rollout.top_p", "rollout.top_k"),
+    "train.token_records_max_tokens",
+}
 
 FILTER = {"task.filter": {"type": "pass_rate"}}
 AT_STEP = {"rollout.staged": {"type": "at_step", "first_tokens": 20, "step": 3}}
@@ -171,6 +174,7 @@ def test_every_active_knob_is_in_the_table() -> None:
 
 def test_another_share_of_the_gpu_gives_the_same_numbers() -> None:
     assert semantic_hash(spec({"rollout.vllm_memory_frac": 0.7})) == semantic_hash(spec())
+    assert semantic_hash(spec({"train.token_records_max_tokens": 0})) == semantic_hash(spec())
 
 
 def test_what_is_made_of_the_start_knows_the_engine_but_no_adapters() -> None:

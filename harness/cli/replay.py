@@ -1,0 +1,150 @@
+"""`bench replay`: what other objectives would have done with the rollouts of a run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from harness.cli.console import note, print_json, print_table
+from harness.cli.options import HomeOption, JsonOption, home_folder, run_folder, words
+from harness.errors import RefusedError, nearest
+
+if TYPE_CHECKING:
+    from harness.records import CellRecord
+
+
+def replay(
+    run: Annotated[
+        str, typer.Argument(help="A sweep that was run, <sweep>/<arm> for one arm of it, or the folder of a cell.")
+    ],
+    algorithms: Annotated[
+        str, typer.Option("--algorithms", metavar="A,B", help="Policy-gradient algorithms (see `bench ls algorithms`).")
+    ],
+    steps: Annotated[
+        str | None, typer.Option("--steps", metavar="1,5-9", help="Only these steps; default: all that are stored.")
+    ] = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show what algorithms would have done with the very same tokens: weights, clipping, shares of the gradient.
+
+    The arm's own objective is the first row. Trains nothing and loads no model. Cells of one arm are taken together.
+
+    Example: bench replay std_norm/group_std --algorithms grpo,cispo,dr_grpo --steps 1-10
+    """
+    names, chosen = words("--algorithms", algorithms), _steps(steps)
+    cells = _cells(run, home_folder(home))
+    note("reading the rollouts")
+    from harness.replay.arm import replay_arm
+
+    documents = [replay_arm(some, names, chosen) for some in cells]
+    if json:
+        print_json({"arms": documents})
+    else:
+        for document in documents:
+            _print(document)
+
+
+def _steps(given: str | None) -> list[int] | None:
+    if given is None:
+        return None
+    chosen: set[int] = set()
+    for part in words("--steps", given):
+        match = re.fullmatch(r"([1-9]\d*)(?:-([1-9]\d*))?", part)
+        if match is None or int(match[2] or match[1]) < int(match[1]):
+            raise RefusedError(
+                f"--steps is {given!r}, but {part!r} is neither a step nor a range of steps: write, e.g., 1,5-9."
+            )
+        chosen |= set(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return sorted(chosen)
+
+
+def _cells(given: str, home: Path) -> list[list[CellRecord]]:
+    """The cells with rollouts, arm by arm. RefusedError for what is neither a run nor a cell."""
+    from harness.records import CellRecord, read_sweep
+    from harness.records.cell import is_cell_directory_name
+
+    path = Path(given)
+    if is_cell_directory_name(path.resolve().name) and (path / "spec.json").is_file():
+        return [[CellRecord.at(path.resolve())]]
+    name, _, arm = given.partition("/") if not given.endswith((".yaml", ".yml")) else (given, "", "")
+    sweep = read_sweep(run_folder(name, home))
+    if arm and arm not in sweep.arms:
+        raise RefusedError(
+            f"{given!r}: the sweep {sweep.name} has no arm {arm!r}{nearest(arm, sweep.arms)} Its arms: "
+            f"{', '.join(sweep.arms)}."
+        )
+    arms = [arm] if arm else sweep.arms
+    found = [
+        [cell for cell in sweep.cells if cell.arm == name and any(cell.rollouts.glob("*.parquet"))] for name in arms
+    ]
+    if not any(found):
+        raise RefusedError(
+            f"{given!r}: no rollouts are stored. They are written with each checkpoint of a cell that draws "
+            "completions: let `bench run` train it further."
+        )
+    return [some for some in found if some]
+
+
+def _print(document: dict[str, Any]) -> None:
+    rows = document["algorithms"]
+    steps = document["steps"]
+    print(
+        f"\n{document['arm']}: {len(document['cells'])} cells, {len(steps)} steps ({steps[0]} to {steps[-1]}), "
+        f"{document['epochs']} x {document['updates_per_rollout']} optimiser steps each"
+    )
+    print_table(
+        "weight of a token: -d loss / d log-prob, over the tokens in the loss",
+        ["algorithm", "mean", "mean size", "5 %", "median", "95 %", "clipped", "masked"],
+        [
+            [
+                row["algorithm"],
+                *(_figures(row[f"weight_{what}"]) for what in ("mean", "abs_mean", "p5", "p50", "p95")),
+                _percent(row["clipped_frac"]),
+                _percent(row["masked_frac"]),
+            ]
+            for row in rows
+        ],
+    )
+    headings = {
+        "length_tokens": "completion tokens",
+        "correct": "answers",
+        "pass_rate": "share of the prompt's completions that are right",
+    }
+    for kind, heading in headings.items():
+        bins = document["token_share"][kind]
+        print()
+        print_table(
+            f"share of the gradient (summed sizes of weights) by {heading}",
+            ["", *(name.replace("_", " ") for name in bins)],
+            [
+                ["all tokens", *map(_percent, bins.values())],
+                *([row["algorithm"], *(_percent(_share(row, kind, name)) for name in bins)] for row in rows),
+            ],
+        )
+    for row in rows:
+        for remark in row["remarks"]:
+            print(f"{row['algorithm']}: {remark}")
+    if document["as_trained"]:
+        print(f"the arm's own objective is left out: {document['as_trained']}")
+    guessed = max((row["guessed_frac"] for row in rows), default=0.0)
+    if guessed:
+        print(
+            f"up to {_percent(guessed)} of tokens are taken at ratio 1, since their log-probs at later optimiser steps "
+            "are not recorded"
+        )
+
+
+def _share(row: dict[str, Any], kind: str, name: str) -> float | None:
+    return None if row["gradient_share"] is None else row["gradient_share"][kind][name]
+
+
+def _figures(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
+
+
+def _percent(frac: float | None) -> str:
+    return "-" if frac is None else f"{100 * frac:.1f}%"

@@ -1,0 +1,1 @@
+"""Replay: what objectives would have done with the very same tokens, from a cell's stored rollouts. Trains nothing."""

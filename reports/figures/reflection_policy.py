@@ -1,0 +1,22 @@
+"""What the policy thinks of the tokens of reflection words when it draws them."""
+
+from __future__ import annotations
+
+from reports.analysis import Analysis
+from reports.figures.style import Drawing
+from reports.figures.word_panels import draw_words
+from reports.reflection.curves import ENTROPY, LOGP
+
+NAME = "reflection_policy"
+TITLE = "Reflection tokens: log-prob and entropy"
+
+
+def draw(analysis: Analysis) -> Drawing | None:
+    """None where no word occurs or no tokens are recorded."""
+    return draw_words(
+        analysis,
+        (LOGP, ENTROPY),
+        ("tokens of reflection words", "all other tokens"),
+        "Before each update, the mean log-prob of the drawn tokens that wrote reflection words and of all others, and "
+        "the mean entropy of the distributions that they were drawn from.",
+    )

@@ -1,0 +1,103 @@
+"""Panels of reflection words against all else over training: a row for each arm, a column for each quantity."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from reports.analysis import Analysis
+from reports.curves import Curve
+from reports.figures.lines import (
+    arm_label,
+    count_from_zero,
+    curve_rows,
+    describe_curves,
+    draw_mean,
+    draw_seeds_and_band,
+    legend_below,
+)
+from reports.figures.style import GREY, INK, WIDTH_IN, ArmStyle, Drawing, arm_styles
+from reports.reflection import Quantity, word_curves
+
+if TYPE_CHECKING:
+    from matplotlib.lines import Line2D
+
+# Points from the top of a panel to its column's heading, above the title with the arm's name.
+HEADING_OFFSET_POINTS = 21
+OTHERS = ArmStyle(GREY, "x", ":")
+
+
+def draw_words(
+    analysis: Analysis, quantities: Sequence[Quantity], labels: tuple[str, str], what: str
+) -> Drawing | None:
+    """None where no word occurs, or nothing of these quantities is recorded. labels: of the words' line, and of the
+    other one. what: the beginning of the caption."""
+    from matplotlib.figure import Figure
+
+    sweep, axis, reflection = analysis.sweep, analysis.axis, analysis.reflection
+    sides = [
+        [
+            {} if side is None else word_curves(reflection, analysis.measurements, side, axis, sweep.alpha)
+            for side in (quantity.word, quantity.other)
+        ]
+        for quantity in quantities
+    ]
+    arms = [arm for arm in sweep.arms if any(arm in words for words, _ in sides)]
+    if not arms:
+        return None
+    styles = arm_styles(sweep.arms, sweep.baseline)
+    figure = Figure(figsize=(WIDTH_IN, 1.1 + 1.45 * len(arms)), layout="constrained")
+    panels = figure.subplots(len(arms), len(quantities), sharex=True, sharey="col", squeeze=False)
+    for arm, row in zip(arms, panels, strict=True):
+        for panel, (words, others) in zip(row, sides, strict=True):
+            for curve, style in ((others.get(arm), OTHERS), (words.get(arm), replace(styles[arm], dash="-"))):
+                if curve is not None:
+                    draw_seeds_and_band(panel, curve, style)
+                    draw_mean(panel, curve, style, "")
+            panel.locator_params(axis="x", nbins=4)
+            count_from_zero(panel)
+        row[0].set_title(arm_label(arm, max(curve.n for curve in _of(arm, sides))), loc="left")
+    for panel, quantity in zip(panels[0], quantities, strict=True):
+        panel.annotate(
+            quantity.heading, (0, 1), (0, HEADING_OFFSET_POINTS), xycoords="axes fraction", textcoords="offset points"
+        )
+    for panel in panels[-1]:
+        panel.set_xlabel(axis.label)
+    legend_below(figure, _legend(labels))
+    curves = [curve for arm in arms for curve in _of(arm, sides)]
+    caption = (
+        f"{what} Words looked for: {', '.join(reflection.words)}. The first point, at 0, is the first step's rollout,"
+        " by the model before any update; each later one a stretch of steps, at what was generated before them. A"
+        f" stretch without the words has no point. {describe_curves(curves, sweep.alpha)} {axis.note}"
+    )
+    return Drawing(figure, caption.rstrip(), _rows(arms, quantities, sides, axis.field))
+
+
+def _of(arm: str, sides: Sequence[Sequence[Mapping[str, Curve]]]) -> list[Curve]:
+    return [curves[arm] for both in sides for curves in both if arm in curves]
+
+
+def _legend(labels: tuple[str, str]) -> list[Line2D]:
+    from matplotlib.lines import Line2D
+
+    return [
+        Line2D([], [], color=style.color, linestyle=style.dash, marker=style.marker, linewidth=1.8, label=label)
+        for style, label in zip((ArmStyle(INK, "", "-"), OTHERS), labels, strict=True)
+    ]
+
+
+def _rows(
+    arms: Sequence[str],
+    quantities: Sequence[Quantity],
+    sides: Sequence[Sequence[Mapping[str, Curve]]],
+    x_name: str,
+) -> list[dict[str, str | int | float]]:
+    """A row per arm, seed and point, with all quantities side by side."""
+    merged: dict[tuple[int, int, float], dict[str, str | int | float]] = {}
+    for quantity, both in zip(quantities, sides, strict=True):
+        for prefix, by_arm in zip(("", "other_"), both, strict=True):
+            for row in curve_rows(list(by_arm.values()), x_name, f"{prefix}{quantity.name}"):
+                key = (arms.index(str(row["arm"])), int(row["seed"]), float(row[x_name]))
+                merged.setdefault(key, {}).update(row)
+    return [merged[key] for key in sorted(merged)]

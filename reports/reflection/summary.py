@@ -1,0 +1,142 @@
+"""Reflection words by arm: what a table and report.json say of them, and the sums that curves are drawn from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from reports.reflection.tally import COLUMNS, OTHER, TOKEN_COLUMNS, WORD, Count, FloatArray, Sum, Tally, tally
+from reports.reflection.words import word_pattern
+
+if TYPE_CHECKING:
+    from harness.records import CellRecord
+    from reports.measurements import Measurement
+
+ANY_WORD = "any of them"
+LAST_STEPS_FRAC = 0.2
+"""The share of steps at the end of training that counts as its end."""
+
+
+@dataclass(frozen=True)
+class Reflection:
+    """words: those looked for. n_completions: drawn in training in all finished cells. arms: one for each word and for
+    all of them, by arm; empty where no word occurs. tallies: of all words together, by arm and seed."""
+
+    words: tuple[str, ...]
+    n_completions: int
+    arms: list[ArmWords]
+    tallies: dict[str, dict[int, Tally]]
+
+
+@dataclass(frozen=True)
+class ArmWords:
+    """A word in the completions that an arm drew in training, all seeds together; None where there is nothing to count.
+
+    first, last: occurrences in 1,000 generated tokens, in the first step's completions, which are those of the model
+    before training, and in the last fifth of the steps. right_frac_with: of completions with the word, the share that
+    is right; right_frac_without: of the others. Of the tokens that wrote the word, and of all others (`other_`), means
+    over all steps with records: log-prob and entropy before the update, advantage, importance ratio at each optimiser
+    step that scored the token, and the share of these in which the rule clipped or masked it.
+    ratio_by_update: the mean ratio at the first, second, ... optimiser step on a rollout batch.
+    """
+
+    arm: str
+    word: str
+    n_occurrences: int
+    n_completions_with: int
+    first_per_1000_tokens: float | None
+    last_per_1000_tokens: float | None
+    right_frac_with: float | None
+    right_frac_without: float | None
+    n_tokens_recorded: int
+    logp_nats: float | None
+    entropy_nats: float | None
+    advantage: float | None
+    ratio: float | None
+    bounded_frac: float | None
+    ratio_by_update: list[float | None]
+    other_logp_nats: float | None
+    other_entropy_nats: float | None
+    other_advantage: float | None
+    other_ratio: float | None
+    other_bounded_frac: float | None
+    other_ratio_by_update: list[float | None]
+
+
+def read_reflection(measurements: Mapping[str, Sequence[Measurement]], words: Sequence[str]) -> Reflection:
+    """Look for the words in everything that the finished cells drew in training."""
+    every = word_pattern(words)
+    cells = {(arm, m.cell.seed): m.cell for arm, some in measurements.items() for m in some}
+    found = {name: _occurs(cell, every) for name, cell in cells.items()}
+    n_completions = sum(n for n, _ in found.values())
+    if not any(occurs for _, occurs in found.values()):
+        return Reflection(tuple(words), n_completions, [], {})
+    tallies: dict[str, dict[int, Tally]] = {}
+    by_word: dict[tuple[str, str], list[Tally]] = {}
+    for (arm, seed), cell in cells.items():
+        table = cell.read_rollouts([*COLUMNS, *TOKEN_COLUMNS])
+        if table is None:
+            continue
+        whole = tally(table, every)
+        tallies.setdefault(arm, {})[seed] = whole
+        by_word.setdefault((arm, ANY_WORD), []).append(whole)
+        for word in words:
+            by_word.setdefault((arm, word), []).append(tally(table, word_pattern([word])))
+    rows = [_summary(arm, word, some) for (arm, word), some in by_word.items()]
+    return Reflection(tuple(words), n_completions, rows, tallies)
+
+
+def _occurs(cell: CellRecord, pattern: re.Pattern[str]) -> tuple[int, bool]:
+    """Completions of a cell, and whether one of them holds a word."""
+    table = cell.read_rollouts(["text"])
+    texts = [] if table is None else table["text"].to_pylist()
+    return len(texts), any(pattern.search(text) for text in texts)
+
+
+def _summary(arm: str, word: str, tallies: Sequence[Tally]) -> ArmWords:
+    counts = np.sum([t.counts.sum(0) for t in tallies], axis=0)
+    first = np.sum([t.counts[:1].sum(0) for t in tallies], axis=0)
+    last = np.sum([t.counts[-max(1, round(LAST_STEPS_FRAC * len(t.steps))) :].sum(0) for t in tallies], axis=0)
+    sums = np.sum([t.sums.sum(0) for t in tallies], axis=0)
+    ratios = np.zeros((max(len(t.ratios) for t in tallies), 2, 2))
+    for t in tallies:
+        ratios[: len(t.ratios)] += t.ratios
+    with_word, without = counts[Count.COMPLETIONS_WITH], counts[Count.COMPLETIONS] - counts[Count.COMPLETIONS_WITH]
+    return ArmWords(
+        arm=arm,
+        word=word,
+        n_occurrences=int(counts[Count.OCCURRENCES]),
+        n_completions_with=int(with_word),
+        first_per_1000_tokens=per_1000_tokens(first),
+        last_per_1000_tokens=per_1000_tokens(last),
+        right_frac_with=share(counts[Count.RIGHT_WITH], with_word),
+        right_frac_without=share(counts[Count.RIGHT] - counts[Count.RIGHT_WITH], without),
+        n_tokens_recorded=int(sums[WORD, Sum.RECORDED]),
+        logp_nats=share(sums[WORD, Sum.LOGP], sums[WORD, Sum.RECORDED]),
+        entropy_nats=share(sums[WORD, Sum.ENTROPY], sums[WORD, Sum.RECORDED]),
+        advantage=share(sums[WORD, Sum.ADVANTAGE], sums[WORD, Sum.RECORDED]),
+        ratio=share(sums[WORD, Sum.RATIO], sums[WORD, Sum.SEEN]),
+        bounded_frac=share(sums[WORD, Sum.BOUNDED], sums[WORD, Sum.SEEN]),
+        ratio_by_update=[share(total, n) for n, total in ratios[:, WORD]],
+        other_logp_nats=share(sums[OTHER, Sum.LOGP], sums[OTHER, Sum.RECORDED]),
+        other_entropy_nats=share(sums[OTHER, Sum.ENTROPY], sums[OTHER, Sum.RECORDED]),
+        other_advantage=share(sums[OTHER, Sum.ADVANTAGE], sums[OTHER, Sum.RECORDED]),
+        other_ratio=share(sums[OTHER, Sum.RATIO], sums[OTHER, Sum.SEEN]),
+        other_bounded_frac=share(sums[OTHER, Sum.BOUNDED], sums[OTHER, Sum.SEEN]),
+        other_ratio_by_update=[share(total, n) for n, total in ratios[:, OTHER]],
+    )
+
+
+def per_1000_tokens(counts: FloatArray) -> float | None:
+    """Occurrences in 1,000 tokens; counts [len(Count)]."""
+    frac = share(counts[Count.OCCURRENCES], counts[Count.TOKENS])
+    return None if frac is None else 1000 * frac
+
+
+def share(part: float, whole: float) -> float | None:
+    """part / whole; None of nothing."""
+    return float(part / whole) if whole else None

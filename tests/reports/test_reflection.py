@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.records import SweepRecord
+from reports.analysis import analyse
+from reports.figures import reflection_policy, reflection_update, reflection_words
+from reports.page import write_report
+from reports.reflection import DEFAULT_WORDS, ArmWords, Reflection, read_reflection, word_curves
+from reports.reflection.curves import FREQUENCY, LOGP, MOST_POINTS, RATIO
+from reports.reflection.table import reflection_table
+from reports.reflection.words import tokens_of_words, word_pattern
+from tests.reports.synthetic import write_sweep
+from tests.reports.synthetic_rollouts import recorded, tokens_of, write_rows
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("Wait, no. wait! WAIT", ["Wait", "wait", "WAIT"]),
+        ("Waiting waits await waiter_wait", []),
+        ("Let me  check. let\nme check", ["Let me  check", "let\nme check"]),
+        ("let me see", ["let me"]),
+        ("a+b (a+b) ca+b", ["a+b", "a+b"]),
+        ("", []),
+    ],
+)
+def test_whole_words_in_any_case(text: str, found: list[str]) -> None:
+    assert word_pattern(["wait", "let me", "Let me check", "a+b"]).findall(text) == found
+
+
+def test_a_word_is_all_tokens_that_wrote_a_part_of_it() -> None:
+    """`Recheck` in two tokens, the first with the space before it; a token of no characters within it belongs to it."""
+    tokens = ["So", " Re", "", "check", "ed", " Recheck", "."]
+    inside = tokens_of_words(word_pattern(["recheck"]), "So Rechecked Recheck.", np.array(list(map(len, tokens))))
+    assert inside.tolist() == [False] * 5 + [True, False]
+    inside = tokens_of_words(word_pattern(["recheck"]), "So Recheck", np.array(list(map(len, tokens[:4]))))
+    assert inside.tolist() == [False, True, True, True]
+
+
+@given(st.lists(st.sampled_from(["Wait", " wait", ",", " 1", "ed", " ", "Aha"]), min_size=1, max_size=12))
+def test_the_marked_tokens_hold_every_match(tokens: list[str]) -> None:
+    """Seen character by character."""
+    text, pattern = "".join(tokens), word_pattern(["wait", "aha"])
+    marked = {place for match in pattern.finditer(text) for place in range(*match.span())}
+    ends = np.cumsum([len(token) for token in tokens])
+    expected = [bool(marked & set(range(end - len(token), end))) for token, end in zip(tokens, ends, strict=True)]
+    assert tokens_of_words(pattern, text, np.array([len(token) for token in tokens])).tolist() == expected
+
+
+ROWS = [
+    recorded(1, "Wait, 1+1=2", True, {"token/logp": [-4.0, -0.1, -0.2, -0.3, -0.4, -0.5, -0.6]}),
+    recorded(1, "1+1=3", False),
+    # Not learned from: counted, but nothing of its tokens.
+    recorded(1, "Wait wait", False)
+    | dict.fromkeys(
+        [
+            f"token/{name}"
+            for name in ("chars", "logp", "entropy", "advantage", "update", "log_ratio", "clipped", "masked")
+        ]
+    ),
+    recorded(
+        2,
+        "Aha 2",
+        True,
+        {
+            "token/entropy": [2.0, 1.0],
+            "token/advantage": [1.5, -1.5],
+            "token/update": [1, 2],
+            "token/log_ratio": [[math.log(3.0), math.log(2.0)], None],
+            "token/clipped": [[True, False], None],
+            "token/masked": [[False, True], None],
+        },
+        epochs=2,
+    ),
+]
+"""7, 5, 2 and 2 tokens."""
+
+
+def one_cell(folder: Any, rows: list[dict[str, Any]] = ROWS, arms: int = 1) -> SweepRecord:
+    sweep = write_sweep(folder, {f"arm{index}": 0.0 for index in range(arms)}, seeds=1)
+    for cell in sweep.cells:
+        write_rows(cell.path, rows)
+        steps = [{"step": step, "generated_tokens": 100 * step} for step in sorted({row["step"] for row in rows})]
+        (cell.path / "steps.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
+    return sweep
+
+
+def reflection_of(sweep: SweepRecord, words: tuple[str, ...] = DEFAULT_WORDS) -> Reflection:
+    return read_reflection(analyse(sweep).measurements, words)
+
+
+def near(*numbers: float) -> tuple[Any, ...]:
+    return tuple(pytest.approx(number) for number in numbers)
+
+
+def row_of(reflection: Reflection, word: str) -> ArmWords:
+    (row,) = [row for row in reflection.arms if row.word == word]
+    return row
+
+
+def test_by_hand(tmp_path: Any) -> None:
+    """Words: `Wait` of 14 tokens in step 1, twice more in what was not learned from; `Aha` of 2 in step 2."""
+    row = row_of(reflection_of(one_cell(tmp_path)), "any of them")
+    assert (row.n_occurrences, row.n_completions_with, row.n_tokens_recorded) == (4, 3, 2)
+    assert row.first_per_1000_tokens == pytest.approx(1000 * 3 / 14)
+    assert row.last_per_1000_tokens == pytest.approx(1000 * 1 / 2)
+    assert (row.right_frac_with, row.right_frac_without) == near(2 / 3, 0.0)
+    assert (row.logp_nats, row.entropy_nats) == near((-4 - 1) / 2, (0.5 + 2) / 2)
+    assert row.other_logp_nats == pytest.approx((-2.1 - 5 * 1.0 - 1.0) / 12)
+    assert row.other_entropy_nats == pytest.approx((11 * 0.5 + 1) / 12)
+    assert (row.advantage, row.other_advantage) == near(1.75 / 2, (11 * 0.25 - 1.5) / 12)
+    # Scored: `Wait` once at ratio 1, `Aha` once at 3; the other 11 once at 1, and ` 2` once at 2.
+    assert (row.ratio, row.other_ratio) == near(2.0, (11 + 2) / 12)
+    assert row.ratio_by_update == [pytest.approx(1.0), pytest.approx(3.0)]
+    assert row.other_ratio_by_update == [pytest.approx(1.0), pytest.approx(2.0)]
+    assert (row.bounded_frac, row.other_bounded_frac) == near(1 / 2, 1 / 12)
+
+
+def test_each_word_by_itself(tmp_path: Any) -> None:
+    reflection = reflection_of(one_cell(tmp_path))
+    assert {row.word for row in reflection.arms} == {"any of them", *DEFAULT_WORDS}
+    wait, aha, however = (row_of(reflection, word) for word in ("Wait", "Aha", "However"))
+    assert (wait.n_occurrences, aha.n_occurrences, however.n_occurrences) == (3, 1, 0)
+    assert (wait.right_frac_with, aha.right_frac_with, however.right_frac_with) == (0.5, 1.0, None)
+    assert (wait.first_per_1000_tokens, aha.first_per_1000_tokens) == near(3000 / 14, 0.0)
+    assert aha.ratio == pytest.approx(3.0)
+    assert however.ratio is None
+
+
+def test_seeds_are_counted_together(tmp_path: Any) -> None:
+    sweep = write_sweep(tmp_path, {"arm": 0.0}, seeds=2)
+    write_rows(sweep.cells[0].path, [recorded(1, "Wait", True), recorded(1, "1 2 3", True)])
+    write_rows(sweep.cells[1].path, [recorded(1, "1 2 3 4 5 6", False)])
+    row = row_of(reflection_of(sweep), "Wait")
+    assert row.first_per_1000_tokens == pytest.approx(1000 / 10)
+    assert (row.right_frac_with, row.right_frac_without) == (1.0, 0.5)
+
+
+def test_the_first_point_is_the_model_before_any_update(tmp_path: Any) -> None:
+    rows = [recorded(step, "Wait 1" if step in (1, 3) else "1 2", True) for step in range(1, 2 * MOST_POINTS + 2)]
+    analysis = analyse(one_cell(tmp_path, rows))
+    curves = word_curves(analysis.reflection, analysis.measurements, FREQUENCY.word, analysis.axis, 0.05)
+    line = curves["arm0"].lines[0]
+    assert len(line.x) == MOST_POINTS + 1
+    # The first rollout, at 0 generated tokens; then two steps a point: 2 and 3, drawn after 100 and 200 tokens.
+    assert (line.x[0], line.y[0]) == (0, pytest.approx(500))
+    assert (line.x[1], line.y[1]) == (150, pytest.approx(250))
+    assert line.y[2:].tolist() == [0] * (MOST_POINTS - 1)
+    (logp,) = word_curves(analysis.reflection, analysis.measurements, LOGP.word, analysis.axis, 0.05)["arm0"].lines
+    assert logp.x.tolist() == [0, 150], "a stretch without the words has no point"
+
+
+def test_where_no_word_occurs_one_line_says_so(tmp_path: Any) -> None:
+    sweep = one_cell(tmp_path / "records", [recorded(1, "1+1=2", True), recorded(1, "Waiting", False)])
+    analysis = analyse(sweep)
+    assert [figure.draw(analysis) for figure in (reflection_words, reflection_policy, reflection_update)] == [None] * 3
+    table = reflection_table(analysis.reflection)
+    assert (table.columns, table.rows) == ([], [])
+    sentence = "None of However, Recheck, Wait, Aha, Hmm, Alternatively occurs in the 2 completions."
+    assert table.note == sentence
+    assert write_report(sweep, tmp_path / "report")["reflection"] == []
+    html, markdown = ((tmp_path / "report" / name).read_text() for name in ("index.html", "report.md"))
+    assert sentence in html and sentence in markdown
+    assert "reflection_words" not in html and "<tbody>\n</tbody>" not in html
+
+
+def test_without_rollouts_one_line_says_so(tmp_path: Any) -> None:
+    sweep = write_sweep(tmp_path, {"arm": 0.0}, seeds=1)
+    for path in sweep.cells[0].path.glob("rollouts/*"):
+        path.unlink()
+    assert "No completions drawn in training are recorded" in reflection_table(analyse(sweep).reflection).note
+
+
+def test_of_arms_without_token_records_only_the_text_is_told(tmp_path: Any) -> None:
+    rows = [{name: value for name, value in row.items() if not name.startswith("token/")} for row in ROWS]
+    sweep = one_cell(tmp_path, rows)
+    analysis = analyse(sweep)
+    row = row_of(analysis.reflection, "any of them")
+    assert (row.n_occurrences, row.n_tokens_recorded) == (4, 0)
+    assert (row.logp_nats, row.ratio, row.bounded_frac, row.other_logp_nats) == (None, None, None, None)
+    assert reflection_words.draw(analysis) is not None
+    assert reflection_policy.draw(analysis) is None
+    assert "Of arm0 no tokens are recorded" in reflection_table(analysis.reflection).note
+
+
+def test_the_words_are_a_setting(tmp_path: Any) -> None:
+    sweep = one_cell(tmp_path / "records")
+    document = write_report(sweep, tmp_path / "report", ["Aha"])
+    assert [row["word"] for row in document["reflection"]] == ["any of them", "Aha"]
+    assert "Looked for: Aha." in (tmp_path / "report" / "report.md").read_text()
+    assert json.dumps(document["reflection"])
+    (row,) = reflection_of(sweep, ("Aha",)).arms[:1]
+    assert document["reflection"][0] == asdict(row)
+
+
+def test_the_data_of_a_figure_has_both_sides(tmp_path: Any) -> None:
+    drawing = reflection_update.draw(analyse(one_cell(tmp_path, arms=2)))
+    assert drawing is not None
+    first = drawing.rows[0]
+    assert (first["arm"], first["generated_tokens"]) == ("arm0", 0.0)
+    assert (first["ratio"], first["other_ratio"]) == near(1.0, 1.0)
+    assert [row["arm"] for row in drawing.rows] == ["arm0", "arm0", "arm1", "arm1"]
+    assert drawing.rows[1]["other_advantage"] == pytest.approx(-1.5)
+    assert RATIO.heading == "importance ratio"
+
+
+def test_tokens_of_the_made_up_text() -> None:
+    assert "".join(tokens_of("Wait, 1+1=2")) == "Wait, 1+1=2"
+    assert [len(tokens_of(row["text"])) for row in ROWS] == [7, 5, 2, 2]
