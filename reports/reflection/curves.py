@@ -82,8 +82,8 @@ def _before(steps: Sequence[dict[str, float]], axis: Axis) -> dict[int, float]:
 
 
 def _points(tallied: Tally, side: Side, before: dict[int, float]) -> list[tuple[float, float | None]]:
-    later = np.array_split(np.arange(1, len(tallied.steps)), MOST_POINTS)
-    stretches = [np.array([0]), *(places for places in later if len(places))]
+    known = np.array([place for place, step in enumerate(tallied.steps) if int(step) in before], dtype=int)
+    stretches = [part for part in (known[:1], *np.array_split(known[1:], MOST_POINTS)) if len(part)]
     return [
         (
             float(np.mean([before[int(step)] for step in tallied.steps[places]])),

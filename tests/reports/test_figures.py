@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 from collections.abc import Collection
 from typing import Any
 
@@ -128,6 +129,7 @@ def test_a_figure_without_records_is_left_out(tmp_path):
 
 def test_what_older_records_lack_is_left_out(tmp_path):
     sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=1, base_scores=None)
+    shutil.rmtree(sweep.cells[0].rollouts)
     rewrite_rows(sweep, "scores.jsonl", without_newer_metrics)
     rewrite_rows(sweep, "steps.jsonl", lambda row: {key: row[key] for key in ("step", "generated_tokens", "len/mean")})
     for path in sweep.cells[0].rollouts.iterdir():

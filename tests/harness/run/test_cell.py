@@ -126,7 +126,7 @@ def writes(monkeypatch: pytest.MonkeyPatch, before: Callable[[int], None], torn:
         monkeypatch.setattr(module, name, write)
 
     counted(cell_log, "append_jsonl")
-    counted(cell_log, "_write_parquet")
+    counted(cell_log, "write_atomic")
     counted(cell_log, "keep_jsonl")
     counted(cell_module, "save_checkpoint")
     counted(cell_log.CellLog, "drop_samples")
