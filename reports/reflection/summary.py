@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reports.reflection.tally import COLUMNS, OTHER, TOKEN_COLUMNS, WORD, Count, FloatArray, Sum, Tally, tally
+from reports.reflection.tally import (
+    COLUMNS,
+    OTHER,
+    TOKEN_COLUMNS,
+    WORD,
+    Count,
+    FloatArray,
+    Rollouts,
+    Sum,
+    Tally,
+    tally,
+)
 from reports.reflection.words import word_pattern
 
 if TYPE_CHECKING:
@@ -81,13 +92,14 @@ def read_reflection(measurements: Mapping[str, Sequence[Measurement]], words: Se
         table = cell.read_rollouts([*COLUMNS, *TOKEN_COLUMNS])
         if table is None:
             continue
-        whole = tally(table, every)
-        tallies.setdefault(arm, {})[seed] = whole
-        by_word.setdefault((arm, ANY_WORD), []).append(whole)
+        rollouts = Rollouts.of(table)
+        rows = rollouts.rows_with(every)
+        tallies.setdefault(arm, {})[seed] = tally(rollouts, every, rows)
+        by_word.setdefault((arm, ANY_WORD), []).append(tallies[arm][seed])
         for word in words:
-            by_word.setdefault((arm, word), []).append(tally(table, word_pattern([word])))
-    rows = [_summary(arm, word, some) for (arm, word), some in by_word.items()]
-    return Reflection(tuple(words), n_completions, rows, tallies)
+            by_word.setdefault((arm, word), []).append(tally(rollouts, word_pattern([word]), rows))
+    arms = [_summary(arm, word, some) for (arm, word), some in by_word.items()]
+    return Reflection(tuple(words), n_completions, arms, tallies)
 
 
 def _occurs(cell: CellRecord, pattern: re.Pattern[str]) -> tuple[int, bool]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, auto
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +19,7 @@ if TYPE_CHECKING:
 FloatArray = NDArray[np.float64]
 
 COLUMNS = ("step", "text", "correct", "tokens")
-TOKEN_COLUMNS = (
-    *("token/chars", "token/logp", "token/entropy", "token/advantage"),
-    *("token/update", "token/log_ratio", "token/clipped", "token/masked"),
-)
+PER_EPOCH = ("log_ratio", "clipped", "masked")
 
 
 class Count(IntEnum):
@@ -48,6 +46,9 @@ class Sum(IntEnum):
     BOUNDED = auto()
 
 
+PER_TOKEN = {Sum.LOGP: "logp", Sum.ENTROPY: "entropy", Sum.ADVANTAGE: "advantage"}
+TOKEN_COLUMNS = tuple(f"token/{name}" for name in ("chars", "update", *PER_TOKEN.values(), *PER_EPOCH))
+
 WORD, OTHER = 0, 1
 """Sides: tokens of the words, and all others."""
 
@@ -65,67 +66,100 @@ class Tally:
     ratios: FloatArray
 
 
-def tally(table: pyarrow.Table, pattern: re.Pattern[str]) -> Tally:
-    """Sums by step over the rows of COLUMNS and TOKEN_COLUMNS; what was not recorded adds nothing."""
-    import pyarrow.compute as pc
+@dataclass(frozen=True)
+class Rollouts:
+    """The completions of a cell, N rows in S steps, with everything of their V tokens end to end.
 
-    steps, step = np.unique(_numbers(table["step"]).astype(np.int64), return_inverse=True)
-    texts = table["text"].to_pylist()
-    found = [len(pattern.findall(text)) for text in texts]
-    with_word, right = np.array(found) > 0, _numbers(table["correct"]).astype(bool)
-    counts = np.zeros((len(steps), len(Count)))
-    for place, values in (
-        (Count.TOKENS, _numbers(pc.list_value_length(table["tokens"]))),
-        (Count.COMPLETIONS, np.ones(len(texts))),
-        (Count.RIGHT, right),
-        (Count.OCCURRENCES, np.array(found)),
-        (Count.COMPLETIONS_WITH, with_word),
-        (Count.RIGHT_WITH, with_word & right),
-    ):
-        np.add.at(counts[:, place], step, values)
-    sums, ratios = _token_sums(table, pattern, step, with_word, texts, len(steps))
-    return Tally(steps, counts, sums, ratios)
+    steps [S]; texts, n_tokens, right [N], and step [N], the place of the row's step among them. Of the tokens that are
+    recorded: edges [N + 1] between rows; chars, token_step [V], and means [V] by their place in the sums. Of W times
+    that an optimiser step scored one of them: the token `scored`, the step's number `update`, ratio and bounded [W].
+    """
+
+    texts: list[str]
+    steps: NDArray[np.int64]
+    step: NDArray[np.int64]
+    n_tokens: FloatArray
+    right: NDArray[np.bool_]
+    chars: NDArray[np.int64]
+    edges: NDArray[np.int64]
+    token_step: NDArray[np.int64]
+    means: dict[Sum, FloatArray]
+    scored: NDArray[np.int64]
+    update: NDArray[np.int64]
+    ratio: FloatArray
+    bounded: FloatArray
+
+    @classmethod
+    def of(cls, table: pyarrow.Table) -> Rollouts:
+        """From the rows of COLUMNS and TOKEN_COLUMNS."""
+        import pyarrow.compute as pc
+
+        steps, step = np.unique(_numbers(table["step"]).astype(np.int64), return_inverse=True)
+        chars, updates = _Ragged.of(table["token/chars"]), _Ragged.of(table["token/update"])
+        log_ratios, clipped, masked = (_Ragged.of(pc.list_flatten(table[f"token/{name}"])) for name in PER_EPOCH)
+        # An epoch's values [T] belong to the tokens of its completion, in their order.
+        first = chars.edges[:-1][updates.owner][log_ratios.owner]
+        return cls(
+            texts=table["text"].to_pylist(),
+            steps=steps,
+            step=step,
+            n_tokens=_numbers(pc.list_value_length(table["tokens"])),
+            right=_numbers(table["correct"]).astype(bool),
+            chars=chars.values.astype(np.int64),
+            edges=chars.edges,
+            token_step=step[chars.owner],
+            means={place: _Ragged.of(table[f"token/{name}"]).values for place, name in PER_TOKEN.items()},
+            scored=first + np.arange(len(first)) - log_ratios.edges[:-1][log_ratios.owner],
+            update=updates.values.astype(np.int64)[log_ratios.owner],
+            ratio=np.exp(log_ratios.values),
+            bounded=np.maximum(clipped.values, masked.values),
+        )
+
+    def rows_with(self, pattern: re.Pattern[str]) -> list[int]:
+        return [row for row, text in enumerate(self.texts) if pattern.search(text)]
 
 
-def _token_sums(
-    table: pyarrow.Table,
-    pattern: re.Pattern[str],
-    step: NDArray[np.int64],
-    with_word: NDArray[np.bool_],
-    texts: list[str],
-    n_steps: int,
-) -> tuple[FloatArray, FloatArray]:
-    chars = _Ragged.of(table["token/chars"])
-    side = np.full(len(chars.values), OTHER)
-    for row in with_word.nonzero()[0]:
-        start, end = chars.edges[row], chars.edges[row + 1]
-        side[start:end][tokens_of_words(pattern, texts[row], chars.values[start:end].astype(np.int64))] = WORD
-    sums = np.zeros((n_steps, 2, len(Sum)))
-    at = (step[chars.owner], side)
-    for place, values in (
-        (Sum.RECORDED, np.ones(len(side))),
-        (Sum.LOGP, _Ragged.of(table["token/logp"]).values),
-        (Sum.ENTROPY, _Ragged.of(table["token/entropy"]).values),
-        (Sum.ADVANTAGE, _Ragged.of(table["token/advantage"]).values),
-    ):
-        np.add.at(sums[:, :, place], at, values)
+def tally(rollouts: Rollouts, pattern: re.Pattern[str], rows: Sequence[int]) -> Tally:
+    """Sums by step of the words that match; rows: all that hold one, and perhaps others. What was not recorded adds
+    nothing."""
+    found = np.zeros(len(rollouts.texts))
+    side = np.full(len(rollouts.chars), OTHER)
+    for row in rows:
+        text, tokens = rollouts.texts[row], slice(rollouts.edges[row], rollouts.edges[row + 1])
+        found[row] = len(pattern.findall(text))
+        side[tokens][tokens_of_words(pattern, text, rollouts.chars[tokens])] = WORD
+    right, with_word, n_steps = rollouts.right, found > 0, len(rollouts.steps)
+    counts: dict[Count, NDArray[Any]] = {
+        Count.TOKENS: rollouts.n_tokens,
+        Count.COMPLETIONS: np.ones(len(found)),
+        Count.RIGHT: right,
+        Count.OCCURRENCES: found,
+        Count.COMPLETIONS_WITH: with_word,
+        Count.RIGHT_WITH: with_word & right,
+    }
+    place, scored = 2 * rollouts.token_step + side, side[rollouts.scored]
+    scored_place, updates = place[rollouts.scored], int(rollouts.update.max(initial=-1)) + 1
+    sums = {
+        Sum.RECORDED: _sums(place, np.ones(len(side)), 2 * n_steps),
+        **{name: _sums(place, values, 2 * n_steps) for name, values in rollouts.means.items()},
+        Sum.SEEN: _sums(scored_place, np.ones(len(scored)), 2 * n_steps),
+        Sum.RATIO: _sums(scored_place, rollouts.ratio, 2 * n_steps),
+        Sum.BOUNDED: _sums(scored_place, rollouts.bounded, 2 * n_steps),
+    }
+    ratios = [
+        _sums(2 * rollouts.update + scored, values, 2 * updates) for values in (np.ones(len(scored)), rollouts.ratio)
+    ]
+    return Tally(
+        rollouts.steps,
+        np.stack([_sums(rollouts.step, counts[name], n_steps) for name in Count], axis=-1),
+        np.stack([sums[name] for name in Sum], axis=-1).reshape(n_steps, 2, len(Sum)),
+        np.stack(ratios, axis=-1).reshape(updates, 2, 2),
+    )
 
-    updates = _Ragged.of(table["token/update"])
-    log_ratios = _Ragged.of(_inner(table["token/log_ratio"]))
-    bounded = _Ragged.of(_inner(table["token/clipped"])).values.astype(bool) | _Ragged.of(
-        _inner(table["token/masked"])
-    ).values.astype(bool)
-    # An epoch's values [T] belong to the tokens of its completion, in their order.
-    first = chars.edges[:-1][updates.owner][log_ratios.owner]
-    token = first + np.arange(len(first)) - log_ratios.edges[:-1][log_ratios.owner]
-    ratio, update = np.exp(log_ratios.values), updates.values.astype(np.int64)[log_ratios.owner]
-    at = (step[chars.owner[token]], side[token])
-    ratios = np.zeros((int(update.max(initial=-1)) + 1, 2, 2))
-    for place, values in ((Sum.SEEN, np.ones(len(token))), (Sum.RATIO, ratio), (Sum.BOUNDED, bounded)):
-        np.add.at(sums[:, :, place], at, values)
-    for column, values in enumerate((np.ones(len(token)), ratio)):
-        np.add.at(ratios[:, :, column], (update, side[token]), values)
-    return sums, ratios
+
+def _sums(places: NDArray[np.int64], values: NDArray[Any], count: int) -> FloatArray:
+    """[count] the values [V] added up by place."""
+    return np.bincount(places, weights=values, minlength=count).astype(np.float64)
 
 
 @dataclass(frozen=True)
@@ -147,13 +181,6 @@ class _Ragged:
             np.concatenate([[0], lengths.cumsum()]),
             np.repeat(np.arange(len(lengths)), lengths),
         )
-
-
-def _inner(lists: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:
-    """The lists within lists of lists, end to end."""
-    import pyarrow.compute as pc
-
-    return pc.list_flatten(lists)
 
 
 def _numbers(column: pyarrow.ChunkedArray) -> FloatArray:

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from reports.page import write_report
 from reports.reflection import DEFAULT_WORDS, ArmWords, Reflection, read_reflection, word_curves
 from reports.reflection.curves import FREQUENCY, LOGP, MOST_POINTS, RATIO
 from reports.reflection.table import reflection_table
+from reports.reflection.tally import OTHER, WORD, Count, Rollouts, Sum, tally
 from reports.reflection.words import tokens_of_words, word_pattern
 from tests.reports.synthetic import write_sweep
 from tests.reports.synthetic_rollouts import recorded, tokens_of, write_rows
@@ -216,3 +218,54 @@ def test_the_data_of_a_figure_has_both_sides(tmp_path: Any) -> None:
 def test_tokens_of_the_made_up_text() -> None:
     assert "".join(tokens_of("Wait, 1+1=2")) == "Wait, 1+1=2"
     assert [len(tokens_of(row["text"])) for row in ROWS] == [7, 5, 2, 2]
+
+
+TEXTS = st.lists(st.sampled_from(["Wait", " wait", ",", " 1", "ed", " Aha"]), min_size=1, max_size=5)
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), TEXTS, st.booleans(), st.integers(0, 2)), min_size=1, max_size=6))
+def test_sums_are_those_of_a_slow_loop(made: list[tuple[int, list[str], bool, int]]) -> None:
+    """Rows in any order of steps, with tokens that are recorded or not, scored at no, one or two optimiser steps."""
+    rng, pattern = np.random.default_rng(len(made)), word_pattern(["wait", "aha"])
+    rows: list[dict[str, Any]] = []
+    for step, tokens, correct, epochs in made:
+        values = rng.normal(size=(3 + epochs, len(tokens)))
+        row: dict[str, Any] = {"step": step, "text": "".join(tokens), "correct": correct, "tokens": list(tokens)}
+        row |= {"token/chars": [len(token) for token in tokens], "token/update": list(range(epochs))}
+        row |= dict(zip(("token/logp", "token/entropy", "token/advantage"), values.tolist(), strict=False))
+        row |= {"token/log_ratio": values[3:].tolist(), "token/clipped": (values[3:] > 0.5).tolist()}
+        rows.append(row | {"token/masked": (values[3:] < -0.5).tolist()})
+    table = pa.table({name: [row[name] for row in rows] for name in rows[0]}, schema=_schema())
+    rollouts = Rollouts.of(table)
+    got = tally(rollouts, pattern, rollouts.rows_with(pattern))
+
+    steps = sorted({row["step"] for row in rows})
+    sums, ratios = np.zeros((len(steps), 2, len(Sum))), np.zeros((2, 2, 2))
+    for row in rows:
+        chars = np.array(row["token/chars"])
+        for token, inside in enumerate(tokens_of_words(pattern, row["text"], chars)):
+            at = sums[steps.index(row["step"]), WORD if inside else OTHER]
+            at[Sum.RECORDED] += 1
+            for place, name in ((Sum.LOGP, "logp"), (Sum.ENTROPY, "entropy"), (Sum.ADVANTAGE, "advantage")):
+                at[place] += row[f"token/{name}"][token]
+            for epoch, log_ratio in enumerate(row["token/log_ratio"]):
+                at[Sum.SEEN] += 1
+                at[Sum.RATIO] += math.exp(log_ratio[token])
+                at[Sum.BOUNDED] += abs(log_ratio[token]) > 0.5
+                ratios[epoch, WORD if inside else OTHER] += (1, math.exp(log_ratio[token]))
+    np.testing.assert_allclose(got.sums, sums, atol=1e-5)
+    np.testing.assert_allclose(got.ratios, ratios[: len(got.ratios)], atol=1e-5)
+    assert got.steps.tolist() == steps
+    occurrences = [len(pattern.findall(row["text"])) for row in rows]
+    assert got.counts[:, Count.OCCURRENCES].sum() == np.sum(occurrences)
+
+
+def _schema() -> pa.Schema:
+    reals, flags = pa.list_(pa.float64()), pa.list_(pa.bool_())
+    return pa.schema(
+        {"step": pa.int64(), "text": pa.string(), "correct": pa.bool_(), "tokens": pa.list_(pa.string())}
+        | dict.fromkeys(["token/chars", "token/update"], pa.list_(pa.int64()))
+        | dict.fromkeys(["token/logp", "token/entropy", "token/advantage"], reals)
+        | {"token/log_ratio": pa.list_(reals)}
+        | dict.fromkeys(["token/clipped", "token/masked"], pa.list_(flags))
+    )
