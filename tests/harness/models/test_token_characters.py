@@ -41,7 +41,16 @@ def test_bytes_by_hand(tokens: list[int], chars: list[int]) -> None:
     assert TokenCharacters(of_bytes).of(tokens, of_bytes(tokens)) == chars
 
 
+def of_words_and_bytes(tokens: Sequence[int]) -> str:
+    """As sentencepiece decodes that falls back to bytes."""
+    pieces = [*(word.encode() for word in ("▁Wait", "▁wait", ",")), "→".encode()[:2], "→".encode()[2:]]
+    return b"".join(pieces[token] for token in tokens).decode(errors="replace").replace("▁", " ").removeprefix(" ")
+
+
 def test_the_space_before_the_first_word_is_no_character() -> None:
+    tokens = [1, 3, 4, 0, 2, 1]
+    assert of_words_and_bytes(tokens) == "wait→ Wait, wait"
+    assert TokenCharacters(of_words_and_bytes).of(tokens, of_words_and_bytes(tokens)) == [4, 0, 1, 5, 1, 5]
     assert TokenCharacters(of_words).of([1, 2, 0], of_words([1, 2, 0])) == [4, 1, 5]
 
 
