@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from algorithms import AnyObjective, Objective
+from algorithms.knobs.overlong import Overlong, Penalise, Soft
 from algorithms.overrides import nearest
 from harness.errors import RefusedError
 from harness.spec.run_spec import RunSpec
@@ -54,13 +55,19 @@ def reason_against(objective: AnyObjective, spec: RunSpec, recorded: bool) -> st
 
 def remarks(objective: Objective, spec: RunSpec) -> Iterator[str]:
     """What a reader of the replay must know of an objective that can be replayed."""
-    own = spec.policy_gradient
-    if objective.overlong != own.overlong and {objective.overlong.type, own.overlong.type} & {"soft", "penalise"}:
+    own = spec.objective if isinstance(spec.objective, Objective) else None
+    if _added_to_rewards(objective) != (None if own is None else _added_to_rewards(own)):
         yield (
-            f"rewards are those recorded under overlong.type={own.overlong.type}; what its own "
-            f"overlong.type={objective.overlong.type} would add to them is not in"
+            "rewards are those that the cell recorded; what this objective's overlong.type="
+            f"{objective.overlong.type} would have added to them, or left out, is not seen"
         )
-    if objective.zero_std == "refill" != own.zero_std:
+    if objective.zero_std == "refill" and (own is None or own.zero_std != "refill"):
         yield "groups of equal rewards are dropped (zero_std=refill), and no others drawn in their place"
     if objective.aggregation == "micro_token_mean":
         yield "each optimiser step is one micro-batch (aggregation=micro_token_mean depends on the split)"
+
+
+def _added_to_rewards(objective: Objective) -> Overlong | None:
+    """The knob `overlong` where it changes rewards."""
+    overlong = objective.overlong
+    return overlong if isinstance(overlong, Soft) or (isinstance(overlong, Penalise) and overlong.penalty) else None

@@ -44,6 +44,8 @@ def read_steps(cell: CellRecord, spec: RunSpec, chosen: Sequence[int] | None) ->
 
     Raises RefusedError for a cell without rollouts, and for a chosen step that has none.
     """
+    import pyarrow.compute
+
     table = cell.read_rollouts([*COLUMNS, *TOKEN_COLUMNS])
     if table is None:
         raise RefusedError(
@@ -51,17 +53,15 @@ def read_steps(cell: CellRecord, spec: RunSpec, chosen: Sequence[int] | None) ->
             "checkpoint of a cell that draws completions; training on given pairs draws none."
         )
     limits = {int(row["step"]): int(row["len/limit"]) for row in cell.read_steps()}
-    by_step: dict[int, list[dict[str, Any]]] = {}
-    for row in table.to_pylist():
-        by_step.setdefault(row["step"], []).append(row)
-    missing = sorted(set(chosen or ()) - set(by_step))
+    there = sorted(table["step"].unique().to_pylist())
+    missing = sorted(set(chosen or ()) - set(there))
     if missing:
         raise RefusedError(
-            f"{cell.path.name}: has no rollouts of step {missing[0]}; stored are steps {min(by_step)} to "
-            f"{max(by_step)}."
+            f"{cell.path.name}: has no rollouts of step {missing[0]}; stored are steps {there[0]} to {there[-1]}."
         )
-    for step in chosen or by_step:
-        yield _stored(step, by_step[step], limits[step], spec.train.epochs)
+    for step in chosen or there:
+        rows = table.filter(pyarrow.compute.equal(table["step"], step)).to_pylist()
+        yield _stored(step, rows, limits[step], spec.train.epochs)
 
 
 def _stored(step: int, rows: Sequence[dict[str, Any]], limit: int, epochs: int) -> StoredStep:

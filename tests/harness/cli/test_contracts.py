@@ -41,6 +41,15 @@ def test_overrides_are_accepted(verb: str) -> None:
     assert {"--profile", "--set", "--seeds", "--arms"} <= options(verb)
 
 
+def test_the_words_of_a_report_are_an_option(bench: Bench, tmp_path: Path) -> None:
+    write_sweep(tmp_path / "runs" / "made", {"base": 0.0}, seeds=1)
+    document = bench("report", "made", "--reflection-words", "wait, sum of", "--json").document
+    assert [row["word"] for row in document["reflection"]] == ["any of them", "wait", "sum of"]
+    assert bench("report", "made", "--json").document["reflection"][1]["word"] == "However"
+    refused = bench("report", "made", "--reflection-words", ",")
+    assert (refused.code, "must name at least one" in refused.err) == (2, True)
+
+
 def test_plan(bench: Bench, tmp_path: Path) -> None:
     result = bench("plan", "std_norm", "--seeds", "2", "--json")
     assert (result.code, result.err) == (0, "")

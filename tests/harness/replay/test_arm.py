@@ -159,6 +159,15 @@ def test_an_own_objective_that_cannot_be_replayed_is_left_out_and_told(tmp_path:
     assert "critic's values" in document["as_trained"]
 
 
+def test_rollouts_of_a_cell_that_learned_from_pairs(tmp_path: Path) -> None:
+    settings = {"algorithm": "dpo", "pairs.pairing": "all", "train.updates_per_rollout": 1, "train.epochs": 1}
+    document = replay_arm([trained(tmp_path, settings)], ["grpo", "dapo"])
+    assert [row["algorithm"] for row in document["algorithms"]] == ["grpo", "dapo"]
+    assert document["as_trained"] == "it learns from pairs, which rollouts do not hold"
+    assert document["algorithms"][0]["remarks"] == []
+    assert "overlong.type=soft" in document["algorithms"][1]["remarks"][0]
+
+
 def test_without_rollouts_there_is_nothing_to_replay(grpo: CellRecord, tmp_path: Path) -> None:
     with pytest.raises(RefusedError, match="has no rollouts of step 9; stored are steps 1 to 4"):
         replay_arm([grpo], ["grpo"], steps=[2, 9])
