@@ -78,7 +78,7 @@ def replay_step(stored: StoredStep, objective: Objective, spec: RunSpec) -> Toke
             )
             (gradient,) = torch.autograd.grad(loss.value, logp)
             treated = treatment(loss.trace)
-            weight[epoch, at] = torch.where(loss_mask, -gradient, 0)
+            weight[epoch, at] = torch.where(loss_mask, 0 - gradient, 0)
             clipped[epoch, at] = treated.clipped
             masked[epoch, at] = rollout.sequences.mask[rows] & (treated.masked | ~loss_mask)
             if losses:

@@ -54,7 +54,7 @@ LOGP = _of_tokens("logp_nats", "log-prob (nats per token)", Sum.LOGP, Sum.RECORD
 ENTROPY = _of_tokens("entropy_nats", "entropy (nats per token)", Sum.ENTROPY, Sum.RECORDED)
 ADVANTAGE = _of_tokens("advantage", "advantage", Sum.ADVANTAGE, Sum.RECORDED)
 RATIO = _of_tokens("ratio", "importance ratio", Sum.RATIO, Sum.SEEN)
-BOUNDED = _of_tokens("bounded_frac", "clipped or masked", Sum.BOUNDED, Sum.SEEN)
+BOUNDED = _of_tokens("bounded_frac", "share clipped or masked", Sum.BOUNDED, Sum.SEEN)
 
 
 def word_curves(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from reports.formats import MISSING, number, percent, ratio
-from reports.reflection.summary import ArmWords, Reflection
+from reports.reflection.summary import ANY_WORD, ArmWords, Reflection
 from reports.tables import Table
 
 TITLE = "Reflection words"
@@ -22,7 +24,7 @@ NOTE = (
 
 
 def reflection_table(reflection: Reflection) -> Table:
-    """A row for each arm and word that occurs, all words together first."""
+    """A row for each arm and word that occurs; before them, where they are several, one for all together."""
     names = ", ".join(reflection.words)
     if not reflection.n_completions:
         return Table(TITLE, [], [], f"No completions drawn in training are recorded, in which to look for {names}.")
@@ -35,7 +37,9 @@ def reflection_table(reflection: Reflection) -> Table:
         if unrecorded
         else ""
     )
-    rows = [_row(row) for row in reflection.arms if row.n_occurrences]
+    found = [row for row in reflection.arms if row.n_occurrences]
+    single = {arm for arm, n in Counter(row.arm for row in found).items() if n == 2}
+    rows = [_row(row) for row in found if not (row.word == ANY_WORD and row.arm in single)]
     return Table(TITLE, COLUMNS, rows, f"Looked for: {names}. {NOTE}{missing}")
 
 

@@ -175,6 +175,18 @@ def test_where_no_word_occurs_one_line_says_so(tmp_path: Any) -> None:
     assert "reflection_words" not in html and "<tbody>\n</tbody>" not in html
 
 
+def test_a_row_for_each_word_that_occurs_and_for_several_together(tmp_path: Any) -> None:
+    both = reflection_table(reflection_of(one_cell(tmp_path / "both")))
+    assert [row[:2] for row in both.rows] == [["arm0", "any of them"], ["arm0", "Wait"], ["arm0", "Aha"]]
+    assert all(len(row) == len(both.columns) for row in both.rows)
+    cells = dict(zip(both.columns, both.rows[0], strict=True))
+    assert (cells["occurrences"], cells["log-prob"]) == ("4 in 3", "-2.5 / -0.675")
+    assert cells["ratio, first to last"] == "1.000 to 3.000 / 1.000 to 2.000"
+    assert cells["clipped or masked"] == "50% / 8.33%"
+    alone = reflection_table(reflection_of(one_cell(tmp_path / "alone", [recorded(1, "Wait, Wait", True)])))
+    assert [row[:2] for row in alone.rows] == [["arm0", "Wait"]]
+
+
 def test_without_rollouts_one_line_says_so(tmp_path: Any) -> None:
     sweep = write_sweep(tmp_path, {"arm": 0.0}, seeds=1)
     for path in sweep.cells[0].path.glob("rollouts/*"):
