@@ -31,9 +31,9 @@ def replay_arm(
     stored = [list(read_steps(cell, spec, steps)) for cell, spec in zip(cells, specs, strict=True)]
     recorded = all(step.recorded for some in stored for step in some)
     own = specs[0].objective
-    left_out = reason_against(own, specs[0], recorded)
+    left_out = reason_against(own, recorded)
     for name, objective in objectives.items():
-        reason = reason_against(objective, specs[0], recorded)
+        reason = reason_against(objective, recorded)
         if reason:
             raise RefusedError(
                 f"--algorithms {name}: cannot be replayed on {cells[0].path.name}: {reason}. Leave it out."

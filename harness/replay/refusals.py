@@ -27,9 +27,9 @@ def find_objective(name: str) -> Objective:
     return objective
 
 
-def reason_against(objective: AnyObjective, spec: RunSpec, recorded: bool) -> str | None:
-    """Why an objective cannot be replayed on a cell's rollouts; None where it can. recorded: whether what the update
-    did with each token is stored."""
+def reason_against(objective: AnyObjective, recorded: bool) -> str | None:
+    """Why an objective cannot be replayed from rollouts; None where it can. recorded: whether what the update did with
+    each token is stored."""
     if not isinstance(objective, Objective):
         return "it learns from pairs, which rollouts do not hold"
     kl, select = objective.kl, objective.select.type
@@ -39,8 +39,6 @@ def reason_against(objective: AnyObjective, spec: RunSpec, recorded: bool) -> st
         return "its advantages need the rewards of single steps (credit=steps), which are not stored"
     if kl.where != "none" and kl.reference != "iteration_start":
         return f"its KL needs log-probs of the reference policy (kl.reference={kl.reference}), which are not stored"
-    if kl.where != "none" and kl.control == "adaptive":
-        return "the coefficient of its KL follows a controller (kl.control=adaptive), whose state is not stored"
     if objective.entropy.bonus > 0 or objective.entropy.adaptive.type != "none":
         return "its entropy bonus has a gradient through all tokens of the vocabulary, not those that were drawn alone"
     if select == "top_entropy":
