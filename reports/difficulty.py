@@ -5,14 +5,14 @@ The pass rate of a prompt is that of its own group in its own step: a noisy one,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from harness.records.rollouts import spread
 from reports.measurements import Measurement, finite
 from reports.statistics import FloatArray
 
@@ -72,13 +72,6 @@ def bin_of(rate: FloatArray) -> npt.NDArray[np.intp]:
     inner = 1 + np.floor(4 * rate).astype(np.intp)
     bins: npt.NDArray[np.intp] = np.where(rate >= 1, len(BINS) - 1, np.where(rate <= 0, 0, inner))
     return bins
-
-
-def spread(paths: Sequence[Path], most: int) -> list[Path]:
-    """Up to `most` of them at even distances, the first and the last among them."""
-    if len(paths) <= most:
-        return list(paths)
-    return [paths[i] for i in np.linspace(0, len(paths) - 1, most).round().astype(int)]
 
 
 @dataclass(frozen=True)

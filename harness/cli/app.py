@@ -52,22 +52,6 @@ def _main(
     pass
 
 
-for _verb in (
-    run,
-    plan,
-    status,
-    report,
-    compare,
-    power,
-    replay,
-    eval_,
-    ls,
-    show,
-    diff,
-    cp,
-    probe,
-    coldstart,
-    sync,
-    doctor,
-):
+_VERBS = (run, plan, status, report, compare, power, replay, eval_, ls, show, diff, cp, probe, coldstart, sync, doctor)
+for _verb in _VERBS:
     app.command(_verb.__name__.rstrip("_"))(_verb)

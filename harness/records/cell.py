@@ -118,9 +118,9 @@ class CellRecord:
     def read_scores(self) -> list[dict[str, Any]]:
         return read_jsonl(self.path / "scores.jsonl")
 
-    def read_rollouts(self, columns: Sequence[str]) -> pyarrow.Table | None:
+    def read_rollouts(self, columns: Sequence[str], most_files: int | None = None) -> pyarrow.Table | None:
         """Columns of the completions drawn in training, see `harness.records.rollouts`; None if none are recorded."""
-        return read_rollouts(self.rollouts, columns)
+        return read_rollouts(self.rollouts, columns, most_files)
 
     def read_evals(
         self, columns: Sequence[str] | None = None, where: pyarrow.compute.Expression | None = None

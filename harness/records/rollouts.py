@@ -42,13 +42,24 @@ def write_rollouts(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     pyarrow.parquet.write_table(table, path, compression="zstd")
 
 
-def read_rollouts(folder: Path, columns: Sequence[str]) -> pyarrow.Table | None:
-    """These columns of all rows, step by step; a column that was not recorded is null. None if there are no rows."""
+def spread(paths: Sequence[Path], most: int) -> list[Path]:
+    """Up to `most` of them, at least 2, at even distances: the first and the last are among them."""
+    if len(paths) <= most:
+        return list(paths)
+    return [paths[round(place * (len(paths) - 1) / (most - 1))] for place in range(most)]
+
+
+def read_rollouts(folder: Path, columns: Sequence[str], most_files: int | None = None) -> pyarrow.Table | None:
+    """These columns of all rows, step by step; a column that was not recorded is null. None if there are no rows.
+
+    most_files: of more than so many only some are read, spread over training.
+    """
     import pyarrow
     import pyarrow.parquet
 
     tables = []
-    for path in sorted(folder.glob("*.parquet")):
+    paths = sorted(folder.glob("*.parquet"))
+    for path in paths if most_files is None else spread(paths, most_files):
         present = set(pyarrow.parquet.read_schema(path).names)
         table = pyarrow.parquet.read_table(path, columns=[name for name in columns if name in present])
         for name in columns:
@@ -59,11 +70,12 @@ def read_rollouts(folder: Path, columns: Sequence[str]) -> pyarrow.Table | None:
 
 
 def _token_types() -> dict[str, pyarrow.DataType]:
-    """Types of the columns `token/*`, which may be null or empty in a whole file."""
+    """Types of the columns that may be null or empty in a whole file."""
     import pyarrow
 
     reals, flags = pyarrow.list_(pyarrow.float32()), pyarrow.list_(pyarrow.bool_())
     return {
+        "tokens": pyarrow.list_(pyarrow.int64()),
         "token/chars": pyarrow.list_(pyarrow.uint32()),
         **dict.fromkeys(PER_TOKEN, reals),
         "token/update": pyarrow.list_(pyarrow.uint32()),

@@ -18,7 +18,7 @@ from reports.figures.lines import (
     extremes,
 )
 from reports.figures.panels import Panels, hide_tick_labels, legend_at_bottom, share_limits
-from reports.figures.style import GREY, ArmStyle, Drawing, arm_styles, short_name
+from reports.figures.style import GREY, ArmStyle, Drawing, arm_styles, say_not_recorded, short_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -169,7 +169,7 @@ def _draw_panel(axes: Axes, column: Column, by_field: ByField, arm: str, style: 
             draw_seeds_and_band(axes, curve, look, STRETCHES)
             draw_mean(axes, curve, look, "", STRETCHES)
     if not any(arm in by_field[trace.field] for trace in column.traces):
-        axes.text(0.5, 0.5, "not recorded", ha="center", va="center", transform=axes.transAxes, color=GREY)
+        say_not_recorded(axes)
     if column.reference is not None:
         axes.axhline(column.reference, color=GREY, linewidth=0.9, zorder=0)
     if column.as_percent:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 WIDTH_IN = 6.4
@@ -87,6 +88,11 @@ def arm_styles(arms: Sequence[str], baseline: str) -> dict[str, ArmStyle]:
         dash = DASHES[1 + (i + i // len(OKABE_ITO)) % (len(DASHES) - 1)]
         styles[arm] = ArmStyle(OKABE_ITO[i % len(OKABE_ITO)], MARKERS[(1 + i) % len(MARKERS)], dash)
     return styles
+
+
+def say_not_recorded(axes: Axes) -> None:
+    """In a panel that would be empty."""
+    axes.text(0.5, 0.5, "not recorded", ha="center", va="center", transform=axes.transAxes, color=GREY)
 
 
 def short_name(name: str) -> str:

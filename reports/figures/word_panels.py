@@ -17,7 +17,7 @@ from reports.figures.lines import (
     draw_seeds_and_band,
     legend_below,
 )
-from reports.figures.style import GREY, INK, WIDTH_IN, ArmStyle, Drawing, arm_styles
+from reports.figures.style import GREY, INK, WIDTH_IN, ArmStyle, Drawing, arm_styles, say_not_recorded
 from reports.reflection import Quantity, word_curves
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ def draw_words(
                 if curve is not None:
                     draw_seeds_and_band(panel, curve, style)
                     draw_mean(panel, curve, style, "")
+            if arm not in words and arm not in others:
+                say_not_recorded(panel)
             panel.locator_params(axis="x", nbins=4)
             count_from_zero(panel)
         row[0].set_title(arm_label(arm, max(curve.n for curve in _of(arm, sides))), loc="left")

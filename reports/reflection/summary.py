@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from reports.measurements import Measurement
 
 ANY_WORD = "any of them"
+MOST_FILES = 240
+"""Of rollouts, of all cells together: each holds the completions between two checkpoints, often thousands."""
 LAST_STEPS_FRAC = 0.2
 """The share of steps at the end of training that counts as its end."""
 
@@ -79,17 +81,18 @@ class ArmWords:
 
 
 def read_reflection(measurements: Mapping[str, Sequence[Measurement]], words: Sequence[str]) -> Reflection:
-    """Look for the words in everything that the finished cells drew in training."""
+    """Look for the words in what the finished cells drew in training, in up to MOST_FILES files of it."""
     every = word_pattern(words)
     cells = {(arm, m.cell.seed): m.cell for arm, some in measurements.items() for m in some}
-    found = {name: _occurs(cell, every) for name, cell in cells.items()}
+    most_files = max(2, MOST_FILES // max(1, len(cells)))
+    found = {name: _occurs(cell, every, most_files) for name, cell in cells.items()}
     n_completions = sum(n for n, _ in found.values())
     if not any(occurs for _, occurs in found.values()):
         return Reflection(tuple(words), n_completions, [], {})
     tallies: dict[str, dict[int, Tally]] = {}
     by_word: dict[tuple[str, str], list[Tally]] = {}
     for (arm, seed), cell in cells.items():
-        table = cell.read_rollouts([*COLUMNS, *TOKEN_COLUMNS])
+        table = cell.read_rollouts([*COLUMNS, *TOKEN_COLUMNS], most_files)
         if table is None:
             continue
         rollouts = Rollouts.of(table)
@@ -102,9 +105,9 @@ def read_reflection(measurements: Mapping[str, Sequence[Measurement]], words: Se
     return Reflection(tuple(words), n_completions, arms, tallies)
 
 
-def _occurs(cell: CellRecord, pattern: re.Pattern[str]) -> tuple[int, bool]:
+def _occurs(cell: CellRecord, pattern: re.Pattern[str], most_files: int) -> tuple[int, bool]:
     """Completions of a cell, and whether one of them holds a word."""
-    table = cell.read_rollouts(["text"])
+    table = cell.read_rollouts(["text"], most_files)
     texts = [] if table is None else table["text"].to_pylist()
     return len(texts), any(pattern.search(text) for text in texts)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from reports.formats import MISSING, number, percent, ratio
-from reports.reflection.summary import ANY_WORD, ArmWords, Reflection
-from reports.tables import Table
+from reports.reflection.summary import ANY_WORD, MOST_FILES, ArmWords, Reflection
+from reports.table import Table
 
 TITLE = "Reflection words"
 COLUMNS = [
@@ -15,7 +15,8 @@ COLUMNS = [
     *("ratio, first to last", "clipped or masked"),
 ]
 NOTE = (
-    "In completions drawn in training, all seeds together, as whole words in upper or lower case. Before training: in "
+    f"In completions drawn in training (of more than {MOST_FILES} files of them in all, in so many, spread over "
+    "training), all seeds together, as whole words in upper or lower case. Before training: in "
     "the first step's completions; at the end: in the last fifth of the steps. From the log-prob on: means over the "
     "tokens that wrote the word, and behind the stroke over all other tokens. Ratio: at the first and the "
     "last optimiser step on a rollout batch. These describe and are not tested; an answer with such a word need not "

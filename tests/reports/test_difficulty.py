@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from reports.difficulty import BINS, bin_of, difficulty, spread
+from reports.difficulty import BINS, bin_of, difficulty
 from reports.measurements import Measurement, read_measurements
 from tests.reports.synthetic import write_sweep
 
@@ -70,9 +70,3 @@ def test_records_without_advantages_still_have_lengths(tmp_path):
 def test_without_rollouts_or_their_columns_there_is_nothing(tmp_path):
     assert difficulty(measurement_with(tmp_path / "none", [], [])) is None
     assert difficulty(measurement_with(tmp_path / "older", [{"step": 1, "text": "x"}], [])) is None
-
-
-def test_files_are_spread_over_training():
-    paths = [Path(str(i)) for i in range(50)]
-    assert [int(path.name) for path in spread(paths, 3)] == [0, 24, 49]
-    assert spread(paths[:2], 3) == paths[:2]

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from harness.records.rollouts import PER_EPOCH, PER_TOKEN, read_rollouts, write_rollouts
+from harness.records.rollouts import PER_EPOCH, PER_TOKEN, read_rollouts, spread, write_rollouts
 
 PLAIN = {"step": 1, "text": "1", "reward": None}
 RECORDED = {
@@ -44,3 +44,17 @@ def test_tokens_have_their_types_even_where_all_are_null(tmp_path: Path, name: s
     kind = pyarrow.parquet.read_schema(path).field(name).type
     inner = kind.value_type.value_type if name in PER_EPOCH else kind.value_type
     assert inner in (pa.float32(), pa.bool_())
+
+
+@pytest.mark.parametrize(("most", "chosen"), [(2, [0, 9]), (3, [0, 4, 9]), (10, [*range(10)]), (99, [*range(10)])])
+def test_files_are_spread_over_training(most: int, chosen: list[int]) -> None:
+    paths = [Path(str(number)) for number in range(10)]
+    assert spread(paths, most) == [paths[number] for number in chosen]
+
+
+def test_of_many_files_some_are_read(tmp_path: Path) -> None:
+    for step in range(1, 6):
+        write_rollouts(tmp_path / f"{step:06d}-{step:06d}.parquet", [{"step": step, "text": "a"}])
+    table = read_rollouts(tmp_path, ["step", "tokens"], most_files=2)
+    assert table is not None
+    assert table.to_pylist() == [{"step": 1, "tokens": None}, {"step": 5, "tokens": None}]
