@@ -32,9 +32,9 @@ def _compare_own(candidate: str, answer: str) -> Reason:
 OWN = "own"
 GRADERS: dict[str, Grader] = {
     "exact": Grader(version=2, compare=compare_exact),
-    "numeric": Grader(version=2, compare=compare_numeric),
+    "numeric": Grader(version=3, compare=compare_numeric),
     "choice": Grader(version=1, compare=compare_choice),
-    "math": Grader(version=2, compare=compare_math),
+    "math": Grader(version=3, compare=compare_math),
     OWN: Grader(version=1, compare=_compare_own),
 }
 

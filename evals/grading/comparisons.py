@@ -54,8 +54,7 @@ def compare_math(candidate: str, answer: str) -> Reason:
     """Equal as mathematics. What follows from text, letters, words or numbers is settled here; math-verify is asked
     about the rest.
 
-    Numbers are equal exactly: 0.3333 is not 1/3, though math-verify takes decimals that agree with an irrational number
-    to six places. `50%` is 50 and 1/2. `x = 5` may be given as `5`, but not as `y = 5`. Of a numeral in another base,
+    Numbers are equal exactly: 0.3333 is not 1/3, and 3.141593 is not pi. `50%` is 50 and 1/2. `x = 5` may be given as `5`, but not as `y = 5`. Of a numeral in another base,
     `52_8`, the base may be left out. The order of a list counts in brackets only; sets in braces are no tuples. Units
     are not compared, and small and capital letters of variables are not told apart.
     """
@@ -89,6 +88,8 @@ def _compare_expressions(candidate: str, reference: str) -> Reason:
         return "match" if given else "unparsed"
     if (numeral := based_digits(spelling(wanted))) is not None:
         return "match" if spelling(given) == numeral[0] else "mismatch"
+    if (numeral := based_digits(spelling(given))) is not None:  # math-verify would drop the base
+        return "match" if numeral == (spelling(wanted), "10") else "mismatch"
     if reference_number(reference) is not None and not is_mathematical(given):
         return "unparsed"
     if differ_in_kind(given, wanted):

@@ -14,7 +14,7 @@ from evals.grading.stated import stated_answer, without_lead_in
 from evals.grading.text import bare, normalise
 
 # Raise it whenever an extraction gives another text than before; it is part of a run's semantic hash.
-VERSION = 2
+VERSION = 3
 
 _BRACES = re.compile(r"\\(?:boxed|fbox)\s*\{|\\[{}]|[{}]")
 _HASHES = re.compile(r"####([^\n]*)")

@@ -36,6 +36,7 @@ _REWRITINGS = [
         (r"(?<![a-zA-Z])\\?sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}"),
         (r"(?<![a-zA-Z\\])pi(?![a-zA-Z])", r"\\pi "),
         (r"\^\s*\{?\s*\\circ\s*\}?|\\degree(?![a-zA-Z])", " "),
+        (r"(?<![\w.])\.(?=[0-9])", "0."),  # math-verify reads `.01` as another number than `0.01`
     )
 ]
 _TEXT = re.compile(

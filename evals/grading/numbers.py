@@ -12,11 +12,19 @@ from evals.grading.text import bare, normalise
 # Longer texts are not numbers anyone wrote as an answer. The bound keeps big-integer arithmetic cheap.
 MAX_CHARACTERS = 500
 
-_MULTIPLIERS = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
-# Words after a number that change its value or say that there is a second one.
+_MULTIPLIERS = {
+    "hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12,
+    "bn": 10**9, "lakh": 10**5, "crore": 10**7,
+}  # fmt: skip
+# Words after a number that change its value or say that there is a second one. Of ordinals only the plural does: "18
+# fifth graders", but "18 fifths".
 _NOT_UNITS = re.compile(
-    "pi|sqrt|sin|cos|tan|log|ln|exp|mod|and|or|to|plus|minus|times|over|point|half|quarter|third|not|but|more|less|than"
+    "pi|sqrt|sin|cos|tan|log|ln|exp|mod|and|or|to|plus|minus|times|over|point|not|but|more|less|than|fewer"
+    "|half|halves|halved|quarters?|thirds?|(?:four|fif|six|seven|eigh|nin|ten|eleven|twelf|twentie|hundred|thousand)ths"
+    "|factorial|divided|multiplied|raised|doubled|tripled|quadrupled|mil|mn"
 )
+# Right after the number "squared" is an operation, after a unit it belongs to that: "18 metres squared".
+_NO_UNIT = re.compile(r"\s*(?:squared|cubed)\b|.*\bis\s+(?:wrong|incorrect|false)\b", re.IGNORECASE)
 # Letters and short words are units only if known: `2x` and `2ab` are algebra. A single letter also needs a space.
 _SHORT_UNITS = re.compile("mm|cm|km|ml|mg|kg|lbs?|oz|ft|yd|mph|hrs?|min|sec|rad|sq|cu|st|nd|rd|th|am|pm|usd")
 _LETTER_UNITS = frozenset("mgshlLCF")
@@ -162,13 +170,13 @@ def is_unit(text: str) -> bool:
 
 def _unit_factor(unit: str) -> int | None:
     """What the text after a number multiplies it by: 1 for a unit, 10**6 for `million`; None if it is neither."""
-    if _UNIT.fullmatch(unit) is None:
+    if _UNIT.fullmatch(unit) is None or _NO_UNIT.match(unit):
         return None
     factor = 1
     for word in _LETTERS.findall(unit):
         name = word.lower()
-        if name in _MULTIPLIERS:
-            factor *= _MULTIPLIERS[name]
+        if (multiplier := _MULTIPLIERS.get(name) or _MULTIPLIERS.get(name.removesuffix("s"))) is not None:
+            factor *= multiplier
         elif _NOT_UNITS.fullmatch(name) or (len(word) == 1 and word not in _LETTER_UNITS):
             return None
     first = _LETTERS.match(unit)

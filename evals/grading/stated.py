@@ -32,6 +32,19 @@ _NO_ANSWER = re.compile(
     r"|above|verified|confirmed|unique|found|given|known|obtained)\b.*",
     re.IGNORECASE | re.DOTALL,
 )
+# A number that one of the first precedes, or one of the second follows, is not itself the answer.
+_BEFORE = re.compile(
+    r"(?:a\s+|one\s+)?(?:twice|thrice|double|triple|half|(?:two|three|four|five)\s+times"
+    r"|(?:third|quarter)\s+of|(?:the\s+)?(?:square|cube)\b[^.]*\bof|(?:less|more|fewer|greater|other)\s+than"
+    r"|(?:at\s+)?(?:least|most)|below|above|under|over|not)\b[^\d.]*",
+    re.IGNORECASE,
+)
+_AFTER = re.compile(
+    r"\$?\s*(?:minus|plus|times|over|divided|multiplied|squared|cubed|doubled|tripled|halved|factorial|(?:more|less|fewer)"
+    r"\s+than|is\s+(?:wrong|incorrect|false|not))\b",
+    re.IGNORECASE,
+)
+_RESULT = re.compile(r"=|\b(?:is|equals|gives|makes|but)\b(?!\s+(?:wrong|incorrect|false|not)\b)")
 # Answers in words are short; after more of them only a number or a formula counts.
 _MAX_WORDS = 4
 _MAX_CHARACTERS = 2_000
@@ -41,7 +54,8 @@ def stated_answer(text: str) -> str | None:
     """What follows the last "answer is", "answer:" or "Final answer" up to the sentence's end, without mark-up.
 
     In a sentence with more words than an answer has, it is the number or the formula that the sentence begins with,
-    else its only formula, else the number right of its "=". None if no such phrase is there or none of it is an answer.
+    else its only formula, else the number right of its "=". Of "twice 9, which is 18" it is the result, and all of
+    "twice 9", which is no number. None if no such phrase is there or none of it is an answer.
     """
     for phrase in reversed(list(_PHRASE.finditer(text))):
         rest = text[phrase.end() : phrase.end() + _MAX_CHARACTERS]
@@ -74,12 +88,16 @@ def _answer_of(sentence: str) -> str | None:
         return content
     if not has_digits and n_words <= _MAX_WORDS and "$" not in content and "\\(" not in content:
         return content
+    before = _BEFORE.match(content)
+    leading = _LEADING_NUMBER.match(content, before.end() if before else 0)
+    if leading is not None and (before or _AFTER.match(content, leading.end())):
+        *operation, result = _RESULT.split(content)
+        return _answer_of(result) if operation else content
     formulas = list(_IN_LINE.finditer(sentence))
     if formulas and (formulas[0].start() == 0 or len(formulas) == 1):
         return bare(formulas[0][1] or formulas[0][2] or "")
     if _OR.search(prose):  # more answers than one
         return content
-    leading = _LEADING_NUMBER.match(content)
     if leading is not None:
         return leading[0]
     return content if parse_number(content) is not None else None
