@@ -7,15 +7,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from evals.sampler import Decoding, Draw, Drawn
 from harness.evaluate.evaluation import OnProgress
 from harness.evaluate.store import claimed
-from harness.records.files import append_jsonl, keep_jsonl, read_jsonl, write_json
+from harness.records.files import append_jsonl, keep_jsonl, read_jsonl, typed_rows, write_json
 from harness.rollouts.sampler import EngineSampler
 from harness.run.provenance import provenance
 from harness.spec.hashing import digest
+
+
+class _Remembered(TypedDict):
+    key: str
+    text: str
+    n_tokens: int
+    truncated: bool
 
 
 @dataclass(frozen=True)
@@ -37,10 +44,11 @@ class RememberingSampler:
         Raises as `store.claimed`.
         """
         with claimed(folder, asked):
-            keep_jsonl(folder / "samples.jsonl", lambda row: True)  # without the torn end that a kill may have left
+            path = folder / "samples.jsonl"
+            keep_jsonl(path, lambda row: True)  # without the torn end that a kill may have left
             known = {
                 row["key"]: Drawn(row["text"], row["n_tokens"], row["truncated"])
-                for row in read_jsonl(folder / "samples.jsonl")
+                for row in typed_rows(path, read_jsonl(path), _Remembered)
             }
             yield cls(folder, make_sampler, on_progress, known)
 

@@ -18,8 +18,21 @@ from typing import Any, cast
 from evals.evaluate import SampleRow
 from harness.errors import RefusedError
 from harness.evaluate.conditions import Conditions
-from harness.records.files import append_jsonl, file_name, keep_jsonl, read_json, read_jsonl, write_atomic, write_json
+from harness.records.files import (
+    DamagedRecordError,
+    append_jsonl,
+    file_name,
+    keep_jsonl,
+    read_json,
+    read_jsonl,
+    typed_rows,
+    write_atomic,
+    write_json,
+)
 from harness.records.lease import LeaseTakenError, hold_lease
+from harness.run.jobs import is_disk_full
+
+_SAMPLES = ("evals.jsonl", "evals.parquet", "samples.jsonl")
 
 
 def store_folder(home: Path, conditions: Conditions) -> Path:
@@ -32,8 +45,8 @@ def claimed(path: Path, asked: dict[str, Any]) -> Iterator[None]:
     """The folder at a path, made if it is not there, for this process alone. `asked`: the conditions under which what
     it holds was drawn, kept in its spec.json.
 
-    Raises RefusedError if it holds samples of other conditions, if another process has it open, or if it cannot be
-    written.
+    Raises RefusedError if it holds samples of other conditions or of unknown ones, if another process has it open, or
+    if it cannot be read or written; DamagedRecordError if the conditions in it are no such thing.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -42,11 +55,21 @@ def claimed(path: Path, asked: dict[str, Any]) -> Iterator[None]:
             yield
     except LeaseTakenError as error:
         raise RefusedError(f"{path}: {error} Wait for it, or evaluate under other conditions.") from None
-    except PermissionError as error:
+    except OSError as error:
+        if is_disk_full(error) or not _is_about(error, path):
+            raise
         raise RefusedError(
-            f"{error.filename or path}: cannot be written. Make it writable, or choose another place with --home "
-            "DIR or BENCH_HOME."
+            f"{error.filename}: cannot be written ({error.strerror}). Make it writable, or choose another place with "
+            "--home DIR or BENCH_HOME."
         ) from None
+
+
+def _is_about(error: OSError, folder: Path) -> bool:
+    """Whether it is about the folder, what is in it or what it is in, and not about a model's files, say."""
+    if not isinstance(error.filename, str):
+        return False
+    place = Path(error.filename)
+    return place == folder or place in folder.parents or folder in place.parents
 
 
 @dataclass(frozen=True)
@@ -73,12 +96,13 @@ class SampleStore:
         return self.path / "evals.parquet"
 
     def rows(self) -> list[SampleRow]:
-        """Every sample once, in the order of problems and samples in which they came."""
-        rows = cast(list[SampleRow], read_jsonl(self._fresh))
-        if self._compacted.exists():
-            import pyarrow.parquet
+        """Every sample once, in the order of problems and samples in which they came.
 
-            rows = [*cast(list[SampleRow], pyarrow.parquet.read_table(self._compacted).to_pylist()), *rows]
+        Raises DamagedRecordError for a file that is not what was written.
+        """
+        rows = typed_rows(self._fresh, read_jsonl(self._fresh), SampleRow)
+        if self._compacted.exists():
+            rows = [*typed_rows(self._compacted, _read_parquet(self._compacted), SampleRow), *rows]
         # A kill between compacting and removing leaves samples in both.
         return list({(row["problem_id"], row["sample"]): row for row in rows}.values())
 
@@ -94,9 +118,13 @@ class SampleStore:
         write_atomic(self._compacted, lambda aside: pyarrow.parquet.write_table(table, aside, compression="zstd"))
         self._fresh.unlink(missing_ok=True)
 
-    def read_grading(self) -> dict[str, Any] | None:
+    def read_grading(self) -> Any:
+        """None if it is not known, which only means that the rows are to be graded again."""
         path = self.path / "grading.json"
-        return dict(read_json(path)) if path.exists() else None
+        try:
+            return read_json(path) if path.exists() else None
+        except DamagedRecordError:
+            return None
 
     def write_grading(self, grading: dict[str, Any]) -> None:
         write_json(self.path / "grading.json", grading)
@@ -108,11 +136,33 @@ class SampleStore:
         write_json(self.path / "scores.json", document)
 
 
+def _read_parquet(path: Path) -> list[dict[str, Any]]:
+    import pyarrow
+    import pyarrow.parquet
+
+    content = path.read_bytes()
+    try:
+        rows: list[dict[str, Any]] = pyarrow.parquet.read_table(pyarrow.BufferReader(content)).to_pylist()
+    # Of a file that ends early pyarrow says OSError, and UnicodeDecodeError of text that is none.
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise DamagedRecordError(
+            f"{path}: is damaged ({error}). Restore it, or move its folder away and draw its samples anew."
+        ) from None
+    return rows
+
+
 def _require_same(path: Path, asked: dict[str, Any]) -> None:
     if not path.exists():
+        if samples := [name for name in _SAMPLES if (path.parent / name).exists()]:
+            raise RefusedError(
+                f"{path.parent} holds samples ({', '.join(samples)}) without {path.name}, so under which conditions "
+                f"they were drawn is not known. Restore {path.name}, or move that folder away."
+            )
         write_json(path, asked)
         return
     there = read_json(path)
+    if not isinstance(there, dict):
+        raise DamagedRecordError(f"{path}: is damaged: it holds no conditions. Restore it, or move its folder away.")
     if there != asked:
         differing = sorted(name for name in {*there, *asked} if there.get(name) != asked.get(name))
         raise RefusedError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -9,7 +10,10 @@ import re
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast, get_type_hints
+
+Row = TypeVar("Row")
+_NAME_BYTES = 100
 
 
 def write_atomic(path: Path, write: Callable[[Path], None]) -> None:
@@ -42,8 +46,13 @@ def write_folder(folder: Path, write: Callable[[Path], None]) -> None:
 
 
 def file_name(name: str) -> str:
-    """A name of anything (a task's may be a path) without what may not stand in a file's."""
-    return re.sub(r"[^\w.-]+", "_", name)
+    """A name of anything (a task's may be a path) without what may not stand in a file's. A long one is cut, and has a
+    hash at its end, so that two that begin alike stay two."""
+    safe = re.sub(r"[^\w.-]+", "_", name)
+    if len(safe.encode()) <= _NAME_BYTES:
+        return safe
+    ending = "-" + hashlib.blake2b(name.encode(), digest_size=5).hexdigest()
+    return safe.encode()[: _NAME_BYTES - len(ending)].decode(errors="ignore") + ending
 
 
 def write_json(path: Path, document: Any) -> None:
@@ -78,13 +87,44 @@ def append_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> None:
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """Complete rows of a JSONL file; [] without the file. A last line without its newline is torn and dropped."""
+    """Complete rows of a JSONL file; [] without the file. A last line without its newline is torn and dropped.
+
+    Raises DamagedRecordError, with the line's number, if another line is no JSON object.
+    """
     if not path.exists():
         return []
-    complete = path.read_bytes().rpartition(b"\n")[0]
+    lines = path.read_bytes().rpartition(b"\n")[0].split(b"\n")
     # Read as one document, rows share their keys' strings: a third of the memory for the long rows of steps.jsonl.
-    rows: list[dict[str, Any]] = json.loads(b"[" + b",".join(line for line in complete.split(b"\n") if line) + b"]")
+    try:
+        rows: list[dict[str, Any]] = json.loads(b"[" + b",".join(line for line in lines if line) + b"]")
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        rows = []
+    if len(rows) != sum(map(bool, lines)) or not all(isinstance(row, dict) for row in rows):
+        raise DamagedRecordError(f"{path}, {_first_fault(lines)}. Restore the file, or move its folder away.")
     return rows
+
+
+def _first_fault(lines: list[bytes]) -> str:
+    for number, line in enumerate(lines, start=1):
+        try:
+            if line and not isinstance(json.loads(line), dict):
+                return f"line {number}: is no JSON object"
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            return f"line {number}: is damaged ({error})"
+    raise AssertionError("no line is at fault")
+
+
+def typed_rows(path: Path, rows: list[dict[str, Any]], kind: type[Row]) -> list[Row]:
+    """The rows of a file as TypedDicts of a kind. Raises DamagedRecordError if a row lacks one of its fields, or has
+    one of another type."""
+    fields = get_type_hints(kind)
+    for number, row in enumerate(rows, start=1):
+        if wrong := [name for name, wanted in fields.items() if not isinstance(row.get(name, ...), wanted)]:
+            raise DamagedRecordError(
+                f"{path}, row {number}: lacks {', '.join(wrong)}, or holds something else there. Restore the file, or "
+                "move its folder away."
+            )
+    return cast(list[Row], rows)
 
 
 def keep_jsonl(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:

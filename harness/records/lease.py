@@ -100,7 +100,13 @@ def _owner(path: Path) -> str:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
+    """The owner as written down; None if that is nobody, or no lease of ours."""
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (FileNotFoundError, json.JSONDecodeError):
+        owner = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):
         return None
+    match owner:
+        case {"host": str(), "pid": int(), "heartbeat_s": int() | float()}:
+            return dict(owner)
+        case _:
+            return None

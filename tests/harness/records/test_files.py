@@ -4,7 +4,7 @@ import errno
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import pytest
 from hypothesis import given
@@ -14,9 +14,11 @@ from harness.records import files
 from harness.records.files import (
     DamagedRecordError,
     append_jsonl,
+    file_name,
     keep_jsonl,
     read_json,
     read_jsonl,
+    typed_rows,
     write_atomic,
     write_folder,
     write_json,
@@ -171,3 +173,34 @@ def test_a_damaged_record_is_named(tmp_path: Path) -> None:
     (tmp_path / "sweep.json").write_text('{"name": ')
     with pytest.raises(DamagedRecordError, match=r"sweep\.json: is damaged"):
         read_json(tmp_path / "sweep.json")
+
+
+@pytest.mark.parametrize("line", [b"no JSON", b"\0\0\0", b"[1]", b"1", b'{"a": 1}, {"a": 2}', b'{"a": "\xff"}', b" "])
+def test_a_damaged_line_is_named(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"a": 0}\n\n' + line + b'\n{"a": 3}\n')
+    with pytest.raises(DamagedRecordError, match=r"a\.jsonl, line 3: is"):
+        read_jsonl(path)
+    path.write_bytes(b'{"a": 0}\n\n' + line)  # torn
+    assert read_jsonl(path) == [{"a": 0}]
+
+
+class Sample(TypedDict):
+    text: str
+    extracted: str | None
+
+
+@pytest.mark.parametrize("row", [{"text": "a"}, {"extracted": None}, {"text": 1, "extracted": None}])
+def test_a_row_without_its_fields_is_named(row: dict[str, Any]) -> None:
+    whole: dict[str, Any] = {"text": "a", "extracted": None, "more": 1}
+    assert typed_rows(Path("a.jsonl"), [whole], Sample) == [whole]
+    with pytest.raises(DamagedRecordError, match=r"a\.jsonl, row 2: lacks "):
+        typed_rows(Path("a.jsonl"), [whole, row], Sample)
+
+
+def test_a_long_name_is_cut_and_stays_distinct() -> None:
+    assert file_name("my tasks/a.yaml") == "my_tasks_a.yaml"
+    assert file_name("ä" * 50) == "ä" * 50
+    long = [file_name(begin * 300 + end) for begin in "xä" for end in "ab"]
+    assert len(set(long)) == 4
+    assert all(len(name.encode()) <= 100 for name in long)

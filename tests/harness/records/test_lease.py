@@ -139,3 +139,13 @@ def test_the_heart_beats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         first = heartbeat()
         time.sleep(0.1)
         assert heartbeat() > first
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", "1", '{"host": "elsewhere"}', '{"host": 1, "pid": 2, "heartbeat_s": 3}', "\udcff"]
+)
+def test_what_is_no_lease_of_ours_holds_nobody_up(tmp_path: Path, content: str) -> None:
+    (tmp_path / "lease.json").write_bytes(content.encode(errors="surrogateescape"))
+    assert not is_leased(tmp_path)
+    with hold_lease(tmp_path):
+        pass
