@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -15,6 +16,8 @@ from evals.errors import DataMissingError, EvalError
 from evals.grading.numbers import parse_number
 from evals.row_sources import DATA_FOLDER_VARIABLE, Row, file_rows, hub_rows
 from evals.tasks.base import Problem
+
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -198,6 +201,8 @@ class Rows:
         return f"no problems for {self.name}: looked for {' and '.join(looked)}; {', or '.join(remedies)}."
 
     def _check_rows(self, problems: Sequence[Problem], origin: str) -> None:
+        if not problems:
+            raise EvalError(f"{origin} has no rows; a split has at least one: fetch it again, or name another source")
         if self.count is not None and len(problems) != self.count:
             raise EvalError(
                 f"{origin} has {len(problems)} rows, {self.name} has {self.count}; it is cut short or another one: "
@@ -250,6 +255,14 @@ def _text(row: Row, name: str, where: str) -> str:
     if name not in row:
         raise EvalError(f"{where}: no field {name!r}; the row has {', '.join(map(repr, row))}; map it with `fields:`")
     value = row[name]
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise EvalError(f"{where}: the field {name!r} is {value!r}; it must be text or a number")
+    is_number = (isinstance(value, int) and not isinstance(value, bool)) or (
+        isinstance(value, float) and math.isfinite(value)
+    )
+    if not isinstance(value, str) and not is_number:
+        raise EvalError(f"{where}: the field {name!r} is {value!r}; it must be text or a finite number")
+    if isinstance(value, str) and (lone := _SURROGATE.search(value)):
+        raise EvalError(
+            f"{where}: the field {name!r} has half of a character, {lone[0]!a}, at place {lone.start()}; it cannot be "
+            "written as UTF-8: correct the row"
+        )
     return str(value)

@@ -172,3 +172,30 @@ def test_sources_must_be_given_and_pinned():
         Rows("r")
     with pytest.raises(EvalError, match="pin it with `revision: <commit>` or `digest:`"):
         Rows("r", hub=HUB)
+
+
+@pytest.mark.parametrize("content", ["", "\n\n"])
+def test_a_file_without_rows_is_refused(tmp_path, content):
+    (tmp_path / "rows.jsonl").write_text(content)
+    with pytest.raises(EvalError, match=r"rows\.jsonl has no rows; a split has at least one"):
+        Rows("r", LocalFile("rows.jsonl", tmp_path)).load()
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "true", "null"])
+def test_an_answer_that_is_no_finite_number_is_refused(tmp_path, number):
+    (tmp_path / "rows.jsonl").write_text(f'{{"problem": "p", "answer": {number}}}\n')
+    with pytest.raises(EvalError, match=r"line 1: the field 'answer' is .*; it must be text or a finite number"):
+        Rows("r", LocalFile("rows.jsonl", tmp_path)).load()
+
+
+def test_a_number_of_any_size_is_an_answer(tmp_path):
+    (tmp_path / "rows.jsonl").write_text(f'{{"problem": "p", "answer": {10**400}}}\n')
+    assert Rows("r", LocalFile("rows.jsonl", tmp_path)).load()[0].answer == str(10**400)
+
+
+@pytest.mark.parametrize("field", ["id", "problem", "answer", "solution"])
+def test_half_of_a_character_is_refused(tmp_path, field):
+    row = {"id": "i", "problem": "p", "answer": "a", "solution": "s"}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n" + json.dumps(row | {field: "p \ud800"}) + "\n")
+    with pytest.raises(EvalError, match=rf"line 2: the field '{field}' has half of a character, '\\ud800', at place 2"):
+        Rows("r", LocalFile("rows.jsonl", tmp_path)).load()
