@@ -7,7 +7,13 @@ from dataclasses import dataclass
 
 from evals.errors import EvalError, UnknownNameError
 from evals.grading.choice import choice_letter
-from evals.grading.comparisons import compare_choice, compare_exact, compare_math, compare_numeric
+from evals.grading.comparisons import (
+    compare_choice,
+    compare_exact,
+    compare_math,
+    compare_numeric,
+    require_mathematical,
+)
 from evals.grading.extract import VERSION as EXTRACTION_VERSION
 from evals.grading.extract import extract_answer, get_extraction
 from evals.grading.numbers import reference_number
@@ -55,6 +61,21 @@ def applicable_graders(answer: str) -> list[str]:
     if choice_letter(answer) is not None:
         names.append("choice")
     return [*names, "math"]
+
+
+def require_gradable(answer: str, grader: str, own: OwnComparison | None = None) -> None:
+    """Without an answer to compare it with, find out whether a reference can be compared. Needs no process.
+
+    Raises UnknownNameError for an unknown grader, EvalError for a reference that is empty or that the grader cannot
+    read.
+    """
+    compare = get_grader(grader).compare
+    if not answer:
+        raise EvalError("there is no answer to compare with. Give all rows their answers, or take another task.")
+    if grader == "math":
+        require_mathematical(answer)
+    elif grader != OWN or own is None:
+        compare("", answer)
 
 
 def judge(extracted: str | None, answer: str, grader: str = "math", own: OwnComparison | None = None) -> Verdict:
@@ -106,4 +127,5 @@ __all__ = [
     "get_grader",
     "grade",
     "judge",
+    "require_gradable",
 ]

@@ -6,7 +6,7 @@ import re
 
 from evals.errors import EvalError
 from evals.grading.choice import choice_letter, parse_choice
-from evals.grading.latex import based_digits, differ_in_kind, is_mathematical, plain_latex, spelling
+from evals.grading.latex import based_digits, differ_in_kind, is_mathematical, is_well_formed, plain_latex, spelling
 from evals.grading.numbers import is_percentage, parse_number, reference_number, same_number
 from evals.grading.text import bare, normalise
 from evals.grading.verdict import Reason
@@ -54,9 +54,10 @@ def compare_math(candidate: str, answer: str) -> Reason:
     """Equal as mathematics. What follows from text, letters, words or numbers is settled here; math-verify is asked
     about the rest.
 
-    Numbers are equal exactly: 0.3333 is not 1/3, and 3.141593 is not pi. `50%` is 50 and 1/2. `x = 5` may be given as `5`, but not as `y = 5`. Of a numeral in another base,
-    `52_8`, the base may be left out. The order of a list counts in brackets only; sets in braces are no tuples. Units
-    are not compared, and small and capital letters of variables are not told apart.
+    Numbers are equal exactly: 0.3333 is not 1/3, and 3.141593 is not pi. `50%` is 50 and 1/2. `x = 5` may be given as
+    `5`, but not as `y = 5`. Of a numeral in another base, `52_8`, the base may be left out. The order of a list counts
+    in brackets only; sets in braces are no tuples. Units are not compared, and small and capital letters of variables
+    are not told apart.
     """
     reference = bare(normalise(answer))
     if candidate == reference:
@@ -70,6 +71,17 @@ def compare_math(candidate: str, answer: str) -> Reason:
     if (same := _same_quantity(candidate, answer)) is not None:
         return "match" if same else "mismatch"
     return _compare_expressions(candidate, reference)
+
+
+def require_mathematical(answer: str) -> None:
+    """Raises EvalError if `compare_math` can make nothing of a reference, and would accept its own text alone."""
+    if choice_letter(answer) is not None or _is_words(answer) or reference_number(answer) is not None:
+        return
+    if len(answer) > MAX_CHARACTERS or not is_well_formed(plain_latex(bare(normalise(answer)))):
+        raise EvalError(
+            f"the reference answer {answer[:80]!r} cannot be read as mathematics, which the grader 'math' compares; "
+            "correct it, or use the grader 'exact' for this task"
+        )
 
 
 def _same_quantity(candidate: str, answer: str) -> bool | None:

@@ -49,6 +49,8 @@ _PERCENT = re.compile(r"\s*\\?%\s*$")
 # What an expression has and words and lists of numbers have not.
 _MATHEMATICAL = re.compile(r"[-+*/^_()!<>=|\\{}\[\]√²³⁰-⁹]")
 _BRACKETS = re.compile(r"(\\\{|[(\[]|\\langle)(.*)(\\\}|[)\]]|\\rangle)")
+_ARGUMENT = re.compile(r"\s*(?:\\[a-zA-Z]+|\w|(?=\{))")
+_ENDS_OPEN = re.compile(r"(?:[-+*/^_=<>\\]|\\(?:cdot|times|pm|mp|div|cup|cap|in|le|ge|ne|sqrt|text|frac))$")
 _BASED = re.compile(r"(-?[0-9][0-9A-F]*)_\{?([0-9]+)\}?")
 
 
@@ -70,6 +72,50 @@ def spelling(plain: str) -> str:
     """Equal for two ways of writing the same plain expression: spaces and single braces do not count."""
     without_spaces = re.sub(r"(?<![0-9])\s+|\s+(?![0-9])", "", plain)
     return re.sub(r"([_^])\{(\w)\}", r"\1\2", without_spaces)
+
+
+def is_well_formed(plain: str) -> bool:
+    """Whether a plain expression can be read: it says something, what it opens it closes, each fraction has two parts,
+    and it does not end in an operator. Without math-verify, whose start alone takes longer than all references of a
+    task may take."""
+    braces = re.sub(r"\\[\\{}]", "", plain)
+    depth = 0
+    for brace in re.findall(r"[{}]", braces):
+        depth += 1 if brace == "{" else -1
+        if depth < 0:
+            return False
+    n_opened, n_closed = (sum(map(braces.count, brackets)) for brackets in ("([", ")]"))
+    return (
+        any(character.isalnum() for character in plain)
+        and depth == 0
+        and n_opened == n_closed
+        and plain.count("\\begin{") == plain.count("\\end{")
+        and _ENDS_OPEN.search(plain) is None
+        and all(_has_two_arguments(plain, command.end()) for command in re.finditer(r"\\frac(?![a-zA-Z])", plain))
+    )
+
+
+def _has_two_arguments(plain: str, start: int) -> bool:
+    """Of an expression whose braces match."""
+    for _ in range(2):
+        argument = _ARGUMENT.match(plain, start)
+        if argument is None:
+            return False
+        start = argument.end()
+        is_letter = argument[0].strip().isalnum()  # as in `\\frac1{2x}`: what is in the braces is the next one
+        if not is_letter and plain[start : start + 1] == "{":
+            start = _closing(plain, start)
+    return True
+
+
+def _closing(plain: str, start: int) -> int:
+    """Just behind the brace that closes the one at `start`."""
+    depth = 0
+    for brace in re.finditer(r"\\[\\{}]|[{}]", plain[start:]):
+        depth += {"{": 1, "}": -1}.get(brace[0], 0)
+        if depth == 0:
+            return start + brace.end()
+    return len(plain)
 
 
 def is_mathematical(plain: str) -> bool:

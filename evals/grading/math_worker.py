@@ -13,7 +13,6 @@ import resource
 import signal
 import sys
 
-
 DECIMALS = 12
 """To which numbers that are not rational must agree. With math-verify's own 6, 3.141593 would be pi."""
 

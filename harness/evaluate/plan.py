@@ -5,10 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 
+from evals.errors import EvalError
+from evals.grading import get_grader, require_gradable
 from evals.presets import SamplingPreset, ks_of
 from evals.prompts import get_template
 from evals.sampler import Decoding
 from evals.tasks import get_task
+from evals.tasks.base import Problem
 from evals.tasks.rows import LoadedRows
 from harness.errors import RefusedError
 from harness.evaluate.conditions import Conditions, problems_digest
@@ -33,8 +36,9 @@ def plan_evaluations(
 
     changes: of the preset's temperature, top_p and max_completion_tokens; None leaves one as it is.
 
-    Raises UnknownNameError for an unknown task, template or grader, EvalError for problems that cannot be had,
-    RefusedError for k > samples, and for more than one sample of greedy decoding, which would all be alike.
+    Raises UnknownNameError for an unknown task, template or grader, EvalError for problems that cannot be had and for
+    one whose answer the grader cannot read, RefusedError for k > samples, and for more than one sample of greedy
+    decoding, which would all be alike.
     """
     found = []
     seen: dict[str, str] = {}
@@ -65,18 +69,39 @@ def plan_evaluations(
                 f"--k {', '.join(map(str, too_large))} with {chosen} samples a problem of {name}: pass@k needs 1 <= k "
                 "<= samples. Raise --samples or drop these k."
             )
-        rows = task.split("test").load()
         grading = grader or task.require_grader()
+        get_grader(grading)
+        rows = task.split("test").load()
+        asked = list(itertools.islice(rows, problems))
+        _require_gradable(name, asked, grading)
         found.append(
             TaskEvaluation(
                 Conditions(
                     subject, task, problems_digest(rows), own_template.name, decoding, seed, budget, fits_context
                 ),
-                list(itertools.islice(rows, problems)),
+                asked,
                 chosen,
                 wanted,
                 grading,
-                warning=rows.warning if isinstance(rows, LoadedRows) else None,
+                warning=_warning(rows, problems),
             )
         )
     return found
+
+
+def _require_gradable(task: str, problems: Sequence[Problem], grader: str) -> None:
+    """Found out in mid-run, it would cost the samples that were drawn till then."""
+    for problem in problems:
+        try:
+            require_gradable(problem.answer, grader, problem.own_comparison)
+        except EvalError as error:
+            raise EvalError(f"{task}, problem {problem.id}: {error}") from None
+
+
+def _warning(rows: Sequence[Problem], problems: int | None) -> str | None:
+    remarks = []
+    if problems is not None and problems > len(rows):
+        remarks.append(f"--problems is {problems}, but there are {len(rows)}; all of them are used.")
+    if isinstance(rows, LoadedRows) and rows.warning:
+        remarks.append(rows.warning)
+    return " ".join(remarks) or None

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from evals.grading import grade
+from evals.errors import EvalError
+from evals.grading import grade, require_gradable
 
 FORMS = ["so it is $\\boxed{{{}}}$.", "The answer is ${}$.", "#### {}", "Thus we are done.\n\nFinal answer: **{}**"]
 
@@ -37,3 +38,76 @@ def test_the_reference_of_another_problem_is_right_only_where_it_is_the_same_ans
         if grade(form.format(given), wanted, grader).correct
     }
     assert accepted == set()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *(
+            "18",
+            "x+1",
+            r"\frac12",
+            r"\frac1{2x}",
+            r"\frac\pi4",
+            r"\frac{\sqrt{2}}{3}",
+            r"\dfrac{1}{2}",
+            r"\text{Evelyn}",
+        ),
+        *("Evelyn", "C", r"\text{(C)}", r"x \in [-2,7]", "[0,1)", r"(-\infty, 3]", r"\infty", "∅", "1,2,3", "52_8"),
+        *(r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", r"\left( 3, \frac{\pi}{2} \right)", r"\{1, 2\}", r"10^{-2}", ".01"),
+        *(
+            "11111111100",
+            r"2007 + \frac\pi 2",
+            r"2, 3, \text{ and } 4",
+            r"5\%",
+            "$5",
+            r"90^\circ",
+            r"\sqrt{2}",
+            "x = 5",
+        ),
+    ],
+)
+def test_what_mathematics_can_be(answer):
+    require_gradable(answer, "math")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *(r"\frac{1}{", r"\frac{1}", r"\frac12\frac3", r"\frac", r"\sqrt{", r"\sqrt", "x^{", "}x{", "a_", "x+"),
+        *("2 \\cdot", "x =", "@@@", "???", "...", "$$", "%", "-", "[1,2", "1,2)", r"\begin{pmatrix} 1", "x" * 6_000 + "!"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_as_mathematics(answer):
+    with pytest.raises(EvalError, match=r"cannot be read as mathematics.*'exact'"):
+        require_gradable(answer, "math")
+    require_gradable(answer, "exact")
+
+
+@pytest.mark.parametrize(
+    ("answer", "grader", "says"),
+    [
+        ("x+1", "numeric", "is not a number"),
+        ("x+1", "choice", "is not a letter from A to J"),
+        ("18", "own", "this problem has none"),
+        *(("", grader, "no answer to compare with") for grader in ("exact", "math", "numeric", "choice", "own")),
+        ("18", "maths", "unknown grader 'maths'; did you mean 'math'"),
+    ],
+)
+def test_what_another_grader_cannot_read(answer, grader, says):
+    with pytest.raises(EvalError, match=says):
+        require_gradable(answer, grader)
+
+
+def test_a_comparison_of_its_own_is_not_asked():
+    require_gradable("18", "own", lambda given: pytest.fail("asked"))
+    require_gradable("18", "numeric")
+    require_gradable("C", "choice")
+
+
+@pytest.mark.parametrize("file", ["math500", "math_train", "aime24", "aime25", "amc23", "gsm8k_test", "gsm8k_train"])
+def test_all_references_can_be_graded_and_that_needs_no_process(data_folder, monkeypatch, file):
+    monkeypatch.setattr("evals.grading.math_process.POOL.compare", lambda *_: pytest.fail("asked"))
+    with (data_folder / f"{file}.jsonl").open(encoding="utf-8") as lines:
+        for line in lines:
+            require_gradable(str(json.loads(line)["answer"]), "numeric" if "gsm8k" in file else "math")
