@@ -167,3 +167,10 @@ def test_math500_solutions_are_right(data_folder):
     with (data_folder / "math500.jsonl").open() as lines:
         rows = [json.loads(line) for line in lines]
     assert all(grade(row["solution"], row["answer"], "math").correct for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "answer"), [("10^{-2}", ".01"), ("-10^{-2}", "-.01"), ("(1, 10^{-1})", "(1, .1)"), (".5x", "0.5x")]
+)
+def test_a_decimal_may_lack_its_zero(candidate, answer):
+    assert grade(f"\\boxed{{{candidate}}}", answer, "math").correct
