@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
 from reports.laws.entropy import fit_entropy_law, law_design
 from reports.laws.refusal import FloatArray, Numbers
@@ -71,17 +73,18 @@ def law_uncertainty(runs: Sequence[Run], *, draws: int = DRAWS, seed: int = 0) -
     design = law_design(entropy, reference)
     fitted, *_ = np.linalg.lstsq(design, reward, rcond=None)
     residuals = reward - design @ fitted
-    rng = np.random.default_rng(seed)
     n = len(runs)
     if n == 1:
         length = block_length(residuals)
         blocks = len(reward) // length  # at least 4
         df, block_points = blocks - PARAMETERS, length
-        shifts = _drawn_blocks(residuals, length, draws, rng) @ design * math.sqrt(blocks / df)
+        shifts = residuals[_drawn_blocks(len(residuals), length, draws, seed)] @ design * math.sqrt(blocks / df)
     else:
         ends = np.cumsum([len(run) for run in runs])[:-1]
         of_runs = np.array([part.sum(axis=0) for part in np.split(design * residuals[:, None], ends)])
-        shifts = rng.multinomial(n, np.full(n, 1 / n), size=draws) @ of_runs * math.sqrt(n / (n - 1))
+        shifts = (
+            np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=draws) @ of_runs * math.sqrt(n / (n - 1))
+        )
         df, block_points = n - 1, None
     return LawUncertainty(
         covariance=np.cov(np.linalg.solve(design.T @ design, shifts.T)),
@@ -104,9 +107,8 @@ def block_length(residuals: FloatArray) -> int:
     return max(1, min(n // 4, round(best)))
 
 
-def _drawn_blocks(residuals: FloatArray, length: int, draws: int, rng: np.random.Generator) -> FloatArray:
-    """Series [draws, n] of circular blocks of the residuals [n]."""
-    n = len(residuals)
-    starts = rng.integers(n, size=(draws, -(-n // length)))
-    chosen = ((starts[:, :, None] + np.arange(length)) % n).reshape(draws, -1)[:, :n]
-    return np.take(residuals, chosen)
+@lru_cache(maxsize=8)
+def _drawn_blocks(n: int, length: int, draws: int, seed: int) -> npt.NDArray[np.int64]:
+    """Places [draws, n] of circular blocks of n points. Runs of a sweep mostly share them."""
+    starts = np.random.default_rng(seed).integers(n, size=(draws, -(-n // length)))
+    return ((starts[:, :, None] + np.arange(length)) % n).reshape(draws, -1)[:, :n]

@@ -85,9 +85,10 @@ def read_reflection(measurements: Mapping[str, Sequence[Measurement]], words: Se
     every = word_pattern(words)
     cells = {(arm, m.cell.seed): m.cell for arm, some in measurements.items() for m in some}
     most_files = max(2, MOST_FILES // max(1, len(cells)))
-    found = {name: _occurs(cell, every, most_files) for name, cell in cells.items()}
-    n_completions = sum(n for n, _ in found.values())
-    if not any(occurs for _, occurs in found.values()):
+    found = [_occurring(cell, every, words, most_files) for cell in cells.values()]
+    n_completions = sum(n for n, _ in found)
+    occurring = [word for word in words if any(word in there for _, there in found)]
+    if not occurring:
         return Reflection(tuple(words), n_completions, [], {})
     tallies: dict[str, dict[int, Tally]] = {}
     by_word: dict[tuple[str, str], list[Tally]] = {}
@@ -100,16 +101,22 @@ def read_reflection(measurements: Mapping[str, Sequence[Measurement]], words: Se
         tallies.setdefault(arm, {})[seed] = tally(rollouts, every, rows)
         by_word.setdefault((arm, ANY_WORD), []).append(tallies[arm][seed])
         for word in words:
-            by_word.setdefault((arm, word), []).append(tally(rollouts, word_pattern([word]), rows))
+            # Of a single one all of them say the same, and of one that occurs nowhere there is nothing to say.
+            if word in occurring:
+                alone = tallies[arm][seed] if len(occurring) == 1 else tally(rollouts, word_pattern([word]), rows)
+                by_word.setdefault((arm, word), []).append(alone)
     arms = [_summary(arm, word, some) for (arm, word), some in by_word.items()]
     return Reflection(tuple(words), n_completions, arms, tallies)
 
 
-def _occurs(cell: CellRecord, pattern: re.Pattern[str], most_files: int) -> tuple[int, bool]:
-    """Completions of a cell, and whether one of them holds a word."""
+def _occurring(
+    cell: CellRecord, every: re.Pattern[str], words: Sequence[str], most_files: int
+) -> tuple[int, frozenset[str]]:
+    """How many completions of a cell were looked at, and which of the words they hold."""
     table = cell.read_rollouts(["text"], most_files)
     texts = [] if table is None else table["text"].to_pylist()
-    return len(texts), any(pattern.search(text) for text in texts)
+    holding = [text for text in texts if every.search(text)]
+    return len(texts), frozenset(word for word in words if any(map(word_pattern([word]).search, holding)))
 
 
 def _summary(arm: str, word: str, tallies: Sequence[Tally]) -> ArmWords:

@@ -129,13 +129,12 @@ def test_by_hand(tmp_path: Any) -> None:
 
 def test_each_word_by_itself(tmp_path: Any) -> None:
     reflection = reflection_of(one_cell(tmp_path))
-    assert {row.word for row in reflection.arms} == {"any of them", *DEFAULT_WORDS}
-    wait, aha, however = (row_of(reflection, word) for word in ("Wait", "Aha", "However"))
-    assert (wait.n_occurrences, aha.n_occurrences, however.n_occurrences) == (3, 1, 0)
-    assert (wait.right_frac_with, aha.right_frac_with, however.right_frac_with) == (0.5, 1.0, None)
+    assert {row.word for row in reflection.arms} == {"any of them", "Wait", "Aha"}  # and not those that do not occur
+    wait, aha = (row_of(reflection, word) for word in ("Wait", "Aha"))
+    assert (wait.n_occurrences, aha.n_occurrences) == (3, 1)
+    assert (wait.right_frac_with, aha.right_frac_with) == (0.5, 1.0)
     assert (wait.first_per_1000_tokens, aha.first_per_1000_tokens) == near(3000 / 14, 0.0)
     assert aha.ratio == pytest.approx(3.0)
-    assert however.ratio is None
 
 
 def test_seeds_are_counted_together(tmp_path: Any) -> None:
