@@ -73,8 +73,16 @@ def drawn_texts(figure: Figure) -> list[Text]:
     return [text for text in texts if text.get_visible() and text.get_text().strip()]
 
 
-@pytest.mark.parametrize("arms", [2, 4, 5, 12])
-@pytest.mark.parametrize("seeds", [1, 3])
+@pytest.mark.parametrize(
+    ("arms", "seeds"),
+    [
+        *((2, 3), (4, 1), (5, 3), (12, 3)),
+        *(
+            pytest.param(arms, seeds, marks=pytest.mark.long)
+            for arms, seeds in ((2, 1), (4, 3), (5, 1), (12, 1), (12, 10))
+        ),
+    ],
+)
 def test_no_text_is_clipped_and_no_two_texts_overlap(tmp_path, arms, seeds):
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
