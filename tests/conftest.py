@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 
 # How long an example takes says something of the machine, which others use too, not of the code.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+SLOWEST_FILE = "tests/test_real_input.py"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of two processes that take a file each, none should be left alone with the slowest at the end."""
+    items.sort(key=lambda item: not item.nodeid.startswith(SLOWEST_FILE))
