@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from evals.errors import EvalError
 from evals.lm_eval_result import LmEvalResult, LmEvalRow, LmEvalTask
-from evals.paired_change import changes_of_lm_eval
+from evals.paired_change import change_of_samples, changes_of_lm_eval
 from evals.sampler import Decoding
 
 TASK = LmEvalTask("sums", "1.0", 4, 1, (Decoding(8, temperature=0.0),), max_gen_toks_assumed=True)
@@ -93,3 +94,27 @@ def test_other_documents_are_refused(changed, message):
 def test_other_tasks_are_refused(changed):
     with pytest.raises(EvalError, match="differ in name, version, documents or decoding: sums; run both"):
         changes_of_lm_eval(result(0, 1), replace(result(0, 1), tasks=(replace(TASK, **changed),)))
+
+
+def samples(**correct: list[bool]) -> list[Any]:
+    return [
+        {"task": "sums", "problem_id": problem, "sample": sample, "correct": right}
+        for problem, of_one in correct.items()
+        for sample, right in enumerate(of_one)
+    ]
+
+
+def test_samples_are_paired_by_problem_as_shares_of_right_ones() -> None:
+    before = samples(a=[True, False], b=[False, False], c=[True, True])
+    after = samples(c=[True, False], b=[True, True], a=[True, False])
+    change = change_of_samples(before, after)
+    assert (change.task, change.metric, change.filter, change.n_problems) == ("sums", "avg@n", "", 3)
+    assert (change.before, change.after) == (0.5, pytest.approx(2 / 3))
+    # The differences are 0, 1, -.5 around 1/6.
+    assert change.stderr == pytest.approx(statistics.stdev([0, 1, -0.5]) / math.sqrt(3))
+    assert (change.gained, change.lost) == (1, 1)
+
+
+def test_samples_of_other_problems_are_refused() -> None:
+    with pytest.raises(EvalError, match="problem b of task sums is in one of the two evaluations only"):
+        change_of_samples(samples(a=[True]), samples(a=[True], b=[True]))
