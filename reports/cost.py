@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from reports.measurements import Measurement, finite, mean_of
+import numpy as np
+
+from reports.measurements import Measurement, mean_of
 
 STEP_KEYS = {"step_s": "total_s"}
 """Fields whose key in timing.jsonl is another."""
@@ -54,15 +55,11 @@ def summarise_cost(measurements: Sequence[Measurement]) -> Cost:
     return Cost(
         **medians,
         evaluation_s=mean_of(m.seconds("eval_s") for m in measurements),
-        peak_memory_mb=mean_of(max(_values(m, "peak_memory_mb"), default=None) for m in measurements),
-        micro_batch_tokens=mean_of(min(_values(m, "micro_batch_tokens"), default=None) for m in measurements),
+        peak_memory_mb=mean_of(max(m.timing.known("peak_memory_mb"), default=None) for m in measurements),
+        micro_batch_tokens=mean_of(min(m.timing.known("micro_batch_tokens"), default=None) for m in measurements),
     )
 
 
 def _median(measurement: Measurement, key: str) -> float | None:
-    values = _values(measurement, key)
-    return statistics.median(values) if values else None
-
-
-def _values(measurement: Measurement, key: str) -> list[float]:
-    return [value for row in measurement.timing if (value := finite(row.get(key))) is not None]
+    values = measurement.timing.known(key)
+    return float(np.median(values)) if len(values) else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,8 @@ import numpy as np
 from reports.measurements import Measurement
 from reports.statistics import MIN_PAIRS, FloatArray, t_band
 
-Points = Iterable[tuple[float, float | None]]
+Points = Sequence[tuple[float, float | None]] | FloatArray
+"""(x, y); as an array [n, 2]. None or NaN: unknown."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ STEPS = Axis("step", "training step", "Over steps, as training on fixed data gen
 
 def training_axis(measurements: dict[str, list[Measurement]]) -> Axis:
     """Generated tokens; steps for the whole sweep if a cell trained without generating any, as it would have one x."""
-    generated = [m.steps[-1]["generated_tokens"] for cells in measurements.values() for m in cells if m.steps]
+    generated = [m.steps["generated_tokens"][-1] for cells in measurements.values() for m in cells if m.steps.length]
     return TOKENS if all(generated) else STEPS
 
 
@@ -68,7 +69,7 @@ class Curve:
 
 def step_curves(measurements: dict[str, list[Measurement]], key: str, axis: Axis, alpha: float) -> list[Curve]:
     """Curves of one field of steps.jsonl, for the arms that recorded it."""
-    return _curves(measurements, lambda m: ((row[axis.field], row.get(key)) for row in m.steps), alpha)
+    return _curves(measurements, lambda m: np.column_stack([m.steps[axis.field], m.steps[key]]), alpha)
 
 
 def evaluation_curves(
@@ -77,9 +78,7 @@ def evaluation_curves(
     """Curves of one metric of the periodic and the final evaluation, from `start` before training."""
 
     def points(m: Measurement) -> Points:
-        yield 0, start
-        for row in m.evaluations:
-            yield row[axis.field], row["metrics"].get(name)
+        return [(0, start), *((row[axis.field], row["metrics"].get(name)) for row in m.evaluations)]
 
     return _curves(measurements, points, alpha)
 
@@ -128,7 +127,7 @@ def _difference(line: Line, partner: Line) -> Line:
 
 def to_line(seed: int, points: Points) -> Line:
     """A line through the finite points; of several at one x the last counts."""
-    x, y = np.array(list(points), dtype=np.float64).reshape(-1, 2).T  # None becomes NaN
+    x, y = np.asarray(points, dtype=np.float64).reshape(-1, 2).T  # None becomes NaN
     x, y = x[np.isfinite(y)][::-1], y[np.isfinite(y)][::-1]
     x, last = np.unique(x, return_index=True)
     return Line(seed, x, y[last])

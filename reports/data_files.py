@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from reports.analysis import Analysis
 from reports.figures import RenderedFigure
+
+if TYPE_CHECKING:
+    import pyarrow
 
 FINAL_SCORES = "final_scores.csv"
 PROBLEMS = "problems.parquet"
@@ -45,14 +50,23 @@ def _final_scores(analysis: Analysis) -> list[dict[str, Any]]:
     ]
 
 
-def _steps(analysis: Analysis) -> dict[str, list[Any]]:
+def _steps(analysis: Analysis) -> dict[str, pyarrow.Array]:
     """Columns; a field that a cell did not record is null there."""
-    rows = [(arm, m.cell.seed, row) for arm, cells in analysis.measurements.items() for m in cells for row in m.steps]
-    fields = dict.fromkeys(name for _, _, row in rows for name in row)
+    import pyarrow
+
+    cells = [(arm, m.cell.seed, m.steps) for arm, some in analysis.measurements.items() for m in some]
+    lengths = [steps.length for *_, steps in cells]
+    fields = dict.fromkeys(name for *_, steps in cells for name in steps.fields)
     return {
-        "arm": [arm for arm, _, _ in rows],
-        "seed": [seed for _, seed, _ in rows],
-        **{name: [row.get(name) for _, _, row in rows] for name in fields},
+        "arm": pyarrow.array(np.repeat([arm for arm, *_ in cells], lengths)),
+        "seed": pyarrow.array(np.repeat([seed for _, seed, _ in cells], lengths)),
+        **{
+            name: pyarrow.array(
+                np.concatenate([steps.fields.get(name, np.full(steps.length, np.nan)) for *_, steps in cells]),
+                from_pandas=True,  # NaN becomes null
+            )
+            for name in fields
+        },
     }
 
 
@@ -65,7 +79,7 @@ def _write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     path.write_text(buffer.getvalue(), encoding="utf-8", newline="\n")
 
 
-def _write_parquet(path: Path, columns: dict[str, list[Any]]) -> None:
+def _write_parquet(path: Path, columns: Mapping[str, Any]) -> None:
     import pyarrow
     import pyarrow.parquet
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.records.rollouts import spread
-from reports.measurements import Measurement, finite
+from reports.measurements import Measurement
 from reports.statistics import FloatArray
 
 if TYPE_CHECKING:
@@ -113,12 +113,9 @@ def _batches(measurement: Measurement) -> Iterator[_Batch]:
 
 def _advantages_by_step(measurement: Measurement) -> dict[int, FloatArray]:
     """Of each step that recorded them the mean |A| by bin [bins], NaN in a bin without tokens."""
-    keys = [f"adv/abs_mean_at_rate_{name}" for name in BINS]
-    return {
-        row["step"]: np.array([np.nan if (v := finite(row.get(key))) is None else v for key in keys])
-        for row in measurement.steps
-        if any(key in row for key in keys)
-    }
+    steps = measurement.steps
+    advantages = np.column_stack([steps[f"adv/abs_mean_at_rate_{name}"] for name in BINS])
+    return dict(zip(steps["step"].astype(int).tolist(), advantages, strict=True))
 
 
 def _ratio(numerator: FloatArray, denominator: FloatArray) -> FloatArray:

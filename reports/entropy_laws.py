@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -134,21 +135,19 @@ def _run(measurement: Measurement, target: Target, kind: EntropyKind) -> Run:
 
     The entropy is that of the policy before the step's update, as is the training reward; evaluations follow it.
     """
-    entropies = {row["step"]: finite(row.get(f"entropy/{kind}")) for row in measurement.steps}
+    steps = measurement.steps
+    step, entropy = steps["step"], steps[f"entropy/{kind}"]
     if target.task is None:
-        rewards = {row["step"]: finite(row.get(REWARD)) for row in measurement.steps}
+        reward = steps[REWARD]
     else:
-        rewards = {
-            row["step"]: None if (score := finite(row["metrics"].get(target.metric))) is None else 100 * score
-            for row in measurement.cell.read_scores()
-            if row["task"] == target.task
+        scores = {
+            row["step"]: score
+            for row in measurement.scores
+            if row["task"] == target.task and (score := finite(row["metrics"].get(target.metric))) is not None
         }
-    points = [
-        (step, entropies[step], reward)
-        for step, reward in sorted(rewards.items())
-        if reward is not None and entropies.get(step) is not None
-    ]
-    return Run(*np.array(points, dtype=np.float64).reshape(-1, 3).T)
+        reward = np.array([100 * scores.get(int(place), math.nan) for place in step])
+    known = ~np.isnan(entropy) & ~np.isnan(reward)
+    return Run(step[known], entropy[known], reward[known])
 
 
 def _fit(

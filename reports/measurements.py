@@ -5,11 +5,15 @@ from __future__ import annotations
 import difflib
 import json
 import math
-import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from reports.columns import Columns
 
 if TYPE_CHECKING:
     import pyarrow
@@ -56,12 +60,14 @@ class Measurement:
     metric: Metric
 
     @cached_property
-    def steps(self) -> list[Row]:
-        return self.cell.read_steps()
+    def steps(self) -> Columns:
+        """Of steps.jsonl. Raises DamagedRecordError."""
+        return _columns(self.cell.path / "steps.jsonl", self.cell.read_steps())
 
     @cached_property
-    def timing(self) -> list[Row]:
-        return self.cell.read_timing()
+    def timing(self) -> Columns:
+        """Of timing.jsonl. Raises DamagedRecordError."""
+        return _columns(self.cell.path / "timing.jsonl", self.cell.read_timing())
 
     @cached_property
     def scores(self) -> list[Row]:
@@ -116,19 +122,21 @@ class Measurement:
         return 100 * value
 
     def step_mean(self, key: str) -> float | None:
-        return mean_of(row.get(key) for row in self.steps)
+        known = self.steps.known(key)
+        return float(known.mean()) if len(known) else None
 
     @property
     def length_slope_tokens(self) -> float | None:
         """Least-squares growth of the mean completion, in tokens over 100 steps; None with fewer than two steps."""
-        points = [(row["step"], length) for row in self.steps if (length := finite(row.get("len/mean"))) is not None]
-        if len(points) < 2:
+        step, length = self.steps["step"], self.steps["len/mean"]
+        known = ~np.isnan(length)
+        if known.sum() < 2:
             return None
-        return 100 * statistics.linear_regression(*zip(*points, strict=True)).slope
+        return float(100 * np.polyfit(step[known], length[known], 1)[0])
 
     def seconds(self, phase: str) -> float | None:
-        values = [value for row in self.timing if (value := finite(row.get(phase))) is not None]
-        return sum(values) if values else None
+        known = self.timing.known(phase)
+        return float(known.sum()) if len(known) else None
 
     @cached_property
     def grader_disagreement_frac(self) -> float | None:
@@ -143,6 +151,15 @@ class Measurement:
         if not counted or min(len(votes) for votes, _ in counted) < 2:
             return None
         return float(sum(count for votes, count in counted if len(set(votes)) > 1) / table.num_rows)
+
+
+def _columns(path: Path, rows: Sequence[Row]) -> Columns:
+    from harness.records.files import DamagedRecordError
+
+    try:
+        return Columns.of(rows)
+    except ValueError as error:
+        raise DamagedRecordError(f"{path}: {error}. Restore the file, or move its folder away.") from None
 
 
 def finite(value: float | None) -> float | None:

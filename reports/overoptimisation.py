@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reports.measurements import Measurement, finite
+from reports.measurements import Measurement
 from reports.statistics import FloatArray
 
 KL, PROXY, TRUTH = "kl/sequence_start", "reward/reward_model", "reward/correct"
@@ -98,5 +98,5 @@ def proxy_and_truth(cells: Sequence[Measurement]) -> ProxyAndTruth | None:
 
 def _points(measurement: Measurement) -> FloatArray:
     """[steps, 3] of the steps that recorded all three."""
-    rows = ([finite(row.get(key)) for key in (KL, PROXY, TRUTH)] for row in measurement.steps)
-    return np.array([row for row in rows if None not in row], dtype=np.float64)
+    rows = np.column_stack([measurement.steps[key] for key in (KL, PROXY, TRUTH)])
+    return rows[~np.isnan(rows).any(axis=1)]

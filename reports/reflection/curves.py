@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from reports.columns import Columns
 from reports.curves import Axis, Curve, mean_curve, to_line
 from reports.reflection.summary import Reflection, per_1000_tokens, share
 from reports.reflection.tally import OTHER, WORD, Count, FloatArray, Sum, Tally
@@ -75,10 +76,10 @@ def word_curves(
     return curves
 
 
-def _before(steps: Sequence[dict[str, float]], axis: Axis) -> dict[int, float]:
+def _before(steps: Columns, axis: Axis) -> dict[int, float]:
     """Step -> where on the axis training stood before it."""
-    reached = [0.0, *(float(row[axis.field]) for row in steps)]
-    return {int(row["step"]): x for row, x in zip(steps, reached, strict=False)}
+    reached = [0.0, *steps[axis.field].tolist()]
+    return {int(step): x for step, x in zip(steps["step"], reached, strict=False)}
 
 
 def _points(tallied: Tally, side: Side, before: dict[int, float]) -> list[tuple[float, float | None]]:

@@ -115,8 +115,8 @@ def _occurring(
     """How many completions of a cell were looked at, and which of the words they hold."""
     table = cell.read_rollouts(["text"], most_files)
     texts = [] if table is None else table["text"].to_pylist()
-    holding = [text for text in texts if every.search(text)]
-    return len(texts), frozenset(word for word in words if any(map(word_pattern([word]).search, holding)))
+    holding = "\0".join(text for text in texts if every.search(text))  # no word reaches over a NUL
+    return len(texts), frozenset(word for word in words if word_pattern([word]).search(holding))
 
 
 def _summary(arm: str, word: str, tallies: Sequence[Tally]) -> ArmWords:

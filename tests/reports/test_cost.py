@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,7 +34,7 @@ STEPS: list[dict[str, Any]] = [
 
 
 def measured(rows: list[dict[str, Any]]) -> Measurement:
-    cell: Any = SimpleNamespace(read_timing=lambda: rows)
+    cell: Any = SimpleNamespace(path=Path("cell"), read_timing=lambda: rows)
     return Measurement(cell, Metric("arithmetic", "pass@1"))
 
 
