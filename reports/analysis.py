@@ -13,6 +13,7 @@ from reports.curves import Axis, training_axis
 from reports.entropy_laws import EntropyFit, entropy_fits
 from reports.measurements import Measurement, Metric, Row, read_measurements
 from reports.problems import ProblemScores, problem_scores
+from reports.processes import process_count
 from reports.reflection import DEFAULT_WORDS, Reflection, read_reflection
 
 if TYPE_CHECKING:
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Analysis:
-    """`measurements`: the finished cells of each arm, by seed. `arms` and `contrasts` are in the sweep's order."""
+    """`measurements`: the finished cells of each arm, by seed. `arms` and `contrasts` are in the sweep's order.
+
+    `processes`: how many work on what is read or computed later.
+    """
 
     sweep: SweepRecord
     metric: Metric
@@ -29,11 +33,12 @@ class Analysis:
     arms: list[ArmSummary]
     contrasts: list[Contrast]
     reflection_words: Sequence[str] = DEFAULT_WORDS
+    processes: int = 1
 
     @cached_property
     def reflection(self) -> Reflection:
         """What became of the reflection words in training; reads all completions."""
-        return read_reflection(self.measurements, self.reflection_words)
+        return read_reflection(self.measurements, self.reflection_words, self.processes)
 
     @cached_property
     def axis(self) -> Axis:
@@ -43,7 +48,7 @@ class Analysis:
     @cached_property
     def entropy_fits(self) -> list[EntropyFit]:
         """The entropy law of every arm."""
-        return entropy_fits(self.sweep, self.metric, self.measurements)
+        return entropy_fits(self.sweep, self.metric, self.measurements, self.processes)
 
     @property
     def base_evaluation(self) -> Row | None:
@@ -65,8 +70,9 @@ class Analysis:
 
 
 def analyse(sweep: SweepRecord, reflection_words: Sequence[str] = DEFAULT_WORDS) -> Analysis:
-    """Read and compare a sweep; raises ValueError when no cell has the compared metric."""
-    measurements = read_measurements(sweep)
+    """Read and compare a sweep; raises as `read_measurements`."""
+    processes = process_count(len(sweep.cells))
+    measurements = read_measurements(sweep, processes)
     return Analysis(
         sweep=sweep,
         metric=Metric.of(sweep),
@@ -77,4 +83,5 @@ def analyse(sweep: SweepRecord, reflection_words: Sequence[str] = DEFAULT_WORDS)
         ],
         contrasts=compare_arms(sweep, measurements),
         reflection_words=reflection_words,
+        processes=processes,
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reports.analysis import Analysis
+from reports.csv_text import csv_text
 from reports.figures import RenderedFigure
 
 if TYPE_CHECKING:
@@ -32,8 +31,8 @@ def write_data(analysis: Analysis, figures: Sequence[RenderedFigure], folder: Pa
     """Write into `folder`, which exists: `<figure>.csv`, the numbers shown; final_scores.csv; problems.parquet, the
     share of right samples by arm, seed and problem; steps.parquet, every field of every step of every cell."""
     for figure in figures:
-        _write_csv(folder / f"{figure.name}.csv", figure.rows)
-    _write_csv(folder / FINAL_SCORES, _final_scores(analysis))
+        _write_csv(folder / f"{figure.name}.csv", figure.csv)
+    _write_csv(folder / FINAL_SCORES, csv_text(_final_scores(analysis)))
     _write_parquet(folder / PROBLEMS, analysis.problems.rows())
     _write_parquet(folder / STEPS, _steps(analysis))
 
@@ -70,13 +69,8 @@ def _steps(analysis: Analysis) -> dict[str, pyarrow.Array]:
     }
 
 
-def _write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    path.write_text(buffer.getvalue(), encoding="utf-8", newline="\n")
+def _write_csv(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8", newline="\n")
 
 
 def _write_parquet(path: Path, columns: Mapping[str, Any]) -> None:

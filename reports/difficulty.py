@@ -24,8 +24,8 @@ BINS = ("0", "below_quarter", "below_half", "below_three_quarters", "below_1", "
 
 BIN_LABELS = ("0", "<¼", "<½", "<¾", "<1", "1")
 
-MOST_FILES = 6
-"""Of rollouts, of a cell: enough for means over training, and few enough to read."""
+MOST_FILES = 3
+"""Of rollouts, of a cell: the beginning, the middle and the end of training."""
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 Report = dict[str, list[dict[str, Any]]]
 
+SECTIONS = ("contrasts", "arms", "cells", "laws", "interactions", "across_tasks", "flips", "reflection")
+"""Keys of every report.json, of lists that may be empty."""
+
 
 def report_document(analysis: Analysis) -> Report:
     """The contents of report.json: contrasts, arms, cells, laws, effects of a factorial, arms over all tasks, flips.

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
@@ -23,6 +22,7 @@ from reports.laws import (
     law_uncertainty,
 )
 from reports.measurements import Measurement, Metric, finite
+from reports.processes import each_in_processes
 from reports.statistics import PairedComparison, compare_paired
 
 if TYPE_CHECKING:
@@ -86,13 +86,26 @@ def targets(sweep: SweepRecord, metric: Metric) -> list[Target]:
     return [training_reward(), *(Target(f"{metric.name} of {task}", task, metric.name, "pp") for task in sweep.tasks)]
 
 
-def entropy_fits(sweep: SweepRecord, metric: Metric, measurements: Mapping[str, list[Measurement]]) -> list[EntropyFit]:
+def entropy_fits(
+    sweep: SweepRecord, metric: Metric, measurements: Mapping[str, list[Measurement]], processes: int = 1
+) -> list[EntropyFit]:
     """For each target and kind of entropy that was recorded: every arm pooled, then its seeds."""
-    return [
-        fit
+    found = [
+        _ArmRuns(arm, target, kind, cells[0].cell.spec, runs)
         for target in targets(sweep, metric)
         for kind in ENTROPY_KINDS
-        for fit in _fits(sweep, target, kind, measurements)
+        for arm, cells in measurements.items()
+        if (runs := {m.cell.seed: run for m in cells if len(run := _run(m, target, kind))})
+    ]
+    fits = each_in_processes(_fits_of_arm, found, processes)
+    baselines = {(pooled.target, pooled.entropy): seeds for pooled, *seeds in fits if pooled.arm == sweep.baseline}
+    return [
+        fit
+        for pooled, *seeds in fits
+        for fit in (
+            _with_ceiling_difference(pooled, seeds, baselines.get((pooled.target, pooled.entropy), []), sweep),
+            *seeds,
+        )
     ]
 
 
@@ -113,21 +126,20 @@ def entropy_interventions(spec: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _fits(
-    sweep: SweepRecord, target: Target, kind: EntropyKind, measurements: Mapping[str, list[Measurement]]
-) -> Iterable[EntropyFit]:
-    pooled: dict[str, EntropyFit] = {}
-    by_seed: dict[str, list[EntropyFit]] = {}
-    for arm, cells in measurements.items():
-        runs = {m.cell.seed: run for m in cells if len(run := _run(m, target, kind))}
-        if not runs:
-            continue
-        of_arm = partial(_fit, arm, target, kind, cells[0].cell.spec)
-        pooled[arm] = of_arm(None, runs)
-        by_seed[arm] = [of_arm(seed, {seed: run}) for seed, run in runs.items()]
-    for arm, fit in pooled.items():
-        yield _with_ceiling_difference(fit, by_seed[arm], by_seed.get(sweep.baseline, []), sweep)
-        yield from by_seed[arm]
+@dataclass(frozen=True)
+class _ArmRuns:
+    """What a law is fitted to: `runs` of one arm by seed; `spec` of its cells."""
+
+    arm: str
+    target: Target
+    entropy: EntropyKind
+    spec: Mapping[str, Any]
+    runs: dict[int, Run]
+
+
+def _fits_of_arm(arm: _ArmRuns) -> list[EntropyFit]:
+    """The fit of all runs, then those of each."""
+    return [_fit(arm, None, arm.runs), *(_fit(arm, seed, {seed: run}) for seed, run in arm.runs.items())]
 
 
 def _run(measurement: Measurement, target: Target, kind: EntropyKind) -> Run:
@@ -150,9 +162,7 @@ def _run(measurement: Measurement, target: Target, kind: EntropyKind) -> Run:
     return Run(step[known], entropy[known], reward[known])
 
 
-def _fit(
-    arm: str, target: Target, kind: EntropyKind, spec: Mapping[str, Any], seed: int | None, runs: dict[int, Run]
-) -> EntropyFit:
+def _fit(of: _ArmRuns, seed: int | None, runs: dict[int, Run]) -> EntropyFit:
     entropy, reward = (np.concatenate([getattr(run, name) for run in runs.values()]) for name in ("entropy", "reward"))
     parts = [*runs.values()]
     law, refused = _or_reason(lambda: fit_entropy_law(entropy, reward))
@@ -160,10 +170,10 @@ def _fit(
     exponent, exponent_refused = _or_reason(lambda: fit_free_exponent(entropy, reward))
     forecasted, forecast_refused = _or_reason(lambda: forecast(parts))
     return EntropyFit(
-        arm=arm,
+        arm=of.arm,
         seed=seed,
-        target=target,
-        entropy=kind,
+        target=of.target,
+        entropy=of.entropy,
         runs=runs,
         law=law,
         uncertainty=uncertainty,
@@ -172,8 +182,8 @@ def _fit(
         exponent_refused=exponent_refused,
         forecast=forecasted,
         forecast_refused=forecast_refused,
-        interventions=entropy_interventions(spec),
-        temperature=float((spec.get("rollout") or {}).get("temperature", 1.0)),
+        interventions=entropy_interventions(of.spec),
+        temperature=float((of.spec.get("rollout") or {}).get("temperature", 1.0)),
     )
 
 

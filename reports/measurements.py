@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reports.columns import Columns
+from reports.processes import each_in_processes
 
 if TYPE_CHECKING:
     import pyarrow
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 METRIC_PREFIX = "eval.final."
+
+
+class MetricError(ValueError):
+    """A metric that arms cannot be compared by: of another form, never recorded, or no fraction."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +47,13 @@ class Metric:
     def parse(cls, metric: str, tasks: Sequence[str]) -> Metric:
         """Parse `eval.final.<task>.<metric>` or `eval.final.<metric>`, which means the first of the tasks.
 
-        Raises ValueError for another form or a task that is not among them.
+        Raises MetricError for another form or a task that is not among them.
         """
         if not metric.startswith(METRIC_PREFIX):
-            raise ValueError(f"metric is {metric!r}: give eval.final.<task>.<metric>, or eval.final.<metric>")
+            raise MetricError(f"metric is {metric!r}: give eval.final.<task>.<metric>, or eval.final.<metric>")
         task, _, name = metric.removeprefix(METRIC_PREFIX).rpartition(".")
         if task and task not in tasks:
-            raise ValueError(f"metric {metric!r} names the task {task!r}: evaluated were {', '.join(tasks)}")
+            raise MetricError(f"metric {metric!r} names the task {task!r}: evaluated were {', '.join(tasks)}")
         return cls(task or tasks[0], name)
 
 
@@ -110,12 +115,12 @@ class Measurement:
 
     @cached_property
     def score_pp(self) -> float | None:
-        """The compared metric, in percentage points. Raises ValueError when it is not a fraction."""
+        """The compared metric, in percentage points. Raises MetricError when it is not a fraction."""
         value = self.final_value(self.metric.name)
         if value is None:
             return None
         if not 0 <= value <= 1:
-            raise ValueError(
+            raise MetricError(
                 f"{self.metric.name} of {self.cell.arm} seed {self.cell.seed} is {value}: arms are compared in"
                 " percentage points, so the metric must be a fraction in [0, 1]: pass@k, avg@n or one ending in _frac"
             )
@@ -153,6 +158,13 @@ class Measurement:
         return float(sum(count for votes, count in counted if len(set(votes)) > 1) / table.num_rows)
 
 
+def _with_records(measurement: Measurement) -> Measurement:
+    """The same, with what every report looks at read."""
+    for name in ("steps", "timing", "scores", "final_samples"):
+        getattr(measurement, name)
+    return measurement
+
+
 def _columns(path: Path, rows: Sequence[Row]) -> Columns:
     from harness.records.files import DamagedRecordError
 
@@ -173,19 +185,22 @@ def mean_of(values: Iterable[float | None]) -> float | None:
     return sum(present) / len(present) if present else None
 
 
-def read_measurements(sweep: SweepRecord) -> dict[str, list[Measurement]]:
-    """The finished cells of each arm, arms and seeds in the sweep's order.
+def read_measurements(sweep: SweepRecord, processes: int = 1) -> dict[str, list[Measurement]]:
+    """The finished cells of each arm, arms and seeds in the sweep's order; with more than one process, read at once.
 
-    Raises ValueError when no cell is done or none recorded the compared metric.
+    Raises ValueError when no cell is done, MetricError when none recorded the compared metric.
     """
     metric = Metric.of(sweep)
-    done = {(cell.arm, cell.seed): Measurement(cell, metric) for cell in sweep.cells if cell.state == "done"}
+    measured = [Measurement(cell, metric) for cell in sweep.cells if cell.state == "done"]
+    if processes > 1:
+        measured = each_in_processes(_with_records, measured, processes)
+    done = {(m.cell.arm, m.cell.seed): m for m in measured}
     if not done:
         raise ValueError(f"no cell of {sweep.name} is done: a report needs at least one; `bench run` makes them")
     if all(measurement.score_pp is None for measurement in done.values()):
         names = sorted({name for m in done.values() if m.final is not None for name in m.final["metrics"]})
         nearest = difflib.get_close_matches(metric.name, names, n=3, cutoff=0.3) or names
-        raise ValueError(
+        raise MetricError(
             f"no finished cell of {sweep.name} has a final {metric.name!r} on {metric.task}: the metric must be"
             f" recorded; nearest names: {', '.join(nearest) or 'none, there is no final evaluation'}"
         )

@@ -44,7 +44,7 @@ def write_report(
     runs, an open page loads itself again after so many seconds.
 
     Files: index.html (self-contained), report.md, report.json, figures/*.svg and *.png, data/*.csv and *.parquet. The
-    same records give the same bytes. Raises ValueError when no finished cell has the compared metric.
+    same records give the same bytes. Raises as `read_measurements`.
     """
     analysis = analyse(sweep, reflection_words)
     report = report_document(analysis)

@@ -52,7 +52,7 @@ def compare(
     """
     from harness.plan.gate import ABSENT
     from reports.comparison import Group, compare_groups, comparison_sentence
-    from reports.measurements import Measurement, Metric
+    from reports.measurements import Measurement, Metric, MetricError
 
     if not 0 < alpha < 1:
         raise RefusedError(f"--alpha is {alpha:g}, but must lie between 0 and 1, e.g. 0.05.")
@@ -75,7 +75,7 @@ def compare(
             margin_pp=margin_pp if margin_pp is not None else sides[0].sweep.margin_pp,
             unlike=_unlike_seeds(sides, differs),
         )
-    except ValueError as error:  # a metric of another form, of another task, or that is no fraction
+    except MetricError as error:
         raise RefusedError(str(error)) from None
     if json:
         knobs = [{"knob": knob, "treatment": pair[0], "baseline": pair[1]} for knob, pair in differs.items()]

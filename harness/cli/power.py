@@ -107,7 +107,7 @@ def _measured(given: str, home: Path) -> Design:
 
     from harness.records import read_sweep
     from reports.contrasts import compare_arms
-    from reports.measurements import read_measurements
+    from reports.measurements import MetricError, read_measurements
 
     try:
         folder = run_folder(given, home)
@@ -118,7 +118,7 @@ def _measured(given: str, home: Path) -> Design:
         raise RefusedError(f"{sweep.name}: no cell is done, so nothing is known of the spread of its seeds. {INSTEAD}")
     try:
         contrasts = compare_arms(sweep, read_measurements(sweep))
-    except ValueError as error:
+    except MetricError as error:
         raise RefusedError(f"{error}. {INSTEAD}") from None
     pilots = []
     for contrast in contrasts:

@@ -50,8 +50,9 @@ def report(
 
 def write(folder: Path, reflection_words: Sequence[str] | None = None, reload_s: float | None = None) -> dict[str, Any]:
     """Write the report of a sweep's folder; returns report.json. reload_s: after so long a browser loads the page
-    again; None: never. Raises RefusedError if no cell is done."""
+    again; None: never. Raises RefusedError if no cell is done, or none has the metric that the sweep compares."""
     from harness.records import read_sweep
+    from reports.measurements import MetricError
     from reports.page import write_report
     from reports.reflection import DEFAULT_WORDS
 
@@ -61,7 +62,10 @@ def write(folder: Path, reflection_words: Sequence[str] | None = None, reload_s:
             f"{sweep.name}: no cell is done yet, so there is nothing to report. `bench run` goes on with it."
         )
     note("writing the report")
-    return dict(write_report(sweep, folder / "report", reflection_words or DEFAULT_WORDS, reload_s))
+    try:
+        return dict(write_report(sweep, folder / "report", reflection_words or DEFAULT_WORDS, reload_s))
+    except MetricError as error:
+        raise RefusedError(f"{error}.") from None
 
 
 def print_verdict(document: Any, folder: Path) -> None:

@@ -98,6 +98,7 @@ def _default_workers(planned: Plan) -> int:
 def _finish(sweep_run: SweepRun, as_json: bool) -> list[str]:
     """Report and verdict; returns the cells that are not done, as `<arm>-s<seed> (<state>)`."""
     from harness.cli.report import print_verdict, write
+    from reports.document import SECTIONS
 
     records = [sweep_run.plan.record(cell, sweep_run.home) for cell in sweep_run.plan.cells]
     unmeasured = _unmeasured(records)
@@ -106,7 +107,7 @@ def _finish(sweep_run: SweepRun, as_json: bool) -> list[str]:
             cells = [
                 {"arm": r.arm, "seed": r.seed, "hash": r.hash, "state": r.state, "reason": r.reason} for r in records
             ]
-            print_json({"contrasts": [], "arms": [], "cells": cells, "laws": []})
+            print_json({key: [] for key in SECTIONS} | {"cells": cells})
         return unmeasured
     document = write(sweep_run.folder)
     if as_json:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import gc
+import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from reports.analysis import Analysis
+from reports.csv_text import csv_text
 from reports.figures import (
     difficulty,
     distinct_answers,
@@ -32,6 +37,7 @@ from reports.figures import (
     stability,
 )
 from reports.figures.style import RC, Drawing, inline_svg, png, svg
+from reports.processes import each_in_processes
 
 
 @dataclass(frozen=True)
@@ -73,7 +79,7 @@ FIGURES: list[FigureKind] = [
 
 @dataclass(frozen=True)
 class RenderedFigure:
-    """A figure as files. `inline` goes into a page as it is; `rows` are the numbers shown."""
+    """A figure as files. `inline` goes into a page as it is; `csv` are the numbers shown."""
 
     name: str
     title: str
@@ -81,23 +87,41 @@ class RenderedFigure:
     svg: str
     inline: str
     png: bytes
-    rows: list[dict[str, str | int | float]]
+    csv: str
 
 
 def render_figures(analysis: Analysis) -> list[RenderedFigure]:
     """Draw every figure for which there are records, in reading order."""
-    rendered = []
-    with _garbage_by_figure() as collect:
-        for kind in FIGURES:
-            if (figure := _render(kind, analysis)) is not None:
-                rendered.append(figure)
-            collect()
-    return rendered
+    names = [kind.name for kind in FIGURES]
+    if analysis.processes == 1:
+        rendered = [_render(analysis, name) for name in names]
+    else:
+        with TemporaryDirectory() as folder:  # what all figures are drawn from is sent to each process once
+            path = Path(folder) / "analysis.pickle"
+            path.write_bytes(pickle.dumps(analysis))
+            rendered = each_in_processes(partial(_render_from, path), names, analysis.processes)
+    return [figure for figure in rendered if figure is not None]
 
 
-def _render(kind: FigureKind, analysis: Analysis) -> RenderedFigure | None:
+def _render_from(path: Path, name: str) -> RenderedFigure | None:
+    return _render(_analysis_at(path), name)
+
+
+@lru_cache(maxsize=1)
+def _analysis_at(path: Path) -> Analysis:
+    analysis: Analysis = pickle.loads(path.read_bytes())
+    return analysis
+
+
+def _render(analysis: Analysis, name: str) -> RenderedFigure | None:
+    with _garbage_afterwards():
+        return _draw(analysis, name)
+
+
+def _draw(analysis: Analysis, name: str) -> RenderedFigure | None:
     import matplotlib as mpl
 
+    kind = next(kind for kind in FIGURES if kind.name == name)
     with mpl.rc_context(RC):
         drawing = kind.draw(analysis)
     if drawing is None:
@@ -111,18 +135,19 @@ def _render(kind: FigureKind, analysis: Analysis) -> RenderedFigure | None:
         svg=document,
         inline=inline_svg(document, kind.name, kind.title),
         png=png(drawing.figure),
-        rows=drawing.rows,
+        csv=csv_text(drawing.rows),
     )
 
 
 @contextmanager
-def _garbage_by_figure() -> Iterator[Callable[[], int]]:
-    """Collect garbage when asked, a figure at a time. Of its own accord Python would look through all that a figure is
-    made of again and again while it is drawn: a fifth of the time."""
+def _garbage_afterwards() -> Iterator[None]:
+    """Collect garbage once a figure is done. Of its own accord Python would look through all that a figure is made of
+    again and again while it is drawn: a fifth of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        yield lambda: gc.collect(0)
+        yield
     finally:
+        gc.collect(0)
         if was_enabled:
             gc.enable()

@@ -11,7 +11,6 @@ from reports.curves import Curve, step_curves
 from reports.figures.lines import (
     arm_label,
     count_from_zero,
-    curve_rows,
     describe_curves,
     draw_mean,
     draw_seeds_and_band,
@@ -153,11 +152,17 @@ def describe_grid(analysis: Analysis, by_field: ByField) -> str:
 
 def grid_rows(by_field: ByField, x_name: str) -> list[Row]:
     """A row per arm, seed and x, with the fields side by side."""
-    merged: dict[tuple[str | int | float, ...], Row] = {}
+    merged: dict[tuple[str, int], dict[float, Row]] = {}
     for field, by_arm in by_field.items():
-        for row in curve_rows(list(by_arm.values()), x_name, field):
-            merged.setdefault((row["arm"], row["seed"], row[x_name]), {}).update(row)
-    return list(merged.values())
+        for arm, curve in by_arm.items():
+            for line in curve.lines:
+                rows = merged.setdefault((arm, line.seed), {})
+                for x, y in zip(line.x.tolist(), line.y.tolist(), strict=True):
+                    if x in rows:
+                        rows[x][field] = y
+                    else:
+                        rows[x] = {"arm": arm, "seed": line.seed, x_name: x, field: y}
+    return [row for rows in merged.values() for row in rows.values()]
 
 
 def _draw_panel(axes: Axes, column: Column, by_field: ByField, arm: str, style: ArmStyle) -> None:

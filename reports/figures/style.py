@@ -47,6 +47,8 @@ RC: dict[str, Any] = {
     "grid.color": INK,
     "grid.alpha": 0.12,
     "grid.linewidth": 0.6,
+    "xtick.bottom": False,  # the grid's lines say where a tick is
+    "ytick.left": False,
     "xtick.color": INK,
     "ytick.color": INK,
     "text.color": INK,
@@ -150,6 +152,7 @@ def inline_svg(document: str, name: str, label: str) -> str:
     view_box = re.search(r'viewBox="[^"]+"', start)
     if view_box is None:
         raise ValueError(f"the SVG of {name} has no viewBox: draw it with matplotlib")
-    rest = re.sub(r'\bid="', f'id="{name}-', rest)
-    rest = re.sub(r'((?:xlink:)?href="#|url\(#)', rf"\g<1>{name}-", rest).replace("xlink:href", "href")
+    for reference in (' id="', 'href="#', "url(#"):
+        rest = rest.replace(reference, f"{reference}{name}-")
+    rest = rest.replace("xlink:href", "href")
     return f'<svg {view_box.group()} role="img" aria-label="{label}">{rest}'.replace(INK, "currentColor")

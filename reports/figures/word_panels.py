@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from reports.analysis import Analysis
@@ -15,9 +16,9 @@ from reports.figures.lines import (
     describe_curves,
     draw_mean,
     draw_seeds_and_band,
-    legend_below,
 )
-from reports.figures.style import GREY, INK, WIDTH_IN, ArmStyle, Drawing, arm_styles, say_not_recorded
+from reports.figures.panels import Panels, hide_tick_labels, legend_at_bottom, share_limits
+from reports.figures.style import GREY, INK, ArmStyle, Drawing, arm_styles, say_not_recorded
 from reports.reflection import Quantity, word_curves
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 # Points from the top of a panel to its column's heading, above the title with the arm's name.
 HEADING_OFFSET_POINTS = 21
+PANELS = partial(Panels, height=1.05, column_gap=0.62, row_gap=0.34, left=0.55, top=0.58)
 OTHERS = ArmStyle(GREY, "x", ":")
 
 
@@ -33,8 +35,6 @@ def draw_words(
 ) -> Drawing | None:
     """None where no word occurs, or nothing of these quantities is recorded. labels: of the words' line, and of the
     other one. what: the beginning of the caption."""
-    from matplotlib.figure import Figure
-
     sweep, axis, reflection = analysis.sweep, analysis.axis, analysis.reflection
     sides = [
         [
@@ -47,8 +47,7 @@ def draw_words(
     if not arms:
         return None
     styles = arm_styles(sweep.arms, sweep.baseline)
-    figure = Figure(figsize=(WIDTH_IN, 1.1 + 1.45 * len(arms)), layout="constrained")
-    panels = figure.subplots(len(arms), len(quantities), sharex=True, sharey="col", squeeze=False)
+    figure, panels = PANELS(len(arms), len(quantities)).draw(labels)
     for arm, row in zip(arms, panels, strict=True):
         for panel, (words, others) in zip(row, sides, strict=True):
             for curve, style in ((others.get(arm), OTHERS), (words.get(arm), replace(styles[arm], dash="-"))):
@@ -58,15 +57,20 @@ def draw_words(
             if arm not in words and arm not in others:
                 say_not_recorded(panel)
             panel.locator_params(axis="x", nbins=4)
+            panel.locator_params(axis="y", nbins=5)
             count_from_zero(panel)
-        row[0].set_title(arm_label(arm, max(curve.n for curve in _of(arm, sides))), loc="left")
+        row[0].set_title(arm_label(arm, max(curve.n for curve in _of(arm, sides))), loc="left", y=1.0)
+    share_limits([panel for row in panels for panel in row], "x")
+    for of_column in zip(*panels, strict=True):
+        share_limits(of_column, "y")
+    hide_tick_labels((panel for row in panels[:-1] for panel in row), "x")
     for panel, quantity in zip(panels[0], quantities, strict=True):
         panel.annotate(
             quantity.heading, (0, 1), (0, HEADING_OFFSET_POINTS), xycoords="axes fraction", textcoords="offset points"
         )
     for panel in panels[-1]:
         panel.set_xlabel(axis.label)
-    legend_below(figure, _legend(labels))
+    legend_at_bottom(figure, _legend(labels))
     curves = [curve for arm in arms for curve in _of(arm, sides)]
     caption = (
         f"{what} Words looked for: {', '.join(reflection.words)}. The first point, at 0, is the first step's rollout,"

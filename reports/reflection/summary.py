@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from reports.processes import each_in_processes
 from reports.reflection.tally import (
     COLUMNS,
     OTHER,
@@ -80,43 +81,65 @@ class ArmWords:
     other_ratio_by_update: list[float | None]
 
 
-def read_reflection(measurements: Mapping[str, Sequence[Measurement]], words: Sequence[str]) -> Reflection:
-    """Look for the words in what the finished cells drew in training, in up to MOST_FILES files of it."""
-    every = word_pattern(words)
+def read_reflection(
+    measurements: Mapping[str, Sequence[Measurement]], words: Sequence[str], processes: int = 1
+) -> Reflection:
+    """Look for the words in what the finished cells drew in training, in up to MOST_FILES files of it. One that
+    is given twice, in whatever case, counts once."""
+    words = _unlike(words)
     cells = {(arm, m.cell.seed): m.cell for arm, some in measurements.items() for m in some}
     most_files = max(2, MOST_FILES // max(1, len(cells)))
-    found = [_occurring(cell, every, words, most_files) for cell in cells.values()]
-    n_completions = sum(n for n, _ in found)
-    occurring = [word for word in words if any(word in there for _, there in found)]
+    look = partial(_look, words=words, most_files=most_files)
+    looked = dict(zip(cells, each_in_processes(look, [*cells.values()], processes), strict=True))
+    n_completions = sum(n for n, _ in looked.values())
+    occurring = [word for word in words if any(word in found for _, found in looked.values())]
     if not occurring:
-        return Reflection(tuple(words), n_completions, [], {})
+        return Reflection(words, n_completions, [], {})
+    # Where no word occurs there are no numbers yet; beside those of other cells they say what words are missing from.
+    without = [key for key, (n, found) in looked.items() if n and not found]
+    count = partial(_tallies, words=words, occurring=[], most_files=most_files)
+    found_none = each_in_processes(count, [cells[key] for key in without], processes)
+    by_cell = {key: found for key, (_, found) in looked.items() if found} | dict(zip(without, found_none, strict=True))
     tallies: dict[str, dict[int, Tally]] = {}
     by_word: dict[tuple[str, str], list[Tally]] = {}
-    for (arm, seed), cell in cells.items():
-        table = cell.read_rollouts([*COLUMNS, *TOKEN_COLUMNS], most_files)
-        if table is None:
+    for arm, seed in cells:
+        if (found := by_cell.get((arm, seed))) is None:
             continue
-        rollouts = Rollouts.of(table)
-        rows = rollouts.rows_with(every)
-        tallies.setdefault(arm, {})[seed] = tally(rollouts, every, rows)
-        by_word.setdefault((arm, ANY_WORD), []).append(tallies[arm][seed])
-        for word in words:
-            # Of a single one all of them say the same, and of one that occurs nowhere there is nothing to say.
-            if word in occurring:
-                alone = tallies[arm][seed] if len(occurring) == 1 else tally(rollouts, word_pattern([word]), rows)
-                by_word.setdefault((arm, word), []).append(alone)
+        tallies.setdefault(arm, {})[seed] = found[ANY_WORD]
+        for word in (ANY_WORD, *occurring):
+            by_word.setdefault((arm, word), []).append(found.get(word) or found[ANY_WORD].without_words())
     arms = [_summary(arm, word, some) for (arm, word), some in by_word.items()]
-    return Reflection(tuple(words), n_completions, arms, tallies)
+    return Reflection(words, n_completions, arms, tallies)
 
 
-def _occurring(
-    cell: CellRecord, every: re.Pattern[str], words: Sequence[str], most_files: int
-) -> tuple[int, frozenset[str]]:
-    """How many completions of a cell were looked at, and which of the words they hold."""
+def _unlike(words: Sequence[str]) -> tuple[str, ...]:
+    """Without those that differ from an earlier one in case alone: they match the same."""
+    unlike: dict[str, str] = {}
+    for word in words:
+        unlike.setdefault(word.casefold(), word)
+    return tuple(unlike.values())
+
+
+def _look(cell: CellRecord, words: Sequence[str], most_files: int) -> tuple[int, dict[str, Tally]]:
+    """How many completions of a cell were looked at, and the tallies of the words that they hold; none if none does."""
     table = cell.read_rollouts(["text"], most_files)
     texts = [] if table is None else table["text"].to_pylist()
+    every = word_pattern(words)
     holding = "\0".join(text for text in texts if every.search(text))  # no word reaches over a NUL
-    return len(texts), frozenset(word for word in words if word_pattern([word]).search(holding))
+    occurring = [word for word in words if word_pattern([word]).search(holding)]
+    return len(texts), _tallies(cell, words, occurring, most_files) if occurring else {}
+
+
+def _tallies(cell: CellRecord, words: Sequence[str], occurring: Sequence[str], most_files: int) -> dict[str, Tally]:
+    """Of all words together, and of each that occurs in the completions of a cell, of which there are some."""
+    table = cell.read_rollouts([*COLUMNS, *TOKEN_COLUMNS], most_files)
+    assert table is not None
+    every, rollouts = word_pattern(words), Rollouts.of(table)
+    rows = rollouts.rows_with(every)
+    together = tally(rollouts, every, rows)
+    if len(occurring) == 1:  # of a single one all of them say the same
+        return {ANY_WORD: together, occurring[0]: together}
+    return {ANY_WORD: together} | {word: tally(rollouts, word_pattern([word]), rows) for word in occurring}
 
 
 def _summary(arm: str, word: str, tallies: Sequence[Tally]) -> ArmWords:

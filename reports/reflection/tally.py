@@ -65,6 +65,13 @@ class Tally:
     sums: FloatArray
     ratios: FloatArray
 
+    def without_words(self) -> Tally:
+        """The same completions with a word in mind that occurs in none of them: all tokens are others."""
+        counts, sums, ratios = self.counts.copy(), np.zeros_like(self.sums), np.zeros_like(self.ratios)
+        counts[:, [Count.OCCURRENCES, Count.COMPLETIONS_WITH, Count.RIGHT_WITH]] = 0
+        sums[:, OTHER], ratios[:, OTHER] = self.sums.sum(axis=1), self.ratios.sum(axis=1)
+        return Tally(self.steps, counts, sums, ratios)
+
 
 @dataclass(frozen=True)
 class Rollouts:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 

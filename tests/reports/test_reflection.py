@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from harness.records import SweepRecord
 from reports.analysis import analyse
 from reports.figures import reflection_policy, reflection_update, reflection_words
+from reports.measurements import read_measurements
 from reports.page import write_report
 from reports.reflection import DEFAULT_WORDS, ArmWords, Reflection, read_reflection, word_curves
 from reports.reflection.curves import FREQUENCY, LOGP, MOST_POINTS, RATIO
@@ -280,3 +281,19 @@ def _schema() -> pa.Schema:
         | {"token/log_ratio": pa.list_(reals)}
         | dict.fromkeys(["token/clipped", "token/masked"], pa.list_(flags))
     )
+
+
+def test_a_word_given_twice_counts_once(tmp_path) -> None:
+    measurements = read_measurements(write_sweep(tmp_path, {"base": 0.0}, seeds=1, texts=["Wait, 3 #### 3", "#### 5"]))
+    once, twice = (read_reflection(measurements, words) for words in (["Wait", "aha"], ["Wait", "aha", "wait"]))
+    assert once.words == twice.words == ("Wait", "aha")
+    assert once.arms == twice.arms
+
+
+def test_a_word_that_a_cell_lacks_counts_there_as_absent() -> None:
+    """`without_words` is a tally with no match, made from one that has some."""
+    rows = [recorded(1, "Wait, 3", True), recorded(1, "no", False, sample=1), recorded(2, "wait", False)]
+    rollouts = Rollouts.of(pa.table({name: [row[name] for row in rows] for name in rows[0]}))
+    found = tally(rollouts, word_pattern(["wait"]), [0, 1, 2]).without_words()
+    for mine, theirs in zip(astuple(found), astuple(tally(rollouts, word_pattern(["aha"]), [])), strict=True):
+        np.testing.assert_allclose(mine, theirs)
