@@ -30,7 +30,7 @@ MAY_IMPORT = {
 }
 MAY_NOT_IMPORT = {"harness": ("harness.cli",)}
 
-HEAVY = ("torch", "transformers", "mlflow", "matplotlib", "vllm", "ray", "datasets", "math_verify")
+HEAVY = ("torch", "transformers", "mlflow", "matplotlib", "vllm", "ray", "datasets", "math_verify", "optuna")
 
 
 def sources() -> list[Path]:

@@ -22,6 +22,7 @@ from harness.cli.run import run
 from harness.cli.show import show
 from harness.cli.status import status
 from harness.cli.sync import sync
+from harness.cli.tune import tune
 
 # No rich markup: off a terminal, and in logs, messages must be plain text without wrapping or boxes.
 app = typer.Typer(
@@ -52,6 +53,7 @@ def _main(
     pass
 
 
-_VERBS = (run, plan, status, report, compare, power, replay, eval_, ls, show, diff, cp, probe, coldstart, sync, doctor)
-for _verb in _VERBS:
+_RUNNING = (run, tune, plan, status, report, compare, power, replay, eval_)
+_LOOKING = (ls, show, diff, cp, probe, coldstart, sync, doctor)
+for _verb in (*_RUNNING, *_LOOKING):
     app.command(_verb.__name__.rstrip("_"))(_verb)

@@ -26,9 +26,9 @@ from harness.errors import BenchError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from harness.plan import Plan
     from harness.records import CellRecord
     from harness.run.sweep import SweepRun
+    from harness.spec.run_spec import RunSpec
 
 
 class InterruptedByUserError(BenchError):
@@ -74,7 +74,7 @@ def run(
         planned,
         folder,
         _command(sweep, profile, set_, seeds, arms),
-        workers or _default_workers(planned),
+        workers or default_workers([*planned.arms.values()]),
         retry_invalid,
     )
     with ExitStack() as stack:
@@ -89,9 +89,9 @@ def run(
             raise BenchError(f"{len(unmeasured)} of {len(planned.cells)} cells are not done: {', '.join(unmeasured)}.")
 
 
-def _default_workers(planned: Plan) -> int:
-    """Cells on a GPU take all of it."""
-    devices = {spec.train.device.partition(":")[0] for spec in planned.arms.values()}
+def default_workers(specs: Sequence[RunSpec]) -> int:
+    """How many cells of these specs run at once. On a GPU each takes all of it."""
+    devices = {spec.train.device.partition(":")[0] for spec in specs}
     return 1 if "cuda" in devices else os.cpu_count() or 1
 
 

@@ -27,6 +27,8 @@ ENVIRONMENT = {
     "THP_MEM_ALLOC_ENABLE": "1",
 }
 """Of a worker."""
+CANCEL = "null"
+"""What a worker reads in the place of a job when it is to stop the one that it does."""
 _STDERR_TAIL_CHARACTERS = 20_000
 
 
@@ -52,10 +54,13 @@ class _Worker:
 
     def give(self, job: Job) -> None:
         self.job = job
+        self.tell(json.dumps(job.to_json()))
+
+    def tell(self, line: str) -> None:
         assert self.process.stdin is not None
         # A worker that has just died cannot take it; that its output ends says so, and fails the job.
         with suppress(BrokenPipeError):
-            self.process.stdin.write(json.dumps(job.to_json()) + "\n")
+            self.process.stdin.write(line + "\n")
             self.process.stdin.flush()
 
 
@@ -84,6 +89,13 @@ class LocalPool:
                 worker.process.kill()
                 worker.process.wait()
             worker.stderr.close()
+
+    def cancel(self, job: Job) -> None:
+        """Stop a running job where it can be continued: it ends with the state `interrupted`. For callbacks of `run`.
+        One that is about to end all the same may still end well."""
+        for worker in self._pool:
+            if worker.job is job:
+                worker.tell(CANCEL)
 
     def run(self, jobs: Sequence[Job], on_progress: OnProgress, on_ended: OnEnded) -> None:
         """Do all jobs, in order as workers become free; returns when the last has ended. on_ended may raise to stop."""

@@ -165,14 +165,34 @@ def make_plan(
     Raises RefusedError for anything wrong with the files or the overrides; the gate's verdict is in the plan.
     """
     sweep, path = load_sweep(given)
-    if seeds is not None:
-        if seeds < 1:
-            raise RefusedError(f"--seeds is {seeds}, but at least 1 seed is needed.")
-        sweep = sweep.model_copy(update={"seeds": seeds})
-    profile_name = profile or sweep.profile
-    profile_settings, profile_path = load_profile(profile_name, beside=path)
-    layers = [Layer(str(profile_path), profile_settings), Layer(f"{path}: base", sweep.base)]
-    final = [Layer("--set", parse_settings(settings))] if settings else []
+    if sweep.search is not None:
+        raise RefusedError(f"{given} is a search: it has no arms. Use `bench tune {given}`.")
+    return plan_arms(with_seeds(sweep, seeds), path, profile or sweep.profile, settings, arms)
+
+
+def with_seeds(sweep: SweepFile, seeds: int | None) -> SweepFile:
+    """The sweep with the seeds of --seeds, if given."""
+    if seeds is not None and seeds < 1:
+        raise RefusedError(f"--seeds is {seeds}, but at least 1 seed is needed.")
+    return sweep if seeds is None else sweep.model_copy(update={"seeds": seeds})
+
+
+def common_layers(sweep: SweepFile, path: Path, profile: str) -> list[Layer]:
+    """What all arms start from: the profile and the sweep's base."""
+    profile_settings, profile_path = load_profile(profile, beside=path)
+    return [Layer(str(profile_path), profile_settings), Layer(f"{path}: base", sweep.base)]
+
+
+def overrides(settings: Sequence[str]) -> list[Layer]:
+    """What --set lays over all arms."""
+    return [Layer("--set", parse_settings(settings))] if settings else []
+
+
+def plan_arms(
+    sweep: SweepFile, path: Path, profile: str, settings: Sequence[str] = (), arms: Sequence[str] = ()
+) -> Plan:
+    """Plan a sweep whose arms are stated; path: of its file, for error messages. Raises as `make_plan`."""
+    layers, final = common_layers(sweep, path, profile), overrides(settings)
     chosen = _choose_arms(sweep, arms)
 
     specs: dict[str, dict[int, RunSpec]] = {}
@@ -193,7 +213,7 @@ def make_plan(
     noops = find_noops(firsts)
     plan = Plan(
         sweep=sweep,
-        profile=profile_name,
+        profile=profile,
         arms=firsts,
         cells=[
             PlannedCell(arm, seed, spec, semantic_hash(spec)) for arm in chosen for seed, spec in specs[arm].items()
@@ -202,7 +222,7 @@ def make_plan(
         noops=noops,
         warnings=_warnings(sweep, firsts, noops),
     )
-    _require_metric(plan, path)
+    require_metric(plan, path)
     return plan
 
 
@@ -288,7 +308,8 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
     return parsed
 
 
-def _require_metric(plan: Plan, path: Path) -> None:
+def require_metric(plan: Plan, path: Path) -> None:
+    """RefusedError unless the compared metric is one that the evaluation gives."""
     task, metric = plan.metric_task, plan.metric_name
     spec = plan.first_spec.eval
     metrics = [*(f"{name}{k}" for name in ("pass@", "pass^", "maj@") for k in spec.k), "avg@n", "cons@n"]

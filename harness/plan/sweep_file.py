@@ -15,6 +15,7 @@ import sweeps
 from harness.errors import RefusedError, nearest
 from harness.spec.knobs import ALL_KNOBS
 from harness.spec.resolve import readable_errors, suggest
+from harness.spec.search import Search
 from harness.spec.sections.base import Listed, Section
 from harness.spec.yaml12 import load_yaml
 
@@ -66,9 +67,18 @@ class SweepFile(Section):
     grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(
         {}, description="factorial: knob -> values; an arm for each combination"
     )
-    seeds: int | list[int] = Field(6, description="how many, from 0, or which")
+    search: Search | None = Field(None, description="instead of arms: `bench tune` looks for the best setting")
+    seeds: int | list[int] = Field(6, description="how many, from 0, or which; of a search, for each trial: 1")
     compare: Comparison = Comparison()
     allow_noop: bool = Field(False, description="run although the arms cannot differ")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_trial_has_one_seed(cls, document: Any) -> Any:
+        """Unless it says otherwise: a search spends its cells on settings."""
+        if isinstance(document, dict) and "search" in document:
+            return {"seeds": 1} | document
+        return document
 
     @field_validator("name")
     @classmethod
@@ -79,9 +89,12 @@ class SweepFile(Section):
 
     @model_validator(mode="after")
     def _arms_or_grid(self) -> SweepFile:
-        if bool(self.arms) == bool(self.grid):
-            given = "both" if self.arms else "neither"
-            raise ValueError(f"{given} of arms and grid given: state the arms either one by one or as a grid")
+        given = [name for name in ("arms", "grid", "search") if getattr(self, name)]
+        if len(given) != 1:
+            raise ValueError(
+                f"{' and '.join(given) or 'no arms'} given: state the arms one by one (arms) or as a factorial (grid), "
+                "or what to search (search); one of the three"
+            )
         if self.compare.baseline is not None and self.compare.baseline not in self.all_arms:
             raise ValueError(
                 f"compare.baseline is {self.compare.baseline!r}, but the arms are {', '.join(self.all_arms)}"
@@ -101,8 +114,9 @@ class SweepFile(Section):
 
     @property
     def all_arms(self) -> dict[str, dict[str, Any]]:
-        """Arms by name; those of a grid are named by the last segments of their knobs, `clip_high=0.28+beta=0`."""
-        if self.arms:
+        """Arms by name, none of a search; those of a grid are named by the last segments of their knobs,
+        `clip_high=0.28+beta=0`."""
+        if not self.grid:
             return self.arms
         points = (dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values()))
         return {

@@ -24,6 +24,16 @@ class SweepRecord:
         return str(self.raw["name"])
 
     @property
+    def is_search(self) -> bool:
+        """Whether its arms are trials of `bench tune`."""
+        return bool(self.raw.get("search"))
+
+    @property
+    def ablate(self) -> list[str]:
+        """The knobs under test, as dotted prefixes; of a search those that it varies."""
+        return list(self.raw["ablate"])
+
+    @property
     def question(self) -> str:
         return str(self.raw["question"])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -79,7 +79,7 @@ class SweepRun:
         self.plan.require_answerable()
         missing = self.missing()
         remarks = require_inputs(self.plan) if missing else []
-        self._write_question(missing)
+        self.write_question(missing)
         while_running()
         observer.planned(len(self.plan.cells), len(self.plan.cells) - len(missing))
         if missing:
@@ -90,49 +90,14 @@ class SweepRun:
         bases = self._base_jobs()
         if missing or bases:
             with LocalPool(min(self.workers, max(1, len(missing)))) as pool:
-                self._stages(pool, missing, bases, observer)
+                specs = {cell.arm: cell.spec for cell in missing}
+                run_stages(pool, [*specs.values()], bases, self.home, observer)
                 pool.run(
                     [self._cell_job(cell) for cell in missing],
                     lambda job, event: observer.progress(_name(job), event),
                     lambda ended: self._cell_ended(ended, observer),
                 )
-        self._write_question([])
-
-    def _stages(self, pool: LocalPool, missing: list[PlannedCell], bases: dict[Path, Job], observer: Observer) -> None:
-        """What cells share: the model that loads, the starting point made of it, what is made of that one for cells to
-        read (see `harness.run.stages`), and its evaluations."""
-
-        def refuse(ended: Ended) -> None:
-            observer.stage(_stage(ended.job), None)
-            if ended.state == "refused":
-                raise RefusedError(ended.reason)
-            if ended.state != "done":
-                raise StoppedError(f"{ended.job.kind}: {ended.reason}\n{ended.output}".rstrip())
-
-        def show(job: Job, event: dict[str, Any]) -> None:
-            if remark := event.pop("remark", None):
-                observer.remark(remark)
-            observer.stage(_stage(job), event)
-
-        loads: dict[tuple[object, ...], Job] = {}
-        prepared: dict[str, Job] = {}
-        evaluated = [RunSpec.model_validate(job.spec) for job in bases.values()]
-        for spec in [*(cell.spec for cell in missing), *evaluated]:
-            model, start = spec.model.source, source_of_start(spec, self.home)
-            loads.setdefault(_what_may_be_refused(spec), Job("load", "", spec_as_json(spec), model))
-            folder = start.removeprefix("path:")
-            if start != model and not Path(folder).exists():
-                prepared.setdefault(start, Job("prepare", folder, spec_as_json(spec), model))
-        pool.run([*loads.values()], show, refuse)
-        pool.run([*prepared.values()], show, refuse)
-        specs = {cell.arm: cell.spec for cell in missing}.values()
-        inputs = {job.path: job for spec in [*specs, *evaluated] for job in input_jobs(spec, self.home)}
-        pool.run([*inputs.values()], show, refuse)
-        for sentence in dict.fromkeys(remark for spec in specs for remark in input_remarks(spec, self.home)):
-            observer.remark(sentence)
-        for spec in specs:
-            require_enough(spec, self.home)
-        pool.run([*bases.values()], show, refuse)
+        self.write_question([])
 
     def _cell_job(self, cell: PlannedCell) -> Job:
         return stage_job("cell", self.plan.record(cell, self.home).path, cell.spec, self.home)
@@ -166,7 +131,7 @@ class SweepRun:
         if ended.state == "interrupted":
             raise StoppedError(f"{_name(ended.job)}: {ended.reason}.")
 
-    def _write_question(self, missing: list[PlannedCell]) -> None:
+    def write_question(self, missing: list[PlannedCell]) -> None:
         """sweep.json, and for each cell to be run its folder, spec and pending status."""
         try:
             for cell in missing:
@@ -192,6 +157,7 @@ class SweepRun:
         values = values_that_differ(plan.arms)
         return {
             "schema": SCHEMA,
+            "search": plan.sweep.search is not None,
             "name": plan.sweep.name,
             "question": plan.sweep.question,
             "profile": plan.profile,
@@ -203,7 +169,7 @@ class SweepRun:
             "alpha": plan.sweep.compare.alpha,
             "new_problems": plan.sweep.compare.new_problems,
             "seeds": plan.sweep.seed_list,
-            "ablate": list(plan.sweep.ablate),
+            "ablate": list(plan.sweep.search.knobs if plan.sweep.search else plan.sweep.ablate),
             "co_changes": plan.sweep.co_changes,
             "varied": {arm: {knob: by_arm[arm] for knob, by_arm in values.items()} for arm in plan.arms},
             "cells": [
@@ -220,6 +186,50 @@ class SweepRun:
             "base_scores": read_json(base) if base.exists() else None,
             "best_of_n": {arm: read_json(path) for arm, path in self._best_of_n_paths().items() if path.exists()},
         }
+
+
+def run_stages(
+    pool: LocalPool,
+    specs: Sequence[RunSpec],
+    bases: Mapping[Path, Job],
+    home: Path,
+    observer: Observer,
+    try_loading: bool = True,
+) -> None:
+    """What cells share: the model that loads, the starting point made of it, what is made of that one for cells to read
+    (see `harness.run.stages`), and its evaluations. specs: of one cell of each arm. try_loading: see first whether the
+    model can be loaded. Raises RefusedError and StoppedError."""
+
+    def refuse(ended: Ended) -> None:
+        observer.stage(_stage(ended.job), None)
+        if ended.state == "refused":
+            raise RefusedError(ended.reason)
+        if ended.state != "done":
+            raise StoppedError(f"{ended.job.kind}: {ended.reason}\n{ended.output}".rstrip())
+
+    def show(job: Job, event: dict[str, Any]) -> None:
+        if remark := event.pop("remark", None):
+            observer.remark(remark)
+        observer.stage(_stage(job), event)
+
+    loads: dict[tuple[object, ...], Job] = {}
+    prepared: dict[str, Job] = {}
+    evaluated = [RunSpec.model_validate(job.spec) for job in bases.values()]
+    for spec in [*specs, *evaluated]:
+        model, start = spec.model.source, source_of_start(spec, home)
+        loads.setdefault(_what_may_be_refused(spec), Job("load", "", spec_as_json(spec), model))
+        folder = start.removeprefix("path:")
+        if start != model and not Path(folder).exists():
+            prepared.setdefault(start, Job("prepare", folder, spec_as_json(spec), model))
+    pool.run([*loads.values()] if try_loading else [], show, refuse)
+    pool.run([*prepared.values()], show, refuse)
+    inputs = {job.path: job for spec in [*specs, *evaluated] for job in input_jobs(spec, home)}
+    pool.run([*inputs.values()], show, refuse)
+    for sentence in dict.fromkeys(remark for spec in specs for remark in input_remarks(spec, home)):
+        observer.remark(sentence)
+    for spec in specs:
+        require_enough(spec, home)
+    pool.run([*bases.values()], show, refuse)
 
 
 def _what_may_be_refused(spec: RunSpec) -> tuple[object, ...]:

@@ -107,8 +107,12 @@ class Mirror:
 
 def _question_id(sweep: SweepRecord) -> str:
     """What is compared, and how. More seeds ask the same question; the hashes stand for every setting of the arms."""
-    hashes = {cell.arm: cell.hash for cell in sweep.cells if cell.seed == min(sweep.seeds)}
-    content = [sweep.name, sweep.arms, hashes, sweep.baseline, sweep.metric, sweep.margin_pp, sweep.alpha]
+    content: list[Any]
+    if sweep.is_search:  # its arms grow in number while it asks the same question
+        content = [sweep.name, sweep.profile, sweep.ablate, sweep.metric]
+    else:
+        hashes = {cell.arm: cell.hash for cell in sweep.cells if cell.seed == min(sweep.seeds)}
+        content = [sweep.name, sweep.arms, hashes, sweep.baseline, sweep.metric, sweep.margin_pp, sweep.alpha]
     return hashlib.blake2b(json.dumps(content).encode(), digest_size=8).hexdigest()
 
 

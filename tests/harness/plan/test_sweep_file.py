@@ -54,8 +54,8 @@ def test_a_grid_is_a_factorial() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"arms": None}, "neither of arms and grid given"),
-        ({"grid": {"train.steps": [1, 2]}}, "both of arms and grid given"),
+        ({"arms": None}, "no arms given: state the arms"),
+        ({"grid": {"train.steps": [1, 2]}}, "arms and grid given: state the arms"),
         ({"arms": None, "grid": {"train.steps": []}}, "grid.train.steps is []"),
         ({"arms": None, "grid": {"train.steps": [1, 1]}}, "grid gives the same arm twice"),
         ({"arms": None, "grid": {"model.source": ["path:a/b"]}}, "grid gives an arm 'source=path:a/b'"),

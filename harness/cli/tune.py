@@ -1,0 +1,161 @@
+"""`bench tune`: search settings worth comparing, and confirm the best of them."""
+
+from __future__ import annotations
+
+import shlex
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from harness.cli.console import note, print_json, print_table
+from harness.cli.options import (
+    HomeOption,
+    JsonOption,
+    ProfileOption,
+    SeedsOption,
+    SetOption,
+    SweepArgument,
+    home_folder,
+)
+from harness.cli.run import InterruptedByUserError, default_workers
+from harness.errors import BenchError, RefusedError
+
+if TYPE_CHECKING:
+    from harness.plan.search_plan import SearchPlan
+
+
+def tune(
+    sweep: SweepArgument,
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            "--trials", metavar="N", min=1, help="Trials in all, those of earlier runs included; default: the file's."
+        ),
+    ] = None,
+    confirm: Annotated[
+        int | None,
+        typer.Option(
+            "--confirm", metavar="SEEDS", min=1, help="Then train the best setting and the default with fresh seeds."
+        ),
+    ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option("--storage", metavar="URL", help="A database for workers on many machines; default: a file."),
+    ] = None,
+    profile: ProfileOption = None,
+    set_: SetOption = None,
+    seeds: SeedsOption = None,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", metavar="N", min=1, help="Trials at once; default: one a core, on a GPU one."),
+    ] = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Search the ranges of a sweep file's `search:` with Optuna, a trial a setting.
+
+    The same command continues, and several of them, also on other machines, share a search.
+
+    Example: bench tune tune_grpo --trials 20 --confirm 6
+    """
+    from harness.plan.search_plan import make_search_plan
+    from harness.tuning.search_run import SearchRun
+
+    folder = home_folder(home)
+    plan = make_search_plan(sweep, profile, set_ or [], seeds)
+    budget = plan.search.budget
+    limit = trials or budget.trials
+    if limit is None and budget.tokens is None and budget.hours is None:
+        raise RefusedError(f"{sweep}: the search would never end. Give --trials N, or `search.budget` in the file.")
+    at_once = workers or default_workers([plan.spec({}, plan.seeds[0])])
+    command = _command(sweep, profile, set_, seeds)
+    search_run = SearchRun(plan, folder, command, at_once, limit, storage)
+    study = _watched(search_run, folder)
+    if confirm is not None:
+        study = _confirm(plan, study, confirm, set_ or [], folder, at_once, f"{command} --confirm {confirm}")
+    _finish(search_run.folder, study, json)
+
+
+def _watched(search_run: Any, home: Path) -> dict[str, Any]:
+    """Run a search or a sweep with progress and MLflow beside it."""
+    from harness.cli.live import LiveRun
+    from harness.tracking import Mirror, MirrorThread, tracking_uri
+
+    with ExitStack() as stack:
+        mirror = MirrorThread(Mirror(search_run.folder, tracking_uri(home)))
+        try:
+            with LiveRun() as live:
+                found: dict[str, Any] = search_run.run(live, while_running=lambda: stack.enter_context(mirror))
+        except KeyboardInterrupt:
+            raise InterruptedByUserError("interrupted; the same command continues") from None
+    return found
+
+
+def _confirm(
+    plan: SearchPlan, study: dict[str, Any], seeds: int, settings: list[str], home: Path, workers: int, command: str
+) -> dict[str, Any]:
+    from harness.cli.report import write
+    from harness.run.sweep import SweepRun
+    from harness.tuning.confirm import Winner, confirmation, confirmation_plan
+    from harness.tuning.records import write_confirmation
+
+    winner = Winner.of(study)
+    confirming = confirmation_plan(plan, winner, seeds, settings)
+    note(f"confirming trial {winner.number} against the default with {seeds} fresh seeds")
+    sweep_run = SweepRun(confirming, home, command, workers)
+    _watched(sweep_run, home)
+    unmeasured = [cell.directory for cell in confirming.cells if confirming.record(cell, home).state != "done"]
+    if len(unmeasured) == len(confirming.cells):
+        raise BenchError(f"no cell of {confirming.sweep.name} is done: see `bench status {confirming.sweep.name}`.")
+    found = confirmation(confirming, winner, write(sweep_run.folder))
+    write_confirmation(plan.folder(home), found)
+    return study | {"confirmation": found}
+
+
+def _finish(folder: Path, study: dict[str, Any], as_json: bool) -> None:
+    from harness.cli.report import write_page
+
+    page = write_page(folder)
+    by_number = {trial["number"]: _told(trial) for trial in study["trials"]}
+    if as_json:
+        best = None if study["best"] is None else by_number[study["best"]]
+        several = len(study["objectives"]) > 1
+        print_json(
+            {
+                "trials": [*by_number.values()],
+                "best": [by_number[number] for number in study["front"]] if several else best,
+                "confirmation": study["confirmation"],
+            }
+        )
+    else:
+        metrics = [objective["metric"] for objective in study["objectives"]]
+        print_table(study["sweep"], ["trial", "state", *metrics, "setting"], [_row(t) for t in by_number.values()])
+        print(f"report: {folder / 'report' / 'index.html'}")
+        print(page)
+    if study["best"] is None:
+        raise BenchError("no trial is complete; the table says why.")
+
+
+def _told(trial: dict[str, Any]) -> dict[str, Any]:
+    return {key: trial[key] for key in ("number", "state", "params", "values", "hash", "reason")}
+
+
+def _row(trial: dict[str, Any]) -> list[str]:
+    setting = ", ".join(f"{knob}={_short(value)}" for knob, value in trial["params"].items())
+    values = [_short(value) for value in trial["values"] or []]
+    return [str(trial["number"]), trial["state"], *values, *["–"] * (not values), setting]
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _command(sweep: str, profile: str | None, settings: list[str] | None, seeds: int | None) -> str:
+    """The command that makes these records, for captions."""
+    words = ["bench", "tune", sweep]
+    words += ["--profile", profile] if profile else []
+    words += [word for setting in settings or [] for word in ("--set", setting)]
+    words += ["--seeds", str(seeds)] if seeds is not None else []
+    return shlex.join(words)

@@ -1,0 +1,238 @@
+"""A search becomes a plan: the spec of any setting, and the checks that can be made before the first trial."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from harness.errors import GateError, RefusedError
+from harness.plan.gate import Gate, check_gate, find_noops
+from harness.plan.memory import cuda_is_there
+from harness.plan.plan import (
+    Plan,
+    PlannedCell,
+    common_layers,
+    overrides,
+    require_metric,
+    with_seeds,
+)
+from harness.plan.sweep_file import SweepFile, load_sweep
+from harness.spec.hashing import semantic_hash
+from harness.spec.knobs import active
+from harness.spec.machine import settled
+from harness.spec.resolve import Layer, resolve
+from harness.spec.run_spec import RunSpec
+from harness.spec.search import GENERATED_TOKENS, Search
+
+DEFAULT = "default"
+"""The setting of the profile and the base, from which a search departs."""
+_SETTINGS_TRIED = 40
+"""Of a knob's surroundings, when looking for one in which it acts."""
+
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class SearchPlan:
+    """What `bench tune` would search. `layers` lie below a trial's values, `final` (--set) above them."""
+
+    sweep: SweepFile
+    search: Search
+    path: Path
+    profile: str
+    layers: list[Layer]
+    final: list[Layer]
+    _specs: dict[str, RunSpec] = field(default_factory=dict)
+
+    def spec(self, values: Mapping[str, Any], seed: int) -> RunSpec:
+        """The resolved spec of a setting. Raises RefusedError for values that do not go together."""
+        key = json.dumps([values, seed], sort_keys=True)  # records name all settings anew after each trial
+        if key not in self._specs:
+            own = [Layer(f"{self.path}: search", values)]
+            self._specs[key] = settled(resolve([*self.layers, *own, *self.final], seed), cuda_is_there())
+        return self._specs[key]
+
+    def plan(self, settings: Mapping[str, Mapping[str, Any]]) -> Plan:
+        """These settings as the arms of a plan."""
+        specs = {arm: {seed: self.spec(values, seed) for seed in self.seeds} for arm, values in settings.items()}
+        firsts = {arm: by_seed[self.seeds[0]] for arm, by_seed in specs.items()}
+        return Plan(
+            sweep=self.sweep,
+            profile=self.profile,
+            arms=firsts,
+            cells=[
+                PlannedCell(arm, seed, spec, semantic_hash(spec))
+                for arm, by_seed in specs.items()
+                for seed, spec in by_seed.items()
+            ],
+            gate=check_gate(firsts, list(self.search.knobs), {}) if firsts else Gate([], {}),
+            noops=[],
+            warnings=[],
+        )
+
+    @property
+    def seeds(self) -> list[int]:
+        """Each trial is trained with."""
+        return self.sweep.seed_list
+
+    def folder(self, home: Path) -> Path:
+        return home / self.sweep.name
+
+    @cached_property
+    def steps(self) -> int:
+        """Most steps that a trial of the base trains for."""
+        return self.spec({}, self.seeds[0]).train.steps
+
+    @cached_property
+    def objectives(self) -> list[str]:
+        """With their tasks written out: eval.final.<task>.<metric>."""
+        plan = self.plan({DEFAULT: {}})
+        return [_with_task(objective, plan.task_names) for objective in self.search.objectives]
+
+    def default_values(self) -> Values | None:
+        """What the searched knobs are in the base; None unless each lies in its range."""
+        known = active(self.spec({}, self.seeds[0]))
+        values: Values = {}
+        for knob in self.search.ordered():
+            if not self.search.is_drawn(knob, values):
+                continue
+            if knob not in known or not self.search.knobs[knob].holds(known[knob]):
+                return None
+            values[knob] = known[knob]
+        return values
+
+
+def make_search_plan(
+    given: str, profile: str | None = None, settings: Sequence[str] = (), seeds: int | None = None
+) -> SearchPlan:
+    """Plan the search of a sweep file (path or shipped name) with the overrides of the command line.
+
+    Raises RefusedError for anything wrong with the files, the ranges or the overrides, GateError for a knob that cannot
+    act.
+    """
+    sweep, path = load_sweep(given)
+    if sweep.search is None:
+        raise RefusedError(f"{given} has arms, and nothing to search: use `bench run {given}`, or state `search:`.")
+    search = sweep.search
+    sweep = with_seeds(sweep, seeds)
+    sweep = sweep.model_copy(update={"compare": sweep.compare.model_copy(update={"metric": search.objectives[0]})})
+    profile = profile or sweep.profile
+    final = overrides(settings)
+    plan = SearchPlan(sweep, search, path, profile, common_layers(sweep, path, profile), final)
+    overridden = [knob for layer in final for knob in layer.settings if knob in search.knobs]
+    if overridden:
+        raise RefusedError(
+            f"--set {overridden[0]}: this knob is searched, so each trial has a value of its own. Take it out of "
+            "`search.knobs`, or leave it to the search."
+        )
+    require_metric(plan.plan({DEFAULT: {}}), path)
+    _require_metrics(plan)
+    _require_types(plan)
+    _require_action(plan)
+    return plan
+
+
+def _with_task(objective: str, tasks: Sequence[str]) -> str:
+    if objective == GENERATED_TOKENS:
+        return objective
+    task, _, metric = objective.removeprefix("eval.final.").rpartition(".")
+    return f"eval.final.{task or tasks[0]}.{metric}"
+
+
+def _require_metrics(plan: SearchPlan) -> None:
+    """Of the second objective; the first is the compared metric, which is checked as in every sweep."""
+    tasks = plan.plan({DEFAULT: {}}).task_names
+    for objective in plan.objectives[1:]:
+        if objective == GENERATED_TOKENS:
+            continue
+        task, _, metric = objective.removeprefix("eval.final.").rpartition(".")
+        if task not in tasks or metric != "mean_tokens":
+            raise RefusedError(
+                f"{plan.path}: search.objectives has {objective} as its second: give generated_tokens or "
+                f"eval.final.<task>.mean_tokens, of {', '.join(tasks)}."
+            )
+
+
+def _require_types(plan: SearchPlan) -> None:
+    """RefusedError unless every knob can have the values at the ends of its range. The other knobs are where its
+    condition wants them, else as in the base."""
+    problems: list[str] = []
+    for knob, searched in plan.search.knobs.items():
+        around = _where_drawn(plan.search, knob)
+        for value in searched.corners:
+            try:
+                plan.spec(around | {knob: value}, plan.seeds[0])
+            except RefusedError as error:
+                problems += str(error).splitlines()
+    if problems:
+        raise RefusedError("\n".join(dict.fromkeys(problems)))
+
+
+def _where_drawn(search: Search, knob: str) -> Values:
+    """Values of other knobs under which a knob is drawn."""
+    values: Values = {}
+    for parent, allowed in search.knobs[knob].when.items():
+        values |= _where_drawn(search, parent) | {parent: allowed[0]}
+    return values
+
+
+def _require_action(plan: SearchPlan) -> None:
+    """GateError for a knob that cannot act: nowhere, or in a part of the search where it is drawn nevertheless."""
+    for knob, searched in plan.search.knobs.items():
+        first, *others = searched.corners
+        acts, inert = False, None
+        for around in _surroundings(plan.search, knob):
+            reason = next((r for other in others if (r := _why_no_action(plan, knob, around, first, other))), None)
+            acts = acts or reason is None
+            inert = inert or (None if reason is None else (around, reason))
+        if not acts:
+            assert inert is not None
+            raise GateError(
+                f"search.knobs.{knob} cannot act anywhere in this search: {inert[1]}. Take it out, or search or set the"
+                " knobs that let it act."
+            )
+        if inert is not None:
+            around, reason = inert
+            at = ", ".join(f"{name}={value}" for name, value in around.items()) or "the base"
+            raise GateError(
+                f"search.knobs.{knob} cannot act at {at}: {reason}. Trials there would differ in nothing but their"
+                " name: make it conditional on what lets it act, e.g. when: {train.updates_per_rollout: [2, 4]}."
+            )
+
+
+def _surroundings(search: Search, knob: str) -> Iterator[Values]:
+    """Settings of the other knobs under which this one is drawn: all corners, or a sample of very many."""
+    rng = random.Random(0)
+    seen: list[Values] = []
+    others = [other for other in search.ordered() if knob not in _ancestors(search, other)]
+    for _ in range(_SETTINGS_TRIED):
+        values: Values = {}
+        for other in others:
+            if other != knob and search.is_drawn(other, values):
+                values[other] = rng.choice(search.knobs[other].corners)
+        if search.is_drawn(knob, values) and values not in seen:
+            seen.append(values)
+            yield values
+
+
+def _ancestors(search: Search, knob: str) -> set[str]:
+    """The knobs that decide whether this one is drawn."""
+    parents = set(search.knobs[knob].when)
+    return parents.union(*(_ancestors(search, parent) for parent in parents))
+
+
+def _why_no_action(plan: SearchPlan, knob: str, around: Values, one: Any, other: Any) -> str | None:
+    """Why two values of a knob make no difference there; None if they do, or do not go with the rest."""
+    try:
+        specs = {str(value): plan.spec(around | {knob: value}, plan.seeds[0]) for value in (one, other)}
+    except RefusedError:  # a setting of its own: its trial will say so
+        return None
+    if active(specs[str(one)]) == active(specs[str(other)]):
+        return "no active knob differs between its values"
+    refused = [noop for noop in find_noops(specs) if noop.refused]
+    return "; ".join(refused[0].reasons.values()) if refused else None

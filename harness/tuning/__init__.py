@@ -1,0 +1,1 @@
+"""Search: Optuna proposes settings, cells measure them."""

@@ -1,0 +1,279 @@
+"""A search's run: workers take trials, train their cells one seed after another, and tell Optuna what came of them."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import RefusedError
+from harness.executors.local import Ended, LocalPool
+from harness.plan import PlannedCell
+from harness.plan.search_plan import SearchPlan, Values
+from harness.records import CellRecord
+from harness.records.lease import hold_lease
+from harness.run.inputs import record_sources, require_inputs
+from harness.run.jobs import Job
+from harness.run.stages import stage_job
+from harness.run.sweep import Observer, StoppedError, SweepRun, run_stages
+from harness.tuning.pruning import Pruning
+from harness.tuning.records import STATES, arm_name, plan_of_trials, write_study
+from harness.tuning.scores import final_values
+from harness.tuning.study import WORKERS, SearchStudy
+
+if TYPE_CHECKING:
+    from optuna.trial import Trial
+
+HEARTBEAT_S = 30.0
+WAIT_S = 1.0
+"""Between two looks at a trial of the same setting that somebody else trains."""
+
+
+@dataclass
+class SearchRun:
+    """One `bench tune`. `trials`: at most so many in all, whoever ran them; None: no limit."""
+
+    plan: SearchPlan
+    home: Path
+    command: str
+    workers: int
+    trials: int | None
+    storage_url: str | None = None
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _stage_lock: threading.Lock = field(default_factory=threading.Lock)
+    _stopping: threading.Event = field(default_factory=threading.Event)
+    _faults: list[BaseException] = field(default_factory=list)
+    _in_hand: dict[int, Trial] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._owner = uuid.uuid4().hex
+        self.study = SearchStudy(self.plan, self.folder, self.storage_url)
+
+    @property
+    def folder(self) -> Path:
+        return self.home / self.plan.sweep.name
+
+    def run(self, observer: Observer, while_running: Callable[[], Any] = lambda: None) -> dict[str, Any]:
+        """Search until the budget is used up; returns study.json. `while_running` is called once, when the records
+        exist. Raises RefusedError before any trial started, StoppedError when the disk is full. Left by Ctrl-C or a
+        kill, its trials are taken up by the next run."""
+        base = self.plan.plan({"default": {}})
+        if self._budget_is_left(0):
+            for sentence in require_inputs(base):
+                observer.remark(sentence)
+        self._write()
+        while_running()
+        finished = sum(trial.state.is_finished() for trial in self.study.trials())
+        observer.planned(self.trials or finished + 1, finished)
+        if self._budget_is_left(0):
+            record_sources(base, self.home / "cache")
+            self._work_in_threads(observer, base.first_spec)
+        return self._write(with_importances=True)
+
+    def _work_in_threads(self, observer: Observer, first_spec: Any) -> None:
+        lease = self.folder / WORKERS / self._owner
+        lease.mkdir(parents=True)
+        with hold_lease(lease), ExitStack() as stack:
+            pools = [stack.enter_context(LocalPool(1)) for _ in range(self.workers)]
+            run_stages(pools[0], [first_spec], {}, self.home, observer)
+            stack.enter_context(self._heartbeat())
+            threads = [threading.Thread(target=self._work, args=(pool, observer), daemon=True) for pool in pools]
+            for thread in threads:
+                thread.start()
+            try:
+                for thread in threads:
+                    while thread.is_alive():  # a join without a limit would not be broken by Ctrl-C
+                        thread.join(0.5)
+            finally:
+                self._stopping.set()
+        if self._faults:
+            raise self._faults[0]
+
+    @contextmanager
+    def _heartbeat(self) -> Iterator[None]:
+        """Say now and then in the storage that the trials in hand are worked on, for machines that see only that."""
+        ended = threading.Event()
+
+        def beat() -> None:
+            while not ended.wait(HEARTBEAT_S):
+                with self._lock:
+                    for trial in self._in_hand.values():
+                        self.study.claim(trial, self._owner)
+
+        thread = threading.Thread(target=beat, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+    def _work(self, pool: LocalPool, observer: Observer) -> None:
+        try:
+            while not self._stopping.is_set() and (trial := self._next_trial()) is not None:
+                self._do(trial, pool, observer)
+        except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits for this one
+            if not self._stopping.is_set():
+                self._faults.append(error)
+                self._stopping.set()
+
+    def _next_trial(self) -> Trial | None:
+        """One that a dead worker left, else a new one; None when the budget is used up."""
+        with self._lock, self.study.turn():
+            trial = self.study.abandoned()
+            if trial is None:
+                if not self._budget_is_left(len(self.study.trials())):
+                    return None
+                trial = self.study.ask(self._owner)
+            else:
+                self.study.claim(trial, self._owner)
+            self._in_hand[trial.number] = trial
+            return trial
+
+    def _budget_is_left(self, started: int) -> bool:
+        """Whether another trial may start when so many have started, and not all of them ended."""
+        budget, trials = self.plan.search.budget, self.study.trials()
+        if self.trials is not None and max(started, sum(t.state.is_finished() for t in trials)) >= self.trials:
+            return False
+        if budget.tokens is not None:
+            cells = {name for trial in trials for name in trial.user_attrs.get("cells", [])}
+            if sum(CellRecord.at(self.folder / "cells" / name).generated_tokens for name in cells) >= budget.tokens:
+                return False
+        spent_h = sum(trial.duration.total_seconds() for trial in trials if trial.duration) / 3600
+        return budget.hours is None or spent_h < budget.hours
+
+    def _do(self, trial: Trial, pool: LocalPool, observer: Observer) -> None:
+        with self._lock:
+            values = self.study.draw(trial)
+        try:
+            cells = self.plan.plan({arm_name(trial.number): values}).cells
+        except RefusedError as error:  # values that do not go together: nothing can be measured here
+            self._tell(trial, "FAIL", reason=str(error), observer=observer)
+            return
+        with self._lock, self.study.turn():
+            first = self.study.first_of(trial, cells[0].hash)
+            trial.set_user_attr("hash", cells[0].hash)
+            if first is not None:
+                trial.set_user_attr("same_as", first.number)
+        if first is not None:
+            self._wait_for(trial, first.number, observer)
+            return
+        self._train(trial, values, cells, pool, observer)
+
+    def _wait_for(self, trial: Trial, first: int, observer: Observer) -> None:
+        """A setting that was trained, or is being trained, ends as that trial did."""
+        while not self._stopping.is_set():
+            with self._lock:
+                same = self.study.study.get_trials()[first]
+                if same.state.is_finished():
+                    reason = f"the same setting as trial {first}"
+                    self._tell(trial, same.state.name, values=same.values, reason=reason, observer=observer)
+                    return
+            time.sleep(WAIT_S)
+
+    def _train(
+        self, trial: Trial, values: Values, cells: list[PlannedCell], pool: LocalPool, observer: Observer
+    ) -> None:
+        plan = self.plan.plan({arm_name(trial.number): values})
+        records = [plan.record(cell, self.home) for cell in cells]
+        sweep_run = SweepRun(plan, self.home, self.command, 1)
+        with self._lock:
+            trial.set_user_attr("cells", [record.path.name for record in records])
+            sweep_run.write_question(sweep_run.missing())
+            self._write()
+        with self._stage_lock:  # what trials share is made once
+            run_stages(pool, [cells[0].spec], {}, self.home, _Silent(), try_loading=False)
+        pruning = Pruning(trial, self.plan, self._lock)
+        for place, (cell, record) in enumerate(zip(cells, records, strict=True)):
+            if record.state != "done":
+                ended = self._run_cell(cell, record, pool, observer, pruning)
+                if self._stopping.is_set():
+                    return
+                if pruning.reason is None and ended.state != "done":
+                    self._fail(trial, record, ended, observer)
+                    return
+            if pruning.reason is None:
+                pruning.seed_ended(record, is_last=place == len(cells) - 1)
+            if pruning.reason is not None:
+                self._tell(trial, "PRUNED", reason=pruning.reason, observer=observer)
+                return
+        scores = final_values(records, self.plan.objectives)
+        if isinstance(scores, str):
+            self._tell(trial, "FAIL", reason=scores, observer=observer)
+        else:
+            self._tell(trial, "COMPLETE", values=scores, observer=observer)
+
+    def _run_cell(
+        self, cell: PlannedCell, record: CellRecord, pool: LocalPool, observer: Observer, pruning: Pruning
+    ) -> Ended:
+        ends: list[Ended] = []
+        name = f"{cell.arm}-s{cell.seed}"
+
+        def show(job: Job, event: dict[str, Any]) -> None:
+            with self._lock:
+                observer.progress(cell.arm, event)
+            if pruning.is_hopeless(record):
+                pool.cancel(job)
+
+        pool.run([stage_job("cell", record.path, cell.spec, self.home)], show, ends.append)
+        (ended,) = ends
+        if ended.state == "taken":
+            raise StoppedError(f"{name}: {ended.reason}")
+        if ended.state == "interrupted" and pruning.reason is None and not self._stopping.is_set():
+            raise StoppedError(f"{name}: {ended.reason}.")
+        return ended
+
+    def _fail(self, trial: Trial, record: CellRecord, ended: Ended, observer: Observer) -> None:
+        """A cell that could not be measured: the trial fails with its reason, and the search goes on."""
+        if ended.output:
+            with record.log.open("a", encoding="utf-8") as handle:
+                handle.write(ended.output)
+        record.write_status("invalid" if ended.state == "invalid" else "failed", reason=ended.reason)
+        self._tell(trial, "FAIL", reason=f"{record.path.name}: {ended.reason}", observer=observer)
+
+    def _tell(
+        self,
+        trial: Trial,
+        state: str,
+        values: list[float] | None = None,
+        reason: str | None = None,
+        *,
+        observer: Observer,
+    ) -> None:
+        from optuna.trial import TrialState
+
+        with self._lock:
+            if reason is not None:
+                trial.set_user_attr("reason", reason)
+            told = values if state == "COMPLETE" else None
+            self.study.study.tell(trial.number, told, TrialState[state])
+            self._in_hand.pop(trial.number, None)
+            self._write()
+            observer.ended(arm_name(trial.number), "done" if state == "COMPLETE" else STATES[state], reason)
+
+    def _write(self, with_importances: bool = False) -> dict[str, Any]:
+        """sweep.json and study.json, as things stand."""
+        with self._lock:
+            budget = self.plan.search.budget.model_dump() | {"trials": self.trials}
+            with self.study.turn():
+                SweepRun(plan_of_trials(self.study), self.home, self.command, 1).write_question([])
+                return write_study(self.study, self.command, budget, with_importances)
+
+
+class _Silent:
+    """The observer of a trial's stages, most of which are there already."""
+
+    def planned(self, total: int, done: int) -> None: ...
+
+    def remark(self, sentence: str) -> None: ...
+
+    def stage(self, name: str, event: dict[str, Any] | None) -> None: ...
+
+    def progress(self, name: str, event: dict[str, Any]) -> None: ...
+
+    def ended(self, name: str, state: str, reason: str | None) -> None: ...

@@ -1,0 +1,260 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.errors import RefusedError
+from harness.plan.search_plan import make_search_plan
+from harness.records import CellRecord, read_sweep
+from harness.tuning.study import SearchStudy
+from tests.harness.tuning.fake_cells import KNOBS, METRIC, FakePool, by_learning_rate, search, write_search
+
+
+def settings(study: dict[str, Any]) -> list[dict[str, Any]]:
+    return [trial["params"] for trial in study["trials"]]
+
+
+def test_trials_are_scored_and_the_best_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study, pool = search(monkeypatch, write_search(tmp_path), 12)
+    assert [trial["number"] for trial in study["trials"]] == list(range(12))
+    assert {trial["state"] for trial in study["trials"]} == {"complete"}
+    best = max(study["trials"], key=lambda trial: trial["values"][0])
+    assert study["best"] == best["number"]
+    assert study["objectives"] == [{"metric": METRIC, "direction": "maximize"}]
+    assert len(pool.trained) == len({trial["hash"] for trial in study["trials"]})
+    for trial in study["trials"]:
+        cell = CellRecord.at(tmp_path / "runs" / "found" / "cells" / trial["cells"][0])
+        assert trial["values"] == [cell.read_scores()[-1]["metrics"]["pass@1"]]
+        spec = json.loads((cell.path / "spec.json").read_text())
+        assert spec["train"]["learning_rate"] == trial["params"]["train.learning_rate"]
+
+
+def test_the_default_is_the_first_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study, _ = search(monkeypatch, write_search(tmp_path), 2)
+    first, second = study["trials"]
+    assert first["is_default"] and not second["is_default"]
+    assert first["params"] == {"train.learning_rate": 3e-4, "train.updates_per_rollout": 1}
+
+
+def test_a_default_outside_the_ranges_is_no_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_search(tmp_path, {"knobs": {"train.learning_rate": {"log": [1e-3, 1e-2]}}})
+    study, _ = search(monkeypatch, path, 2)
+    assert not any(trial["is_default"] for trial in study["trials"])
+
+
+def test_a_conditional_knob_is_drawn_where_its_condition_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study, _ = search(monkeypatch, write_search(tmp_path), 12)
+    drawn = [("objective.rule.clip_high" in p, p["train.updates_per_rollout"] > 1) for p in settings(study)]
+    assert set(drawn) == {(True, True), (False, False)}
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "gp", "random", "qmc", "nsga2"])
+def test_an_interrupted_search_draws_what_an_unbroken_one_draws(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sampler: str
+) -> None:
+    kind = {"sampler": {"type": sampler, **({"options": {"n_startup_trials": 3}} if sampler in ("tpe", "gp") else {})}}
+    (tmp_path / "broken").mkdir()
+    whole, _ = search(monkeypatch, write_search(tmp_path, kind), 7)
+    path = write_search(tmp_path / "broken", kind)
+    for trials in (2, 5, 7):
+        broken, _ = search(monkeypatch, path, trials)
+    assert settings(broken) == settings(whole)
+    assert len({json.dumps(values) for values in settings(whole)}) > 3
+
+
+def test_trials_of_earlier_runs_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_search(tmp_path)
+    search(monkeypatch, path, 3)
+    study, pool = search(monkeypatch, path, 5)
+    assert (len(study["trials"]), len(pool.trained)) == (5, 2)
+    _, again = search(monkeypatch, path, 5)
+    assert again.trained == []
+
+
+def test_an_identical_setting_is_not_trained_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_search(tmp_path, {"knobs": {"train.updates_per_rollout": {"categorical": [1, 2]}}})
+    study, pool = search(monkeypatch, path, 6)
+    assert len(pool.trained) == 2
+    repeated = [trial for trial in study["trials"] if trial["same_as"] is not None]
+    assert len(repeated) == 4
+    for trial in repeated:
+        assert trial["values"] == study["trials"][trial["same_as"]]["values"]
+        assert trial["hash"] == study["trials"][trial["same_as"]]["hash"]
+    assert study["trials"][study["best"]]["same_as"] is None
+
+
+def test_what_cannot_be_measured_fails_its_trial_and_the_search_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = {"trial_1": ("failed", "its worker process was killed by signal 9"), "trial_2": ("invalid", "stale weights")}
+    study, _ = search(monkeypatch, write_search(tmp_path), 4, FakePool(ends=ends))
+    assert [trial["state"] for trial in study["trials"]] == ["complete", "failed", "failed", "complete"]
+    assert "signal 9" in study["trials"][1]["reason"]
+    states = {cell.arm: cell.state for cell in read_sweep(tmp_path / "runs" / "found").cells}
+    assert (states["trial_1"], states["trial_2"]) == ("failed", "invalid")
+
+
+def test_values_that_do_not_go_together_fail_their_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    knobs = {
+        "rollout.prompts_per_step": {"categorical": [3, 4]},
+        "train.updates_per_rollout": {"categorical": [1, 4]},
+    }
+    study, _ = search(monkeypatch, write_search(tmp_path, {"knobs": knobs}), 20)
+    failed = [trial for trial in study["trials"] if trial["state"] == "failed"]
+    assert failed
+    assert all(tuple(trial["params"].values()) == (3, 4) for trial in failed)
+    assert "divisors of 3" in failed[0]["reason"]
+
+
+def test_a_diverged_cell_is_a_scored_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Diverging(FakePool):
+        def _do(self, job: Any, on_progress: Any) -> Any:
+            outcome = super()._do(job, on_progress)
+            if job.kind == "cell":
+                CellRecord.at(Path(job.path)).write_status("done", flags=["nan"], step=3, generated_tokens=700)
+            return outcome
+
+    study, _ = search(monkeypatch, write_search(tmp_path), 2, Diverging())
+    assert {(trial["state"], *trial["flags"]) for trial in study["trials"]} == {("complete", "nan")}
+    assert study["best"] is not None
+
+
+def test_a_trial_has_the_mean_over_its_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = FakePool(score=lambda spec: 0.5 + 0.1 * spec.seed)
+    study, _ = search(monkeypatch, write_search(tmp_path, seeds=[0, 3]), 1, pool)
+    assert study["trials"][0]["values"] == [pytest.approx((0.5 + 0.8) / 2)]
+    assert len(study["trials"][0]["cells"]) == 2
+
+
+def test_a_pruned_trial_keeps_its_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pruner = {"pruner": {"type": "median", "options": {"n_startup_trials": 2, "n_warmup_steps": 0}}}
+    study, _ = search(monkeypatch, write_search(tmp_path, pruner), 12)
+    pruned = [trial for trial in study["trials"] if trial["state"] == "pruned"]
+    assert pruned
+    for trial in pruned:
+        assert trial["values"] is None and trial["intermediate"]
+        assert "pruner (median)" in trial["reason"]
+        cell = CellRecord.at(tmp_path / "runs" / "found" / "cells" / trial["cells"][0])
+        assert cell.state == "interrupted" and cell.read_scores()
+
+
+def test_wilcoxon_looks_at_the_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pruner = {"pruner": {"type": "wilcoxon", "options": {"p_threshold": 0.2}}}
+    pool = FakePool(score=lambda spec: by_learning_rate(spec) - 0.001 * spec.seed)
+    study, _ = search(monkeypatch, write_search(tmp_path, pruner, seeds=8), 8, pool)
+    pruned = [trial for trial in study["trials"] if trial["state"] == "pruned"]
+    assert pruned
+    assert all(2 <= len(trial["intermediate"]) < 8 for trial in pruned)
+    done = [trial for trial in study["trials"] if trial["state"] == "complete"]
+    assert all([step for step, _ in trial["intermediate"]] == list(range(8)) for trial in done)
+
+
+def test_two_objectives_have_a_front(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    objectives = {"objectives": ["eval.final.pass@1", "eval.final.mean_tokens"], "sampler": {"type": "nsga2"}}
+    study, _ = search(monkeypatch, write_search(tmp_path, objectives), 8)
+    assert [o["direction"] for o in study["objectives"]] == ["maximize", "minimize"]
+    values = {trial["number"]: trial["values"] for trial in study["trials"] if trial["same_as"] is None}
+    # Accuracy costs tokens in these cells, so no setting is better in both.
+    assert study["front"] == sorted(values)
+    assert study["best"] == max(values, key=lambda number: values[number][0])
+
+
+def test_importances_need_trials_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_search(tmp_path)
+    study, _ = search(monkeypatch, path, 3)
+    assert study["importances"] == [] and "3 complete trials" in study["importances_refused"]
+    study, _ = search(monkeypatch, path, 20)
+    (found,) = study["importances"]
+    assert max(found["shares"], key=found["shares"].get) == "train.learning_rate"
+    assert sum(found["shares"].values()) == pytest.approx(1)
+
+
+def test_a_trial_of_a_dead_worker_is_taken_up_with_its_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_search(tmp_path)
+    search(monkeypatch, path, 1)
+    plan = make_search_plan(str(path))
+    study = SearchStudy(plan, tmp_path / "runs" / "found", None)
+    with study.turn():
+        left = study.ask("a worker that is no more")
+    values = study.draw(left)
+    found, pool = search(monkeypatch, path, 3)
+    assert found["trials"][1] | {"params": values, "state": "complete"} == found["trials"][1]
+    assert [trial["state"] for trial in found["trials"]] == ["complete"] * 3
+    assert len(pool.trained) == 2
+
+
+def test_a_trial_of_a_living_worker_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from harness.records.lease import hold_lease
+
+    path = write_search(tmp_path)
+    study = SearchStudy(make_search_plan(str(path)), tmp_path / "runs" / "found", None)
+    lease = tmp_path / "runs" / "found" / "workers" / "alive"
+    lease.mkdir(parents=True)
+    with hold_lease(lease):
+        with study.turn():
+            study.ask("alive")
+        found, _ = search(monkeypatch, path, 3)
+    assert [trial["state"] for trial in found["trials"]] == ["running", "complete", "complete"]
+
+
+def test_a_database_can_hold_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"sqlite:///{tmp_path / 'study.db'}"
+    path = write_search(tmp_path)
+    search(monkeypatch, path, 2, storage_url=url)
+    study, _ = search(monkeypatch, path, 3, storage_url=url)
+    assert len(study["trials"]) == 3
+    assert not (tmp_path / "runs" / "found" / "study.journal").exists()
+
+
+@pytest.mark.parametrize(
+    ("search_section", "fields", "match"),
+    [
+        ({"knobs": KNOBS | {"train.learning_rate": {"log": [1e-4, 1e-3]}}}, {}, "the searched ranges"),
+        ({}, {"seeds": 2}, "seeds"),
+        ({}, {"base": {"algorithm": "rloo"}}, "the setting that all trials share"),
+    ],
+)
+def test_a_storage_of_another_study_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, search_section: Any, fields: Any, match: str
+) -> None:
+    search(monkeypatch, write_search(tmp_path), 1)
+    with pytest.raises(RefusedError, match=f"is of another search: it differs in .*{match}"):
+        search(monkeypatch, write_search(tmp_path, search_section, **fields), 2)
+
+
+def test_a_study_that_somebody_else_made_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import optuna
+
+    url = f"sqlite:///{tmp_path / 'study.db'}"
+    optuna.create_study(storage=url, study_name="found")
+    with pytest.raises(RefusedError, match="was not made by `bench tune`"):
+        search(monkeypatch, write_search(tmp_path), 1, storage_url=url)
+
+
+@pytest.mark.parametrize("url", ["nonsense", "sqlite:////nowhere/study.db", "oracle+nothing://x"])
+def test_a_storage_that_cannot_be_opened_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    with pytest.raises(RefusedError, match="cannot be opened"):
+        search(monkeypatch, write_search(tmp_path), 1, storage_url=url)
+
+
+def test_the_budget_of_tokens_ends_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_search(tmp_path, {"budget": {"tokens": 2500}})
+    study, _ = search(monkeypatch, path, None)
+    assert sum(trial["generated_tokens"] for trial in study["trials"]) == 3000
+
+
+def test_records_read_like_those_of_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    search(monkeypatch, write_search(tmp_path), 3)
+    sweep = read_sweep(tmp_path / "runs" / "found")
+    assert sweep.is_search
+    assert {cell.arm for cell in sweep.cells} == {"trial_0", "trial_1", "trial_2"}
+    assert sweep.varied["trial_1"]["train.learning_rate"] != sweep.varied["default"]["train.learning_rate"]
+
+
+def test_a_setting_resolves_to_what_its_trial_says(tmp_path: Path) -> None:
+    plan = make_search_plan(str(write_search(tmp_path)))
+    spec = plan.spec({"train.learning_rate": 5e-4}, 2)
+    assert (spec.train.learning_rate, spec.train.updates_per_rollout, spec.seed) == (5e-4, 1, 2)
