@@ -30,6 +30,7 @@ from harness.records.files import (
     write_json,
 )
 from harness.records.lease import LeaseTakenError, hold_lease
+from harness.records.parquet import naming_damage
 from harness.run.jobs import is_disk_full
 
 _SAMPLES = ("evals.jsonl", "evals.parquet", "samples.jsonl")
@@ -140,14 +141,8 @@ def _read_parquet(path: Path) -> list[dict[str, Any]]:
     import pyarrow
     import pyarrow.parquet
 
-    content = path.read_bytes()
-    try:
-        rows: list[dict[str, Any]] = pyarrow.parquet.read_table(pyarrow.BufferReader(content)).to_pylist()
-    # Of a file that ends early pyarrow says OSError, and UnicodeDecodeError of text that is none.
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise DamagedRecordError(
-            f"{path}: is damaged ({error}). Restore it, or move its folder away and draw its samples anew."
-        ) from None
+    with naming_damage(path):
+        rows: list[dict[str, Any]] = pyarrow.parquet.read_table(pyarrow.BufferReader(path.read_bytes())).to_pylist()
     return rows
 
 

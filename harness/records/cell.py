@@ -6,11 +6,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from harness.records.files import read_json, read_jsonl, write_json
+from harness.records.files import DamagedRecordError, read_jsonl, read_object, write_json
 from harness.records.lease import is_leased
+from harness.records.parquet import read_parquet
 from harness.records.rollouts import read_rollouts
+from harness.records.scores import read_scores
 
 if TYPE_CHECKING:
     import pyarrow
@@ -18,6 +20,11 @@ if TYPE_CHECKING:
 
 CellState = Literal["pending", "running", "done", "failed", "invalid", "interrupted"]
 _DIRECTORY = re.compile(r"(?P<arm>.+)-s(?P<seed>\d+)-(?P<hash>[0-9a-f]{10})")
+# What status.json holds besides the state; each may be absent.
+_STATUS = {
+    **{"reason": str | None, "flags": list, "digest": str | None},
+    **{"step": int, "steps": int | None, "generated_tokens": int},
+}
 
 
 def cell_directory_name(arm: str, seed: int, semantic_hash: str) -> str:
@@ -54,13 +61,28 @@ class CellRecord:
         return self.path / "rollouts"
 
     @property
+    def evals(self) -> Path:
+        return self.path / "evals.parquet"
+
+    @property
     def log(self) -> Path:
         return self.path / "log.txt"
 
     def read_status(self) -> dict[str, Any]:
-        """status.json, or that of a cell that never started. `state` is `running` exactly while the lease is alive."""
+        """status.json, or that of a cell that never started. `state` is `running` exactly while the lease is alive.
+
+        Raises DamagedRecordError if the file is not what was written.
+        """
         path = self.path / "status.json"
-        status: dict[str, Any] = read_json(path) if path.exists() else {"state": "pending"}
+        status = read_object(path) if path.exists() else {"state": "pending"}
+        wrong = [name for name, kind in _STATUS.items() if name in status and not isinstance(status[name], kind)]
+        if status.get("state") not in get_args(CellState):
+            wrong.insert(0, "state")
+        if wrong:
+            raise DamagedRecordError(
+                f"{path}: is damaged (lacks {', '.join(wrong)}, or holds something else there). Restore it, or delete "
+                "its folder and run the sweep again."
+            )
         if is_leased(self.path):
             status |= {"state": "running", "reason": None}
         return status
@@ -68,7 +90,7 @@ class CellRecord:
     def write_status(self, state: CellState, **fields: Any) -> None:
         """Replace status.json, keeping earlier fields that are not given."""
         path = self.path / "status.json"
-        earlier = read_json(path) if path.exists() else {}
+        earlier = read_object(path) if path.exists() else {}
         write_json(path, earlier | {"state": state, "reason": None} | fields)
 
     @property
@@ -103,11 +125,13 @@ class CellRecord:
 
     @property
     def spec(self) -> dict[str, Any]:
-        return dict(read_json(self.path / "spec.json"))
+        """Raises DamagedRecordError without one; a cell has it from before its first step."""
+        return read_object(self.path / "spec.json")
 
     @property
     def provenance(self) -> dict[str, Any]:
-        return dict(read_json(self.path / "provenance.json"))
+        """Raises DamagedRecordError without one; every cell that was run has it."""
+        return read_object(self.path / "provenance.json")
 
     def read_steps(self) -> list[dict[str, Any]]:
         return read_jsonl(self.path / "steps.jsonl")
@@ -116,25 +140,22 @@ class CellRecord:
         return read_jsonl(self.path / "timing.jsonl")
 
     def read_scores(self) -> list[dict[str, Any]]:
-        return read_jsonl(self.path / "scores.jsonl")
+        """A row for each task of each evaluation; raises as `harness.records.scores.read_scores`."""
+        return read_scores(self.path / "scores.jsonl")
 
-    def read_rollouts(self, columns: Sequence[str], most_files: int | None = None) -> pyarrow.Table | None:
+    def read_rollouts(
+        self, columns: Sequence[str], most_files: int | None = None, needed: Sequence[str] = ()
+    ) -> pyarrow.Table | None:
         """Columns of the completions drawn in training, see `harness.records.rollouts`; None if none are recorded."""
-        return read_rollouts(self.rollouts, columns, most_files)
+        return read_rollouts(self.rollouts, columns, most_files, needed)
 
     def read_evals(
         self, columns: Sequence[str] | None = None, where: pyarrow.compute.Expression | None = None
     ) -> pyarrow.Table | None:
         """Every graded sample of a finished cell's evaluations, a row each; None before the cell is done.
 
-        columns: to read, those of them that were recorded; all by default. where: which rows to keep.
+        columns: to read, those of them that were recorded; all by default. where: which rows to keep. Raises
+        DamagedRecordError.
         """
-        import pyarrow.parquet
-
-        path = self.path / "evals.parquet"
-        if not path.exists():
-            return None
-        if columns is not None:
-            recorded = set(pyarrow.parquet.read_schema(path).names)
-            columns = [name for name in columns if name in recorded]
-        return pyarrow.parquet.read_table(path, columns=columns, filters=where)
+        path = self.evals
+        return read_parquet(path, columns, where) if path.exists() else None

@@ -10,7 +10,8 @@ import re
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, TypeVar, cast, get_type_hints
+from types import UnionType
+from typing import Any, TypeVar, cast, get_origin, get_type_hints
 
 Row = TypeVar("Row")
 _NAME_BYTES = 100
@@ -79,6 +80,18 @@ def read_json(path: Path) -> Any:
         ) from None
 
 
+def read_object(path: Path) -> dict[str, Any]:
+    """A JSON object that must be there. Raises DamagedRecordError if the file is missing or holds something else."""
+    if not path.exists():
+        raise DamagedRecordError(f"{path}: is missing. Restore it, or delete its folder and run the sweep again.")
+    document = read_json(path)
+    if not isinstance(document, dict):
+        raise DamagedRecordError(
+            f"{path}: is damaged (it holds no JSON object). Restore it, or delete its folder and run the sweep again."
+        )
+    return document
+
+
 def append_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> None:
     """Append rows as one write. A kill can tear only the last line, which `read_jsonl` drops."""
     text = "".join(json.dumps(_finite(row), ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
@@ -117,8 +130,14 @@ def _first_fault(lines: list[bytes]) -> str:
 def typed_rows(path: Path, rows: list[dict[str, Any]], kind: type[Row]) -> list[Row]:
     """The rows of a file as TypedDicts of a kind. Raises DamagedRecordError if a row lacks one of its fields, or has
     one of another type."""
-    fields = get_type_hints(kind)
+    # Of a dict or list with types of its own only the outer one is looked at.
+    fields = {
+        name: wanted if isinstance(wanted, UnionType) else get_origin(wanted) or wanted
+        for name, wanted in get_type_hints(kind).items()
+    }
     for number, row in enumerate(rows, start=1):
+        if not isinstance(row, dict):
+            raise DamagedRecordError(f"{path}, row {number}: is no JSON object. Restore the file.")
         if wrong := [name for name, wanted in fields.items() if not isinstance(row.get(name, ...), wanted)]:
             raise DamagedRecordError(
                 f"{path}, row {number}: lacks {', '.join(wrong)}, or holds something else there. Restore the file, or "

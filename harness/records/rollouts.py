@@ -22,6 +22,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.records.parquet import read_parquet, require_values
+
 if TYPE_CHECKING:
     import pyarrow
 
@@ -49,22 +51,24 @@ def spread(paths: Sequence[Path], most: int) -> list[Path]:
     return [paths[round(place * (len(paths) - 1) / (most - 1))] for place in range(most)]
 
 
-def read_rollouts(folder: Path, columns: Sequence[str], most_files: int | None = None) -> pyarrow.Table | None:
+def read_rollouts(
+    folder: Path, columns: Sequence[str], most_files: int | None = None, needed: Sequence[str] = ()
+) -> pyarrow.Table | None:
     """These columns of all rows, step by step; a column that was not recorded is null. None if there are no rows.
 
-    most_files: of more than so many only some are read, spread over training.
+    most_files: of more than so many only some are read, spread over training. needed: columns in which every row must
+    have a value. Raises DamagedRecordError, naming the file, where one has none, or for a file that cannot be read.
     """
     import pyarrow
-    import pyarrow.parquet
 
     tables = []
     paths = sorted(folder.glob("*.parquet"))
     for path in paths if most_files is None else spread(paths, most_files):
-        present = set(pyarrow.parquet.read_schema(path).names)
-        table = pyarrow.parquet.read_table(path, columns=[name for name in columns if name in present])
+        table = read_parquet(path, columns)
         for name in columns:
-            if name not in present:
+            if name not in table.column_names:
                 table = table.append_column(name, pyarrow.nulls(len(table), _token_types().get(name)))
+        require_values(path, table, needed)
         tables.append(table.select(list(columns)))
     return pyarrow.concat_tables(tables, promote_options="permissive") if tables else None
 

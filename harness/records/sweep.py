@@ -5,16 +5,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from harness.records.cell import CellRecord, is_cell_directory_name
-from harness.records.files import read_json
+from harness.records.files import read_json, typed_rows
 from harness.records.schema import require_readable
+
+
+class _Source(TypedDict):
+    task: str
+    split: str
+    origin: str
+    digest: str
+
+
+class _BaseScore(TypedDict):
+    task: str
+    metrics: dict[str, float | None]
 
 
 @dataclass(frozen=True)
 class SweepRecord:
-    """A sweep on disk. `raw` is sweep.json; the properties name its parts."""
+    """A sweep on disk. `raw` is sweep.json; the properties name its parts, and raise DamagedRecordError for rows with
+    gaps."""
 
     path: Path
     raw: dict[str, Any]
@@ -107,10 +120,19 @@ class SweepRecord:
         budget_tokens: int | None = self.raw["budget_tokens"]
         return budget_tokens
 
+    def data_of(self, task: str) -> list[dict[str, Any]]:
+        """Where the held-out rows of a task came from, `origin` and `digest`; [] if they were generated, or older
+        records do not say."""
+        rows = list(self.raw.get("data") or [])
+        typed_rows(self.path / "sweep.json", rows, _Source)
+        return [row for row in rows if (row["task"], row["split"]) == (task, "test")]
+
     @property
     def base_scores(self) -> list[dict[str, Any]]:
         """Scores of the model before training, a row per task; empty until measured."""
-        return list(self.raw.get("base_scores") or [])
+        rows = list(self.raw.get("base_scores") or [])
+        typed_rows(self.path / "sweep.json", rows, _BaseScore)
+        return rows
 
     @cached_property
     def cells(self) -> list[CellRecord]:

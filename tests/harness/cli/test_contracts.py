@@ -82,7 +82,8 @@ def test_plan_counts_what_is_there(bench: Bench, tmp_path: Path) -> None:
             record.path.mkdir(parents=True)
             record.write_status("done")
             score = finals[cell.arm][cell.seed]
-            final = {"final": True, "task": "arithmetic", "metrics": {"pass@1": score}}
+            final = {"step": 1, "final": True, "task": "arithmetic", "generated_tokens": 1}
+            final |= {"metrics": {"pass@1": score}}
             others = [final | {"final": False, "metrics": {"pass@1": 0.1}}, final | {"task": "gsm8k"}]
             append_jsonl(record.path / "scores.jsonl", [final, *others])
     assumed = bench("plan", sweep, "--json").document["detectable_pp"]

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from harness.records import CellRecord, cell_directory_name
 from harness.records.cell import is_cell_directory_name
-from harness.records.files import append_jsonl, write_json
+from harness.records.files import DamagedRecordError, append_jsonl, write_json
 from harness.records.lease import hold_lease
 
 HASH = "0123456789abcdef0123"
@@ -52,6 +53,30 @@ def test_status_keeps_what_is_not_given_except_the_reason(cell: CellRecord) -> N
     assert (cell.digest, cell.step, cell.generated_tokens) == ("ab", 9, 70)
 
 
+@pytest.mark.parametrize(
+    ("status", "says"),
+    [
+        ("{}", "is damaged (lacks state,"),
+        ('{"state": "finished"}', "is damaged (lacks state,"),
+        ('{"state": "done", "step": null, "flags": "nan"}', "is damaged (lacks flags, step,"),
+        ("[]", "is damaged (it holds no JSON object)"),
+    ],
+)
+def test_a_damaged_status_is_named(cell: CellRecord, status: str, says: str) -> None:
+    (cell.path / "status.json").write_text(status)
+    with pytest.raises(DamagedRecordError, match=r"status\.json: " + re.escape(says)):
+        _ = cell.state
+
+
+@pytest.mark.parametrize("name", ["spec", "provenance"])
+def test_what_a_cell_must_have_is_named_where_it_is_missing(cell: CellRecord, name: str) -> None:
+    with pytest.raises(DamagedRecordError, match=rf"{name}\.json: is missing"):
+        getattr(cell, name)
+    (cell.path / f"{name}.json").write_text("[1]")
+    with pytest.raises(DamagedRecordError, match=rf"{name}\.json: is damaged \(it holds no JSON object"):
+        getattr(cell, name)
+
+
 def test_running_means_a_live_lease(cell: CellRecord) -> None:
     cell.write_status("pending")
     with hold_lease(cell.path):
@@ -66,7 +91,8 @@ def test_running_means_a_live_lease(cell: CellRecord) -> None:
 def test_records_are_read_by_name(cell: CellRecord) -> None:
     append_jsonl(cell.path / "steps.jsonl", [{"step": 1}])
     append_jsonl(cell.path / "timing.jsonl", [{"step": 2}])
-    append_jsonl(cell.path / "scores.jsonl", [{"step": 3}])
+    score = {"step": 3, "final": True, "task": "a", "generated_tokens": 0, "metrics": {"pass@1": 0.5, "ece": None}}
+    append_jsonl(cell.path / "scores.jsonl", [score])
     write_json(cell.path / "spec.json", {"seed": 4})
     write_json(cell.path / "provenance.json", {"python": "5"})
     rows = cell.read_steps() + cell.read_timing() + cell.read_scores()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,11 +66,17 @@ def test_a_sweep_that_was_never_run(tmp_path: Path) -> None:
     ("change", "says"),
     [
         ({"schema": 2}, "written by a newer version of bench (records of schema 2, this one reads up to 1)"),
+        ({"schema": "x"}, "is damaged: its schema is no number"),
+        ({"arms": "one"}, "holds something else in arms"),
+        ({"baseline": "two"}, "two is its baseline or the arm of a cell, but not among its arms one"),
+        ({"cells": [{"arm": "up", "seed": 0, "hash": "0", "dir": "d"}]}, "up is its baseline or the arm of a cell"),
+        ({"cells": [{"arm": "one", "seed": 0}]}, "row 1: lacks hash, dir"),
+        ({"cells": [1]}, "row 1: is no JSON object"),
         ({"alpha": None, "k": None}, "lacks alpha, k; an older version of bench wrote it. `bench run` writes it anew"),
     ],
 )
 def test_records_that_this_version_cannot_read_are_refused_in_words(
-    tmp_path: Path, change: dict[str, int | None], says: str
+    tmp_path: Path, change: dict[str, Any], says: str
 ) -> None:
     sweep = write_sweep(tmp_path / "mine", {"one": 0.0}, seeds=1)
     raw = {key: value for key, value in (sweep.raw | change).items() if value is not None or key not in change}
@@ -77,6 +84,14 @@ def test_records_that_this_version_cannot_read_are_refused_in_words(
     with pytest.raises(DamagedRecordError) as caught:
         read_sweep(sweep.path)
     assert says in str(caught.value) and str(sweep.path / "sweep.json") in str(caught.value)
+
+
+def test_rows_with_gaps_are_refused_when_they_are_looked_at(tmp_path: Path) -> None:
+    sweep = write_sweep(tmp_path / "mine", {"one": 0.0}, seeds=1, base_scores=[{"task": "a"}], data=[{"task": "a"}])
+    with pytest.raises(DamagedRecordError, match=r"sweep\.json, row 1: lacks metrics"):
+        _ = sweep.base_scores
+    with pytest.raises(DamagedRecordError, match=r"sweep\.json, row 1: lacks split, origin, digest"):
+        sweep.data_of("a")
 
 
 def test_records_from_before_the_schema_was_written_down_are_read(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def test_first_sync_is_quiet_and_writes_only_below_home(first_sync: FirstSync) -
 def test_runs_params_curves_tags_artifacts(sweep: DiskSweep, uri: str, reader: Reader) -> None:
     a, b = sweep.start("a"), sweep.start("b")
     train(a, 1, 3)
-    scores = {"step": 2, "task": "sums", "metrics": {"pass@1": 0.5, "mean_tokens": None}}
+    scores = {"step": 2, "task": "sums", "generated_tokens": 9, "metrics": {"pass@1": 0.5, "mean_tokens": None}}
     append_jsonl(a.path / "scores.jsonl", [scores | {"final": False}, scores | {"final": True}])
     a.write_status("done", flags=["nan", "length_blowup"])
     b.write_status("invalid")
@@ -101,7 +101,7 @@ def test_only_new_rows_are_sent(sweep: DiskSweep, uri: str, reader: Reader, is_r
     assert mirror.sync() == 0
     train(cell, 4, 5)
     assert mirror.sync() == 4
-    scores = {"step": 5, "final": False, "task": "sums", "metrics": {"pass@1": 0.5}}
+    scores = {"step": 5, "final": False, "task": "sums", "generated_tokens": 9, "metrics": {"pass@1": 0.5}}
     append_jsonl(cell.path / "scores.jsonl", [scores])
     assert mirror.sync() == 1
     assert reader.curve("a-s0", "train/reward/mean") == [(s, float(s)) for s in range(1, 6)]

@@ -1,0 +1,74 @@
+"""Parquet files of records: one that is not what was written is a damaged record, whatever pyarrow calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.records.files import DamagedRecordError
+
+if TYPE_CHECKING:
+    import pyarrow
+    import pyarrow.compute
+
+REMEDY = "Restore it, or move its folder away and let `bench` make it anew."
+
+
+@contextmanager
+def naming_damage(path: Path) -> Iterator[None]:
+    """Within it, what pyarrow says of a damaged file is a DamagedRecordError that names the file. Raises OSError if the
+    file cannot be opened."""
+    import pyarrow
+
+    # That it is not there, or not ours to read, is the system's to say: pyarrow says it without its number.
+    with path.open("rb"):
+        pass
+    try:
+        yield
+    # Of a file that ends early pyarrow says OSError too, and UnicodeDecodeError of text that is none.
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise DamagedRecordError(f"{path}: is damaged ({error}). {REMEDY}") from None
+
+
+def read_parquet(
+    path: Path, columns: Sequence[str] | None = None, where: pyarrow.compute.Expression | None = None
+) -> pyarrow.Table:
+    """The rows of a file, or those that `where` keeps. columns: to read, those of them that were recorded; all by
+    default. Raises DamagedRecordError."""
+    import pyarrow.parquet
+
+    with naming_damage(path):
+        if columns is not None:
+            recorded = set(pyarrow.parquet.read_schema(path).names)
+            columns = [name for name in columns if name in recorded]
+        return pyarrow.parquet.read_table(path, columns=columns, filters=where)
+
+
+def read_first_row(path: Path, columns: Iterable[str]) -> dict[str, Any]:
+    """Those of the columns that were recorded, of the first row alone; {} where there is none. Raises
+    DamagedRecordError."""
+    import pyarrow.parquet
+
+    with naming_damage(path), pyarrow.parquet.ParquetFile(path) as file:
+        recorded = [name for name in columns if name in file.schema_arrow.names]
+        batch = next(file.iter_batches(1, columns=recorded), None)
+        return {} if batch is None or not recorded else dict(batch.to_pylist()[0])
+
+
+def require_values(path: Path, table: pyarrow.Table, columns: Iterable[str]) -> None:
+    """Raises DamagedRecordError if a row of a table that was read from `path`, or an element of a row that is a list,
+    lacks a value in one of the columns."""
+    import pyarrow
+    import pyarrow.compute
+
+    for name in columns:
+        values = table[name]
+        gaps = values.null_count
+        if pyarrow.types.is_list(values.type):
+            gaps += pyarrow.compute.list_flatten(values).null_count
+        if gaps:
+            raise DamagedRecordError(f"{path}: lacks {name} in {gaps} places. {REMEDY}")
