@@ -25,10 +25,14 @@ class Columns:
     fields: dict[str, npt.NDArray[Any]]
 
     @classmethod
-    def of(cls, rows: Sequence[Mapping[str, Any]]) -> Columns:
-        """Raises ValueError, naming the field, where a value is no number."""
+    def of(cls, rows: Sequence[Mapping[str, Any]], needed: Sequence[str] = ()) -> Columns:
+        """Raises ValueError, naming the field, where a value is no number, or a row lacks one of the `needed`."""
         names = dict.fromkeys(name for row in rows for name in row)
-        return cls(len(rows), {name: _column(name, [row.get(name) for row in rows]) for name in names})
+        columns = cls(len(rows), {name: _column(name, [row.get(name) for row in rows]) for name in names})
+        for name in needed:
+            if rows and (gaps := np.flatnonzero(np.isnan(columns[name]))).size:
+                raise ValueError(f"row {gaps[0] + 1} lacks {name!r}")
+        return columns
 
     def __getitem__(self, field: str) -> FloatArray:
         """[length]; all NaN if the field was not recorded. What is not finite is NaN."""

@@ -7,17 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from harness.records.parquet import read_parquet, require_values
 from harness.records.rollouts import spread
 from reports.measurements import Measurement
 from reports.statistics import FloatArray
-
-if TYPE_CHECKING:
-    import pyarrow
 
 BINS = ("0", "below_quarter", "below_half", "below_three_quarters", "below_1", "1")
 """Names in steps.jsonl: a pass rate of 0; in (0, 1/4), [1/4, 1/2), [1/2, 3/4), [3/4, 1); 1."""
@@ -44,7 +41,8 @@ class Difficulty:
 
 
 def difficulty(measurement: Measurement) -> Difficulty | None:
-    """From up to MOST_FILES of the cell's files of rollouts, spread over training; None where none can be read."""
+    """From up to MOST_FILES of the cell's files of rollouts, spread over training; None where none holds what it takes.
+    Raises DamagedRecordError for one with gaps, or that cannot be read."""
     by_step = _advantages_by_step(measurement)
     completions, prompts, tokens, weight, summed = np.zeros((5, len(BINS)))
     for batch in _batches(measurement):
@@ -87,14 +85,13 @@ class _Batch:
 
 def _batches(measurement: Measurement) -> Iterator[_Batch]:
     import pyarrow.compute as pc
-    import pyarrow.parquet
 
     columns = ["step", "problem_id", "correct", "tokens"]
     for path in spread(sorted(measurement.cell.rollouts.glob("*.parquet")), MOST_FILES):
-        with pyarrow.parquet.ParquetFile(path) as file:
-            if not set(columns) <= set(file.schema_arrow.names):
-                continue
-            table: pyarrow.Table = file.read(columns=columns).combine_chunks()
+        table = read_parquet(path, columns).combine_chunks()
+        if len(table) == 0 or not set(columns) <= set(table.column_names):
+            continue
+        require_values(path, table, columns)
         steps, step = np.unique(table["step"].to_numpy(), return_inverse=True)
         coded = table["problem_id"].combine_chunks().dictionary_encode()
         problem = coded.indices.to_numpy(zero_copy_only=False)

@@ -66,8 +66,8 @@ class Measurement:
 
     @cached_property
     def steps(self) -> Columns:
-        """Of steps.jsonl. Raises DamagedRecordError."""
-        return _columns(self.cell.path / "steps.jsonl", self.cell.read_steps())
+        """Of steps.jsonl. Raises DamagedRecordError, also where a row lacks what curves run over."""
+        return _columns(self.cell.path / "steps.jsonl", self.cell.read_steps(), ("step", "generated_tokens"))
 
     @cached_property
     def timing(self) -> Columns:
@@ -76,7 +76,7 @@ class Measurement:
 
     @cached_property
     def scores(self) -> list[Row]:
-        """Rows of scores.jsonl, of every task, in the order in which they were written."""
+        """Rows of scores.jsonl, of every task, in the order in which they were written. Raises DamagedRecordError."""
         return self.cell.read_scores()
 
     @cached_property
@@ -93,8 +93,13 @@ class Measurement:
     @cached_property
     def final_samples(self) -> pyarrow.Table | None:
         """Problem, verdict and number of every sample of the final evaluation on the compared task, without the texts;
-        None where the cell kept no samples. Older records may lack columns."""
-        return self.read_final_samples(["problem_id", "sample", "correct", "verdicts"])
+        None where the cell kept no samples. Older records may lack columns. Raises DamagedRecordError for gaps."""
+        from harness.records.parquet import require_values
+
+        table = self.read_final_samples(["problem_id", "sample", "correct", "verdicts"])
+        if table is not None:
+            require_values(self.cell.evals, table, table.column_names)
+        return table
 
     def read_final_samples(
         self, columns: list[str], where: pyarrow.compute.Expression | None = None
@@ -145,12 +150,15 @@ class Measurement:
 
     @cached_property
     def grader_disagreement_frac(self) -> float | None:
-        """Fraction of the final samples on which the graders do not all agree; None with fewer than two graders."""
+        """Fraction of the final samples on which the graders do not all agree; None with fewer than two graders.
+
+        Raises DamagedRecordError for verdicts that are no JSON object.
+        """
         table = self.final_samples
         if table is None or "verdicts" not in table.column_names:
             return None
         counted = [
-            (list(json.loads(pair["values"]).values()), pair["counts"])
+            (_votes(self.cell.evals, pair["values"]), pair["counts"])
             for pair in table["verdicts"].value_counts().to_pylist()
         ]
         if not counted or min(len(votes) for votes, _ in counted) < 2:
@@ -165,13 +173,29 @@ def _with_records(measurement: Measurement) -> Measurement:
     return measurement
 
 
-def _columns(path: Path, rows: Sequence[Row]) -> Columns:
+def _columns(path: Path, rows: Sequence[Row], needed: Sequence[str] = ()) -> Columns:
     from harness.records.files import DamagedRecordError
 
     try:
-        return Columns.of(rows)
+        return Columns.of(rows, needed)
     except ValueError as error:
         raise DamagedRecordError(f"{path}: {error}. Restore the file, or move its folder away.") from None
+
+
+def _votes(path: Path, verdicts: str) -> list[Any]:
+    """What each grader said of a sample."""
+    from harness.records.files import DamagedRecordError
+
+    try:
+        by_grader = json.loads(verdicts)
+    except json.JSONDecodeError:
+        by_grader = None
+    if not isinstance(by_grader, dict):
+        raise DamagedRecordError(
+            f"{path}: is damaged: a sample's verdicts are {verdicts!r}, no JSON object. Restore it, or move its folder "
+            "away."
+        )
+    return list(by_grader.values())
 
 
 def finite(value: float | None) -> float | None:
@@ -188,7 +212,8 @@ def mean_of(values: Iterable[float | None]) -> float | None:
 def read_measurements(sweep: SweepRecord, processes: int = 1) -> dict[str, list[Measurement]]:
     """The finished cells of each arm, arms and seeds in the sweep's order; with more than one process, read at once.
 
-    Raises ValueError when no cell is done, MetricError when none recorded the compared metric.
+    Raises ValueError when no cell is done, MetricError when none recorded the compared metric, DamagedRecordError for
+    records that are not what was written.
     """
     metric = Metric.of(sweep)
     measured = [Measurement(cell, metric) for cell in sweep.cells if cell.state == "done"]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.records.parquet import read_first_row
 from reports.analysis import Analysis
 from reports.measurements import Measurement
 
@@ -42,15 +43,9 @@ def _training_samples(measurement: Measurement) -> list[Sample]:
 
 
 def _first(path: Path, measurement: Measurement) -> Sample | None:
-    import pyarrow.parquet
-
-    wanted = ("step", "problem_id", "text", "reward", "correct", "truncated")
-    with pyarrow.parquet.ParquetFile(path) as file:
-        recorded = [name for name in wanted if name in file.schema_arrow.names]
-        batch = next(file.iter_batches(1, columns=recorded), None)
-    if batch is None or "text" not in recorded:
+    row = read_first_row(path, ("step", "problem_id", "text", "reward", "correct", "truncated"))
+    if "text" not in row:
         return None
-    (row,) = batch.to_pylist()
     reward = row.get("reward")
     outcome = _verdict(row) + ("" if reward is None else f", reward {reward:.3g}")
     return _sample(measurement, f"training step {row['step']}", row, outcome)

@@ -122,7 +122,7 @@ def _unlike(words: Sequence[str]) -> tuple[str, ...]:
 
 def _look(cell: CellRecord, words: Sequence[str], most_files: int) -> tuple[int, dict[str, Tally]]:
     """How many completions of a cell were looked at, and the tallies of the words that they hold; none if none does."""
-    table = cell.read_rollouts(["text"], most_files)
+    table = cell.read_rollouts(["text"], most_files, needed=["text"])
     texts = [] if table is None else table["text"].to_pylist()
     every = word_pattern(words)
     holding = "\0".join(text for text in texts if every.search(text))  # no word reaches over a NUL
@@ -132,7 +132,7 @@ def _look(cell: CellRecord, words: Sequence[str], most_files: int) -> tuple[int,
 
 def _tallies(cell: CellRecord, words: Sequence[str], occurring: Sequence[str], most_files: int) -> dict[str, Tally]:
     """Of all words together, and of each that occurs in the completions of a cell, of which there are some."""
-    table = cell.read_rollouts([*COLUMNS, *TOKEN_COLUMNS], most_files)
+    table = cell.read_rollouts([*COLUMNS, *TOKEN_COLUMNS], most_files, needed=["step", "text", "correct"])
     assert table is not None
     every, rollouts = word_pattern(words), Rollouts.of(table)
     rows = rollouts.rows_with(every)

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from harness.records.files import DamagedRecordError
 from reports.difficulty import BINS, bin_of, difficulty
 from reports.measurements import Measurement, read_measurements
 from tests.reports.synthetic import write_sweep
@@ -40,9 +41,10 @@ def test_shares_lengths_and_advantages_by_bin(tmp_path):
         *(rollout(1, "none", False, 30) for _ in range(2)),
         *(rollout(2, "half", True, 40) for _ in range(2)),  # the same prompt, always solved in another step
     ]
+    by_rate = [{"below_three_quarters": 1.0, "0": 0.25}, {"1": 0.5}]
     steps = [
-        {"step": 1, "adv/abs_mean_at_rate_below_three_quarters": 1.0, "adv/abs_mean_at_rate_0": 0.25},
-        {"step": 2, "adv/abs_mean_at_rate_1": 0.5},
+        {"step": step, "generated_tokens": 80 * step} | {f"adv/abs_mean_at_rate_{name}": rates[name] for name in rates}
+        for step, rates in enumerate(by_rate, start=1)
     ]
     found = difficulty(measurement_with(tmp_path, rollouts, steps))
     assert found is not None
@@ -70,3 +72,17 @@ def test_records_without_advantages_still_have_lengths(tmp_path):
 def test_without_rollouts_or_their_columns_there_is_nothing(tmp_path):
     assert difficulty(measurement_with(tmp_path / "none", [], [])) is None
     assert difficulty(measurement_with(tmp_path / "older", [{"step": 1, "text": "x"}], [])) is None
+
+
+def test_a_file_without_rows_is_passed_over(tmp_path):
+    measurement = measurement_with(tmp_path, [rollout(1, "a", True, 7)], [{"step": 1, "generated_tokens": 7}])
+    (path,) = measurement.cell.rollouts.glob("*")
+    pyarrow.parquet.write_table(pyarrow.parquet.read_table(path).slice(0, 0), path)
+    assert difficulty(measurement) is None
+
+
+def test_a_completion_without_a_verdict_is_a_damaged_record(tmp_path):
+    gap = rollout(1, "a", True, 7) | {"correct": None}
+    measurement = measurement_with(tmp_path, [rollout(1, "a", True, 7), gap], [])
+    with pytest.raises(DamagedRecordError, match=r"000001-000002\.parquet: lacks correct in 1 places"):
+        difficulty(measurement)

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
 import json
+import re
 
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
+from harness.records.files import DamagedRecordError
 from reports.measurements import Metric, read_measurements
 from tests.reports.synthetic import write_sweep
 
@@ -56,3 +60,21 @@ def test_length_slope_is_growth_over_100_steps(tmp_path):
     (measurement.cell.path / "steps.jsonl").write_text(json.dumps(rows[0]) + "\n")
     (measurement,) = read_measurements(sweep)["up"]
     assert measurement.length_slope_tokens is None
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"verdicts": "{"}, "a sample's verdicts are '{', no JSON object"),
+        ({"verdicts": "[]"}, "a sample's verdicts are '[]', no JSON object"),
+        ({"verdicts": None}, "lacks verdicts in 1 places"),
+        ({"correct": None}, "lacks correct in 1 places"),
+    ],
+)
+def test_samples_with_gaps_are_a_damaged_record(tmp_path, change, says):
+    (measurement,) = read_measurements(write_sweep(tmp_path, ARMS, seeds=1))["up"]
+    path = measurement.cell.evals
+    first, *rows = pyarrow.parquet.read_table(path).to_pylist()
+    pyarrow.parquet.write_table(pa.Table.from_pylist([first | change, *rows]), path)
+    with pytest.raises(DamagedRecordError, match=r"evals\.parquet: .*" + re.escape(says)):
+        _ = measurement.grader_disagreement_frac
