@@ -48,18 +48,19 @@ def replay(
             _print(document)
 
 
-def _steps(given: str | None) -> list[int] | None:
+def _steps(given: str | None) -> list[range] | None:
+    """As ranges, which are not written out: their ends may be far beyond what is stored."""
     if given is None:
         return None
-    chosen: set[int] = set()
+    chosen = []
     for part in words("--steps", given):
-        match = re.fullmatch(r"([1-9]\d*)(?:-([1-9]\d*))?", part)
+        match = re.fullmatch(r"([1-9]\d{0,17})(?:-([1-9]\d{0,17}))?", part)
         if match is None or int(match[2] or match[1]) < int(match[1]):
             raise RefusedError(
                 f"--steps is {given!r}, but {part!r} is neither a step nor a range of steps: write, e.g., 1,5-9."
             )
-        chosen |= set(range(int(match[1]), int(match[2] or match[1]) + 1))
-    return sorted(chosen)
+        chosen.append(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return chosen
 
 
 def _cells(given: str, home: Path) -> list[list[CellRecord]]:

@@ -13,6 +13,7 @@ from harness.records import CellRecord
 from harness.records.files import read_json
 from harness.spec.hashing import digest, starting_point_hash
 from harness.spec.machine import settled
+from harness.spec.recorded import recorded_spec
 from harness.spec.resolve import Layer, resolve
 from harness.spec.run_spec import RunSpec
 from harness.spec.sections.model import Lora
@@ -128,7 +129,7 @@ def _trained(path: Path, machine: dict[str, str]) -> Subject:
             raise RefusedError(f"{path}: the cell has no checkpoint yet. Let `bench run` train it first.")
         path = folders[-1]
     cell = CellRecord.at(path.parents[1])
-    as_trained = RunSpec.model_validate(cell.spec)
+    as_trained = recorded_spec(cell)
     spec = as_trained.model_copy(
         update={
             "rollout": as_trained.rollout.model_copy(update={"engine": machine["rollout.engine"]}),

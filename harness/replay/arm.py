@@ -12,22 +12,23 @@ from harness.replay.refusals import find_objective, reason_against, remarks
 from harness.replay.stored import StoredStep, read_steps
 from harness.replay.summary import Bins, summarise, token_shares
 from harness.replay.weights import replay_step
+from harness.spec.recorded import recorded_spec
 from harness.spec.run_spec import RunSpec
 
 AS_TRAINED = "as trained"
 
 
 def replay_arm(
-    cells: Sequence[CellRecord], algorithms: Sequence[str], steps: Sequence[int] | None = None
+    cells: Sequence[CellRecord], algorithms: Sequence[str], steps: Sequence[range] | None = None
 ) -> dict[str, Any]:
     """What the algorithms (presets as they are) would have done with the stored rollouts of cells of one arm, and what
-    the arm's own objective did; steps: only these; none: all that are stored.
+    the arm's own objective did; steps: only those in one of these ranges; none: all that are stored.
 
     Raises RefusedError, before anything is computed, for an unknown algorithm, one that cannot be replayed, and cells
-    without rollouts.
+    without rollouts or whose spec another version wrote; DamagedRecordError for records with gaps.
     """
     objectives = {name: find_objective(name) for name in algorithms}
-    specs = [RunSpec.model_validate(cell.spec) for cell in cells]
+    specs = [recorded_spec(cell) for cell in cells]
     stored = [list(read_steps(cell, spec, steps)) for cell, spec in zip(cells, specs, strict=True)]
     recorded = all(step.recorded for some in stored for step in some)
     own = specs[0].objective

@@ -12,11 +12,13 @@ from torch import Tensor
 
 from harness.errors import RefusedError
 from harness.records import CellRecord
+from harness.records.files import DamagedRecordError
 from harness.spec.run_spec import RunSpec
 from harness.training.scored_rollout import ScoredRollout
 from harness.training.sequences import Sequences
 
-COLUMNS = ("step", "sample", "logps", "reward", "correct", "truncated")
+NEEDED = ("step", "sample", "logps", "correct", "truncated")
+COLUMNS = (*NEEDED, "reward")
 TOKEN_COLUMNS = ("token/logp", "token/log_ratio")
 
 
@@ -39,29 +41,37 @@ class StoredStep:
     """Whether the step's tokens were recorded."""
 
 
-def read_steps(cell: CellRecord, spec: RunSpec, chosen: Sequence[int] | None) -> Iterator[StoredStep]:
+def read_steps(cell: CellRecord, spec: RunSpec, chosen: Sequence[range] | None) -> Iterator[StoredStep]:
     """The recorded steps of a cell, or the chosen ones among them.
 
-    Raises RefusedError for a cell without rollouts, and for a chosen step that has none.
+    Raises RefusedError for a cell without rollouts, and for a chosen step that has none; DamagedRecordError for rows
+    with gaps.
     """
     import pyarrow.compute
 
-    table = cell.read_rollouts([*COLUMNS, *TOKEN_COLUMNS])
-    if table is None:
+    table = cell.read_rollouts([*COLUMNS, *TOKEN_COLUMNS], needed=NEEDED)
+    if table is None or not len(table):
         raise RefusedError(
             f"{cell.path.name}: no rollouts are stored, so there is nothing to replay. They are written with each "
             "checkpoint of a cell that draws completions; training on given pairs draws none."
         )
-    limits = {int(row["step"]): int(row["len/limit"]) for row in cell.read_steps()}
+    limits = {row.get("step"): row.get("len/limit") for row in cell.read_steps()}
     there = sorted(table["step"].unique().to_pylist())
-    missing = sorted(set(chosen or ()) - set(there))
-    if missing:
-        raise RefusedError(
-            f"{cell.path.name}: has no rollouts of step {missing[0]}; stored are steps {there[0]} to {there[-1]}."
-        )
-    for step in chosen or there:
-        rows = table.filter(pyarrow.compute.equal(table["step"], step)).to_pylist()
-        yield _stored(step, rows, limits[step], spec.train.epochs)
+    for part in chosen or ():
+        # However long the range, it soon leaves what is stored.
+        if (missing := next((step for step in part if step not in there), None)) is not None:
+            raise RefusedError(
+                f"{cell.path.name}: has no rollouts of step {missing}; stored are steps {there[0]} to {there[-1]}."
+            )
+    for step in there:
+        if chosen is None or any(step in part for part in chosen):
+            if not isinstance(limit := limits.get(step), int):
+                raise DamagedRecordError(
+                    f"{cell.path / 'steps.jsonl'}: has no len/limit of step {step}, of which rollouts are stored. "
+                    "Restore the file, or leave the step out with --steps."
+                )
+            rows = table.filter(pyarrow.compute.equal(table["step"], step)).to_pylist()
+            yield _stored(step, rows, limit, spec.train.epochs)
 
 
 def _stored(step: int, rows: Sequence[dict[str, Any]], limit: int, epochs: int) -> StoredStep:

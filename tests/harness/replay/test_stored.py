@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 import torch
 
+from harness.errors import RefusedError
 from harness.records import CellRecord
-from harness.records.files import append_jsonl
+from harness.records.files import DamagedRecordError, append_jsonl
 from harness.records.rollouts import write_rollouts
 from harness.replay.stored import StoredStep, read_steps
 from tests.harness.run.small import small_spec
@@ -59,3 +62,26 @@ def test_without_token_records(tmp_path: Path) -> None:
     assert not step.scored.any()
     assert torch.equal(step.old_logps, step.rollout.sampler_logps)
     assert not step.log_ratios.any()
+
+
+@pytest.mark.parametrize("name", ["step", "sample", "logps", "correct", "truncated"])
+def test_a_completion_with_a_gap_is_a_damaged_record(tmp_path: Path, name: str) -> None:
+    with pytest.raises(DamagedRecordError, match=rf"000003-000003\.parquet: lacks {name} in 1 places"):
+        stored(tmp_path, [PLAIN, PLAIN | {name: None}])
+
+
+@pytest.mark.parametrize("row", [None, {"step": 3}, {"step": 3, "len/limit": None}])
+def test_rollouts_of_a_step_without_its_row_are_a_damaged_record(tmp_path: Path, row: dict[str, Any] | None) -> None:
+    stored(tmp_path, ROWS)
+    (path,) = tmp_path.glob("*/steps.jsonl")
+    path.write_text("" if row is None else json.dumps(row) + "\n")
+    with pytest.raises(DamagedRecordError, match=r"steps\.jsonl: has no len/limit of step 3"):
+        list(read_steps(CellRecord.at(path.parent), small_spec(), None))
+
+
+def test_files_without_rows_are_no_rollouts(tmp_path: Path) -> None:
+    stored(tmp_path, ROWS)
+    (path,) = tmp_path.glob("*/rollouts/*")
+    pyarrow.parquet.write_table(pyarrow.parquet.read_table(path).slice(0, 0), path)
+    with pytest.raises(RefusedError, match="no rollouts are stored"):
+        list(read_steps(CellRecord.at(path.parents[1]), small_spec(), None))
