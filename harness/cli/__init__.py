@@ -24,7 +24,25 @@ def main() -> None:
     except OSError as error:
         from harness.run.jobs import is_disk_full
 
-        if not is_disk_full(error):
+        if is_disk_full(error):
+            print("error: the disk is full. Once there is room, the same command continues.", file=sys.stderr)
+            sys.exit(1)
+        if error.errno is None:  # not the system's word on a file, but some library's on something of ours
             raise
-        print("error: the disk is full. Once there is room, the same command continues.", file=sys.stderr)
-        sys.exit(1)
+        print(f"error: {_about_a_file(error)}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _about_a_file(error: OSError) -> str:
+    """What the system refused, and what to do about it. A rename that fails is about its target."""
+    path = error.filename2 or error.filename
+    match error:
+        case FileNotFoundError():
+            remedy = "Restore it, or run again what makes it"
+        case IsADirectoryError() | NotADirectoryError() | FileExistsError():
+            remedy = "Something else has its name or that of its folder: move that away"
+        case PermissionError():
+            remedy = "Make it yours to read and write, or choose another place with --home DIR or BENCH_HOME"
+        case _:
+            remedy = "Once that is mended, the same command continues"
+    return f"{f'{path}: ' if path else ''}{error.strerror}. {remedy}."

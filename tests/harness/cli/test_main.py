@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import pytest
@@ -40,6 +41,34 @@ def test_ctrl_c_is_130(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_fault_of_ours_is_not_hidden(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     make_plan_raise(monkeypatch, ZeroDivisionError("ours"))
     with pytest.raises(ZeroDivisionError, match="ours"):
+        bench("plan", "std_norm")
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied", "a"), "a: Permission denied. Make it yours to read"),
+        (
+            FileNotFoundError(errno.ENOENT, "No such file", "a"),
+            "a: No such file. Restore it, or run again what makes it",
+        ),
+        (NotADirectoryError(errno.ENOTDIR, "Not a directory", "a"), "a: Not a directory. Something else has its name"),
+        (IsADirectoryError(errno.EISDIR, "Is a directory", ".a.tmp", None, "a"), "a: Is a directory. Something else"),
+        (OSError(errno.EIO, "Input/output error"), "Input/output error. Once that is mended, the same command"),
+    ],
+)
+def test_what_the_system_refuses_is_told(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, error: OSError, says: str
+) -> None:
+    make_plan_raise(monkeypatch, error)
+    result = bench("plan", "std_norm")
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith(f"error: {says}")
+
+
+def test_a_library_that_says_oserror_is_not_the_system(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_plan_raise(monkeypatch, OSError("cannot load"))
+    with pytest.raises(OSError, match="cannot load"):
         bench("plan", "std_norm")
 
 

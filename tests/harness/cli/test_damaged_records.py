@@ -1,0 +1,120 @@
+"""Records that somebody or something touched: `report` and `replay` name the file and end with 2."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness.records import CellRecord
+from harness.run.stages import spec_as_json
+from tests.harness.cli.conftest import Bench
+from tests.harness.run.small import small_spec
+from tests.reports.rewriting import rewrite_rows
+from tests.reports.synthetic import write_sweep
+
+Damage = Callable[[CellRecord], None]
+
+
+def write(name: str, text: str) -> Damage:
+    def damage(cell: CellRecord) -> None:
+        (cell.path / name).write_text(text)
+
+    return damage
+
+
+def cut(pattern: str) -> Damage:
+    def damage(cell: CellRecord) -> None:
+        for path in cell.path.glob(pattern):
+            path.write_bytes(path.read_bytes()[:100])
+
+    return damage
+
+
+def unlink(name: str) -> Damage:
+    return lambda cell: cell.path.joinpath(name).unlink()
+
+
+def fill_rollouts_with_nothing(cell: CellRecord) -> None:
+    for path in cell.rollouts.glob("*"):
+        path.write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (write("status.json", "{}"), "status.json: is damaged"),
+        (write("status.json", "[]"), "status.json: is damaged"),
+        (write("scores.jsonl", '{"step": 1}\n'), "scores.jsonl, row 1: lacks final, task"),
+        (write("steps.jsonl", '{"step": 1}\n'), "steps.jsonl: row 1 lacks 'generated_tokens'"),
+        (cut("evals.parquet"), "evals.parquet: is damaged"),
+        (cut("rollouts/*"), ".parquet: is damaged"),
+        (fill_rollouts_with_nothing, ".parquet: is damaged"),
+        (unlink("spec.json"), "spec.json: is missing"),
+        (write("spec.json", "[1]"), "spec.json: is damaged"),
+    ],
+)
+def test_a_report_names_the_file(bench: Bench, tmp_path: Path, damage: Damage, says: str) -> None:
+    sweep = write_sweep(tmp_path / "runs" / "mine", {"base": 0.0}, seeds=1)
+    damage(sweep.cells[0])
+    result = bench("report", "mine")
+    assert (result.code, result.out) == (2, "")
+    assert says in result.err and "Traceback" not in result.err
+
+
+def test_a_report_by_what_was_never_recorded_is_refused(bench: Bench, tmp_path: Path) -> None:
+    sweep = write_sweep(tmp_path / "runs" / "mine", {"base": 0.0, "up": 3.0}, seeds=2)
+    rewrite_rows(sweep, "scores.jsonl", lambda row: row | {"metrics": {"pass@2": 0.5}})
+    result = bench("report", "mine")
+    assert (result.code, result.out) == (2, "")
+    assert "no finished cell of mine has a final 'pass@1' on arithmetic" in result.err
+    assert "nearest names: pass@2" in result.err
+
+
+@pytest.mark.parametrize("in_the_way", ["report", "report/index.html", "report/figures"])
+def test_what_stands_in_the_way_of_a_report_is_named(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_the_way: str
+) -> None:
+    monkeypatch.setattr("reports.page.render_figures", lambda analysis: [])
+    sweep = write_sweep(tmp_path / "runs" / "mine", {"base": 0.0}, seeds=1)
+    path = sweep.path / in_the_way
+    if path.suffix:
+        path.mkdir(parents=True)
+    else:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("mine")
+    result = bench("report", "mine")
+    assert (result.code, result.out) == (2, "")
+    assert in_the_way in result.err and "Something else has its name or that of its folder" in result.err
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ({"seed": 0}, "another version of bench wrote it (model"),
+        ([1], "spec.json: is damaged"),
+    ],
+)
+@pytest.mark.parametrize("whole_arm", [True, False])
+def test_a_replay_of_another_versions_cell_is_refused(
+    bench: Bench, tmp_path: Path, spec: object, says: str, whole_arm: bool
+) -> None:
+    sweep = write_sweep(tmp_path / "runs" / "mine", {"base": 0.0}, seeds=1)
+    (cell,) = sweep.cells
+    (cell.path / "spec.json").write_text(json.dumps(spec))
+    result = bench("replay", "mine/base" if whole_arm else cell.path, "--algorithms", "grpo")
+    assert (result.code, result.out) == (2, "")
+    assert says in result.err and "Traceback" not in result.err
+
+
+def test_steps_far_beyond_what_is_stored_are_refused_at_once(bench: Bench, tmp_path: Path) -> None:
+    sweep = write_sweep(tmp_path / "runs" / "mine", {"base": 0.0}, seeds=1)
+    (cell,) = sweep.cells
+    (cell.path / "spec.json").write_text(json.dumps(spec_as_json(small_spec())))
+    for steps in ("1-999999999999999999", "1-3,2-999999999999999999"):
+        result = bench("replay", "mine", "--algorithms", "grpo", "--steps", steps)
+        assert (result.code, result.out) == (2, "")
+        assert "has no rollouts of step" in result.err
+    assert "neither a step" in bench("replay", "mine", "--algorithms", "grpo", "--steps", "1-" + 5000 * "9").err
