@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,7 +40,13 @@ def report(
     if live:
         from harness.cli.live_report import EVERY_S, follow
 
-        follow(folder, lambda: write(folder, followed, reload_s=EVERY_S))
+        try:
+            follow(folder, lambda: write(folder, followed, reload_s=EVERY_S))
+        except KeyboardInterrupt:
+            # An open page would go on loading itself anew, though nothing writes it any more.
+            with suppress(RefusedError):  # no cell is done, so there is no page
+                write(folder, followed)
+            raise
     # Once more at the end of watching: this page is final and does not reload itself.
     document = write(folder, followed)
     if json:

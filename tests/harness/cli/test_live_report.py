@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from harness.cli.live_report import EVERY_S, follow
 from harness.cli.report import write
+from harness.errors import RefusedError
 from tests.harness.cli.conftest import Bench
 from tests.reports.synthetic import write_sweep
 
@@ -73,6 +75,30 @@ def test_an_interim_page_says_so_and_reloads_itself(tmp_path: Path) -> None:
     page = (sweep.path / "report" / "index.html").read_text()
     assert "refresh" not in page and "Interim" not in page
     assert not list((sweep.path / "report").rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_after_ctrl_c_the_page_does_not_reload_itself(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: bool
+) -> None:
+    written: list[float | None] = []
+
+    def write_one(folder: Path, words: object, reload_s: float | None = None) -> dict[str, Any]:
+        written.append(reload_s)
+        if not finished:
+            raise RefusedError("no cell is done yet")
+        return {}
+
+    def interrupted(folder: Path, write: Callable[[], dict[str, Any]]) -> None:
+        if finished:
+            write()
+        raise KeyboardInterrupt
+
+    write_sweep(tmp_path / "runs" / "question", {"base": 0.0}, seeds=1)
+    monkeypatch.setattr("harness.cli.report.write", write_one)
+    monkeypatch.setattr("harness.cli.live_report.follow", interrupted)
+    assert bench("report", "question", "--live").code == 130
+    assert written == ([EVERY_S, None] if finished else [None])
 
 
 def test_the_verb(bench: Bench, tmp_path: Path) -> None:
