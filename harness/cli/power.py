@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +16,8 @@ from harness.cli.options import HomeOption, JsonOption, home_folder, run_folder
 from harness.errors import RefusedError
 
 MIN_PAIRS_FOR_SD = 2
+SMALLEST_PP = 0.001
+"""Of an effect or an assumed sd. No evaluation is so fine, and far below it the numbers of seeds overflow."""
 INSTEAD = (
     "Assume a spread instead, e.g. --sd 2 --correlation 0.6: the run-to-run sd of an arm in pp, and the correlation of "
     "two arms over seeds."
@@ -22,12 +26,15 @@ INSTEAD = (
 
 @dataclass(frozen=True)
 class Pilot:
-    """What is known of a contrast. sd_pp: of its paired differences, from n_pairs finished ones, or assumed (0)."""
+    """What is known of a contrast. sd_pp: of its paired differences, from n_pairs finished ones, or assumed (0).
+    flagged_seeds: of pairs with a flagged cell; sd_unflagged_pp: of the others."""
 
     arm: str
     n_pairs: int
     sd_pp: float
     correlation: float | None
+    flagged_seeds: Sequence[int] = ()
+    sd_unflagged_pp: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -93,18 +100,16 @@ def _percentage_points(given: str) -> float:
         value = float(number)
     except ValueError:
         raise RefusedError(f"--effect is {given!r}: {number!r} is no number; write e.g. 2pp.") from None
-    if not 0 < value <= 100:
+    if not SMALLEST_PP <= value <= 100:
         raise RefusedError(
-            f"--effect is {given!r}: an effect lies above 0 and at most at 100pp; the test is two-sided, so it has no "
-            "sign."
+            f"--effect is {given!r}: an effect lies above 0 (from {SMALLEST_PP:g}pp on) and at most at 100pp; the test "
+            "is two-sided, so it has no sign."
         )
     return value
 
 
 def _measured(given: str, home: Path) -> Design:
     """The design with the spread of finished pairs. Raises RefusedError where there is none."""
-    import statistics
-
     from harness.records import read_sweep
     from reports.contrasts import compare_arms
     from reports.measurements import MetricError, read_measurements
@@ -122,14 +127,17 @@ def _measured(given: str, home: Path) -> Design:
         raise RefusedError(f"{error}. {INSTEAD}") from None
     pilots = []
     for contrast in contrasts:
-        n = len(contrast.differences_pp)
+        by_seed = dict(zip(contrast.seeds, contrast.differences_pp, strict=True))
+        unflagged = [difference for seed, difference in by_seed.items() if seed not in contrast.flagged_seeds]
         correlation = math.nan if contrast.comparison is None else contrast.comparison.correlation
         pilots.append(
             Pilot(
                 arm=contrast.arm,
-                n_pairs=n,
-                sd_pp=statistics.stdev(contrast.differences_pp) if n >= MIN_PAIRS_FOR_SD else math.nan,
+                n_pairs=len(by_seed),
+                sd_pp=_sd(contrast.differences_pp),
                 correlation=None if math.isnan(correlation) else correlation,
+                flagged_seeds=contrast.flagged_seeds,
+                sd_unflagged_pp=_sd(unflagged),
             )
         )
     if pilots and all(math.isnan(pilot.sd_pp) for pilot in pilots):
@@ -140,14 +148,21 @@ def _measured(given: str, home: Path) -> Design:
     return Design(sweep.name, sweep.baseline, len(sweep.seeds), sweep.alpha, pilots, "finished cells")
 
 
+def _sd(differences: Sequence[float]) -> float:
+    return statistics.stdev(differences) if len(differences) >= MIN_PAIRS_FOR_SD else math.nan
+
+
 def _assumed(given: str, home: Path, sd_pp: float, correlation: float) -> Design:
     """The design of a sweep, run or not, with an assumed spread for every contrast."""
     from harness.plan.sweep_file import load_sweep
     from harness.records import read_sweep
     from reports.statistics import difference_sd
 
-    if not (math.isfinite(sd_pp) and sd_pp > 0):
-        raise RefusedError(f"--sd is {sd_pp:g}: a standard deviation in percentage points lies above 0, e.g. --sd 2.")
+    if not SMALLEST_PP <= sd_pp <= 100:
+        raise RefusedError(
+            f"--sd is {sd_pp:g}: a standard deviation in percentage points lies above 0 (from {SMALLEST_PP:g} on) and "
+            "at most at 100, e.g. --sd 2."
+        )
     if not -1 <= correlation < 1:
         raise RefusedError(f"--correlation is {correlation:g}: it lies from -1 to below 1, e.g. --correlation 0.6.")
     if (home / given / "sweep.json").is_file():
@@ -179,7 +194,8 @@ def _document(design: Design, effect_pp: float) -> dict[str, Any]:
 
 
 def _contrast(pilot: Pilot, design: Design, effect_pp: float) -> dict[str, Any]:
-    """seeds_needed_upper: with the sd at its 80% upper bound, as a pilot's is more often too low than too high."""
+    """seeds_needed_upper: with the sd at its 80% upper bound, as a pilot's is more often too low than too high.
+    sd_unflagged_pp: without the pairs of flagged_seeds; None where none is flagged or too few are left."""
     from reports.statistics import MIN_PAIRS, power, sd_upper_bound
 
     alpha, n = design.alpha_each, pilot.n_pairs or design.n_seeds
@@ -190,6 +206,8 @@ def _contrast(pilot: Pilot, design: Design, effect_pp: float) -> dict[str, Any]:
         "baseline": design.baseline,
         "n_pairs": pilot.n_pairs,
         "sd_pp": None if math.isnan(pilot.sd_pp) else pilot.sd_pp,
+        "flagged_seeds": list(pilot.flagged_seeds),
+        "sd_unflagged_pp": None if math.isnan(rest := pilot.sd_unflagged_pp) or not pilot.flagged_seeds else rest,
         "sd_upper_pp": upper,
         "correlation": pilot.correlation,
         "seeds_needed": power(pilot.sd_pp, effect=effect_pp, alpha=alpha).n if known else None,
@@ -224,6 +242,11 @@ def _print(document: dict[str, Any]) -> None:
         columns,
         rows,
     )
+    for row in contrasts:
+        if row["flagged_seeds"]:
+            seeds, rest = ", ".join(map(str, row["flagged_seeds"])), row["sd_unflagged_pp"]
+            without = f"without them it is {rest:.2f} pp" if rest is not None else "too few others are left for one"
+            print(f"note on {row['arm']}: its sd is with the flagged seeds ({seeds}); {without}")
     if any(row["seeds_needed"] is None for row in contrasts):
         print(f"–: fewer than {MIN_PAIRS_FOR_SD} finished pairs, or no spread between them")
 

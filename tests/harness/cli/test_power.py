@@ -53,6 +53,18 @@ def test_for_people(bench: Bench, tmp_path: Path) -> None:
     assert row.split() == ["up", "1.41", "0.79", str(seeds), str(safe), "4", f"{power(sd, n=4).effect:.1f}"]
 
 
+def test_a_spread_with_flagged_seeds_says_so(bench: Bench, tmp_path: Path) -> None:
+    flagged = {("up", 2): {"score": 0.05, "flags": ["nan"]}}
+    write_sweep(tmp_path / "runs" / "mine", {"base": 0.0, "up": 0.0}, seeds=4, changes=changes() | flagged)
+    (row,) = bench("power", "mine", "--effect", "2pp", "--json").document["contrasts"]
+    rest = statistics.stdev([3.0, 4.0, 3.0])
+    assert row["flagged_seeds"] == [2]
+    assert row["sd_unflagged_pp"] == pytest.approx(rest)
+    assert row["sd_pp"] > 20
+    note = bench("power", "mine", "--effect", "2pp").out.splitlines()[-1]
+    assert note == f"note on up: its sd is with the flagged seeds (2); without them it is {rest:.2f} pp"
+
+
 @pytest.mark.parametrize(("correlation", "seeds"), [(None, 18), (0.6, 9), (0.8, 6)])
 def test_from_an_assumed_spread_the_numbers_are_those_of_the_specification(
     bench: Bench, tmp_path: Path, correlation: float | None, seeds: int
@@ -102,7 +114,10 @@ REFUSED = [
     (("--effect", "nanpp"), "lies above 0"),
     (("--effect", "200pp"), "at most at 100pp"),
     (("--effect", "2pp", "--correlation", "0.5"), "give their --sd too"),
+    (("--effect", "1e-300pp"), "--effect is '1e-300pp': an effect lies above 0 (from 0.001pp on)"),
     (("--effect", "2pp", "--sd", "0"), "--sd is 0"),
+    (("--effect", "2pp", "--sd", "1e300"), "--sd is 1e+300"),
+    (("--effect", "2pp", "--sd", "1e-300"), "--sd is 1e-300"),
     (("--effect", "2pp", "--sd", "nan"), "--sd is nan"),
     (("--effect", "2pp", "--sd", "2", "--correlation", "1"), "--correlation is 1"),
     (("--effect", "2pp", "--sd", "2", "--correlation", "nan"), "--correlation is nan"),
