@@ -7,7 +7,7 @@ measured is missing, and the contrast says which pairs that costs.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -53,7 +53,7 @@ class Contrast:
 
     @property
     def equal_tokens(self) -> bool | None:
-        return None if self.token_ratio is None else abs(self.token_ratio - 1) <= EQUAL_TOKENS_TOLERANCE
+        return equal_tokens(self.token_ratio)
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,8 @@ def compare_arms(sweep: SweepRecord, measurements: dict[str, list[Measurement]])
 
 def _contrast(sweep: SweepRecord, measurements: dict[str, list[Measurement]], arm: str, *, alpha: float) -> Contrast:
     pairs = pair_by_seed(measurements[arm], measurements[sweep.baseline])
-    missing = _missing_pairs(sweep, arm, {pair.seed for pair in pairs})
+    cells = {(cell.arm, cell.seed): cell for cell in sweep.cells}
+    missing = missing_pairs(cells, (arm, sweep.baseline), sweep.seeds, pairs)
     return contrast_of(arm, sweep.baseline, pairs, missing, alpha=alpha, margin_pp=sweep.margin_pp)
 
 
@@ -111,7 +112,7 @@ def contrast_of(
         comparison=comparison,
         without_flagged=_compare(kept, alpha, margin_pp) if len(kept) < len(pairs) else None,
         p_holm=math.nan,
-        token_ratio=_token_ratio(pairs),
+        token_ratio=token_ratio([pair.treatment for pair in pairs], [pair.baseline for pair in pairs]),
         noise_low_pp=math.nan if tested or comparison is None else comparison.difference - noise,
         noise_high_pp=math.nan if tested or comparison is None else comparison.difference + noise,
     )
@@ -145,31 +146,40 @@ def _score(measurement: Measurement) -> float:
     return measurement.score_pp
 
 
-def _missing_pairs(sweep: SweepRecord, arm: str, paired: set[int]) -> list[MissingPair]:
-    cells = {(cell.arm, cell.seed): cell for cell in sweep.cells}
+def missing_pairs(
+    cells: Mapping[tuple[str, int], CellRecord], arms: Sequence[str], seeds: Iterable[int], pairs: Sequence[Pair]
+) -> list[MissingPair]:
+    """The seeds without a pair, and why. cells: of the arms, by arm and seed, whatever became of them."""
+    paired = {pair.seed for pair in pairs}
     return [
-        MissingPair(seed, "; ".join(_absences(cells, (arm, sweep.baseline), seed)))
-        for seed in sweep.seeds
+        MissingPair(seed, "; ".join(_absences(cells, arms, seed)) or "no final score")
+        for seed in seeds
         if seed not in paired
     ]
 
 
-def _absences(cells: dict[tuple[str, int], CellRecord], arms: Sequence[str], seed: int) -> list[str]:
-    absences = []
-    for arm in arms:
-        cell = cells.get((arm, seed))
-        state = "absent" if cell is None else cell.state
-        if cell is not None and cell.state != "done":
-            absences.append(f"{arm} {state}" + (f" ({cell.reason})" if cell.reason else ""))
-        elif cell is None:
-            absences.append(f"{arm} {state}")
-    return absences or ["no final score"]
+def _absences(cells: Mapping[tuple[str, int], CellRecord], arms: Sequence[str], seed: int) -> list[str]:
+    absent = {arm: absence(cells.get((arm, seed))) for arm in arms}
+    return [f"{arm} {why}" for arm, why in absent.items() if why is not None]
 
 
-def _token_ratio(pairs: Sequence[Pair]) -> float | None:
-    treated = mean_of(pair.treatment.cell.generated_tokens for pair in pairs)
-    control = mean_of(pair.baseline.cell.generated_tokens for pair in pairs)
+def absence(cell: CellRecord | None) -> str | None:
+    """Why a cell has no score; None if it is done."""
+    if cell is None:
+        return "absent"
+    if cell.state == "done":
+        return None
+    return cell.state + (f" ({cell.reason})" if cell.reason else "")
+
+
+def token_ratio(treatment: Sequence[Measurement], baseline: Sequence[Measurement]) -> float | None:
+    """Tokens that runs generated over those of the baseline's; None without runs, or if the latter generated none."""
+    treated, control = (mean_of(m.cell.generated_tokens for m in runs) for runs in (treatment, baseline))
     return treated / control if treated is not None and control else None
+
+
+def equal_tokens(ratio: float | None) -> bool | None:
+    return None if ratio is None else abs(ratio - 1) <= EQUAL_TOKENS_TOLERANCE
 
 
 def _evaluation_noise_pp(pairs: Sequence[Pair]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +16,8 @@ from harness.errors import RefusedError, nearest
 
 if TYPE_CHECKING:
     from harness.records import CellRecord, SweepRecord
+    from harness.spec.run_spec import RunSpec
+    from reports.comparison import Group
 
 # A seed fixes the order of prompts and the noise of samples, but what it is drawn from differs with these.
 _MEANING_OF_A_SEED = ("model.source", "model.cold_start", "task.train", "task.template")
@@ -51,23 +54,24 @@ def compare(
     Example: bench compare std_norm/no_std clip_high/baseline
     """
     from harness.plan.gate import ABSENT
-    from reports.comparison import Group, compare_groups, comparison_sentence
-    from reports.measurements import Measurement, Metric, MetricError
+    from reports.comparison import Group, compare_groups, comparison_details, comparison_sentence
+    from reports.measurements import Metric, MetricError
 
     if not 0 < alpha < 1:
         raise RefusedError(f"--alpha is {alpha:g}, but must lie between 0 and 1, e.g. 0.05.")
+    if margin_pp is not None and not math.isfinite(margin_pp):
+        raise RefusedError(f"--margin-pp is {margin_pp:g}, but must be a finite number of percentage points, e.g. 1.")
     folder = home_folder(home)
     sides = [_runs(given, folder) for given in (treatment, baseline)]
     wanted = metric or sides[0].sweep.metric
     differs = _knobs_that_differ(*sides)
-    groups = []
     try:
-        for side in sides:
-            parsed = Metric.parse(wanted, side.sweep.tasks)
-            _require_same_evaluation(differs, parsed.task)
-            done = [Measurement(cell, parsed) for cell in side.cells if cell.state == "done"]
-            _require_measured(side, done, wanted)
-            groups.append(Group(side.label, done))
+        metrics = [Metric.parse(wanted, side.sweep.tasks) for side in sides]
+        _require_same_task(sides, [parsed.task for parsed in metrics])
+        _require_same_evaluation(differs, metrics[0].task)
+        groups = [Group(side.label, side.cells, parsed) for side, parsed in zip(sides, metrics, strict=True)]
+        for group in groups:
+            _require_measured(group, wanted)
         row = compare_groups(
             *groups,
             metric=wanted,
@@ -88,8 +92,13 @@ def compare(
     decided = [knob for knob, pair in differs.items() if ABSENT not in pair]
     if len(decided) > 1:
         note(f"warning: {len(decided)} knobs differ, so the difference cannot be put down to one of them")
-    for warning in row["warnings"]:
-        note(f"warning: {warning}")
+    for group in groups:
+        for m in group.scored:
+            if m.cell.flags:
+                seed, flags = m.cell.seed, ", ".join(m.cell.flags)
+                print(f"flagged: {group.label} seed {seed}: {flags}, scored at step {m.cell.step}")
+    for detail in comparison_details(row):
+        print(f"note: {detail}")
     if not row["paired"]:
         print(f"unpaired: {row['why_unpaired']}")
     print(comparison_sentence(row))
@@ -97,11 +106,22 @@ def compare(
 
 def _runs(given: str, home: Path) -> Runs:
     from harness.records import CellRecord, read_sweep
+    from harness.records.cell import is_cell_directory_name
 
-    path = Path(given)
+    path = Path(given).resolve()
     if (path / "status.json").is_file():
-        cell = CellRecord.at(path.resolve())
-        return Runs(cell.path.name, read_sweep(cell.path.parents[1]), [cell])
+        if not is_cell_directory_name(path.name):
+            raise RefusedError(
+                f"{given!r} is no cell: its folder is not named <arm>-s<seed>-<hash10>. Give a cell's folder as `bench "
+                "run` named it, or SWEEP/ARM."
+            )
+        folder = path.parents[1]
+        if not (folder / "sweep.json").is_file():
+            raise RefusedError(
+                f"{given!r}: the cell is of no sweep: there is no {folder / 'sweep.json'}. Give it where `bench run` "
+                "left it, under <home>/<sweep>/cells."
+            )
+        return Runs(path.name, read_sweep(folder), [CellRecord.at(path)])
     name, slash, arm = given.rpartition("/")
     sweep = read_sweep(run_folder(name if slash else given, home))
     if not slash or arm not in sweep.arms:
@@ -113,15 +133,36 @@ def _runs(given: str, home: Path) -> Runs:
     return Runs(given, sweep, [cell for cell in sweep.cells if cell.arm == arm])
 
 
-def _require_measured(side: Runs, done: list[Any], metric: str) -> None:
+def _require_same_task(sides: list[Runs], tasks: list[str]) -> None:
+    """Without a task in its name the metric is of each side's first; and tasks of one's own can share a name."""
+    treatment, baseline = sides
+    task, other = tasks
+    if task != other:
+        shared = [name for name in treatment.sweep.tasks if name in baseline.sweep.tasks]
+        remedy = f"Name one with --metric eval.final.TASK.NAME; both were on {', '.join(shared)}"
+        raise RefusedError(
+            f"{treatment.label} is measured on {task}, {baseline.label} on {other}: scores on different tasks do not "
+            f"compare. {remedy if shared else 'No task is in both'}."
+        )
+    one, another = ({row["digest"] for row in side.sweep.data_of(task)} for side in sides)
+    if one and another and not one & another:
+        origins = [", ".join(row["origin"] for row in side.sweep.data_of(task)) for side in sides]
+        raise RefusedError(
+            f"{task} is not the same in both: {treatment.label} was measured on rows from {origins[0]}, "
+            f"{baseline.label} on others from {origins[1]}. Scores on the two do not compare; measure both on one."
+        )
+
+
+def _require_measured(group: Group, metric: str) -> None:
+    done = group.measurements
     if not done:
-        states = ", ".join(sorted({cell.state for cell in side.cells}))
-        raise RefusedError(f"{side.label}: no cell is done ({states}). Let `bench run` finish it first.")
-    if all(one.score_pp is None for one in done):
+        states = ", ".join(sorted({cell.state for cell in group.cells}))
+        raise RefusedError(f"{group.label}: no cell is done ({states}). Let `bench run` finish it first.")
+    if not group.scored:
         recorded = sorted({name for one in done if one.final is not None for name in one.final["metrics"]})
         name = metric.rpartition(".")[2]
         raise RefusedError(
-            f"{side.label}: no final evaluation has {metric}{nearest(name, recorded)} Recorded: "
+            f"{group.label}: no final evaluation has {metric}{nearest(name, recorded)} Recorded: "
             f"{', '.join(recorded) or 'nothing on that task'}."
         )
 
@@ -134,21 +175,13 @@ def _knobs_that_differ(treatment: Runs, baseline: Runs) -> dict[str, tuple[Any, 
     return {knob: (values["treatment"], values["baseline"]) for knob, values in values_that_differ(specs).items()}
 
 
-def _spec(side: Runs) -> Any:
-    from pydantic import ValidationError
-
-    from harness.spec.run_spec import RunSpec
+def _spec(side: Runs) -> RunSpec:
+    from harness.spec.recorded import recorded_spec
 
     cell = next((cell for cell in side.cells if (cell.path / "spec.json").is_file()), None)
     if cell is None:
         raise RefusedError(f"{side.label}: none of its cells was started. Let `bench run` run it first.")
-    try:
-        return RunSpec.model_validate(cell.spec)
-    except ValidationError as error:
-        raise RefusedError(
-            f"{cell.path / 'spec.json'}: another version of bench wrote it ({error.error_count()} fields do not fit). "
-            "Compare its sweep with the version that ran it."
-        ) from None
+    return recorded_spec(cell)
 
 
 def _require_same_evaluation(differs: dict[str, tuple[Any, Any]], task: str) -> None:

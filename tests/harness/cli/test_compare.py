@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def test_sweeps_pair_where_a_seed_means_the_same(bench: Bench, home: Path) -> No
     test = stats.ttest_rel(scores(other, "down"), scores(one, "base")[:5])
     assert row["p"] == pytest.approx(test.pvalue)
     assert (row["paired"], row["n_pairs"]) == (True, 5)
-    assert row["missing"] == [{"seed": 5, "reason": "no score on one side"}]
+    assert row["missing"] == [{"seed": 5, "reason": "other/down absent"}]
 
 
 def test_other_data_is_compared_unpaired_and_it_says_why(bench: Bench, home: Path) -> None:
@@ -103,6 +104,7 @@ def test_runs_without_a_common_seed_do_not_pair(bench: Bench, home: Path) -> Non
         (["one/up", "one/base", "--metric", "eval.final.gsm8k.pass@1"], "names the task 'gsm8k': evaluated were"),
         (["one/up", "one/base", "--metric", "eval.final.mean_tokens"], "must be a fraction in [0, 1]"),
         (["one/up", "one/base", "--alpha", "5"], "--alpha is 5, but must lie between 0 and 1"),
+        (["one/up", "one/base", "--margin-pp", "inf"], "--margin-pp is inf, but must be a finite number"),
     ],
 )
 def test_bad_input(bench: Bench, home: Path, words: list[str], says: str) -> None:
@@ -113,3 +115,95 @@ def test_bad_input(bench: Bench, home: Path, words: list[str], says: str) -> Non
     result = bench("compare", *words)
     assert (result.code, result.out) == (2, "")
     assert says in result.err and "Traceback" not in result.err
+
+
+@pytest.mark.parametrize("metric", [[], ["--metric", "eval.final.pass@1"]])
+@pytest.mark.parametrize(
+    ("tasks", "says"),
+    [
+        (
+            ["gsm8k"],
+            "one/up is measured on arithmetic, other/up on gsm8k: scores on different tasks do not compare. No",
+        ),
+        (["gsm8k", "arithmetic"], "Name one with --metric eval.final.TASK.NAME; both were on arithmetic."),
+    ],
+)
+def test_different_tasks_do_not_compare(
+    bench: Bench, home: Path, metric: list[str], tasks: list[str], says: str
+) -> None:
+    write(home, "one", {"up": 0.0}, {}, seeds=3)
+    other = write(home, "other", {"up": 0.0}, {}, seeds=3, tasks=tasks)
+    result = bench("compare", "one/up", "other/up", *metric)
+    assert (result.code, result.out) == (2, "")
+    assert says in result.err
+    if "arithmetic" in tasks:
+        assert bench("compare", "one/up", "other/up", "--metric", "eval.final.arithmetic.pass@1").code == 0
+    assert other.tasks == tasks
+
+
+def test_a_task_of_one_name_and_other_rows_does_not_compare(bench: Bench, home: Path) -> None:
+    def data(digest: str) -> list[dict[str, str]]:
+        splits = {"train": "sha256:same", "test": digest}
+        return [{"task": "arithmetic", "split": s, "origin": f"{digest}.jsonl", "digest": d} for s, d in splits.items()]
+
+    for name, digest in (("one", "sha256:1"), ("same", "sha256:1"), ("other", "sha256:2")):
+        write(home, name, {"up": 0.0}, {}, seeds=3, data=data(digest))
+    write(home, "older", {"up": 0.0}, {}, seeds=3)
+    assert bench("compare", "one/up", "same/up").code == bench("compare", "one/up", "older/up").code == 0
+    result = bench("compare", "one/up", "other/up")
+    assert (result.code, result.out) == (2, "")
+    assert "one/up was measured on rows from sha256:1.jsonl, other/up on others from sha256:2.jsonl" in result.err
+
+
+def test_flagged_cells_and_missing_pairs_are_told(bench: Bench, home: Path) -> None:
+    changes: dict[tuple[str, int], dict[str, Any]]
+    changes = {("up", 1): {"flags": ["nan"], "score": 0.1}, ("base", 3): {"state": "failed", "reason": "broke"}}
+    write(home, "one", {"base": 0.0, "up": 3.0}, {}, seeds=5, changes=changes)
+    lines = bench("compare", "one/up", "one/base").out.splitlines()
+    assert "flagged: one/up seed 1: nan, scored at step 40" in lines
+    assert "note: Seed 3 has no pair: one/base failed (broke)." in lines
+    assert any(line.startswith("note: Without the flagged seeds (1): +") and line.endswith("n = 3.") for line in lines)
+    assert "n = 4 of 5 pairs" in lines[-1]
+
+
+def test_unpaired_says_as_much(bench: Bench, home: Path) -> None:
+    changes: dict[tuple[str, int], dict[str, Any]]
+    changes = {("up", 1): {"flags": ["nan"], "score": 0.1}, ("up", 3): {"state": "failed", "reason": "broke"}}
+    changes |= {("up", seed): {"generated_tokens": 400_000} | changes.get(("up", seed), {}) for seed in range(5)}
+    one = write(home, "one", {"base": 0.0}, {}, changes={("base", s): {"generated_tokens": 200_000} for s in range(6)})
+    other = write(home, "other", {"up": 5.0}, {"up": {"task.template": "boxed"}}, seeds=5, changes=changes)
+    row = bench("compare", "other/up", "one/base", "--json").document
+    assert (row["token_ratio"], row["equal_tokens"]) == (2.0, False)
+    assert (row["flagged_treatment"], row["flagged_baseline"]) == ([1], [])
+    assert row["missing"] == [{"arm": "other/up", "seed": 3, "reason": "failed (broke)"}]
+    done = [cell for cell in other.cells if cell.seed not in (1, 3)]
+    unflagged = [100 * cell.read_scores()[-1]["metrics"]["pass@1"] for cell in done]
+    test = stats.ttest_ind(unflagged, scores(one, "base"), equal_var=False)
+    assert row["without_flagged"]["p"] == pytest.approx(test.pvalue)
+    lines = bench("compare", "other/up", "one/base").out.splitlines()
+    assert "flagged: other/up seed 1: nan, scored at step 40" in lines
+    assert "note: other/up seed 3 is left out: failed (broke)." in lines
+    (without,) = (line for line in lines if line.startswith("note: Without the flagged seeds (other/up 1): +"))
+    assert without.endswith("better, 3 and 6 runs.")
+    assert "NOT at equal tokens (100.0% more than one/base)" in lines[-1]
+
+
+def test_where_all_of_a_side_are_flagged_none_is_left(bench: Bench, home: Path) -> None:
+    write(home, "one", {"base": 0.0}, {}, seeds=3)
+    flagged = {("up", seed): {"flags": ["nan"]} for seed in range(2)}
+    write(home, "other", {"up": 5.0}, {"up": {"task.template": "boxed"}}, seeds=2, changes=flagged)
+    shown = bench("compare", "other/up", "one/base").out
+    assert "note: Without the flagged seeds (other/up 0, 1): one side has no run left." in shown
+    assert "equal tokens" in shown.splitlines()[-1]
+
+
+def test_folders_that_are_no_cell_of_a_sweep_are_refused(bench: Bench, home: Path, tmp_path: Path) -> None:
+    cell = write(home, "one", {"base": 0.0}, {}, seeds=1).cells[0].path
+    for name, says in (
+        ("copy", "is no cell: its folder is not named"),
+        (cell.name, "the cell is of no sweep: there is"),
+    ):
+        shutil.copytree(cell, tmp_path / "elsewhere" / name)
+        result = bench("compare", tmp_path / "elsewhere" / name, "one/base")
+        assert (result.code, result.out) == (2, "")
+        assert says in result.err
