@@ -11,10 +11,12 @@ import yaml
 from algorithms import presets
 from harness.errors import RefusedError
 from harness.plan import make_plan
+from harness.plan.search_plan import make_search_plan
 from harness.plan.sweep_file import SHIPPED, load_profile, load_sweep, shipped
 from tests.sweeps.freeze import FROZEN, NEEDS_STEPS, hashes, profiles_of
 
-SWEEPS = shipped(SHIPPED)
+SEARCHES = {name: path for name, path in shipped(SHIPPED).items() if name.startswith("tune_")}
+SWEEPS = {name: path for name, path in shipped(SHIPPED).items() if name not in SEARCHES}
 PROFILES = shipped(SHIPPED / "profiles")
 
 
@@ -73,17 +75,24 @@ def test_a_sweep_that_needs_steps_is_refused_where_there_are_none(sweep: str) ->
         make_plan(str(SWEEPS[sweep]), "smollm2-gsm8k")
 
 
-@pytest.mark.parametrize("sweep", SWEEPS)
+def test_a_search_plans() -> None:
+    assert set(SEARCHES) == {"tune_grpo"}
+    plan = make_search_plan("tune_grpo")
+    assert plan.default_values() is not None, "the default is the trial that others are compared with"
+    assert plan.search.budget.trials == 20
+
+
+@pytest.mark.parametrize("sweep", [*SWEEPS, *SEARCHES])
 def test_a_sweep_says_what_is_claimed_and_by_whom(sweep: str) -> None:
-    lines = SWEEPS[sweep].read_text(encoding="utf-8").splitlines()
+    lines = shipped(SHIPPED)[sweep].read_text(encoding="utf-8").splitlines()
     header = [line for line in lines[: lines.index(f"name: {sweep}")] if line.startswith("# ")]
     assert header
     assert all(len(line) <= 120 for line in lines)
 
 
-@pytest.mark.parametrize("sweep", SWEEPS)
+@pytest.mark.parametrize("sweep", [*SWEEPS, *SEARCHES])
 def test_a_sweep_bears_the_name_of_its_file(sweep: str) -> None:
-    assert load_sweep(str(SWEEPS[sweep]))[0].name == sweep
+    assert load_sweep(sweep)[0].name == sweep
 
 
 @pytest.mark.parametrize("sweep", sorted(set(SWEEPS) - {"aa"}))

@@ -50,7 +50,7 @@ def test_a_killed_search_goes_on_and_two_share_one(tmp_path: Path) -> None:
     path = write_search(tmp_path, base={"algorithm": "grpo", **QUICK, "train.steps": 12})
     killed = start(path, trials=3)
     deadline_s = time.monotonic() + bench.PATIENCE_S
-    steps = []
+    steps: list[Path] = []
     while not steps:  # until the first trial has trained a little
         assert killed.poll() is None and time.monotonic() < deadline_s
         steps = list((tmp_path / "runs" / "found" / "cells").glob("*/checkpoints/step-000002"))
