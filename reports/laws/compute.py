@@ -9,6 +9,8 @@ import numpy as np
 from reports.laws.refusal import FloatArray, LawRefusedError, Numbers, finite_points
 
 MAX_EXPONENT = 20.0
+# A parameter this close to a bound, as a share of its range, was stopped there and is nothing that the points say.
+BOUND_MARGIN = 0.01
 MAX_EVALUATIONS = 2000
 
 
@@ -39,7 +41,8 @@ def fit_compute_law(tokens: Numbers, score: Numbers, start: float | None = None)
 
     tokens [n]: generated so far, > 0; score [n]. start: the score before training, at 0 tokens, where the curve begins;
     None: fitted too. Raises LawRefusedError for fewer than 8 evaluations, points that are not finite, a constant score,
-    and where the points do not reach the bend: beyond its midpoint a run's asymptote is a fit, before it a guess.
+    an exponent or a midpoint that runs away, as with noise alone, and where the points do not reach the bend: beyond
+    its midpoint a run's asymptote is a fit, before it a guess.
     """
     from scipy.optimize import curve_fit
 
@@ -70,6 +73,12 @@ def fit_compute_law(tokens: Numbers, score: Numbers, start: float | None = None)
         raise LawRefusedError("the points end before the sigmoid's midpoint: its asymptote would be a guess")
     if middle <= low and start is None:
         raise LawRefusedError("the points begin beyond the sigmoid's midpoint: its start would be a guess")
+    if middle < low - (1 - 3 * BOUND_MARGIN) * width:  # of a range three times as wide as the points
+        raise LawRefusedError(f"the midpoint runs to {np.exp(middle):.3g} tokens, where no point is near")
+    if exponent > (1 - BOUND_MARGIN) * MAX_EXPONENT:
+        raise LawRefusedError(f"the exponent runs to {exponent:.0f}: a step between two points, and no curve")
+    if exponent < BOUND_MARGIN * MAX_EXPONENT:
+        raise LawRefusedError(f"the exponent falls to {exponent:.2g}: the points have no bend")
     residuals = R - _sigmoid(x, begin, gain, exponent, middle)
     return ComputeLaw(
         start=begin,

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import math
 
 import numpy as np
@@ -11,6 +12,7 @@ from reports.laws import LawRefusedError, fit_compute_law
 from reports.laws.refusal import FloatArray
 
 TOKENS = np.geomspace(1e3, 1e6, 14)
+NOISE = np.random.default_rng(3).normal(0, 0.01, 14)
 
 
 def curve(
@@ -42,6 +44,16 @@ def test_noise_leaves_the_asymptote_where_it_is():
     assert law.n_points == 14
 
 
+@pytest.mark.parametrize("start", [None, 0.5])
+def test_of_noise_alone_no_law_is_shown_whose_parameters_are_those_of_the_bounds(start):
+    exponents = []
+    for seed in range(6):
+        with contextlib.suppress(LawRefusedError):
+            noise = 0.5 + np.random.default_rng(seed).normal(0, 0.01, 20)
+            exponents.append(fit_compute_law(np.linspace(1e4, 2e5, 20), noise, start).exponent)
+    assert all(0.2 < exponent < 19.8 for exponent in exponents)
+
+
 def test_a_score_that_falls_has_an_asymptote_below_its_start():
     law = fit_compute_law(TOKENS, curve(TOKENS, start=60.0, asymptote=20.0), 60.0)
     assert law.asymptote == pytest.approx(20, rel=1e-3)
@@ -57,6 +69,9 @@ def test_a_score_that_falls_has_an_asymptote_below_its_start():
         (np.full(14, 3.0), curve(TOKENS), None, "constant"),
         (TOKENS, curve(TOKENS, midpoint=1e8, exponent=0.8), 35.0, "end before the sigmoid's midpoint"),
         (TOKENS, curve(TOKENS, midpoint=10), None, "begin beyond the sigmoid's midpoint"),
+        (TOKENS, np.where(TOKENS < 3e4, 35.0, 80.0) + NOISE, 35.0, "exponent runs to 20: a step between two points"),
+        (TOKENS, 35 + np.log(TOKENS) + NOISE, None, "exponent falls to .*: the points have no bend"),
+        (TOKENS, curve(TOKENS, midpoint=1, exponent=0.8) + NOISE, 35.0, "midpoint runs to 1 tokens"),
     ],
 )
 def test_what_cannot_be_fitted_is_refused_with_the_reason(tokens, score, start, match):
