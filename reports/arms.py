@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from reports.cost import Cost, summarise_cost
 from reports.measurements import Measurement, mean_of
-from reports.statistics import t_interval
+from reports.statistics import MIN_PAIRS, t_interval
 
 # Two arms whose clipping or gradient norm differ by more than this also differ in their effective learning rate.
 HIDDEN_KNOB_RATIO = 2.0
@@ -55,10 +55,10 @@ class ArmSummary:
 def summarise_arm(
     arm: str, measurements: Sequence[Measurement], *, alpha: float, budget_tokens: int | None
 ) -> ArmSummary:
-    """Summarise the finished cells of one arm; intervals at level 1 - alpha, for two seeds or more."""
+    """Summarise the finished cells of one arm; intervals at level 1 - alpha, for three seeds or more."""
     scored = [(m.cell.seed, m.score_pp) for m in measurements if m.score_pp is not None]
     scores = [score for _, score in scored]
-    low, high = t_interval(scores, alpha) if len(scores) > 1 else (None, None)
+    low, high = t_interval(scores, alpha) if len(scores) >= MIN_PAIRS else (None, None)
     generated = mean_of(m.cell.generated_tokens for m in measurements)
     return ArmSummary(
         arm=arm,

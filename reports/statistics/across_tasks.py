@@ -13,6 +13,7 @@ import numpy as np
 
 from reports.statistics.checks import FloatArray, finite_table, require_level
 from reports.statistics.interquartile import trimmed_mean
+from reports.statistics.verdicts import MIN_PAIRS
 
 DRAWS = 2000
 
@@ -21,7 +22,7 @@ Table = Sequence[Sequence[float]] | FloatArray
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number and its percentile bootstrap interval at level 1 - `alpha`; NaN bounds with a single run."""
+    """A number and its percentile bootstrap interval at level 1 - `alpha`; NaN bounds below three runs."""
 
     value: float
     low: float
@@ -86,7 +87,7 @@ def _resampled(table: FloatArray, rng: np.random.Generator, draws: int, same_run
 
 def _estimate(value: float, values: FloatArray, alpha: float, n_runs: int) -> Estimate:
     require_level(alpha)
-    if n_runs < 2:
+    if n_runs < MIN_PAIRS:
         return Estimate(value, math.nan, math.nan, alpha)
     low, high = np.quantile(values, [alpha / 2, 1 - alpha / 2])
     return Estimate(value, float(low), float(high), alpha)

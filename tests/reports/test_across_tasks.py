@@ -55,13 +55,13 @@ def test_a_run_without_a_score_on_every_task_is_left_out(sweep):
     assert (up["arm"], up["improvement"]) == ("up", None)
 
 
-def test_one_run_an_arm_has_numbers_and_no_interval(tmp_path):
-    sweep = write_sweep(tmp_path, {"base": 0.0, "up": 8.0}, seeds=1, tasks=TASKS)
+def test_two_runs_an_arm_have_numbers_and_no_interval(tmp_path):
+    sweep = write_sweep(tmp_path, {"base": 0.0, "up": 8.0}, seeds=2, tasks=TASKS)
     add_tasks(sweep, SHIFTS)
     found = report_document(analyse(sweep))["across_tasks"]
     assert found[1]["iqm_low_pp"] is None and found[1]["improvement_low"] is None
     (table,) = across_tasks_tables(found)
-    assert table.rows[1][2:] == ["–", "1.00", "–", "1"]
+    assert table.rows[1][2:] == ["–", "1.00", "–", "2"]
 
 
 def test_the_table(sweep):

@@ -23,6 +23,11 @@ def test_score_and_t_interval_over_seeds(arms):
     assert (base.low_pp, base.high_pp) == pytest.approx((50 - half_width, 50 + half_width))
 
 
+def test_two_seeds_have_no_interval(tmp_path):
+    (arm,) = analyse(write_sweep(tmp_path, {"base": 0.0}, seeds=2)).arms
+    assert (arm.n, arm.low_pp, arm.high_pp) == (2, None, None)
+
+
 def test_means_of_the_records(arms):
     base = arms[0]
     assert base.truncated_frac == pytest.approx(0.01)

@@ -60,11 +60,11 @@ def test_drawing_runs_apart_that_belong_together_is_too_narrow():
     assert together.high - together.low > 1.5 * (apart.high - apart.low)
 
 
-def test_the_same_seed_gives_the_same_interval_and_one_run_none():
+def test_the_same_seed_gives_the_same_interval_and_two_runs_none():
     scores = np.random.default_rng(0).normal(size=(4, 3))
     assert interquartile_mean_over_tasks(scores) == interquartile_mean_over_tasks(scores)
-    assert math.isnan(interquartile_mean_over_tasks(scores[:1]).low)
-    assert math.isnan(probability_of_improvement(scores, scores[:1]).high)
+    assert math.isnan(interquartile_mean_over_tasks(scores[:2]).low)
+    assert math.isnan(probability_of_improvement(scores, scores[:2]).high)
 
 
 def test_all_pairs_count_and_order_does_not():
