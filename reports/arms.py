@@ -86,9 +86,10 @@ def summarise_arm(
 def hidden_knob_warnings(arm: ArmSummary, baseline: ArmSummary) -> list[str]:
     """Sentences for gradient sizes that differ so much that clipping and learning rate act as a second knob."""
     warnings = []
-    if arm.grad_norm and baseline.grad_norm and _ratio(arm.grad_norm, baseline.grad_norm) > HIDDEN_KNOB_RATIO:
+    norm, other = arm.grad_norm, baseline.grad_norm
+    if norm is not None and other is not None and max(norm, other) > HIDDEN_KNOB_RATIO * min(norm, other):
         warnings.append(
-            f"{arm.arm} has a mean gradient norm of {arm.grad_norm:.3g}, {baseline.arm} of {baseline.grad_norm:.3g}: "
+            f"{arm.arm} has a mean gradient norm of {norm:.3g}, {baseline.arm} of {other:.3g}: "
             "the learning rate and the clipping act as a second knob; repeat the arm at matched norm"
         )
     clipped, reference = arm.grad_clipped_frac, baseline.grad_clipped_frac
@@ -103,7 +104,3 @@ def hidden_knob_warnings(arm: ArmSummary, baseline: ArmSummary) -> list[str]:
             " second knob; repeat the arm at matched norm"
         )
     return warnings
-
-
-def _ratio(a: float, b: float) -> float:
-    return max(a, b) / min(a, b)

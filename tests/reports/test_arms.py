@@ -46,6 +46,7 @@ def test_means_of_the_records(arms):
         ({"grad_norm": 1.9}, 0),
         ({"grad_norm": 2.1}, 1),
         ({"grad_norm": 0.45}, 1),
+        ({"grad_norm": 0.0}, 1),
         ({"grad_clipped_frac": 0.45}, 1),
         ({"grad_clipped_frac": 0.05}, 1),
         ({"grad_clipped_frac": 0.35}, 0),
