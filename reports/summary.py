@@ -34,7 +34,10 @@ def verdict_sentence(contrast: dict[str, Any]) -> str:
     arm, baseline, n = contrast["arm"], contrast["baseline"], contrast["n_pairs"]
     name = metric_name(contrast)
     if contrast["verdict"] == "identical":
-        return f"{arm} is identical to {baseline}: the final weights of all {_pairs(contrast)} are equal."
+        return (
+            f"{arm} is identical to {baseline}: the final weights of all {_pairs(contrast)} are equal,"
+            f" {token_clause(contrast)}."
+        )
     if n == 0:
         return f"{arm} against {baseline}: no test, no seed has a score in both arms."
     effect = f"{signed_pp(contrast['difference_pp'])} pp {name}"
@@ -45,7 +48,10 @@ def verdict_sentence(contrast: dict[str, Any]) -> str:
                 f", 95% interval {interval(contrast['noise_low_pp'], contrast['noise_high_pp'])} from evaluation noise"
                 " alone, which does not include training variance"
             )
-        return f"{arm} against {baseline}: no test below {MIN_PAIRS} seeds; {effect}{noise}; {_pairs(contrast)}."
+        return (
+            f"{arm} against {baseline}: no test below {MIN_PAIRS} seeds; {effect}{noise}; {_pairs(contrast)},"
+            f" {token_clause(contrast)}."
+        )
     detectable = contrast["detectable_pp"]
     return (
         f"{_verdict_clause(contrast)}: {effect},"
@@ -62,11 +68,7 @@ def verdict_details(contrast: dict[str, Any]) -> list[str]:
     without = contrast["without_flagged"]
     if without is not None:
         seeds = ", ".join(map(str, contrast["flagged_seeds"]))
-        result = (
-            f"{signed_pp(without['difference_pp'])} pp {interval(without['low_pp'], without['high_pp'])},"
-            f" {without['verdict'].replace('_', ' ')}"
-        )
-        details.append(f"Without the flagged seeds ({seeds}): {result}, n = {without['n_pairs']}.")
+        details.append(f"Without the flagged seeds ({seeds}): {_of_the_others(without)}.")
     if contrast["verdict"] == "equivalent":
         level = percent((1 - contrast["level"]) / 2)
         details.append(f"Equivalence: two one-sided tests at {level}, which is conservative.")
@@ -115,6 +117,16 @@ def _verdict_clause(contrast: dict[str, Any]) -> str:
         "inconclusive": f"{arm} against {baseline} is inconclusive",
     }
     return clauses[contrast["verdict"]]
+
+
+def _of_the_others(without: dict[str, Any]) -> str:
+    n = without["n_pairs"]
+    if n == 0:
+        return "no pair is left"
+    effect = f"{signed_pp(without['difference_pp'])} pp"
+    if without["verdict"] == "no_test":
+        return f"{effect}, no test below {MIN_PAIRS} seeds, n = {n}"
+    return f"{effect} {interval(without['low_pp'], without['high_pp'])}, {without['verdict']}, n = {n}"
 
 
 def _over_new_problems(row: dict[str, Any]) -> str:

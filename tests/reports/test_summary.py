@@ -32,7 +32,7 @@ def test_the_sentence_holds_every_number_of_the_verdict_box(report):
         ({"verdict": "worse"}, "up is worse than base"),
         ({"verdict": "equivalent"}, "up is equivalent to base within 1 pp"),
         ({"verdict": "inconclusive"}, "up against base is inconclusive"),
-        ({"verdict": "identical"}, "up is identical to base: the final weights of all n = 4 pairs are equal."),
+        ({"verdict": "identical"}, "the final weights of all n = 4 pairs are equal, at equal tokens"),
         ({"n_contrasts": 2}, "p = 0.001 after Holm"),
         ({"token_ratio": 1.3, "equal_tokens": False}, "NOT at equal tokens (30.0% more than base)"),
         ({"token_ratio": 0.7, "equal_tokens": False}, "NOT at equal tokens (30.0% fewer than base)"),
@@ -43,8 +43,10 @@ def test_the_sentence_holds_every_number_of_the_verdict_box(report):
         ({"verdict": "no_test", "n_pairs": 0}, "no seed has a score in both arms"),
         (
             {"verdict": "no_test", "n_pairs": 1, "noise_low_pp": -1.0, "noise_high_pp": 7.0},
-            "[-1.0, +7.0] from evaluation noise alone, which does not include training variance; n = 1 pair.",
+            "[-1.0, +7.0] from evaluation noise alone, which does not include training variance; n = 1 pair,"
+            " at equal tokens (within 0.5%).",
         ),
+        ({"verdict": "no_test", "noise_low_pp": None, "token_ratio": 1.3, "equal_tokens": False}, "NOT at equal"),
     ],
 )
 def test_sentences_of_other_verdicts(report, changes, words):
