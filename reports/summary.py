@@ -83,9 +83,9 @@ def result_table(report: Report) -> Table:
     """A row per arm, best first: rank, final score with interval, difference from the baseline with its own."""
     contrasts = {contrast["arm"]: contrast for contrast in report["contrasts"]}
     first = report["arms"][0]
-    equal = all(contrast["equal_tokens"] for contrast in report["contrasts"])
+    equal = [contrast["equal_tokens"] for contrast in report["contrasts"] if contrast["n_pairs"]]
     budget = f" ({tokens(first['generated_tokens'])} generated)" if first["generated_tokens"] else ""
-    title = f"{metric_name(first)} of {first['task']}" + (f" at equal tokens{budget}" if equal else "")
+    title = f"{metric_name(first)} of {first['task']}" + (f" at equal tokens{budget}" if equal and all(equal) else "")
     columns = ["arm", "rank", f"{metric_name(first)} (%)", f"{percent(first['level'])} interval", "seeds"]
     columns += ["difference (pp)", "interval", "p (Holm)", "verdict"]
     ranked = sorted(report["arms"], key=lambda arm: (arm["rank"] is None, arm["rank"]))

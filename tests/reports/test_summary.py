@@ -5,7 +5,8 @@ import pytest
 from reports.analysis import analyse
 from reports.document import report_document
 from reports.summary import result_table, verdict_details, verdict_sentence, verdict_sentences
-from tests.reports.synthetic import write_sweep
+from reports.validity import Check, validity_checks
+from tests.reports.synthetic import Changes, write_sweep
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +67,35 @@ def test_details_name_missing_pairs_flags_and_warnings(report):
     assert details[1].startswith("Without the flagged seeds (2): +3.5 pp") and details[1].endswith("n = 3.")
     assert details[2] == "Equivalence: two one-sided tests at 2.5%, which is conservative."
     assert details[3] == "watch out."
+
+
+@pytest.mark.parametrize(
+    ("left", "words"),
+    [
+        ({"n_pairs": 0, "verdict": "no_test", "difference_pp": None}, "(0, 2): no pair is left."),
+        (
+            {"n_pairs": 2, "verdict": "no_test", "low_pp": None, "high_pp": None},
+            "(0, 2): +3.5 pp, no test below 3 seeds, n = 2.",
+        ),
+        ({"n_pairs": 3}, "(0, 2): +3.5 pp [+2.6, +4.4], better, n = 3."),
+    ],
+)
+def test_without_flagged_seeds_as_many_words_as_pairs_are_left(report, left, words):
+    (contrast,) = report["contrasts"]
+    (detail,) = verdict_details(contrast | {"flagged_seeds": [0, 2], "without_flagged": contrast | left})
+    assert detail == f"Without the flagged seeds {words}"
+
+
+def test_an_arm_without_a_pair_does_not_make_tokens_unequal(tmp_path):
+    tokens = {"generated_tokens": 200_000}
+    changes: Changes = {("base", 0): tokens, ("up", 0): tokens, ("broken", 0): {"state": "failed"}}
+    sweep = write_sweep(tmp_path / "one", {"base": 0.0, "up": 1.0, "broken": 0.0}, seeds=1, changes=changes)
+    analysis = analyse(sweep)
+    report = report_document(analysis)
+    assert result_table(report).title.endswith("at equal tokens (200k generated)")
+    assert Check("Tokens, arm / baseline", "1.000", ok=True) in validity_checks(analysis, report)
+    nothing = write_sweep(tmp_path / "none", {"base": 0.0, "broken": 0.0}, seeds=1, changes=changes)
+    assert result_table(report_document(analyse(nothing))).title == "pass@1 of arithmetic"
 
 
 def test_the_table_has_a_row_per_arm_best_first(report):
