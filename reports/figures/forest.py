@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
 from reports.analysis import Analysis
 from reports.benchmarks import contrasts_by_task
 from reports.contrasts import Contrast
-from reports.figures.style import GREY, WIDTH_IN, ArmStyle, Drawing, arm_styles, bounded_view, short_name
+from reports.figures.panels import Panels, as_strip, hide_tick_labels, share_limits
+from reports.figures.style import GREY, ArmStyle, Drawing, arm_styles, bounded_view, short_name
 from reports.formats import interval, percent, signed_pp
 from reports.statistics import PairedComparison
 
@@ -18,51 +21,58 @@ if TYPE_CHECKING:
 NAME = "forest"
 TITLE = "Effect of each arm against the baseline"
 
-TEXT_OFFSET = 0.27
-DOTS_OFFSET = -0.2
+# In a strip from -1 to 1: the mean with its bar, and the seeds below it.
+MEAN_Y, SEEDS_Y = 0.3, -0.5
+STRIPS = partial(Panels, columns=1, height=0.36, column_gap=0.0, row_gap=0.26, left=0.2, top=0.3, bottom=0.48)
+TASK_ROOM_IN = 0.24
+TASK_OFFSET_POINTS = 17
 
 
 def draw(analysis: Analysis) -> Drawing | None:
     """None without a contrast that has a pair."""
-    from matplotlib.figure import Figure
-
-    by_task = {
-        task: [(contrast, contrast.comparison) for contrast in contrasts if contrast.comparison is not None]
-        for task, contrasts in contrasts_by_task(analysis).items()
-    }
+    by_task = contrasts_by_task(analysis)
     if not by_task:
         return None
     sweep, compared = analysis.sweep, analysis.metric.task
     styles = arm_styles(sweep.arms, sweep.baseline)
-    rows = [len(compared_here) for compared_here in by_task.values()]
-    height_in = 0.75 + 0.62 * sum(rows) + 0.3 * (len(rows) - 1)
-    figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
-    panels = figure.subplots(len(rows), 1, sharex=True, squeeze=False, height_ratios=rows)[:, 0]
+    shown = [
+        (task, contrast, contrast.comparison)
+        for task, contrasts in by_task.items()
+        for contrast in contrasts
+        if contrast.comparison is not None
+    ]
+    tasks = [task for task, *_ in shown]
+    first = {tasks.index(task): task for task in by_task} if len(by_task) > 1 else {}
+    figure, panels = STRIPS(len(shown), above=dict.fromkeys(first, TASK_ROOM_IN)).draw()
     view = bounded_view(
-        [d for contrasts in by_task.values() for contrast, _ in contrasts for d in contrast.differences_pp],
-        [end for contrasts in by_task.values() for contrast, c in contrasts for end in _interval(contrast, c)],
+        [d for _, contrast, _ in shown for d in contrast.differences_pp],
+        [end for _, contrast, comparison in shown for end in _interval(contrast, comparison)],
     )
-    for axes, (task, contrasts) in zip(panels, by_task.items(), strict=True):
+    strips = [axes for (axes,) in panels]
+    for axes, (task, contrast, comparison) in zip(strips, shown, strict=True):
         axes.axvspan(-sweep.margin_pp, sweep.margin_pp, color=GREY, alpha=0.2, linewidth=0)
         axes.axvline(0, color=GREY, linewidth=0.9)
-        for row, (contrast, comparison) in enumerate(contrasts):
-            _draw_contrast(axes, contrast, comparison, -row, styles[contrast.arm], view, tested=task == compared)
-        axes.set_ylim(-len(contrasts) + 0.5, 0.5)
+        _draw_contrast(axes, contrast, comparison, styles[contrast.arm], view, tested=task == compared)
         axes.margins(x=0.06)
-        axes.set_yticks([])
-        axes.grid(axis="y", visible=False)
-        axes.spines["left"].set_visible(False)
-        if len(rows) > 1:
-            axes.set_title(task if task == compared else f"{task} (not tested)", loc="left", fontweight="bold")
-    of_task = f" of {compared}" if len(rows) == 1 else ""
-    panels[-1].set_xlabel(f"{analysis.metric.name}{of_task}: difference from {short_name(sweep.baseline)} (pp)")
+    share_limits(strips, "x")
+    hide_tick_labels(strips[:-1], "x")
+    for row, task in first.items():
+        strips[row].annotate(
+            task if task == compared else f"{task} (not tested)",
+            (0, 1),
+            (0, TASK_OFFSET_POINTS),
+            xycoords="axes fraction",
+            textcoords="offset points",
+            fontweight="bold",
+        )
+    of_task = "" if first else f" of {compared}"
+    strips[-1].set_xlabel(f"{analysis.metric.name}{of_task}: difference from {short_name(sweep.baseline)} (pp)")
     return Drawing(
         figure=figure,
         caption=_caption(analysis, by_task, view),
         rows=[
             {"task": task, "arm": c.arm, "baseline": c.baseline, "seed": seed, "difference_pp": difference}
-            for task, contrasts in by_task.items()
-            for c, _ in contrasts
+            for task, c, _ in shown
             for seed, difference in zip(c.seeds, c.differences_pp, strict=True)
         ],
     )
@@ -72,7 +82,6 @@ def _draw_contrast(
     axes: Axes,
     contrast: Contrast,
     comparison: PairedComparison,
-    y: float,
     style: ArmStyle,
     view: tuple[float, float],
     *,
@@ -82,34 +91,26 @@ def _draw_contrast(
     over_seeds = not math.isnan(comparison.low)
     low, high = _interval(contrast, comparison)
     shown = [max(low, view[0]), min(high, view[1])]
-    axes.plot(shown, [y, y], color=style.color, linewidth=2.0, linestyle="-" if over_seeds else ":")
+    axes.plot(shown, [MEAN_Y, MEAN_Y], color=style.color, linewidth=2.0, linestyle="-" if over_seeds else ":")
     for end, cut, arrow in ((low, shown[0], "<"), (high, shown[1], ">")):
         if end != cut and not math.isnan(end):
-            axes.plot(cut, y, arrow, color=style.color, markersize=7)
+            axes.plot(cut, MEAN_Y, arrow, color=style.color, markersize=7)
     axes.plot(
         comparison.difference,
-        y,
+        MEAN_Y,
         marker=style.marker,
         markersize=8,
         color=style.color,
         markerfacecolor=style.color if over_seeds else "none",
     )
-    for seed, difference in zip(contrast.seeds, contrast.differences_pp, strict=True):
-        flagged = seed in contrast.flagged_seeds
-        axes.plot(
-            difference,
-            y + DOTS_OFFSET,
-            marker="o",
-            markersize=4,
-            color=style.color,
-            alpha=0.7,
-            markerfacecolor="none" if flagged else style.color,
-        )
-    above: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "center", "fontsize": 8.0}
-    axes.text(0.0, y + TEXT_OFFSET, short_name(contrast.arm), ha="left", **above)
+    flags = [seed in contrast.flagged_seeds for seed in contrast.seeds]
+    for flagged, fill in ((False, style.color), (True, "none")):
+        dots = [d for d, is_flagged in zip(contrast.differences_pp, flags, strict=True) if is_flagged == flagged]
+        heights = [SEEDS_Y] * len(dots)
+        axes.plot(dots, heights, "o", markersize=4, color=style.color, alpha=0.7, markerfacecolor=fill)
     verdict = f"{comparison.verdict.replace('_', ' ')}, " if tested else ""
     numbers = f"{signed_pp(comparison.difference)} {interval(low, high)}   {verdict}n = {comparison.n_pairs}"
-    axes.text(1.0, y + TEXT_OFFSET, numbers, ha="right", **above)
+    as_strip(axes, short_name(contrast.arm), numbers)
 
 
 def _interval(contrast: Contrast, comparison: PairedComparison) -> tuple[float, float]:
@@ -119,15 +120,29 @@ def _interval(contrast: Contrast, comparison: PairedComparison) -> tuple[float, 
     return comparison.low, comparison.high
 
 
-def _caption(
-    analysis: Analysis, by_task: dict[str, list[tuple[Contrast, PairedComparison]]], view: tuple[float, float]
-) -> str:
+def _without_a_pair(by_task: Mapping[str, Sequence[Contrast]]) -> list[str]:
+    """The arms that have no row, or not on every task."""
+    tasks: dict[str, list[str]] = {}
+    for task, contrasts in by_task.items():
+        for contrast in contrasts:
+            if contrast.comparison is None:
+                tasks.setdefault(contrast.arm, []).append(task)
+    return [f"{arm} on {', '.join(lost)}" if len(lost) < len(by_task) else arm for arm, lost in tasks.items()]
+
+
+def _caption(analysis: Analysis, by_task: Mapping[str, Sequence[Contrast]], view: tuple[float, float]) -> str:
     sweep = analysis.sweep
-    contrasts = [pair for pairs in by_task.values() for pair in pairs]
+    contrasts = [
+        (contrast, contrast.comparison)
+        for some in by_task.values()
+        for contrast in some
+        if contrast.comparison is not None
+    ]
     m = len(analysis.contrasts)
     pairs = sorted({comparison.n_pairs for _, comparison in contrasts})
     n = f"n = {pairs[0]}" if len(pairs) == 1 else f"n = {pairs[0]} to {pairs[-1]}"
-    parts = [f"Paired difference per training seed (small dots, {n} pairs) and their mean (large marker)."]
+    n += " pair" if pairs == [1] else " pairs"
+    parts = [f"Paired difference per training seed (small dots, {n}) and their mean (large marker)."]
     if any(comparison.verdict != "no_test" for _, comparison in contrasts):
         shared = f", alpha {sweep.alpha:g} shared by {m} contrasts" if m > 1 else ""
         parts.append(f"Bar: {percent(1 - sweep.alpha / m)} t interval over seeds{shared}.")
@@ -143,4 +158,6 @@ def _caption(
         parts.append(f"Only {analysis.metric.task} is compared; on the others the intervals describe.")
     if any(contrast.flagged_seeds for contrast, _ in contrasts):
         parts.append("Hollow dot: a cell of the pair is flagged.")
+    if absent := _without_a_pair(by_task):
+        parts.append(f"Not shown, as no seed has a score on both sides: {'; '.join(absent)}.")
     return " ".join(parts)

@@ -6,11 +6,11 @@ Panels share limits without being linked, as linked axes look each other up at e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from reports.figures.style import WIDTH_IN, legend_columns
+from reports.figures.style import GREY, WIDTH_IN, legend_columns
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,7 +24,10 @@ LEGEND_ROW_IN = 0.2
 
 @dataclass(frozen=True)
 class Panels:
-    """Where panels lie. Inches: `height` of a panel, gaps between panels, margins of the figure."""
+    """Where panels lie. Inches: `height` of a panel, gaps between panels, margins of the figure.
+
+    `above`: further room above some rows, by their number.
+    """
 
     rows: int
     columns: int
@@ -35,6 +38,7 @@ class Panels:
     top: float
     right: float = 0.2
     bottom: float = 0.5
+    above: Mapping[int, float] = field(default_factory=dict)
 
     def draw(self, legend: Sequence[str] = ()) -> tuple[Figure, list[list[Axes]]]:
         """A figure with empty panels, [rows][columns], and room below them for a legend of these labels."""
@@ -42,13 +46,14 @@ class Panels:
 
         legend_rows = -(-len(legend) // legend_columns(legend)) if legend else 0
         bottom = self.bottom + LEGEND_ROW_IN * legend_rows + (0.1 if legend else 0)
-        total = self.top + self.rows * self.height + (self.rows - 1) * self.row_gap + bottom
+        total = self.top + self.rows * self.height + (self.rows - 1) * self.row_gap + bottom + sum(self.above.values())
         width = (WIDTH_IN - self.left - self.right - (self.columns - 1) * self.column_gap) / self.columns
         figure = Figure(figsize=(WIDTH_IN, total))
 
         def place(row: int, column: int) -> Axes:
             x = self.left + column * (width + self.column_gap)
-            y = total - self.top - row * (self.height + self.row_gap) - self.height
+            above = sum(room for below, room in self.above.items() if below <= row)
+            y = total - self.top - above - row * (self.height + self.row_gap) - self.height
             axes = figure.add_axes((x / WIDTH_IN, y / total, width / WIDTH_IN, self.height / total))
             # Fixed, where they would be searched for anew, by measuring all ticks, whenever a panel is drawn.
             axes.xaxis.set_label_coords(0.5, -X_LABEL_IN / self.height)
@@ -57,6 +62,17 @@ class Panels:
             return axes
 
         return figure, [[place(row, column) for column in range(self.columns)] for row in range(self.rows)]
+
+
+def as_strip(panel: Axes, name: str, numbers: str = "") -> None:
+    """A panel of one arm, in which y means nothing, with its texts above it: never on what it shows."""
+    panel.set_title(name, loc="left")
+    panel.set_title(numbers, loc="right")
+    panel.set_ylim(-1, 1)
+    panel.set_yticks([])
+    panel.grid(axis="y", visible=False)
+    panel.spines["left"].set_visible(False)
+    panel.spines["bottom"].set(color=GREY, linewidth=0.5)
 
 
 def share_limits(panels: Sequence[Axes], axis: Literal["x", "y"]) -> None:

@@ -18,8 +18,9 @@ from reports.figures.lines import extremes
 from reports.figures.pareto import frontier
 from reports.figures.style import OKABE_ITO, RC, Drawing, arm_styles, bounded_view, legend_columns, short_name
 from tests.reports.rewriting import rewrite_rows
-from tests.reports.synthetic import BEST_OF_N, STEPS, write_sweep
+from tests.reports.synthetic import BEST_OF_N, STEPS, TASK, write_sweep
 
+OTHER_TASKS = ["gsm8k", "aime24"]
 LONG = "a_name_of_forty_characters_" + 13 * "x"
 
 
@@ -88,7 +89,7 @@ def test_no_text_is_clipped_and_no_two_texts_overlap(tmp_path, arms, seeds):
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     names = {f"base_{LONG}": 0.0, **{f"{LONG[:-2]}{i:02}": -4.0 * i for i in range(arms - 1)}}
-    analysis = analyse(write_sweep(tmp_path, names, seeds=seeds))
+    analysis = analyse(write_sweep(tmp_path, names, seeds=seeds, other_tasks=OTHER_TASKS))
     for kind in FIGURES:
         with rc_context(RC):
             drawing = kind.draw(analysis)
@@ -96,6 +97,9 @@ def test_no_text_is_clipped_and_no_two_texts_overlap(tmp_path, arms, seeds):
             canvas = FigureCanvasAgg(drawing.figure)
             canvas.draw()
             boxes = [(t.get_text(), t.get_window_extent(canvas.get_renderer())) for t in drawn_texts(drawing.figure)]
+        if kind.name == "forest":
+            data = [axes.get_window_extent() for axes in drawing.figure.axes]
+            assert not [label for label, box in boxes if any(box.overlaps(panel) for panel in data)]
         width, height = canvas.get_width_height()
         assert len(boxes) > 5
         for label, box in boxes:
@@ -108,17 +112,16 @@ def test_no_text_is_clipped_and_no_two_texts_overlap(tmp_path, arms, seeds):
     ("seeds", "band"), [(1, "no band"), (2, "no band"), (3, "Band: pointwise 95% t interval over training seeds")]
 )
 def test_captions_name_n_and_the_band(tmp_path, seeds, band):
-    analysis = analyse(write_sweep(tmp_path, {"base": 0.0, "up": 1.0}, seeds=seeds))
+    analysis = analyse(write_sweep(tmp_path, {"base": 0.0, "up": 1.0}, seeds=seeds, other_tasks=OTHER_TASKS))
     captions = {kind.name: drawing.caption for kind in FIGURES if (drawing := kind.draw(analysis)) is not None}
     assert len(captions) == len(FIGURES)
     assert all(f"n = {seeds}" in caption for caption in captions.values())
-    bars, bandless = ("forest", "distinct_answers", "pareto"), ("entropy_score", "overoptimisation", "reliability")
+    few, many = "no band", "95% t interval"
+    bars = {"forest": ("fewer than three pairs", many), "distinct_answers": (few, many), "pareto": (few, many)}
+    bandless = ("entropy_score", "overoptimisation", "reliability")
     assert all(band in caption for name, caption in captions.items() if name not in (*bars, *bandless, "entropy_law"))
     assert all("no band" in captions[name] for name in bandless)
-    assert all(
-        ("95% t interval" if seeds > 2 else "hree" if name == "forest" else "no band") in captions[name]
-        for name in bars
-    )
+    assert all(says[seeds > 2] in captions[name] for name, says in bars.items())
 
 
 def test_a_dollar_sign_in_a_name_is_no_formula(tmp_path):
@@ -289,12 +292,22 @@ def test_the_paired_difference_ends_at_the_differences_of_the_verdict(tmp_path):
 
 
 def test_the_forest_has_every_task_and_says_which_is_tested(tmp_path):
-    sweep = write_sweep(tmp_path, {"base": 0.0, "up": 3.0}, seeds=3, other_tasks=["gsm8k", "aime24"])
+    sweep = write_sweep(tmp_path, {"base": 0.0, "up": 3.0}, seeds=3, other_tasks=OTHER_TASKS)
     (drawing,) = drawn(sweep, ["forest"])
-    titles = [axes.get_title(loc="left") for axes in drawing.figure.axes]
-    assert titles == ["arithmetic", "gsm8k (not tested)", "aime24 (not tested)"]
+    headings = [text.get_text() for axes in drawing.figure.axes for text in axes.texts]
+    assert headings == ["arithmetic", "gsm8k (not tested)", "aime24 (not tested)"]
     assert {row["task"] for row in drawing.rows} == {"arithmetic", "gsm8k", "aime24"}
     assert "Only arithmetic is compared" in drawing.caption
+
+
+def test_the_forest_names_an_arm_that_it_cannot_show(tmp_path):
+    arms = {"base": 0.0, "broken": 0.0, "up": 3.0, "partial": 0.0}
+    changes = {("broken", seed): {"state": "failed"} for seed in range(2)}
+    sweep = write_sweep(tmp_path, arms, seeds=2, changes=changes, other_tasks=OTHER_TASKS[:1])
+    rewrite_rows(sweep, "scores.jsonl", lambda row: row | {"final": row["final"] and row["task"] == TASK}, "partial")
+    (drawing,) = drawn(sweep, ["forest"])
+    assert [axes.get_title(loc="left") for axes in drawing.figure.axes] == ["up", "partial", "up"]
+    assert drawing.caption.endswith("Not shown, as no seed has a score on both sides: broken; partial on gsm8k.")
 
 
 def test_a_panel_of_an_arm_that_recorded_nothing_says_so(tmp_path):
