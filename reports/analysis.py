@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from reports.across_tasks import AcrossTasks, across_tasks
 from reports.arms import ArmSummary, summarise_arm
 from reports.contrasts import Contrast, compare_arms
 from reports.curves import Axis, training_axis
@@ -49,6 +50,11 @@ class Analysis:
     def entropy_fits(self) -> list[EntropyFit]:
         """The entropy law of every arm."""
         return entropy_fits(self.sweep, self.metric, self.measurements, self.processes)
+
+    @cached_property
+    def across_tasks(self) -> list[AcrossTasks]:
+        """Every arm over all tasks, of three or more."""
+        return across_tasks(self.sweep, self.metric, self.measurements)
 
     @property
     def base_evaluation(self) -> Row | None:

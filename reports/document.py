@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from reports.across_tasks import across_tasks, across_tasks_rows
+from reports.across_tasks import across_tasks_rows
 from reports.analysis import Analysis
 from reports.arms import ArmSummary, hidden_knob_warnings
 from reports.contrasts import Contrast
@@ -53,7 +53,7 @@ def report_document(analysis: Analysis) -> Report:
         "cells": [_cell(analysis, cell) for cell in analysis.sweep.cells],
         "laws": law_rows(analysis),
         "interactions": interaction_rows(interactions(analysis.sweep, analysis.measurements)),
-        "across_tasks": across_tasks_rows(across_tasks(analysis.sweep, analysis.metric, analysis.measurements)),
+        "across_tasks": across_tasks_rows(analysis.across_tasks),
         "flips": [flip.as_row() for flip in find_flips(analysis)],
         "reflection": [asdict(row) for row in analysis.reflection.arms],
     }

@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from reports.analysis import Analysis
 from reports.csv_text import csv_text
 from reports.figures import (
+    across_tasks,
     difficulty,
     distinct_answers,
     entropy,
@@ -65,6 +66,7 @@ FIGURES: list[FigureKind] = [
         entropy_score,
         length,
         stability,
+        across_tasks,
         pareto,
         difficulty,
         sharpening,

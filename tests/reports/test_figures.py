@@ -47,6 +47,7 @@ def test_the_reading_order():
         "entropy_score",
         "length",
         "stability",
+        "across_tasks",
         "pareto",
         "difficulty",
         "sharpening",
@@ -118,6 +119,7 @@ def test_captions_name_n_and_the_band(tmp_path, seeds, band):
     assert all(f"n = {seeds}" in caption for caption in captions.values())
     few, many = "no band", "95% t interval"
     bars = {"forest": ("fewer than three pairs", many), "distinct_answers": (few, many), "pareto": (few, many)}
+    bars |= {"across_tasks": (few, "95% percentile bootstrap interval")}
     bandless = ("entropy_score", "overoptimisation", "reliability")
     assert all(band in caption for name, caption in captions.items() if name not in (*bars, *bandless, "entropy_law"))
     assert all("no band" in captions[name] for name in bandless)
@@ -308,6 +310,22 @@ def test_the_forest_names_an_arm_that_it_cannot_show(tmp_path):
     (drawing,) = drawn(sweep, ["forest"])
     assert [axes.get_title(loc="left") for axes in drawing.figure.axes] == ["up", "partial", "up"]
     assert drawing.caption.endswith("Not shown, as no seed has a score on both sides: broken; partial on gsm8k.")
+
+
+def test_arms_over_all_tasks_the_baseline_first_and_absent_ones_by_name(tmp_path):
+    arms = {"up": 3.0, "base": 0.0, "broken": 0.0}
+    changes = {("broken", seed): {"state": "failed"} for seed in range(3)}
+    sweep = write_sweep(tmp_path / "s", arms, seeds=3, changes=changes, other_tasks=OTHER_TASKS, baseline="base")
+    (drawing,) = drawn(sweep, ["across_tasks"])
+    panels = [
+        axes.get_title(loc="left") or "".join(text.get_text() for text in axes.texts) for axes in drawing.figure.axes
+    ]
+    assert panels == ["base (n = 3)", "baseline", "up (n = 3)", ""]
+    assert [set(row) >= {"improvement", "improvement_low"} for row in drawing.rows] == [False, True]
+    assert drawing.caption.endswith("Not shown, as no run has a score on every task: broken.")
+    alone = write_sweep(tmp_path / "alone", {"base": 0.0}, seeds=1, other_tasks=OTHER_TASKS)
+    (drawing,) = drawn(alone, ["across_tasks"])
+    assert len(drawing.figure.axes) == 1 and "beats" not in drawing.caption
 
 
 def test_a_panel_of_an_arm_that_recorded_nothing_says_so(tmp_path):

@@ -28,7 +28,15 @@ def page(tmp_path_factory):
         ("up", 1): {"state": "failed", "reason": f"{SCRIPT} | broke"},
     }
     write_report(
-        write_sweep(folder / "records", ARMS, seeds=4, changes=changes, texts=[SCRIPT, "#### 3"], question=SCRIPT),
+        write_sweep(
+            folder / "records",
+            ARMS,
+            seeds=4,
+            changes=changes,
+            texts=[SCRIPT, "#### 3"],
+            other_tasks=["gsm8k", "aime24"],
+            question=SCRIPT,
+        ),
         folder / "report",
     )
     return folder / "report"

@@ -1,0 +1,96 @@
+"""Arms over all tasks at once: interquartile mean, and probability of improvement over the baseline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from reports.across_tasks import AcrossTasks, across_tasks_rows
+from reports.analysis import Analysis
+from reports.figures.lines import arm_label, seeds_per_arm
+from reports.figures.panels import Panels, as_strip, hide_tick_labels
+from reports.figures.style import GREY, ArmStyle, Drawing, arm_styles
+from reports.formats import percent
+from reports.statistics import MIN_PAIRS, Estimate
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+NAME = "across_tasks"
+TITLE = "Arms over all tasks"
+
+STRIPS = partial(Panels, height=0.26, column_gap=0.4, row_gap=0.26, left=0.2, top=0.3, bottom=0.48)
+NO_BETTER = 0.5
+
+
+def draw(analysis: Analysis) -> Drawing | None:
+    """None with fewer than three tasks, or where no run has a score on all of them."""
+    sweep = analysis.sweep
+    # The baseline, which has no panel for its improvement over itself, is never the last, where the ticks' labels are.
+    arms = sorted(analysis.across_tasks, key=lambda arm: arm.arm != sweep.baseline)
+    if not arms:
+        return None
+    compared = any(arm.improvement is not None for arm in arms)
+    styles = arm_styles(sweep.arms, sweep.baseline)
+    ends = [end for arm in arms for end in (arm.iqm_pp.value, arm.iqm_pp.low, arm.iqm_pp.high) if not math.isnan(end)]
+    low, high = min(ends), max(ends)
+    pad = 0.06 * (high - low) or 1.0
+    figure, panels = STRIPS(len(arms), columns=2 if compared else 1).draw()
+    for arm, row in zip(arms, panels, strict=True):
+        _draw_estimate(row[0], arm.iqm_pp, styles[arm.arm])
+        as_strip(row[0], arm_label(arm.arm, len(arm.seeds)))
+        row[0].set_xlim(low - pad, high + pad)
+        if arm.improvement is not None:
+            row[1].axvline(NO_BETTER, color=GREY, linewidth=0.9)
+            _draw_estimate(row[1], arm.improvement, styles[arm.arm])
+            as_strip(row[1], "")
+            row[1].set_xlim(-0.04, 1.04)
+        elif compared:
+            row[1].set_axis_off()
+            row[1].text(0.5, 0.5, "baseline", ha="center", va="center", transform=row[1].transAxes, color=GREY)
+    hide_tick_labels((axes for row in panels[:-1] for axes in row), "x")
+    panels[-1][0].set_xlabel(f"interquartile mean of {analysis.metric.name} (%)")
+    if compared:
+        panels[-1][1].set_xlabel("probability of improvement")
+    return Drawing(figure, _caption(analysis, arms), [_known(row) for row in across_tasks_rows(arms)])
+
+
+def _draw_estimate(axes: Axes, estimate: Estimate, style: ArmStyle) -> None:
+    known = not math.isnan(estimate.low)
+    axes.plot([estimate.low, estimate.high], [0, 0], color=style.color, linewidth=2.0)
+    fill = style.color if known else "none"
+    axes.plot(estimate.value, 0, style.marker, color=style.color, markersize=8, markerfacecolor=fill)
+
+
+def _caption(analysis: Analysis, arms: Sequence[AcrossTasks]) -> str:
+    sweep = analysis.sweep
+    counts = [len(arm.seeds) for arm in arms]
+    parts = [
+        f"Final {analysis.metric.name} of all runs on {', '.join(sweep.tasks)} together ({seeds_per_arm(counts)}): the"
+        " mean of the middle half of the scores"
+    ]
+    if any(arm.improvement is not None for arm in arms):
+        parts[0] += (
+            f", and how likely a run of the arm beats one of {sweep.baseline} on a task drawn at random, half where"
+            f" they tie (grey line: {NO_BETTER:g}, no better and no worse)"
+        )
+    parts[0] += "."
+    if max(counts) >= MIN_PAIRS:
+        parts.append(
+            f"Bar: {percent(1 - sweep.alpha)} percentile bootstrap interval over runs, each with all its tasks; of few"
+            " runs it is too narrow, and no verdict rests on it."
+        )
+    if min(counts) < MIN_PAIRS:
+        parts.append(f"Hollow marker: fewer than {MIN_PAIRS} runs on a side, no band.")
+    shown = {arm.arm for arm in arms}
+    if absent := [arm for arm in sweep.arms if arm not in shown]:
+        parts.append(f"Not shown, as no run has a score on every task: {'; '.join(absent)}.")
+    return " ".join(parts)
+
+
+def _known(row: dict[str, str | float | list[int] | None]) -> dict[str, str | int | float]:
+    """A row of report.json as one of a table: seeds are counted, and what does not exist is left out."""
+    plain = {key: len(value) if isinstance(value, list) else value for key, value in row.items()}
+    return {key: value for key, value in plain.items() if value is not None and value == value}
