@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import pickle
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ from reports.figures import (
 )
 from reports.figures.style import RC, Drawing, inline_svg, png, svg
 from reports.processes import each_in_processes
+from reports.reflection import DEFAULT_WORDS
 
 
 @dataclass(frozen=True)
@@ -133,12 +135,19 @@ def _draw(analysis: Analysis, name: str) -> RenderedFigure | None:
     return RenderedFigure(
         name=kind.name,
         title=kind.title,
-        caption=f"{drawing.caption} Made by: bench report {analysis.sweep.name}",
+        caption=f"{drawing.caption} Made by: {_command(analysis)}",
         svg=document,
         inline=inline_svg(document, kind.name, kind.title),
         png=png(drawing.figure),
         csv=csv_text(drawing.rows),
     )
+
+
+def _command(analysis: Analysis) -> str:
+    """What to type for the same figures."""
+    words = [*analysis.reflection_words]
+    followed = [] if words == [*DEFAULT_WORDS] else ["--reflection-words", ",".join(words)]
+    return shlex.join(["bench", "report", analysis.sweep.name, *followed])
 
 
 @contextmanager

@@ -328,6 +328,14 @@ def test_arms_over_all_tasks_the_baseline_first_and_absent_ones_by_name(tmp_path
     assert len(drawing.figure.axes) == 1 and "beats" not in drawing.caption
 
 
+def test_a_caption_names_the_command_with_the_words_that_were_chosen(tmp_path, monkeypatch):
+    monkeypatch.setattr("reports.figures.FIGURES", FIGURES[1:3])
+    sweep = write_sweep(tmp_path / "mine", {"base": 0.0}, seeds=1)
+    analysis = analyse(sweep, ["The sum", "2"])
+    endings = {figure.caption.partition(" Made by: ")[2] for figure in render_figures(analysis)}
+    assert endings == {"bench report mine --reflection-words 'The sum,2'"}
+
+
 def test_a_panel_of_an_arm_that_recorded_nothing_says_so(tmp_path):
     sweep = write_sweep(tmp_path, {"base": 0.0, "offline": 3.0}, seeds=1)
     rewrite_rows(
