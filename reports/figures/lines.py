@@ -11,7 +11,16 @@ import numpy.typing as npt
 
 from reports.curves import Curve, Line
 from reports.figures.panels import Panels, hide_tick_labels, legend_at_bottom, share_limits
-from reports.figures.style import BASE_MODEL, GREY, MAX_NAME_CHARACTERS, WIDTH_IN, ArmStyle, legend_columns, short_name
+from reports.figures.style import (
+    BASE_MODEL,
+    GREY,
+    MAX_NAME_CHARACTERS,
+    SEED_ALPHA,
+    WIDTH_IN,
+    ArmStyle,
+    legend_columns,
+    short_name,
+)
 from reports.formats import percent, tokens
 from reports.statistics import MIN_PAIRS, FloatArray
 
@@ -164,7 +173,7 @@ def draw_seeds_and_band(axes: Axes, curve: Curve, style: ArmStyle, stretches: in
     gap = np.full((1, 2), np.nan)
     seeds = [np.column_stack([line.x, line.y])[extremes(line.y, stretches)] for line in curve.lines]
     x, y = np.concatenate([part for seed in seeds for part in (seed, gap)]).T
-    axes.plot(x, y, color=style.color, linewidth=0.6, alpha=0.4)
+    axes.plot(x, y, color=style.color, linewidth=0.6, alpha=SEED_ALPHA)
 
 
 def draw_mean(axes: Axes, curve: Curve, style: ArmStyle, label: str, stretches: int = DRAWN_STRETCHES) -> Line2D:

@@ -18,7 +18,7 @@ from reports.figures.lines import (
     seeds_per_arm,
 )
 from reports.figures.panels import Panels, hide_tick_labels, legend_at_bottom, share_limits
-from reports.figures.style import GREY, WIDTH_IN, ArmStyle, Drawing, arm_styles
+from reports.figures.style import GREY, SEED_ALPHA, WIDTH_IN, ArmStyle, Drawing, arm_styles
 from reports.overoptimisation import STRETCHES, ArmPaths, Path, arm_paths
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _draw_seeds(pair: Sequence[Axes], paths: ArmPaths, style: ArmStyle) -> None:
         return
     for path in paths.seeds.values():
         for axes, y in zip(pair, _heights(path), strict=True):
-            axes.plot(path.kl_nats, y, color=style.color, linewidth=0.6, alpha=0.35)
+            axes.plot(path.kl_nats, y, color=style.color, linewidth=0.6, alpha=SEED_ALPHA)
 
 
 def _draw_path(pair: Sequence[Axes], path: Path, style: ArmStyle, label: str) -> Line2D:

@@ -20,6 +20,9 @@ WIDTH_IN = 6.4
 INK = "#111111"
 GREY = "#808080"
 
+# Of the thin lines of seeds. On a dark page they need more, which its style sheet gives whatever has this opacity.
+SEED_ALPHA = 0.4
+
 # What the model before training is called, in legends and in data.
 BASE_MODEL = "base model"
 

@@ -9,6 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from reports.figures import FIGURES
+from reports.figures.style import SEED_ALPHA
 from reports.page import write_report
 from tests.reports.synthetic import STEPS, Changes, write_sweep
 
@@ -117,6 +118,16 @@ def test_nothing_is_loaded_from_outside(page):
         assert f'id="{target}"' in html if reference.startswith("#") else (page / reference).is_file(), reference
     for image in re.findall(r"!\[[^]]*\]\(([^)]*)\)", (page / "report.md").read_text()):
         assert (page / image).is_file()
+
+
+def test_in_dark_mode_the_thin_lines_of_seeds_stand_out(page):
+    html = (page / "index.html").read_text()
+    chosen = f"stroke-opacity: {SEED_ALPHA};"
+    dark = html[html.index("prefers-color-scheme: dark") : html.index("* { box-sizing")]
+    assert f'[style*="{chosen}"]' in dark
+    for name in ("learning", "length", "overoptimisation"):
+        figure = html[html.index(f'<figure id="{name}"') :].partition("</figure>")[0]
+        assert re.search(f'style="[^"]*#0072b2;[^"]*{chosen}', figure), name
 
 
 def test_ids_of_the_page_are_unique(page):
