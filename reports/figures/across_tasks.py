@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from reports.across_tasks import AcrossTasks, across_tasks_rows
 from reports.analysis import Analysis
 from reports.figures.lines import arm_label, seeds_per_arm
-from reports.figures.panels import Panels, as_strip, hide_tick_labels
+from reports.figures.panels import STRIPS, as_strip, hide_tick_labels
 from reports.figures.style import GREY, ArmStyle, Drawing, arm_styles
 from reports.formats import percent
 from reports.statistics import MIN_PAIRS, Estimate
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 NAME = "across_tasks"
 TITLE = "Arms over all tasks"
 
-STRIPS = partial(Panels, height=0.26, column_gap=0.4, row_gap=0.26, left=0.2, top=0.3, bottom=0.48)
 NO_BETTER = 0.5
 
 
@@ -37,7 +35,7 @@ def draw(analysis: Analysis) -> Drawing | None:
     ends = [end for arm in arms for end in (arm.iqm_pp.value, arm.iqm_pp.low, arm.iqm_pp.high) if not math.isnan(end)]
     low, high = min(ends), max(ends)
     pad = 0.06 * (high - low) or 1.0
-    figure, panels = STRIPS(len(arms), columns=2 if compared else 1).draw()
+    figure, panels = STRIPS(len(arms), columns=2 if compared else 1, height=0.26, column_gap=0.4).draw()
     for arm, row in zip(arms, panels, strict=True):
         _draw_estimate(row[0], arm.iqm_pp, styles[arm.arm])
         as_strip(row[0], arm_label(arm.arm, len(arm.seeds)))

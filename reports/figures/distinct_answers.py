@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from reports.analysis import Analysis
 from reports.figures.lines import seeds_per_arm
-from reports.figures.style import BASE_MODEL, GREY, WIDTH_IN, Drawing, arm_styles, short_name
+from reports.figures.panels import MEAN_Y, SEEDS_Y, STRIPS, as_strip, hide_tick_labels, share_limits
+from reports.figures.style import BASE_MODEL, GREY, Drawing, arm_styles, short_name
 from reports.formats import number, percent
 from reports.measurements import finite
 from reports.statistics import MIN_PAIRS, t_interval
@@ -15,13 +14,10 @@ NAME = "distinct_answers"
 TITLE = "Different answers to a problem"
 
 FIELD = "distinct_answers"
-TEXT_OFFSET = 0.3
 
 
 def draw(analysis: Analysis) -> Drawing | None:
     """None when no final evaluation counted them, as in older records."""
-    from matplotlib.figure import Figure
-
     sweep = analysis.sweep
     by_arm = {
         arm: {m.cell.seed: value for m in cells if (value := m.final_value(FIELD)) is not None}
@@ -32,26 +28,22 @@ def draw(analysis: Analysis) -> Drawing | None:
         return None
     before = _before(analysis)
     styles = arm_styles(sweep.arms, sweep.baseline)
-    figure = Figure(figsize=(WIDTH_IN, 1.0 + 0.5 * len(by_arm)), layout="constrained")
-    axes = figure.subplots()
-    for y, (arm, by_seed) in enumerate(by_arm.items()):
+    figure, panels = STRIPS(len(by_arm)).draw()
+    strips = [axes for (axes,) in panels]
+    for axes, (arm, by_seed) in zip(strips, by_arm.items(), strict=True):
         style, values = styles[arm], [*by_seed.values()]
         mean = sum(values) / len(values)
         if len(values) >= MIN_PAIRS:
-            axes.plot(t_interval(values, sweep.alpha), [-y, -y], color=style.color, linewidth=2.0)
-        axes.plot(values, [-y] * len(values), "o", color=style.color, markersize=4, alpha=0.5)
-        axes.plot(mean, -y, style.marker, color=style.color, markersize=8)
+            axes.plot(t_interval(values, sweep.alpha), [MEAN_Y, MEAN_Y], color=style.color, linewidth=2.0)
+        axes.plot(values, [SEEDS_Y] * len(values), "o", color=style.color, markersize=4, alpha=0.7)
+        axes.plot(mean, MEAN_Y, style.marker, color=style.color, markersize=8)
         if before is not None:
-            axes.plot(before, -y, "x", color=GREY, markersize=7, markeredgewidth=1.8)
-        above: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "center", "fontsize": 8.0}
-        axes.text(0.0, TEXT_OFFSET - y, short_name(arm), ha="left", **above)
-        axes.text(1.0, TEXT_OFFSET - y, f"{number(mean)} (n = {len(values)})", ha="right", **above)
-    axes.set_ylim(0.6 - len(by_arm), 0.55)
-    axes.margins(x=0.08)
-    axes.set_yticks([])
-    axes.grid(axis="y", visible=False)
-    axes.spines["left"].set_visible(False)
-    axes.set_xlabel(f"different answers per problem of {analysis.metric.task}")
+            axes.plot(before, MEAN_Y, "x", color=GREY, markersize=7, markeredgewidth=1.8)
+        as_strip(axes, short_name(arm), f"{number(mean)} (n = {len(values)})")
+        axes.margins(x=0.08)
+    share_limits(strips, "x")
+    hide_tick_labels(strips[:-1], "x")
+    strips[-1].set_xlabel(f"different answers per problem of {analysis.metric.task}")
     caption = (
         f"How many different answers the samples of a problem give between them, {_samples(analysis)}, averaged over"
         f" the problems of {analysis.metric.task}. Small dots: seeds ({seeds_per_arm([*map(len, by_arm.values())])});"

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from reports.analysis import Analysis
 from reports.benchmarks import contrasts_by_task
 from reports.contrasts import Contrast
-from reports.figures.panels import Panels, as_strip, hide_tick_labels, share_limits
+from reports.figures.panels import MEAN_Y, SEEDS_Y, STRIPS, as_strip, hide_tick_labels, share_limits
 from reports.figures.style import GREY, ArmStyle, Drawing, arm_styles, bounded_view, short_name
 from reports.formats import interval, percent, signed_pp
 from reports.statistics import PairedComparison
@@ -21,9 +20,6 @@ if TYPE_CHECKING:
 NAME = "forest"
 TITLE = "Effect of each arm against the baseline"
 
-# In a strip from -1 to 1: the mean with its bar, and the seeds below it.
-MEAN_Y, SEEDS_Y = 0.3, -0.5
-STRIPS = partial(Panels, columns=1, height=0.36, column_gap=0.0, row_gap=0.26, left=0.2, top=0.3, bottom=0.48)
 TASK_ROOM_IN = 0.24
 TASK_OFFSET_POINTS = 17
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from reports.figures.style import GREY, WIDTH_IN, legend_columns
@@ -62,6 +63,13 @@ class Panels:
             return axes
 
         return figure, [[place(row, column) for column in range(self.columns)] for row in range(self.rows)]
+
+
+STRIPS = partial(Panels, columns=1, height=0.36, column_gap=0.0, row_gap=0.26, left=0.2, top=0.3, bottom=0.48)
+"""A low panel for each arm, made by `as_strip`."""
+
+MEAN_Y, SEEDS_Y = 0.3, -0.5
+"""In a strip, which reaches from -1 to 1: of a mean with its bar, and of the seeds below it."""
 
 
 def as_strip(panel: Axes, name: str, numbers: str = "") -> None:

@@ -13,7 +13,7 @@ from reports.analysis import Analysis
 from reports.contrasts import EQUAL_TOKENS_TOLERANCE
 from reports.figures.lines import arm_label, seeds_per_arm
 from reports.figures.style import GREY, WIDTH_IN, ArmStyle, Drawing, arm_styles, bounded_view, legend_columns
-from reports.formats import number, percent, tokens
+from reports.formats import percent, tokens
 from reports.measurements import Measurement
 from reports.statistics import MIN_PAIRS, t_interval
 
@@ -71,7 +71,10 @@ def draw(analysis: Analysis) -> Drawing | None:
         _draw_frontier(axes, [*by_arm.values()], handles)
         axes.set_xlabel(X_LABELS[key])
         axes.locator_params(axis="x", nbins=6)
-        axes.xaxis.set_major_formatter(lambda value, _position: number(value) if value < 1000 else tokens(value))
+        if key == TRAINING:
+            axes.xaxis.set_major_formatter(lambda value, _position: tokens(value))
+        else:  # answers may differ in less than the three digits of which counts in training have enough
+            axes.ticklabel_format(axis="x", useOffset=False)
         axes.margins(x=0.08)
     low, high = bounded_view(
         [float(row["score_pp"]) for row in rows],

@@ -98,7 +98,7 @@ def test_no_text_is_clipped_and_no_two_texts_overlap(tmp_path, arms, seeds):
             canvas = FigureCanvasAgg(drawing.figure)
             canvas.draw()
             boxes = [(t.get_text(), t.get_window_extent(canvas.get_renderer())) for t in drawn_texts(drawing.figure)]
-        if kind.name == "forest":
+        if kind.name in ("forest", "distinct_answers"):
             data = [axes.get_window_extent() for axes in drawing.figure.axes]
             assert not [label for label, box in boxes if any(box.overlaps(panel) for panel in data)]
         width, height = canvas.get_width_height()
@@ -274,6 +274,20 @@ def test_a_long_line_keeps_its_ends_and_its_extremes(n):
     assert np.all(np.diff(kept) > 0)
     assert {int(y.argmin()), int(y.argmax())} <= set(kept.tolist())
     assert len(kept) == n if n <= 200 else len(kept) <= 202
+
+
+def test_ticks_of_answers_of_nearly_one_length_are_what_they_say(tmp_path):
+    sweep = write_sweep(tmp_path, {"base": 0.0, "up": 0.0}, seeds=3)
+    rewrite_rows(sweep, "scores.jsonl", with_like_lengths)
+    (drawing,) = drawn(sweep, ["pareto"])
+    (axes,) = drawing.figure.axes
+    ticks = axes.get_xticks().tolist()
+    labels = axes.xaxis.get_major_formatter().format_ticks(ticks)
+    assert [float(label) for label in labels] == pytest.approx(ticks)
+
+
+def with_like_lengths(row: dict[str, Any]) -> dict[str, Any]:
+    return row | {"metrics": row["metrics"] | {"mean_tokens": 1234 + row["generated_tokens"] % 5 / 10}}
 
 
 def test_the_frontier_is_what_no_other_beats():
