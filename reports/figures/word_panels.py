@@ -20,6 +20,7 @@ from reports.figures.lines import (
 from reports.figures.panels import Panels, hide_tick_labels, legend_at_bottom, share_limits
 from reports.figures.style import GREY, INK, ArmStyle, Drawing, arm_styles, say_not_recorded
 from reports.reflection import Quantity, word_curves
+from reports.reflection.summary import MOST_FILES
 
 if TYPE_CHECKING:
     from matplotlib.lines import Line2D
@@ -75,7 +76,9 @@ def draw_words(
     caption = (
         f"{what} Words looked for: {', '.join(reflection.words)}. The first point, at 0, is the first step's rollout,"
         " by the model before any update; each later one a stretch of steps, at what was generated before them. A"
-        f" stretch without the words has no point. {describe_curves(curves, sweep.alpha)} {axis.note}"
+        f" stretch without the words has no point; of more than {MOST_FILES} files of completions so many are read,"
+        f" spread over each run, and the steps of the others have none."
+        f" {describe_curves(curves, sweep.alpha)} {axis.note}"
     )
     return Drawing(figure, caption.rstrip(), _rows(arms, quantities, sides, axis.field))
 

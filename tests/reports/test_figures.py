@@ -126,6 +126,11 @@ def test_captions_name_n_and_the_band(tmp_path, seeds, band):
     assert all(says[seeds > 2] in captions[name] for name, says in bars.items())
 
 
+def test_a_caption_on_words_says_how_much_was_read(tmp_path):
+    (drawing,) = drawn(write_sweep(tmp_path, {"base": 0.0}, seeds=1), ["reflection_words"])
+    assert "of more than 240 files of completions so many are read" in drawing.caption
+
+
 def test_a_dollar_sign_in_a_name_is_no_formula(tmp_path):
     render_figures(analyse(write_sweep(tmp_path, {"base$": 0.0, "$x^": 1.0}, seeds=1)))
 
