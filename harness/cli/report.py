@@ -37,6 +37,9 @@ def report(
     """
     folder = run_folder(sweep, home_folder(home))
     followed = words("--reflection-words", reflection_words) if reflection_words is not None else None
+    if (folder / "study.json").is_file():
+        _report_search(folder, live, followed, json)
+        return
     if live:
         from harness.cli.live_report import EVERY_S, follow
 
@@ -53,6 +56,30 @@ def report(
         print_json(document)
     else:
         print_verdict(document, folder)
+
+
+def write_search(folder: Path) -> tuple[dict[str, Any], str]:
+    """Write the report of a search's folder; returns report.json and the sentence that it comes down to."""
+    from harness.records.study import read_study
+    from reports.search.page import search_sentence, write_search_report
+
+    study = read_study(folder)
+    note("writing the report")
+    return write_search_report(study, folder / "report"), search_sentence(study)
+
+
+def _report_search(folder: Path, live: bool, followed: object, as_json: bool) -> None:
+    if live or followed is not None:
+        raise RefusedError(
+            f"{folder.name} is a search: its page has no --live and no --reflection-words. `bench tune` writes it as it "
+            "ends; look at a running one with optuna-dashboard, or at a trial's cells with `bench status`."
+        )
+    document, sentence = write_search(folder)
+    if as_json:
+        print_json(document)
+    else:
+        print(f"report: {folder / 'report' / 'index.html'}")
+        print(sentence)
 
 
 def write(folder: Path, reflection_words: Sequence[str] | None = None, reload_s: float | None = None) -> dict[str, Any]:

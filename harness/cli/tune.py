@@ -115,9 +115,9 @@ def _confirm(
 
 
 def _finish(folder: Path, study: dict[str, Any], as_json: bool) -> None:
-    from harness.cli.report import write_page
+    from harness.cli.report import write_search
 
-    page = write_page(folder)
+    _, sentence = write_search(folder)
     by_number = {trial["number"]: _told(trial) for trial in study["trials"]}
     if as_json:
         best = None if study["best"] is None else by_number[study["best"]]
@@ -133,7 +133,7 @@ def _finish(folder: Path, study: dict[str, Any], as_json: bool) -> None:
         metrics = [objective["metric"] for objective in study["objectives"]]
         print_table(study["sweep"], ["trial", "state", *metrics, "setting"], [_row(t) for t in by_number.values()])
         print(f"report: {folder / 'report' / 'index.html'}")
-        print(page)
+        print(sentence)
     if study["best"] is None:
         raise BenchError("no trial is complete; the table says why.")
 

@@ -18,7 +18,7 @@ from tests.harness.plan.files import write_sweep_file
 from tests.reports.synthetic import write_sweep
 
 VERBS = {"run", "plan", "status", "report", "compare", "power", "replay", "eval", "ls", "show", "diff", "cp", "probe"}
-VERBS |= {"coldstart", "sync", "doctor"}
+VERBS |= {"coldstart", "sync", "doctor", "tune"}
 
 
 def options(verb: str) -> set[str]:

@@ -1,0 +1,120 @@
+"""`bench tune` on the command line, over cells that are not trained."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.records import CellRecord
+from tests.harness.cli.conftest import Bench
+from tests.harness.tuning.fake_cells import FakePool, by_learning_rate, write_search
+
+
+class Recording(FakePool):
+    """Cells with all that a report reads."""
+
+    def _do(self, job: Any, on_progress: Any) -> Any:
+        outcome = super()._do(job, on_progress)
+        if job.kind == "cell":
+            cell = CellRecord.at(Path(job.path))
+            (cell.path / "provenance.json").write_text("{}")
+            (cell.path / "steps.jsonl").write_text('{"step": 4, "generated_tokens": 1000}\n')
+            scores = [json.loads(line) for line in (cell.path / "scores.jsonl").read_text().splitlines()]
+            more = {"n_problems": 8, "n_samples": 4, "reliability": None}
+            (cell.path / "scores.jsonl").write_text("".join(json.dumps(row | more) + "\n" for row in scores))
+        return outcome
+
+
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch) -> FakePool:
+    """Training in search is luckier than with fresh seeds: seed 0 is worth 5 points."""
+    pool = Recording(score=lambda spec: by_learning_rate(spec) - (0.05 if spec.seed else 0.0))
+    monkeypatch.setattr("harness.tuning.search_run.LocalPool", lambda workers: pool)
+    monkeypatch.setattr("harness.run.sweep.LocalPool", lambda workers: pool)
+    monkeypatch.setattr("harness.tracking.MirrorThread", lambda mirror: contextlib.nullcontext())
+    return pool
+
+
+def test_the_document(bench: Bench, tmp_path: Path, pool: FakePool) -> None:
+    path = write_search(tmp_path)
+    result = bench("tune", path, "--trials", 4, "--json")
+    assert result.code == 0
+    assert {"trials", "best"} <= set(result.document)
+    for number, trial in enumerate(result.document["trials"]):
+        assert trial["number"] == number and trial["state"] == "complete"
+        assert set(trial) == {"number", "state", "params", "values", "hash", "reason"}
+    assert result.document["best"]["values"] == max(trial["values"] for trial in result.document["trials"])
+    again = bench("tune", path, "--trials", 4, "--json")
+    assert again.document == result.document
+    assert len(pool.trained) == 4
+
+
+def test_the_page_and_the_last_line(bench: Bench, tmp_path: Path, pool: FakePool) -> None:
+    result = bench("tune", write_search(tmp_path), "--trials", 3)
+    *_, where, sentence = result.out.splitlines()
+    page = (tmp_path / where.removeprefix("report: ")).read_text()
+    assert "found" in page
+    assert "of 3 trials" in sentence
+    # The page again, from the records alone.
+    before = page
+    assert bench("report", "found").code == 0
+    assert (tmp_path / where.removeprefix("report: ")).read_text() == before
+
+
+def test_confirming_uses_seeds_that_no_trial_had_and_says_how_much_was_luck(
+    bench: Bench, tmp_path: Path, pool: FakePool
+) -> None:
+    path = write_search(tmp_path, seeds=[0])
+    result = bench("tune", path, "--trials", 6, "--confirm", 3, "--json")
+    assert result.code == 0
+    found = result.document["confirmation"]
+    assert found["seeds"] == [1, 2, 3]
+    assert found["shrinkage_pp"] == pytest.approx(5.0)
+    assert found["default_search_pp"] - found["default_confirmed_pp"] == pytest.approx(5.0)
+    assert found["contrast"]["verdict"] == "better"
+    sweep = json.loads((tmp_path / "runs" / "found-confirm" / "sweep.json").read_text())
+    assert sweep["arms"] == ["default", "best"]
+    assert sweep["varied"]["best"]["train.learning_rate"] == result.document["best"]["params"]["train.learning_rate"]
+    assert (tmp_path / "runs" / "found-confirm" / "report" / "index.html").exists()
+    trained = len(pool.trained)
+    assert bench("tune", path, "--trials", 6, "--confirm", 3, "--json").document == result.document
+    assert len(pool.trained) == trained
+
+
+def test_a_default_that_won_is_not_confirmed(bench: Bench, tmp_path: Path, pool: FakePool) -> None:
+    result = bench("tune", write_search(tmp_path), "--trials", 1, "--confirm", 3)
+    assert result.code == 2
+    assert "the default (trial 0) is the best of 1 trials" in result.err
+
+
+def test_without_a_budget_a_search_is_refused(bench: Bench, tmp_path: Path, pool: FakePool) -> None:
+    result = bench("tune", write_search(tmp_path))
+    assert result.code == 2
+    assert "would never end. Give --trials N" in result.err
+
+
+def test_a_search_in_which_nothing_could_be_measured(bench: Bench, tmp_path: Path, pool: FakePool) -> None:
+    pool.ends = {f"trial_{number}": ("failed", "out of luck") for number in range(2)}
+    result = bench("tune", write_search(tmp_path), "--trials", 2, "--json")
+    assert result.code == 1
+    assert [trial["state"] for trial in result.document["trials"]] == ["failed", "failed"]
+    assert result.document["best"] is None
+
+
+def test_options_of_a_sampler_that_it_does_not_have(bench: Bench, tmp_path: Path, pool: FakePool) -> None:
+    path = write_search(tmp_path, {"sampler": {"type": "tpe", "options": {"n_startup": 3}}})
+    result = bench("tune", path, "--trials", 1)
+    assert result.code == 2
+    assert "search.sampler (tpe) has no option 'n_startup'; did you mean n_startup_trials" in result.err
+    assert not (tmp_path / "runs" / "found" / "study.json").exists()
+
+
+def test_run_and_plan_point_to_tune(bench: Bench, tmp_path: Path) -> None:
+    for verb in ("run", "plan"):
+        result = bench(verb, write_search(tmp_path))
+        assert result.code == 2
+        assert "Use `bench tune" in result.err
