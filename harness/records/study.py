@@ -186,6 +186,8 @@ def _contradictions(study: StudyRecord) -> list[str]:
             faults.append(f"{place}: {len(trial.values)} values of {len(study.objectives)} objectives")
         if trial.state == "complete" and trial.values is None:
             faults.append(f"{place}: complete without values")
+        if trial.same_as is not None and trial.same_as not in numbers:
+            faults.append(f"{place}: the same as {trial.same_as}, which is no trial")
         if unknown := sorted(trial.params.keys() - study.knobs.keys()):
             faults.append(f"{place}: {', '.join(unknown)} not among the knobs")
     picked = [*study.front, *([] if study.best is None else [study.best])]
@@ -193,6 +195,8 @@ def _contradictions(study: StudyRecord) -> list[str]:
         faults.append(f"best or front: {', '.join(map(str, absent))} not among the complete trials")
     if study.confirmation is not None and study.confirmation.trial not in numbers:
         faults.append(f"confirmation: there is no trial {study.confirmation.trial}")
+    if study.confirmation is not None and "verdict" not in study.confirmation.contrast:
+        faults.append("confirmation.contrast: lacks its verdict")
     for name, knob in study.knobs.items():
         bounds = [knob.choices] if knob.kind == "categorical" else [knob.low, knob.high]
         if not all(bound is not None for bound in bounds):
