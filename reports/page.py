@@ -20,19 +20,10 @@ from reports.summary import interim_sentence, result_table, verdict_details, ver
 from reports.tables import report_tables, troubled_cells
 from reports.templating import render_html, render_markdown, write_figures, write_text
 from reports.validity import SEED_SENTENCE, validity_checks
+from reports.verdict_signs import VERDICT_SIGNS
 
 if TYPE_CHECKING:
     from harness.records import SweepRecord
-
-# Beside its colour each verdict has a sign, for readers and printers without colour.
-VERDICT_SIGNS = {
-    "better": "▲",
-    "worse": "▼",
-    "equivalent": "≈",
-    "identical": "=",
-    "inconclusive": "?",
-    "no_test": "∅",
-}
 
 
 def write_report(

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reports.figures.rendering import RenderedFigure
 from reports.formats import percent
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -53,8 +56,15 @@ def _render(template: str, content: dict[str, Any]) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"markdown": _markdown, "percent": percent}
+    environment.filters |= {"markdown": _markdown, "percent": percent, "breakable": _breakable}
     return environment.get_template(template).render(content)
+
+
+def _breakable(text: str) -> Markup:
+    """HTML of a name that may go on in the next line after each of its underscores: a table of many of them fits."""
+    from markupsafe import Markup, escape
+
+    return Markup(escape(text).replace("_", Markup("_<wbr>")))
 
 
 def _markdown(text: str) -> str:
