@@ -26,10 +26,10 @@ def best_table(study: StudyRecord) -> Table | None:
         ["generated tokens in training", *(tokens(trial.generated_tokens) for trial in shown)],
         ["training time", *(seconds(trial.duration_s) for trial in shown)],
     ]
-    note = {
-        True: "The best is the default itself.",
-        False: "" if compared is not None else "The default was no trial of this search.",
-    }[best.is_default]
+    if best.is_default:
+        note = "The best is the default itself."
+    else:
+        note = "The default was no trial of this search." if compared is None else ""
     return Table("Best setting" + (" against the default" if compared is not None else ""), columns, rows, note)
 
 
