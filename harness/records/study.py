@@ -40,14 +40,14 @@ class KnobRange:
 @dataclass(frozen=True)
 class TrialRecord:
     """One setting, trained and scored. `params`: the knobs that were drawn. `values`: one per objective, None without a
-    score; `intermediate`: pairs (step, value of the first objective). `same_as`: an earlier trial of the same setting,
-    whose cells this one shares."""
+    score. `hash`: None if it failed before it had a cell. `intermediate`: pairs (step, value of the first objective).
+    `same_as`: an earlier trial of the same setting, whose cells this one shares."""
 
     number: int
     state: TrialState
     params: dict[str, Any]
     values: list[float] | None
-    hash: str
+    hash: str | None
     reason: str | None
     is_default: bool
     flags: list[str]
@@ -81,7 +81,8 @@ class ConfirmationRecord:
     """The best setting against the default with fresh seeds. `contrast`: a row of `contrasts` of report.json.
 
     Scores in percent: of the winner in the search, with fresh seeds, and by how much it shrank; of the default in the
-    search (None if it was no trial) and with fresh seeds. `n_trials`: among how many the winner was picked.
+    search (None if it was no trial) and with fresh seeds. With fresh seeds None, where no cell of an arm was measured.
+    `n_trials`: among how many the winner was picked.
     """
 
     sweep: str
@@ -90,10 +91,10 @@ class ConfirmationRecord:
     metric: str
     contrast: dict[str, Any]
     search_pp: float
-    confirmed_pp: float
-    shrinkage_pp: float
+    confirmed_pp: float | None
+    shrinkage_pp: float | None
     default_search_pp: float | None
-    default_confirmed_pp: float
+    default_confirmed_pp: float | None
     n_trials: int
 
 
@@ -132,8 +133,9 @@ class StudyRecord:
 
     @property
     def default_trial(self) -> TrialRecord | None:
-        """The first trial of the settings that were not searched for; None if there was none."""
-        return next((trial for trial in self.trials if trial.is_default), None)
+        """The trial of the settings as they are without a search, a complete one if there is one; else None."""
+        defaults = [trial for trial in self.trials if trial.is_default]
+        return next((trial for trial in defaults if trial.state == "complete"), defaults[0] if defaults else None)
 
 
 def read_study(sweep: Path) -> StudyRecord:

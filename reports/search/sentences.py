@@ -32,10 +32,13 @@ def search_sentence(study: StudyRecord) -> str:
     parts = [f"{study.sweep}: {_picked(study, best)}", count_states(study)]
     confirmed = current_confirmation(study)
     if confirmed is not None:
+        fresh = f"with {count(len(confirmed.seeds), 'fresh seed')}"
+        difference = f"{signed_pp(confirmed.contrast.get('difference_pp'))} pp against the default"
+        verdict = str(confirmed.contrast["verdict"]).replace("_", " ")
         parts.append(
-            f"with {count(len(confirmed.seeds), 'fresh seed')} {points(confirmed.confirmed_pp)}%,"
-            f" {signed_pp(confirmed.contrast.get('difference_pp'))} pp against the default"
-            f" ({str(confirmed.contrast.get('verdict')).replace('_', ' ')})"
+            f"{fresh} no score"
+            if confirmed.confirmed_pp is None
+            else f"{fresh} {points(confirmed.confirmed_pp)}%, {difference} ({verdict})"
         )
     elif _is_picked_among_several(study):
         parts.append(f"not confirmed: {confirm_command(study)}")
@@ -59,10 +62,12 @@ def headline(study: StudyRecord) -> Statement:
 
 
 def warning(study: StudyRecord) -> Statement | None:
-    """That a winner is biased and how to confirm it; None where nothing was picked or the winner is confirmed."""
+    """That a winner is biased and how to confirm it; None where nothing was picked, or it is confirmed."""
     if not _is_picked_among_several(study) or current_confirmation(study) is not None:
         return None
-    objective, n = objectives_of(study)[0], len(complete_trials(study))
+    objective = objectives_of(study)[0]
+    # A pruned trial was passed over for its score, too.
+    n = sum(trial.state in ("complete", "pruned") for trial in study.trials)
     details = [
         f"{confirm_command(study)} trains it and the default with {CONFIRM_SEEDS} fresh seeds, evaluates both on"
         " fresh samples and compares them seed by seed."
@@ -80,17 +85,16 @@ def warning(study: StudyRecord) -> Statement | None:
 
 def confirmed_statement(confirmed: ConfirmationRecord) -> Statement:
     """The verdict of the paired comparison, and by how much the winner's score shrank beside the default's."""
+    fresh = count(len(confirmed.seeds), "fresh seed")
     shrank = (
         f"Picked among {count(confirmed.n_trials, 'trial')}, trial {confirmed.trial} scored"
-        f" {points(confirmed.search_pp)}% in the search and {points(confirmed.confirmed_pp)}% with"
-        f" {count(len(confirmed.seeds), 'fresh seed')} and fresh samples: it {_change(confirmed.shrinkage_pp)}."
+        f" {_scores(confirmed.search_pp, confirmed.confirmed_pp, f'{fresh} and fresh samples')}."
     )
-    before, after = confirmed.default_search_pp, confirmed.default_confirmed_pp
     control = (
-        f"The default was no trial, so there is no control; with the same fresh seeds it scored {points(after)}%."
-        if before is None
-        else f"As a control, the default, which nobody picked, scored {points(before)}% in the search and"
-        f" {points(after)}% with the same fresh seeds: it {_change(before - after)}."
+        "The default was no complete trial, so there is no control."
+        if confirmed.default_search_pp is None
+        else "As a control, the default, which nobody picked, scored"
+        f" {_scores(confirmed.default_search_pp, confirmed.default_confirmed_pp, 'the same fresh seeds')}."
     )
     return Statement(
         str(confirmed.contrast["verdict"]),
@@ -147,11 +151,18 @@ def _default_value(study: StudyRecord, objective: Objective) -> str:
 
 
 def _is_picked_among_several(study: StudyRecord) -> bool:
-    return study.best is not None and len(complete_trials(study)) > 1
+    """Not so where nothing came out ahead of the default: no claim is made then."""
+    best = study.best_trial
+    return best is not None and not best.is_default and len(complete_trials(study)) > 1
 
 
-def _change(shrinkage_pp: float) -> str:
-    """Of a score that has lost so many points."""
+def _scores(search_pp: float, confirmed_pp: float | None, fresh: str) -> str:
+    """A score in the search and with fresh seeds, and how it changed."""
+    if confirmed_pp is None:
+        return f"{points(search_pp)}% in the search; with {fresh} nothing of it was measured"
+    shrinkage_pp = search_pp - confirmed_pp
     if points(abs(shrinkage_pp)) == points(0.0):
-        return "stayed the same"
-    return f"{'shrank' if shrinkage_pp > 0 else 'grew'} by {points(abs(shrinkage_pp))} pp"
+        change = "stayed the same"
+    else:
+        change = f"{'shrank' if shrinkage_pp > 0 else 'grew'} by {points(abs(shrinkage_pp))} pp"
+    return f"{points(search_pp)}% in the search and {points(confirmed_pp)}% with {fresh}: it {change}"

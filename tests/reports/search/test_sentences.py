@@ -4,7 +4,7 @@ import pytest
 
 from harness.records.study import StudyRecord
 from reports.search.sentences import confirmed_statement, current_confirmation, headline, search_sentence, warning
-from tests.reports.search.studies import ACCURACY, TOKENS, Changes, confirmation, study_document, write_study
+from tests.reports.search.studies import ACCURACY, CONTRAST, TOKENS, Changes, confirmation, study_document, write_study
 
 FAILED: Changes = {
     number: {"state": "failed", "values": None, "reason": "broke", "intermediate": []} for number in range(5)
@@ -38,7 +38,7 @@ def test_the_best_and_what_it_was_picked_among(tmp_path):
 def test_the_winner_of_many_is_biased(tmp_path, objective, biased):
     statement = warning(write_study(tmp_path, study_document(20, objectives=1) | {"objectives": [objective]}))
     assert statement is not None
-    assert f"the best of 13 trials is {biased}" in statement.sentence
+    assert f"the best of 19 trials is {biased}" in statement.sentence
     assert "bench tune tune_grpo --confirm 6 trains it and the default with 6 fresh seeds" in statement.details[0]
 
 
@@ -89,15 +89,33 @@ def test_confirmed(tmp_path):
 
 
 def test_confirmed_without_a_control_and_without_shrinking(tmp_path):
-    changes = {"confirmed_pp": 79.1, "shrinkage_pp": -1.0, "default_search_pp": None}
+    changes = {"confirmed_pp": 79.1, "default_search_pp": None}
     study = confirmed(tmp_path, **changes)
     assert study.confirmation is not None
     details = confirmed_statement(study.confirmation).details
     assert details[0].endswith("it grew by 1.0 pp.")
-    assert details[1] == "The default was no trial, so there is no control; with the same fresh seeds it scored 69.5%."
-    study = confirmed(tmp_path, shrinkage_pp=0.04)
+    assert details[1] == "The default was no complete trial, so there is no control."
+    study = confirmed(tmp_path, confirmed_pp=78.06)
     assert study.confirmation is not None
     assert confirmed_statement(study.confirmation).details[0].endswith("it stayed the same.")
+
+
+def test_confirmed_without_a_score(tmp_path):
+    contrast = CONTRAST | {"verdict": "no_test", "n_pairs": 0, "difference_pp": None}
+    study = confirmed(tmp_path, confirmed_pp=None, shrinkage_pp=None, default_confirmed_pp=None, contrast=contrast)
+    assert study.confirmation is not None
+    statement = confirmed_statement(study.confirmation)
+    assert statement.details[0].endswith(
+        "78.1% in the search; with 6 fresh seeds and fresh samples nothing of it was measured."
+    )
+    assert "no test, no seed has a score in both arms" in statement.sentence
+    assert search_sentence(study).endswith("; with 6 fresh seeds no score.")
+
+
+def test_a_default_that_won_makes_no_claim(tmp_path):
+    study = write_study(tmp_path, study_document(20, changes={7: {"is_default": True}}))
+    assert warning(study) is None
+    assert search_sentence(study).endswith("79.6% (the default); 20 trials: 13 complete, 6 pruned, 1 failed.")
 
 
 def test_a_confirmation_of_an_earlier_winner_confirms_nothing(tmp_path):
