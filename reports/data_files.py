@@ -10,7 +10,7 @@ import numpy as np
 
 from reports.analysis import Analysis
 from reports.csv_text import csv_text
-from reports.figures import RenderedFigure
+from reports.figures.rendering import RenderedFigure
 
 if TYPE_CHECKING:
     import pyarrow

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import gc
 import pickle
 import shlex
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from reports.analysis import Analysis
-from reports.csv_text import csv_text
 from reports.figures import (
     across_tasks,
     difficulty,
@@ -38,7 +35,8 @@ from reports.figures import (
     sharpening,
     stability,
 )
-from reports.figures.style import RC, Drawing, inline_svg, png, svg
+from reports.figures.rendering import RenderedFigure, render_figure
+from reports.figures.style import Drawing
 from reports.processes import each_in_processes
 from reports.reflection import DEFAULT_WORDS
 
@@ -81,19 +79,6 @@ FIGURES: list[FigureKind] = [
 ]
 
 
-@dataclass(frozen=True)
-class RenderedFigure:
-    """A figure as files. `inline` goes into a page as it is; `csv` are the numbers shown."""
-
-    name: str
-    title: str
-    caption: str
-    svg: str
-    inline: str
-    png: bytes
-    csv: str
-
-
 def render_figures(analysis: Analysis) -> list[RenderedFigure]:
     """Draw every figure for which there are records, in reading order."""
     names = [kind.name for kind in FIGURES]
@@ -118,29 +103,8 @@ def _analysis_at(path: Path) -> Analysis:
 
 
 def _render(analysis: Analysis, name: str) -> RenderedFigure | None:
-    with _garbage_afterwards():
-        return _draw(analysis, name)
-
-
-def _draw(analysis: Analysis, name: str) -> RenderedFigure | None:
-    import matplotlib as mpl
-
     kind = next(kind for kind in FIGURES if kind.name == name)
-    with mpl.rc_context(RC):
-        drawing = kind.draw(analysis)
-    if drawing is None:
-        return None
-    document = svg(drawing.figure, kind.name)
-    drawing.figure.set_layout_engine("none")  # it stays as laid out, which is half of the time that this takes
-    return RenderedFigure(
-        name=kind.name,
-        title=kind.title,
-        caption=f"{drawing.caption} Made by: {_command(analysis)}",
-        svg=document,
-        inline=inline_svg(document, kind.name, kind.title),
-        png=png(drawing.figure),
-        csv=csv_text(drawing.rows),
-    )
+    return render_figure(kind.name, kind.title, _command(analysis), partial(kind.draw, analysis))
 
 
 def _command(analysis: Analysis) -> str:
@@ -148,17 +112,3 @@ def _command(analysis: Analysis) -> str:
     words = [*analysis.reflection_words]
     followed = [] if words == [*DEFAULT_WORDS] else ["--reflection-words", ",".join(words)]
     return shlex.join(["bench", "report", analysis.sweep.name, *followed])
-
-
-@contextmanager
-def _garbage_afterwards() -> Iterator[None]:
-    """Collect garbage once a figure is done. Of its own accord Python would look through all that a figure is made of
-    again and again while it is drawn: a fifth of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.collect(0)
-        if was_enabled:
-            gc.enable()

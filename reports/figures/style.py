@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 import math
 import re
@@ -158,4 +159,4 @@ def inline_svg(document: str, name: str, label: str) -> str:
     for reference in (' id="', 'href="#', "url(#"):
         rest = rest.replace(reference, f"{reference}{name}-")
     rest = rest.replace("xlink:href", "href")
-    return f'<svg {view_box.group()} role="img" aria-label="{label}">{rest}'.replace(INK, "currentColor")
+    return f'<svg {view_box.group()} role="img" aria-label="{html.escape(label)}">{rest}'.replace(INK, "currentColor")

@@ -1,0 +1,1 @@
+"""The report of a search, drawn from study.json alone."""

@@ -1,0 +1,173 @@
+"""Every complete trial as a line through its knobs, one below the other so that long names fit, down to its value on a
+colour bar."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from harness.records.study import StudyRecord, TrialRecord
+from reports.figures.style import GREY, INK, WIDTH_IN, Drawing
+from reports.search.figures.knob_axis import KnobAxis
+from reports.search.figures.marks import TICK_CHARACTER_IN, TICK_POINTS, best_label, kind_of, shortened, two_lines
+from reports.search.knobs import short_knobs, value_text
+from reports.search.objectives import Objective, complete_trials
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+NAME = "parallel_coordinates"
+TITLE = "Settings of all trials"
+
+MIN_TRIALS = 2
+# All in inches, from the left or the top.
+NAMES_X, LOW_X, HIGH_X, NOT_DRAWN_X = 0.12, 2.25, 5.0, 5.75
+TOP, PITCH, BAND, BELOW = 0.15, 0.47, 0.2, 0.25
+NAME_CHARACTERS = 23
+CHOICE_AT = 0.06
+"""Choices are named to the right of their line, so that no line runs through a name."""
+# The middle of cividis, which shows on white as on a dark page; its ends are lost on one of them.
+DARK, LIGHT = 0.25, 0.88
+BAR_STEPS = 64
+BAR_TICKS = 5
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Values of an objective, as shown, from the lowest to the highest; the better, the darker."""
+
+    low: float
+    high: float
+    maximize: bool
+
+    def position(self, value: float) -> float:
+        return (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5
+
+    def color(self, position: float) -> Any:
+        import matplotlib as mpl
+
+        goodness = position if self.maximize else 1 - position
+        return mpl.colormaps["cividis"](LIGHT - (LIGHT - DARK) * goodness)
+
+
+def draw(study: StudyRecord, objective: Objective) -> Drawing | None:
+    """None below two complete trials."""
+    trials = complete_trials(study)
+    knobs = [name for name in study.knobs if any(name in trial.params for trial in trials)]
+    if len(trials) < MIN_TRIALS or not knobs:
+        return None
+    shown = {trial.number: objective.shown(value) for trial in trials if (value := objective.of(trial)) is not None}
+    scale = Scale(min(shown.values()), max(shown.values()), objective.maximize)
+    knob_axes = {
+        name: KnobAxis.of(
+            study.knobs[name], [trial.params[name] for trial in trials if name in trial.params], CHOICE_AT
+        )
+        for name in knobs
+    }
+    figure, axes = _sheet(TOP + PITCH * (len(knobs) + 1) + BELOW)
+    short = short_knobs(study.knobs)
+    conditional = [name for name in knobs if any(name not in trial.params for trial in trials)]
+    for row, name in enumerate(knobs):
+        _draw_knob(axes, TOP + PITCH * row, short[name], knob_axes[name], conditional=name in conditional)
+    _draw_bar(axes, TOP + PITCH * len(knobs), scale, objective)
+    # The best last, so that no other covers it.
+    order = sorted(trials, key=lambda trial: scale.position(shown[trial.number]), reverse=not objective.maximize)
+    for trial in order:
+        xs, ys = _path(trial, knobs, knob_axes, _x(scale.position(shown[trial.number])))
+        axes.plot(xs, ys, color=scale.color(scale.position(shown[trial.number])), linewidth=1.0, zorder=2)
+        if trial.is_default:
+            axes.plot(xs, ys, color=INK, linewidth=1.3, linestyle=(0, (2, 1.5)), zorder=3, label="default")
+        if trial.number == study.best:
+            axes.plot(xs, ys, color=INK, linewidth=2.6, zorder=4, label=best_label(trial.number))
+    handles, _ = axes.get_legend_handles_labels()
+    figure.legend(handles=handles, loc="lower center", ncols=2, handlelength=4.0, borderaxespad=0.3)
+    caption = (
+        f"A line for each of n = {len(trials)} complete trials, from knob to knob down to its"
+        f" {objective.words} on the colour bar: the darker, the better"
+        f" ({objective.wish}).{_not_drawn(study, conditional)}"
+    )
+    return Drawing(figure, caption, [_row(trial, objective, knobs) for trial in trials])
+
+
+def _sheet(height_in: float) -> tuple[Figure, Axes]:
+    """A figure whose one plot has inches from its upper left corner as coordinates."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH_IN, height_in))
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_axis_off()
+    axes.set(xlim=(0, WIDTH_IN), ylim=(height_in, 0))
+    return figure, axes
+
+
+def _x(position: float) -> float:
+    return LOW_X + position * (HIGH_X - LOW_X)
+
+
+def _draw_knob(axes: Axes, y: float, name: str, axis: KnobAxis, *, conditional: bool) -> None:
+    from matplotlib.patches import Rectangle
+
+    middle = y + BAND / 2
+    axes.text(NAMES_X, middle, two_lines(name, NAME_CHARACTERS), va="center", fontsize=8, linespacing=1.05)
+    axes.add_patch(Rectangle((LOW_X, y), HIGH_X - LOW_X, BAND, facecolor=GREY, alpha=0.16, linewidth=0))
+    if conditional:
+        axes.add_patch(Rectangle((NOT_DRAWN_X - 0.12, y), 0.24, BAND, facecolor=GREY, alpha=0.16, linewidth=0))
+        axes.text(NOT_DRAWN_X + 0.17, middle, "not\ndrawn", va="center", fontsize=TICK_POINTS, linespacing=1.0)
+    ticks = axis.ticks(2)
+    if axis.choices:
+        fitting = max(3, int(((HIGH_X - LOW_X) * (1 - CHOICE_AT) / len(ticks) - 0.1) / TICK_CHARACTER_IN))
+        for place, text in ticks:
+            axes.text(_x(place) + 0.06, middle, shortened(text, fitting), va="center", fontsize=TICK_POINTS, zorder=5)
+        return
+    for place, text in ticks:
+        left = place < 0.5
+        x = _x(0) - 0.06 if left else _x(1) + 0.06
+        axes.text(x, middle, text, ha="right" if left else "left", va="center", fontsize=TICK_POINTS)
+
+
+def _draw_bar(axes: Axes, y: float, scale: Scale, objective: Objective) -> None:
+    from matplotlib.patches import Rectangle
+
+    axes.text(NAMES_X, y + BAND / 2, two_lines(objective.label, NAME_CHARACTERS), va="center", fontsize=8)
+    width = (HIGH_X - LOW_X) / BAR_STEPS
+    for step in range(BAR_STEPS):
+        color = scale.color((step + 0.5) / BAR_STEPS)
+        # With an edge of its own colour: renderers leave hairlines between neighbours.
+        axes.add_patch(Rectangle((LOW_X + step * width, y), width, BAND, color=color, linewidth=0.4))
+    for tick in range(BAR_TICKS) if scale.high > scale.low else [BAR_TICKS // 2]:
+        place = tick / (BAR_TICKS - 1)
+        value = scale.low + place * (scale.high - scale.low)
+        text = objective.text(value / 100 if objective.is_fraction else value)
+        axes.text(_x(place), y + BAND + 0.05, text, ha="center", va="top", fontsize=TICK_POINTS)
+
+
+def _path(
+    trial: TrialRecord, knobs: Sequence[str], knob_axes: dict[str, KnobAxis], end: float
+) -> tuple[list[float], list[float]]:
+    """Straight down through each knob's band, then over to the next."""
+    xs, ys = [], []
+    for row, name in enumerate(knobs):
+        x = _x(knob_axes[name].position(trial.params[name])) if name in trial.params else NOT_DRAWN_X
+        xs += [x, x]
+        ys += [TOP + PITCH * row, TOP + PITCH * row + BAND]
+    return [*xs, end], [*ys, TOP + PITCH * len(knobs)]
+
+
+def _row(trial: TrialRecord, objective: Objective, knobs: Sequence[str]) -> dict[str, str | int | float]:
+    row: dict[str, str | int | float] = {"trial": trial.number, "kind": kind_of(trial), "metric": objective.metric}
+    if (value := objective.of(trial)) is not None:
+        row["value"] = value
+    return row | {name: value_text(trial.params[name]) for name in knobs if name in trial.params}
+
+
+def _not_drawn(study: StudyRecord, conditional: Sequence[str]) -> str:
+    logs = any(knob.kind == "log" for knob in study.knobs.values())
+    words = " Learning rates and other knobs that are drawn on a log scale are shown on one." if logs else ""
+    if conditional:
+        words += " Not drawn: the trial's other knobs leave this one without a meaning."
+    states = {trial.state for trial in study.trials} - {"complete"}
+    if states:
+        words += f" Trials that are {' or '.join(sorted(states))} are left out."
+    return words

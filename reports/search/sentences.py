@@ -1,0 +1,168 @@
+"""What a search found, in sentences: for the head of the page and the last line of `bench tune`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import get_args
+
+from harness.records.study import ConfirmationRecord, StudyRecord, TrialRecord, TrialState
+from reports.formats import points, signed_pp
+from reports.search.counting import count
+from reports.search.knobs import options_text, short_knobs, value_text
+from reports.search.objectives import Objective, complete_trials, objectives_of
+from reports.summary import verdict_sentence
+
+CONFIRM_SEEDS = 6
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A sentence of the page's head with what qualifies it. `verdict`: one of `contrasts`, "best" or "careful"."""
+
+    verdict: str
+    sentence: str
+    details: list[str]
+
+
+def search_sentence(study: StudyRecord) -> str:
+    """Best setting and value, what was tried, and whether fresh seeds confirm it, on one line."""
+    best = study.best_trial
+    if best is None:
+        return f"{study.sweep}: nothing to pick from, {count_states(study)}."
+    parts = [f"{study.sweep}: {_picked(study, best)}", count_states(study)]
+    confirmed = current_confirmation(study)
+    if confirmed is not None:
+        fresh = f"with {count(len(confirmed.seeds), 'fresh seed')}"
+        difference = f"{signed_pp(confirmed.contrast.get('difference_pp'))} pp against the default"
+        verdict = str(confirmed.contrast["verdict"]).replace("_", " ")
+        parts.append(
+            f"{fresh} no score"
+            if confirmed.confirmed_pp is None
+            else f"{fresh} {points(confirmed.confirmed_pp)}%, {difference} ({verdict})"
+        )
+    elif _is_picked_among_several(study):
+        parts.append(f"not confirmed: {confirm_command(study)}")
+    return "; ".join(parts) + "."
+
+
+def headline(study: StudyRecord) -> Statement:
+    """The best setting, how many trials of which state it was picked among, and what picked it."""
+    search = (
+        f"Sampler {options_text(study.sampler)}, pruner {options_text(study.pruner)},"
+        f" {count(len(study.seeds), 'seed')} per trial ({', '.join(map(str, study.seeds))})."
+    )
+    best = study.best_trial
+    if best is None:
+        return Statement("careful", f"Nothing to pick from: {count_states(study)}.", [search])
+    details = [f"{count_states(study)}. {search}"]
+    if best.flags:
+        details.append(f"The best trial is flagged ({', '.join(best.flags)}): look at its cells before using it.")
+    sentence = _picked(study, best)
+    return Statement("best", f"{sentence[:1].upper()}{sentence[1:]}.", details)
+
+
+def warning(study: StudyRecord) -> Statement | None:
+    """That a winner is biased and how to confirm it; None where nothing was picked, or it is confirmed."""
+    if not _is_picked_among_several(study) or current_confirmation(study) is not None:
+        return None
+    objective = objectives_of(study)[0]
+    # A pruned trial was passed over for its score, too.
+    n = sum(trial.state in ("complete", "pruned") for trial in study.trials)
+    details = [
+        f"{confirm_command(study)} trains it and the default with {CONFIRM_SEEDS} fresh seeds, evaluates both on"
+        " fresh samples and compares them seed by seed."
+    ]
+    if study.confirmation is not None:
+        earlier = study.confirmation.trial
+        details.insert(0, f"What was confirmed is trial {earlier}; trial {study.best} has come out ahead since then.")
+    return Statement(
+        "careful",
+        f"Not yet a claim: the best of {n} trials is biased {'upwards' if objective.maximize else 'downwards'}. It was"
+        f" picked because it came out {'highest' if objective.maximize else 'lowest'}, so part of its lead is luck.",
+        details,
+    )
+
+
+def confirmed_statement(confirmed: ConfirmationRecord) -> Statement:
+    """The verdict of the paired comparison, and by how much the winner's score shrank beside the default's."""
+    fresh = count(len(confirmed.seeds), "fresh seed")
+    shrank = (
+        f"Picked among {count(confirmed.n_trials, 'trial')}, trial {confirmed.trial} scored"
+        f" {_scores(confirmed.search_pp, confirmed.confirmed_pp, f'{fresh} and fresh samples')}."
+    )
+    control = (
+        "The default was no complete trial, so there is no control."
+        if confirmed.default_search_pp is None
+        else "As a control, the default, which nobody picked, scored"
+        f" {_scores(confirmed.default_search_pp, confirmed.default_confirmed_pp, 'the same fresh seeds')}."
+    )
+    return Statement(
+        str(confirmed.contrast["verdict"]),
+        f"With fresh seeds: {verdict_sentence(confirmed.contrast)}",
+        [shrank, control],
+    )
+
+
+def current_confirmation(study: StudyRecord) -> ConfirmationRecord | None:
+    """The confirmation, if it is of the setting that is the best now."""
+    confirmed = study.confirmation
+    if confirmed is None or study.best is None:
+        return None
+    same = {study.best, study.trial(study.best).same_as}
+    return confirmed if {confirmed.trial, study.trial(confirmed.trial).same_as} & (same - {None}) else None
+
+
+def confirm_command(study: StudyRecord) -> str:
+    return f"bench tune {study.sweep} --confirm {CONFIRM_SEEDS}"
+
+
+def count_states(study: StudyRecord) -> str:
+    """20 trials: 16 complete, 3 pruned, 1 failed."""
+    counts = {state: sum(trial.state == state for trial in study.trials) for state in get_args(TrialState)}
+    states = ", ".join(f"{n} {state}" for state, n in counts.items() if n)
+    return f"{count(len(study.trials), 'trial')}{f': {states}' if states else ''}"
+
+
+def _setting(study: StudyRecord, trial: TrialRecord) -> str:
+    """learning_rate = 0.0012, temperature = 0.9."""
+    short = short_knobs(study.knobs)
+    return ", ".join(f"{short[knob]} = {value_text(value)}" for knob, value in trial.params.items())
+
+
+def _picked(study: StudyRecord, best: TrialRecord) -> str:
+    first, *others = objectives_of(study)
+    n = len(complete_trials(study))
+    values = f"{first.words} {first.text(first.of(best))}"
+    if others:
+        values += f" at {others[0].text(others[0].of(best))} {others[0].words}"
+    picked = f"trial {best.number}, {'the only complete one' if n == 1 else f'the best of {n} complete'}"
+    if others:
+        picked += f" on {first.name}, of {count(len(study.front), 'trial')} on the front"
+        picked += f" ({', '.join(map(str, sorted(study.front)))})"
+    where = " (the default)" if best.is_default else f"{_default_value(study, first)} with {_setting(study, best)}"
+    return f"{picked}: {values}{where}"
+
+
+def _default_value(study: StudyRecord, objective: Objective) -> str:
+    default = study.default_trial
+    if default is None or default.state != "complete":
+        return ""
+    return f" (default {objective.text(objective.of(default))})"
+
+
+def _is_picked_among_several(study: StudyRecord) -> bool:
+    """Not so where nothing came out ahead of the default: no claim is made then."""
+    best = study.best_trial
+    return best is not None and not best.is_default and len(complete_trials(study)) > 1
+
+
+def _scores(search_pp: float, confirmed_pp: float | None, fresh: str) -> str:
+    """A score in the search and with fresh seeds, and how it changed."""
+    if confirmed_pp is None:
+        return f"{points(search_pp)}% in the search; with {fresh} nothing of it was measured"
+    shrinkage_pp = search_pp - confirmed_pp
+    if points(abs(shrinkage_pp)) == points(0.0):
+        change = "stayed the same"
+    else:
+        change = f"{'shrank' if shrinkage_pp > 0 else 'grew'} by {points(abs(shrinkage_pp))} pp"
+    return f"{points(search_pp)}% in the search and {points(confirmed_pp)}% with {fresh}: it {change}"
