@@ -71,8 +71,8 @@ def write_search(folder: Path) -> tuple[dict[str, Any], str]:
 def _report_search(folder: Path, live: bool, followed: object, as_json: bool) -> None:
     if live or followed is not None:
         raise RefusedError(
-            f"{folder.name} is a search: its page has no --live and no --reflection-words. `bench tune` writes it as it "
-            "ends; look at a running one with optuna-dashboard, or at a trial's cells with `bench status`."
+            f"{folder.name} is a search: its page has no --live and no --reflection-words. `bench tune` writes it as "
+            "it ends; look at a running one with optuna-dashboard, or at a trial's cells with `bench status`."
         )
     document, sentence = write_search(folder)
     if as_json:

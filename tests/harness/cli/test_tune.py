@@ -19,7 +19,7 @@ class Recording(FakePool):
 
     def _do(self, job: Any, on_progress: Any) -> Any:
         outcome = super()._do(job, on_progress)
-        if job.kind == "cell":
+        if job.kind == "cell" and outcome[0] == "done":
             cell = CellRecord.at(Path(job.path))
             (cell.path / "provenance.json").write_text("{}")
             (cell.path / "steps.jsonl").write_text('{"step": 4, "generated_tokens": 1000}\n')
@@ -58,7 +58,7 @@ def test_the_page_and_the_last_line(bench: Bench, tmp_path: Path, pool: FakePool
     *_, where, sentence = result.out.splitlines()
     page = (tmp_path / where.removeprefix("report: ")).read_text()
     assert "found" in page
-    assert "of 3 trials" in sentence
+    assert "the best of 3 complete" in sentence
     # The page again, from the records alone.
     before = page
     assert bench("report", "found").code == 0

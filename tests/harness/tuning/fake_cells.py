@@ -66,7 +66,7 @@ class FakePool:
                 cell.write_status("interrupted", reason="interrupted; the next run continues it", step=step)
                 return "interrupted", "cancelled"
         write_score(cell, 4, score, final=True)
-        cell.write_status("done", step=4, steps=4, generated_tokens=1000, flags=[], digest="d")
+        cell.write_status("done", step=4, steps=4, generated_tokens=1000, flags=[], digest=cell.path.name)
         return "done", None
 
 
