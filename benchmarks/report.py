@@ -24,12 +24,15 @@ from pairs import note
 
 REQUIRED = {"seconds": 15.0, "peak_gb": 1.0}
 VERB = """
-import resource
+import os, resource
 from harness.cli import main
+from joblib.externals.loky import get_reusable_executor
 try:
     main()
 finally:
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    get_reusable_executor().shutdown(wait=True)  # what a process took is known once it has ended
+    own, largest = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    print(own + ((os.cpu_count() or 1) - 1) * largest)
 """
 SWEEP, EVALUATIONS = "std_norm", 10
 SETTINGS = ("budget.tokens=null", "train.steps=20", "eval.every=10", "eval.problems=125")
@@ -71,7 +74,8 @@ def main() -> None:
 
 
 def bench(home: Path, *words: str) -> str:
-    """What a verb prints, and on a last line its largest resident memory in KiB."""
+    """What a verb prints, and on a last line a bound on its resident memory in KiB: its own at most, and for each
+    process beside it that of the largest."""
     environment = os.environ | {"OMP_NUM_THREADS": "2"}
     command = [sys.executable, "-c", VERB, *words, "--home", str(home)]
     return subprocess.run(

@@ -94,6 +94,13 @@ def _grading(outcome: Outcome) -> Iterator[list[str]]:
         ]
 
 
+def _report(outcome: Outcome) -> Iterator[list[str]]:
+    settings = outcome["settings"]
+    what = f"report of {settings['arms'] * settings['seeds']} cells x {settings['steps']} steps"
+    yield [f"{what}, median", f"{outcome['seconds']:.1f} s", "", "", _required(outcome, "seconds"), ""]
+    yield [f"{what}, memory", f"{outcome['peak_gb']:.2f} GB", "", "", _required(outcome, "peak_gb"), ""]
+
+
 _ROWS: dict[str, Callable[[Outcome], Iterator[list[str]]]] = {
     "grpo_step": _grpo_step,
     "grpo_step_model": _grpo_step,
@@ -102,6 +109,7 @@ _ROWS: dict[str, Callable[[Outcome], Iterator[list[str]]]] = {
     "logprob_memory": _logprob_memory,
     "eval": _eval,
     "grading": _grading,
+    "report": _report,
 }
 
 

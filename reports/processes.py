@@ -3,32 +3,92 @@
 from __future__ import annotations
 
 import os
+import pickle
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from functools import lru_cache
+from pathlib import Path
+from threading import Thread
+from typing import Any, Generic, TypeVar
 
 MANY_CELLS = 24
-"""Fewer are reported on before other processes would have started and imported what they need."""
+"""Fewer are reported on before another process would have started and imported what it needs."""
 
 MOST_PROCESSES = 8
-"""Each takes about a quarter of a GB."""
+"""Each takes about 0.4 GB."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 def process_count(n_cells: int) -> int:
-    """How many processes work on the report of so many cells; 1: this one alone."""
+    """How many processes work on the report of so many cells, this one included."""
     return min(os.cpu_count() or 1, MOST_PROCESSES) if n_cells >= MANY_CELLS else 1
 
 
 def each_in_processes(function: Callable[[Item], Result], items: Sequence[Item], processes: int) -> list[Result]:
-    """[function(item) for item in items], in so many processes; 1: in this one. Function, items and results are sent
-    by pickle. An exception in one is raised here."""
+    """[function(item) for item in items], in so many processes, of which this one is the first. Function, items and
+    results are sent by pickle. An exception in one is raised here."""
     if processes == 1:
         return [function(item) for item in items]
-    from joblib import Parallel, delayed
+    from joblib.externals.loky import get_reusable_executor
+    from threadpoolctl import threadpool_limits
 
     # They start anew rather than as forks, which would inherit the locks of threads that they do not have.
-    work = Parallel(n_jobs=processes, backend="loky", pre_dispatch="all", max_nbytes=None)
-    results: list[Result] = work(delayed(function)(item) for item in items)
-    return results
+    executor = get_reusable_executor(max_workers=processes - 1)
+    waiting = deque(enumerate(items))
+    results: dict[int, Result] = {}
+    faults: list[BaseException] = []
+
+    def work(do: Callable[[Item], Result]) -> None:
+        while (taken := _take(waiting)) is not None:
+            place, item = taken
+            results[place] = do(item)
+
+    def send() -> None:
+        try:
+            work(lambda item: executor.submit(function, item).result())
+        except BaseException as error:  # noqa: BLE001 - raised again below
+            faults.append(error)
+            waiting.clear()
+
+    senders = [Thread(target=send, daemon=True) for _ in range(processes - 1)]
+    for sender in senders:
+        sender.start()
+    try:
+        with threadpool_limits(1):  # the cores are taken, and idle threads of linear algebra wait by spinning
+            work(function)
+    finally:
+        waiting.clear()
+        for sender in senders:
+            sender.join()
+    if faults:
+        raise faults[0]
+    return [results[place] for place in range(len(items))]
+
+
+def _take(waiting: deque[tuple[int, Item]]) -> tuple[int, Item] | None:
+    try:
+        return waiting.popleft()
+    except IndexError:  # another thread took the last
+        return None
+
+
+class SentOnce(Generic[Item]):
+    """A large object that a function needs with every item: this process has it, each other one reads it once."""
+
+    def __init__(self, value: Item, path: Path) -> None:
+        """Writes it to `path`, for as long as it is needed."""
+        path.write_bytes(pickle.dumps(value))
+        self._path, self._value = path, value
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_path": self._path, "_value": None}
+
+    def get(self) -> Item:
+        return _read(self._path) if self._value is None else self._value
+
+
+@lru_cache(maxsize=1)
+def _read(path: Path) -> Any:
+    return pickle.loads(path.read_bytes())

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pickle
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -37,7 +36,7 @@ from reports.figures import (
 )
 from reports.figures.rendering import RenderedFigure, render_figure
 from reports.figures.style import Drawing
-from reports.processes import each_in_processes
+from reports.processes import SentOnce, each_in_processes
 from reports.reflection import DEFAULT_WORDS
 
 
@@ -85,21 +84,15 @@ def render_figures(analysis: Analysis) -> list[RenderedFigure]:
     if analysis.processes == 1:
         rendered = [_render(analysis, name) for name in names]
     else:
-        with TemporaryDirectory() as folder:  # what all figures are drawn from is sent to each process once
-            path = Path(folder) / "analysis.pickle"
-            path.write_bytes(pickle.dumps(analysis))
-            rendered = each_in_processes(partial(_render_from, path), names, analysis.processes)
+        with TemporaryDirectory() as folder:
+            sent = SentOnce(analysis, Path(folder) / "analysis.pickle")
+            # From the last on: those take longest, and one begun at the end would keep the others waiting.
+            rendered = each_in_processes(partial(_render_sent, sent), names[::-1], analysis.processes)[::-1]
     return [figure for figure in rendered if figure is not None]
 
 
-def _render_from(path: Path, name: str) -> RenderedFigure | None:
-    return _render(_analysis_at(path), name)
-
-
-@lru_cache(maxsize=1)
-def _analysis_at(path: Path) -> Analysis:
-    analysis: Analysis = pickle.loads(path.read_bytes())
-    return analysis
+def _render_sent(analysis: SentOnce[Analysis], name: str) -> RenderedFigure | None:
+    return _render(analysis.get(), name)
 
 
 def _render(analysis: Analysis, name: str) -> RenderedFigure | None:

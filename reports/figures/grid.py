@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 HEADING_OFFSET_POINTS = 21
 HEADING_SIZE = 8.0
 # Of long lines (see `extremes`): a third of a figure is narrow.
-STRETCHES = 50
+STRETCHES = 30
 
 Row = dict[str, str | int | float]
 

@@ -35,8 +35,8 @@ PANELS = partial(Panels, columns=PANEL_COLUMNS, height=1.2, column_gap=0.25, row
 PANEL_CHARACTERS = 38
 # Markers tell arms apart without colour; more than these on a curve hide it.
 MARKERS_PER_CURVE = 10
-# Of two points each: about as many points as the width of half a figure has pixels.
-DRAWN_STRETCHES = 100
+# Of two points each: one for every few pixels of half a figure, which a line of this thickness fills.
+DRAWN_STRETCHES = 60
 
 
 def draw_curves(

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import pickle
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import reports.analysis
 from reports.page import write_report
-from reports.processes import MANY_CELLS, each_in_processes, process_count
+from reports.processes import MANY_CELLS, SentOnce, each_in_processes, process_count
 from tests.reports.synthetic import write_sweep
 
 
@@ -39,3 +41,14 @@ def test_a_report_by_two_processes_has_the_same_bytes(tmp_path, monkeypatch):
         return {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
     assert written(2) == written(1)
+
+
+def tenth(sent: SentOnce[list[int]], number: int) -> int:
+    return sent.get()[0] * number
+
+
+def test_what_all_items_need_is_sent_once(tmp_path):
+    sent = SentOnce([10], tmp_path / "sent.pickle")
+    assert each_in_processes(partial(tenth, sent), [1, 2, 3, 4], 2) == [10, 20, 30, 40]
+    assert len(pickle.dumps(sent)) < 500
+    assert sent.get() is sent.get()
