@@ -63,6 +63,14 @@ def whole_numbers(option: str, given: str) -> list[int]:
     return [int(word) for word in found]
 
 
+def numbers(option: str, given: str) -> list[int]:
+    """Whole numbers from 0 on, between commas. RefusedError for anything else."""
+    found = words(option, given)
+    if not all(word.isdecimal() for word in found):
+        raise RefusedError(f"{option} is {given!r}, but must be whole numbers separated by commas, e.g. 0,3.")
+    return [int(word) for word in found]
+
+
 def run_folder(given: str, home: Path) -> Path:
     """Folder of a sweep that was run, by name or sweep file. RefusedError if it was never run."""
     name = given

@@ -18,6 +18,7 @@ from harness.cli.options import (
     SetOption,
     SweepArgument,
     home_folder,
+    numbers,
 )
 from harness.cli.run import InterruptedByUserError, default_workers
 from harness.errors import BenchError, RefusedError
@@ -38,6 +39,12 @@ def tune(
         int | None,
         typer.Option(
             "--confirm", metavar="SEEDS", min=1, help="Then train the best setting and the default with fresh seeds."
+        ),
+    ] = None,
+    finish: Annotated[
+        str | None,
+        typer.Option(
+            "--finish", metavar="N,N", help="Then train these pruned trials to the end, from where they stopped."
         ),
     ] = None,
     storage: Annotated[
@@ -61,6 +68,8 @@ def tune(
     Example: bench tune tune_grpo --trials 20 --confirm 6
     """
     from harness.plan.search_plan import make_search_plan
+    from harness.run.sweep import SweepRun
+    from harness.tuning.finish import finish_plan
     from harness.tuning.search_run import SearchRun
 
     folder = home_folder(home)
@@ -73,6 +82,10 @@ def tune(
     command = _command(sweep, profile, set_, seeds)
     search_run = SearchRun(plan, folder, command, at_once, limit, storage)
     study = _watched(search_run, folder)
+    if finish is not None:
+        finishing = finish_plan(search_run.study, numbers("--finish", finish))
+        _watched(SweepRun(finishing, folder, command, at_once), folder)
+        study = search_run.write(with_importances=True)
     if confirm is not None:
         study = _confirm(plan, study, confirm, set_ or [], folder, at_once, f"{command} --confirm {confirm}")
     _finish(search_run.folder, study, json)

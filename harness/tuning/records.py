@@ -12,6 +12,7 @@ from harness.plan.search_plan import DEFAULT
 from harness.records import CellRecord
 from harness.records.files import read_json, write_json
 from harness.tuning.importances import importances
+from harness.tuning.scores import final_values
 from harness.tuning.study import SearchStudy
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def write_study(
         "sampler": {"type": search.sampler.type, **search.sampler.options},
         "pruner": {"type": search.pruner.type, **search.pruner.options},
         "budget": dict(budget),
-        "trials": [_trial(trial, study.folder) for trial in trials],
+        "trials": [_trial(trial, study.folder, study.plan.objectives) for trial in trials],
         "best": best_number(study),
         "front": front(study),
         "importances": shares,
@@ -71,15 +72,18 @@ def write_study(
     return document
 
 
-def _trial(trial: FrozenTrial, folder: Path) -> dict[str, Any]:
+def _trial(trial: FrozenTrial, folder: Path, objectives: Sequence[str]) -> dict[str, Any]:
     attributes = trial.user_attrs
     records = [CellRecord.at(folder / "cells" / name) for name in attributes.get("cells", [])]
-    kept = trial.state.name in ("COMPLETE", "RUNNING")
+    values = list(trial.values) if trial.state.name == "COMPLETE" else None
+    if trial.state.name == "PRUNED" and records and all(record.state == "done" for record in records):
+        finished = final_values(records, objectives)  # see `harness.tuning.finish`
+        values = None if isinstance(finished, str) else finished
     return {
         "number": trial.number,
         "state": STATES[trial.state.name],
         "params": dict(trial.params),
-        "values": list(trial.values) if kept and trial.values else None,
+        "values": values,
         "hash": attributes.get("hash"),
         "reason": attributes.get("reason"),
         "is_default": bool(attributes.get("is_default")),

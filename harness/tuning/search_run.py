@@ -66,14 +66,14 @@ class SearchRun:
         if self._budget_is_left(0):
             for sentence in require_inputs(base):
                 observer.remark(sentence)
-        self._write()
+        self.write()
         while_running()
         finished = sum(trial.state.is_finished() for trial in self.study.trials())
         observer.planned(self.trials or finished + 1, finished)
         if self._budget_is_left(0):
             record_sources(base, self.home / "cache")
             self._work_in_threads(observer, base.first_spec)
-        return self._write(with_importances=True)
+        return self.write(with_importances=True)
 
     def _work_in_threads(self, observer: Observer, first_spec: Any) -> None:
         lease = self.folder / WORKERS / self._owner
@@ -185,7 +185,7 @@ class SearchRun:
         with self._lock:
             trial.set_user_attr("cells", [record.path.name for record in records])
             sweep_run.write_question(sweep_run.missing())
-            self._write()
+            self.write()
         with self._stage_lock:  # what trials share is made once
             run_stages(pool, [cells[0].spec], {}, self.home, _Silent(), try_loading=False)
         pruning = Pruning(trial, self.plan, self._lock)
@@ -253,11 +253,11 @@ class SearchRun:
             told = values if state == "COMPLETE" else None
             self.study.study.tell(trial.number, told, TrialState[state])
             self._in_hand.pop(trial.number, None)
-            self._write()
+            self.write()
             observer.ended(arm_name(trial.number), "done" if state == "COMPLETE" else STATES[state], reason)
 
-    def _write(self, with_importances: bool = False) -> dict[str, Any]:
-        """sweep.json and study.json, as things stand."""
+    def write(self, with_importances: bool = False) -> dict[str, Any]:
+        """Write sweep.json and study.json, as things stand; returns study.json."""
         with self._lock:
             budget = self.plan.search.budget.model_dump() | {"trials": self.trials}
             with self.study.turn():

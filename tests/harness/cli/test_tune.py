@@ -118,3 +118,17 @@ def test_run_and_plan_point_to_tune(bench: Bench, tmp_path: Path) -> None:
         result = bench(verb, write_search(tmp_path))
         assert result.code == 2
         assert "Use `bench tune" in result.err
+
+
+def test_a_pruned_trial_is_finished_if_asked(bench: Bench, tmp_path: Path, pool: FakePool) -> None:
+    path = write_search(tmp_path, {"pruner": {"type": "median", "options": {"n_startup_trials": 2}}})
+    trials = bench("tune", path, "--trials", 12, "--json").document["trials"]
+    number = next(trial["number"] for trial in trials if trial["state"] == "pruned")
+    pool.cancelled.clear()
+    result = bench("tune", path, "--trials", 12, "--finish", number, "--json")
+    assert result.code == 0
+    finished = result.document["trials"][number]
+    assert finished["state"] == "pruned" and finished["values"] is not None
+    assert len(result.document["trials"]) == 12
+    refused = bench("tune", path, "--trials", 12, "--finish", "0,99")
+    assert refused.code == 2 and "--finish names trial 0, which is complete: only pruned" in refused.err
