@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -61,6 +62,23 @@ def whole_numbers(option: str, given: str) -> list[int]:
             f"{option} is {given!r}, but must be whole numbers from 1 on, separated by commas, e.g. 1,8."
         )
     return [int(word) for word in found]
+
+
+def command_line(
+    verb: str,
+    sweep: str,
+    profile: str | None,
+    settings: list[str] | None,
+    seeds: int | None,
+    arms: str | None = None,
+) -> str:
+    """The command that makes these records, for captions."""
+    parts = ["bench", verb, sweep]
+    parts += ["--profile", profile] if profile else []
+    parts += [word for setting in settings or [] for word in ("--set", setting)]
+    parts += ["--seeds", str(seeds)] if seeds is not None else []
+    parts += ["--arms", arms] if arms else []
+    return shlex.join(parts)
 
 
 def numbers(option: str, given: str) -> list[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +18,7 @@ from harness.cli.options import (
     SetOption,
     SweepArgument,
     arm_names,
+    command_line,
     home_folder,
 )
 from harness.errors import BenchError
@@ -73,7 +73,7 @@ def run(
     sweep_run = SweepRun(
         planned,
         folder,
-        _command(sweep, profile, set_, seeds, arms),
+        command_line("run", sweep, profile, set_, seeds, arms),
         workers or default_workers([*planned.arms.values()]),
         retry_invalid,
     )
@@ -119,13 +119,3 @@ def _finish(sweep_run: SweepRun, as_json: bool) -> list[str]:
 
 def _unmeasured(records: Sequence[CellRecord]) -> list[str]:
     return [f"{r.arm}-s{r.seed} ({r.state})" for r in records if r.state != "done"]
-
-
-def _command(sweep: str, profile: str | None, settings: list[str] | None, seeds: int | None, arms: str | None) -> str:
-    """The command that makes these records, for captions."""
-    words = ["bench", "run", sweep]
-    words += ["--profile", profile] if profile else []
-    words += [word for setting in settings or [] for word in ("--set", setting)]
-    words += ["--seeds", str(seeds)] if seeds is not None else []
-    words += ["--arms", arms] if arms else []
-    return shlex.join(words)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +16,7 @@ from harness.cli.options import (
     SeedsOption,
     SetOption,
     SweepArgument,
+    command_line,
     home_folder,
     numbers,
 )
@@ -79,7 +79,7 @@ def tune(
     if limit is None and budget.tokens is None and budget.hours is None:
         raise RefusedError(f"{sweep}: the search would never end. Give --trials N, or `search.budget` in the file.")
     at_once = workers or default_workers([plan.spec({}, plan.seeds[0])])
-    command = _command(sweep, profile, set_, seeds)
+    command = command_line("tune", sweep, profile, set_, seeds)
     search_run = SearchRun(plan, folder, command, at_once, limit, storage)
     study = _watched(search_run, folder)
     if finish is not None:
@@ -163,12 +163,3 @@ def _row(trial: dict[str, Any]) -> list[str]:
 
 def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _command(sweep: str, profile: str | None, settings: list[str] | None, seeds: int | None) -> str:
-    """The command that makes these records, for captions."""
-    words = ["bench", "tune", sweep]
-    words += ["--profile", profile] if profile else []
-    words += [word for setting in settings or [] for word in ("--set", setting)]
-    words += ["--seeds", str(seeds)] if seeds is not None else []
-    return shlex.join(words)
