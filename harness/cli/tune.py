@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -80,15 +81,25 @@ def tune(
         raise RefusedError(f"{sweep}: the search would never end. Give --trials N, or `search.budget` in the file.")
     at_once = workers or default_workers([plan.spec({}, plan.seeds[0])])
     command = command_line("tune", sweep, profile, set_, seeds)
+    command += f" --trials {trials}" if trials else ""
+    command += f" --storage {shlex.quote(storage)}" if storage else ""
     search_run = SearchRun(plan, folder, command, at_once, limit, storage)
     study = _watched(search_run, folder)
     if finish is not None:
         finishing = finish_plan(search_run.study, numbers("--finish", finish))
         _watched(SweepRun(finishing, folder, command, at_once), folder)
         study = search_run.write(with_importances=True)
+    problem: BenchError | None = None
     if confirm is not None:
-        study = _confirm(plan, study, confirm, set_ or [], folder, at_once, f"{command} --confirm {confirm}")
+        try:
+            study, problem = _confirm(
+                plan, study, confirm, set_ or [], folder, at_once, f"{command} --confirm {confirm}"
+            )
+        except RefusedError as error:  # what the search found is told all the same
+            problem = error
     _finish(search_run.folder, study, json)
+    if problem is not None:
+        raise problem
 
 
 def _watched(search_run: Any, home: Path) -> dict[str, Any]:
@@ -108,7 +119,9 @@ def _watched(search_run: Any, home: Path) -> dict[str, Any]:
 
 def _confirm(
     plan: SearchPlan, study: dict[str, Any], seeds: int, settings: list[str], home: Path, workers: int, command: str
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], BenchError | None]:
+    """The study with its confirmation, and what is missing of that. Raises RefusedError where there is nothing to
+    confirm."""
     from harness.cli.report import write
     from harness.run.sweep import SweepRun
     from harness.tuning.confirm import Winner, confirmation, confirmation_plan
@@ -120,11 +133,17 @@ def _confirm(
     sweep_run = SweepRun(confirming, home, command, workers)
     _watched(sweep_run, home)
     unmeasured = [cell.directory for cell in confirming.cells if confirming.record(cell, home).state != "done"]
+    problem = None
+    if unmeasured:
+        problem = BenchError(
+            f"{len(unmeasured)} of {len(confirming.cells)} confirming cells are not done: {', '.join(unmeasured)}. See "
+            f"`bench status {confirming.sweep.name}`."
+        )
     if len(unmeasured) == len(confirming.cells):
-        raise BenchError(f"no cell of {confirming.sweep.name} is done: see `bench status {confirming.sweep.name}`.")
+        return study, problem
     found = confirmation(confirming, winner, write(sweep_run.folder))
     write_confirmation(plan.folder(home), found)
-    return study | {"confirmation": found}
+    return study | {"confirmation": found}, problem
 
 
 def _finish(folder: Path, study: dict[str, Any], as_json: bool) -> None:

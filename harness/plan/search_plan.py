@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import operator
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -84,11 +85,6 @@ class SearchPlan:
         return home / self.sweep.name
 
     @cached_property
-    def steps(self) -> int:
-        """Most steps that a trial of the base trains for."""
-        return self.spec({}, self.seeds[0]).train.steps
-
-    @cached_property
     def objectives(self) -> list[str]:
         """With their tasks written out: eval.final.<task>.<metric>."""
         plan = self.plan({DEFAULT: {}})
@@ -132,6 +128,7 @@ def make_search_plan(
         )
     require_metric(plan.plan({DEFAULT: {}}), path)
     _require_metrics(plan)
+    _require_something_to_prune_by(plan)
     _require_types(plan)
     _require_action(plan)
     return plan
@@ -158,6 +155,20 @@ def _require_metrics(plan: SearchPlan) -> None:
             )
 
 
+def _require_something_to_prune_by(plan: SearchPlan) -> None:
+    pruner, every = plan.search.pruner.type, plan.spec({}, plan.seeds[0]).eval.every
+    if pruner == "wilcoxon" and len(plan.seeds) < 2:
+        raise RefusedError(
+            f"{plan.path}: search.pruner is wilcoxon with one seed a trial: it compares trials seed by seed. Give "
+            "`seeds` of 3 or more, or another pruner."
+        )
+    if pruner in ("median", "asha") and not every:
+        raise RefusedError(
+            f"{plan.path}: search.pruner is {pruner} with eval.every={every}: it looks at evaluations along training. "
+            "Set eval.every, or pruner to {type: none}."
+        )
+
+
 def _require_types(plan: SearchPlan) -> None:
     """RefusedError unless every knob can have the values at the ends of its range. The other knobs are where its
     condition wants them, else as in the base."""
@@ -173,11 +184,11 @@ def _require_types(plan: SearchPlan) -> None:
         raise RefusedError("\n".join(dict.fromkeys(problems)))
 
 
-def _where_drawn(search: Search, knob: str) -> Values:
-    """Values of other knobs under which a knob is drawn."""
+def _where_drawn(search: Search, knob: str, pick: Callable[[list[Any]], Any] = operator.itemgetter(0)) -> Values:
+    """Values of the knobs that its condition names, under which a knob is drawn."""
     values: Values = {}
     for parent, allowed in search.knobs[knob].when.items():
-        values |= _where_drawn(search, parent) | {parent: allowed[0]}
+        values |= _where_drawn(search, parent, pick) | {parent: pick(allowed)}
     return values
 
 
@@ -211,9 +222,9 @@ def _surroundings(search: Search, knob: str) -> Iterator[Values]:
     seen: list[Values] = []
     others = [other for other in search.ordered() if knob not in _ancestors(search, other)]
     for _ in range(_SETTINGS_TRIED):
-        values: Values = {}
+        values: Values = _where_drawn(search, knob, rng.choice)
         for other in others:
-            if other != knob and search.is_drawn(other, values):
+            if other != knob and other not in values and search.is_drawn(other, values):
                 values[other] = rng.choice(search.knobs[other].corners)
         if search.is_drawn(knob, values) and values not in seen:
             seen.append(values)
@@ -232,7 +243,7 @@ def _why_no_action(plan: SearchPlan, knob: str, around: Values, one: Any, other:
         specs = {str(value): plan.spec(around | {knob: value}, plan.seeds[0]) for value in (one, other)}
     except RefusedError:  # a setting of its own: its trial will say so
         return None
-    if active(specs[str(one)]) == active(specs[str(other)]):
-        return "no active knob differs between its values"
+    if len({semantic_hash(spec) for spec in specs.values()}) == 1:
+        return "its values make no difference to what a cell computes"
     refused = [noop for noop in find_noops(specs) if noop.refused]
     return "; ".join(refused[0].reasons.values()) if refused else None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -79,7 +80,8 @@ class SweepRun:
         self.plan.require_answerable()
         missing = self.missing()
         remarks = require_inputs(self.plan) if missing else []
-        self.write_question(missing)
+        self.make_cells(missing)
+        self.write_question()
         while_running()
         observer.planned(len(self.plan.cells), len(self.plan.cells) - len(missing))
         if missing:
@@ -97,7 +99,7 @@ class SweepRun:
                     lambda job, event: observer.progress(_name(job), event),
                     lambda ended: self._cell_ended(ended, observer),
                 )
-        self.write_question([])
+        self.write_question()
 
     def _cell_job(self, cell: PlannedCell) -> Job:
         return stage_job("cell", self.plan.record(cell, self.home).path, cell.spec, self.home)
@@ -131,18 +133,27 @@ class SweepRun:
         if ended.state == "interrupted":
             raise StoppedError(f"{_name(ended.job)}: {ended.reason}.")
 
-    def write_question(self, missing: list[PlannedCell]) -> None:
-        """sweep.json, and for each cell to be run its folder, spec and pending status."""
-        try:
-            for cell in missing:
+    def make_cells(self, cells: Sequence[PlannedCell]) -> None:
+        """The folder, spec and pending status of cells that are to be run. Raises RefusedError as `write_question`."""
+        with self._writable():
+            for cell in cells:
                 record = self.plan.record(cell, self.home)
                 record.path.mkdir(parents=True, exist_ok=True)
                 write_json(record.path / "spec.json", spec_as_json(cell.spec))
                 if record.state not in ("running", "done"):  # another `bench run` may have been quicker
                     record.write_status("pending", steps=cell.spec.train.steps)
+
+    def write_question(self) -> None:
+        """sweep.json. Raises RefusedError where it cannot be written."""
+        with self._writable():
             self.folder.mkdir(parents=True, exist_ok=True)
             (self.home / "cache").mkdir(exist_ok=True)
             write_json(self.folder / "sweep.json", self._question())
+
+    @contextmanager
+    def _writable(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             if is_disk_full(error):
                 raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
@@ -91,11 +92,14 @@ class KnobRange(Section):
         return self.choices or self.bounds
 
     def holds(self, value: Any) -> bool:
-        """Whether a value could be drawn, steps left aside."""
+        """Whether a value could be drawn."""
         if self.kind == "categorical":
             return any(type(choice) is type(value) and choice == value for choice in self.choices)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
         low, high = self.bounds
-        return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
+        steps = (value - low) / self.step if self.step else 0.0
+        return low <= value <= high and math.isclose(steps, round(steps), abs_tol=1e-9)
 
 
 class SearchBudget(Section):
@@ -155,6 +159,11 @@ class Search(Section):
                     raise ValueError(
                         f"{knob}: when names {parent}, which is not searched itself: name another of the searched "
                         f"knobs, or set {parent} in base"
+                    )
+                if self.knobs[parent].kind in ("float", "log"):
+                    raise ValueError(
+                        f"{knob}: when names {parent}, of which no single value is ever drawn: make a condition on a "
+                        "knob with categorical or int values"
                     )
                 never = [value for value in values if not self.knobs[parent].holds(value)]
                 if never:

@@ -142,7 +142,8 @@ def _sync_children(session: _Session, sweep: SweepRecord) -> int:
         n_points += n_sent
     present = {STATUS[status["state"]] for status in statuses.values()}
     ends_ms = [end_ms for path in statuses if (end_ms := modified_ms(path / "status.json"))]
-    session.parent.set_status(min(present, key=_PARENT_STATUS.index), max(ends_ms, default=None))
+    if present:  # a search begins without cells
+        session.parent.set_status(min(present, key=_PARENT_STATUS.index), max(ends_ms, default=None))
     return n_points
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import inspect
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from harness.errors import RefusedError, nearest
 from harness.spec.search import Pruner, Sampler
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     import optuna
 
 JOURNAL = "study.journal"
+_PLAIN = ("int", "float", "bool", "str")
+"""Types of options that a file can hold."""
 _SAMPLERS = {
     "tpe": "TPESampler",
     "gp": "GPSampler",
@@ -40,7 +43,11 @@ def make_sampler(sampler: Sampler, trial: int) -> optuna.samplers.BaseSampler:
     # The points of a quasi-random sequence belong together: one seed for all.
     seed = sampler.seed if sampler.type == "qmc" else (1_000_003 * sampler.seed + trial) % 2**31
     kind = getattr(optuna.samplers, _SAMPLERS[sampler.type])
-    made: optuna.samplers.BaseSampler = _made(f"search.sampler ({sampler.type})", kind, sampler.options, {"seed": seed})
+    ours: dict[str, Any] = {"seed": seed}
+    if sampler.type == "qmc":  # what is conditional lies outside the sequence
+        alone = optuna.samplers.RandomSampler(seed=(1_000_003 * sampler.seed + trial) % 2**31)
+        ours |= {"independent_sampler": alone, "warn_independent_sampling": False}
+    made: optuna.samplers.BaseSampler = _made(f"search.sampler ({sampler.type})", kind, sampler.options, ours)
     return made
 
 
@@ -54,12 +61,19 @@ def make_pruner(pruner: Pruner) -> optuna.pruners.BasePruner:
 
 
 def _made(what: str, kind: Any, options: Mapping[str, Any], ours: Mapping[str, Any]) -> Any:
-    known = [name for name in inspect.signature(kind).parameters if name not in ours]
-    for name in options:
+    known = {
+        name: types
+        for name, parameter in inspect.signature(kind).parameters.items()
+        if name not in ours and (types := _plain_types(parameter.annotation))
+    }
+    for name, value in options.items():
         if name not in known:
             raise RefusedError(
                 f"{what} has no option {name!r}{nearest(name, known)} Its options: {', '.join(known) or 'none'}."
             )
+        given = type(value).__name__
+        if given not in known[name] and not (given == "int" and "float" in known[name]):
+            raise RefusedError(f"{what}: option {name} is {value!r}, but must be of type {' or '.join(known[name])}.")
     with without_experimental_warnings():
         try:
             return kind(**options, **ours)
@@ -67,8 +81,15 @@ def _made(what: str, kind: Any, options: Mapping[str, Any], ours: Mapping[str, A
             raise RefusedError(f"{what} refuses its options {dict(options)}: {error}") from None
 
 
+def _plain_types(annotation: Any) -> list[str]:
+    """Which of the types that a file can hold an option takes, from its annotation: a type, or its text."""
+    text = annotation.__name__ if isinstance(annotation, type) else str(annotation).strip("'")
+    return [name for name in _PLAIN if name in text.split(" | ")]
+
+
 def open_storage(url: str | None, folder: Path) -> optuna.storages.BaseStorage:
-    """A journal in the search's folder, or the database of --storage. Raises RefusedError if it cannot be opened."""
+    """A journal in the search's folder, or the database of --storage. Nobody else may open or write it meanwhile.
+    Raises RefusedError if it cannot be opened."""
     import optuna
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
@@ -76,8 +97,10 @@ def open_storage(url: str | None, folder: Path) -> optuna.storages.BaseStorage:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     if url is None:
         path = folder / JOURNAL
+        _cut_torn_line(path)
         try:
-            return JournalStorage(JournalFileBackend(str(path)))
+            lock: Any = _FileLock(path)  # Optuna's base class for it is not public
+            return JournalStorage(JournalFileBackend(str(path), lock_obj=lock))
         except (ValueError, KeyError) as error:
             raise RefusedError(f"{path}: is no journal of a study ({error}). Restore it, or move it away.") from None
     from sqlalchemy.exc import SQLAlchemyError
@@ -91,6 +114,36 @@ def open_storage(url: str | None, folder: Path) -> optuna.storages.BaseStorage:
             f"--storage {url!r} cannot be opened ({reason}). Give the URL of a database that is there and whose "
             "driver is installed, e.g. sqlite:///study.db or postgresql://user@host/name."
         ) from None
+
+
+def _cut_torn_line(path: Path) -> None:
+    """A kill or a full disk can leave the beginning of a line at the end, to which the next one would be appended."""
+    if not path.exists():
+        return
+    content = path.read_bytes()
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        with path.open("r+b") as handle:
+            handle.truncate(whole)
+
+
+class _FileLock:
+    """Of a journal: unlike Optuna's own locks, which are files, it ends with its process, however that dies."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.with_name(f".{path.name}.lock")
+        self._handle: IO[str] | None = None
+
+    def acquire(self) -> bool:
+        handle = self._path.open("a", encoding="utf-8")
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        self._handle = handle
+        return True
+
+    def release(self) -> None:
+        if self._handle is not None:
+            self._handle.close()
+            self._handle = None
 
 
 @contextmanager

@@ -17,29 +17,30 @@ if TYPE_CHECKING:
 class Pruning:
     """The pruner of one trial. `reason`: why it is given up; None while it is not.
 
-    median and asha are told the evaluations along training; of a trial with several seeds those of the first come
-    first, so that trials are compared seed by seed. wilcoxon is told the final score of each seed.
+    median and asha are told the evaluations along the training of the first seed, which all trials have: a curve that
+    went on with another seed would hide its end behind the best of its beginning. wilcoxon is told the final score of
+    each seed.
     """
 
     def __init__(self, trial: Trial, plan: SearchPlan, lock: threading.RLock) -> None:
         self._trial, self._plan, self._lock = trial, plan, lock
         self._objective = plan.objectives[0]
         self._kind = plan.search.pruner.type
-        self._seen_bytes: dict[int, int] = {}
+        self._seen_bytes = 0
         self._reported: set[int] = set()
         self.reason: str | None = None
 
     def is_hopeless(self, cell: CellRecord) -> bool:
         """Whether the pruner gives the trial up, after what the running cell has recorded since it was last asked."""
         scores = cell.path / "scores.jsonl"
-        if self._kind in ("none", "wilcoxon") or self.reason is not None or not scores.exists():
+        looks_at_it = self._kind in ("median", "asha") and cell.seed == self._plan.seeds[0]
+        if not looks_at_it or self.reason is not None or not scores.exists():
             return self.reason is not None
         size = scores.stat().st_size
-        if size == self._seen_bytes.get(cell.seed):
+        if size == self._seen_bytes:
             return False
-        self._seen_bytes[cell.seed] = size
-        before = self._plan.seeds.index(cell.seed) * self._plan.steps
-        return any(self._report(value, before + step) for step, value in curve(cell, self._objective))
+        self._seen_bytes = size
+        return any(self._report(value, step) for step, value in curve(cell, self._objective))
 
     def seed_ended(self, cell: CellRecord, is_last: bool) -> None:
         """After a cell is done."""

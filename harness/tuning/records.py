@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any
 from harness.plan import Plan
 from harness.plan.search_plan import DEFAULT
 from harness.records import CellRecord
-from harness.records.files import read_json, write_json
+from harness.records.files import write_json
+from harness.tuning.document import SCHEMA, STUDY, earlier_document
 from harness.tuning.importances import importances
-from harness.tuning.scores import final_values
+from harness.tuning.scores import final_values, seconds
 from harness.tuning.study import SearchStudy
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
-SCHEMA = 1
-STUDY = "study.json"
 STATES = {"RUNNING": "running", "COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed"}
 
 
@@ -35,9 +34,10 @@ def write_study(
     search = study.plan.search
     trials = study.trials()
     shares, refused = importances(study) if with_importances else ([], "the search goes on")
-    earlier = read_json(path) if path.exists() else {}
+    earlier = earlier_document(path)
     document = {
         "schema": SCHEMA,
+        "study_id": study.id,
         "sweep": study.plan.sweep.name,
         "question": study.plan.sweep.question,
         "profile": study.plan.profile,
@@ -89,7 +89,7 @@ def _trial(trial: FrozenTrial, folder: Path, objectives: Sequence[str]) -> dict[
         "is_default": bool(attributes.get("is_default")),
         "flags": sorted({flag for record in records for flag in record.flags}),
         "intermediate": [[step, value] for step, value in sorted(trial.intermediate_values.items())],
-        "duration_s": trial.duration.total_seconds() if trial.duration else None,
+        "duration_s": sum(map(seconds, records)) if records else None,
         "generated_tokens": sum(record.generated_tokens for record in records),
         "cells": [record.path.name for record in records],
         "same_as": attributes.get("same_as"),
@@ -107,12 +107,14 @@ def front(study: SearchStudy) -> list[int]:
 def best_number(study: SearchStudy) -> int | None:
     """The complete trial with the best first objective, accuracy; of equal ones the first, None before there is one."""
     complete = [trial for trial in study.trials() if trial.state.name == "COMPLETE"]
-    return max(complete, key=lambda trial: (trial.values[0], -trial.number)).number if complete else None
+    # Of equal accuracies the one with fewer tokens, else the first.
+    key = lambda trial: (trial.values[0], *(-value for value in trial.values[1:]), -trial.number)  # noqa: E731
+    return max(complete, key=key).number if complete else None
 
 
 def write_confirmation(folder: Path, confirmation: Mapping[str, Any]) -> None:
     path = folder / STUDY
-    write_json(path, read_json(path) | {"confirmation": confirmation})
+    write_json(path, earlier_document(path) | {"confirmation": confirmation})
 
 
 def settings_of(trials: Sequence[FrozenTrial]) -> dict[str, dict[str, Any]]:

@@ -41,6 +41,11 @@ def curve(cell: CellRecord, objective: str) -> list[tuple[int, float]]:
     ]
 
 
+def seconds(cell: CellRecord) -> float:
+    """That training and evaluating took so far, over all processes that had a part in it."""
+    return sum(row.get("total_s") or row.get("eval_s") or 0.0 for row in cell.read_timing())
+
+
 def _task_and_metric(objective: str) -> tuple[str, str]:
     task, _, metric = objective.removeprefix("eval.final.").rpartition(".")
     return task, metric

@@ -6,7 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,12 +18,12 @@ from harness.plan.search_plan import SearchPlan, Values
 from harness.records import CellRecord
 from harness.records.lease import hold_lease
 from harness.run.inputs import record_sources, require_inputs
-from harness.run.jobs import Job
+from harness.run.jobs import DISK_FULL, Job
 from harness.run.stages import stage_job
 from harness.run.sweep import Observer, StoppedError, SweepRun, run_stages
 from harness.tuning.pruning import Pruning
 from harness.tuning.records import STATES, arm_name, plan_of_trials, write_study
-from harness.tuning.scores import final_values
+from harness.tuning.scores import final_values, seconds
 from harness.tuning.study import WORKERS, SearchStudy
 
 if TYPE_CHECKING:
@@ -97,11 +97,14 @@ class SearchRun:
     @contextmanager
     def _heartbeat(self) -> Iterator[None]:
         """Say now and then in the storage that the trials in hand are worked on, for machines that see only that."""
+        from optuna.exceptions import StorageInternalError
+
         ended = threading.Event()
 
         def beat() -> None:
             while not ended.wait(HEARTBEAT_S):
-                with self._lock:
+                # A database that is busy now is asked again in half a minute.
+                with self._lock, suppress(StorageInternalError):
                     for trial in self._in_hand.values():
                         self.study.claim(trial, self._owner)
 
@@ -115,14 +118,14 @@ class SearchRun:
 
     def _work(self, pool: LocalPool, observer: Observer) -> None:
         try:
-            while not self._stopping.is_set() and (trial := self._next_trial()) is not None:
-                self._do(trial, pool, observer)
+            while not self._stopping.is_set() and (taken := self._next_trial()) is not None:
+                self._do(taken, pool, observer)
         except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits for this one
             if not self._stopping.is_set():
                 self._faults.append(error)
                 self._stopping.set()
 
-    def _next_trial(self) -> Trial | None:
+    def _next_trial(self) -> _Taken | None:
         """One that a dead worker left, else a new one; None when the budget is used up."""
         with self._lock, self.study.turn():
             trial = self.study.abandoned()
@@ -130,10 +133,23 @@ class SearchRun:
                 if not self._budget_is_left(len(self.study.trials())):
                     return None
                 trial = self.study.ask(self._owner)
-            else:
-                self.study.claim(trial, self._owner)
-            self._in_hand[trial.number] = trial
-            return trial
+            return self._taken(trial)
+
+    def _taken(self, trial: Trial) -> _Taken:
+        """A trial of ours from now on, its values drawn. In the turn in which it was found: so draws do not depend on
+        who else draws, and of two trials of one setting one knows of the other."""
+        self.study.claim(trial, self._owner)
+        self._in_hand[trial.number] = trial
+        values = self.study.draw(trial)
+        try:
+            cells = self.plan.plan({arm_name(trial.number): values}).cells
+        except RefusedError as error:
+            return _Taken(trial, values, [], None, str(error))
+        first = self.study.first_of(trial, cells[0].hash)
+        trial.set_user_attr("hash", cells[0].hash)
+        if first is not None:
+            trial.set_user_attr("same_as", first.number)
+        return _Taken(trial, values, cells, None if first is None else first.number)
 
     def _budget_is_left(self, started: int) -> bool:
         """Whether another trial may start when so many have started, and not all of them ended."""
@@ -144,28 +160,20 @@ class SearchRun:
             cells = {name for trial in trials for name in trial.user_attrs.get("cells", [])}
             if sum(CellRecord.at(self.folder / "cells" / name).generated_tokens for name in cells) >= budget.tokens:
                 return False
-        spent_h = sum(trial.duration.total_seconds() for trial in trials if trial.duration) / 3600
-        return budget.hours is None or spent_h < budget.hours
+        if budget.hours is not None:
+            cells = {name for trial in trials for name in trial.user_attrs.get("cells", [])}
+            return sum(seconds(CellRecord.at(self.folder / "cells" / name)) for name in cells) < 3600 * budget.hours
+        return True
 
-    def _do(self, trial: Trial, pool: LocalPool, observer: Observer) -> None:
-        with self._lock:
-            values = self.study.draw(trial)
-        try:
-            cells = self.plan.plan({arm_name(trial.number): values}).cells
-        except RefusedError as error:  # values that do not go together: nothing can be measured here
-            self._tell(trial, "FAIL", reason=str(error), observer=observer)
-            return
-        with self._lock, self.study.turn():
-            first = self.study.first_of(trial, cells[0].hash)
-            trial.set_user_attr("hash", cells[0].hash)
-            if first is not None:
-                trial.set_user_attr("same_as", first.number)
-        if first is not None:
-            self._wait_for(trial, first.number, observer)
-            return
-        self._train(trial, values, cells, pool, observer)
+    def _do(self, taken: _Taken, pool: LocalPool, observer: Observer) -> None:
+        if taken.refused is not None:  # values that do not go together: nothing can be measured there
+            self._tell(taken.trial, "FAIL", reason=taken.refused, observer=observer)
+        elif taken.same_as is not None:
+            self._wait_for(taken.trial, taken.same_as, pool, observer)
+        else:
+            self._train(taken.trial, taken.values, taken.cells, pool, observer)
 
-    def _wait_for(self, trial: Trial, first: int, observer: Observer) -> None:
+    def _wait_for(self, trial: Trial, first: int, pool: LocalPool, observer: Observer) -> None:
         """A setting that was trained, or is being trained, ends as that trial did."""
         while not self._stopping.is_set():
             with self._lock:
@@ -174,7 +182,13 @@ class SearchRun:
                     reason = f"the same setting as trial {first}"
                     self._tell(trial, same.state.name, values=same.values, reason=reason, observer=observer)
                     return
-            time.sleep(WAIT_S)
+                with self.study.turn():
+                    left = self.study.abandoned(first)
+                    taken = None if left is None else self._taken(left)
+            if taken is not None:  # its worker died: nobody else may be there to take it up
+                self._do(taken, pool, observer)
+            else:
+                time.sleep(WAIT_S)
 
     def _train(
         self, trial: Trial, values: Values, cells: list[PlannedCell], pool: LocalPool, observer: Observer
@@ -184,10 +198,16 @@ class SearchRun:
         sweep_run = SweepRun(plan, self.home, self.command, 1)
         with self._lock:
             trial.set_user_attr("cells", [record.path.name for record in records])
-            sweep_run.write_question(sweep_run.missing())
+            sweep_run.make_cells(sweep_run.missing())
             self.write()
-        with self._stage_lock:  # what trials share is made once
-            run_stages(pool, [cells[0].spec], {}, self.home, _Silent(), try_loading=False)
+        try:
+            with self._stage_lock:  # what trials share is made once
+                run_stages(pool, [cells[0].spec], {}, self.home, _Silent(), try_loading=False)
+        except (RefusedError, StoppedError) as error:
+            if self._stopping.is_set() or DISK_FULL in str(error):
+                raise
+            self._tell(trial, "FAIL", reason=str(error), observer=observer)
+            return
         pruning = Pruning(trial, self.plan, self._lock)
         for place, (cell, record) in enumerate(zip(cells, records, strict=True)):
             if record.state != "done":
@@ -251,7 +271,8 @@ class SearchRun:
             if reason is not None:
                 trial.set_user_attr("reason", reason)
             told = values if state == "COMPLETE" else None
-            self.study.study.tell(trial.number, told, TrialState[state])
+            # Somebody who took us for dead may have been quicker.
+            self.study.study.tell(trial.number, told, TrialState[state], skip_if_finished=True)
             self._in_hand.pop(trial.number, None)
             self.write()
             observer.ended(arm_name(trial.number), "done" if state == "COMPLETE" else STATES[state], reason)
@@ -261,8 +282,20 @@ class SearchRun:
         with self._lock:
             budget = self.plan.search.budget.model_dump() | {"trials": self.trials}
             with self.study.turn():
-                SweepRun(plan_of_trials(self.study), self.home, self.command, 1).write_question([])
+                SweepRun(plan_of_trials(self.study), self.home, self.command, 1).write_question()
                 return write_study(self.study, self.command, budget, with_importances)
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """A trial in hand. `cells`: to be trained, none where the values are `refused`; `same_as`: the number of the trial
+    that has the same ones."""
+
+    trial: Trial
+    values: Values
+    cells: list[PlannedCell]
+    same_as: int | None
+    refused: str | None = None
 
 
 class _Silent:

@@ -7,8 +7,10 @@ works on it (`owner`), and why it failed (`reason`). The records of its cells st
 from __future__ import annotations
 
 import fcntl
+import json
 import socket
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +21,7 @@ from harness.plan.search_plan import SearchPlan, Values
 from harness.records.lease import STALE_AFTER_S, is_leased
 from harness.spec.hashing import semantic_hash
 from harness.spec.search import KnobRange, direction
+from harness.tuning.document import STUDY, earlier_document
 from harness.tuning.optuna_parts import make_pruner, make_sampler, open_storage, without_experimental_warnings
 
 if TYPE_CHECKING:
@@ -40,14 +43,11 @@ class SearchStudy:
         import optuna
 
         self.plan, self.folder = plan, folder
-        folder.mkdir(parents=True, exist_ok=True)
-        storage = open_storage(storage_url, folder)
         make_sampler(plan.search.sampler, 0)  # refuses unknown options before anything is written
         pruner = make_pruner(plan.search.pruner)
+        folder.mkdir(parents=True, exist_ok=True)
         with self.turn():
-            known = storage_url or str(folder)
-            names = [study.study_name for study in optuna.get_all_study_summaries(storage, include_best_trial=False)]
-            is_new = plan.sweep.name not in names
+            storage = open_storage(storage_url, folder)
             with without_experimental_warnings():
                 self.study = optuna.create_study(
                     storage=storage,
@@ -56,12 +56,17 @@ class SearchStudy:
                     load_if_exists=True,
                     pruner=pruner,
                 )
-            if is_new:
-                self.study.set_user_attr(QUESTION, _question(plan))
+            if QUESTION not in self.study.user_attrs and not self.study.get_trials():  # new, or left as it was made
                 if (default := plan.default_values()) is not None:
                     self.study.enqueue_trial(default, user_attrs={"is_default": True})
-            else:
-                _require_same_question(self.study, plan, known)
+                self.study.set_user_attr(QUESTION, _question(plan) | {"id": uuid.uuid4().hex})
+            _require_same_question(self.study, plan, storage_url or str(folder))
+            _require_same_study(self.id, folder)
+
+    @property
+    def id(self) -> str:
+        """Tells it from a study of the same name in another storage."""
+        return str(self.study.user_attrs[QUESTION]["id"])
 
     @contextmanager
     def turn(self) -> Iterator[None]:
@@ -84,13 +89,13 @@ class SearchStudy:
         self.claim(trial, owner)
         return trial
 
-    def abandoned(self) -> Trial | None:
-        """A trial that runs on paper, but whose worker is dead. Call in a `turn`, and claim it there."""
+    def abandoned(self, number: int | None = None) -> Trial | None:
+        """A trial (of this number) that runs on paper, but whose worker is dead. To be claimed in the same `turn`."""
         import optuna
         from optuna.trial import TrialState
 
         for frozen in self.trials():
-            if frozen.state == TrialState.RUNNING and not self._is_alive(frozen.user_attrs.get("owner")):
+            if frozen.state == TrialState.RUNNING and number in (None, frozen.number) and not self._is_alive(frozen):
                 self.study.sampler = make_sampler(self.plan.search.sampler, frozen.number)
                 with without_experimental_warnings():
                     return optuna.trial.Trial(self.study, frozen._trial_id)
@@ -100,15 +105,17 @@ class SearchStudy:
         """Say who works on a trial, and that it was alive just now."""
         trial.set_user_attr("owner", {"worker": owner, "host": socket.gethostname(), "heartbeat_s": time.time()})
 
-    def _is_alive(self, owner: Any) -> bool:
-        """A worker that shares our folder is known by its lease there, whose lock dies with it; one on a machine of its
-        own by its heartbeat in the storage."""
-        if not isinstance(owner, dict):
-            return False
+    def _is_alive(self, trial: FrozenTrial) -> bool:
+        """A worker that shares our folder is known by its lease there, whose lock dies with it; one with a folder of
+        its own by its heartbeat in the storage. A trial without an owner was asked for just now, by one of those."""
+        owner = trial.user_attrs.get("owner")
+        if owner is None:
+            started_s = trial.datetime_start.timestamp() if trial.datetime_start else 0.0
+            return time.time() - started_s < STALE_AFTER_S
         lease = self.folder / WORKERS / str(owner["worker"])
         if lease.exists():
             return is_leased(lease)
-        return bool(owner["host"] != socket.gethostname() and time.time() - owner["heartbeat_s"] < STALE_AFTER_S)
+        return bool(time.time() - owner["heartbeat_s"] < STALE_AFTER_S)
 
     def draw(self, trial: Trial) -> Values:
         """The values of a trial; those that it has already stay as they are."""
@@ -121,9 +128,10 @@ class SearchStudy:
         return values
 
     def first_of(self, trial: Trial, setting: str) -> FrozenTrial | None:
-        """The earliest other trial of the same setting; None if this is the first."""
-        earlier = (t for t in self.trials() if t.number < trial.number and t.user_attrs.get("hash") == setting)
-        return next(earlier, None)
+        """The other trial that trains the same setting; None if this one is to. Call in the `turn` in which the trial's
+        hash is set."""
+        others = (t for t in self.trials() if t.number != trial.number and t.user_attrs.get("hash") == setting)
+        return next((t for t in others if t.user_attrs.get("same_as") is None), None)
 
 
 def _suggest(trial: Trial, knob: str, searched: KnobRange) -> Any:
@@ -147,9 +155,16 @@ def _question(plan: SearchPlan) -> dict[str, Any]:
     }
 
 
-def _require_same_question(study: optuna.Study, plan: SearchPlan, where: str) -> None:
-    import json
+def _require_same_study(study_id: str, folder: Path) -> None:
+    known = earlier_document(folder / STUDY).get("study_id")
+    if known not in (None, study_id):
+        raise RefusedError(
+            f"{folder}: its records are of this search in another storage. Go on with the --storage that they were "
+            "made with, or choose another --home for a search of its own."
+        )
 
+
+def _require_same_question(study: optuna.Study, plan: SearchPlan, where: str) -> None:
     theirs, ours = study.user_attrs.get(QUESTION), json.loads(json.dumps(_question(plan)))
     if theirs is None:
         raise RefusedError(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from harness.records.study import StudyRecord, TrialRecord
 from reports.formats import MISSING, number, points, tokens
 
-_FRACTION = re.compile(r"(pass|maj|avg|best)@\w+|\w+_frac")
+_FRACTION = re.compile(r"(pass|maj|avg|best|cons)@\w+|pass\^\w+|\w+_frac")
 _COUNT = re.compile(r"\w*tokens")
 
 

@@ -113,7 +113,7 @@ def current_confirmation(study: StudyRecord) -> ConfirmationRecord | None:
 
 
 def confirm_command(study: StudyRecord) -> str:
-    return f"bench tune {study.sweep} --confirm {CONFIRM_SEEDS}"
+    return f"{study.command} --confirm {CONFIRM_SEEDS}"
 
 
 def count_states(study: StudyRecord) -> str:

@@ -89,6 +89,15 @@ def test_a_default_that_won_is_not_confirmed(bench: Bench, tmp_path: Path, pool:
     result = bench("tune", write_search(tmp_path), "--trials", 1, "--confirm", 3)
     assert result.code == 2
     assert "the default (trial 0) is the best of 1 trials" in result.err
+    assert "report: " in result.out, "what the search found is told all the same"
+
+
+def test_confirming_cells_that_failed_are_told(bench: Bench, tmp_path: Path, pool: FakePool) -> None:
+    pool.ends = {"best": ("failed", "out of luck")}
+    result = bench("tune", write_search(tmp_path), "--trials", 6, "--confirm", 3, "--json")
+    assert result.code == 1
+    assert "3 of 6 confirming cells are not done" in result.err
+    assert len(result.document["trials"]) == 6
 
 
 def test_without_a_budget_a_search_is_refused(bench: Bench, tmp_path: Path, pool: FakePool) -> None:

@@ -111,3 +111,31 @@ def test_each_verb_names_the_other(tmp_path: Path) -> None:
 def test_a_sweep_has_arms_or_a_search(tmp_path: Path) -> None:
     with pytest.raises(RefusedError, match="arms and search given"):
         make_search_plan(str(write_search(tmp_path, arms={"a": {}})))
+
+
+def test_a_condition_on_a_value_within_a_range_can_be_searched(tmp_path: Path) -> None:
+    knobs = {"train.epochs": {"int": [1, 4]}, CLIP: {"float": [0.2, 0.4], "when": {"train.epochs": [2, 3]}}}
+    make_search_plan(str(write_search(tmp_path, {"knobs": knobs})))
+
+
+@pytest.mark.parametrize(
+    ("section", "match"),
+    [
+        ({"knobs": {LR: KNOBS[LR], "train.epochs": {"int": [1, 4], "when": {LR: [1e-3]}}}}, "no single value is ever"),
+        (
+            {"knobs": {"train.epochs": {"int": [2, 6], "step": 2}, LR: KNOBS[LR] | {"when": {"train.epochs": [3]}}}},
+            "3, which is never drawn",
+        ),
+        ({"pruner": {"type": "wilcoxon"}}, "wilcoxon with one seed"),
+        ({"knobs": {"train.token_records_max_tokens": {"categorical": [0, 9]}}}, "make no difference"),
+    ],
+)
+def test_what_could_never_act_is_refused(tmp_path: Path, section: Any, match: str) -> None:
+    with pytest.raises((RefusedError, GateError), match=match):
+        make_search_plan(str(write_search(tmp_path, section)))
+
+
+def test_a_pruner_along_training_needs_evaluations_there(tmp_path: Path) -> None:
+    path = write_search(tmp_path, {"pruner": {"type": "median"}})
+    with pytest.raises(RefusedError, match=r"median with eval\.every=0"):
+        make_search_plan(str(path), settings=["eval.every=0"])

@@ -208,5 +208,5 @@ def test_a_cell_that_another_run_finished_meanwhile_stays_done(tmp_path: Path) -
     record = run.plan.record(missing[0], tmp_path)
     record.path.mkdir(parents=True)
     record.write_status("done", digest="ab")
-    run.write_question(missing)
+    run.make_cells(missing)
     assert (record.state, record.digest) == ("done", "ab")

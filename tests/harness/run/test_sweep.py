@@ -384,6 +384,6 @@ def test_the_question_keeps_the_grid_and_what_is_asked_of_the_comparison(tmp_pat
         (crossed, names, {names[0]: {knob: 0.2, beta: 0.01}, names[1]: {knob: 0.28, beta: 0.1}}, True),
     ):
         run = SweepRun(make_plan(str(path), arms=arms), tmp_path / "home", "bench run", workers=1)
-        run.write_question([])
+        run.write_question()
         record = read_sweep(run.folder)
         assert (record.grid, record.new_problems) == (grid, new_problems)

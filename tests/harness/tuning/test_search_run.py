@@ -9,6 +9,8 @@ import pytest
 from harness.errors import RefusedError
 from harness.plan.search_plan import make_search_plan
 from harness.records import CellRecord, read_sweep
+from harness.run.sweep import StoppedError
+from harness.tuning.search_run import SearchRun
 from harness.tuning.study import SearchStudy
 from tests.harness.tuning.fake_cells import KNOBS, METRIC, FakePool, by_learning_rate, search, write_search
 
@@ -177,8 +179,9 @@ def test_a_trial_of_a_dead_worker_is_taken_up_with_its_values(tmp_path: Path, mo
     search(monkeypatch, path, 1)
     plan = make_search_plan(str(path))
     study = SearchStudy(plan, tmp_path / "runs" / "found", None)
+    (study.folder / "workers" / "dead").mkdir()
     with study.turn():
-        left = study.ask("a worker that is no more")
+        left = study.ask("dead")
     values = study.draw(left)
     found, pool = search(monkeypatch, path, 3)
     assert found["trials"][1] | {"params": values, "state": "complete"} == found["trials"][1]
@@ -229,7 +232,7 @@ def test_a_study_that_somebody_else_made_is_refused(tmp_path: Path, monkeypatch:
     import optuna
 
     url = f"sqlite:///{tmp_path / 'study.db'}"
-    optuna.create_study(storage=url, study_name="found")
+    optuna.create_study(storage=url, study_name="found").ask()
     with pytest.raises(RefusedError, match="was not made by `bench tune`"):
         search(monkeypatch, write_search(tmp_path), 1, storage_url=url)
 
@@ -258,3 +261,103 @@ def test_a_setting_resolves_to_what_its_trial_says(tmp_path: Path) -> None:
     plan = make_search_plan(str(write_search(tmp_path)))
     spec = plan.spec({"train.learning_rate": 5e-4}, 2)
     assert (spec.train.learning_rate, spec.train.updates_per_rollout, spec.seed) == (5e-4, 1, 2)
+
+
+def test_a_stage_that_cannot_be_done_fails_its_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stages(pool: Any, specs: Any, *others: Any, **options: Any) -> None:
+        if specs[0].train.learning_rate > 1e-3:
+            raise StoppedError("prepare: no cold start")
+
+    monkeypatch.setattr("harness.tuning.search_run.run_stages", stages)
+    study, _ = search(monkeypatch, write_search(tmp_path), 8)
+    states = {(trial["params"]["train.learning_rate"] > 1e-3, trial["state"]) for trial in study["trials"]}
+    assert states == {(True, "failed"), (False, "complete")}
+
+
+def test_a_search_without_a_cell_can_be_mirrored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from harness.tracking import Mirror
+
+    plan = make_search_plan(str(write_search(tmp_path)))
+    run = SearchRun(plan, tmp_path / "runs", "bench tune found", workers=1, trials=1)
+    run.write()
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    assert Mirror(run.folder, uri).sync() == 0
+    search(monkeypatch, tmp_path / "found.yaml", 2)
+    assert Mirror(run.folder, uri).sync() > 0
+
+
+def test_waiting_for_a_trial_whose_worker_died_takes_it_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two trials of one setting; the one that was to train it is left."""
+    path = write_search(tmp_path, {"knobs": {"train.updates_per_rollout": {"categorical": [1, 2]}}})
+    study = SearchStudy(make_search_plan(str(path)), tmp_path / "runs" / "found", None)
+    (study.folder / "workers" / "dead").mkdir(parents=True)
+    with study.turn():
+        left = study.ask("dead")
+    study.draw(left)
+    left.set_user_attr("hash", "of another time")
+    found, _ = search(monkeypatch, path, 5)
+    assert [trial["state"] for trial in found["trials"]] == ["complete"] * 5
+
+
+def test_a_torn_end_of_the_journal_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_search(tmp_path)
+    search(monkeypatch, path, 2)
+    journal = tmp_path / "runs" / "found" / "study.journal"
+    journal.write_bytes(journal.read_bytes() + b'{"op_code": 5, "tri')
+    study, _ = search(monkeypatch, path, 3)
+    assert [trial["state"] for trial in study["trials"]] == ["complete"] * 3
+
+
+@pytest.mark.parametrize("left", ["", '{"trials": [', "[]"])
+def test_a_damaged_study_json_is_written_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: str) -> None:
+    path = write_search(tmp_path)
+    before, _ = search(monkeypatch, path, 2)
+    (tmp_path / "runs" / "found" / "study.json").write_text(left)
+    after, _ = search(monkeypatch, path, 2)
+    assert after == before
+
+
+def test_the_records_of_another_storage_are_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_search(tmp_path)
+    search(monkeypatch, path, 2, storage_url=f"sqlite:///{tmp_path / 'study.db'}")
+    with pytest.raises(RefusedError, match="are of this search in another storage"):
+        search(monkeypatch, path, 2)
+
+
+def test_conditional_knobs_are_drawn_anew_by_qmc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study, _ = search(monkeypatch, write_search(tmp_path, {"sampler": {"type": "qmc"}}), 12)
+    drawn = [trial["params"].get("objective.rule.clip_high") for trial in study["trials"][1:]]
+    known = [value for value in drawn if value is not None]
+    assert len(set(known)) == len(known) > 2
+
+
+@pytest.mark.parametrize(
+    ("section", "match"),
+    [
+        ({"sampler": {"type": "tpe", "options": {"n_startup_trials": "five"}}}, "must be of type int"),
+        ({"sampler": {"type": "tpe", "options": {"gamma": 3}}}, "has no option 'gamma'"),
+        ({"pruner": {"type": "asha", "options": {"reduction_factor": 2.5}}}, "must be of type int"),
+    ],
+)
+def test_options_of_the_wrong_type_are_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, section: Any, match: str
+) -> None:
+    with pytest.raises(RefusedError, match=match):
+        search(monkeypatch, write_search(tmp_path, section), 1)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_of_equally_accurate_trials_the_one_with_fewer_tokens_is_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Tied(FakePool):
+        def _do(self, job: Any, on_progress: Any) -> Any:
+            outcome = super()._do(job, on_progress)
+            if job.kind == "cell":
+                cell = CellRecord.at(Path(job.path))
+                cell.write_status("done", generated_tokens=1000 - 10 * int(cell.arm.removeprefix("trial_")))
+            return outcome
+
+    objectives = {"objectives": ["eval.final.pass@1", "generated_tokens"]}
+    study, _ = search(monkeypatch, write_search(tmp_path, objectives), 4, Tied(score=lambda spec: 0.5))
+    assert study["front"] == [study["best"]] == [3]
