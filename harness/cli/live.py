@@ -48,6 +48,7 @@ class Countdown:
 class LiveRun:
     """The observer of a sweep's run (`harness.run.sweep.Observer`). Use as a context manager."""
 
+    unit: str = "cells"
     states: dict[str, str] = field(default_factory=dict)
     _total: int = 0
     _done_before: int = 0
@@ -71,9 +72,9 @@ class LiveRun:
         self._total, self._done_before = total, done
         self._started_s = time.monotonic()
         if done < total:
-            note(f"{total} cells, {done} done already, {total - done} to run")
+            note(f"{total} {self.unit}, {done} done already, {total - done} to run")
         if self._display:
-            self._tasks["sweep"] = self._display.add_task(f"sweep, {total - done} cells", total=1.0, remark="")
+            self._tasks["sweep"] = self._display.add_task(f"sweep, {total - done} {self.unit}", total=1.0, remark="")
 
     def remark(self, sentence: str) -> None:
         note(sentence)
@@ -101,7 +102,7 @@ class LiveRun:
         elif time.monotonic() - self._told_s >= PLAIN_EVERY_S:
             self._told_s = time.monotonic()
             running = "; ".join(f"{name} {_remark(event)}" for name, event in self._events.items())
-            note(f"{len(self.states)}/{self._total - self._done_before} cells, ETA {self._eta()} | {running}")
+            note(f"{len(self.states)}/{self._total - self._done_before} {self.unit}, ETA {self._eta()} | {running}")
 
     def ended(self, name: str, state: str, reason: str | None) -> None:
         self.states[name] = state

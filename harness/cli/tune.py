@@ -84,7 +84,7 @@ def tune(
     command += f" --trials {trials}" if trials else ""
     command += f" --storage {shlex.quote(storage)}" if storage else ""
     search_run = SearchRun(plan, folder, command, at_once, limit, storage)
-    study = _watched(search_run, folder)
+    study = _watched(search_run, folder, "trials")
     if finish is not None:
         finishing = finish_plan(search_run.study, numbers("--finish", finish))
         _watched(SweepRun(finishing, folder, command, at_once), folder)
@@ -102,7 +102,7 @@ def tune(
         raise problem
 
 
-def _watched(search_run: Any, home: Path) -> dict[str, Any]:
+def _watched(search_run: Any, home: Path, unit: str = "cells") -> dict[str, Any]:
     """Run a search or a sweep with progress and MLflow beside it."""
     from harness.cli.live import LiveRun
     from harness.tracking import Mirror, MirrorThread, tracking_uri
@@ -110,7 +110,7 @@ def _watched(search_run: Any, home: Path) -> dict[str, Any]:
     with ExitStack() as stack:
         mirror = MirrorThread(Mirror(search_run.folder, tracking_uri(home)))
         try:
-            with LiveRun() as live:
+            with LiveRun(unit) as live:
                 found: dict[str, Any] = search_run.run(live, while_running=lambda: stack.enter_context(mirror))
         except KeyboardInterrupt:
             raise InterruptedByUserError("interrupted; the same command continues") from None

@@ -147,6 +147,11 @@ class Search(Section):
     @classmethod
     def _knobs_exist(cls, knobs: dict[str, KnobRange]) -> dict[str, KnobRange]:
         for knob in knobs:
+            if knob == "algorithm":
+                raise ValueError(
+                    "algorithm stands for all objective.* knobs: compare algorithms as arms of a sweep, and search the "
+                    "knobs of one"
+                )
             if knob not in ALL_KNOBS and not knob.startswith("reward.parts."):
                 raise ValueError(f"{knob} is no knob{suggest(knob).removesuffix('.')}")
         return knobs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import inspect
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -109,10 +110,10 @@ def open_storage(url: str | None, folder: Path) -> optuna.storages.BaseStorage:
         with without_experimental_warnings():
             return optuna.storages.RDBStorage(url, skip_compatibility_check=False)
     except (SQLAlchemyError, ImportError, ValueError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
+        shown = re.sub(r"://([^:@/]*):[^@/]*@", r"://\1:***@", url)
         raise RefusedError(
-            f"--storage {url!r} cannot be opened ({reason}). Give the URL of a database that is there and whose "
-            "driver is installed, e.g. sqlite:///study.db or postgresql://user@host/name."
+            f"--storage {shown!r} cannot be opened ({str(error).splitlines()[0]}). Give the URL of a database that is "
+            "there and whose driver is installed, e.g. sqlite:///study.db or postgresql://user@host/name."
         ) from None
 
 

@@ -240,10 +240,13 @@ class SearchRun:
             if pruning.is_hopeless(record):
                 pool.cancel(job)
 
-        pool.run([stage_job("cell", record.path, cell.spec, self.home)], show, ends.append)
-        (ended,) = ends
-        if ended.state == "taken":
-            raise StoppedError(f"{name}: {ended.reason}")
+        job = stage_job("cell", record.path, cell.spec, self.home)
+        pool.run([job], show, ends.append)
+        while ends[-1].state == "taken" and not self._stopping.is_set():
+            # By a worker whose search was killed, and which has not noticed yet.
+            time.sleep(WAIT_S)
+            pool.run([job], show, ends.append)
+        ended = ends[-1]
         if ended.state == "interrupted" and pruning.reason is None and not self._stopping.is_set():
             raise StoppedError(f"{name}: {ended.reason}.")
         return ended
