@@ -23,7 +23,7 @@ def cp(
 
     Example: bench cp std_norm my_question.yaml
     """
-    from harness.plan.sweep_file import SHIPPED, shipped, shipped_probes
+    from harness.plan.sweep_file import SHIPPED, load_sweep, shipped, shipped_probes
 
     sweeps, probes = shipped(SHIPPED), shipped_probes()
     known = {**shipped(SHIPPED / "profiles"), **sweeps, **probes}
@@ -42,5 +42,7 @@ def cp(
         print_json({"path": str(path)})
     else:
         verbs = {**dict.fromkeys(sweeps, "run"), **dict.fromkeys(probes, "probe")}
+        if name in sweeps and load_sweep(name)[0].search is not None:
+            verbs[name] = "tune"
         use = f"bench {verbs[name]} {path}" if name in verbs else f"bench run SWEEP --profile {path}"
         typer.echo(f"wrote {path}; use it with `{use}`")

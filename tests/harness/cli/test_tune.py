@@ -141,3 +141,7 @@ def test_a_pruned_trial_is_finished_if_asked(bench: Bench, tmp_path: Path, pool:
     assert len(result.document["trials"]) == 12
     refused = bench("tune", path, "--trials", 12, "--finish", "0,99")
     assert refused.code == 2 and "--finish names trial 0, which is complete: only pruned" in refused.err
+
+
+def test_a_copied_search_is_tuned(bench: Bench) -> None:
+    assert "use it with `bench tune tune_grpo.yaml`" in bench("cp", "tune_grpo").out
