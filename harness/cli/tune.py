@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,8 +25,11 @@ from harness.cli.options import (
 from harness.cli.run import InterruptedByUserError, default_workers
 from harness.errors import BenchError, RefusedError
 
+WAIT_S = 2.0
+
 if TYPE_CHECKING:
     from harness.plan.search_plan import SearchPlan
+    from harness.tuning.search_run import SearchRun
 
 
 def tune(
@@ -91,6 +95,7 @@ def tune(
         study = search_run.write(with_importances=True)
     problem: BenchError | None = None
     if confirm is not None:
+        study = _when_all_have_ended(search_run, study)
         try:
             study, problem = _confirm(
                 plan, study, confirm, set_ or [], folder, at_once, f"{command} --confirm {confirm}"
@@ -100,6 +105,18 @@ def tune(
     _finish(search_run.folder, study, json)
     if problem is not None:
         raise problem
+
+
+def _when_all_have_ended(search_run: SearchRun, study: dict[str, Any]) -> dict[str, Any]:
+    """The study once no other worker has a trial in hand: it could be the best."""
+    told = False
+    while running := search_run.study.running():
+        if not told:
+            note(f"waiting for trial {', '.join(map(str, running))}, which another worker trains")
+            told = True
+        time.sleep(WAIT_S)
+        study = search_run.write(with_importances=True)
+    return study
 
 
 def _watched(search_run: Any, home: Path, unit: str = "cells") -> dict[str, Any]:

@@ -101,6 +101,12 @@ class SearchStudy:
                     return optuna.trial.Trial(self.study, frozen._trial_id)
         return None
 
+    def running(self) -> list[int]:
+        """Numbers of the trials that a living worker has in hand."""
+        from optuna.trial import TrialState
+
+        return [t.number for t in self.trials() if t.state == TrialState.RUNNING and self._is_alive(t)]
+
     def claim(self, trial: Trial, owner: str) -> None:
         """Say who works on a trial, and that it was alive just now."""
         trial.set_user_attr("owner", {"worker": owner, "host": socket.gethostname(), "heartbeat_s": time.time()})

@@ -145,3 +145,14 @@ def test_a_pruned_trial_is_finished_if_asked(bench: Bench, tmp_path: Path, pool:
 
 def test_a_copied_search_is_tuned(bench: Bench) -> None:
     assert "use it with `bench tune tune_grpo.yaml`" in bench("cp", "tune_grpo").out
+
+
+def test_confirming_waits_for_a_trial_that_another_worker_has_in_hand(
+    bench: Bench, tmp_path: Path, pool: FakePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = [[7], [7], []]
+    monkeypatch.setattr("harness.tuning.study.SearchStudy.running", lambda study: running.pop(0))
+    monkeypatch.setattr("harness.cli.tune.WAIT_S", 0.0)
+    result = bench("tune", write_search(tmp_path), "--trials", 6, "--confirm", 3, "--json")
+    assert result.code == 0 and running == []
+    assert result.err.count("waiting for trial 7") == 1
