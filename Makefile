@@ -10,9 +10,10 @@ VLLM_TESTS := tests/test_real_input.py $(addprefix tests/harness/rollouts/,\
 demo: .venv/installed
 	$(BIN)/bench run sweeps/std_norm.yaml
 
-# Everything CI checks. Two processes of one thread each: models of this size gain nothing from more threads.
+# Everything CI checks. Two processes of one thread each: models of this size gain nothing from more threads. Files in the
+# order of tests/conftest.py: of its own accord xdist would take those with few tests, our slowest, last.
 test: check
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not long"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not long"
 
 # What takes minutes a test: full training runs on several seeds.
 test-long: .venv/installed-test

@@ -9,9 +9,9 @@ from hypothesis import settings
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
-SLOWEST_FILE = "tests/test_real_input.py"
+SLOWEST_FILES = ("tests/test_real_input.py", "tests/harness/tuning/test_processes.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of two processes that take a file each, none should be left alone with the slowest at the end."""
-    items.sort(key=lambda item: not item.nodeid.startswith(SLOWEST_FILE))
+    items.sort(key=lambda item: not item.nodeid.startswith(SLOWEST_FILES))
