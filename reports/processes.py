@@ -34,6 +34,8 @@ def each_in_processes(function: Callable[[Item], Result], items: Sequence[Item],
     from joblib.externals.loky import get_reusable_executor
     from threadpoolctl import threadpool_limits
 
+    # Arrow's own allocator keeps what was freed: a tenth of a process, and there are several.
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     # They start anew rather than as forks, which would inherit the locks of threads that they do not have.
     executor = get_reusable_executor(max_workers=processes - 1)
     waiting = deque(enumerate(items))
