@@ -1,19 +1,21 @@
 """The numbers of a cell's steps by field: what rows of steps.jsonl and timing.jsonl become as soon as they are read.
 
-A sweep has tens of thousands of rows of some sixty fields. As columns they are a tenth of the memory, and a mean or a
-curve of one field looks at that field alone.
+A sweep has tens of thousands of rows of some sixty fields, and a mean or a curve looks at one field alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from reports.statistics import FloatArray
+
+if TYPE_CHECKING:
+    import pyarrow
 
 
 @dataclass(frozen=True)
@@ -25,12 +27,11 @@ class Columns:
     fields: dict[str, npt.NDArray[Any]]
 
     @classmethod
-    def of(cls, rows: Sequence[Mapping[str, Any]], needed: Sequence[str] = ()) -> Columns:
-        """Raises ValueError, naming the field, where a value is no number, or a row lacks one of the `needed`."""
-        names = dict.fromkeys(name for row in rows for name in row)
-        columns = cls(len(rows), {name: _column(name, [row.get(name) for row in rows]) for name in names})
+    def of(cls, table: pyarrow.Table, needed: Sequence[str] = ()) -> Columns:
+        """Raises ValueError, naming the field, where a column holds no numbers, or a row lacks one of the `needed`."""
+        columns = cls(len(table), {name: _numbers(name, table[name]) for name in table.column_names})
         for name in needed:
-            if rows and (gaps := np.flatnonzero(np.isnan(columns[name]))).size:
+            if len(table) and (gaps := np.flatnonzero(np.isnan(columns[name]))).size:
                 raise ValueError(f"row {gaps[0] + 1} lacks {name!r}")
         return columns
 
@@ -48,10 +49,13 @@ class Columns:
         return values[~np.isnan(values)]
 
 
-def _column(name: str, values: list[Any]) -> npt.NDArray[Any]:
-    if all(type(value) is int for value in values):
-        return np.array(values, dtype=np.int64)
-    try:
-        return np.array(values, dtype=np.float64)  # None becomes NaN
-    except (TypeError, ValueError):
-        raise ValueError(f"{name!r} holds something that is no number") from None
+def _numbers(name: str, column: pyarrow.ChunkedArray) -> npt.NDArray[Any]:
+    from pyarrow import types
+
+    if not (types.is_integer(column.type) or types.is_floating(column.type) or types.is_null(column.type)):
+        raise ValueError(f"{name!r} holds something that is no number")
+    values = column.combine_chunks()
+    if not types.is_integer(column.type) or values.null_count:
+        values = values.cast("float64")  # null becomes NaN
+    numbers: npt.NDArray[Any] = values.to_numpy(zero_copy_only=False)
+    return numbers

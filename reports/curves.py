@@ -90,9 +90,8 @@ def curves_over_k(measurements: dict[str, list[Measurement]], family: str, alpha
 
 def points_over_k(metrics: Mapping[str, float | None], family: str) -> list[tuple[float, float | None]]:
     """(k, value) of every `<family>@k` among the metrics, by k."""
-    named = (name.partition("@") for name in metrics)
-    ks = sorted(int(k) for before, _, k in named if before == family)
-    return [(k, metrics[f"{family}@{k}"]) for k in ks]
+    named = {name: name.removeprefix(f"{family}@") for name in metrics if name.startswith(f"{family}@")}
+    return sorted(((int(k), metrics[name]) for name, k in named.items() if k.isdecimal()), key=lambda point: point[0])
 
 
 def base_line_over_k(metrics: Mapping[str, float | None], family: str) -> Line | None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pyarrow.compute
 
     from harness.records import CellRecord, SweepRecord
+    from harness.records.files import DamagedRecordError
 
 Row = dict[str, Any]
 
@@ -66,13 +67,18 @@ class Measurement:
 
     @cached_property
     def steps(self) -> Columns:
-        """Of steps.jsonl. Raises DamagedRecordError, also where a row lacks what curves run over."""
-        return _columns(self.cell.path / "steps.jsonl", self.cell.read_steps(), ("step", "generated_tokens"))
+        """Of steps.jsonl. Raises DamagedRecordError, also where a row lacks what curves run over or is of no later step
+        than the one before it."""
+        path = self.cell.path / "steps.jsonl"
+        columns = _columns(path, ("step", "generated_tokens"))
+        if (back := np.flatnonzero(np.diff(columns["step"]) <= 0)).size:
+            raise _damaged(path, f"row {back[0] + 2} is of no later step than the row before it")
+        return columns
 
     @cached_property
     def timing(self) -> Columns:
         """Of timing.jsonl. Raises DamagedRecordError."""
-        return _columns(self.cell.path / "timing.jsonl", self.cell.read_timing())
+        return _columns(self.cell.path / "timing.jsonl")
 
     @cached_property
     def scores(self) -> list[Row]:
@@ -99,6 +105,8 @@ class Measurement:
         table = self.read_final_samples(["problem_id", "sample", "correct", "verdicts"])
         if table is not None:
             require_values(self.cell.evals, table, table.column_names)
+            if "correct" in table.column_names and str(table.schema.field("correct").type) != "bool":
+                raise _damaged(self.cell.evals, "the column correct holds something that is not true or false")
         return table
 
     def read_final_samples(
@@ -173,13 +181,20 @@ def _with_records(measurement: Measurement) -> Measurement:
     return measurement
 
 
-def _columns(path: Path, rows: Sequence[Row], needed: Sequence[str] = ()) -> Columns:
+def _columns(path: Path, needed: Sequence[str] = ()) -> Columns:
+    from harness.records.columns import read_columns
+
+    table = read_columns(path)
+    try:
+        return Columns.of(table, needed)
+    except ValueError as error:
+        raise _damaged(path, str(error)) from None
+
+
+def _damaged(path: Path, fault: str) -> DamagedRecordError:
     from harness.records.files import DamagedRecordError
 
-    try:
-        return Columns.of(rows, needed)
-    except ValueError as error:
-        raise DamagedRecordError(f"{path}: {error}. Restore the file, or move its folder away.") from None
+    return DamagedRecordError(f"{path}: {fault}. Restore the file, or move its folder away.")
 
 
 def _votes(path: Path, verdicts: str) -> list[Any]:
@@ -224,6 +239,11 @@ def read_measurements(sweep: SweepRecord, processes: int = 1) -> dict[str, list[
         raise ValueError(f"no cell of {sweep.name} is done: a report needs at least one; `bench run` makes them")
     if all(measurement.score_pp is None for measurement in done.values()):
         names = sorted({name for m in done.values() if m.final is not None for name in m.final["metrics"]})
+        if metric.name in names:
+            raise MetricError(
+                f"the final {metric.name!r} on {metric.task} is not a finite number in any finished cell of "
+                f"{sweep.name}: nothing can be compared. See the cells' scores.jsonl, or compare another metric"
+            )
         nearest = difflib.get_close_matches(metric.name, names, n=3, cutoff=0.3) or names
         raise MetricError(
             f"no finished cell of {sweep.name} has a final {metric.name!r} on {metric.task}: the metric must be"

@@ -13,6 +13,7 @@ from reports.document import Report, report_document
 from reports.figures import FIGURES, render_figures
 from reports.figures.rendering import RenderedFigure
 from reports.problem_table import problem_table
+from reports.processes import end_processes
 from reports.reflection import DEFAULT_WORDS
 from reports.reflection.table import reflection_table
 from reports.samples import sample_completions
@@ -38,6 +39,8 @@ def write_report(
     analysis = analyse(sweep, reflection_words)
     report = report_document(analysis)
     figures = render_figures(analysis)
+    if analysis.processes > 1:
+        end_processes()
     write_figures(out_dir, figures, [kind.name for kind in FIGURES])
     write_data(analysis, figures, out_dir / "data")
     write_text(out_dir / "report.json", json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False) + "\n")

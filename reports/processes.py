@@ -17,39 +17,55 @@ MANY_CELLS = 24
 MOST_PROCESSES = 8
 """Each takes about 0.4 GB."""
 
+THREADS_OF = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+"""One thread of linear algebra a process: the cores are taken, and idle ones wait by spinning."""
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 def process_count(n_cells: int) -> int:
-    """How many processes work on the report of so many cells, this one included."""
-    return min(os.cpu_count() or 1, MOST_PROCESSES) if n_cells >= MANY_CELLS else 1
+    """How many processes work on the report of so many cells, this one included: as many as it may use cores."""
+    if n_cells < MANY_CELLS:
+        return 1
+    from joblib import cpu_count
+
+    return min(int(cpu_count()), MOST_PROCESSES)
 
 
 def each_in_processes(function: Callable[[Item], Result], items: Sequence[Item], processes: int) -> list[Result]:
     """[function(item) for item in items], in so many processes, of which this one is the first. Function, items and
-    results are sent by pickle. An exception in one is raised here."""
+    results are sent by pickle. An exception in one is raised here; what one was doing when it was killed, as for its
+    memory, this one does."""
     if processes == 1:
         return [function(item) for item in items]
+    from concurrent.futures import BrokenExecutor
+
     from joblib.externals.loky import get_reusable_executor
     from threadpoolctl import threadpool_limits
 
     # Arrow's own allocator keeps what was freed: a tenth of a process, and there are several.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     # They start anew rather than as forks, which would inherit the locks of threads that they do not have.
-    executor = get_reusable_executor(max_workers=processes - 1)
+    executor = get_reusable_executor(max_workers=processes - 1, env=dict.fromkeys(THREADS_OF, "1"))
     waiting = deque(enumerate(items))
     results: dict[int, Result] = {}
     faults: list[BaseException] = []
 
-    def work(do: Callable[[Item], Result]) -> None:
+    def work() -> None:
         while (taken := _take(waiting)) is not None:
             place, item = taken
-            results[place] = do(item)
+            results[place] = function(item)
 
     def send() -> None:
         try:
-            work(lambda item: executor.submit(function, item).result())
+            while (taken := _take(waiting)) is not None:
+                place, item = taken
+                try:
+                    results[place] = executor.submit(function, item).result()
+                except BrokenExecutor:
+                    waiting.appendleft(taken)
+                    return
         except BaseException as error:  # noqa: BLE001 - raised again below
             faults.append(error)
             waiting.clear()
@@ -57,16 +73,26 @@ def each_in_processes(function: Callable[[Item], Result], items: Sequence[Item],
     senders = [Thread(target=send, daemon=True) for _ in range(processes - 1)]
     for sender in senders:
         sender.start()
-    try:
-        with threadpool_limits(1):  # the cores are taken, and idle threads of linear algebra wait by spinning
-            work(function)
-    finally:
-        waiting.clear()
-        for sender in senders:
-            sender.join()
-    if faults:
-        raise faults[0]
+    with threadpool_limits(1):
+        try:
+            work()
+        except BaseException:
+            waiting.clear()
+            raise
+        finally:
+            for sender in senders:
+                sender.join()
+        if faults:
+            raise faults[0]
+        work()  # what was left by a process that was killed
     return [results[place] for place in range(len(items))]
+
+
+def end_processes() -> None:
+    """Let go of those that `each_in_processes` started. At its own end this one would wait for them to clear up."""
+    from joblib.externals.loky import get_reusable_executor
+
+    get_reusable_executor(reuse=True).shutdown(wait=True, kill_workers=True)
 
 
 def _take(waiting: deque[tuple[int, Item]]) -> tuple[int, Item] | None:

@@ -13,6 +13,11 @@ from reports.formats import percent
 if TYPE_CHECKING:
     from markupsafe import Markup
 
+_REPLACED = dict.fromkeys(
+    (code for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n\r"), "\N{REPLACEMENT CHARACTER}"
+)
+"""Control characters but tab and line break."""
+
 TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -55,9 +60,15 @@ def _render(template: str, content: dict[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        finalize=_without_control_characters,
     )
     environment.filters |= {"markdown": _markdown, "percent": percent, "breakable": _breakable}
     return environment.get_template(template).render(content)
+
+
+def _without_control_characters(value: Any) -> Any:
+    """What a model writes may hold characters that no page may: a replacement for each."""
+    return value.translate(_REPLACED) if isinstance(value, str) else value
 
 
 def _breakable(text: str) -> Markup:

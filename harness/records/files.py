@@ -120,7 +120,7 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 def _first_fault(lines: list[bytes]) -> str:
     for number, line in enumerate(lines, start=1):
         try:
-            if line and not isinstance(json.loads(line), dict):
+            if line and not isinstance(json.loads(line.decode("utf-8")), dict):
                 return f"line {number}: is no JSON object"
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             return f"line {number}: is damaged ({error})"

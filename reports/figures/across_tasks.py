@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from reports.across_tasks import AcrossTasks, across_tasks_rows
 from reports.analysis import Analysis
 from reports.figures.lines import arm_label, seeds_per_arm
-from reports.figures.panels import STRIPS, as_strip, hide_tick_labels
+from reports.figures.panels import STRIPS, as_strip, keep_only_grid
 from reports.figures.style import GREY, ArmStyle, Drawing, arm_styles
 from reports.formats import percent
 from reports.statistics import MIN_PAIRS, Estimate
@@ -48,7 +48,7 @@ def draw(analysis: Analysis) -> Drawing | None:
         elif compared:
             row[1].set_axis_off()
             row[1].text(0.5, 0.5, "baseline", ha="center", va="center", transform=row[1].transAxes, color=GREY)
-    hide_tick_labels((axes for row in panels[:-1] for axes in row), "x")
+    keep_only_grid((axes for row in panels[:-1] for axes in row), "x")
     panels[-1][0].set_xlabel(f"interquartile mean of {analysis.metric.name} (%)")
     if compared:
         panels[-1][1].set_xlabel("probability of improvement")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from reports.analysis import Analysis
 from reports.figures.lines import seeds_per_arm
-from reports.figures.panels import MEAN_Y, SEEDS_Y, STRIPS, as_strip, hide_tick_labels, share_limits
+from reports.figures.panels import MEAN_Y, SEEDS_Y, STRIPS, as_strip, keep_only_grid, share_limits
 from reports.figures.style import BASE_MODEL, GREY, Drawing, arm_styles, short_name
 from reports.formats import number, percent
 from reports.measurements import finite
@@ -42,7 +42,7 @@ def draw(analysis: Analysis) -> Drawing | None:
         as_strip(axes, short_name(arm), f"{number(mean)} (n = {len(values)})")
         axes.margins(x=0.08)
     share_limits(strips, "x")
-    hide_tick_labels(strips[:-1], "x")
+    keep_only_grid(strips[:-1], "x")
     strips[-1].set_xlabel(f"different answers per problem of {analysis.metric.task}")
     caption = (
         f"How many different answers the samples of a problem give between them, {_samples(analysis)}, averaged over"

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from typing import TYPE_CHECKING
+
 from reports.analysis import Analysis
 from reports.figures.style import Drawing
 from reports.figures.training import draw_step_field
+
+if TYPE_CHECKING:
+    from reports.measurements import Measurement
 
 NAME = "entropy"
 TITLE = "Policy entropy"
@@ -15,7 +21,7 @@ def draw(analysis: Analysis) -> Drawing | None:
         analysis,
         "entropy/full",
         "entropy (nats per token)",
-        "Mean entropy of the policy's next-token distribution, over the whole vocabulary.",
+        f"Mean entropy of the policy's next-token distribution, over the whole vocabulary{_at_most(analysis)}.",
     )
     return full or draw_step_field(
         analysis,
@@ -23,3 +29,16 @@ def draw(analysis: Analysis) -> Drawing | None:
         "sampled entropy (nats per token)",
         "Sampled entropy: mean of -log p of the tokens drawn.",
     )
+
+
+def _at_most(analysis: Analysis) -> str:
+    """A second scale: what the even distribution has. Nothing where records are older than that they say it."""
+    cells = [measurement for some in analysis.measurements.values() for measurement in some]
+    sizes = sorted({size for cell in cells if (size := _vocabulary_tokens(cell)) is not None})
+    return "".join(f"; over {size:,} tokens it is at most ln {size:,} = {math.log(size):.2f}" for size in sizes)
+
+
+def _vocabulary_tokens(measurement: Measurement) -> int | None:
+    model = measurement.cell.provenance.get("model")
+    size = model.get("vocabulary_tokens") if isinstance(model, dict) else None
+    return size if isinstance(size, int) and size > 0 else None

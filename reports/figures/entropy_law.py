@@ -43,7 +43,11 @@ def draw(analysis: Analysis) -> Drawing | None:
     styles = arm_styles(sweep.arms, sweep.baseline)
     points = {fit.arm: [*_stretches(fit)] for fit in fits}
     figure = _figure(fits, points, styles, sweep.alpha)
-    return Drawing(figure, _caption(fits, sweep.alpha), [row for rows in points.values() for row in rows])
+    return Drawing(
+        figure,
+        _caption(fits, sweep.alpha, figure.axes[0].get_ylim()),
+        [row for rows in points.values() for row in rows],
+    )
 
 
 def _shown(fits: Sequence[EntropyFit]) -> list[EntropyFit]:
@@ -100,12 +104,16 @@ def _figure(
         axes.set_xlabel("entropy (nats per token)")
     target = fits[0].target
     figure.supylabel(f"{target.name} (%)" if target.unit == "pp" else target.name, fontsize=9)
-    legend_below(figure, _legend(fits))
+    legend_below(figure, _legend(fits, filled[0].get_ylim()))
     return figure
 
 
-def _legend(fits: Sequence[EntropyFit]) -> list[Line2D]:
-    """In no arm's colour, as each has a panel of its own; only of what is drawn."""
+def _shows_ceiling(fit: EntropyFit, view: tuple[float, float]) -> bool:
+    return fit.law is not None and fit.has_ceiling and view[0] <= fit.law.ceiling <= view[1]
+
+
+def _legend(fits: Sequence[EntropyFit], view: tuple[float, float]) -> list[Line2D]:
+    """In no arm's colour, as each has a panel of its own; only of what is drawn. view: the lowest and highest y."""
     from matplotlib.lines import Line2D
 
     first = f"first {FIRST_FRAC:.0%} of training"
@@ -115,7 +123,7 @@ def _legend(fits: Sequence[EntropyFit]) -> list[Line2D]:
     ]
     if any(fit.law is not None for fit in fits):
         handles.append(Line2D([], [], color=INK, linewidth=1.8, label="law"))
-    if any(fit.has_ceiling for fit in fits):
+    if any(_shows_ceiling(fit, view) for fit in fits):
         handles.append(Line2D([], [], color=INK, marker="d", linestyle="none", markersize=6, label="ceiling at H = 0"))
     if any(fit.forecast is not None for fit in fits):
         handles.append(Line2D([], [], color=GREY, linewidth=1.2, linestyle=FORECAST_DASH, label=f"law of the {first}"))
@@ -194,7 +202,20 @@ def _finding(fit: EntropyFit) -> str:
     return f"{ceiling}, R² {fit.law.r2:.2f}, forecast {'wins' if fit.forecast.beats else 'loses'}"
 
 
-def _caption(fits: Sequence[EntropyFit], alpha: float) -> str:
+def _ceilings(fits: Sequence[EntropyFit], alpha: float, view: tuple[float, float]) -> str:
+    """Of the caption: how those in view are drawn, and where the others are."""
+    shown = [_shows_ceiling(fit, view) for fit in fits if fit.has_ceiling]
+    drawn = (
+        f"; diamond and bar: its ceiling at H = 0 with its {percent(1 - alpha)} interval (of whole runs, or with one"
+        " seed of blocks of its steps, without training variance)"
+    )
+    beyond = (
+        "; a ceiling that is not drawn lies beyond the view" if any(shown) else "; its ceiling lies beyond the view"
+    )
+    return drawn * any(shown) + beyond * (not all(shown))
+
+
+def _caption(fits: Sequence[EntropyFit], alpha: float, view: tuple[float, float]) -> str:
     what = {
         "full": "the policy's mean next-token entropy over the whole vocabulary",
         "sampled": "the sampled entropy, mean of -log p of the tokens drawn",
@@ -203,10 +224,8 @@ def _caption(fits: Sequence[EntropyFit], alpha: float) -> str:
     parts = [
         f"H: {what}. A point: the mean over an equal share of a seed's steps, at most {STRETCHES} a seed"
         f" ({seeds_per_arm(counts)}); filled: the first {FIRST_FRAC:.0%} of training, hollow: later.",
-        "Line: R = -a exp(H) + b, fitted to every step of all seeds, thin where there are none; diamond and bar: its"
-        " ceiling at H = 0 with its"
-        f" {percent(1 - alpha)} interval (of whole runs, or with one seed of blocks of its steps, without training"
-        " variance).",
+        "Line: R = -a exp(H) + b, fitted to every step of all seeds, thin where there are none"
+        f"{_ceilings(fits, alpha, view)}.",
         f"Dashed: the law of the first {FIRST_FRAC:.0%} alone; band: the {percent(1 - alpha)} interval of that line,"
         " not of single points. It wins where it misses the later steps by less than the last value and a line in log"
         " step do, though it alone is told their entropies.",

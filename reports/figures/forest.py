@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from reports.analysis import Analysis
 from reports.benchmarks import contrasts_by_task
 from reports.contrasts import Contrast
-from reports.figures.panels import MEAN_Y, SEEDS_Y, STRIPS, as_strip, hide_tick_labels, share_limits
+from reports.figures.panels import MEAN_Y, SEEDS_Y, STRIPS, as_strip, keep_only_grid, share_limits
 from reports.figures.style import GREY, ArmStyle, Drawing, arm_styles, bounded_view, short_name
 from reports.formats import interval, percent, signed_pp
 from reports.statistics import PairedComparison
@@ -51,7 +51,7 @@ def draw(analysis: Analysis) -> Drawing | None:
         _draw_contrast(axes, contrast, comparison, styles[contrast.arm], view, tested=task == compared)
         axes.margins(x=0.06)
     share_limits(strips, "x")
-    hide_tick_labels(strips[:-1], "x")
+    keep_only_grid(strips[:-1], "x")
     for row, task in first.items():
         strips[row].annotate(
             task if task == compared else f"{task} (not tested)",

@@ -16,7 +16,7 @@ from reports.figures.lines import (
     draw_seeds_and_band,
     extremes,
 )
-from reports.figures.panels import Panels, hide_tick_labels, legend_at_bottom, share_limits
+from reports.figures.panels import Panels, keep_only_grid, legend_at_bottom, share_limits
 from reports.figures.style import GREY, ArmStyle, Drawing, arm_styles, say_not_recorded, short_name
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def draw_grid(
             _draw_panel(axes, column, by_field, arm, replace(styles[arm], dash="-"))
             set_up(axes)
         counts = [curves[arm].n for curves in by_field.values() if arm in curves]
-        row[0].set_title(arm_label(arm, max(counts)), loc="left", y=1.0)
+        row[0].set_title(arm_label(arm, max(counts)), loc="left")
     share_limits([axes for row in panels for axes in row], "x")
     for column, of_column in zip(columns, zip(*panels, strict=True), strict=True):
         if not column.own_scale:
@@ -127,7 +127,7 @@ def draw_grid(
         if column.as_percent:
             for axes in of_column:  # a band may reach below 0, a share does not
                 axes.set_ylim(bottom=-0.03 * axes.get_ylim()[1])
-    hide_tick_labels((axes for row in panels[:-1] for axes in row), "x")
+    keep_only_grid((axes for row in panels[:-1] for axes in row), "x")
     for column, axes in zip(columns, panels[0], strict=True):
         axes.annotate(
             column.full_heading,
@@ -182,7 +182,7 @@ def _draw_panel(axes: Axes, column: Column, by_field: ByField, arm: str, style: 
     if column.limits is not None:
         axes.set_ylim(column.limits)
     else:
-        axes.locator_params(axis="y", nbins=5)
+        axes.locator_params(axis="y", nbins=3)
 
 
 def _draw_baseline(axes: Axes, curve: Curve | None, label: str) -> list[Line2D]:

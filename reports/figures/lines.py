@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reports.curves import Curve, Line
-from reports.figures.panels import Panels, hide_tick_labels, legend_at_bottom, share_limits
+from reports.figures.panels import Panels, keep_only_grid, legend_at_bottom, share_limits
 from reports.figures.style import (
     BASE_MODEL,
     GREY,
@@ -140,12 +140,12 @@ def _panels(
         handles += _draw_base_model(axes, base_model)
         if curve is not reference:
             draw_mean(axes, curve, styles[curve.arm], "")
-        axes.set_title(arm_label(curve.arm, curve.n, PANEL_CHARACTERS), loc="left", y=1.0)
+        axes.set_title(arm_label(curve.arm, curve.n, PANEL_CHARACTERS), loc="left")
         set_up(axes)
     share_limits(filled, "x")
     share_limits(filled, "y")
-    hide_tick_labels((row[1] for row in grid), "y")
-    hide_tick_labels(filled[:-PANEL_COLUMNS], "x")
+    keep_only_grid((row[1] for row in grid), "y")
+    keep_only_grid(filled[:-PANEL_COLUMNS], "x")
     for axes in filled[-PANEL_COLUMNS:]:
         axes.set_xlabel(xlabel)
     for axes in empty:

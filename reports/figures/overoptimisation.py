@@ -17,7 +17,7 @@ from reports.figures.lines import (
     legend_below,
     seeds_per_arm,
 )
-from reports.figures.panels import Panels, hide_tick_labels, legend_at_bottom, share_limits
+from reports.figures.panels import Panels, keep_only_grid, legend_at_bottom, share_limits
 from reports.figures.style import GREY, SEED_ALPHA, WIDTH_IN, ArmStyle, Drawing, arm_styles
 from reports.overoptimisation import STRETCHES, ArmPaths, Path, arm_paths
 
@@ -95,12 +95,12 @@ def _panels(
         _draw_seeds(pair, found, styles[arm])
         handles = _draw_yardstick(pair, yardsticks[arm]) or handles
         _draw_path(pair, found.mean, styles[arm], "")
-        pair[0].set_title(arm_label(arm, len(found.seeds), PANEL_CHARACTERS), loc="left", y=1.0)
+        pair[0].set_title(arm_label(arm, len(found.seeds), PANEL_CHARACTERS), loc="left")
         _scale_x(pair, paths.values(), yardsticks.values())
     for of_kind in zip(*filled, strict=True):
         share_limits(of_kind, "y")
-    hide_tick_labels((proxy for proxy, _ in filled), "x")
-    hide_tick_labels((truth for _, truth in filled[:-PANEL_COLUMNS]), "x")
+    keep_only_grid((proxy for proxy, _ in filled), "x")
+    keep_only_grid((truth for _, truth in filled[:-PANEL_COLUMNS]), "x")
     for _, truth in filled[-PANEL_COLUMNS:]:
         truth.set_xlabel(X_LABEL.replace(" (", "\n("))
     for axes in (axes for pair in pairs[len(paths) :] for axes in pair):

@@ -10,6 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from reports.figures.png_file import encode_png
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -20,6 +24,8 @@ WIDTH_IN = 6.4
 # black would not do, as it is SVG's default and left out of the file.
 INK = "#111111"
 GREY = "#808080"
+
+PNG_DOTS_PER_INCH = 200
 
 # Of the thin lines of seeds. On a dark page they need more, which its style sheet gives whatever has this opacity.
 SEED_ALPHA = 0.4
@@ -38,6 +44,7 @@ RC: dict[str, Any] = {
     "font.size": 9.0,
     "axes.labelsize": 9.0,
     "axes.titlesize": 8.0,
+    "axes.titley": 1.0,  # else whatever is at the top is measured at each drawing, for a title to stand clear of it
     "figure.constrained_layout.w_pad": 0.08,
     "figure.constrained_layout.h_pad": 0.08,
     "axes.spines.top": False,
@@ -140,13 +147,15 @@ def svg(figure: Figure, name: str) -> str:
 
 
 def png(figure: Figure) -> bytes:
-    """The figure as a PNG on white at 200 dots per inch, the same bytes for the same figure."""
+    """The figure as a PNG on white, the same bytes for the same figure."""
     import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    buffer = io.BytesIO()
     with mpl.rc_context(RC):
-        figure.savefig(buffer, format="png", dpi=200, facecolor="white", metadata={"Software": None})
-    return buffer.getvalue()
+        figure.set(dpi=PNG_DOTS_PER_INCH, facecolor="white")
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+    return encode_png(np.asarray(canvas.buffer_rgba())[..., :3], PNG_DOTS_PER_INCH)
 
 
 def inline_svg(document: str, name: str, label: str) -> str:

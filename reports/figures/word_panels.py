@@ -17,9 +17,9 @@ from reports.figures.lines import (
     draw_mean,
     draw_seeds_and_band,
 )
-from reports.figures.panels import Panels, hide_tick_labels, legend_at_bottom, share_limits
+from reports.figures.panels import Panels, keep_only_grid, legend_at_bottom, share_limits
 from reports.figures.style import GREY, INK, ArmStyle, Drawing, arm_styles, say_not_recorded
-from reports.reflection import Quantity, word_curves
+from reports.reflection import Quantity, stretches_of, word_curves
 from reports.reflection.summary import MOST_FILES
 
 if TYPE_CHECKING:
@@ -37,11 +37,9 @@ def draw_words(
     """None where no word occurs, or nothing of these quantities is recorded. labels: of the words' line, and of the
     other one. what: the beginning of the caption."""
     sweep, axis, reflection = analysis.sweep, analysis.axis, analysis.reflection
+    stretches = stretches_of(reflection, analysis.measurements, axis)
     sides = [
-        [
-            {} if side is None else word_curves(reflection, analysis.measurements, side, axis, sweep.alpha)
-            for side in (quantity.word, quantity.other)
-        ]
+        [{} if side is None else word_curves(stretches, side, sweep.alpha) for side in (quantity.word, quantity.other)]
         for quantity in quantities
     ]
     arms = [arm for arm in sweep.arms if any(arm in words for words, _ in sides)]
@@ -58,13 +56,13 @@ def draw_words(
             if arm not in words and arm not in others:
                 say_not_recorded(panel)
             panel.locator_params(axis="x", nbins=4)
-            panel.locator_params(axis="y", nbins=5)
+            panel.locator_params(axis="y", nbins=3)
             count_from_zero(panel)
-        row[0].set_title(arm_label(arm, max(curve.n for curve in _of(arm, sides))), loc="left", y=1.0)
+        row[0].set_title(arm_label(arm, max(curve.n for curve in _of(arm, sides))), loc="left")
     share_limits([panel for row in panels for panel in row], "x")
     for of_column in zip(*panels, strict=True):
         share_limits(of_column, "y")
-    hide_tick_labels((panel for row in panels[:-1] for panel in row), "x")
+    keep_only_grid((panel for row in panels[:-1] for panel in row), "x")
     for panel, quantity in zip(panels[0], quantities, strict=True):
         panel.annotate(
             quantity.heading, (0, 1), (0, HEADING_OFFSET_POINTS), xycoords="axes fraction", textcoords="offset points"

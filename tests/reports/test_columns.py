@@ -6,25 +6,66 @@ import math
 import numpy as np
 import pytest
 
+from harness.records.columns import read_columns
 from harness.records.files import DamagedRecordError
 from reports.columns import Columns
 from reports.measurements import read_measurements
 from tests.reports.synthetic import write_sweep
 
 
-def test_what_a_row_lacks_or_is_not_finite_is_nan():
-    columns = Columns.of([{"step": 1, "loss": 0.5}, {"step": 2, "loss": None}, {"step": 3}, {"step": 4, "loss": 1e999}])
+def test_what_a_row_lacks_or_is_not_finite_is_nan(tmp_path):
+    path = tmp_path / "steps.jsonl"
+    path.write_text('{"step": 1, "loss": 0.5, "never": null}\n{"step": 2, "loss": null}\n{"step": 3}\n')
+    with path.open("a") as file:
+        file.write('{"step": 4, "loss": Infinity}\n{"step": 5, "lo')  # the last line is torn
+    columns = Columns.of(read_columns(path))
     assert columns.fields["step"].dtype == np.int64
+    assert columns.length == 4
     np.testing.assert_array_equal(columns["loss"], [0.5, math.nan, math.nan, math.nan])
     assert columns.known("loss").tolist() == [0.5]
-    np.testing.assert_array_equal(columns["never"], [math.nan] * 4)
+    for field in ("never", "unheard of"):
+        np.testing.assert_array_equal(columns[field], [math.nan] * 4)
     assert math.isinf(columns.fields["loss"][-1])  # kept for the data files
 
 
-def test_a_field_that_holds_no_number_is_a_damaged_record(tmp_path):
+@pytest.mark.parametrize("text", [None, "", "\n", '{"step": 1'])
+def test_without_a_row_there_is_nothing(tmp_path, text):
+    path = tmp_path / "steps.jsonl"
+    if text is not None:
+        path.write_text(text)
+    assert Columns.of(read_columns(path), ["step"]).length == 0
+
+
+def test_columns_are_what_the_rows_hold(tmp_path):
+    (measurement,) = read_measurements(write_sweep(tmp_path, {"base": 0.0}, seeds=1))["base"]
+    rows = measurement.cell.read_steps()
+    assert measurement.steps.length == len(rows) > 0
+    assert {name for row in rows for name in row} == set(measurement.steps.fields)
+    for name, values in measurement.steps.fields.items():
+        assert [None if value != value else value for value in values.tolist()] == [row.get(name) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("broken", "fault"),
+    [
+        ('"grad_norm": "high"', r": is damaged \(.*grad_norm.* changed from (number to string|string to number)"),
+        ('"grad_norm": 1.0, "grad_norm": 2.0', r": is damaged \(.*grad_norm.* specified twice"),
+        ('"grad_norm": nothing', r", line 1: is damaged"),
+    ],
+)
+def test_a_damaged_file_is_named_with_its_fault(tmp_path, broken, fault):
     (measurement,) = read_measurements(write_sweep(tmp_path, {"base": 0.0}, seeds=1))["base"]
     steps = measurement.cell.path / "steps.jsonl"
-    steps.write_text(steps.read_text().replace('"grad_norm": 1.0', '"grad_norm": "high"', 1))
+    steps.write_text(steps.read_text().replace('"grad_norm": 1.0', broken, 1))
+    with pytest.raises(DamagedRecordError, match=rf"steps\.jsonl{fault}"):
+        _ = measurement.steps
+
+
+@pytest.mark.parametrize("value", ['"high"', "true", "[1.0]", '"2020-01-01"'])
+def test_a_field_that_holds_no_number_is_a_damaged_record(tmp_path, value):
+    (measurement,) = read_measurements(write_sweep(tmp_path, {"base": 0.0}, seeds=1))["base"]
+    steps = measurement.cell.path / "steps.jsonl"
+    steps.write_text(steps.read_text().replace('"grad_norm": 1.0', f'"grad_norm": {value}'))
     with pytest.raises(DamagedRecordError, match=r"steps\.jsonl: 'grad_norm' holds something that is no number"):
         _ = measurement.steps
 
@@ -38,4 +79,34 @@ def test_a_step_without_what_curves_run_over_is_a_damaged_record(tmp_path, field
     rows[2] = {k: v for k, v in rows[2].items() if k != field} if lacks == "the field" else rows[2] | {field: None}
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(DamagedRecordError, match=rf"steps\.jsonl: row 3 lacks '{field}'"):
+        _ = measurement.steps
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        (b'\xef\xbb\xbf{"step": 1}\n{"step": 2}\n', r", line 1: is damaged \(Unexpected UTF-8 BOM"),
+        (b'{"step": 1} {"step": 2}\n{"step": 3}\n', r", line 1: is damaged \(Extra data"),
+        (b'{"step": 1}\n{"step": 2,\n"loss": 1.0}\n{"step": 3}\n', r", line 2: is damaged"),
+    ],
+)
+def test_lines_that_are_not_an_object_each_are_damage(tmp_path, text, fault):
+    path = tmp_path / "steps.jsonl"
+    path.write_bytes(text)
+    with pytest.raises(DamagedRecordError, match=rf"steps\.jsonl{fault}"):
+        read_columns(path)
+
+
+def test_blank_lines_and_those_of_another_system_are_no_damage(tmp_path):
+    path = tmp_path / "steps.jsonl"
+    path.write_bytes(b'{"step": 1}\r\n\r\n{"step": 2}\r\n')
+    assert read_columns(path)["step"].to_pylist() == [1, 2]
+
+
+@pytest.mark.parametrize(("step", "row"), [(2, 3), (1, 3), (40, 4)])
+def test_steps_that_do_not_rise_are_a_damaged_record(tmp_path, step, row):
+    (measurement,) = read_measurements(write_sweep(tmp_path, {"base": 0.0}, seeds=1))["base"]
+    path = measurement.cell.path / "steps.jsonl"
+    path.write_text(path.read_text().replace('{"step": 3,', f'{{"step": {step},'))
+    with pytest.raises(DamagedRecordError, match=rf"steps\.jsonl: row {row} is of no later step than the row before"):
         _ = measurement.steps

@@ -1,6 +1,11 @@
 from __future__ import annotations
 
+import os
 import pickle
+import signal
+import subprocess
+import sys
+import time
 from functools import partial
 from pathlib import Path
 
@@ -52,3 +57,36 @@ def test_what_all_items_need_is_sent_once(tmp_path):
     assert each_in_processes(partial(tenth, sent), [1, 2, 3, 4], 2) == [10, 20, 30, 40]
     assert len(pickle.dumps(sent)) < 500
     assert sent.get() is sent.get()
+
+
+def killed_once(marker: Path, here: int, number: int) -> int:
+    """In the first other process that takes one it ends that process; this one waits until it has."""
+    if os.getpid() != here and not marker.exists():
+        marker.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    until = time.monotonic() + 60
+    while not marker.exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    return 10 * number
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_what_a_killed_process_was_doing_is_done(tmp_path, processes):
+    marker = tmp_path / "killed"
+    items = [*range(8)]
+    assert each_in_processes(partial(killed_once, marker, os.getpid()), items, processes) == [10 * n for n in items]
+    assert marker.exists()
+    assert each_in_processes(half, [1, 2, 3], processes) == [0.5, 1.0, 1.5]  # by new ones
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system has no affinity")
+def test_no_more_processes_than_the_cores_that_this_one_may_use():
+    code = f"""
+import os, sys
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+from reports.processes import process_count
+few = process_count({MANY_CELLS - 1})
+print(few, "joblib" in sys.modules, process_count({MANY_CELLS}))
+"""
+    output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert output.split() == ["1", "False", "1"]

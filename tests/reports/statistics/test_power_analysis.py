@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 from reports.statistics import compare_paired, difference_sd, power, sd_upper_bound
+from reports.statistics.power_analysis import t_test_power
 
 
 @pytest.mark.parametrize(("n", "sds"), [(3, 3.3), (5, 1.7), (6, 1.44), (8, 1.16), (10, 1.0), (20, 0.66)])
@@ -22,6 +23,15 @@ def test_detectable_effect_agrees_with_an_independent_noncentral_t():
     noncentrality = effect / 2.0 * math.sqrt(n)
     reached = np.mean(stats.norm.sf(threshold - noncentrality) + stats.norm.cdf(-threshold - noncentrality))
     assert reached == pytest.approx(0.8, abs=1e-4)
+
+
+@pytest.mark.parametrize("df", [1, 2, 10, 20, 2000])
+@pytest.mark.parametrize("alpha", [0.2, 0.05, 0.01])
+@pytest.mark.parametrize("shift", [0.0, 1.0, 7.75, 8.0, 8.75, 9.75, 39.24528301886792, 1000.0])
+def test_power_has_a_value_however_far_out(df, alpha, shift):
+    critical = stats.t.ppf(1 - alpha / 2, df)
+    both = stats.nct.sf(critical, df, shift) + stats.nct.sf(critical, df, -shift)
+    assert t_test_power(shift, df, alpha) == pytest.approx(both, abs=1e-8)
 
 
 @pytest.mark.parametrize(("correlation", "seeds"), [(0.0, 18), (0.6, 9), (0.8, 6)])
