@@ -121,7 +121,8 @@ class LiveRun:
 
     def _eta(self) -> str:
         done = self._sweep_frac()
-        return duration((time.monotonic() - self._started_s) * (1 - done) / done) if done > 0.01 else "?"
+        known = 0.01 < done < 1  # a search without a limit of trials goes beyond what was foreseen
+        return duration((time.monotonic() - self._started_s) * (1 - done) / done) if known else "?"
 
 
 def _remark(event: dict[str, Any]) -> str:

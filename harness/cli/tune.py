@@ -75,6 +75,7 @@ def tune(
     from harness.plan.search_plan import make_search_plan
     from harness.run.sweep import SweepRun
     from harness.tuning.finish import finish_plan
+    from harness.tuning.records import write_confirmation
     from harness.tuning.search_run import SearchRun
 
     folder = home_folder(home)
@@ -100,6 +101,9 @@ def tune(
             study, problem = _confirm(
                 plan, study, confirm, set_ or [], folder, at_once, f"{command} --confirm {confirm}"
             )
+            if study["confirmation"] is not None:
+                with search_run.study.turn():  # others write study.json after each of their trials
+                    write_confirmation(search_run.folder, study["confirmation"])
         except RefusedError as error:  # what the search found is told all the same
             problem = error
     _finish(search_run.folder, study, json)
@@ -142,7 +146,6 @@ def _confirm(
     from harness.cli.report import write
     from harness.run.sweep import SweepRun
     from harness.tuning.confirm import Winner, confirmation, confirmation_plan
-    from harness.tuning.records import write_confirmation
 
     winner = Winner.of(study)
     confirming = confirmation_plan(plan, winner, seeds, settings)
@@ -159,7 +162,6 @@ def _confirm(
     if len(unmeasured) == len(confirming.cells):
         return study, problem
     found = confirmation(confirming, winner, write(sweep_run.folder))
-    write_confirmation(plan.folder(home), found)
     return study | {"confirmation": found}, problem
 
 
@@ -180,7 +182,8 @@ def _finish(folder: Path, study: dict[str, Any], as_json: bool) -> None:
         )
     else:
         metrics = [objective["metric"] for objective in study["objectives"]]
-        print_table(study["sweep"], ["trial", "state", *metrics, "setting"], [_row(t) for t in by_number.values()])
+        rows = [_row(trial, len(metrics)) for trial in by_number.values()]
+        print_table(study["sweep"], ["trial", "state", *metrics, "setting"], rows)
         print(f"report: {folder / 'report' / 'index.html'}")
         print(sentence)
     if study["best"] is None:
@@ -191,10 +194,10 @@ def _told(trial: dict[str, Any]) -> dict[str, Any]:
     return {key: trial[key] for key in ("number", "state", "params", "values", "hash", "reason")}
 
 
-def _row(trial: dict[str, Any]) -> list[str]:
+def _row(trial: dict[str, Any], n_objectives: int) -> list[str]:
     setting = ", ".join(f"{knob}={_short(value)}" for knob, value in trial["params"].items())
-    values = [_short(value) for value in trial["values"] or []]
-    return [str(trial["number"]), trial["state"], *values, *["–"] * (not values), setting]
+    values = [_short(value) for value in trial["values"] or []] or ["–"] * n_objectives
+    return [str(trial["number"]), trial["state"], *values, setting]
 
 
 def _short(value: Any) -> str:

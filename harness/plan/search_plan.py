@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ DEFAULT = "default"
 """The setting of the profile and the base, from which a search departs."""
 _SETTINGS_TRIED = 40
 """Of a knob's surroundings, when looking for one in which it acts."""
+_ENDS = (0, -1)
+"""Of a range, among its corners."""
 
 Values = dict[str, Any]
 
@@ -90,6 +93,12 @@ class SearchPlan:
         plan = self.plan({DEFAULT: {}})
         return [_with_task(objective, plan.task_names) for objective in self.search.objectives]
 
+    @cached_property
+    def always_drawn(self) -> Values:
+        """What the knobs without a condition are in the base."""
+        known = active(self.spec({}, self.seeds[0]))
+        return {k: known[k] for k, searched in self.search.knobs.items() if not searched.when and k in known}
+
     def default_values(self) -> Values | None:
         """What the searched knobs are in the base; None unless each lies in its range."""
         known = active(self.spec({}, self.seeds[0]))
@@ -99,7 +108,7 @@ class SearchPlan:
                 continue
             if knob not in known or not self.search.knobs[knob].holds(known[knob]):
                 return None
-            values[knob] = known[knob]
+            values[knob] = self.search.knobs[knob].as_drawn(known[knob])
         return values
 
 
@@ -156,16 +165,20 @@ def _require_metrics(plan: SearchPlan) -> None:
 
 
 def _require_something_to_prune_by(plan: SearchPlan) -> None:
-    pruner, every = plan.search.pruner.type, plan.spec({}, plan.seeds[0]).eval.every
+    pruner, base = plan.search.pruner.type, plan.spec({}, plan.seeds[0])
     if pruner == "wilcoxon" and len(plan.seeds) < 2:
         raise RefusedError(
             f"{plan.path}: search.pruner is wilcoxon with one seed a trial: it compares trials seed by seed. Give "
             "`seeds` of 3 or more, or another pruner."
         )
-    if pruner in ("median", "asha") and not every:
+    every, searched = base.eval.every, plan.search.knobs.get("train.steps")
+    drawn = [value for value in searched.corners if isinstance(value, int)] if searched else []
+    steps = max(drawn, default=base.train.steps)
+    if pruner in ("median", "asha") and not 0 < every < steps:  # the one after the last step is the final one
         raise RefusedError(
-            f"{plan.path}: search.pruner is {pruner} with eval.every={every}: it looks at evaluations along training. "
-            "Set eval.every, or pruner to {type: none}."
+            f"{plan.path}: search.pruner is {pruner} with eval.every={every} and train.steps={steps}: it looks at "
+            "evaluations along training, and there is none. Set eval.every above 0 and below train.steps, or pruner to "
+            "{type: none}."
         )
 
 
@@ -176,35 +189,60 @@ def _require_types(plan: SearchPlan) -> None:
     for knob, searched in plan.search.knobs.items():
         around = _where_drawn(plan.search, knob)
         for value in searched.corners:
-            try:
-                plan.spec(around | {knob: value}, plan.seeds[0])
-            except RefusedError as error:
-                problems += str(error).splitlines()
+            problems += _problems(plan, around | {knob: value})
     if problems:
         raise RefusedError("\n".join(dict.fromkeys(problems)))
+
+
+def _problems(plan: SearchPlan, values: Values) -> list[str]:
+    """Why no trial could have these values; [] if one could."""
+    problems: list[str] = []
+    for setting in (*(_with_conditional(plan, values, end) for end in _ENDS), values):
+        try:
+            plan.spec(setting, plan.seeds[0])
+        except RefusedError as error:
+            problems = problems or str(error).splitlines()
+        else:
+            return []
+    return problems
+
+
+def _with_conditional(plan: SearchPlan, values: Values, end: int) -> Values:
+    """These values with the knobs that are drawn because of them, at this end of their ranges: some values need them,
+    as cispo needs its weight_max."""
+    setting = dict(values)
+    for knob in plan.search.ordered():
+        searched = plan.search.knobs[knob]
+        if searched.when and knob not in setting and plan.search.is_drawn(knob, plan.always_drawn | setting):
+            setting[knob] = searched.corners[end]
+    return setting
 
 
 def _where_drawn(search: Search, knob: str, pick: Callable[[list[Any]], Any] = operator.itemgetter(0)) -> Values:
     """Values of the knobs that its condition names, under which a knob is drawn."""
     values: Values = {}
     for parent, allowed in search.knobs[knob].when.items():
-        values |= _where_drawn(search, parent, pick) | {parent: pick(allowed)}
+        values |= _where_drawn(search, parent, pick) | {parent: search.knobs[parent].as_drawn(pick(allowed))}
     return values
 
 
 def _require_action(plan: SearchPlan) -> None:
-    """GateError for a knob that cannot act: nowhere, or in a part of the search where it is drawn nevertheless."""
+    """GateError for a knob that cannot act: nowhere, or in a part of the search where it is drawn nevertheless; and for
+    two of its values that do the same wherever it was tried."""
     for knob, searched in plan.search.knobs.items():
-        first, *others = searched.corners
-        acts, inert = False, None
+        pairs = list(combinations(searched.corners, 2))
+        alike = pairs  # those that made no difference yet
+        why, inert = "its condition never holds", None
         for around in _surroundings(plan.search, knob):
-            reason = next((r for other in others if (r := _why_no_action(plan, knob, around, first, other))), None)
-            acts = acts or reason is None
-            inert = inert or (None if reason is None else (around, reason))
-        if not acts:
-            assert inert is not None
+            reasons = [_why_no_action(plan, knob, around, *pair) for pair in alike]
+            others = (_why_no_action(plan, knob, around, *pair) for pair in pairs if pair not in alike)
+            if all(reasons) and all(others):
+                inert = inert or (around, reasons[0] if reasons else _why_no_action(plan, knob, around, *pairs[0]))
+            alike = [pair for pair, reason in zip(alike, reasons, strict=True) if reason]
+            why = next((reason for reason in reasons if reason), why)
+        if alike == pairs:
             raise GateError(
-                f"search.knobs.{knob} cannot act anywhere in this search: {inert[1]}. Take it out, or search or set the"
+                f"search.knobs.{knob} cannot act anywhere in this search: {why}. Take it out, or search or set the"
                 " knobs that let it act."
             )
         if inert is not None:
@@ -214,6 +252,9 @@ def _require_action(plan: SearchPlan) -> None:
                 f"search.knobs.{knob} cannot act at {at}: {reason}. Trials there would differ in nothing but their"
                 " name: make it conditional on what lets it act, e.g. when: {train.updates_per_rollout: [2, 4]}."
             )
+        if alike:
+            one, other = alike[0]
+            raise GateError(f"search.knobs.{knob}: {one} and {other} do the same here ({why}): leave one out.")
 
 
 def _surroundings(search: Search, knob: str) -> Iterator[Values]:
@@ -238,12 +279,19 @@ def _ancestors(search: Search, knob: str) -> set[str]:
 
 
 def _why_no_action(plan: SearchPlan, knob: str, around: Values, one: Any, other: Any) -> str | None:
-    """Why two values of a knob make no difference there; None if they do, or do not go with the rest."""
-    try:
-        specs = {str(value): plan.spec(around | {knob: value}, plan.seeds[0]) for value in (one, other)}
-    except RefusedError:  # a setting of its own: its trial will say so
-        return None
-    if len({semantic_hash(spec) for spec in specs.values()}) == 1:
-        return "its values make no difference to what a cell computes"
-    refused = [noop for noop in find_noops(specs) if noop.refused]
-    return "; ".join(refused[0].reasons.values()) if refused else None
+    """Why two values of a knob make no difference there, whatever is drawn because of them; None if they do, or do not
+    go with the rest."""
+    reason = None
+    for end in _ENDS:
+        settings = {repr(value): _with_conditional(plan, around | {knob: value}, end) for value in (one, other)}
+        try:
+            specs = {value: plan.spec(setting, plan.seeds[0]) for value, setting in settings.items()}
+        except RefusedError:  # a setting of its own: its trial will say so
+            return None
+        if len({semantic_hash(spec) for spec in specs.values()}) == 1:
+            reason = "its values make no difference to what a cell computes"
+        elif refused := [noop for noop in find_noops(specs) if noop.refused]:
+            reason = "; ".join(dict.fromkeys(refused[0].reasons.values()))
+        else:
+            return None
+    return reason

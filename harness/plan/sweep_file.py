@@ -95,6 +95,8 @@ class SweepFile(Section):
                 f"{' and '.join(given) or 'no arms'} given: state the arms one by one (arms) or as a factorial (grid), "
                 "or what to search (search); one of the three"
             )
+        if self.search is not None:
+            self._only_what_a_search_reads()
         if self.compare.baseline is not None and self.compare.baseline not in self.all_arms:
             raise ValueError(
                 f"compare.baseline is {self.compare.baseline!r}, but the arms are {', '.join(self.all_arms)}"
@@ -102,6 +104,20 @@ class SweepFile(Section):
         if not self.seed_list or len(set(self.seed_list)) < len(self.seed_list) or min(self.seed_list) < 0:
             raise ValueError(f"seeds is {self.seeds!r}: give a count of at least 1, or distinct non-negative seeds")
         return self
+
+    def _only_what_a_search_reads(self) -> None:
+        """Nothing that is stated may be without effect."""
+        instead = {
+            "ablate": "the searched knobs are what differs",
+            "co_changes": "the searched knobs are what differs",
+            "allow_noop": "a knob that cannot act is not searched",
+        }
+        for name in self.model_fields_set & instead.keys():
+            raise ValueError(f"{name} is given with search, where {instead[name]}: leave it out")
+        if "metric" in self.compare.model_fields_set:
+            raise ValueError("compare.metric is given with search, where trials are compared by search.objectives")
+        if "baseline" in self.compare.model_fields_set:
+            raise ValueError("compare.baseline is given with search, whose best is compared with the default")
 
     @model_validator(mode="after")
     def _grid_gives_distinct_names(self) -> SweepFile:

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from harness.records.files import DamagedRecordError, read_json
+from harness.records.files import DamagedRecordError
 
+STUDY = "study.json"
 STUDY_SCHEMA = 1
 """Of study.json. Raised when its fields come to mean something else."""
 
@@ -25,7 +26,7 @@ class ObjectiveRecord:
 
 
 @dataclass(frozen=True)
-class KnobRange:
+class RangeRecord:
     """What a knob was drawn from: `choices` if categorical, else `low` to `high`. `when`: other knobs and the values of
     theirs with which this one is drawn at all."""
 
@@ -109,7 +110,7 @@ class StudyRecord:
     command: str
     seeds: list[int]
     objectives: list[ObjectiveRecord]
-    knobs: dict[str, KnobRange]
+    knobs: dict[str, RangeRecord]
     sampler: dict[str, Any]
     pruner: dict[str, Any]
     budget: BudgetRecord
@@ -146,8 +147,11 @@ def read_study(sweep: Path) -> StudyRecord:
     """
     import pydantic
 
-    path = sweep / "study.json"
-    raw = read_json(path)
+    path = sweep / STUDY
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise _damaged(path, str(error)) from None
     schema = raw.get("schema") if isinstance(raw, dict) else None
     if not isinstance(schema, int):
         raise _damaged(path, "schema: lacks the number of the version that wrote it")

@@ -12,12 +12,15 @@ TRUNCATED_FRAC = 0.5
 _WINDOW_STEPS = 5
 
 
+DIVERGED = "nan"
+
+
 def health_flags(steps: Sequence[Mapping[str, Any]], diverged: bool) -> list[str]:
     """Flags from the rows of steps.jsonl: `nan`, `entropy_collapse`, `length_blowup`, `truncation`.
 
     First and last values are means over five steps.
     """
-    flags = ["nan"] if diverged else []
+    flags = [DIVERGED] if diverged else []
     if len(steps) < 2 * _WINDOW_STEPS:
         return flags
     first, last = steps[:_WINDOW_STEPS], steps[-_WINDOW_STEPS:]

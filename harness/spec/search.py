@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import combinations
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
@@ -48,7 +49,10 @@ class KnobRange(Section):
             )
         if self.kind == "categorical":
             choices = self.choices
-            if len(choices) < 2 or len({(type(choice), choice) for choice in choices}) < len(choices):
+            for one, other in combinations(choices, 2):
+                if same(one, other) and type(one) is not type(other):
+                    raise ValueError(f"categorical has {one} and {other}, which are the same value: leave one out")
+            if len(choices) < 2 or any(same(one, other) for one, other in combinations(choices, 2)):
                 raise ValueError(f"categorical is {list(choices)}: list two or more distinct values")
             if self.step is not None:
                 raise ValueError("step is given with categorical, which has no order: leave it out")
@@ -65,6 +69,12 @@ class KnobRange(Section):
                 raise ValueError(f"step is {self.step:g}, but the range is only {high - low:g} wide: lower it")
             if self.kind == "int" and self.step != int(self.step):
                 raise ValueError(f"step is {self.step:g}, but an int moves by whole numbers: round it")
+            if not self.holds(high):
+                last = low + self.step * math.floor((high - low) / self.step)
+                raise ValueError(
+                    f"{self.kind} is [{low:g}, {high:g}] in steps of {self.step:g}, which end at {last:g}: make that "
+                    "the high end, or change the step"
+                )
         return self
 
     def _of(self, kind: str) -> Any:
@@ -94,12 +104,19 @@ class KnobRange(Section):
     def holds(self, value: Any) -> bool:
         """Whether a value could be drawn."""
         if self.kind == "categorical":
-            return any(type(choice) is type(value) and choice == value for choice in self.choices)
+            return any(same(choice, value) for choice in self.choices)
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
         low, high = self.bounds
-        steps = (value - low) / self.step if self.step else 0.0
+        step = self.step or (1 if self.kind == "int" else None)
+        steps = (value - low) / step if step else 0.0
         return low <= value <= high and math.isclose(steps, round(steps), abs_tol=1e-9)
+
+    def as_drawn(self, value: Any) -> Any:
+        """A value that it holds, as it would be drawn: of a knob whose choices are [0.7, 1], 1 for 1.0."""
+        if self.kind == "categorical":
+            return next(choice for choice in self.choices if same(choice, value))
+        return int(value) if self.kind == "int" else float(value)
 
 
 class SearchBudget(Section):
@@ -151,6 +168,11 @@ class Search(Section):
                 raise ValueError(
                     "algorithm stands for all objective.* knobs: compare algorithms as arms of a sweep, and search the "
                     "knobs of one"
+                )
+            if knob.startswith("eval."):
+                raise ValueError(
+                    f"{knob} decides how a trial is measured, not what is trained, so that trials could not be "
+                    "compared: set it in base"
                 )
             if knob not in ALL_KNOBS and not knob.startswith("reward.parts."):
                 raise ValueError(f"{knob} is no knob{suggest(knob).removesuffix('.')}")
@@ -207,7 +229,15 @@ class Search(Section):
 
     def is_drawn(self, knob: str, values: dict[str, Any]) -> bool:
         """Whether a knob's condition holds; values: of the knobs before it, those that are drawn."""
-        return all(parent in values and values[parent] in allowed for parent, allowed in self.knobs[knob].when.items())
+        return all(
+            parent in values and any(same(values[parent], value) for value in allowed)
+            for parent, allowed in self.knobs[knob].when.items()
+        )
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values are one to a knob: 1 and 1.0 are, but not 1 and true."""
+    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
 
 
 def direction(objective: str) -> Literal["maximize", "minimize"]:

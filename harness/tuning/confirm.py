@@ -17,11 +17,13 @@ from harness.plan.search_plan import DEFAULT, SearchPlan
 from harness.plan.sweep_file import SweepFile
 
 BEST = "best"
+_SCORED = ("complete", "pruned")
 
 
 @dataclass(frozen=True)
 class Winner:
-    """What is confirmed: a trial with its values and score, from study.json."""
+    """What is confirmed: a trial with its values and score, from study.json. `n_trials`: among how many settings it was
+    picked, of which a pruned one was passed over for its score too."""
 
     number: int
     params: dict[str, Any]
@@ -47,7 +49,7 @@ class Winner:
         return cls(
             number=best["number"],
             params=best["params"],
-            n_trials=len(study["trials"]),
+            n_trials=sum(trial["state"] in _SCORED and trial["same_as"] is None for trial in study["trials"]),
             score=best["values"][0],
             default_score=None if default is None else default["values"][0],
         )

@@ -7,9 +7,6 @@ from typing import Any
 
 from harness.records.files import DamagedRecordError, read_json
 
-SCHEMA = 1
-STUDY = "study.json"
-
 
 def earlier_document(path: Path) -> dict[str, Any]:
     """What stands in study.json; nothing if it is not there or damaged, as it is written anew."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import inspect
 import re
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,8 +19,16 @@ if TYPE_CHECKING:
     import optuna
 
 JOURNAL = "study.journal"
+SETTLED_AFTER_S = 1.0
+"""What several workers wrote into a database at one moment can be read by all of them after this."""
+_OPENING_TRIES = 5
+_MADE_MEANWHILE = re.compile("already exists|UNIQUE|unique|duplicate")
 _PLAIN = ("int", "float", "bool", "str")
 """Types of options that a file can hold."""
+_LEAST = {"n_startup_trials": 0, "n_ei_candidates": 1}
+"""Of the options that Optuna does not check itself, or only when it draws, in mid-search."""
+_LEAVING = ("consider_prior", "prior_weight", "consider_magic_clip", "consider_endpoints", "warn_independent_sampling")
+"""TPE's options that Optuna warns of at each use: they go with its version 6."""
 _SAMPLERS = {
     "tpe": "TPESampler",
     "gp": "GPSampler",
@@ -45,9 +54,11 @@ def make_sampler(sampler: Sampler, trial: int) -> optuna.samplers.BaseSampler:
     seed = sampler.seed if sampler.type == "qmc" else (1_000_003 * sampler.seed + trial) % 2**31
     kind = getattr(optuna.samplers, _SAMPLERS[sampler.type])
     ours: dict[str, Any] = {"seed": seed}
-    if sampler.type == "qmc":  # what is conditional lies outside the sequence
+    if sampler.type in ("gp", "qmc"):  # what is conditional is drawn alone by design, which needs no warning each time
+        ours["warn_independent_sampling"] = False
+    if sampler.type == "qmc":
         alone = optuna.samplers.RandomSampler(seed=(1_000_003 * sampler.seed + trial) % 2**31)
-        ours |= {"independent_sampler": alone, "warn_independent_sampling": False}
+        ours["independent_sampler"] = alone
     made: optuna.samplers.BaseSampler = _made(f"search.sampler ({sampler.type})", kind, sampler.options, ours)
     return made
 
@@ -65,9 +76,11 @@ def _made(what: str, kind: Any, options: Mapping[str, Any], ours: Mapping[str, A
     known = {
         name: types
         for name, parameter in inspect.signature(kind).parameters.items()
-        if name not in ours and (types := _plain_types(parameter.annotation))
+        if name not in ours and name not in _LEAVING and (types := _plain_types(parameter.annotation))
     }
     for name, value in options.items():
+        if name in _LEAVING:
+            raise RefusedError(f"{what}: option {name} is deprecated, and goes with Optuna 6: leave it out.")
         if name not in known:
             raise RefusedError(
                 f"{what} has no option {name!r}{nearest(name, known)} Its options: {', '.join(known) or 'none'}."
@@ -75,6 +88,8 @@ def _made(what: str, kind: Any, options: Mapping[str, Any], ours: Mapping[str, A
         given = type(value).__name__
         if given not in known[name] and not (given == "int" and "float" in known[name]):
             raise RefusedError(f"{what}: option {name} is {value!r}, but must be of type {' or '.join(known[name])}.")
+        if name in _LEAST and value < _LEAST[name]:
+            raise RefusedError(f"{what}: option {name} is {value}, but must be {_LEAST[name]} or more: raise it.")
     with without_experimental_warnings():
         try:
             return kind(**options, **ours)
@@ -107,14 +122,30 @@ def open_storage(url: str | None, folder: Path) -> optuna.storages.BaseStorage:
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
-        with without_experimental_warnings():
-            return optuna.storages.RDBStorage(url, skip_compatibility_check=False)
+        return _open_database(url)
     except (SQLAlchemyError, ImportError, ValueError, RuntimeError) as error:
         shown = re.sub(r"://([^:@/]*):[^@/]*@", r"://\1:***@", url)
         raise RefusedError(
             f"--storage {shown!r} cannot be opened ({str(error).splitlines()[0]}). Give the URL of a database that is "
             "there and whose driver is installed, e.g. sqlite:///study.db or postgresql://user@host/name."
         ) from None
+
+
+def _open_database(url: str) -> optuna.storages.RDBStorage:
+    """Its tables are made if it is new, at which several workers may be at once: all but one of them are told that one
+    stands there already, and find all of them a moment later."""
+    import optuna
+    from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
+
+    for _ in range(_OPENING_TRIES):
+        try:
+            with without_experimental_warnings():
+                return optuna.storages.RDBStorage(url)
+        except (IntegrityError, OperationalError, ProgrammingError) as error:
+            if not _MADE_MEANWHILE.search(str(error)):
+                raise
+            time.sleep(SETTLED_AFTER_S)
+    return optuna.storages.RDBStorage(url)
 
 
 def _cut_torn_line(path: Path) -> None:

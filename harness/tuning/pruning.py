@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Pruning:
-    """The pruner of one trial. `reason`: why it is given up; None while it is not.
+    """The pruner of one trial. `reason`: why it is given up; None while it is not. `is_taken`: it was ended elsewhere.
 
     median and asha are told the evaluations along the training of the first seed, which all trials have: a curve that
     went on with another seed would hide its end behind the best of its beginning. wilcoxon is told the final score of
@@ -28,6 +28,7 @@ class Pruning:
         self._kind = plan.search.pruner.type
         self._seen_bytes = 0
         self._reported: set[int] = set()
+        self.is_taken = False
         self.reason: str | None = None
 
     def is_hopeless(self, cell: CellRecord) -> bool:
@@ -54,9 +55,15 @@ class Pruning:
         if step in self._reported:
             return False
         self._reported.add(step)
+        from optuna.exceptions import UpdateFinishedTrialError
+
         with self._lock, without_experimental_warnings():
-            if step not in self._told_before():
-                self._trial.report(value, step)
+            try:
+                if step not in self._told_before():
+                    self._trial.report(value, step)
+            except UpdateFinishedTrialError:
+                self.is_taken, self.reason = True, "another worker, which took this one for dead, has ended the trial"
+                return True
             if not self._trial.should_prune():
                 return False
         what = f"seed {step}" if self._kind == "wilcoxon" else f"step {step}"

@@ -11,9 +11,11 @@ from harness.plan import Plan
 from harness.plan.search_plan import DEFAULT
 from harness.records import CellRecord
 from harness.records.files import write_json
-from harness.tuning.document import SCHEMA, STUDY, earlier_document
+from harness.records.study import STUDY, STUDY_SCHEMA
+from harness.tuning.document import earlier_document
 from harness.tuning.importances import importances
-from harness.tuning.scores import final_values, seconds
+from harness.tuning.scores import final_values
+from harness.tuning.spent import spent_on
 from harness.tuning.study import SearchStudy
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ def write_study(
     shares, refused = importances(study) if with_importances else ([], "the search goes on")
     earlier = earlier_document(path)
     document = {
-        "schema": SCHEMA,
+        "schema": STUDY_SCHEMA,
         "study_id": study.id,
         "sweep": study.plan.sweep.name,
         "question": study.plan.sweep.question,
@@ -75,6 +77,7 @@ def write_study(
 def _trial(trial: FrozenTrial, folder: Path, objectives: Sequence[str]) -> dict[str, Any]:
     attributes = trial.user_attrs
     records = [CellRecord.at(folder / "cells" / name) for name in attributes.get("cells", [])]
+    spent = spent_on(trial, folder)
     values = list(trial.values) if trial.state.name == "COMPLETE" else None
     if trial.state.name == "PRUNED" and records and all(record.state == "done" for record in records):
         finished = final_values(records, objectives)  # see `harness.tuning.finish`
@@ -89,8 +92,8 @@ def _trial(trial: FrozenTrial, folder: Path, objectives: Sequence[str]) -> dict[
         "is_default": bool(attributes.get("is_default")),
         "flags": sorted({flag for record in records for flag in record.flags}),
         "intermediate": [[step, value] for step, value in sorted(trial.intermediate_values.items())],
-        "duration_s": sum(map(seconds, records)) if records else None,
-        "generated_tokens": sum(record.generated_tokens for record in records),
+        "duration_s": spent.seconds if records else None,
+        "generated_tokens": spent.generated_tokens,
         "cells": [record.path.name for record in records],
         "same_as": attributes.get("same_as"),
     }
@@ -107,9 +110,13 @@ def front(study: SearchStudy) -> list[int]:
 def best_number(study: SearchStudy) -> int | None:
     """The complete trial with the best first objective, accuracy; of equal ones the first, None before there is one."""
     complete = [trial for trial in study.trials() if trial.state.name == "COMPLETE"]
-    # Of equal accuracies the one with fewer tokens, else the first.
-    key = lambda trial: (trial.values[0], *(-value for value in trial.values[1:]), -trial.number)  # noqa: E731
-    return max(complete, key=key).number if complete else None
+    return max(complete, key=_merit).number if complete else None
+
+
+def _merit(trial: FrozenTrial) -> tuple[float, ...]:
+    """Of equal accuracies the one with fewer tokens, else the first."""
+    accuracy, *tokens = trial.values
+    return (accuracy, *(-few for few in tokens), -trial.number)
 
 
 def write_confirmation(folder: Path, confirmation: Mapping[str, Any]) -> None:

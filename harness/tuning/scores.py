@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from harness.records import CellRecord
+from harness.run.health import DIVERGED
+from harness.spec.recorded import recorded_spec
 from harness.spec.search import GENERATED_TOKENS
 
 
@@ -25,10 +27,18 @@ def final_values(cells: Sequence[CellRecord], objectives: Sequence[str]) -> list
 def final_value(cell: CellRecord, objective: str) -> float | None:
     """eval.final.<task>.<metric> or generated_tokens of a finished cell; None where it is not there or not finite."""
     if objective == GENERATED_TOKENS:
-        return float(cell.generated_tokens)
+        return float(_allowed_tokens(cell) if DIVERGED in cell.flags else cell.generated_tokens)
     task, metric = _task_and_metric(objective)
     rows = [row for row in cell.read_scores() if row["final"] and row["task"] == task]
     return _finite(rows[-1]["metrics"].get(metric)) if rows else None
+
+
+def _allowed_tokens(cell: CellRecord) -> int:
+    """What a cell could have generated in training. One that diverged counts with it: breaking off is no thrift."""
+    spec = recorded_spec(cell)
+    rollout = spec.rollout
+    most = spec.train.steps * rollout.prompts_per_step * rollout.samples_per_prompt * rollout.max_completion_tokens
+    return most if spec.budget.tokens is None else min(most, spec.budget.tokens)
 
 
 def curve(cell: CellRecord, objective: str) -> list[tuple[int, float]]:

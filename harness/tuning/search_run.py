@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,13 +24,16 @@ from harness.run.stages import stage_job
 from harness.run.sweep import Observer, StoppedError, SweepRun, run_stages
 from harness.tuning.pruning import Pruning
 from harness.tuning.records import STATES, arm_name, plan_of_trials, write_study
-from harness.tuning.scores import final_values, seconds
+from harness.tuning.scores import final_values
+from harness.tuning.spent import note_spent, spent_on
 from harness.tuning.study import WORKERS, SearchStudy
 
 if TYPE_CHECKING:
-    from optuna.trial import Trial
+    from optuna.trial import FrozenTrial, Trial
 
 HEARTBEAT_S = 30.0
+IDLE_TRIALS = 20
+"""So many trials in a row that used nothing of the budget end a search without a limit of trials."""
 WAIT_S = 1.0
 """Between two looks at a trial of the same setting that somebody else trains."""
 
@@ -70,15 +74,18 @@ class SearchRun:
         while_running()
         finished = sum(trial.state.is_finished() for trial in self.study.trials())
         observer.planned(self.trials or finished + 1, finished)
-        if self._budget_is_left(0):
+        if self._budget_is_left(0) or self.study.is_any_abandoned():
             record_sources(base, self.home / "cache")
             self._work_in_threads(observer, base.first_spec)
+        if self.trials is None and self._is_used_up(self.study.trials()):
+            observer.remark(
+                f"the last {IDLE_TRIALS} trials used nothing of the budget, as settings that were tried before or "
+                "cannot be tried: the search ends"
+            )
         return self.write(with_importances=True)
 
     def _work_in_threads(self, observer: Observer, first_spec: Any) -> None:
-        lease = self.folder / WORKERS / self._owner
-        lease.mkdir(parents=True)
-        with hold_lease(lease), ExitStack() as stack:
+        with self._known_as_alive(), ExitStack() as stack:
             pools = [stack.enter_context(LocalPool(1)) for _ in range(self.workers)]
             run_stages(pools[0], [first_spec], {}, self.home, observer)
             stack.enter_context(self._heartbeat())
@@ -95,18 +102,31 @@ class SearchRun:
             raise self._faults[0]
 
     @contextmanager
+    def _known_as_alive(self) -> Iterator[None]:
+        """Hold a lease in the search's folder, by which others know whose trials are worked on."""
+        lease = self.folder / WORKERS / self._owner
+        with ExitStack() as held:
+            with self.study.turn():
+                lease.mkdir(parents=True)
+                held.enter_context(hold_lease(lease))
+            yield
+        self.study.forget_dead_workers()
+
+    @contextmanager
     def _heartbeat(self) -> Iterator[None]:
         """Say now and then in the storage that the trials in hand are worked on, for machines that see only that."""
-        from optuna.exceptions import StorageInternalError
+        from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 
         ended = threading.Event()
 
         def beat() -> None:
             while not ended.wait(HEARTBEAT_S):
-                # A database that is busy now is asked again in half a minute.
-                with self._lock, suppress(StorageInternalError):
+                with self._lock:
                     for trial in self._in_hand.values():
-                        self.study.claim(trial, self._owner)
+                        # A database that is busy now is asked again in half a minute; of a trial that somebody else
+                        # has ended `_work` hears by itself.
+                        with suppress(StorageInternalError, UpdateFinishedTrialError):
+                            self.study.claim(trial, self._owner)
 
         thread = threading.Thread(target=beat, daemon=True)
         thread.start()
@@ -117,9 +137,19 @@ class SearchRun:
             thread.join()
 
     def _work(self, pool: LocalPool, observer: Observer) -> None:
+        from optuna.exceptions import UpdateFinishedTrialError
+
         try:
             while not self._stopping.is_set() and (taken := self._next_trial()) is not None:
-                self._do(taken, pool, observer)
+                try:
+                    self._do(taken, pool, observer)
+                except UpdateFinishedTrialError:  # somebody who took us for dead was quicker: the trial is theirs
+                    number = taken.trial.number
+                    with self._lock:
+                        self._in_hand.pop(number, None)
+                        observer.ended(
+                            arm_name(number), "taken", "another worker, which took this one for dead, has it"
+                        )
         except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits for this one
             if not self._stopping.is_set():
                 self._faults.append(error)
@@ -128,7 +158,7 @@ class SearchRun:
     def _next_trial(self) -> _Taken | None:
         """One that a dead worker left, else a new one; None when the budget is used up."""
         with self._lock, self.study.turn():
-            trial = self.study.abandoned()
+            trial = self.study.take_up(self._owner)
             if trial is None:
                 if not self._budget_is_left(len(self.study.trials())):
                     return None
@@ -138,7 +168,6 @@ class SearchRun:
     def _taken(self, trial: Trial) -> _Taken:
         """A trial of ours from now on, its values drawn. In the turn in which it was found: so draws do not depend on
         who else draws, and of two trials of one setting one knows of the other."""
-        self.study.claim(trial, self._owner)
         self._in_hand[trial.number] = trial
         values = self.study.draw(trial)
         try:
@@ -156,14 +185,20 @@ class SearchRun:
         budget, trials = self.plan.search.budget, self.study.trials()
         if self.trials is not None and max(started, sum(t.state.is_finished() for t in trials)) >= self.trials:
             return False
-        if budget.tokens is not None:
-            cells = {name for trial in trials for name in trial.user_attrs.get("cells", [])}
-            if sum(CellRecord.at(self.folder / "cells" / name).generated_tokens for name in cells) >= budget.tokens:
-                return False
-        if budget.hours is not None:
-            cells = {name for trial in trials for name in trial.user_attrs.get("cells", [])}
-            return sum(seconds(CellRecord.at(self.folder / "cells" / name)) for name in cells) < 3600 * budget.hours
-        return True
+        if self.trials is None and self._is_used_up(trials):
+            return False
+        spent = [spent_on(trial, self.folder) for trial in trials]
+        tokens, hours = sum(one.generated_tokens for one in spent), sum(one.seconds for one in spent) / 3600
+        return tokens < (budget.tokens or math.inf) and hours < (budget.hours or math.inf)
+
+    def _is_used_up(self, trials: Sequence[FrozenTrial]) -> bool:
+        """Whether nothing new is to be had: the last trials used nothing of the budget, as settings that were tried
+        before, or that cannot be tried. Of tokens or hours alone it would never be used up."""
+        last = [spent_on(trial, self.folder) for trial in trials if trial.state.is_finished()][-IDLE_TRIALS:]
+        counts_hours = self.plan.search.budget.hours is not None
+        return len(last) == IDLE_TRIALS and not any(
+            one.generated_tokens or (counts_hours and one.seconds) for one in last
+        )
 
     def _do(self, taken: _Taken, pool: LocalPool, observer: Observer) -> None:
         if taken.refused is not None:  # values that do not go together: nothing can be measured there
@@ -183,7 +218,7 @@ class SearchRun:
                     self._tell(trial, same.state.name, values=same.values, reason=reason, observer=observer)
                     return
                 with self.study.turn():
-                    left = self.study.abandoned(first)
+                    left = self.study.take_up(self._owner, first)
                     taken = None if left is None else self._taken(left)
             if taken is not None:  # its worker died: nobody else may be there to take it up
                 self._do(taken, pool, observer)
@@ -220,6 +255,9 @@ class SearchRun:
             if pruning.reason is None:
                 pruning.seed_ended(record, is_last=place == len(cells) - 1)
             if pruning.reason is not None:
+                if record.state == "interrupted" and not pruning.is_taken:
+                    remedy = f"`bench tune --finish {trial.number}` trains it to the end"
+                    record.write_status("interrupted", reason=f"{pruning.reason}; {remedy}")
                 self._tell(trial, "PRUNED", reason=pruning.reason, observer=observer)
                 return
         scores = final_values(records, self.plan.objectives)
@@ -274,8 +312,8 @@ class SearchRun:
             if reason is not None:
                 trial.set_user_attr("reason", reason)
             told = values if state == "COMPLETE" else None
-            # Somebody who took us for dead may have been quicker.
-            self.study.study.tell(trial.number, told, TrialState[state], skip_if_finished=True)
+            note_spent(trial, self.folder)
+            self.study.study.tell(trial.number, told, TrialState[state])
             self._in_hand.pop(trial.number, None)
             self.write()
             observer.ended(arm_name(trial.number), "done" if state == "COMPLETE" else STATES[state], reason)

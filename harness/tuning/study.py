@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import shutil
 import socket
 import time
 import uuid
@@ -19,10 +20,18 @@ from typing import TYPE_CHECKING, Any
 from harness.errors import RefusedError
 from harness.plan.search_plan import SearchPlan, Values
 from harness.records.lease import STALE_AFTER_S, is_leased
+from harness.records.study import STUDY
 from harness.spec.hashing import semantic_hash
 from harness.spec.search import KnobRange, direction
-from harness.tuning.document import STUDY, earlier_document
-from harness.tuning.optuna_parts import make_pruner, make_sampler, open_storage, without_experimental_warnings
+from harness.tuning.document import earlier_document
+from harness.tuning.optuna_parts import (
+    JOURNAL,
+    SETTLED_AFTER_S,
+    make_pruner,
+    make_sampler,
+    open_storage,
+    without_experimental_warnings,
+)
 
 if TYPE_CHECKING:
     import optuna
@@ -42,12 +51,17 @@ class SearchStudy:
     def __init__(self, plan: SearchPlan, folder: Path, storage_url: str | None) -> None:
         import optuna
 
-        self.plan, self.folder = plan, folder
+        self.plan, self.folder, self.storage_url = plan, folder, storage_url
         make_sampler(plan.search.sampler, 0)  # refuses unknown options before anything is written
         pruner = make_pruner(plan.search.pruner)
         folder.mkdir(parents=True, exist_ok=True)
         with self.turn():
+            known_id = earlier_document(folder / STUDY).get("study_id")
+            if storage_url is None and known_id is not None:
+                _require_journal(folder)
             storage = open_storage(storage_url, folder)
+            if known_id is not None and plan.sweep.name not in optuna.get_all_study_names(storage):
+                raise _in_another_storage(folder)
             with without_experimental_warnings():
                 self.study = optuna.create_study(
                     storage=storage,
@@ -60,8 +74,11 @@ class SearchStudy:
                 if (default := plan.default_values()) is not None:
                     self.study.enqueue_trial(default, user_attrs={"is_default": True})
                 self.study.set_user_attr(QUESTION, _question(plan) | {"id": uuid.uuid4().hex})
+                if storage_url is not None:  # the last of those who made it at one moment has named it
+                    time.sleep(SETTLED_AFTER_S)
             _require_same_question(self.study, plan, storage_url or str(folder))
-            _require_same_study(self.id, folder)
+            if known_id not in (None, self.id):
+                raise _in_another_storage(folder)
 
     @property
     def id(self) -> str:
@@ -89,23 +106,46 @@ class SearchStudy:
         self.claim(trial, owner)
         return trial
 
-    def abandoned(self, number: int | None = None) -> Trial | None:
-        """A trial (of this number) that runs on paper, but whose worker is dead. To be claimed in the same `turn`."""
+    def take_up(self, owner: str, number: int | None = None) -> Trial | None:
+        """A trial (of this number) that runs on paper, but whose worker is dead: ours from now on. Call in a `turn`."""
         import optuna
-        from optuna.trial import TrialState
 
-        for frozen in self.trials():
-            if frozen.state == TrialState.RUNNING and number in (None, frozen.number) and not self._is_alive(frozen):
+        for frozen in self._running():
+            if number in (None, frozen.number) and not self._is_alive(frozen):
                 self.study.sampler = make_sampler(self.plan.search.sampler, frozen.number)
                 with without_experimental_warnings():
-                    return optuna.trial.Trial(self.study, frozen._trial_id)
+                    trial = optuna.trial.Trial(self.study, frozen._trial_id)
+                self.claim(trial, owner)
+                if self._is_ours(trial, owner):
+                    return trial
         return None
+
+    def _is_ours(self, trial: Trial, owner: str) -> bool:
+        """Of those who claimed a trial at one moment the last has it. In our own folder a `turn` is for one alone."""
+        if self.storage_url is None:
+            return True
+        time.sleep(SETTLED_AFTER_S)
+        return any(t.number == trial.number and t.user_attrs["owner"]["worker"] == owner for t in self._running())
 
     def running(self) -> list[int]:
         """Numbers of the trials that a living worker has in hand."""
+        return [trial.number for trial in self._running() if self._is_alive(trial)]
+
+    def _running(self) -> list[FrozenTrial]:
         from optuna.trial import TrialState
 
-        return [t.number for t in self.trials() if t.state == TrialState.RUNNING and self._is_alive(t)]
+        return [trial for trial in self.trials() if trial.state == TrialState.RUNNING]
+
+    def is_any_abandoned(self) -> bool:
+        return any(not self._is_alive(trial) for trial in self._running())
+
+    def forget_dead_workers(self) -> None:
+        """Remove what tells whether they live, unless they left a trial, which somebody is to take up."""
+        with self.turn():
+            left = {trial.user_attrs["owner"]["worker"] for trial in self._running() if "owner" in trial.user_attrs}
+            for worker in (self.folder / WORKERS).iterdir():
+                if worker.name not in left and not is_leased(worker):
+                    shutil.rmtree(worker)
 
     def claim(self, trial: Trial, owner: str) -> None:
         """Say who works on a trial, and that it was alive just now."""
@@ -161,13 +201,20 @@ def _question(plan: SearchPlan) -> dict[str, Any]:
     }
 
 
-def _require_same_study(study_id: str, folder: Path) -> None:
-    known = earlier_document(folder / STUDY).get("study_id")
-    if known not in (None, study_id):
+def _require_journal(folder: Path) -> None:
+    if not (folder / JOURNAL).exists():
         raise RefusedError(
-            f"{folder}: its records are of this search in another storage. Go on with the --storage that they were "
-            "made with, or choose another --home for a search of its own."
+            f"{folder}: its records are of this search, but {JOURNAL}, in which it was kept, is not there. Restore it, "
+            f"or give the --storage that was used; or move {STUDY} away too and search anew: a setting whose cells "
+            "are done is not trained again."
         )
+
+
+def _in_another_storage(folder: Path) -> RefusedError:
+    return RefusedError(
+        f"{folder}: its records are of this search in another storage. Go on with the --storage that they were made "
+        f"with; or choose another --home, or move {STUDY} away, for a search of its own."
+    )
 
 
 def _require_same_question(study: optuna.Study, plan: SearchPlan, where: str) -> None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from harness.records.study import KnobRange
+from harness.records.study import RangeRecord
 from reports.formats import MISSING, number
 
 VALUE_DIGITS = 4
@@ -32,7 +32,7 @@ def param_text(params: dict[str, Any], knob: str) -> str:
     return value_text(params[knob]) if knob in params else MISSING
 
 
-def range_text(knob: KnobRange) -> str:
+def range_text(knob: RangeRecord) -> str:
     """0.0001 to 0.003 on a log scale; one of: 1, 2, 4."""
     if knob.kind == "categorical":
         return f"one of {', '.join(map(value_text, knob.choices or []))}"
@@ -41,7 +41,7 @@ def range_text(knob: KnobRange) -> str:
     return f"{number(knob.low, VALUE_DIGITS)} to {number(knob.high, VALUE_DIGITS)}{scale}{step}"
 
 
-def condition_text(knob: KnobRange) -> str:
+def condition_text(knob: RangeRecord) -> str:
     """train.updates_per_rollout is 2 or 4; always."""
     conditions = [f"{other} is {' or '.join(map(value_text, values))}" for other, values in knob.when.items()]
     return " and ".join(conditions) or "always"

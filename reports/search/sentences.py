@@ -67,7 +67,7 @@ def warning(study: StudyRecord) -> Statement | None:
         return None
     objective = objectives_of(study)[0]
     # A pruned trial was passed over for its score, too.
-    n = sum(trial.state in ("complete", "pruned") for trial in study.trials)
+    n = sum(trial.state in ("complete", "pruned") and trial.same_as is None for trial in study.trials)
     details = [
         f"{confirm_command(study)} trains it and the default with {CONFIRM_SEEDS} fresh seeds, evaluates both on"
         " fresh samples and compares them seed by seed."

@@ -53,12 +53,15 @@ def draw(study: StudyRecord, objective: Objective) -> Drawing | None:
     axes.margins(x=0.03)
     axes.set_xlim(left=0)
     axes.locator_params(axis="x", integer=True)
-    axes.set(xlabel="step", ylabel=f"{objective.name} while training{objective.unit}")
+    by_seed = study.pruner["type"] == "wilcoxon"
+    told = "of each seed" if by_seed else "while training"
+    axes.set(xlabel="training seed" if by_seed else "step", ylabel=f"{objective.name} {told}{objective.unit}")
     label_values(axes.yaxis, objective)
     legend_below(figure, [*handles.values()])
     silent = len(study.trials) - len(trials)
+    what = "What each seed of a trial came to" if by_seed else "What trials reported while they trained"
     caption = (
-        f"What trials reported while they trained, n = {len(trials)} ({count_kinds(trials)}); {objective.wish}. A"
+        f"{what}, n = {len(trials)} ({count_kinds(trials)}); {objective.wish}. A"
         " pruned trial ends with a cross, a failed one with a bar."
         f"{f' Of {len(study.trials)} trials {silent} reported nothing of their own.' if silent else ''} No smoothing."
     )

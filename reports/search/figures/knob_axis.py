@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from harness.records.study import KnobRange
+from harness.records.study import RangeRecord
 from reports.search.knobs import value_text
 
 CHOICE_CENTRE = 0.5
@@ -27,7 +27,7 @@ class KnobAxis:
     choice_at: float
 
     @classmethod
-    def of(cls, knob: KnobRange, values: Iterable[Any], choice_at: float = CHOICE_CENTRE) -> KnobAxis:
+    def of(cls, knob: RangeRecord, values: Iterable[Any], choice_at: float = CHOICE_CENTRE) -> KnobAxis:
         """The axis of a knob. values: what trials drew; the default may lie outside of what is searched."""
         if knob.kind == "categorical":
             choices = dict.fromkeys(_json(value) for value in [*(knob.choices or []), *values])

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from harness.records.study import StudyRecord, TrialRecord
-from reports.figures.panels import Panels, hide_tick_labels, legend_at_bottom, share_limits
+from reports.figures.panels import Panels, keep_only_grid, legend_at_bottom, share_limits
 from reports.figures.style import Drawing
 from reports.search.figures.knob_axis import KnobAxis
 from reports.search.figures.marks import (
@@ -61,12 +61,12 @@ def draw(study: StudyRecord, objective: Objective) -> Drawing | None:
         drawn = [trial for trial in trials if name in trial.params]
         handles |= _draw_panel(panel, drawn, study.best, objective, name, axes_of[name], width)
         count = "" if len(drawn) == len(trials) else f" (n = {len(drawn)})"
-        panel.set_title(two_lines(short[name] + count, characters), loc="left", y=1.0)
+        panel.set_title(two_lines(short[name] + count, characters), loc="left")
     filled = panels[: len(knobs)]
     for panel in panels[len(knobs) :]:
         panel.set_visible(False)
     share_limits(filled, "y")
-    hide_tick_labels((panel for i, panel in enumerate(filled) if i % columns), "y")
+    keep_only_grid((panel for i, panel in enumerate(filled) if i % columns), "y")
     figure.text(0.02, 0.5, f"{objective.name}{objective.unit}", rotation=90, ha="center", va="center", fontsize=9)
     legend_at_bottom(figure, [*handles.values()])
     some = any(name not in trial.params for trial in trials for name in knobs)

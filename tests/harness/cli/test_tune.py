@@ -85,11 +85,29 @@ def test_confirming_uses_seeds_that_no_trial_had_and_says_how_much_was_luck(
     assert len(pool.trained) == trained
 
 
+def test_a_trial_without_values_has_a_dash_for_each_objective(bench: Bench, tmp_path: Path, pool: FakePool) -> None:
+    pool.ends = {"trial_1": ("failed", "out of luck")}
+    objectives = {"objectives": ["eval.final.pass@1", "generated_tokens"]}
+    result = bench("tune", write_search(tmp_path, objectives), "--trials", 3)
+    assert result.code == 0
+    (row,) = [line for line in result.out.splitlines() if line.startswith("1 ")]
+    assert row.split()[:4] == ["1", "failed", "–", "–"]
+
+
 def test_a_default_that_won_is_not_confirmed(bench: Bench, tmp_path: Path, pool: FakePool) -> None:
     result = bench("tune", write_search(tmp_path), "--trials", 1, "--confirm", 3)
     assert result.code == 2
     assert "the default (trial 0) is the best of 1 trials" in result.err
     assert "report: " in result.out, "what the search found is told all the same"
+
+
+def test_comparing_with_a_default_that_was_no_trial_says_where_it_is(
+    bench: Bench, tmp_path: Path, pool: FakePool
+) -> None:
+    bench("tune", write_search(tmp_path), "--trials", 2)
+    result = bench("compare", "found/trial_1", "found/default")
+    assert result.code == 2
+    assert "by its trial, e.g. found/trial_0; the default is trial 0" in result.err
 
 
 def test_confirming_cells_that_failed_are_told(bench: Bench, tmp_path: Path, pool: FakePool) -> None:
@@ -138,6 +156,8 @@ def test_a_pruned_trial_is_finished_if_asked(bench: Bench, tmp_path: Path, pool:
     assert result.code == 0
     finished = result.document["trials"][number]
     assert finished["state"] == "pruned" and finished["values"] is not None
+    spent = json.loads((tmp_path / "runs" / "found" / "study.json").read_text())["trials"][number]
+    assert spent["generated_tokens"] == 1000, "of all of its training, not of that before it was pruned"
     assert len(result.document["trials"]) == 12
     refused = bench("tune", path, "--trials", 12, "--finish", "0,99")
     assert refused.code == 2 and "--finish names trial 0, which is complete: only pruned" in refused.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from tests.harness.tuning.fake_cells import KNOBS, write_search
 
 LR = "train.learning_rate"
 CLIP = "objective.rule.clip_high"
+RULE = "objective.rule.type"
+MAX = "objective.rule.weight_max"
 
 
 @pytest.mark.parametrize(
@@ -29,8 +32,12 @@ CLIP = "objective.rule.clip_high"
         ({LR: {"float": [0, 1], "step": 2}}, "only 1 wide"),
         ({LR: {"log": [0.1, 1], "step": 0.1}}, "step is given with log"),
         ({"rollout.prompts_per_step": {"int": [4, 8], "step": 1.5}}, "whole numbers"),
+        ({"rollout.prompts_per_step": {"int": [4, 9], "step": 2}}, "which end at 8: make that the high end"),
+        ({LR: {"float": [0, 1], "step": 0.3}}, r"which end at 0\.9"),
+        ({"eval.temperature": {"float": [0.5, 1.0]}}, "how a trial is measured"),
         ({"train.lr_schedule": {"categorical": ["linear"]}}, "two or more distinct values"),
         ({"train.lr_schedule": {"categorical": ["linear", "linear"]}}, "two or more distinct values"),
+        ({"rollout.temperature": {"categorical": [1, 1.0, 0.7]}}, "has 1 and 1.0, which are the same value"),
         ({LR: {"log": [1e-4, 1e-2], "steps": 3}}, "steps is not a key here"),
         ({LR: {"log": [1e-4, 1e-2], "when": {"train.steps": [4]}}}, "train.steps, which is not searched itself"),
         (KNOBS | {CLIP: {"float": [0.2, 0.4], "when": {"train.updates_per_rollout": [8]}}}, "8, which is never drawn"),
@@ -77,6 +84,27 @@ def test_a_search_that_cannot_be_run_is_refused(tmp_path: Path, section: Any, ma
         make_search_plan(str(write_search(tmp_path, section)))
 
 
+@pytest.mark.parametrize(
+    ("fields", "match"),
+    [
+        ({"ablate": ["train.learning_rate"]}, "ablate is given with search, where the searched knobs"),
+        ({"co_changes": {"train.steps": "why"}}, "co_changes is given with search"),
+        ({"allow_noop": True}, "allow_noop is given with search"),
+        ({"compare": {"metric": "eval.final.pass@2"}}, "compare.metric is given with search"),
+        ({"compare": {"baseline": "default"}}, "compare.baseline is given with search, whose best is"),
+    ],
+)
+def test_what_a_search_would_not_read_is_refused(tmp_path: Path, fields: Any, match: str) -> None:
+    with pytest.raises(RefusedError, match=match):
+        make_search_plan(str(write_search(tmp_path, **fields)))
+    assert make_search_plan(str(write_search(tmp_path, compare={"margin_pp": 2.0}))).sweep.compare.margin_pp == 2.0
+
+
+def test_steps_may_end_at_the_high_end(tmp_path: Path) -> None:
+    steps = {"rollout.prompts_per_step": {"int": [4, 8], "step": 2}, LR: {"float": [0.1, 0.4], "step": 0.1}}
+    assert make_search_plan(str(write_search(tmp_path, {"knobs": steps})))
+
+
 def test_a_knob_that_acts_nowhere_is_refused(tmp_path: Path) -> None:
     knobs = {CLIP: {"float": [0.2, 0.4]}, LR: KNOBS[LR]}
     with pytest.raises(GateError, match=r"clip_high cannot act anywhere in this search"):
@@ -88,6 +116,36 @@ def test_a_knob_that_acts_in_a_part_of_the_search_must_be_conditional(tmp_path: 
     with pytest.raises(GateError, match=r"clip_high cannot act at .*train\.updates_per_rollout=1.*conditional"):
         make_search_plan(str(write_search(tmp_path, {"knobs": knobs})))
     make_search_plan(str(write_search(tmp_path)))
+
+
+@pytest.mark.parametrize("choices", list(permutations(["keep", "mask", "drop"])))
+def test_two_choices_that_do_the_same_are_refused_in_any_order(tmp_path: Path, choices: Any) -> None:
+    """With advantages of 0 in a group of equal rewards, masking it leaves what keeping it leaves."""
+    knobs = {"objective.zero_std": {"categorical": list(choices)}}
+    with pytest.raises(GateError, match=r"zero_std: (keep and mask|mask and keep) do the same here .*leave one out"):
+        make_search_plan(str(write_search(tmp_path, {"knobs": knobs})))
+    knobs = {"objective.zero_std": {"categorical": [choice for choice in choices if choice != "mask"]}}
+    make_search_plan(str(write_search(tmp_path, {"knobs": knobs})))
+
+
+def test_choices_that_differ_in_a_part_of_the_search_are_all_kept(tmp_path: Path) -> None:
+    """Keeping and masking differ with a KL penalty, in which a group of equal rewards takes part."""
+    knobs = {
+        "objective.zero_std": {"categorical": ["keep", "mask", "drop"]},
+        "objective.kl.where": {"categorical": ["none", "loss"]},
+        "objective.kl.beta": {"float": [0.01, 0.1], "when": {"objective.kl.where": ["loss"]}},
+    }
+    make_search_plan(str(write_search(tmp_path, {"knobs": knobs})))
+
+
+def test_a_condition_that_never_holds_is_refused(tmp_path: Path) -> None:
+    knobs = {
+        "train.epochs": {"categorical": [1, 2]},
+        "train.updates_per_rollout": {"categorical": [1, 2], "when": {"train.epochs": [1]}},
+        LR: KNOBS[LR] | {"when": {"train.updates_per_rollout": [2], "train.epochs": [2]}},
+    }
+    with pytest.raises(GateError, match=r"learning_rate cannot act anywhere in this search: its condition never holds"):
+        make_search_plan(str(write_search(tmp_path, {"knobs": knobs})))
 
 
 def test_a_searched_knob_cannot_be_set(tmp_path: Path) -> None:
@@ -118,6 +176,95 @@ def test_a_condition_on_a_value_within_a_range_can_be_searched(tmp_path: Path) -
     make_search_plan(str(write_search(tmp_path, {"knobs": knobs})))
 
 
+def test_a_choice_may_need_what_is_drawn_because_of_it(tmp_path: Path) -> None:
+    """cispo has no default for its weight_max; sapo's two temperatures need each other."""
+    knobs = {
+        RULE: {"categorical": ["ppo_clip", "cispo", "sapo"]},
+        MAX: {"float": [2, 5], "when": {RULE: ["cispo"]}},
+        "objective.rule.temperature_positive": {"float": [0.5, 2], "when": {RULE: ["sapo"]}},
+        "objective.rule.temperature_negative": {"float": [0.5, 2], "when": {RULE: ["sapo"]}},
+        "train.updates_per_rollout": {"categorical": [2, 4]},
+    }
+    plan = make_search_plan(str(write_search(tmp_path, {"knobs": knobs})))
+    assert plan.default_values() is None  # one update is in the base
+    base = {"algorithm": "grpo", "train.updates_per_rollout": 2}
+    plan = make_search_plan(str(write_search(tmp_path, {"knobs": knobs}, base=base)))
+    assert plan.default_values() == {RULE: "ppo_clip", "train.updates_per_rollout": 2}
+
+
+@pytest.mark.parametrize(("updates", "drawn"), [(2, True), (1, False)])
+def test_what_a_choice_needs_may_depend_on_the_base_too(tmp_path: Path, updates: int, drawn: bool) -> None:
+    knobs = {
+        RULE: {"categorical": ["ppo_clip", "cispo"]},
+        "train.updates_per_rollout": {"categorical": [1, 2]},
+        MAX: {"float": [2, 5], "when": {RULE: ["cispo"], "train.updates_per_rollout": [2]}},
+    }
+    base = {"algorithm": "grpo", "train.updates_per_rollout": updates}
+    path = write_search(tmp_path, {"knobs": knobs}, base=base)
+    if drawn:
+        make_search_plan(str(path))
+    else:
+        with pytest.raises(RefusedError, match="weight_max has no default here: set it"):
+            make_search_plan(str(path))
+
+
+def test_what_is_drawn_because_of_a_choice_has_its_type(tmp_path: Path) -> None:
+    knobs = {RULE: {"categorical": ["ppo_clip", "cispo"]}, MAX: {"float": [-2, -1], "when": {RULE: ["cispo"]}}}
+    with pytest.raises(RefusedError, match=r"weight_max") as refused:
+        make_search_plan(str(write_search(tmp_path, {"knobs": knobs})))
+    assert "no default" not in str(refused.value)
+
+
+def test_a_choice_that_needs_another_knob_may_do_nothing(tmp_path: Path) -> None:
+    knobs = {RULE: {"categorical": ["ppo_clip", "cispo"]}, MAX: {"float": [2, 5], "when": {RULE: ["cispo"]}}}
+    with pytest.raises(GateError, match=r"rule\.type cannot act anywhere in this search: with one optimiser step"):
+        make_search_plan(str(write_search(tmp_path, {"knobs": knobs})))
+
+
+@pytest.mark.parametrize(
+    ("spelled", "drawn"),
+    [
+        ({"categorical": [0.7, 1]}, 1),
+        ({"categorical": [0.7, 1.0]}, 1.0),
+        ({"int": [1, 2]}, 1),
+        ({"float": [0.5, 2]}, 1.0),
+        ({"categorical": [0.7, 2]}, None),
+    ],
+)
+def test_the_default_of_a_number_is_drawn_as_its_range_spells_it(tmp_path: Path, spelled: Any, drawn: Any) -> None:
+    """Optuna tells 1 from 1.0 among choices."""
+    plan = make_search_plan(str(write_search(tmp_path, {"knobs": {"rollout.temperature": spelled}})))
+    default = plan.default_values()
+    assert repr(default) == repr(None if drawn is None else {"rollout.temperature": drawn})
+
+
+def test_a_default_between_whole_numbers_is_not_one_of_them(tmp_path: Path) -> None:
+    path = write_search(
+        tmp_path,
+        {"knobs": {"rollout.temperature": {"int": [1, 2]}}},
+        base={"algorithm": "grpo", "rollout.temperature": 1.5},
+    )
+    assert make_search_plan(str(path)).default_values() is None
+
+
+@pytest.mark.parametrize(("value", "draws"), [(1.0, True), (1, True), (0.7, False)])
+def test_a_condition_may_spell_a_number_otherwise(tmp_path: Path, value: Any, draws: bool) -> None:
+    knobs = {
+        "rollout.temperature": {"categorical": [0.7, 1]},
+        LR: KNOBS[LR] | {"when": {"rollout.temperature": [value]}},
+    }
+    default = make_search_plan(str(write_search(tmp_path, {"knobs": knobs}))).default_values()
+    assert default is not None and (LR in default) == draws
+
+
+@pytest.mark.parametrize("value", [1, 1.0])
+def test_a_switch_is_no_number(tmp_path: Path, value: Any) -> None:
+    knobs = {"train.optimizer_reset": {"categorical": [False, True]}}
+    knobs[LR] = KNOBS[LR] | {"when": {"train.optimizer_reset": [value]}}
+    with pytest.raises(RefusedError, match="which is never drawn"):
+        make_search_plan(str(write_search(tmp_path, {"knobs": knobs})))
+
+
 @pytest.mark.parametrize(
     ("section", "match"),
     [
@@ -135,7 +282,23 @@ def test_what_could_never_act_is_refused(tmp_path: Path, section: Any, match: st
         make_search_plan(str(write_search(tmp_path, section)))
 
 
-def test_a_pruner_along_training_needs_evaluations_there(tmp_path: Path) -> None:
-    path = write_search(tmp_path, {"pruner": {"type": "median"}})
-    with pytest.raises(RefusedError, match=r"median with eval\.every=0"):
-        make_search_plan(str(path), settings=["eval.every=0"])
+@pytest.mark.parametrize("pruner", ["median", "asha"])
+@pytest.mark.parametrize(("every", "fits"), [(0, False), (1, True), (3, True), (4, False), (9, False)])
+def test_a_pruner_along_training_needs_evaluations_there(tmp_path: Path, pruner: str, every: int, fits: bool) -> None:
+    """Of 4 steps; what is evaluated after the last is the final score."""
+    path, settings = write_search(tmp_path, {"pruner": {"type": pruner}}), [f"eval.every={every}"]
+    if fits:
+        make_search_plan(str(path), settings=settings)
+    else:
+        with pytest.raises(RefusedError, match=rf"{pruner} with eval\.every={every} and train\.steps=4"):
+            make_search_plan(str(path), settings=settings)
+
+
+def test_the_longest_trial_decides_whether_there_is_something_to_prune_by(tmp_path: Path) -> None:
+    steps = {"knobs": {"train.steps": {"int": [4, 10]}}, "pruner": {"type": "median"}}
+    make_search_plan(str(write_search(tmp_path, steps)), settings=["eval.every=9"])
+    with pytest.raises(RefusedError, match=r"eval\.every=10 and train\.steps=10"):
+        make_search_plan(str(write_search(tmp_path, steps)), settings=["eval.every=10"])
+    steps = {"knobs": {"train.steps": {"categorical": [4, "ten"]}}, "pruner": {"type": "median"}}
+    with pytest.raises(RefusedError, match=r"train\.steps is 'ten'"):
+        make_search_plan(str(write_search(tmp_path, steps)))

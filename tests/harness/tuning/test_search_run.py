@@ -1,16 +1,21 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
 
 from harness.errors import RefusedError
 from harness.plan.search_plan import make_search_plan
 from harness.records import CellRecord, read_sweep
 from harness.run.sweep import StoppedError
-from harness.tuning.search_run import SearchRun
+from harness.spec.run_spec import RunSpec
+from harness.tuning.search_run import IDLE_TRIALS, SearchRun
 from harness.tuning.study import SearchStudy
 from tests.harness.tuning.fake_cells import KNOBS, METRIC, FakePool, by_learning_rate, search, write_search
 
@@ -124,6 +129,97 @@ def test_a_diverged_cell_is_a_scored_trial(tmp_path: Path, monkeypatch: pytest.M
     assert study["best"] is not None
 
 
+def test_breaking_off_is_no_thrift(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    specs: list[RunSpec] = []
+
+    class Diverging(FakePool):
+        def _do(self, job: Any, on_progress: Any) -> Any:
+            outcome = super()._do(job, on_progress)
+            if job.kind == "cell" and (cell := CellRecord.at(Path(job.path))).arm == "trial_1":
+                (cell.path / "spec.json").write_text(json.dumps(job.spec))
+                cell.write_status("done", flags=["nan"], step=0, generated_tokens=0)
+                specs.append(RunSpec.model_validate(job.spec))
+            return outcome
+
+    section = {"objectives": ["eval.final.pass@1", "generated_tokens"], "sampler": {"type": "random"}}
+    study, _ = search(monkeypatch, write_search(tmp_path, section), 3, Diverging())
+    (spec,) = specs
+    rollout = spec.rollout
+    allowed = spec.train.steps * rollout.prompts_per_step * rollout.samples_per_prompt * rollout.max_completion_tokens
+    assert [trial["values"][1] for trial in study["trials"]] == [1000, allowed, 1000]
+    assert allowed > 1000
+
+
+def test_a_search_without_a_limit_of_trials_ends_when_nothing_is_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    knobs = {"train.updates_per_rollout": {"categorical": [1, 2]}}
+    section = {"knobs": knobs, "budget": {"tokens": 1_000_000}, "sampler": {"type": "random"}}
+    study, pool = search(monkeypatch, write_search(tmp_path, section), None)
+    assert len(pool.trained) == 2
+    assert [trial["same_as"] is None for trial in study["trials"][-IDLE_TRIALS:]] == [False] * IDLE_TRIALS
+    assert study["trials"][-IDLE_TRIALS - 1]["same_as"] is None
+
+
+def test_trials_that_generate_nothing_do_not_go_on_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where each diverges at once, although its evaluation takes its time."""
+
+    class Diverging(FakePool):
+        def _do(self, job: Any, on_progress: Any) -> Any:
+            outcome = super()._do(job, on_progress)
+            if job.kind == "cell":
+                CellRecord.at(Path(job.path)).write_status("done", flags=["nan"], step=0, generated_tokens=0)
+            return outcome
+
+    monkeypatch.setattr("harness.tuning.spent.seconds", lambda cell: 1.0)
+    study, _ = search(monkeypatch, write_search(tmp_path, {"budget": {"tokens": 1000}}), None, Diverging())
+    assert len(study["trials"]) == IDLE_TRIALS
+
+
+@pytest.mark.parametrize("pruner", ["none", "median"])
+def test_a_trial_that_another_worker_ended_is_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pruner: str
+) -> None:
+    """Who hears nothing of a worker for two minutes takes it for dead, and may be quicker."""
+    path = write_search(tmp_path, {"pruner": {"type": pruner}})
+    journal = str(tmp_path / "runs" / "found" / "study.journal")
+
+    class Overtaken(FakePool):
+        def _do(self, job: Any, on_progress: Any) -> Any:
+            if job.kind == "cell" and CellRecord.at(Path(job.path)).arm == "trial_1":
+                storage = JournalStorage(JournalFileBackend(journal))
+                optuna.load_study(study_name="found", storage=storage).tell(1, 0.123)
+            return super()._do(job, on_progress)
+
+    study, pool = search(monkeypatch, path, 3, Overtaken())
+    assert [trial["state"] for trial in study["trials"]] == ["complete"] * 3
+    assert [Path(cell).name for cell in pool.cancelled] == study["trials"][1]["cells"] * (pruner == "median")
+    assert study["trials"][1]["values"] == [0.123]
+
+
+def test_an_abandoned_trial_is_ended_although_the_budget_is_used_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_search(tmp_path, {"budget": {"tokens": 900}})
+    search(monkeypatch, path, None)
+    study = SearchStudy(make_search_plan(str(path)), tmp_path / "runs" / "found", None)
+    (study.folder / "workers" / "dead").mkdir()
+    with study.turn():
+        study.draw(study.ask("dead"))
+    found, _ = search(monkeypatch, path, None)
+    assert [trial["state"] for trial in found["trials"]] == ["complete"] * 2
+
+
+def test_what_a_trial_cost_is_known_without_its_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_search(tmp_path)
+    study, _ = search(monkeypatch, path, 2)
+    cells = tmp_path / "runs" / "found" / "cells"
+    (cells / study["trials"][0]["cells"][0] / "timing.jsonl").write_text("damaged\n")
+    shutil.rmtree(cells / study["trials"][1]["cells"][0])
+    again, _ = search(monkeypatch, path, 3)
+    assert [trial["generated_tokens"] for trial in again["trials"]] == [1000] * 3
+
+
 def test_a_trial_has_the_mean_over_its_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pool = FakePool(score=lambda spec: 0.5 + 0.1 * spec.seed)
     study, _ = search(monkeypatch, write_search(tmp_path, seeds=[0, 3]), 1, pool)
@@ -141,6 +237,7 @@ def test_a_pruned_trial_keeps_its_records(tmp_path: Path, monkeypatch: pytest.Mo
         assert "pruner (median)" in trial["reason"]
         cell = CellRecord.at(tmp_path / "runs" / "found" / "cells" / trial["cells"][0])
         assert cell.state == "interrupted" and cell.read_scores()
+        assert f"`bench tune --finish {trial['number']}` trains it to the end" in str(cell.reason)
 
 
 def test_wilcoxon_looks_at_the_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,6 +346,80 @@ def test_the_budget_of_tokens_ends_a_search(tmp_path: Path, monkeypatch: pytest.
     assert sum(trial["generated_tokens"] for trial in study["trials"]) == 3000
 
 
+@pytest.mark.parametrize("budget", [{"tokens": 2500}, {"hours": 2.5 / 3600}])
+def test_a_budget_counts_what_other_machines_spent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: dict[str, float]
+) -> None:
+    """Each has a folder of its own; they share the database."""
+    monkeypatch.setattr("harness.tuning.spent.seconds", lambda cell: 1.0)
+    url = f"sqlite:///{tmp_path / 'study.db'}"
+    files = []
+    for machine in ("one", "other"):
+        (tmp_path / machine).mkdir()
+        files.append(write_search(tmp_path / machine, {"budget": budget}))
+    search(monkeypatch, files[0], 2, storage_url=url)
+    study, pool = search(monkeypatch, files[1], None, storage_url=url)
+    assert len(pool.trained) == 1
+    assert [trial["generated_tokens"] for trial in study["trials"]] == [1000] * 3
+    assert [trial["duration_s"] for trial in study["trials"]] == [1.0] * 3
+
+
+def test_of_two_machines_that_take_up_one_trial_the_last_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = make_search_plan(str(write_search(tmp_path)))
+    study = SearchStudy(plan, tmp_path / "runs" / "found", f"sqlite:///{tmp_path / 'study.db'}")
+    with study.turn():
+        left = study.ask("dead")
+    claim = {"worker": "dead", "host": "elsewhere", "heartbeat_s": 0.0}
+    left.set_user_attr("owner", claim)
+    sleep = "harness.tuning.study.time.sleep"
+    monkeypatch.setattr(sleep, lambda _: left.set_user_attr("owner", claim | {"worker": "b"}))
+    with study.turn():
+        assert study.take_up("a") is None
+        monkeypatch.setattr(sleep, lambda _: None)
+        taken = study.take_up("a")
+    assert taken is not None and taken.number == left.number
+
+
+def test_workers_are_forgotten_unless_they_left_a_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from harness.records.lease import hold_lease
+
+    path = write_search(tmp_path)
+    search(monkeypatch, path, 1)
+    workers = tmp_path / "runs" / "found" / "workers"
+    assert list(workers.iterdir()) == []
+    study = SearchStudy(make_search_plan(str(path)), workers.parent, None)
+    for name in ("alive", "left a trial", "left nothing"):
+        (workers / name).mkdir()
+    with hold_lease(workers / "alive"):
+        with study.turn():
+            study.ask("left a trial")
+        study.forget_dead_workers()
+    assert sorted(worker.name for worker in workers.iterdir()) == ["alive", "left a trial"]
+
+
+@pytest.mark.parametrize("told", ["UNIQUE constraint failed: alembic_version", "table studies already exists"])
+def test_a_database_that_several_workers_make_at_once_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str
+) -> None:
+    from optuna.storages import RDBStorage
+    from sqlalchemy.exc import IntegrityError
+
+    make, asked = RDBStorage.__init__, []
+
+    def first_told_so(self: RDBStorage, url: str) -> None:
+        asked.append(url)
+        if len(asked) == 1:
+            raise IntegrityError("INSERT", {}, Exception(told))
+        make(self, url)
+
+    monkeypatch.setattr(RDBStorage, "__init__", first_told_so)
+    monkeypatch.setattr("harness.tuning.optuna_parts.time.sleep", lambda _: None)
+    study, _ = search(monkeypatch, write_search(tmp_path), 1, storage_url=f"sqlite:///{tmp_path / 'study.db'}")
+    assert (len(asked), len(study["trials"])) == (2, 1)
+
+
 def test_records_read_like_those_of_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     search(monkeypatch, write_search(tmp_path), 3)
     sweep = read_sweep(tmp_path / "runs" / "found")
@@ -320,8 +491,25 @@ def test_a_damaged_study_json_is_written_anew(tmp_path: Path, monkeypatch: pytes
 def test_the_records_of_another_storage_are_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_search(tmp_path)
     search(monkeypatch, path, 2, storage_url=f"sqlite:///{tmp_path / 'study.db'}")
-    with pytest.raises(RefusedError, match="are of this search in another storage"):
+    with pytest.raises(RefusedError, match=r"but study\.journal, in which it was kept, is not there"):
         search(monkeypatch, path, 2)
+    assert not (tmp_path / "runs" / "found" / "study.journal").exists()
+    other = f"sqlite:///{tmp_path / 'other.db'}"
+    with pytest.raises(RefusedError, match="are of this search in another storage"):
+        search(monkeypatch, path, 2, storage_url=other)
+    assert optuna.get_all_study_names(other) == []
+
+
+def test_a_search_whose_journal_is_lost_begins_anew_without_training_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_search(tmp_path)
+    before, _ = search(monkeypatch, path, 3)
+    for name in ("study.journal", "study.json"):
+        (tmp_path / "runs" / "found" / name).unlink()
+    after, pool = search(monkeypatch, path, 3)
+    assert [trial["values"] for trial in after["trials"]] == [trial["values"] for trial in before["trials"]]
+    assert pool.trained == []
 
 
 def test_conditional_knobs_are_drawn_anew_by_qmc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

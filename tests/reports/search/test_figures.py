@@ -9,7 +9,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.lines import Line2D
 
-from harness.records.study import KnobRange, StudyRecord
+from harness.records.study import RangeRecord, StudyRecord
 from reports.figures.style import RC, Drawing
 from reports.search.figures import FIGURE_NAMES, FIGURES, render_search_figures
 from reports.search.figures.knob_axis import KnobAxis
@@ -160,6 +160,12 @@ def test_curves_end_where_their_trials_were_pruned(tmp_path):
     drawing = drawings(write_study(tmp_path, study_document(20)))["intermediate"]
     crosses = [line for line in drawing.figure.axes[0].lines if line.get_marker() == "x" and len(points(line)[0]) == 1]
     assert [points(line)[0] for line in crosses] == 6 * [[20.0]]
+    axes = drawing.figure.axes[0]
+    assert (axes.get_xlabel(), "while training" in axes.get_ylabel()) == ("step", True)
+    by_seed = drawings(write_study(tmp_path, study_document(20, pruner={"type": "wilcoxon"})))["intermediate"]
+    axes = by_seed.figure.axes[0]
+    assert (axes.get_xlabel(), "of each seed" in axes.get_ylabel()) == ("training seed", True)
+    assert by_seed.caption.startswith("What each seed of a trial came to")
     document = study_document(3, changes={number: {"intermediate": [[1, None]]} for number in range(3)})
     assert "intermediate" not in drawings(write_study(tmp_path, document))
 
@@ -172,8 +178,10 @@ def test_equal_values_and_a_default_outside_of_the_ranges(tmp_path):
     assert set(drawings(study)) == {"history", "parallel_coordinates", "slices", "intermediate"}
 
 
-def knob(kind: Any, low: float | None = None, high: float | None = None, choices: list[Any] | None = None) -> KnobRange:
-    return KnobRange(kind, low, high, None, choices, {})
+def knob(
+    kind: Any, low: float | None = None, high: float | None = None, choices: list[Any] | None = None
+) -> RangeRecord:
+    return RangeRecord(kind, low, high, None, choices, {})
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,13 @@ def test_there_is_no_such_trial(tmp_path):
         write_study(tmp_path, study_document(2)).trial(5)
 
 
+@pytest.mark.parametrize("text", [b"", b'{"schema": 1, "tri', b"[]", b"\xff"])
+def test_what_is_no_record_is_written_anew_by_the_search(tmp_path, text):
+    (tmp_path / "study.json").write_bytes(text)
+    with pytest.raises(DamagedRecordError, match="`bench tune` writes it anew from the study's storage"):
+        read_study(tmp_path)
+
+
 @pytest.mark.parametrize("field", [*study_document(1)])
 def test_a_missing_field_is_named(tmp_path, field):
     document = study_document(1)

@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+import pytest
+
+from harness.cli import live
+
+
+def test_beyond_what_was_foreseen_there_is_no_eta(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in a search without a limit of trials: one is foreseen at a time."""
+    monkeypatch.setattr(live, "PLAIN_EVERY_S", 0.0)
+    with live.LiveRun("trials") as run:
+        run.planned(2, 0)
+        for number in range(3):
+            run.progress(f"trial_{number}", {"phase": "training", "step": 1, "steps": 2, "done_frac": 0.5})
+            run.ended(f"trial_{number}", "done", None)
+        run.progress("trial_3", {"phase": "training", "step": 1, "steps": 2, "done_frac": 0.5})
+    lines = [line for line in capsys.readouterr().err.splitlines() if "ETA" in line]
+    assert "ETA ?" not in lines[1] and "ETA ?" in lines[-1]
+    assert not any("ETA -" in line for line in lines)
