@@ -26,11 +26,9 @@ REQUIRED = {"seconds": 15.0, "peak_gb": 1.0}
 VERB = """
 import os, resource
 from harness.cli import main
-from joblib.externals.loky import get_reusable_executor
 try:
     main()
 finally:
-    get_reusable_executor().shutdown(wait=True)  # what a process took is known once it has ended
     own, largest = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     print(own + ((os.cpu_count() or 1) - 1) * largest)
 """
