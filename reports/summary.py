@@ -69,6 +69,13 @@ def verdict_details(contrast: dict[str, Any]) -> list[str]:
     if without is not None:
         seeds = ", ".join(map(str, contrast["flagged_seeds"]))
         details.append(f"Without the flagged seeds ({seeds}): {_of_the_others(without)}.")
+    if contrast["verdict"] == "inconclusive" and contrast["p_holm"] is not None:
+        alpha = round((1 - contrast["level"]) * contrast["n_contrasts"], 9)
+        if contrast["p_holm"] < alpha:
+            details.append(
+                f"p is below {alpha:.3g} after Holm, whose later steps are less strict than the interval, which holds "
+                "0: the verdict goes by the interval."
+            )
     if contrast["verdict"] == "equivalent":
         level = percent((1 - contrast["level"]) / 2)
         details.append(f"Equivalence: two one-sided tests at {level}, which is conservative.")

@@ -9,7 +9,7 @@ from typing import Any
 
 from reports.analysis import Analysis
 from reports.document import Report
-from reports.formats import number, percent, ratio
+from reports.formats import number, ratio
 
 SEED_SENTENCE = "A seed varies data order and sampling from one cold start, not the cold start itself."
 
@@ -33,7 +33,7 @@ def validity_checks(analysis: Analysis, report: Report) -> list[Check]:
     checks = [
         Check("Gate", f"arms differ in {differs}" if sweep.gate["ok"] else "refused", sweep.gate["ok"]),
         Check("Cells", cells, ok=states["done"] == len(report["cells"]) and flagged == 0),
-        Check("Truncated", _range(percent, [arm["truncated_frac"] for arm in report["arms"]]) + " of final samples"),
+        Check("Truncated", _range(_tenths, [arm["truncated_frac"] for arm in report["arms"]]) + " of final samples"),
     ]
     if report["contrasts"]:
         pairing = _range(lambda rho: number(rho, 2), [contrast["correlation"] for contrast in report["contrasts"]])
@@ -45,7 +45,7 @@ def validity_checks(analysis: Analysis, report: Report) -> list[Check]:
         checks += [tokens, Check("Pairing ρ", pairing)]
     disagreement = [arm["grader_disagreement_frac"] for arm in report["arms"]]
     if any(value is not None for value in disagreement):
-        checks.append(Check("Graders disagree", _range(percent, disagreement) + " of final samples"))
+        checks.append(Check("Graders disagree", _range(_tenths, disagreement) + " of final samples"))
     return [*checks, *map(_contamination, sweep.raw.get("contamination") or [])]
 
 
@@ -68,3 +68,8 @@ def _range(write: Callable[[float], str], values: Sequence[float | None]) -> str
         return number(None)
     low, high = write(present[0]), write(present[-1])
     return low if low == high else f"{low} to {high}"
+
+
+def _tenths(fraction: float) -> str:
+    """0.00313 -> 0.3%: both ends of a range alike."""
+    return f"{100 * fraction:.1f}%"

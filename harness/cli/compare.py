@@ -70,8 +70,8 @@ def compare(
         _require_same_task(sides, [parsed.task for parsed in metrics])
         _require_same_evaluation(differs, metrics[0].task)
         groups = [Group(side.label, side.cells, parsed) for side, parsed in zip(sides, metrics, strict=True)]
-        for group in groups:
-            _require_measured(group, wanted)
+        for side, group in zip(sides, groups, strict=True):
+            _require_measured(side, group, wanted)
         row = compare_groups(
             *groups,
             metric=wanted,
@@ -153,18 +153,31 @@ def _require_same_task(sides: list[Runs], tasks: list[str]) -> None:
         )
 
 
-def _require_measured(group: Group, metric: str) -> None:
+def _require_measured(side: Runs, group: Group, metric: str) -> None:
     done = group.measurements
     if not done:
         states = ", ".join(sorted({cell.state for cell in group.cells}))
-        raise RefusedError(f"{group.label}: no cell is done ({states}). Let `bench run` finish it first.")
+        raise RefusedError(f"{group.label}: no cell is done ({states}). {_how_to_run(side)}")
     if not group.scored:
         recorded = sorted({name for one in done if one.final is not None for name in one.final["metrics"]})
         name = metric.rpartition(".")[2]
+        if name in recorded:
+            raise RefusedError(
+                f"{group.label}: {metric} is not a finite number in any cell: there is nothing to compare."
+            )
         raise RefusedError(
             f"{group.label}: no final evaluation has {metric}{nearest(name, recorded)} Recorded: "
             f"{', '.join(recorded) or 'nothing on that task'}."
         )
+
+
+def _how_to_run(side: Runs) -> str:
+    if side.sweep.is_search:
+        return (
+            f"Of a search each setting that was tried is compared by its trial, e.g. {side.sweep.name}/trial_0; the "
+            "default is trial 0, where it lies in the ranges."
+        )
+    return f"Let `bench run {side.sweep.name}` finish it first."
 
 
 def _knobs_that_differ(treatment: Runs, baseline: Runs) -> dict[str, tuple[Any, Any]]:
@@ -180,7 +193,7 @@ def _spec(side: Runs) -> RunSpec:
 
     cell = next((cell for cell in side.cells if (cell.path / "spec.json").is_file()), None)
     if cell is None:
-        raise RefusedError(f"{side.label}: none of its cells was started. Let `bench run` run it first.")
+        raise RefusedError(f"{side.label}: none of its cells was started. {_how_to_run(side)}")
     return recorded_spec(cell)
 
 

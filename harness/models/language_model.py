@@ -102,8 +102,11 @@ class LanguageModel:
 
     def account(self) -> dict[str, Any]:
         """What a record should keep of the model besides its source."""
+        from harness.models.vocabulary import vocabulary_size
+
         return {
             "architecture": type(self.model).__name__,
+            "vocabulary_tokens": vocabulary_size(self.model),
             "commit": self.commit,
             "dtype": str(self.model.dtype).removeprefix("torch."),
             "chat_template": self.chat_template,

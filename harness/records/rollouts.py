@@ -22,11 +22,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.records.parquet import read_parquet, require_values
+from harness.records.files import DamagedRecordError
+from harness.records.parquet import REMEDY, read_parquet, require_values
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow
+    from numpy.typing import NDArray
 
+MOST_UPDATES = 100_000
+"""On one rollout batch; no objective takes a hundredth of them."""
 PER_TOKEN = ("token/logp", "token/entropy", "token/advantage")
 PER_EPOCH = ("token/log_ratio", "token/clipped", "token/masked")
 
@@ -64,13 +69,68 @@ def read_rollouts(
     tables = []
     paths = sorted(folder.glob("*.parquet"))
     for path in paths if most_files is None else spread(paths, most_files):
-        table = read_parquet(path, columns)
-        for name in columns:
-            if name not in table.column_names:
-                table = table.append_column(name, pyarrow.nulls(len(table), _token_types().get(name)))
+        table = _with_types(path, read_parquet(path, columns), columns)
         require_values(path, table, needed)
-        tables.append(table.select(list(columns)))
+        if "token/chars" in columns:
+            _require_tokens_agree(path, table)
+        tables.append(table)
     return pyarrow.concat_tables(tables, promote_options="permissive") if tables else None
+
+
+def _with_types(path: Path, table: pyarrow.Table, columns: Sequence[str]) -> pyarrow.Table:
+    """These columns, null where they were not recorded. Raises DamagedRecordError for another type."""
+    import pyarrow
+
+    types = _token_types()
+    arrays = []
+    for name in columns:
+        values = table[name] if name in table.column_names else pyarrow.chunked_array([pyarrow.nulls(len(table))])
+        try:
+            arrays.append(values.cast(types[name]) if name in types else values)
+        except pyarrow.ArrowException as error:
+            raise DamagedRecordError(f"{path}: {name} is of another type ({error}). {REMEDY}") from None
+    return pyarrow.table(arrays, names=list(columns))
+
+
+def _require_tokens_agree(path: Path, table: pyarrow.Table) -> None:
+    """Raises DamagedRecordError unless every list of a row that was learned from is as long as it is to be: they are
+    written together, so that a row has all of them or none."""
+    import numpy as np
+    import pyarrow.compute as pc
+
+    def lengths(lists: pyarrow.ChunkedArray) -> NDArray[np.int64]:
+        return np.asarray(pc.fill_null(pc.list_value_length(lists), 0).to_numpy(), dtype=np.int64)
+
+    def valid(values: pyarrow.ChunkedArray) -> NDArray[np.bool_]:
+        return np.asarray(pc.is_valid(values).to_numpy(), dtype=np.bool_)
+
+    n_tokens, n_epochs = lengths(table["token/chars"]), lengths(table["token/update"])
+    scored: NDArray[np.bool_] | None = None
+    of_tokens = [name for name in ("token/chars", *PER_TOKEN) if name in table.column_names]
+    if "tokens" in table.column_names:
+        learned_from = np.any([valid(table[name]) for name in of_tokens], axis=0)
+        n_tokens = np.where(learned_from & valid(table["tokens"]), lengths(table["tokens"]), n_tokens)
+    faults = [name for name in ("token/chars", "token/update") if pc.list_flatten(table[name]).null_count]
+    for name in table.column_names:
+        values = table[name]
+        if name in of_tokens and not np.array_equal(lengths(values), n_tokens):
+            faults.append(name)
+        elif name in PER_EPOCH:
+            epochs = pc.list_flatten(values)
+            known = valid(epochs)
+            scored = known if scored is None else scored
+            if (
+                not np.array_equal(lengths(values), n_epochs)
+                or (lengths(epochs) != np.repeat(n_tokens, n_epochs))[known].any()
+                or not np.array_equal(known, scored)
+            ):
+                faults.append(name)
+    updates = pc.max(pc.list_flatten(table["token/update"])).as_py()
+    if updates is not None and updates >= MOST_UPDATES:
+        faults.append("token/update")
+    if faults:
+        wrong = ", ".join(dict.fromkeys(faults))
+        raise DamagedRecordError(f"{path}: {wrong} is not of the tokens that the rows have. {REMEDY}")
 
 
 def _token_types() -> dict[str, pyarrow.DataType]:

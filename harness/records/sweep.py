@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from harness.records.cell import CellRecord, is_cell_directory_name
-from harness.records.files import read_json, typed_rows
+from harness.records.files import DamagedRecordError, read_json, typed_rows
 from harness.records.schema import require_readable
+from harness.records.scores import require_bins
 
 
 class _Source(TypedDict):
@@ -74,7 +75,13 @@ class SweepRecord:
 
     @property
     def alpha(self) -> float:
-        return float(self.raw["alpha"])
+        """Raises DamagedRecordError unless it is a level."""
+        alpha = float(self.raw["alpha"])
+        if not 0 < alpha < 1:
+            raise DamagedRecordError(
+                f"{self.path / 'sweep.json'}: alpha is {alpha:g}, but lies between 0 and 1. Restore it."
+            )
+        return alpha
 
     @property
     def new_problems(self) -> bool:
@@ -131,7 +138,8 @@ class SweepRecord:
     def base_scores(self) -> list[dict[str, Any]]:
         """Scores of the model before training, a row per task; empty until measured."""
         rows = list(self.raw.get("base_scores") or [])
-        typed_rows(self.path / "sweep.json", rows, _BaseScore)
+        for row in typed_rows(self.path / "sweep.json", rows, _BaseScore):
+            require_bins(f"{self.path / 'sweep.json'}, {row['task']}", dict(row))
         return rows
 
     @cached_property

@@ -20,6 +20,8 @@ from harness.training.sequences import Sequences
 NEEDED = ("step", "sample", "logps", "correct", "truncated")
 COLUMNS = (*NEEDED, "reward")
 TOKEN_COLUMNS = ("token/logp", "token/log_ratio")
+LENGTHS = ("token/chars", "token/update")
+"""By which it is seen whether the others are of the row's tokens."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ def read_steps(cell: CellRecord, spec: RunSpec, chosen: Sequence[range] | None) 
     """
     import pyarrow.compute
 
-    table = cell.read_rollouts([*COLUMNS, *TOKEN_COLUMNS], needed=NEEDED)
+    table = cell.read_rollouts([*COLUMNS, *TOKEN_COLUMNS, *LENGTHS], needed=NEEDED)
     if table is None or not len(table):
         raise RefusedError(
             f"{cell.path.name}: no rollouts are stored, so there is nothing to replay. They are written with each "

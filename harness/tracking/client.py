@@ -44,7 +44,9 @@ def talking_to_mlflow(uri: str) -> Iterator[None]:
         yield
     except (MlflowException, RequestException, SQLAlchemyError, OSError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
+        # A disk that filled while the database was made leaves one that MLflow can never open.
+        torn = " If its database is damaged, move that away first." if uri.startswith("sqlite:") else ""
         raise MirrorError(
             f"MLflow at {uri} is not up to date: {reason:.200}\n"
-            "The records are complete. Once MLflow can be reached, `bench sync` brings it up to date."
+            f"The records are complete. Once MLflow can be reached, `bench sync` brings it up to date.{torn}"
         ) from error

@@ -58,37 +58,53 @@ RATIO = _of_tokens("ratio", "importance ratio", Sum.RATIO, Sum.SEEN)
 BOUNDED = _of_tokens("bounded_frac", "share clipped or masked", Sum.BOUNDED, Sum.SEEN)
 
 
-def word_curves(
-    reflection: Reflection, measurements: dict[str, list[Measurement]], side: Side, axis: Axis, alpha: float
-) -> dict[str, Curve]:
-    """By arm, one side of a quantity over what was generated (or the steps taken) before a rollout was drawn: the first
-    point, at 0, is of the model before training, the others of equal stretches of steps."""
+@dataclass(frozen=True)
+class Stretch:
+    """Some steps of a cell: where on the axis training stood before them on average, and what they add up to, as in
+    `Tally`: counts [len(Count)], sums [2, len(Sum)]."""
+
+    x: float
+    counts: FloatArray
+    sums: FloatArray
+
+
+Stretches = dict[str, dict[int, list[Stretch]]]
+"""By arm and seed, in the order of training."""
+
+
+def stretches_of(reflection: Reflection, measurements: dict[str, list[Measurement]], axis: Axis) -> Stretches:
+    """The first step, whose rollout is by the model before training, and equal stretches of the others."""
+    steps = {(arm, m.cell.seed): m.steps for arm, cells in measurements.items() for m in cells}
+    return {
+        arm: {seed: _stretches(tallied, steps[arm, seed], axis) for seed, tallied in by_seed.items()}
+        for arm, by_seed in reflection.tallies.items()
+    }
+
+
+def word_curves(stretches: Stretches, side: Side, alpha: float) -> dict[str, Curve]:
+    """By arm, one side of a quantity over what was generated (or the steps taken) before a rollout was drawn."""
     curves = {}
-    for arm, by_seed in reflection.tallies.items():
-        before = {m.cell.seed: _before(m.steps, axis) for m in measurements[arm]}
+    for arm, by_seed in stretches.items():
         lines = [
             line
-            for seed, tallied in by_seed.items()
-            if len((line := to_line(seed, _points(tallied, side, before[seed]))).x)
+            for seed, parts in by_seed.items()
+            if len((line := to_line(seed, [(part.x, side(part.counts, part.sums)) for part in parts])).x)
         ]
         if lines:
             curves[arm] = mean_curve(arm, lines, alpha)
     return curves
 
 
-def _before(steps: Columns, axis: Axis) -> dict[int, float]:
-    """Step -> where on the axis training stood before it."""
+def _stretches(tallied: Tally, steps: Columns, axis: Axis) -> list[Stretch]:
     reached = [0.0, *steps[axis.field].tolist()]
-    return {int(step): x for step, x in zip(steps["step"], reached, strict=False)}
-
-
-def _points(tallied: Tally, side: Side, before: dict[int, float]) -> list[tuple[float, float | None]]:
+    before = {int(step): x for step, x in zip(steps["step"], reached, strict=False)}
     known = np.array([place for place, step in enumerate(tallied.steps) if int(step) in before], dtype=int)
-    stretches = [part for part in (known[:1], *np.array_split(known[1:], MOST_POINTS)) if len(part)]
+    parts = [part for part in (known[:1], *np.array_split(known[1:], MOST_POINTS)) if len(part)]
     return [
-        (
+        Stretch(
             float(np.mean([before[int(step)] for step in tallied.steps[places]])),
-            side(tallied.counts[places].sum(0), tallied.sums[places].sum(0)),
+            tallied.counts[places].sum(0),
+            tallied.sums[places].sum(0),
         )
-        for places in stretches
+        for places in parts
     ]

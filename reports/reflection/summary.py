@@ -97,7 +97,7 @@ def read_reflection(
         return Reflection(words, n_completions, [], {})
     # Where no word occurs there are no numbers yet; beside those of other cells they say what words are missing from.
     without = [key for key, (n, found) in looked.items() if n and not found]
-    count = partial(_tallies, words=words, occurring=[], most_files=most_files)
+    count = partial(_without_words, words=words, most_files=most_files)
     found_none = each_in_processes(count, [cells[key] for key in without], processes)
     by_cell = {key: found for key, (_, found) in looked.items() if found} | dict(zip(without, found_none, strict=True))
     tallies: dict[str, dict[int, Tally]] = {}
@@ -122,24 +122,36 @@ def _unlike(words: Sequence[str]) -> tuple[str, ...]:
 
 def _look(cell: CellRecord, words: Sequence[str], most_files: int) -> tuple[int, dict[str, Tally]]:
     """How many completions of a cell were looked at, and the tallies of the words that they hold; none if none does."""
-    table = cell.read_rollouts(["text"], most_files, needed=["text"])
-    texts = [] if table is None else table["text"].to_pylist()
+    texts = _texts(cell, most_files)
     every = word_pattern(words)
-    holding = "\0".join(text for text in texts if every.search(text))  # no word reaches over a NUL
+    rows = [row for row, text in enumerate(texts) if every.search(text)]
+    if not rows:
+        return len(texts), {}
+    holding = "\0".join(texts[row] for row in rows)  # no word reaches over a NUL
     occurring = [word for word in words if word_pattern([word]).search(holding)]
-    return len(texts), _tallies(cell, words, occurring, most_files) if occurring else {}
-
-
-def _tallies(cell: CellRecord, words: Sequence[str], occurring: Sequence[str], most_files: int) -> dict[str, Tally]:
-    """Of all words together, and of each that occurs in the completions of a cell, of which there are some."""
-    table = cell.read_rollouts([*COLUMNS, *TOKEN_COLUMNS], most_files, needed=["step", "text", "correct"])
-    assert table is not None
-    every, rollouts = word_pattern(words), Rollouts.of(table)
-    rows = rollouts.rows_with(every)
+    rollouts = _rollouts(cell, texts, most_files)
     together = tally(rollouts, every, rows)
     if len(occurring) == 1:  # of a single one all of them say the same
-        return {ANY_WORD: together, occurring[0]: together}
-    return {ANY_WORD: together} | {word: tally(rollouts, word_pattern([word]), rows) for word in occurring}
+        return len(texts), {ANY_WORD: together, occurring[0]: together}
+    by_word = {word: tally(rollouts, word_pattern([word]), rows) for word in occurring}
+    return len(texts), {ANY_WORD: together} | by_word
+
+
+def _without_words(cell: CellRecord, words: Sequence[str], most_files: int) -> dict[str, Tally]:
+    """Of the completions of a cell, of which there are some and none holds a word."""
+    rollouts = _rollouts(cell, _texts(cell, most_files), most_files)
+    return {ANY_WORD: tally(rollouts, word_pattern(words), [])}
+
+
+def _texts(cell: CellRecord, most_files: int) -> list[str]:
+    table = cell.read_rollouts(["text"], most_files, needed=["text"])
+    return [] if table is None else list(table["text"].to_pylist())
+
+
+def _rollouts(cell: CellRecord, texts: list[str], most_files: int) -> Rollouts:
+    table = cell.read_rollouts([*COLUMNS, *TOKEN_COLUMNS], most_files, needed=["step", "correct"])
+    assert table is not None
+    return Rollouts.of(texts, table)
 
 
 def _summary(arm: str, word: str, tallies: Sequence[Tally]) -> ArmWords:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 FloatArray = NDArray[np.float64]
 
-COLUMNS = ("step", "text", "correct", "tokens")
+COLUMNS = ("step", "correct", "tokens")
 PER_EPOCH = ("log_ratio", "clipped", "masked")
 
 
@@ -97,8 +97,8 @@ class Rollouts:
     bounded: FloatArray
 
     @classmethod
-    def of(cls, table: pyarrow.Table) -> Rollouts:
-        """From the rows of COLUMNS and TOKEN_COLUMNS."""
+    def of(cls, texts: list[str], table: pyarrow.Table) -> Rollouts:
+        """table: COLUMNS and TOKEN_COLUMNS of the same completions."""
         import pyarrow.compute as pc
 
         steps, step = np.unique(_numbers(table["step"]).astype(np.int64), return_inverse=True)
@@ -107,7 +107,7 @@ class Rollouts:
         # An epoch's values [T] belong to the tokens of its completion, in their order.
         first = chars.edges[:-1][updates.owner][log_ratios.owner]
         return cls(
-            texts=table["text"].to_pylist(),
+            texts=texts,
             steps=steps,
             step=step,
             n_tokens=_numbers(pc.list_value_length(table["tokens"])),
@@ -121,9 +121,6 @@ class Rollouts:
             ratio=np.exp(log_ratios.values),
             bounded=np.maximum(clipped.values, masked.values),
         )
-
-    def rows_with(self, pattern: re.Pattern[str]) -> list[int]:
-        return [row for row, text in enumerate(self.texts) if pattern.search(text)]
 
 
 def tally(rollouts: Rollouts, pattern: re.Pattern[str], rows: Sequence[int]) -> Tally:

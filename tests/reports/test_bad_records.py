@@ -14,8 +14,10 @@ import pytest
 from matplotlib.axes import Axes
 
 from harness.records import SweepRecord
+from harness.records.files import DamagedRecordError
 from reports.analysis import analyse
 from reports.figures import FIGURES
+from reports.measurements import MetricError, read_measurements
 from reports.page import write_report
 from tests.reports.synthetic import write_sweep
 
@@ -103,6 +105,15 @@ def no_step(folder) -> SweepRecord:
     return sweep
 
 
+def a_metric_of_no_k(folder) -> SweepRecord:
+    sweep = write_sweep(folder, ARMS, seeds=3)
+    more = {
+        f"{family}@{k}": 0.5 for family in ("pass", "maj") for k in ("x", "", "-1", "1.5", "\N{SUPERSCRIPT TWO}", "08")
+    }
+    rewrite(sweep, "scores.jsonl", lambda row: row | {"metrics": more | row["metrics"]})
+    return sweep
+
+
 @pytest.mark.parametrize(
     "records",
     [
@@ -114,6 +125,7 @@ def no_step(folder) -> SweepRecord:
         nan_in_one_seed,
         older_columns,
         no_step,
+        a_metric_of_no_k,
     ],
 )
 def test_a_report_comes_out_and_no_panel_is_empty(tmp_path, records):
@@ -135,3 +147,24 @@ def shows_something(axes: Axes) -> bool:
     # Grey lines and bands of reference come on top of what is shown.
     shown = [line for line in drawn if line.get_color() != "#808080" or line.get_linestyle() != "-"]
     return bool(shown) or any(text.get_text() == "not recorded" for text in axes.texts)
+
+
+@pytest.mark.parametrize("value", [None, float("nan"), float("inf")])
+def test_a_metric_that_is_no_number_in_any_cell_says_so(tmp_path, value):
+    sweep = write_sweep(tmp_path, ARMS, seeds=2)
+    rewrite(sweep, "scores.jsonl", lambda row: row | {"metrics": row["metrics"] | {"pass@1": value}})
+    with pytest.raises(MetricError, match=r"'pass@1' on arithmetic is not a finite number in any finished cell of"):
+        read_measurements(sweep)
+
+
+@pytest.mark.parametrize("value", ["True", 1.0, None])
+def test_verdicts_that_are_neither_true_nor_false_are_a_damaged_record(tmp_path, value):
+    sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=1)
+    path = sweep.cells[0].evals
+    table = pyarrow.parquet.read_table(path)
+    column = pa.array([value] * len(table))
+    table = table.set_column(table.column_names.index("correct"), "correct", column)
+    pyarrow.parquet.write_table(table, path)
+    (measurement,) = read_measurements(sweep)["base"]
+    with pytest.raises(DamagedRecordError, match=r"evals\.parquet: .*correct"):
+        _ = measurement.final_samples

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from harness.records import CellRecord
 from reports.analysis import analyse
 from reports.cost import Cost, summarise_cost
 from reports.document import report_document
@@ -32,12 +34,21 @@ STEPS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-def measured(rows: list[dict[str, Any]]) -> Measurement:
-    cell: Any = SimpleNamespace(path=Path("cell"), read_timing=lambda: rows)
-    return Measurement(cell, Metric("arithmetic", "pass@1"))
+Measured = Callable[[list[dict[str, Any]]], Measurement]
 
 
-def test_medians_over_steps() -> None:
+@pytest.fixture
+def measured(tmp_path: Path) -> Measured:
+    def write(rows: list[dict[str, Any]]) -> Measurement:
+        folder = tmp_path / f"arm-s{len(list(tmp_path.iterdir()))}-0123456789"
+        folder.mkdir()
+        (folder / "timing.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return Measurement(CellRecord.at(folder), Metric("arithmetic", "pass@1"))
+
+    return write
+
+
+def test_medians_over_steps(measured: Measured) -> None:
     assert asdict(summarise_cost([measured(STEPS)])) == {
         "step_s": 4.0, "rollout_s": 3.0, "sync_s": 0.3, "prefill_s": 0.4, "decode_s": 0.8, "reward_s": 0.5,
         "logprob_s": 0.6, "update_s": 0.7, "backward_s": 0.55, "tokens_per_s": 300.0, "occupancy_frac": 0.9,
@@ -45,7 +56,7 @@ def test_medians_over_steps() -> None:
     }  # fmt: skip
 
 
-def test_means_over_cells_of_those_that_recorded_it() -> None:
+def test_means_over_cells_of_those_that_recorded_it(measured: Measured) -> None:
     older = [{"step": 1, "total_s": 10.0, "tokens_per_s": None, "occupancy_frac": float("nan")}]
     cost = summarise_cost([measured(STEPS), measured(older), measured(STEPS[:1])])
     assert cost.step_s == pytest.approx((4.0 + 10.0 + 2.0) / 3)

@@ -67,8 +67,8 @@ def drawn_texts(figure: Figure) -> list[Text]:
         if not axes.get_visible():
             continue
         others += [child for child in axes.get_children() if isinstance(child, Text)]
-        others += [axes.xaxis.label, axes.yaxis.label]
-        for axis in (axes.xaxis, axes.yaxis):
+        for axis in (axis for axis in (axes.xaxis, axes.yaxis) if axis.get_visible()):
+            others.append(axis.label)
             low, high = sorted(axis.get_view_interval())
             ticks += [tick.label1 for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
     texts = [*figure.texts, *legends, *others, *ticks]

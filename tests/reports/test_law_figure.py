@@ -136,3 +136,22 @@ def test_entropy_that_is_gone_or_large_is_drawn(sweep, entropy):
     drawing = drawn(sweep)
     drawing.figure.canvas.draw()
     assert drawing.figure.axes[0].get_xlim()[1] > entropy
+
+
+@pytest.mark.parametrize(
+    ("steep", "in_legend", "says", "says_not"),
+    [
+        ([], True, "there are none; diamond and bar: its ceiling at H = 0 with its 95% interval", "beyond the view"),
+        (["base", "up"], False, "there are none; its ceiling lies beyond the view.", "diamond"),
+        (["up"], True, "training variance); a ceiling that is not drawn lies beyond the view.", "its ceiling lies"),
+    ],
+)
+def test_only_a_ceiling_in_view_is_in_the_legend_and_the_caption(sweep, steep, in_legend, says, says_not):
+    """Entropy from 2.0 to 2.1 nats and a law whose ceiling is far from every point."""
+    for arm in steep:
+        rewrite_rows(sweep, "steps.jsonl", lambda row: row | {"entropy/full": 2.1 - 0.1 * row["step"] / STEPS}, arm)
+        rewrite_rows(sweep, "steps.jsonl", lambda row: row | {"reward/mean": 9 - math.exp(row["entropy/full"])}, arm)
+    drawing = drawn(sweep)
+    labels = [text.get_text() for text in drawing.figure.legends[0].get_texts()]
+    assert ("ceiling at H = 0" in labels) == in_legend
+    assert says in drawing.caption and says_not not in drawing.caption

@@ -8,6 +8,7 @@ import sys
 import pyarrow.parquet
 import pytest
 
+from reports import templating
 from reports.figures import FIGURES
 from reports.figures.style import SEED_ALPHA
 from reports.page import write_report
@@ -171,3 +172,42 @@ def test_import_is_light():
     code = f"import sys, reports, reports.statistics, reports.page; print([m for m in {heavy} if m in sys.modules])"
     output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert output.strip() == "[]"
+
+
+def test_control_characters_of_a_model_are_replaced(tmp_path):
+    mark = "\N{REPLACEMENT CHARACTER}"
+    controls = "".join(chr(code) for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n\r")
+    sweep = write_sweep(
+        tmp_path / "records",
+        {"base": 0.0, "up": 3.0},
+        seeds=2,
+        texts=["1\0+\t2\n=\x7f3 #### 3", f"5 {controls} #### 5"],
+        question="Is \x1b[31mred\0 better?",
+        warnings=["a \x7fwarning"],
+    )
+    write_report(sweep, tmp_path / "report")
+    html, markdown = ((tmp_path / "report" / name).read_text() for name in ("index.html", "report.md"))
+    for text in (html, markdown):
+        assert not set(text) & set(controls)
+        assert f"Is {mark}[31mred{mark} better?" in text
+        assert f"a {mark}warning" in text
+    assert f"1{mark}+\t2\n={mark}3 #### 3" in html
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("{{ text }}", "&lt;a&gt;\ufffd\t\n"),
+        ("{{ text | upper }}", "&lt;A&gt;\ufffd\t\n"),
+        ("{{ text | safe }}", "<a>\ufffd\t\n"),
+        ("{{ text | markdown }}", "&lt;a&gt;\ufffd"),
+        ("{{ ['a_\x1b', 'b'] | map('breakable') | join(', ') }}", "a_<wbr>\ufffd, b"),
+        ("{% macro it(x) %}{{ x }}{% endmacro %}{{ it(text) }}", "&lt;a&gt;\ufffd\t\n"),
+        ("{% set x = text | safe %}{{ x }}", "<a>\ufffd\t\n"),
+        ("{{ ['<', text] | join }}", "&lt;&lt;a&gt;\ufffd\t\n"),
+    ],
+)
+def test_every_way_into_a_template_replaces_them(tmp_path, monkeypatch, template, expected):
+    monkeypatch.setattr(templating, "TEMPLATES", tmp_path)
+    (tmp_path / "one.j2").write_text(template)
+    assert templating.render_html("one.j2", {"text": "<a>\x1b\t\n"}) == expected

@@ -16,7 +16,7 @@ from reports.analysis import analyse
 from reports.figures import reflection_policy, reflection_update, reflection_words
 from reports.measurements import read_measurements
 from reports.page import write_report
-from reports.reflection import DEFAULT_WORDS, ArmWords, Reflection, read_reflection, word_curves
+from reports.reflection import DEFAULT_WORDS, ArmWords, Reflection, read_reflection, stretches_of, word_curves
 from reports.reflection.curves import FREQUENCY, LOGP, MOST_POINTS, RATIO
 from reports.reflection.table import reflection_table
 from reports.reflection.tally import OTHER, WORD, Count, Rollouts, Sum, tally
@@ -150,14 +150,15 @@ def test_seeds_are_counted_together(tmp_path: Any) -> None:
 def test_the_first_point_is_the_model_before_any_update(tmp_path: Any) -> None:
     rows = [recorded(step, "Wait 1" if step in (1, 3) else "1 2", True) for step in range(1, 2 * MOST_POINTS + 2)]
     analysis = analyse(one_cell(tmp_path, rows))
-    curves = word_curves(analysis.reflection, analysis.measurements, FREQUENCY.word, analysis.axis, 0.05)
+    stretches = stretches_of(analysis.reflection, analysis.measurements, analysis.axis)
+    curves = word_curves(stretches, FREQUENCY.word, 0.05)
     line = curves["arm0"].lines[0]
     assert len(line.x) == MOST_POINTS + 1
     # The first rollout, at 0 generated tokens; then two steps a point: 2 and 3, drawn after 100 and 200 tokens.
     assert (line.x[0], line.y[0]) == (0, pytest.approx(500))
     assert (line.x[1], line.y[1]) == (150, pytest.approx(250))
     assert line.y[2:].tolist() == [0] * (MOST_POINTS - 1)
-    (logp,) = word_curves(analysis.reflection, analysis.measurements, LOGP.word, analysis.axis, 0.05)["arm0"].lines
+    (logp,) = word_curves(stretches, LOGP.word, 0.05)["arm0"].lines
     assert logp.x.tolist() == [0, 150], "a stretch without the words has no point"
 
 
@@ -248,8 +249,8 @@ def test_sums_are_those_of_a_slow_loop(made: list[tuple[int, list[str], bool, in
         row |= {"token/log_ratio": values[3:].tolist(), "token/clipped": (values[3:] > 0.5).tolist()}
         rows.append(row | {"token/masked": (values[3:] < -0.5).tolist()})
     table = pa.table({name: [row[name] for row in rows] for name in rows[0]}, schema=_schema())
-    rollouts = Rollouts.of(table)
-    got = tally(rollouts, pattern, rollouts.rows_with(pattern))
+    texts = [row["text"] for row in rows]
+    got = tally(Rollouts.of(texts, table), pattern, [row for row, text in enumerate(texts) if pattern.search(text)])
 
     steps = sorted({row["step"] for row in rows})
     sums, ratios = np.zeros((len(steps), 2, len(Sum))), np.zeros((2, 2, 2))
@@ -293,7 +294,8 @@ def test_a_word_given_twice_counts_once(tmp_path) -> None:
 def test_a_word_that_a_cell_lacks_counts_there_as_absent() -> None:
     """`without_words` is a tally with no match, made from one that has some."""
     rows = [recorded(1, "Wait, 3", True), recorded(1, "no", False, sample=1), recorded(2, "wait", False)]
-    rollouts = Rollouts.of(pa.table({name: [row[name] for row in rows] for name in rows[0]}))
+    table = pa.table({name: [row[name] for row in rows] for name in rows[0]})
+    rollouts = Rollouts.of([row["text"] for row in rows], table)
     found = tally(rollouts, word_pattern(["wait"]), [0, 1, 2]).without_words()
     for mine, theirs in zip(astuple(found), astuple(tally(rollouts, word_pattern(["aha"]), [])), strict=True):
         np.testing.assert_allclose(mine, theirs)

@@ -121,3 +121,25 @@ def test_equal_scores_share_a_rank_and_an_arm_without_one_comes_last(tmp_path):
     report = report_document(analyse(write_sweep(tmp_path, arms, seeds=1, changes=changes)))
     assert {arm["arm"]: arm["rank"] for arm in report["arms"]} == {"base": 1, "same": 1, "low": 3, "absent": None}
     assert [row[0] for row in result_table(report).rows] == ["base", "same", "low", "absent"]
+
+
+def test_a_p_after_holm_below_alpha_that_the_interval_does_not_bear_out_is_explained(report):
+    contrast = report["contrasts"][0] | {"verdict": "inconclusive", "level": 0.975, "n_contrasts": 2, "p_holm": 0.04}
+    (detail,) = verdict_details(contrast)
+    assert detail.startswith("p is below 0.05 after Holm") and "the verdict goes by the interval" in detail
+    for change in ({"p_holm": 0.051}, {"p_holm": None}, {"verdict": "better"}):
+        assert verdict_details(contrast | change) == []
+
+
+def test_such_a_contrast_says_so_in_the_report(tmp_path):
+    """A strong arm first lets the second, whose p lies between alpha / 2 and alpha, pass after Holm."""
+    gains = {"base": [0.0] * 4, "strong": [0.2, 0.201, 0.199, 0.2], "weak": [0.01, 0.03, 0.02, 0.009]}
+    changes: Changes = {
+        (arm, seed): {"score": 0.5 + seed / 100 + gain} for arm, of in gains.items() for seed, gain in enumerate(of)
+    }
+    sweep = write_sweep(tmp_path, dict.fromkeys(gains, 0.0), seeds=4, changes=changes, margin_pp=0.1)
+    strong, weak = report_document(analyse(sweep))["contrasts"]
+    assert (strong["verdict"], weak["verdict"]) == ("better", "inconclusive")
+    assert 0.025 < weak["p_holm"] < 0.05 and weak["low_pp"] < 0
+    assert not any("Holm" in detail for detail in verdict_details(strong))
+    assert any(detail.startswith("p is below 0.05 after Holm") for detail in verdict_details(weak))

@@ -22,3 +22,24 @@ def test_tokens(tmp_path, base, up, expected):
     changes = {("base", 0): {"generated_tokens": base}, ("up", 0): {"generated_tokens": up}}
     analysis = analyse(write_sweep(tmp_path, {"base": 0.0, "up": 1.0}, seeds=1, changes=changes))
     assert expected in validity_checks(analysis, report_document(analysis))
+
+
+@pytest.mark.parametrize(
+    ("fractions", "written"),
+    [
+        ([0.0031, 0.42], "0.3% to 42.0%"),
+        ([0.0, 1.0], "0.0% to 100.0%"),
+        ([0.12, 0.1204], "12.0%"),
+        ([None, 0.5], "50.0%"),
+        ([None, None], "–"),
+    ],
+)
+def test_both_ends_of_a_range_of_fractions_have_one_decimal(tmp_path, fractions, written):
+    analysis = analyse(write_sweep(tmp_path, {"base": 0.0, "up": 1.0}, seeds=1))
+    report = report_document(analysis)
+    for arm, fraction in zip(report["arms"], fractions, strict=True):
+        arm |= {"truncated_frac": fraction, "grader_disagreement_frac": fraction}
+    checks = {check.label: check.value for check in validity_checks(analysis, report)}
+    assert checks["Truncated"] == f"{written} of final samples"
+    if fractions != [None, None]:
+        assert checks["Graders disagree"] == f"{written} of final samples"

@@ -14,6 +14,7 @@ from harness.records import SweepRecord
 from harness.run.stages import spec_as_json
 from tests.harness.cli.conftest import Bench
 from tests.harness.run.small import small_spec
+from tests.reports.rewriting import rewrite_rows
 from tests.reports.synthetic import write_sweep
 
 Settings = dict[str, dict[str, Any]]
@@ -207,3 +208,18 @@ def test_folders_that_are_no_cell_of_a_sweep_are_refused(bench: Bench, home: Pat
         result = bench("compare", tmp_path / "elsewhere" / name, "one/base")
         assert (result.code, result.out) == (2, "")
         assert says in result.err
+
+
+def test_a_metric_that_is_no_number_in_any_cell_is_refused(bench: Bench, home: Path) -> None:
+    sweep = write(home, "one", {"base": 0.0, "up": 3.0}, {}, seeds=3)
+    rewrite_rows(sweep, "scores.jsonl", lambda row: row | {"metrics": row["metrics"] | {"pass@2": None}}, arm="base")
+    result = bench("compare", "one/up", "one/base", "--metric", "eval.final.pass@2")
+    assert (result.code, result.out) == (2, "")
+    assert "one/base: eval.final.pass@2 is not a finite number in any cell: there is nothing to" in result.err
+
+
+def test_an_alpha_that_is_no_level_ends_a_report(bench: Bench, home: Path) -> None:
+    write(home, "one", {"base": 0.0, "up": 3.0}, {}, seeds=3, alpha=0)
+    result = bench("report", "one")
+    assert (result.code, result.out) == (2, "")
+    assert "sweep.json: alpha is 0, but lies between 0 and 1" in result.err and "Traceback" not in result.err

@@ -87,4 +87,5 @@ class TestPadding:
 def test_the_account_is_of_what_is_used() -> None:
     account = LanguageModel(tiny_model(seed=0), tiny_tokenizer()).account()
     assert account["architecture"] == "LlamaForCausalLM"
+    assert account["vocabulary_tokens"] == len(tiny_tokenizer())
     assert (account["dtype"], account["eos_token_ids"], account["pad_token_id"]) == ("float32", [1], 0)

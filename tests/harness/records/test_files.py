@@ -204,3 +204,10 @@ def test_a_long_name_is_cut_and_stays_distinct() -> None:
     long = [file_name(begin * 300 + end) for begin in "xä" for end in "ab"]
     assert len(set(long)) == 4
     assert all(len(name.encode()) <= 100 for name in long)
+
+
+def test_a_byte_order_mark_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"a": 0}\n{"a": 1}\n')
+    with pytest.raises(DamagedRecordError, match=r"a\.jsonl, line 1: is damaged \(Unexpected UTF-8 BOM"):
+        read_jsonl(path)

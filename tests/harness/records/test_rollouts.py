@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from harness.records.files import DamagedRecordError
 from harness.records.rollouts import PER_EPOCH, PER_TOKEN, read_rollouts, spread, write_rollouts
 
 PLAIN = {"step": 1, "text": "1", "reward": None}
@@ -58,3 +59,88 @@ def test_of_many_files_some_are_read(tmp_path: Path) -> None:
     table = read_rollouts(tmp_path, ["step", "tokens"], most_files=2)
     assert table is not None
     assert table.to_pylist() == [{"step": 1, "tokens": None}, {"step": 5, "tokens": None}]
+
+
+TOKENS = {
+    "step": 1,
+    "text": "a b",
+    "tokens": [5, 6, 7],
+    "token/chars": [1, 1, 1],
+    "token/logp": [-1.0, -2.0, -3.0],
+    "token/entropy": [0.5, 0.5, 0.5],
+    "token/advantage": [1.0, 1.0, 1.0],
+    "token/update": [0, 2],
+    "token/log_ratio": [[0.0, 0.25, 0.5], None],
+    "token/clipped": [[False, False, True], None],
+    "token/masked": [[False, False, False], None],
+}
+NOT_LEARNED_FROM = TOKENS | dict.fromkeys(name for name in TOKENS if name.startswith("token/"))
+LIST = pa.list_(pa.int64())
+
+
+def test_tokens_that_agree_are_read(tmp_path: Path) -> None:
+    unseen = {name: [None, None] for name in PER_EPOCH}
+    rows = [NOT_LEARNED_FROM, TOKENS, TOKENS | unseen, TOKENS | {"tokens": None}, NOT_LEARNED_FROM]
+    write_rollouts(tmp_path / "1.parquet", rows)
+    table = read_rollouts(tmp_path, list(TOKENS))
+    assert table is not None
+    assert table["token/update"].to_pylist() == [None, [0, 2], [0, 2], [0, 2], None]
+    assert table["token/clipped"].to_pylist()[1:3] == [[[False, False, True], None], [None, None]]
+
+
+def test_tokens_that_were_not_recorded_are_null_whatever_their_type(tmp_path: Path) -> None:
+    rows = {"step": [1, 2], "text": ["a", "b"], "token/chars": pa.nulls(2), "token/log_ratio": pa.nulls(2)}
+    pyarrow.parquet.write_table(pa.table(rows), tmp_path / "1.parquet")
+    write_rollouts(tmp_path / "2.parquet", [TOKENS])
+    table = read_rollouts(tmp_path, list(TOKENS))
+    assert table is not None
+    for name in ("tokens", "token/chars", "token/log_ratio", "token/masked"):
+        assert table[name].to_pylist() == [None, None, TOKENS[name]]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("token/chars", [1, 1]),
+        ("token/chars", [1, 1, 1, 1]),
+        ("token/chars", [1, 1, None]),
+        ("token/chars", None),
+        ("token/logp", [-1.0, -2.0]),
+        ("token/entropy", [0.5] * 4),
+        ("token/advantage", None),
+        ("token/update", [0, None]),
+        ("token/update", [0, 2**32 - 1]),
+        ("token/log_ratio", [[0.0, 0.1], None]),
+        ("token/log_ratio", [[0.0, 0.1, 0.2, 0.3], None]),
+        ("token/log_ratio", [[0.0, 0.1, 0.2], None, None]),
+        ("token/log_ratio", [[0.0, 0.1, 0.2]]),
+        ("token/clipped", [None, None]),
+        ("token/clipped", [[False] * 3, [False] * 3]),
+        ("token/masked", [[False] * 2, None]),
+        ("token/masked", None),
+    ],
+)
+def test_tokens_that_do_not_agree_are_a_damaged_record(tmp_path: Path, name: str, value: object) -> None:
+    write_rollouts(tmp_path / "1.parquet", [NOT_LEARNED_FROM, TOKENS, TOKENS | {name: value}])
+    with pytest.raises(DamagedRecordError, match=rf"1\.parquet: [^(]*{name}[^(]* is not of the tokens"):
+        read_rollouts(tmp_path, list(TOKENS))
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("token/update", pa.array([[-1, 0]], LIST)),
+        ("token/update", pa.array([[0, 2**40]], LIST)),
+        ("token/chars", pa.array([3])),
+        ("token/chars", pa.array([["one", "1", "1"]])),
+        ("token/logp", pa.array(["-1.0"])),
+        ("token/log_ratio", pa.array([[0.0, 0.1]])),
+    ],
+)
+def test_tokens_of_another_type_are_a_damaged_record(tmp_path: Path, name: str, values: pa.Array) -> None:
+    write_rollouts(tmp_path / "1.parquet", [TOKENS])
+    table = pyarrow.parquet.read_table(tmp_path / "1.parquet")
+    table = table.set_column(table.column_names.index(name), name, values)
+    pyarrow.parquet.write_table(table, tmp_path / "1.parquet")
+    with pytest.raises(DamagedRecordError, match=rf"1\.parquet: {name} is of another type"):
+        read_rollouts(tmp_path, list(TOKENS))

@@ -27,3 +27,34 @@ def test_a_row_that_says_too_little_is_named(tmp_path: Path, change: str | dict[
     append_jsonl(path, [wrong])
     with pytest.raises(DamagedRecordError, match=rf"scores\.jsonl, {says}"):
         read_scores(path)
+
+
+BIN = {"low": 0.0, "high": 0.1, "count": 0, "confidence": None, "correct_frac": None}
+
+
+def test_a_byte_order_mark_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "scores.jsonl"
+    append_jsonl(path, [ROW])
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    with pytest.raises(DamagedRecordError, match=r"scores\.jsonl, line 1: is damaged"):
+        read_scores(path)
+
+
+@pytest.mark.parametrize(
+    ("bins", "says"),
+    [
+        *(([BIN, {key: BIN[key] for key in BIN if key != name}], f", row 2: lacks {name}") for name in list(BIN)[2:]),
+        ([BIN, BIN | {"count": "3"}], ", row 2: lacks count, or holds something else"),
+        ([1], ", row 1: is no JSON object"),
+        (7, " is no list"),
+        ({"0": BIN}, " is no list"),
+    ],
+)
+def test_a_bin_that_says_too_little_is_named_with_its_row(tmp_path: Path, bins: object, says: str) -> None:
+    path = tmp_path / "scores.jsonl"
+    whole = [ROW, ROW | {"reliability": None}, ROW | {"reliability": [BIN]}]
+    append_jsonl(path, whole)
+    assert read_scores(path) == whole
+    append_jsonl(path, [ROW | {"reliability": bins}])
+    with pytest.raises(DamagedRecordError, match=rf"scores\.jsonl, row 4.* reliability{says}"):
+        read_scores(path)

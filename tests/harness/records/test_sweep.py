@@ -99,3 +99,17 @@ def test_records_from_before_the_schema_was_written_down_are_read(tmp_path: Path
     raw = {key: value for key, value in sweep.raw.items() if key not in {"schema", "data", "base_scores"}}
     (sweep.path / "sweep.json").write_text(json.dumps(raw))
     assert read_sweep(sweep.path).arms == ["one"]
+
+
+def test_bins_with_gaps_are_refused_when_they_are_looked_at(tmp_path: Path) -> None:
+    scores = [{"task": "a", "metrics": {}, "reliability": [{"confidence": None, "correct_frac": None}]}]
+    sweep = write_sweep(tmp_path / "mine", {"one": 0.0}, seeds=1, base_scores=scores)
+    with pytest.raises(DamagedRecordError, match=r"sweep\.json, a, reliability, row 1: lacks count"):
+        _ = sweep.base_scores
+
+
+@pytest.mark.parametrize("alpha", [0, 1, -0.05, 5, float("nan")])
+def test_an_alpha_that_is_no_level_is_damage(tmp_path: Path, alpha: float) -> None:
+    sweep = write_sweep(tmp_path / "mine", {"one": 0.0}, seeds=1, alpha=alpha)
+    with pytest.raises(DamagedRecordError, match=rf"sweep\.json: alpha is {alpha:g}, but lies between 0 and 1"):
+        _ = sweep.alpha

@@ -24,7 +24,12 @@ PLAIN: dict[str, Any] = {
     "correct": True,
     "truncated": False,
 }
-RECORDED = {"token/logp": [-1.5, -2.5], "token/log_ratio": [[0.25, -0.25], None]}
+RECORDED = {
+    "token/logp": [-1.5, -2.5],
+    "token/log_ratio": [[0.25, -0.25], None],
+    "token/chars": [1, 1],
+    "token/update": [0, 1],
+}
 ROWS = [
     PLAIN | RECORDED,
     PLAIN | {"sample": 1, "logps": [-3.0], "reward": None, "correct": False, "truncated": True},
@@ -68,6 +73,15 @@ def test_without_token_records(tmp_path: Path) -> None:
 def test_a_completion_with_a_gap_is_a_damaged_record(tmp_path: Path, name: str) -> None:
     with pytest.raises(DamagedRecordError, match=rf"000003-000003\.parquet: lacks {name} in 1 places"):
         stored(tmp_path, [PLAIN, PLAIN | {name: None}])
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [("token/logp", [-1.5]), ("token/log_ratio", [[0.25, -0.25]]), ("token/log_ratio", [[0.25, -0.25, 0.5], None])],
+)
+def test_what_was_recorded_of_other_tokens_is_a_damaged_record(tmp_path: Path, name: str, values: Any) -> None:
+    with pytest.raises(DamagedRecordError, match=rf"{name} is not of the tokens that the rows have"):
+        stored(tmp_path, [PLAIN | RECORDED | {name: values}, PLAIN])
 
 
 @pytest.mark.parametrize("row", [None, {"step": 3}, {"step": 3, "len/limit": None}])

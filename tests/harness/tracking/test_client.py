@@ -32,6 +32,12 @@ def test_an_environment_set_by_the_user_stands(sweep: DiskSweep, monkeypatch: py
     assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "0"
 
 
+def test_a_damaged_database_can_be_moved_away(sweep: DiskSweep, tmp_path: Path) -> None:
+    (tmp_path / "mlflow.db").write_text("no database")
+    with pytest.raises(MirrorError, match="If its database is damaged, move that away first"):
+        Mirror(sweep.path, f"sqlite:///{tmp_path}/mlflow.db").sync()
+
+
 def test_an_unwritable_place(sweep: DiskSweep, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(MirrorError):
