@@ -13,7 +13,7 @@ CPU = torch.device("cpu")
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux forgets a peak")
 def test_a_peak_is_that_since_the_last_reset() -> None:
-    # A mapping of its own: what malloc gives may be free memory of the heap, which stays resident when it is given back.
+    # A mapping of its own: malloc may give free memory of the heap, which stays resident when it is given back.
     held = mmap.mmap(-1, 400_000_000, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     held.write(bytes(1_000_000) * 400)
     with_it = peak_memory_mb(CPU)
