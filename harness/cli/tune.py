@@ -75,6 +75,7 @@ def tune(
     from harness.plan.search_plan import make_search_plan
     from harness.run.sweep import SweepRun
     from harness.tuning.finish import finish_plan
+    from harness.tuning.optuna_parts import told_if_lost
     from harness.tuning.records import write_confirmation
     from harness.tuning.search_run import SearchRun
 
@@ -88,24 +89,25 @@ def tune(
     command = command_line("tune", sweep, profile, set_, seeds)
     command += f" --trials {trials}" if trials else ""
     command += f" --storage {shlex.quote(storage)}" if storage else ""
-    search_run = SearchRun(plan, folder, command, at_once, limit, storage)
-    study = _watched(search_run, folder, "trials")
-    if finish is not None:
-        finishing = finish_plan(search_run.study, numbers("--finish", finish))
-        _watched(SweepRun(finishing, folder, command, at_once), folder)
-        study = search_run.write(with_importances=True)
     problem: BenchError | None = None
-    if confirm is not None:
-        study = _when_all_have_ended(search_run, study)
-        try:
-            study, problem = _confirm(
-                plan, study, confirm, set_ or [], folder, at_once, f"{command} --confirm {confirm}"
-            )
-            if study["confirmation"] is not None:
-                with search_run.study.turn():  # others write study.json after each of their trials
-                    write_confirmation(search_run.folder, study["confirmation"])
-        except RefusedError as error:  # what the search found is told all the same
-            problem = error
+    with told_if_lost(storage):
+        search_run = SearchRun(plan, folder, command, at_once, limit, storage)
+        study = _watched(search_run, folder, "trials")
+        if finish is not None:
+            finishing = finish_plan(search_run.study, numbers("--finish", finish))
+            _watched(SweepRun(finishing, folder, command, at_once), folder)
+            study = search_run.write(with_importances=True)
+        if confirm is not None:
+            study = _when_all_have_ended(search_run, study)
+            try:
+                study, problem = _confirm(
+                    plan, study, confirm, set_ or [], folder, at_once, f"{command} --confirm {confirm}"
+                )
+                if study["confirmation"] is not None:
+                    with search_run.study.turn():  # others write study.json after each of their trials
+                        write_confirmation(search_run.folder, study["confirmation"])
+            except RefusedError as error:  # what the search found is told all the same
+                problem = error
     _finish(search_run.folder, study, json)
     if problem is not None:
         raise problem

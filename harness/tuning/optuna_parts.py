@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from harness.errors import RefusedError, nearest
+from harness.errors import BenchError, RefusedError, nearest
 from harness.spec.search import Pruner, Sampler
 
 if TYPE_CHECKING:
@@ -124,11 +124,37 @@ def open_storage(url: str | None, folder: Path) -> optuna.storages.BaseStorage:
     try:
         return _open_database(url)
     except (SQLAlchemyError, ImportError, ValueError, RuntimeError) as error:
-        shown = re.sub(r"://([^:@/]*):[^@/]*@", r"://\1:***@", url)
         raise RefusedError(
-            f"--storage {shown!r} cannot be opened ({str(error).splitlines()[0]}). Give the URL of a database that is "
-            "there and whose driver is installed, e.g. sqlite:///study.db or postgresql://user@host/name."
+            f"--storage {_shown(url)!r} cannot be opened ({_cause(error)}). Give the URL of a database that is there "
+            "and whose driver is installed, e.g. sqlite:///study.db, or postgresql://user@host/name after pip install "
+            "-e '.[postgresql]'."
         ) from None
+
+
+@contextmanager
+def told_if_lost(url: str | None) -> Iterator[None]:
+    """What the storage cannot do in mid-search is told with its cause. Raises BenchError."""
+    from optuna.exceptions import StorageInternalError
+
+    try:
+        yield
+    except StorageInternalError as error:
+        raise BenchError(
+            f"--storage {_shown(url or JOURNAL)!r} cannot be used any more ({_cause(error)}). What cells recorded is "
+            "kept, and the same command continues once it can."
+        ) from None
+
+
+def _shown(url: str) -> str:
+    """Without its password."""
+    return re.sub(r"://([^:@/]*):[^@/]*@", r"://\1:***@", url)
+
+
+def _cause(error: BaseException) -> str:
+    """What the driver said, without what Optuna and SQLAlchemy make of it."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error).splitlines()[0]
 
 
 def _open_database(url: str) -> optuna.storages.RDBStorage:
