@@ -153,8 +153,8 @@ def test_frequencies_are_those_of_the_model(
     expected = torch.cat([expected[common], expected[~common].sum()[None]])
     if expected[-1] < 5:
         assert observed[-1] < 20
-        observed, expected = observed[:-1], expected[:-1] * (observed[:-1].sum() / expected[:-1].sum())
-    assert stats.chisquare(observed, expected).pvalue > 1e-3
+        observed, expected = observed[:-1], expected[:-1]
+    assert stats.chisquare(observed, expected * (observed.sum() / expected.sum())).pvalue > 1e-3
 
 
 def test_weights_changed_in_place_are_those_of_the_next_call(
@@ -303,7 +303,8 @@ def test_a_vocabulary_larger_than_the_tokenizer(
     drawn = wide.generate(prompts, keys(), PARAMS)
     beyond = [[token for token in row if token >= own] for row in rows_of(drawn)]
     assert sum(map(len, beyond)) > 20
-    torch.testing.assert_close(drawn.logps, trainer_logps(padded, prompts, drawn), atol=1e-5, rtol=0)
+    # Relative too, by what torch allows float32: with three times as many tokens each has less of the probability.
+    torch.testing.assert_close(drawn.logps, trainer_logps(padded, prompts, drawn), atol=1e-5, rtol=1.3e-6)
     stopped = wide.generate(prompts, keys(), SamplingParams(40, stop=("1",)))
     cut = 0
     for row, short in zip(rows_of(drawn), rows_of(stopped), strict=True):

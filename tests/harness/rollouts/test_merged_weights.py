@@ -112,7 +112,8 @@ class TestTheEngine:
         return LanguageModel(model, tiny_tokenizer())
 
     def test_of_the_start_draws_what_the_base_does(self) -> None:
-        base = rollouts.model()
+        # torch chooses kernels, which round differently, also by whether a weight is to be trained.
+        base = rollouts.model().requires_grad_(False)
         expected = make_engine(ROLLOUT, self.make(base)).generate(PROMPTS, KEYS, PARAMS)
         got = make_engine(ROLLOUT, self.make(adapted(base))).generate(PROMPTS, KEYS, PARAMS)
         assert torch.equal(got.tokens, expected.tokens)
