@@ -197,12 +197,11 @@ def _or_reason(fit: Callable[[], Fitted]) -> tuple[Fitted | None, str]:
 def _with_ceiling_difference(
     fit: EntropyFit, seeds: Sequence[EntropyFit], baseline: Sequence[EntropyFit], sweep: SweepRecord
 ) -> EntropyFit:
-    """Ceilings of the arm's seeds against those of the baseline's, of the seeds that have one in both."""
-    own, other = (
-        {f.seed: f.law.ceiling for f in fits if f.law is not None and f.has_ceiling} for fits in (seeds, baseline)
-    )
+    """Ceilings of the arm's seeds against those of the baseline's. Also of seeds with a below 0, whose law has a floor
+    at H = 0: to leave them out would choose by the outcome."""
+    own, other = ({f.seed: f.law.ceiling for f in fits if f.law is not None} for fits in (seeds, baseline))
     shared = [seed for seed in own if seed in other]
-    if fit.arm == sweep.baseline or not shared:
+    if fit.arm == sweep.baseline or not fit.has_ceiling or not shared:
         return fit
     difference = compare_paired([own[seed] for seed in shared], [other[seed] for seed in shared], sweep.alpha)
     return replace(fit, ceiling_difference=difference)

@@ -94,7 +94,7 @@ def _figure(
         _draw_points(axes, points[fit.arm], styles[fit.arm])
         _draw_forecast(axes, fit, styles[fit.arm], alpha)
         _draw_law(axes, fit, styles[fit.arm], alpha)
-        axes.set_title(_title(fit, PANEL_CHARACTERS * PANEL_COLUMNS // columns), loc="left")
+        axes.set_title(_title(fit, PANEL_CHARACTERS * PANEL_COLUMNS // columns, alpha), loc="left")
     filled = list(grid.flat[: len(fits)])
     _scale(filled[0], fits, points, alpha)
     for empty in grid.flat[len(fits) :]:
@@ -168,18 +168,31 @@ def _scale(axes: Axes, fits: Sequence[EntropyFit], points: dict[str, list[Row]],
     rewards = [float(row["reward"]) for rows in points.values() for row in rows]
     low, high = min(rewards), max(rewards)
     room = CEILING_RANGE * ((high - low) or abs(high) or 1.0)
-    wanted = [low, high]
-    for fit in fits:
-        if fit.law is not None and fit.uncertainty is not None and fit.has_ceiling:
-            half_width = float(fit.uncertainty.half_widths([0.0], alpha)[0])
-            wanted += [fit.law.ceiling - half_width, fit.law.ceiling + half_width]
-        if fit.forecast is not None:
-            wanted.append(fit.forecast.law.ceiling)
+    wanted = [low, high, *_ends_of_bars(fits, alpha)]
+    wanted += [fit.forecast.law.ceiling for fit in fits if fit.forecast is not None]
     low, high = max(low - room, min(wanted)), min(high + room, max(wanted))
     margin = 0.06 * ((high - low) or 1.0)
     axes.set_ylim(low - margin, high + margin)
+    axes.locator_params(axis="y", nbins=5)  # with more, their labels have decimals that take room from the panels
     largest = max(_range(fit)[1] for fit in fits) or 1.0
     axes.set_xlim(-0.04 * largest, 1.04 * largest)
+
+
+def _ends_of_bars(fits: Sequence[EntropyFit], alpha: float) -> Iterator[float]:
+    """Of the intervals of ceilings."""
+    for fit in fits:
+        if fit.law is not None and fit.uncertainty is not None and fit.has_ceiling:
+            half_width = float(fit.uncertainty.half_widths([0.0], alpha)[0])
+            yield from (fit.law.ceiling - half_width, fit.law.ceiling + half_width)
+
+
+def _ends_of_bands(fits: Sequence[EntropyFit], alpha: float) -> Iterator[float]:
+    """Of the forecasts' cones, at their two sides."""
+    for fit in fits:
+        if fit.forecast is not None:
+            sides = [0.0, _range(fit)[1]]
+            center, half_widths = fit.forecast.law.predict(sides), fit.forecast.uncertainty.half_widths(sides, alpha)
+            yield from (*(center - half_widths), *(center + half_widths))
 
 
 def _range(fit: EntropyFit) -> tuple[float, float]:
@@ -188,15 +201,17 @@ def _range(fit: EntropyFit) -> tuple[float, float]:
     return float(entropies.min()), float(entropies.max())
 
 
-def _title(fit: EntropyFit, characters: int) -> str:
+def _title(fit: EntropyFit, characters: int, alpha: float) -> str:
     name = arm_label(fit.arm, len(fit.runs), characters)
-    return f"{name}\n{textwrap.fill(_finding(fit), TITLE_CHARACTERS)}"
+    return f"{name}\n{textwrap.fill(_finding(fit, alpha), TITLE_CHARACTERS)}"
 
 
-def _finding(fit: EntropyFit) -> str:
+def _finding(fit: EntropyFit, alpha: float) -> str:
     if fit.law is None:
         return f"law refused: {fit.refused}"
     ceiling = f"ceiling {number(fit.law.ceiling)}" if fit.has_ceiling else "no ceiling (a ≤ 0)"
+    if fit.uncertainty is not None and abs(fit.law.a) <= fit.uncertainty.half_width_a(alpha):
+        ceiling += ", a may be 0"
     if fit.forecast is None:
         return f"{ceiling}, R² {fit.law.r2:.2f}"
     return f"{ceiling}, R² {fit.law.r2:.2f}, forecast {'wins' if fit.forecast.beats else 'loses'}"
@@ -227,9 +242,12 @@ def _caption(fits: Sequence[EntropyFit], alpha: float, view: tuple[float, float]
         "Line: R = -a exp(H) + b, fitted to every step of all seeds, thin where there are none"
         f"{_ceilings(fits, alpha, view)}.",
         f"Dashed: the law of the first {FIRST_FRAC:.0%} alone; band: the {percent(1 - alpha)} interval of that line,"
-        " not of single points. It wins where it misses the later steps by less than the last value and a line in log"
-        " step do, though it alone is told their entropies.",
+        " not of single points. It wins where its a is above 0 by the 95% interval and it misses the later steps by"
+        " less than the last value and a line in log step do, though it alone is told their entropies.",
     ]
+    ends = [*_ends_of_bars(fits, alpha), *_ends_of_bands(fits, alpha)]
+    if min(ends, default=view[0]) < view[0] or max(ends, default=view[1]) > view[1]:
+        parts.append("Bars and bands that reach the edge go on beyond it.")
     if any(fit.law is None for fit in fits):
         parts.append("Where a fit is refused, the panel says why.")
     acting = [fit.arm for fit in fits if fit.interventions]

@@ -42,19 +42,20 @@ def fit_entropy_law(entropy: Numbers, reward: Numbers) -> EntropyLaw:
     entropy [n]: the policy's mean entropy per token in nats, at temperature 1, of any size; sampled (-mean log p) or
     full (over the vocabulary). reward [n]: a training reward or a score at the same steps. Noise in the entropy makes
     `a` too small; the fit is of noise in the reward. Raises LawRefusedError, with the reason, for fewer than 8
-    points, points that are not finite, an entropy below 0 or so large that exp overflows, or one that spans too little.
+    points, points that are not finite, a constant reward, an entropy below 0 or so large that exp overflows, or one
+    that spans too little.
     """
     H, R = finite_points(entropy=entropy, reward=reward)
     require_entropies(H)
+    require_moving(R)
     reference = float(H.max())
     design = law_design(H, reference)
     (slope, b), *_ = np.linalg.lstsq(design, R, rcond=None)
     residuals = R - design @ (slope, b)
-    variance = float(R.var())
     return EntropyLaw(
         a=float(-slope * np.exp(-reference)),
         b=float(b),
-        r2=1 - float(np.mean(residuals**2)) / variance if variance > 0 else 0.0,
+        r2=1 - float(np.mean(residuals**2) / R.var()),
         rmse=float(np.sqrt(np.mean(residuals**2))),
         n_points=len(H),
     )
@@ -79,6 +80,12 @@ def require_entropies(entropy: FloatArray) -> None:
         raise LawRefusedError(
             f"entropy spans {span:.3g} nats (its middle 90%), and the law needs {MIN_SPAN_NATS:g} to show"
         )
+
+
+def require_moving(reward: FloatArray) -> None:
+    """Raises LawRefusedError for a reward [n] that is the same at every point, in which a fit finds rounding errors."""
+    if np.ptp(reward) == 0:
+        raise LawRefusedError(f"the reward is constant at {reward[0]:.3g}: there is nothing that entropy could explain")
 
 
 def entropy_span_nats(entropy: FloatArray) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,7 +27,8 @@ class Forecast:
     """The law of the first `first_frac` of each run against two rivals, by root mean squared error on the rest.
 
     The law is told the later entropies. `rmse_last`: the mean of the last points before the cut goes on. `rmse_step`: a
-    straight line in log(step) goes on. `law`, `uncertainty`: of the first parts.
+    straight line in log(step) goes on. Each rival is fitted to every run by itself and, as the law is, to all of them
+    pooled; the one that misses by less counts. `law`, `uncertainty`: of the first parts.
     """
 
     law: EntropyLaw
@@ -40,12 +41,13 @@ class Forecast:
 
     @property
     def beats(self) -> bool:
-        """Whether the law predicts better than both rivals."""
-        return self.rmse_law < min(self.rmse_last, self.rmse_step)
+        """Whether the law predicts better than both rivals, with an a above 0 by its 95% interval: around rewards that
+        entropy does not move, a flat line wins half of the time."""
+        return self.law.a > self.uncertainty.half_width_a() and self.rmse_law < min(self.rmse_last, self.rmse_step)
 
 
 def forecast(runs: Sequence[Run], first_frac: float = FIRST_FRAC) -> Forecast:
-    """Fit the law to the first part of all runs pooled and predict the rest of each; each run has rivals of its own.
+    """Fit the law to the first part of all runs pooled and predict the rest of each.
 
     A run's first part are its points up to `first_frac` of its last step. Raises LawRefusedError where the first parts
     hold too few points, span too little entropy, or leave nothing to predict.
@@ -63,25 +65,35 @@ def forecast(runs: Sequence[Run], first_frac: float = FIRST_FRAC) -> Forecast:
         raise LawRefusedError(f"no run has {LEAST_FIRST} points in its first part and any beyond it")
     uncertainty = law_uncertainty(first)
     law = fit_entropy_law(np.concatenate([run.entropy for run in first]), np.concatenate([run.reward for run in first]))
-    errors: dict[str, list[FloatArray]] = {"law": [], "last": [], "step": []}
-    for run, head in zip(runs, heads, strict=True):
-        if head.sum() < LEAST_FIRST:
-            continue
-        seen, rest = _part(run, head), _part(run, ~head)
-        line = np.polyfit(np.log(seen.step), seen.reward, 1)
-        errors["law"].append(law.predict(rest.entropy) - rest.reward)
-        errors["last"].append(seen.reward[-LAST_POINTS:].mean() - rest.reward)
-        errors["step"].append(np.polyval(line, np.log(rest.step)) - rest.reward)
-    rmse = {rival: float(np.sqrt(np.mean(np.concatenate(parts) ** 2))) for rival, parts in errors.items()}
+    halves = [(_part(run, head), _part(run, ~head)) for run, head in zip(runs, heads, strict=True)]
+    halves = [(seen, rest) for seen, rest in halves if len(seen) >= LEAST_FIRST]
+    together = [seen for seen, _ in halves]
+
+    def rmse(predict: Callable[[Run, Run], FloatArray | float]) -> float:
+        errors = [predict(seen, rest) - rest.reward for seen, rest in halves]
+        return float(np.sqrt(np.mean(np.concatenate(errors) ** 2)))
+
     return Forecast(
         law=law,
         uncertainty=uncertainty,
         first_frac=first_frac,
-        n_predicted=sum(map(len, errors["law"])),
-        rmse_law=rmse["law"],
-        rmse_last=rmse["last"],
-        rmse_step=rmse["step"],
+        n_predicted=sum(len(rest) for _, rest in halves),
+        rmse_law=rmse(lambda _, rest: law.predict(rest.entropy)),
+        rmse_last=min(rmse(lambda seen, _: _last_value([seen])), rmse(lambda *_: _last_value(together))),
+        rmse_step=min(
+            rmse(lambda seen, rest: _line_in_log_step([seen], rest.step)),
+            rmse(lambda _, rest: _line_in_log_step(together, rest.step)),
+        ),
     )
+
+
+def _last_value(seen: Sequence[Run]) -> float:
+    return float(np.mean([run.reward[-LAST_POINTS:].mean() for run in seen]))
+
+
+def _line_in_log_step(seen: Sequence[Run], step: FloatArray) -> FloatArray:
+    steps, rewards = (np.concatenate([getattr(run, name) for run in seen]) for name in ("step", "reward"))
+    return np.asarray(np.polyval(np.polyfit(np.log(steps), rewards, 1), np.log(step)))
 
 
 def first_part(run: Run, first_frac: float = FIRST_FRAC) -> BoolArray:

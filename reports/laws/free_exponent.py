@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reports.laws.entropy import require_entropies
+from reports.laws.entropy import require_entropies, require_moving
 from reports.laws.refusal import FloatArray, LawRefusedError, Numbers, finite_points
 
 # Beyond this exp(c H) is a step at one end of the points: nothing that the others say.
@@ -33,10 +33,9 @@ def fit_free_exponent(entropy: Numbers, reward: Numbers) -> FreeExponent:
 
     H, R = finite_points(entropy=entropy, reward=reward)
     require_entropies(H)
+    require_moving(R)
     center = float(H.mean())
     spread = float(R.std())
-    if spread == 0:
-        raise LawRefusedError("the reward is constant: no exponent fits better than another")
 
     def curve(x: FloatArray, level: float, slope: float, exponent: float) -> FloatArray:
         return level - slope * _bend(x, exponent)

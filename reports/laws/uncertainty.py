@@ -59,7 +59,7 @@ def law_uncertainty(runs: Sequence[Run], *, draws: int = DRAWS, seed: int = 0) -
     One run: blocks of consecutive residuals (circular, so that all count alike) are put onto the fitted line. Their
     length follows Künsch's rule for the lag-1 autocorrelation of the residuals (1989, Ann. Statist. 17:1217); Student's
     t has as many degrees of freedom as there are blocks, less 2, and errors are widened to match. A nominal 95% then
-    holds about 91% of the time at an autocorrelation of 0.6 or 0.9.
+    holds about 91% of the time at an autocorrelation of 0.6 or 0.9, with 20 steps 88% and 80%.
 
     Several runs: whole ones are drawn, as the spread between runs contains that of their steps and drawing both would
     count it twice; t has one degree of freedom less than runs, and errors are widened by sqrt(n / (n - 1)).

@@ -137,6 +137,27 @@ def test_a_reward_that_rises_with_entropy_has_no_ceiling(sweep):
     assert "has no ceiling" in table.rows[0][-1]
 
 
+def test_an_interval_of_a_that_holds_0_is_said(sweep):
+    rng = np.random.default_rng(0)
+    rewrite_rows(sweep, "steps.jsonl", lambda row: row | {"reward/mean": 0.3 + rng.normal(0, 0.05)})
+    (row,) = law_rows(sweep, law="entropy", arm="base", seed=None, target="training reward", entropy="full")
+    assert row["a_low"] < 0 < row["a_high"] and not row["forecast"]["beats"]
+    table, _ = law_tables(report_document(analyse(sweep))["laws"])
+    assert "the reward was not shown to follow the entropy" in table.rows[0][-1]
+
+
+def test_seeds_are_not_chosen_by_the_sign_of_their_a(sweep):
+    """Of a reward that hardly follows the entropy some seeds have an a below 0: their lines count at H = 0 as well."""
+    rng = np.random.default_rng(3)
+    rewrite_rows(sweep, "steps.jsonl", lambda row: follow_the_law(row, a=0.01, b=0.3 + rng.normal(0, 0.05)), arm="up")
+    analysis = analyse(sweep)
+    laws = [fit_of(analysis, "up", seed).law for seed in range(3)]
+    assert {law.a > 0 for law in laws if law is not None} == {True, False}
+    pooled = fit_of(analysis, "up", None)
+    assert pooled.has_ceiling and pooled.ceiling_difference is not None
+    assert pooled.ceiling_difference.n_pairs == 3
+
+
 def test_sampled_entropy_stands_in_where_the_full_one_was_not_recorded(sweep):
     def sampled_only(row):
         row = {**row, "entropy/sampled": row["entropy/full"]}

@@ -79,6 +79,20 @@ def test_a_far_ceiling_does_not_squeeze_the_points(sweep):
     assert high - low < 3 * (math.exp(2.1) - math.exp(2.0))
 
 
+def test_what_leaves_the_view_is_said(sweep):
+    beyond = "Bars and bands that reach the edge go on beyond it."
+    assert beyond not in drawn(sweep).caption
+    rng = np.random.default_rng(0)
+    rewrite_rows(sweep, "steps.jsonl", lambda row: row | {"reward/mean": rng.normal()})
+    assert beyond in drawn(sweep).caption
+
+
+def test_an_a_that_may_be_0_is_said(sweep):
+    rng = np.random.default_rng(0)
+    rewrite_rows(sweep, "steps.jsonl", lambda row: row | {"reward/mean": rng.normal()})
+    assert "a may be 0" in drawn(sweep).figure.axes[0].get_title(loc="left")
+
+
 def test_a_refused_law_leaves_the_points_and_says_why(sweep):
     rewrite_rows(sweep, "steps.jsonl", lambda row: row | {"entropy/full": 0.5 + 0.0001 * row["step"]}, arm="up")
     drawing = drawn(sweep)

@@ -57,15 +57,43 @@ def test_it_must_beat_both_rivals():
     found = forecast([law_run(60, np.random.default_rng(0))])
     for rivals, beats in (((1.0, 3.0), False), ((3.0, 1.0), False), ((3.0, 3.0), True), ((2.0, 3.0), False)):
         assert replace(found, rmse_law=2.0, rmse_last=rivals[0], rmse_step=rivals[1]).beats is beats
+    may_be_flat = replace(found.law, a=0.9 * found.uncertainty.half_width_a())
+    assert not replace(found, law=may_be_flat, rmse_law=2.0, rmse_last=3.0, rmse_step=3.0).beats
 
 
-def test_each_run_has_rivals_of_its_own():
+def test_the_reward_of_no_law_is_forecast_by_luck_alone():
+    """Around a reward that nothing moves, a flat line misses by no more than anything else does."""
+    rng = np.random.default_rng(0)
+    step = np.arange(1.0, 41)
+    wins = [
+        forecast([Run(step, entropy_curve(40, rng), 0.3 + rng.normal(0, 0.05, 40)) for _ in range(6)]).beats
+        for _ in range(200)
+    ]
+    assert np.mean(wins) < 0.05
+
+
+def test_each_run_has_rivals_of_its_own_where_runs_differ():
     step = np.arange(1.0, 41)
     entropy = np.linspace(1.0, 0.1, 40)
     low, high = Run(step, entropy, np.full(40, 1.0)), Run(step, entropy, np.full(40, 5.0))
     found = forecast([low, high])
     assert (found.rmse_last, found.rmse_step) == pytest.approx((0, 0), abs=1e-9)
     assert found.rmse_law == pytest.approx(2)
+
+
+def test_rivals_are_of_all_runs_where_those_do_not_differ():
+    """As the law is: of six runs the mean of the last values is less noisy than each alone."""
+    rng = np.random.default_rng(0)
+    step = np.arange(1.0, 41)
+    runs = [Run(step, entropy_curve(40, rng), 0.3 + rng.normal(0, 0.05, 40)) for _ in range(6)]
+    found = forecast(runs)
+    rest = np.concatenate([run.reward[12:] for run in runs])
+    last = np.mean([run.reward[9:12] for run in runs])
+    line = np.polyfit(np.log(np.tile(step[:12], 6)), np.concatenate([run.reward[:12] for run in runs]), 1)
+    assert found.rmse_last == pytest.approx(np.sqrt(np.mean((last - rest) ** 2)))
+    assert found.rmse_step == pytest.approx(
+        np.sqrt(np.mean((np.polyval(line, np.log(np.tile(step[12:], 6))) - rest) ** 2))
+    )
 
 
 def test_the_first_part_is_that_of_the_steps_not_of_the_points():
