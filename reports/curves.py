@@ -45,9 +45,10 @@ class Line:
 
 @dataclass(frozen=True)
 class Curve:
-    """One arm: its seeds, and mean, low and high [grid] on `grid`, the range in which every seed has data.
+    """One arm: its seeds, and mean, low and high [grid] on `grid`, strictly increasing.
 
-    low and high are the pointwise t(n-1) band over seeds, NaN below the three seeds that any inference takes.
+    The grid lies in the range in which every seed has data, but for the end of an `evaluation_mean`. low and high are
+    the pointwise t(n-1) band over seeds, NaN below the three seeds that any inference takes.
     """
 
     arm: str
@@ -61,6 +62,11 @@ class Curve:
     def n(self) -> int:
         return len(self.lines)
 
+    @property
+    def ends_past_a_seed(self) -> bool:
+        """Whether the mean goes on where a seed has no more data."""
+        return len(self.grid) > 0 and bool(self.grid[-1] > min(line.x[-1] for line in self.lines))
+
     def scaled(self, factor: float) -> Curve:
         """The same in another unit; factor above 0."""
         lines = [Line(line.seed, line.x, factor * line.y) for line in self.lines]
@@ -69,23 +75,33 @@ class Curve:
 
 def step_curves(measurements: dict[str, list[Measurement]], key: str, axis: Axis, alpha: float) -> list[Curve]:
     """Curves of one field of steps.jsonl, for the arms that recorded it."""
-    return _curves(measurements, lambda m: np.column_stack([m.steps[axis.field], m.steps[key]]), alpha)
+    return _curves(measurements, lambda m: np.column_stack([m.steps[axis.field], m.steps[key]]), mean_curve, alpha)
 
 
 def evaluation_curves(
     measurements: dict[str, list[Measurement]], name: str, axis: Axis, alpha: float, start: float | None = None
 ) -> list[Curve]:
-    """Curves of one metric of the periodic and the final evaluation, from `start` before training."""
+    """Curves of one metric of the periodic and the final evaluation, from `start` before training.
+
+    Cells whose final evaluation lacks the metric are left out, as they are of every comparison; so a line ends in the
+    score that is compared.
+    """
 
     def points(m: Measurement) -> Points:
+        if m.final_value(name) is None:
+            return []
         return [(0, start), *((row[axis.field], row["metrics"].get(name)) for row in m.evaluations)]
 
-    return _curves(measurements, points, alpha)
+    return _curves(measurements, points, evaluation_mean, alpha)
 
 
 def curves_over_k(measurements: dict[str, list[Measurement]], family: str, alpha: float) -> list[Curve]:
     """Curves of a final metric over k; family: `pass` or `maj`, for pass@k or maj@k."""
-    return _curves(measurements, lambda m: points_over_k({} if m.final is None else m.final["metrics"], family), alpha)
+
+    def points(m: Measurement) -> Points:
+        return points_over_k({} if m.final is None else m.final["metrics"], family)
+
+    return _curves(measurements, points, mean_curve, alpha)
 
 
 def points_over_k(metrics: Mapping[str, float | None], family: str) -> list[tuple[float, float | None]]:
@@ -101,27 +117,26 @@ def base_line_over_k(metrics: Mapping[str, float | None], family: str) -> Line |
 
 
 def paired_curves(curves: Sequence[Curve], baseline: str, alpha: float) -> list[Curve]:
-    """Each arm minus the baseline, seed by seed, over the range of x that both have; band at level 1 - alpha.
+    """Each arm's evaluations minus the baseline's, seed by seed; band at level 1 - alpha.
 
-    The two are interpolated linearly to each other's x. Arms without a pair that shares a range are left out.
+    At the arm's own x, as far as both reach, with the baseline interpolated linearly; then the difference of the final
+    values, at the mean of the two last x. Arms without a pair that shares a range are left out.
     """
     partners = next(({line.seed: line for line in c.lines} for c in curves if c.arm == baseline), {})
     paired = []
     for curve in curves:
-        lines = [
-            difference
-            for line in curve.lines
-            if line.seed in partners and len((difference := _difference(line, partners[line.seed])).x) > 1
-        ]
-        if curve.arm != baseline and lines:
-            paired.append(mean_curve(curve.arm, lines, alpha))
+        lines = [_difference(line, partners[line.seed]) for line in curve.lines if line.seed in partners]
+        if curve.arm != baseline and any(len(line.x) > 1 for line in lines):
+            paired.append(evaluation_mean(curve.arm, lines, alpha))
     return paired
 
 
 def _difference(line: Line, partner: Line) -> Line:
-    x = np.union1d(line.x, partner.x)
-    x = x[(x >= max(line.x[0], partner.x[0])) & (x <= min(line.x[-1], partner.x[-1]))]
-    return Line(line.seed, x, np.interp(x, line.x, line.y) - np.interp(x, partner.x, partner.y))
+    before_last = line.x[:-1]
+    x = before_last[(before_last >= partner.x[0]) & (before_last <= partner.x[-1])]
+    on_the_way = np.interp(x, line.x, line.y) - np.interp(x, partner.x, partner.y)
+    end = (line.x[-1] + partner.x[-1]) / 2
+    return Line(line.seed, np.append(x, end), np.append(on_the_way, line.y[-1] - partner.y[-1]))
 
 
 def to_line(seed: int, points: Points) -> Line:
@@ -137,22 +152,49 @@ def mean_curve(arm: str, lines: Sequence[Line], alpha: float) -> Curve:
 
     Seeds that share their x keep it. Without a range that all seeds cover the grid is empty.
     """
+    grid = _shared_grid(lines)
+    return _average(arm, lines, grid, np.array([np.interp(grid, line.x, line.y) for line in lines]), alpha)
+
+
+def evaluation_mean(arm: str, lines: Sequence[Line], alpha: float) -> Curve:
+    """As `mean_curve`, but its last point is the mean of the seeds' last values, at the mean of their last x.
+
+    What is compared are the final scores, wherever the seeds end: interpolated to an x that all reach, the curve would
+    end in another mean and band than the comparison.
+    """
+    grid = _shared_grid(lines)
+    end = float(np.mean([line.x[-1] for line in lines]))
+    # The last point that all reach, unless it is so near the end that it would say the same twice.
+    half_spacing = np.diff(grid[-2:]).sum() / 2
+    grid = grid[grid < end - half_spacing]
+    values = np.array([[*np.interp(grid, line.x, line.y), line.y[-1]] for line in lines])
+    return _average(arm, lines, np.append(grid, end), values, alpha)
+
+
+def _shared_grid(lines: Sequence[Line]) -> FloatArray:
     first, last = max(line.x[0] for line in lines), min(line.x[-1] for line in lines)
-    shared = all(np.array_equal(line.x, lines[0].x) for line in lines)
+    if all(np.array_equal(line.x, lines[0].x) for line in lines):
+        return lines[0].x
     points = min(len(line.x) for line in lines) if last > first else int(last == first)
-    grid = lines[0].x if shared else np.linspace(first, last, points)
-    values = np.array([np.interp(grid, line.x, line.y) for line in lines])
+    return np.linspace(first, last, points)
+
+
+def _average(arm: str, lines: Sequence[Line], grid: FloatArray, values: FloatArray, alpha: float) -> Curve:
+    """values: of each seed on the grid [n, grid]."""
     nothing = np.full(len(grid), math.nan)
     low, high = t_band(values, alpha) if len(lines) >= MIN_PAIRS else (nothing, nothing)
     return Curve(arm, list(lines), grid, values.mean(axis=0), low, high)
 
 
 def _curves(
-    measurements: dict[str, list[Measurement]], points: Callable[[Measurement], Points], alpha: float
+    measurements: dict[str, list[Measurement]],
+    points: Callable[[Measurement], Points],
+    average: Callable[[str, Sequence[Line], float], Curve],
+    alpha: float,
 ) -> list[Curve]:
     curves = []
     for arm, cells in measurements.items():
         lines = [line for m in cells if len((line := to_line(m.cell.seed, points(m))).x)]
         if lines:
-            curves.append(mean_curve(arm, lines, alpha))
+            curves.append(average(arm, lines, alpha))
     return curves

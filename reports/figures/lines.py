@@ -79,7 +79,12 @@ def describe_curves(curves: Sequence[Curve], alpha: float) -> str:
         parts.append(f"Fewer than {MIN_PAIRS} seeds: no band.")
     if not all(np.array_equal(line.x, curve.grid) for curve in curves for line in curve.lines):
         drawn = "Mean and band" if counts[-1] >= MIN_PAIRS else "Mean"
-        parts.append(f"{drawn}: seeds interpolated linearly onto a common grid, over the range that all cover.")
+        end = (
+            ", then straight to the mean of their last values, where they end on average"
+            if any(curve.ends_past_a_seed for curve in curves)
+            else ""
+        )
+        parts.append(f"{drawn}: seeds interpolated linearly onto a common grid, over the range that all cover{end}.")
     return " ".join([*parts, "No smoothing."])
 
 

@@ -51,7 +51,8 @@ def draw(analysis: Analysis) -> Drawing | None:
     caption = (
         f"{metric.name} on held-out problems of {metric.task} minus that of {short_name(sweep.baseline)} with the same"
         f" seed, at equal {'tokens' if axis == TOKENS else 'steps'}. The evaluations on the way may have fewer"
-        f" samples than the last, which alone is tested. {describe_curves(curves, alpha)} Grey band: the region of"
+        " samples than the last, which alone is tested; its difference stands where the two cells end on average."
+        f" {describe_curves(curves, alpha)} Grey band: the region of"
         f" equivalence, ±{sweep.margin_pp:g} pp. {axis.note}"
     )
     return Drawing(figure, caption.rstrip(), curve_rows(curves, axis.field, "difference_pp"))
