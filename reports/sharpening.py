@@ -14,12 +14,16 @@ from reports.analysis import Analysis
 from reports.curves import Curve, Line, base_line_over_k, curves_over_k, mean_curve
 from reports.statistics import FloatArray
 
+_TIE_DECIMALS = 9
+"""Of a gain in percentage points: rounding errors lie below, a sample more or less far above."""
+
 
 @dataclass(frozen=True)
 class Sharpening:
     """Gains over the model before training in percentage points, at the smallest and at the largest k evaluated.
 
-    `crossover_k`: where the gain falls through 0 for the first time; None if it does not among the k evaluated.
+    `crossover_k`: where the gain, once above 0, falls below 0 for the first time, and if it lies at 0 before that, the
+    last such k; None if it does not fall below 0 among the k evaluated.
     `crossover_low`, `crossover_high`: the k around it at which the t interval of the gain over training seeds holds 0,
     so a confidence interval at the level of the band; None where it reaches past the k evaluated, or without a band.
     """
@@ -66,20 +70,22 @@ def sharpening(curve: Curve) -> Sharpening:
         crossover_high=None,
     )
     log_k = np.log2(curve.grid)
-    falls = np.flatnonzero((curve.mean[:-1] > 0) & (curve.mean[1:] <= 0))
+    # What is 0 but for the order of a sum is a tie.
+    mean, lower, upper = (np.round(line, _TIE_DECIMALS) for line in (curve.mean, curve.low, curve.high))
+    falls = np.flatnonzero(np.maximum.accumulate(mean > 0) & (mean < 0))
     if not len(falls):
         return without
-    after = int(falls[0]) + 1
-    crossing = _root(log_k, curve.mean, after)
+    after = int(falls[0])
+    crossing = _root(log_k, mean, after)
     low = high = None
-    if not np.isnan(curve.low).any():
+    if not np.isnan(lower).any():
         # The lower end of the band falls through 0 before the mean does, the upper end after it.
-        above = np.flatnonzero((curve.low[:-1] > 0) & (curve.low[1:] <= 0))
+        above = np.flatnonzero((lower[:-1] > 0) & (lower[1:] <= 0))
         above = above[above < after]
-        below = np.flatnonzero((curve.high[:-1] >= 0) & (curve.high[1:] < 0))
+        below = np.flatnonzero((upper[:-1] >= 0) & (upper[1:] < 0))
         below = below[below >= after - 1]
-        low = float(2 ** _root(log_k, curve.low, int(above[-1]) + 1)) if len(above) else None
-        high = float(2 ** _root(log_k, curve.high, int(below[0]) + 1)) if len(below) else None
+        low = float(2 ** _root(log_k, lower, int(above[-1]) + 1)) if len(above) else None
+        high = float(2 ** _root(log_k, upper, int(below[0]) + 1)) if len(below) else None
     return replace(without, crossover_k=float(2**crossing), crossover_low=low, crossover_high=high)
 
 

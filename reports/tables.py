@@ -33,9 +33,10 @@ COST_NOTE = (
     "cells that ran at the same time shared the machine, and an arm that ran beside others is slower for it."
 )
 SHARPENING_NOTE = (
-    "pass@k after training minus before it, mean over seeds. Crossover: the k at which the gain falls through 0, with"
-    " all k around it at which the t interval over training seeds holds 0; the model before training is evaluated once"
-    " and its noise is not in it. A dash: no crossing among the k evaluated."
+    "pass@k after training minus before it, mean over seeds. Crossover: the k at which the gain, once above 0,"
+    " falls below 0 for the first time, with all k around it at which the t interval over training seeds holds 0; the"
+    " model before training is evaluated once and its noise is not in it. A dash: the gain does not fall below 0 among"
+    " the k evaluated."
 )
 ABSENT = "(absent)"
 """What a record of the sweep says of a knob that an arm does not have."""
@@ -50,7 +51,7 @@ def report_tables(analysis: Analysis, report: Report) -> list[Table]:
         *across_tasks_tables(report["across_tasks"]),
         _arm_table(report),
         *([_proxy_table(report)] if any(arm["proxy_and_truth"] for arm in report["arms"]) else []),
-        *([_sharpening_table(report)] if any(arm["sharpening"] for arm in report["arms"]) else []),
+        *([_sharpening_table(analysis, report)] if any(arm["sharpening"] for arm in report["arms"]) else []),
         *law_tables(report["laws"]),
         _knob_table(analysis),
         _cost_table(report),
@@ -149,7 +150,7 @@ def _proxy_table(report: Report) -> Table:
     ])  # fmt: skip
 
 
-def _sharpening_table(report: Report) -> Table:
+def _sharpening_table(analysis: Analysis, report: Report) -> Table:
     """Of the arms that have pass@k before and after training."""
     gains = {arm["arm"]: arm["sharpening"] for arm in report["arms"] if arm["sharpening"]}
     first = next(iter(gains.values()))
@@ -165,7 +166,22 @@ def _sharpening_table(report: Report) -> Table:
             str(gain["n"]),
         ]
         for arm, gain in gains.items()
-    ], SHARPENING_NOTE)  # fmt: skip
+    ], SHARPENING_NOTE + _ceiling_sentence(analysis, gains))  # fmt: skip
+
+
+def _ceiling_sentence(analysis: Analysis, gains: dict[str, dict[str, Any]]) -> str:
+    """Says in which arms nothing could be lost at the largest k, as pass@k is at 100 % before and after training."""
+    ceiling = {
+        arm: gain["largest_k"]
+        for arm, gain in gains.items()
+        if analysis.base_metrics.get(f"pass@{gain['largest_k']}") == 1 and gain["gain_at_largest_pp"] == 0
+    }
+    if not ceiling:
+        return ""
+    return (
+        f" At k = {max(ceiling.values())}, pass@k is 100 % before and after training ({', '.join(ceiling)}): a gain of"
+        " 0 there is a tie and no crossover; harder problems would show whether the gain falls below 0."
+    )
 
 
 def _crossover_interval(gain: dict[str, Any]) -> str:

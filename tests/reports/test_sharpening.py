@@ -1,15 +1,20 @@
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports.analysis import analyse
+from reports.analysis import Analysis, analyse
 from reports.curves import Curve, Line
 from reports.document import report_document
+from reports.formats import MISSING
 from reports.sharpening import gain_curves, sharpening
+from reports.table import Table
 from reports.tables import report_tables
+from tests.reports.rewriting import rewrite_rows
 from tests.reports.synthetic import write_sweep
 
 
@@ -40,6 +45,32 @@ def test_the_ends_of_an_interval_are_where_those_of_the_band_fall_through_0():
 def test_a_gain_that_never_falls_through_0_has_no_crossover(mean):
     found = sharpening(curve([1, 2, 4], mean, half_width=0.5))
     assert (found.crossover_k, found.crossover_low, found.crossover_high) == (None, None, None)
+
+
+@pytest.mark.parametrize("mean", [[3, 1, 0, 0], [0, 0, 0, 0], [3, 0, 1, 0], [3, 1, 0, -1e-14], [0, 0, -1, -2]])
+@pytest.mark.parametrize("half_width", [0.0, 0.5])
+def test_a_tie_is_no_crossover(mean, half_width):
+    found = sharpening(curve([1, 2, 4, 8], mean, half_width))
+    assert (found.crossover_k, found.crossover_low, found.crossover_high) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("mean", "crossover"),
+    [
+        ([3, 0, 0, -1], 4),  # the last k of a flat stretch
+        ([3, 0, -1, -2], 2),
+        ([3, 0, 1, -1], 2**2.5),  # a tie on the way is none
+        ([0, 2, -2, 0], 2**1.5),
+        ([-1, 2, -2, 1], 2**1.5),
+    ],
+)
+def test_the_crossover_is_where_the_gain_goes_below_0(mean, crossover):
+    assert sharpening(curve([1, 2, 4, 8], mean)).crossover_k == pytest.approx(crossover)
+
+
+def test_all_k_of_a_flat_stretch_lie_in_the_interval():
+    found = sharpening(curve([1, 2, 4, 8], [3, 0, 0, -1], half_width=0.0))
+    assert (found.crossover_low, found.crossover_k, found.crossover_high) == pytest.approx((2, 4, 4))
 
 
 def test_an_interval_is_open_where_the_band_holds_0_to_the_end():
@@ -83,3 +114,25 @@ def test_the_table_says_how_far_an_open_interval_reaches(tmp_path):
         table for table in report_tables(analysis, report) if table.title == "Gain over the model before training"
     )
     assert [row[3:5] for row in table.rows] == [["3", "[< 1, 5]"], ["3", "[2, > 8]"]]
+
+
+def sharpening_table(analysis: Analysis) -> Table:
+    tables = report_tables(analysis, report_document(analysis))
+    (table,) = (table for table in tables if table.title == "Gain over the model before training")
+    return table
+
+
+def test_the_table_says_where_nothing_could_be_lost(tmp_path):
+    """At the largest k all problems are solved before and after training, but for one seed of one arm."""
+    before = {"pass@1": 0.35, "pass@2": 0.4, "pass@4": 0.5, "pass@8": 1.0}
+    base_scores = [{"task": "arithmetic", "metrics": before}]
+    sweep = write_sweep(tmp_path, {"base": 0.0, "up": 1.0, "lost": 0.0}, seeds=2, base_scores=base_scores)
+    rewrite_rows(sweep, "scores.jsonl", lambda row: row | {"metrics": row["metrics"] | {"pass@8": 1.0}})
+    (*_, lost) = sweep.cells
+    rows = [row | {"metrics": row["metrics"] | {"pass@8": 0.9}} for row in lost.read_scores()]
+    (lost.path / "scores.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    table = sharpening_table(analyse(sweep))
+    assert [row[2:5] for row in table.rows[:2]] == [["+0.0", MISSING, MISSING]] * 2
+    assert table.rows[2][2] == "-5.0" and table.rows[2][3] != MISSING
+    assert "At k = 8, pass@k is 100 % before and after training (base, up): a gain of 0 there is a tie" in table.note
+    assert "100 %" not in sharpening_table(analyse(write_sweep(tmp_path / "below", {"base": 0.0}, seeds=2))).note
