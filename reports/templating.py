@@ -13,10 +13,10 @@ from reports.formats import percent
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-_REPLACED = dict.fromkeys(
-    (code for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n\r"), "\N{REPLACEMENT CHARACTER}"
-)
-"""Control characters but tab and line break."""
+_CONTROLS = (code for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n\r")
+_BIDI_CONTROLS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_REPLACED = dict.fromkeys((*_CONTROLS, *_BIDI_CONTROLS), "\N{REPLACEMENT CHARACTER}")
+"""Control characters but tab and line break; also those that would turn round the text beside them."""
 
 TEMPLATES = Path(__file__).parent / "templates"
 

@@ -176,14 +176,15 @@ def test_import_is_light():
 
 def test_control_characters_of_a_model_are_replaced(tmp_path):
     mark = "\N{REPLACEMENT CHARACTER}"
-    controls = "".join(chr(code) for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n\r")
+    codes = (*range(32), *range(127, 160), 0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+    controls = "".join(chr(code) for code in codes if chr(code) not in "\t\n\r")
     sweep = write_sweep(
         tmp_path / "records",
         {"base": 0.0, "up": 3.0},
         seeds=2,
         texts=["1\0+\t2\n=\x7f3 #### 3", f"5 {controls} #### 5"],
         question="Is \x1b[31mred\0 better?",
-        warnings=["a \x7fwarning"],
+        warnings=["a \x7fwarning", "the other \u202eyaw"],
     )
     write_report(sweep, tmp_path / "report")
     html, markdown = ((tmp_path / "report" / name).read_text() for name in ("index.html", "report.md"))
@@ -191,6 +192,7 @@ def test_control_characters_of_a_model_are_replaced(tmp_path):
         assert not set(text) & set(controls)
         assert f"Is {mark}[31mred{mark} better?" in text
         assert f"a {mark}warning" in text
+        assert f"the other {mark}yaw" in text
     assert f"1{mark}+\t2\n={mark}3 #### 3" in html
 
 
