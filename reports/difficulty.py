@@ -87,7 +87,7 @@ def _batches(measurement: Measurement) -> Iterator[_Batch]:
     import pyarrow.compute as pc
 
     columns = ["step", "problem_id", "correct", "tokens"]
-    for path in spread(sorted(measurement.cell.rollouts.glob("*.parquet")), MOST_FILES):
+    for path in spread(measurement.cell.rollout_files(), MOST_FILES):
         table = read_parquet(path, columns).combine_chunks()
         if len(table) == 0 or not set(columns) <= set(table.column_names):
             continue

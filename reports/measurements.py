@@ -70,7 +70,7 @@ class Measurement:
         """Of steps.jsonl. Raises DamagedRecordError, also where a row lacks what curves run over or is of no later step
         than the one before it."""
         path = self.cell.path / "steps.jsonl"
-        columns = _columns(path, ("step", "generated_tokens"))
+        columns = _columns(path, self.cell.read_step_columns(), ("step", "generated_tokens"))
         if (back := np.flatnonzero(np.diff(columns["step"]) <= 0)).size:
             raise _damaged(path, f"row {back[0] + 2} is of no later step than the row before it")
         return columns
@@ -78,7 +78,10 @@ class Measurement:
     @cached_property
     def timing(self) -> Columns:
         """Of timing.jsonl. Raises DamagedRecordError."""
-        return _columns(self.cell.path / "timing.jsonl")
+        from harness.records.columns import read_columns
+
+        path = self.cell.path / "timing.jsonl"
+        return _columns(path, read_columns(path))
 
     @cached_property
     def scores(self) -> list[Row]:
@@ -181,10 +184,8 @@ def _with_records(measurement: Measurement) -> Measurement:
     return measurement
 
 
-def _columns(path: Path, needed: Sequence[str] = ()) -> Columns:
-    from harness.records.columns import read_columns
-
-    table = read_columns(path)
+def _columns(path: Path, table: pyarrow.Table, needed: Sequence[str] = ()) -> Columns:
+    """Of what was read from `path`."""
     try:
         return Columns.of(table, needed)
     except ValueError as error:
@@ -232,6 +233,8 @@ def read_measurements(sweep: SweepRecord, processes: int = 1) -> dict[str, list[
     """
     metric = Metric.of(sweep)
     measured = [Measurement(cell, metric) for cell in sweep.cells if cell.state == "done"]
+    for measurement in measured:
+        _ = measurement.cell.spec  # only one of an arm is looked at, but a damaged one is named whichever it is
     if processes > 1:
         measured = each_in_processes(_with_records, measured, processes)
     done = {(m.cell.arm, m.cell.seed): m for m in measured}

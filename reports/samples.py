@@ -37,7 +37,7 @@ def sample_completions(analysis: Analysis) -> dict[str, list[Sample]]:
 
 
 def _training_samples(measurement: Measurement) -> list[Sample]:
-    files = sorted(measurement.cell.rollouts.glob("*.parquet"))
+    files = measurement.cell.rollout_files()
     chosen = dict.fromkeys([*files[:1], *files[len(files) // 2 :][:1], *files[-1:]])
     return [sample for path in chosen if (sample := _first(path, measurement)) is not None]
 

@@ -79,9 +79,7 @@ def _cells(given: str, home: Path) -> list[list[CellRecord]]:
             f"{', '.join(sweep.arms)}."
         )
     arms = [arm] if arm else sweep.arms
-    found = [
-        [cell for cell in sweep.cells if cell.arm == name and any(cell.rollouts.glob("*.parquet"))] for name in arms
-    ]
+    found = [[cell for cell in sweep.cells if cell.arm == name and cell.rollout_files()] for name in arms]
     if not any(found):
         raise RefusedError(
             f"{given!r}: no rollouts are stored. They are written with each checkpoint of a cell that draws "

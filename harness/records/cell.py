@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from harness.records.columns import read_columns
 from harness.records.files import DamagedRecordError, read_jsonl, read_object, write_json
 from harness.records.lease import is_leased
 from harness.records.parquet import read_parquet
-from harness.records.rollouts import read_rollouts
+from harness.records.rollouts import read_rollouts, rollout_files
 from harness.records.scores import read_scores
 
 if TYPE_CHECKING:
@@ -134,7 +135,31 @@ class CellRecord:
         return read_object(self.path / "provenance.json")
 
     def read_steps(self) -> list[dict[str, Any]]:
-        return read_jsonl(self.path / "steps.jsonl")
+        """Rows of steps.jsonl. Raises DamagedRecordError, also for fewer rows than a finished cell has steps."""
+        n_steps = self._finished_steps()  # first: the cell may finish meanwhile
+        rows = read_jsonl(self.path / "steps.jsonl")
+        self._require_steps(len(rows), n_steps)
+        return rows
+
+    def read_step_columns(self) -> pyarrow.Table:
+        """The same by column, see `harness.records.columns`; raises as `read_steps`."""
+        n_steps = self._finished_steps()
+        table = read_columns(self.path / "steps.jsonl")
+        self._require_steps(len(table), n_steps)
+        return table
+
+    def _finished_steps(self) -> int:
+        """Steps of which a finished cell has rows: one that diverged, up to where it was scored. 0 before it is done,
+        when its last row may be torn."""
+        status = self.read_status()
+        return int(status.get("step", 0)) if status["state"] == "done" else 0
+
+    def _require_steps(self, n_rows: int, n_steps: int) -> None:
+        if n_rows < n_steps:
+            raise DamagedRecordError(
+                f"{self.path / 'steps.jsonl'}: is damaged (it holds {n_rows} of the {n_steps} steps that "
+                "status.json counts). Restore the file, or move its folder away."
+            )
 
     def read_timing(self) -> list[dict[str, Any]]:
         return read_jsonl(self.path / "timing.jsonl")
@@ -142,6 +167,10 @@ class CellRecord:
     def read_scores(self) -> list[dict[str, Any]]:
         """A row for each task of each evaluation; raises as `harness.records.scores.read_scores`."""
         return read_scores(self.path / "scores.jsonl")
+
+    def rollout_files(self) -> list[Path]:
+        """In the order of training; raises as `harness.records.rollouts.rollout_files`."""
+        return rollout_files(self.rollouts)
 
     def read_rollouts(
         self, columns: Sequence[str], most_files: int | None = None, needed: Sequence[str] = ()

@@ -56,18 +56,26 @@ def spread(paths: Sequence[Path], most: int) -> list[Path]:
     return [paths[round(place * (len(paths) - 1) / (most - 1))] for place in range(most)]
 
 
+def rollout_files(folder: Path) -> list[Path]:
+    """In the order of training; [] without the folder. Raises DamagedRecordError if it is no folder."""
+    if folder.exists() and not folder.is_dir():
+        raise DamagedRecordError(f"{folder}: is damaged (it is no folder). {REMEDY}")
+    return sorted(folder.glob("*.parquet"))
+
+
 def read_rollouts(
     folder: Path, columns: Sequence[str], most_files: int | None = None, needed: Sequence[str] = ()
 ) -> pyarrow.Table | None:
     """These columns of all rows, step by step; a column that was not recorded is null. None if there are no rows.
 
     most_files: of more than so many only some are read, spread over training. needed: columns in which every row must
-    have a value. Raises DamagedRecordError, naming the file, where one has none, or for a file that cannot be read.
+    have a value. Raises DamagedRecordError, naming the file, where one has none, for a file that cannot be read, and as
+    `rollout_files`.
     """
     import pyarrow
 
     tables = []
-    paths = sorted(folder.glob("*.parquet"))
+    paths = rollout_files(folder)
     for path in paths if most_files is None else spread(paths, most_files):
         table = _with_types(path, read_parquet(path, columns), columns)
         require_values(path, table, needed)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from harness.records import SweepRecord
+from harness.records import CellRecord, SweepRecord
 
 Row = dict[str, Any]
 
@@ -16,6 +16,12 @@ def rewrite_rows(sweep: SweepRecord, file: str, change: Callable[[Row], Row], ar
     for path in [cell.path / file for cell in sweep.cells if arm in (None, cell.arm)]:
         rows = [change(json.loads(line)) for line in path.read_text().splitlines()]
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def write_steps(cell: CellRecord, rows: Sequence[Row]) -> None:
+    """Another steps.jsonl, of a cell that finished after so many steps."""
+    (cell.path / "steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    cell.write_status(cell.state, step=len(rows))
 
 
 def add_tasks(sweep: SweepRecord, shifts: Mapping[str, float]) -> None:

@@ -19,6 +19,7 @@ from reports.analysis import analyse
 from reports.figures import FIGURES
 from reports.measurements import MetricError, read_measurements
 from reports.page import write_report
+from tests.reports.rewriting import write_steps
 from tests.reports.synthetic import write_sweep
 
 Row = dict[str, Any]
@@ -97,7 +98,7 @@ def older_columns(folder) -> SweepRecord:
 def no_step(folder) -> SweepRecord:
     sweep = write_sweep(folder, ARMS, seeds=2)
     for cell in sweep.cells:
-        (cell.path / "steps.jsonl").write_text("")
+        write_steps(cell, [])
         (cell.path / "scores.jsonl").write_text((cell.path / "scores.jsonl").read_text().splitlines()[-1] + "\n")
         for path in cell.rollouts.glob("*"):
             path.unlink()

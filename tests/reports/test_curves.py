@@ -23,7 +23,7 @@ from reports.curves import (
 )
 from reports.measurements import read_measurements
 from reports.statistics import t_interval
-from tests.reports.rewriting import rewrite_rows
+from tests.reports.rewriting import rewrite_rows, write_steps
 from tests.reports.synthetic import write_sweep
 
 
@@ -81,7 +81,7 @@ def test_one_cell_that_generates_nothing_puts_the_whole_sweep_on_steps(tmp_path)
 
 def test_a_cell_that_ended_before_its_first_step_says_nothing_about_the_axis(tmp_path):
     sweep = write_sweep(tmp_path, {"base": 0.0, "wild": 0.0}, seeds=1, changes={("wild", 0): {"generated_tokens": 0}})
-    (sweep.cells[1].path / "steps.jsonl").write_text("")
+    write_steps(sweep.cells[1], [])
     assert training_axis(read_measurements(sweep)) == TOKENS
 
 

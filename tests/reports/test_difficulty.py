@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from harness.records.files import DamagedRecordError
 from reports.difficulty import BINS, bin_of, difficulty
 from reports.measurements import Measurement, read_measurements
+from tests.reports.rewriting import write_steps
 from tests.reports.synthetic import write_sweep
 
 
@@ -27,7 +27,7 @@ def measurement_with(tmp_path: Path, rollouts: list[dict[str, Any]], steps: list
         path.unlink()
     if rollouts:
         pyarrow.parquet.write_table(pa.Table.from_pylist(rollouts), cell.rollouts / "000001-000002.parquet")
-    (cell.path / "steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in steps))
+    write_steps(cell, steps)
     return read_measurements(sweep)["base"][0]
 
 

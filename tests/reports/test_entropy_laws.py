@@ -14,7 +14,7 @@ from reports.entropy_laws import EntropyFit, entropy_interventions
 from reports.law_tables import law_tables
 from reports.measurements import Row
 from reports.statistics import compare_paired
-from tests.reports.rewriting import add_tasks, rewrite_rows, write_spec
+from tests.reports.rewriting import add_tasks, rewrite_rows, write_spec, write_steps
 from tests.reports.synthetic import TASK, write_sweep
 
 A, B = 0.2, 0.9
@@ -183,7 +183,7 @@ def test_records_without_entropy_or_without_steps_have_no_law(sweep):
     assert law_rows(sweep, law="entropy") == []
     assert [table.title for table in law_tables(law_rows(sweep))] == ["Compute law"]
     for cell in sweep.cells:
-        (cell.path / "steps.jsonl").unlink()
+        write_steps(cell, [])
     assert law_rows(sweep, law="entropy") == []
 
 

@@ -17,7 +17,7 @@ from reports.figures import FIGURES, render_figures
 from reports.figures.lines import extremes
 from reports.figures.pareto import frontier
 from reports.figures.style import OKABE_ITO, RC, Drawing, arm_styles, bounded_view, legend_columns, short_name
-from tests.reports.rewriting import rewrite_rows
+from tests.reports.rewriting import rewrite_rows, write_steps
 from tests.reports.synthetic import BEST_OF_N, STEPS, TASK, write_sweep
 
 OTHER_TASKS = ["gsm8k", "aime24"]
@@ -138,7 +138,7 @@ def test_a_dollar_sign_in_a_name_is_no_formula(tmp_path):
 def test_a_figure_without_records_is_left_out(tmp_path):
     sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=1, base_scores=None)
     for cell in sweep.cells:
-        (cell.path / "steps.jsonl").unlink()
+        write_steps(cell, [])
     left = ["learning", "pass_at_k", "maj_at_k", "pareto", "difficulty", "distinct_answers", "reliability"]
     figures = render_figures(analyse(sweep))
     assert [figure.name for figure in figures] == left
@@ -198,7 +198,7 @@ def test_paths_of_proxy_and_truth_are_drawn_in_the_order_of_training(tmp_path):
             {"step": i, "generated_tokens": i, "kl/sequence_start": kl, "reward/reward_model": p, "reward/correct": c}
             for i, (kl, p, c) in enumerate(back, start=1)
         ]
-        (cell.path / "steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_steps(cell, rows)
     (drawing,) = drawn(sweep, ["overoptimisation"])
     proxy, truth = drawing.figure.axes
     (path,) = (line for line in truth.lines if line.get_label() == "up (n = 1)")

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import re
 
 import pyarrow as pa
@@ -9,6 +8,7 @@ import pytest
 
 from harness.records.files import DamagedRecordError
 from reports.measurements import Metric, read_measurements
+from tests.reports.rewriting import write_steps
 from tests.reports.synthetic import write_sweep
 
 ARMS = {"base": 0.0, "up": 3.0}
@@ -54,10 +54,10 @@ def test_length_slope_is_growth_over_100_steps(tmp_path):
     sweep = write_sweep(tmp_path, ARMS, seeds=1)
     (measurement,) = read_measurements(sweep)["up"]
     rows = [{"step": step, "generated_tokens": step, "len/mean": 7.0 + 0.25 * step} for step in (1, 2, 4, 8)]
-    (measurement.cell.path / "steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_steps(measurement.cell, rows)
     (measurement,) = read_measurements(sweep)["up"]
     assert measurement.length_slope_tokens == pytest.approx(25.0)
-    (measurement.cell.path / "steps.jsonl").write_text(json.dumps(rows[0]) + "\n")
+    write_steps(measurement.cell, rows[:1])
     (measurement,) = read_measurements(sweep)["up"]
     assert measurement.length_slope_tokens is None
 

@@ -12,6 +12,7 @@ from reports.document import report_document
 from reports.measurements import Measurement, read_measurements
 from reports.overoptimisation import KL, PROXY, STRETCHES, TRUTH, arm_paths, proxy_and_truth
 from reports.tables import report_tables
+from tests.reports.rewriting import write_steps
 from tests.reports.synthetic import write_sweep
 
 Points = Sequence[tuple[float | None, float | None, float | None]]
@@ -25,7 +26,7 @@ def cells_of(folder, by_seed: Sequence[Points]) -> list[Measurement]:
             {"step": i, "generated_tokens": i, KL: kl, PROXY: proxy, TRUTH: truth}
             for i, (kl, proxy, truth) in enumerate(points, start=1)
         ]
-        (cell.path / "steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_steps(cell, rows)
     return read_measurements(sweep)["arm"]
 
 
@@ -101,7 +102,7 @@ def test_the_table_has_a_row_for_each_arm_with_a_proxy(tmp_path):
 
 def test_without_a_proxy_there_is_no_table(tmp_path):
     sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=1)
-    (sweep.cells[0].path / "steps.jsonl").unlink()
+    write_steps(sweep.cells[0], [])
     analysis = analyse(sweep)
     titles = [table.title for table in report_tables(analysis, report_document(analysis))]
     assert not any(title.startswith("Proxy and truth") for title in titles)

@@ -12,6 +12,7 @@ from reports import templating
 from reports.figures import FIGURES
 from reports.figures.style import SEED_ALPHA
 from reports.page import write_report
+from tests.reports.rewriting import write_steps
 from tests.reports.synthetic import STEPS, Changes, write_sweep
 
 SCRIPT = "<script>alert(1)</script>"
@@ -162,7 +163,7 @@ def test_a_figure_of_an_earlier_report_does_not_stay(tmp_path):
     sweep = write_sweep(tmp_path / "records", {"base": 0.0}, seeds=1)
     write_report(sweep, tmp_path / "report")
     assert (tmp_path / "report/figures/entropy.png").exists()
-    (sweep.cells[0].path / "steps.jsonl").unlink()
+    write_steps(sweep.cells[0], [])
     write_report(sweep, tmp_path / "report")
     assert not (tmp_path / "report/figures/entropy.png").exists()
 

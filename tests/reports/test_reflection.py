@@ -21,6 +21,7 @@ from reports.reflection.curves import FREQUENCY, LOGP, MOST_POINTS, RATIO
 from reports.reflection.table import reflection_table
 from reports.reflection.tally import OTHER, WORD, Count, Rollouts, Sum, tally
 from reports.reflection.words import tokens_of_words, word_pattern
+from tests.reports.rewriting import write_steps
 from tests.reports.synthetic import write_sweep
 from tests.reports.synthetic_rollouts import recorded, tokens_of, write_rows
 
@@ -93,7 +94,7 @@ def one_cell(folder: Any, rows: list[dict[str, Any]] = ROWS, arms: int = 1) -> S
     for cell in sweep.cells:
         write_rows(cell.path, rows)
         steps = [{"step": step, "generated_tokens": 100 * step} for step in sorted({row["step"] for row in rows})]
-        (cell.path / "steps.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
+        write_steps(cell, steps)
     return sweep
 
 

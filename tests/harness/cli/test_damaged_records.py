@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from harness.run.stages import spec_as_json
 from tests.harness.cli.conftest import Bench
 from tests.harness.run.small import small_spec
 from tests.reports.rewriting import rewrite_rows
-from tests.reports.synthetic import write_sweep
+from tests.reports.synthetic import STEPS, write_sweep
 
 Damage = Callable[[CellRecord], None]
 
@@ -23,6 +24,23 @@ def write(name: str, text: str) -> Damage:
         (cell.path / name).write_text(text)
 
     return damage
+
+
+def write_bytes(name: str, content: bytes) -> Damage:
+    def damage(cell: CellRecord) -> None:
+        (cell.path / name).write_bytes(content)
+
+    return damage
+
+
+def tear_last_line(cell: CellRecord) -> None:
+    path = cell.path / "steps.jsonl"
+    path.write_bytes(path.read_bytes()[:-60])
+
+
+def put_a_file_for_the_rollouts(cell: CellRecord) -> None:
+    shutil.rmtree(cell.rollouts)
+    cell.rollouts.write_text("mine")
 
 
 def cut(pattern: str) -> Damage:
@@ -48,17 +66,24 @@ def fill_rollouts_with_nothing(cell: CellRecord) -> None:
         (write("status.json", "{}"), "status.json: is damaged"),
         (write("status.json", "[]"), "status.json: is damaged"),
         (write("scores.jsonl", '{"step": 1}\n'), "scores.jsonl, row 1: lacks final, task"),
-        (write("steps.jsonl", '{"step": 1}\n'), "steps.jsonl: row 1 lacks 'generated_tokens'"),
+        (write("steps.jsonl", STEPS * '{"step": 1}\n'), "steps.jsonl: row 1 lacks 'generated_tokens'"),
+        (cut("steps.jsonl"), f"steps.jsonl: is damaged (it holds 0 of the {STEPS} steps that status.json counts)"),
+        (tear_last_line, f"steps.jsonl: is damaged (it holds {STEPS - 1} of the {STEPS} steps"),
+        (write_bytes("steps.jsonl", 50 * b"\xff\xfe\x00"), f"steps.jsonl: is damaged (it holds 0 of the {STEPS} steps"),
+        (unlink("steps.jsonl"), f"steps.jsonl: is damaged (it holds 0 of the {STEPS} steps"),
         (cut("evals.parquet"), "evals.parquet: is damaged"),
         (cut("rollouts/*"), ".parquet: is damaged"),
         (fill_rollouts_with_nothing, ".parquet: is damaged"),
+        (put_a_file_for_the_rollouts, "rollouts: is damaged (it is no folder)"),
         (unlink("spec.json"), "spec.json: is missing"),
         (write("spec.json", "[1]"), "spec.json: is damaged"),
+        (write("spec.json", '{"model": {"sou'), "spec.json: is damaged"),
     ],
 )
-def test_a_report_names_the_file(bench: Bench, tmp_path: Path, damage: Damage, says: str) -> None:
-    sweep = write_sweep(tmp_path / "runs" / "mine", {"base": 0.0}, seeds=1)
-    damage(sweep.cells[0])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_report_names_the_file(bench: Bench, tmp_path: Path, damage: Damage, says: str, seed: int) -> None:
+    sweep = write_sweep(tmp_path / "runs" / "mine", {"base": 0.0}, seeds=2)
+    damage(sweep.cells[seed])
     result = bench("report", "mine")
     assert (result.code, result.out) == (2, "")
     assert says in result.err and "Traceback" not in result.err

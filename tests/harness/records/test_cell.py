@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from harness.records import CellRecord, cell_directory_name
-from harness.records.cell import is_cell_directory_name
+from harness.records.cell import CellState, is_cell_directory_name
 from harness.records.files import DamagedRecordError, append_jsonl, write_json
 from harness.records.lease import hold_lease
 
@@ -75,6 +75,33 @@ def test_what_a_cell_must_have_is_named_where_it_is_missing(cell: CellRecord, na
     (cell.path / f"{name}.json").write_text("[1]")
     with pytest.raises(DamagedRecordError, match=rf"{name}\.json: is damaged \(it holds no JSON object"):
         getattr(cell, name)
+
+
+def write_three_steps(cell: CellRecord) -> None:
+    append_jsonl(cell.path / "steps.jsonl", [{"step": step} for step in (1, 2, 3)])
+    with (cell.path / "steps.jsonl").open("a") as file:
+        file.write('{"step": 4, "lo')
+
+
+@pytest.mark.parametrize("state", ["pending", "interrupted", "failed"])
+def test_a_cell_that_is_not_done_may_have_a_torn_end(cell: CellRecord, state: CellState) -> None:
+    write_three_steps(cell)
+    cell.write_status(state, step=4, steps=9)
+    assert len(cell.read_steps()) == len(cell.read_step_columns()) == 3
+
+
+def test_a_finished_cell_has_every_step(cell: CellRecord) -> None:
+    write_three_steps(cell)
+    cell.write_status("done", step=4, steps=4)
+    for read in (cell.read_steps, cell.read_step_columns):
+        with pytest.raises(DamagedRecordError, match=r"steps\.jsonl: is damaged \(it holds 3 of the 4 steps"):
+            read()
+
+
+def test_a_cell_that_diverged_has_the_steps_to_where_it_was_scored(cell: CellRecord) -> None:
+    append_jsonl(cell.path / "steps.jsonl", [{"step": 1}, {"step": 2}])
+    cell.write_status("done", step=2, steps=9, flags=["nan"])
+    assert cell.read_steps() == cell.read_step_columns().to_pylist() == [{"step": 1}, {"step": 2}]
 
 
 def test_running_means_a_live_lease(cell: CellRecord) -> None:

@@ -38,6 +38,12 @@ def test_no_rows_are_none(tmp_path: Path) -> None:
     assert read_rollouts(tmp_path / "absent", ["step"]) is None
 
 
+def test_a_file_where_the_folder_should_be_is_damage(tmp_path: Path) -> None:
+    (tmp_path / "rollouts").write_text("")
+    with pytest.raises(DamagedRecordError, match=r"rollouts: is damaged \(it is no folder\)"):
+        read_rollouts(tmp_path / "rollouts", ["step"])
+
+
 @pytest.mark.parametrize("name", [*PER_TOKEN, *PER_EPOCH])
 def test_tokens_have_their_types_even_where_all_are_null(tmp_path: Path, name: str) -> None:
     path = tmp_path / "000001-000001.parquet"
