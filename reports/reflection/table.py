@@ -41,7 +41,19 @@ def reflection_table(reflection: Reflection) -> Table:
     found = [row for row in reflection.arms if row.n_occurrences]
     single = {arm for arm, n in Counter(row.arm for row in found).items() if n == 2}
     rows = [_row(row) for row in found if not (row.word == ANY_WORD and row.arm in single)]
-    return Table(TITLE, COLUMNS, rows, f"Looked for: {names}. {NOTE}{missing}")
+    return Table(TITLE, COLUMNS, rows, f"Looked for: {names}. {NOTE}{_absence(reflection)}{missing}")
+
+
+def _absence(reflection: Reflection) -> str:
+    """The words that an arm never wrote, as the table has no row for them."""
+    written = {(row.arm, row.word) for row in reflection.arms if row.n_occurrences}
+    arms = tuple(dict.fromkeys(row.arm for row in reflection.arms))
+    never: dict[tuple[str, ...], list[str]] = {}
+    for word in reflection.words:
+        if without := tuple(arm for arm in arms if (arm, word) not in written):
+            never.setdefault(without, []).append(word)
+    parts = [f"by {'any arm' if by == arms else ', '.join(by)}: {', '.join(words)}" for by, words in never.items()]
+    return f" Never written in these completions {'; '.join(parts)}." if parts else ""
 
 
 def _row(row: ArmWords) -> list[str]:

@@ -189,6 +189,20 @@ def test_a_row_for_each_word_that_occurs_and_for_several_together(tmp_path: Any)
     assert [row[:2] for row in alone.rows] == [["arm0", "Wait"]]
 
 
+def test_the_words_that_an_arm_never_wrote_are_named(tmp_path: Any) -> None:
+    sweep = one_cell(tmp_path / "some", arms=2)
+    write_rows(sweep.cells[1].path, [recorded(1, "Wait, hmm", True)])
+    table = reflection_table(reflection_of(sweep))
+    nowhere = "Never written in these completions by any arm: However, Recheck, Alternatively"
+    assert f"{nowhere}; by arm1: Aha; by arm0: Hmm." in table.note
+    assert {row[1] for row in table.rows} == {"any of them", "Wait", "Aha", "Hmm"}
+    write_rows(sweep.cells[1].path, [recorded(1, "1", True)])
+    by_one = reflection_table(reflection_of(sweep, ("Wait", "Aha")))
+    assert "Never written in these completions by arm1: Wait, Aha." in by_one.note
+    all_found = reflection_table(reflection_of(one_cell(tmp_path / "all"), ("Wait", "Aha")))
+    assert "Never" not in all_found.note
+
+
 def test_without_rollouts_one_line_says_so(tmp_path: Any) -> None:
     sweep = write_sweep(tmp_path, {"arm": 0.0}, seeds=1)
     for path in sweep.cells[0].path.glob("rollouts/*"):
