@@ -94,7 +94,8 @@ def _write_cell(
     shared = np.random.default_rng([99, seed]).normal(0, 0.015)
     final = changed.pop("score", 0.55 + shared + effect_pp / 100 + rng.normal(0, 0.008))
     tokens = np.cumsum(rng.normal(BUDGET_TOKENS / STEPS, 120, STEPS)).astype(int)
-    status: dict[str, Any] = {"state": "done", "reason": None, "flags": [], "step": STEPS, "steps": STEPS}
+    trained = 0 if changed.get("state") == "pending" else STEPS
+    status: dict[str, Any] = {"state": "done", "reason": None, "flags": [], "step": trained, "steps": STEPS}
     status |= {"generated_tokens": int(tokens[-1]), "digest": f"{arm:02x}{seed:02x}"} | changed
     _write_json(path / "status.json", status)
     _write_json(path / "provenance.json", {"torch": "2.13.0", "cpu": "test"})
