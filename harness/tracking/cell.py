@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from operator import methodcaller
 from typing import Any, NamedTuple
 
@@ -52,10 +52,15 @@ def fingerprint(cell: CellRecord) -> list[tuple[int, int] | None]:
 
 
 def sync_cell(
-    cell: CellRecord, status: dict[str, Any], run: MirroredRun | None, create: Callable[..., MirroredRun]
+    cell: CellRecord,
+    status: dict[str, Any],
+    trial_tags: Mapping[str, str],
+    run: MirroredRun | None,
+    create: Callable[..., MirroredRun],
 ) -> tuple[MirroredRun, int]:
     """Bring `run` up to date, or the one that is made with `create(name, start_ms, tags)` if there is none or if the
-    records are no longer those it shows. Returns the run and the number of points sent."""
+    records are no longer those it shows. trial_tags: what became of its trial; {} outside of a search. Returns the run
+    and the number of points sent."""
     rows = {name: record.read(cell) for name, record in _RECORDS.items()}
     is_over = status["state"] in ("done", "failed", "invalid")
     if run is not None and _shows_other_rows(run, rows, is_over):
@@ -77,7 +82,12 @@ def sync_cell(
     run.log_points(points)
     # Last, so that it never speaks of points that were not sent.
     run.set_tags(
-        {_MIRRORED_TAG: json.dumps(mirrored), "state": status["state"], "flags": ", ".join(status.get("flags", []))}
+        {
+            _MIRRORED_TAG: json.dumps(mirrored),
+            "state": status["state"],
+            "flags": ", ".join(status.get("flags", [])),
+            **trial_tags,
+        }
     )
     run.set_status(STATUS[status["state"]], modified_ms(cell.path / "status.json"))
     return run, len(points)

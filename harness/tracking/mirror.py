@@ -2,7 +2,8 @@
 
     experiment   the sweep's name
     parent run   the question (tag `bench.question_id`); artifacts: the report
-    child run    a cell (tag `bench.cell`); parameters: its resolved spec; curves: its steps, timing and scores
+    child run    a cell (tag `bench.cell`); parameters: its resolved spec; curves: its steps, timing and scores. Of a
+                 search also a trial without cells (tag `bench.trial`); parameters: its values of the searched knobs
 
 How far the mirror is stands in MLflow itself and nowhere else: the tag `bench.mirrored` of a child run says how many
 rows of each record it holds, and their digest. It is written after the points it speaks of, and a point that is sent
@@ -32,11 +33,13 @@ from pathlib import Path
 from typing import Any
 
 from harness.records import SweepRecord, read_sweep
+from harness.records.study import STUDY, StudyRecord
 from harness.tracking.cell import STATUS, fingerprint, sync_cell
 from harness.tracking.client import talking_to_mlflow
 from harness.tracking.experiment import experiment_id
 from harness.tracking.files import file_fingerprint, modified_ms
 from harness.tracking.run import MirroredRun
+from harness.tracking.trial import TRIAL_TAG, has_own_run, study_of_search, sync_trial, trial_tags
 
 # The parent has the first of these that one of its cells has.
 _PARENT_STATUS = ("RUNNING", "KILLED", "FAILED", "SCHEDULED", "FINISHED")
@@ -52,6 +55,7 @@ class _Session:
     experiment_id: str
     parent: MirroredRun
     children: dict[str, MirroredRun]
+    """Of cells by their folder's name, of trials without cells by their number."""
     seen: dict[str, Any] = field(default_factory=dict)
 
 
@@ -70,12 +74,15 @@ class Mirror:
         Raises `MirrorError` if MLflow cannot be reached or refuses, FileNotFoundError if the sweep was never run.
         """
         sweep = read_sweep(self.sweep_dir)
+        study = study_of_search(self.sweep_dir) if sweep.is_search else None
         question_id = _question_id(sweep)
         session, self._session = self._session, None  # after an error nothing is taken for known
         with talking_to_mlflow(self.tracking_uri), self._turn() as was_last_writer:
             if session is None or session.question_id != question_id or not was_last_writer:
                 session = self._open(sweep, question_id)
-            n_points = _sync_children(session, sweep)
+            n_points = _sync_cells(session, sweep, study)
+            if study is not None:
+                n_points += _sync_trials(session, study, modified_ms(self.sweep_dir / STUDY))
             _sync_report(session, sweep.path / "report")
         self._session = session
         return n_points
@@ -101,8 +108,8 @@ class Mirror:
         parents = MirroredRun.find(client, experiment, "bench.question_id", question_id)
         parent = parents[0] if parents else _create_parent(client, experiment, sweep, question_id)
         children = MirroredRun.find(client, experiment, "mlflow.parentRunId", parent.run_id)
-        by_cell = {run.tags["bench.cell"]: run for run in children if "bench.cell" in run.tags}
-        return _Session(question_id, client, experiment, parent, by_cell)
+        by_name = {run.tags[tag]: run for run in children for tag in ("bench.cell", TRIAL_TAG) if tag in run.tags}
+        return _Session(question_id, client, experiment, parent, by_name)
 
 
 def _question_id(sweep: SweepRecord) -> str:
@@ -128,22 +135,47 @@ def _create_parent(client: Any, experiment_id: str, sweep: SweepRecord, question
     return MirroredRun.create(client, experiment_id, f"{sweep.name} ({sweep.profile})", start_ms, tags)
 
 
-def _sync_children(session: _Session, sweep: SweepRecord) -> int:
+def _sync_cells(session: _Session, sweep: SweepRecord, study: StudyRecord | None) -> int:
     n_points = 0
     statuses = {cell.path: cell.read_status() for cell in sweep.cells}
+    trials = {name: trial for trial in study.trials for name in trial.cells} if study is not None else {}
     for cell in sweep.cells:
         name = cell.path.name
-        now = (statuses[cell.path], fingerprint(cell))
+        tags = trial_tags(trials[name]) if name in trials else {}
+        now = (statuses[cell.path], fingerprint(cell), tags)
         if session.seen.get(name) == now or not (cell.path / "spec.json").exists():
             continue
         create = partial(_create_child, session)
-        session.children[name], n_sent = sync_cell(cell, statuses[cell.path], session.children.get(name), create)
+        session.children[name], n_sent = sync_cell(cell, statuses[cell.path], tags, session.children.get(name), create)
         session.seen[name] = now
         n_points += n_sent
-    present = {STATUS[status["state"]] for status in statuses.values()}
+    ended = [] if study is None else [trial for trial in study.trials if trial.state != "running"]
+    settled = {name for trial in ended for name in trial.cells}
+    present = {_counts_as(status["state"], path.name in settled) for path, status in statuses.items()}
+    present |= {"FINISHED" for trial in ended if not trial.cells}
     ends_ms = [end_ms for path in statuses if (end_ms := modified_ms(path / "status.json"))]
-    if present:  # a search begins without cells
+    if present:  # a search begins without trials
         session.parent.set_status(min(present, key=_PARENT_STATUS.index), max(ends_ms, default=None))
+    return n_points
+
+
+def _counts_as(state: str, is_settled: bool) -> str:
+    """What a cell means for the parent. is_settled: its trial has ended, of which all ends are results of a search."""
+    return "FINISHED" if is_settled and state != "running" else STATUS[state]
+
+
+def _sync_trials(session: _Session, study: StudyRecord, changed_ms: int | None) -> int:
+    n_points = 0
+    objectives = [objective.metric for objective in study.objectives]
+    for trial in filter(has_own_run, study.trials):
+        name = str(trial.number)
+        if session.seen.get(name) == trial:
+            continue
+        create = partial(_create_child, session)
+        run = session.children.get(name)
+        session.children[name], n_sent = sync_trial(trial, objectives, changed_ms, run, create)
+        session.seen[name] = trial
+        n_points += n_sent
     return n_points
 
 
