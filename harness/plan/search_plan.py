@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import operator
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,14 +32,20 @@ from harness.spec.resolve import Layer, resolve
 from harness.spec.run_spec import RunSpec
 from harness.spec.search import GENERATED_TOKENS, Search
 
+Values = dict[str, Any]
+
 DEFAULT = "default"
 """The setting of the profile and the base, from which a search departs."""
 _SETTINGS_TRIED = 40
 """Of a knob's surroundings, when looking for one in which it acts."""
 _ENDS = (0, -1)
 """Of a range, among its corners."""
-
-Values = dict[str, Any]
+_LONGEST_NAME = 255
+"""Of a folder, in bytes, on the usual file systems."""
+_WILCOXON: Values = {"p_threshold": 0.1, "n_startup_steps": 2}
+"""The options of Optuna's WilcoxonPruner as they are unless given."""
+_FEWEST_PAIRS = 2
+"""That it compares, whatever its options."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +93,11 @@ class SearchPlan:
 
     def folder(self, home: Path) -> Path:
         return home / self.sweep.name
+
+    @property
+    def confirmation_name(self) -> str:
+        """Of the sweep in which the best is trained with fresh seeds."""
+        return f"{self.sweep.name}-confirm"
 
     @cached_property
     def objectives(self) -> list[str]:
@@ -135,12 +147,22 @@ def make_search_plan(
             f"--set {overridden[0]}: this knob is searched, so each trial has a value of its own. Take it out of "
             "`search.knobs`, or leave it to the search."
         )
+    _require_short_name(plan)
     require_metric(plan.plan({DEFAULT: {}}), path)
     _require_metrics(plan)
     _require_something_to_prune_by(plan)
     _require_types(plan)
     _require_action(plan)
     return plan
+
+
+def _require_short_name(plan: SearchPlan) -> None:
+    excess = len(plan.confirmation_name) - _LONGEST_NAME
+    if excess > 0:
+        raise RefusedError(
+            f"{plan.path}: name has {len(plan.sweep.name)} characters, and with -confirm, as the sweep is named that "
+            f"confirms the best, it is too long for a folder: shorten it to {len(plan.sweep.name) - excess}."
+        )
 
 
 def _with_task(objective: str, tasks: Sequence[str]) -> str:
@@ -166,11 +188,8 @@ def _require_metrics(plan: SearchPlan) -> None:
 
 def _require_something_to_prune_by(plan: SearchPlan) -> None:
     pruner, base = plan.search.pruner.type, plan.spec({}, plan.seeds[0])
-    if pruner == "wilcoxon" and len(plan.seeds) < 2:
-        raise RefusedError(
-            f"{plan.path}: search.pruner is wilcoxon with one seed a trial: it compares trials seed by seed. Give "
-            "`seeds` of 3 or more, or another pruner."
-        )
+    if pruner == "wilcoxon":
+        _require_seeds_to_prune_by(plan)
     every, searched = base.eval.every, plan.search.knobs.get("train.steps")
     drawn = [value for value in searched.corners if isinstance(value, int)] if searched else []
     steps = max(drawn, default=base.train.steps)
@@ -179,6 +198,26 @@ def _require_something_to_prune_by(plan: SearchPlan) -> None:
             f"{plan.path}: search.pruner is {pruner} with eval.every={every} and train.steps={steps}: it looks at "
             "evaluations along training, and there is none. Set eval.every above 0 and below train.steps, or pruner to "
             "{type: none}."
+        )
+
+
+def _require_seeds_to_prune_by(plan: SearchPlan) -> None:
+    """Of k pairs of seeds the smallest one-sided p is 2^-k. What is known only with the last seed saves nothing."""
+    options = _WILCOXON | plan.search.pruner.options
+    threshold, startup, given = options["p_threshold"], options["n_startup_steps"], len(plan.seeds)
+    if not isinstance(threshold, int | float) or not threshold <= 1 or not isinstance(startup, int):
+        return  # refused as the study is made, like all that Optuna does not take
+    if threshold <= 0:
+        raise RefusedError(
+            f"{plan.path}: search.pruner is wilcoxon with p_threshold {threshold}, below which no p can lie: raise it."
+        )
+    needed = 1 + max(_FEWEST_PAIRS, startup, math.floor(-math.log2(threshold)) + 1)
+    if given < needed:
+        raise RefusedError(
+            f"{plan.path}: search.pruner is wilcoxon with {'one seed' if given == 1 else f'{given} seeds'} a trial: it "
+            f"compares trials seed by seed, and with p_threshold {threshold} and n_startup_steps {startup} it can give "
+            f"one up after {needed - 1} seeds at the earliest, before the last. Give `seeds` of {needed} or more, or "
+            "another pruner."
         )
 
 

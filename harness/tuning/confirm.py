@@ -60,7 +60,7 @@ def confirmation_plan(plan: SearchPlan, winner: Winner, seeds: int, settings: li
     first = max(plan.seeds) + 1
     sweep = SweepFile.model_validate(
         {
-            "name": f"{plan.sweep.name}-confirm",
+            "name": plan.confirmation_name,
             "question": f"Does the best of {winner.n_trials} trials of {plan.sweep.name} (trial {winner.number}) beat "
             "the default, with seeds that no trial had?",
             "profile": plan.profile,

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 
 from harness.errors import GateError, RefusedError
 from harness.plan import make_plan
 from harness.plan.search_plan import make_search_plan
+from harness.spec.search import Pruner
+from harness.tuning.optuna_parts import make_pruner
 from tests.harness.tuning.fake_cells import KNOBS, write_search
 
 LR = "train.learning_rate"
@@ -280,6 +284,59 @@ def test_a_switch_is_no_number(tmp_path: Path, value: Any) -> None:
 def test_what_could_never_act_is_refused(tmp_path: Path, section: Any, match: str) -> None:
     with pytest.raises((RefusedError, GateError), match=match):
         make_search_plan(str(write_search(tmp_path, section)))
+
+
+@pytest.mark.parametrize(
+    ("options", "needed"),
+    [
+        ({}, 5),
+        ({"p_threshold": 0.2}, 4),
+        ({"p_threshold": 0.25}, 4),
+        ({"p_threshold": 0.5}, 3),
+        ({"p_threshold": 1.0}, 3),
+        ({"p_threshold": 0.01}, 8),
+        ({"n_startup_steps": 6}, 7),
+    ],
+)
+def test_wilcoxon_needs_seeds_enough_to_give_a_trial_up_before_the_last(
+    tmp_path: Path, options: Any, needed: int
+) -> None:
+    path = str(write_search(tmp_path, {"pruner": {"type": "wilcoxon", "options": options}}))
+    with pytest.raises(RefusedError, match=rf"{needed - 1} seeds a trial: .*Give `seeds` of {needed} or more"):
+        make_search_plan(path, seeds=needed - 1)
+    make_search_plan(path, seeds=needed)
+    # Optuna's own pruner, told of trials each worse than the best with every seed, gives up from then on.
+    study = optuna.create_study(direction="maximize", pruner=make_pruner(Pruner(type="wilcoxon", options=options)))
+    best, worse = study.ask(), study.ask()
+    for seed in range(needed):
+        best.report(1.0, seed)
+    study.tell(best, 1.0)
+    gives_up = []
+    for seed in range(needed):
+        worse.report(0.5 - 0.01 * seed, seed)
+        gives_up.append(worse.should_prune())
+    assert gives_up.index(True) == needed - 2
+
+
+def test_a_threshold_below_which_no_p_lies_is_refused(tmp_path: Path) -> None:
+    section = {"pruner": {"type": "wilcoxon", "options": {"p_threshold": 0}}}
+    with pytest.raises(RefusedError, match="p_threshold 0, below which no p can lie: raise it"):
+        make_search_plan(str(write_search(tmp_path, section)), seeds=20)
+
+
+@pytest.mark.parametrize("options", [{"p_threshold": "low"}, {"p_threshold": math.inf}, {"n_startup_steps": "two"}])
+def test_options_that_optuna_refuses_are_left_to_it(tmp_path: Path, options: Any) -> None:
+    pruner = make_search_plan(
+        str(write_search(tmp_path, {"pruner": {"type": "wilcoxon", "options": options}}))
+    ).search.pruner
+    with pytest.raises(RefusedError, match=next(iter(options))):
+        make_pruner(pruner)
+
+
+def test_a_name_must_leave_room_for_that_of_the_confirmation(tmp_path: Path) -> None:
+    make_search_plan(str(write_search(tmp_path, name=247 * "a")))
+    with pytest.raises(RefusedError, match=r"name has 248 characters, .*-confirm.*: shorten it to 247"):
+        make_search_plan(str(write_search(tmp_path, name=248 * "a")))
 
 
 @pytest.mark.parametrize("pruner", ["median", "asha"])
