@@ -12,7 +12,14 @@ from harness.records.study import StudyRecord
 from reports.figures.rendering import RenderedFigure
 from reports.search.document import search_document, trials_csv
 from reports.search.figures import FIGURE_NAMES, render_search_figures
-from reports.search.sentences import confirmed_statement, current_confirmation, headline, search_sentence, warning
+from reports.search.sentences import (
+    confirmed_statement,
+    current_confirmation,
+    headline,
+    no_importance,
+    search_sentence,
+    warning,
+)
 from reports.search.tables import best_table, knobs_table, provenance_table, trials_table
 from reports.templating import render_html, render_markdown, write_figures, write_text
 from reports.verdict_signs import VERDICT_SIGNS
@@ -52,7 +59,7 @@ def _content(study: StudyRecord, figures: Sequence[RenderedFigure]) -> dict[str,
         "confirmation_link": None if confirmed is None else f"../../{quote(confirmed.sweep)}/report/index.html",
         "best_table": best_table(study),
         "figures": figures,
-        "importances_refused": study.importances_refused,
+        "no_importance": no_importance(study),
         "trials_table": trials_table(study),
         "tables": [knobs_table(study), provenance_table(study)],
     }

@@ -123,6 +123,17 @@ def count_states(study: StudyRecord) -> str:
     return f"{count(len(study.trials), 'trial')}{f': {states}' if states else ''}"
 
 
+def no_importance(study: StudyRecord) -> str | None:
+    """Why a figure of the importance of knobs is missing, and of which objective if another has one; None if none is
+    missing."""
+    if study.importances_refused is None:
+        return None
+    shown = {found.metric for found in study.importances}
+    missing = [objective.words for objective in objectives_of(study) if objective.metric not in shown]
+    which = f" for {' and '.join(missing)}" if shown else ""
+    return f"No importance of knobs{which}: {study.importances_refused}."
+
+
 def _setting(study: StudyRecord, trial: TrialRecord) -> str:
     """learning_rate = 0.0012, temperature = 0.9."""
     short = short_knobs(study.knobs)
@@ -139,6 +150,8 @@ def _picked(study: StudyRecord, best: TrialRecord) -> str:
     if others:
         picked += f" on {first.name}, of {count(len(study.front), 'trial')} on the front"
         picked += f" ({', '.join(map(str, sorted(study.front)))})"
+    if best.flags:
+        picked += f", flagged ({', '.join(best.flags)})"
     where = " (the default)" if best.is_default else f"{_default_value(study, first)} with {_setting(study, best)}"
     return f"{picked}: {values}{where}"
 

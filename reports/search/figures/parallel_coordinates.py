@@ -77,10 +77,11 @@ def draw(study: StudyRecord, objective: Objective) -> Drawing | None:
     for trial in order:
         xs, ys = _path(trial, knobs, knob_axes, _x(scale.position(shown[trial.number])))
         axes.plot(xs, ys, color=scale.color(scale.position(shown[trial.number])), linewidth=1.0, zorder=2)
-        if trial.is_default:
-            axes.plot(xs, ys, color=INK, linewidth=1.3, linestyle=(0, (2, 1.5)), zorder=3, label="default")
         if trial.number == study.best:
-            axes.plot(xs, ys, color=INK, linewidth=2.6, zorder=4, label=best_label(trial.number))
+            label = best_label(trial.number) + (", the default" if trial.is_default else "")
+            axes.plot(xs, ys, color=INK, linewidth=2.6, zorder=4, label=label)
+        elif trial.is_default:
+            axes.plot(xs, ys, color=INK, linewidth=1.3, linestyle=(0, (2, 1.5)), zorder=3, label="default")
     handles, _ = axes.get_legend_handles_labels()
     figure.legend(handles=handles, loc="lower center", ncols=2, handlelength=4.0, borderaxespad=0.3)
     caption = (

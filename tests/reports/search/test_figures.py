@@ -170,6 +170,15 @@ def test_curves_end_where_their_trials_were_pruned(tmp_path):
     assert "intermediate" not in drawings(write_study(tmp_path, document))
 
 
+@pytest.mark.parametrize(
+    ("default", "labels"), [(0, ["default", "best: trial 7"]), (7, ["best: trial 7, the default"])]
+)
+def test_the_legend_says_where_the_best_is_the_default(tmp_path, default, labels):
+    changes: Changes = {0: {"is_default": default == 0}, 7: {"is_default": default == 7}}
+    drawing = drawings(write_study(tmp_path, study_document(20, changes=changes)))["parallel_coordinates"]
+    assert [text.get_text() for text in drawing.figure.legends[0].get_texts()] == labels
+
+
 def test_equal_values_and_a_default_outside_of_the_ranges(tmp_path):
     document = study_document(3)
     document["trials"] = [t | {"values": [0.5]} for t in document["trials"]]

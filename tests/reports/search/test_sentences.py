@@ -3,7 +3,14 @@ from __future__ import annotations
 import pytest
 
 from harness.records.study import StudyRecord
-from reports.search.sentences import confirmed_statement, current_confirmation, headline, search_sentence, warning
+from reports.search.sentences import (
+    confirmed_statement,
+    current_confirmation,
+    headline,
+    no_importance,
+    search_sentence,
+    warning,
+)
 from tests.reports.search.studies import ACCURACY, CONTRAST, TOKENS, Changes, confirmation, study_document, write_study
 
 FAILED: Changes = {
@@ -71,6 +78,20 @@ def test_two_objectives(tmp_path):
 def test_a_flagged_winner_says_so(tmp_path):
     study = write_study(tmp_path, study_document(20, changes={7: {"flags": ["nan"]}}))
     assert "The best trial is flagged (nan)" in headline(study).details[1]
+    assert "trial 7, the best of 13 complete, flagged (nan): final pass@1" in search_sentence(study)
+
+
+def test_the_objective_without_importances_is_named(tmp_path):
+    document = study_document(40, objectives=2, importances_refused="all complete trials have the same tokens")
+    assert no_importance(write_study(tmp_path, study_document(40))) is None
+    document["importances"] = document["importances"][:1]
+    assert no_importance(write_study(tmp_path, document)) == (
+        "No importance of knobs for generated tokens: all complete trials have the same tokens."
+    )
+    document["importances"] = []
+    assert no_importance(write_study(tmp_path, document)) == (
+        "No importance of knobs: all complete trials have the same tokens."
+    )
 
 
 def test_confirmed(tmp_path):
