@@ -42,7 +42,9 @@ def show(
     if name in profiles:
         document = {"profile": name, **load_yaml(profiles[name])}
     elif name in sweep_names or name.endswith((".yaml", ".yml")):
-        document = load_sweep(name)[0].model_dump(mode="json")
+        sweep = load_sweep(name)[0]
+        # What a search does not read must not stand in its file, even with the value that it has anyway.
+        document = sweep.model_dump(mode="json", by_alias=True, exclude_unset=sweep.search is not None)
     else:
         known = [*presets(), *profiles, *sweep_names]
         raise RefusedError(

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from algorithms import active_knobs, describe, formula, preset, presets
+from harness.plan.sweep_file import load_sweep
 from harness.spec.knobs import active
 from tests.harness.cli.conftest import Bench
 from tests.harness.spec.cases import spec
@@ -74,6 +77,14 @@ def test_the_companions_of_a_recipe(bench: Bench) -> None:
     assert kimi["train.optimizer_reset"] == "per_rollout"
     assert "reward.parts.kimi_length" in kimi
     assert "reward.parts.magistral_length" in bench("show", "magistral", "--json").document["companions"]
+
+
+@pytest.mark.parametrize("name", ["tune_grpo", "std_norm"])
+def test_a_shown_sweep_is_a_sweep_file(bench: Bench, tmp_path: Path, name: str) -> None:
+    (tmp_path / "shown.yaml").write_text(bench("show", name).out)
+    shown, _ = load_sweep("shown.yaml")
+    assert shown == load_sweep(name)[0]
+    assert bench("show", "shown.yaml").out == bench("show", name).out
 
 
 @pytest.mark.parametrize(
