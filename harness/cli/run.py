@@ -63,11 +63,13 @@ def run(
     """
     from harness.cli.live import LiveRun
     from harness.plan import make_plan
+    from harness.run.same_kind import require_same_kind
     from harness.run.sweep import SweepRun
     from harness.tracking import Mirror, MirrorThread, tracking_uri
 
     folder = home_folder(home)
     planned = make_plan(sweep, profile, set_ or [], seeds, arm_names(arms))
+    require_same_kind(planned.folder(folder), is_search=False)
     for warning in planned.warnings:
         note(f"warning: {warning}")
     sweep_run = SweepRun(

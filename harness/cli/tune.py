@@ -73,14 +73,17 @@ def tune(
     Example: bench tune tune_grpo --trials 20 --confirm 6
     """
     from harness.plan.search_plan import make_search_plan
+    from harness.run.same_kind import require_same_kind
     from harness.run.sweep import SweepRun
     from harness.tuning.finish import finish_plan
     from harness.tuning.optuna_parts import told_if_lost
     from harness.tuning.records import write_confirmation
     from harness.tuning.search_run import SearchRun
+    from harness.tuning.storage_url import without_password
 
     folder = home_folder(home)
     plan = make_search_plan(sweep, profile, set_ or [], seeds)
+    require_same_kind(plan.folder(folder), is_search=True)
     budget = plan.search.budget
     limit = trials or budget.trials
     if limit is None and budget.tokens is None and budget.hours is None:
@@ -88,7 +91,7 @@ def tune(
     at_once = workers or default_workers([plan.spec({}, plan.seeds[0])])
     command = command_line("tune", sweep, profile, set_, seeds)
     command += f" --trials {trials}" if trials else ""
-    command += f" --storage {shlex.quote(storage)}" if storage else ""
+    command += f" --storage {shlex.quote(without_password(storage))}" if storage else ""
     problem: BenchError | None = None
     with told_if_lost(storage):
         search_run = SearchRun(plan, folder, command, at_once, limit, storage)
@@ -148,10 +151,11 @@ def _confirm(
     from harness.cli.report import write
     from harness.run.sweep import SweepRun
     from harness.tuning.confirm import Winner, confirmation, confirmation_plan
+    from reports.search.counting import count
 
     winner = Winner.of(study)
     confirming = confirmation_plan(plan, winner, seeds, settings)
-    note(f"confirming trial {winner.number} against the default with {seeds} fresh seeds")
+    note(f"confirming trial {winner.number} against the default with {count(seeds, 'fresh seed')}")
     sweep_run = SweepRun(confirming, home, command, workers)
     _watched(sweep_run, home)
     unmeasured = [cell.directory for cell in confirming.cells if confirming.record(cell, home).state != "done"]
@@ -193,7 +197,7 @@ def _finish(folder: Path, study: dict[str, Any], as_json: bool) -> None:
 
 
 def _told(trial: dict[str, Any]) -> dict[str, Any]:
-    return {key: trial[key] for key in ("number", "state", "params", "values", "hash", "reason")}
+    return {key: trial[key] for key in ("number", "state", "params", "values", "hash", "reason", "flags")}
 
 
 def _row(trial: dict[str, Any], n_objectives: int) -> list[str]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
+import yaml
 
 from harness.records import CellRecord
 from tests.harness.cli.conftest import Bench
@@ -46,7 +49,7 @@ def test_the_document(bench: Bench, tmp_path: Path, pool: FakePool) -> None:
     assert {"trials", "best"} <= set(result.document)
     for number, trial in enumerate(result.document["trials"]):
         assert trial["number"] == number and trial["state"] == "complete"
-        assert set(trial) == {"number", "state", "params", "values", "hash", "reason"}
+        assert set(trial) == {"number", "state", "params", "values", "hash", "reason", "flags"}
     assert result.document["best"]["values"] == max(trial["values"] for trial in result.document["trials"])
     again = bench("tune", path, "--trials", 4, "--json")
     assert again.document == result.document
@@ -92,6 +95,58 @@ def test_a_trial_without_values_has_a_dash_for_each_objective(bench: Bench, tmp_
     assert result.code == 0
     (row,) = [line for line in result.out.splitlines() if line.startswith("1 ")]
     assert row.split()[:4] == ["1", "failed", "–", "–"]
+
+
+def test_one_fresh_seed_is_one(bench: Bench, tmp_path: Path, pool: FakePool) -> None:
+    result = bench("tune", write_search(tmp_path), "--trials", 6, "--confirm", 1)
+    assert "against the default with 1 fresh seed\n" in result.err
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://user:s3cret@host/studies", "postgresql://user:***@host/studies"),
+        ("postgresql://user:s3c/ret@host/studies", "postgresql://user:***@host/studies"),
+        (
+            "postgresql://host/studies?user=me&password=s3cret&sslmode=require",
+            "postgresql://host/studies?user=me&password=***&sslmode=require",
+        ),
+        ("postgresql://user@host/studies", "postgresql://user@host/studies"),
+        ("sqlite:////a/b@c/study.db", "sqlite:////a/b@c/study.db"),
+    ],
+)
+def test_the_password_of_a_database_is_written_nowhere(
+    bench: Bench, tmp_path: Path, pool: FakePool, monkeypatch: pytest.MonkeyPatch, url: str, shown: str
+) -> None:
+    database = optuna.storages.RDBStorage(f"sqlite:///{tmp_path / 'elsewhere.db'}")
+    monkeypatch.setattr("harness.tuning.study.open_storage", lambda url, folder: database)
+    monkeypatch.setattr("harness.tuning.study.SETTLED_AFTER_S", 0.0)
+    result = bench("tune", write_search(tmp_path), "--trials", 6, "--confirm", 1, "--storage", url)
+    assert result.code == 0
+    written = [path.read_bytes() for path in (tmp_path / "runs").rglob("*") if path.is_file()]
+    assert not any(b"s3c" in content for content in written) and "s3c" not in result.out + result.err
+    study = json.loads((tmp_path / "runs" / "found" / "study.json").read_text())
+    assert shlex.split(study["command"])[-2:] == ["--storage", shown]
+
+
+def test_arms_and_a_search_of_one_name_do_not_share_a_folder(bench: Bench, tmp_path: Path, pool: FakePool) -> None:
+    search, arms = write_search(tmp_path), tmp_path / "arms.yaml"
+    document = yaml.safe_load(search.read_text()) | {"seeds": 1, "ablate": ["train.learning_rate"]}
+    document["arms"] = {"a": {}, "b": {"train.learning_rate": 0.002}}
+    arms.write_text(yaml.safe_dump({key: value for key, value in document.items() if key != "search"}))
+    assert bench("tune", search, "--trials", 2).code == 0
+    trained = len(pool.trained)
+    refused = bench("run", arms)
+    assert refused.code == 2 and len(pool.trained) == trained
+    assert "holds the records of a search, and found is a sweep of arms now" in refused.err
+    assert bench("run", arms, "--home", "elsewhere").code == 0
+    trained = len(pool.trained)
+    refused = bench("tune", search, "--trials", 2, "--home", "elsewhere")
+    assert refused.code == 2 and len(pool.trained) == trained
+    assert "holds the records of a sweep of arms, and found is a search now" in refused.err
+    assert "Give it another `name:`, or choose another --home." in refused.err
+    # Each goes on where it belongs.
+    assert bench("tune", search, "--trials", 3).code == bench("run", arms, "--home", "elsewhere").code == 0
 
 
 def test_a_default_that_won_is_not_confirmed(bench: Bench, tmp_path: Path, pool: FakePool) -> None:
