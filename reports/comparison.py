@@ -165,7 +165,7 @@ def _unpaired(treatment: Group, baseline: Group, metric: str, alpha: float, marg
         "flagged_baseline": baseline.flagged_seeds,
         "without_flagged": _unpaired_numbers(without) if flagged and without is not None else None,
         "token_ratio": tokens,
-        "equal_tokens": equal_tokens(tokens),
+        "equal_tokens": equal_tokens([] if tokens is None else [tokens]),
         "warnings": _warnings(treatment, baseline, alpha),
     }
 

@@ -34,8 +34,9 @@ class Contrast:
 
     `comparison` is None without a single pair. Its intervals are at level 1 - alpha / m for the sweep's m contrasts;
     `p_holm` is its p value after Holm. `noise_low_pp`, `noise_high_pp`: the 95% interval from the sampling noise of
-    the evaluations alone, given only where there are too few pairs for a test. `token_ratio`: tokens that the arm
-    generated over those of the baseline; None without a pair, or if the baseline trained on data alone.
+    the evaluations alone, given only where there are too few pairs for a test. `token_ratios`: per pair, tokens that
+    the arm generated over those of the baseline; empty if a run of the baseline trained on data alone. `token_ratio`:
+    the same of their means; None without the former.
     """
 
     arm: str
@@ -47,13 +48,15 @@ class Contrast:
     comparison: PairedComparison | None
     without_flagged: PairedComparison | None
     p_holm: float
+    token_ratios: list[float]
     token_ratio: float | None
     noise_low_pp: float
     noise_high_pp: float
 
     @property
     def equal_tokens(self) -> bool | None:
-        return equal_tokens(self.token_ratio)
+        """Of every pair, since means can agree where no pair does."""
+        return equal_tokens(self.token_ratios)
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,7 @@ def contrast_of(
     comparison = _compare(pairs, alpha, margin_pp)
     noise = _evaluation_noise_pp(pairs)
     tested = comparison is None or comparison.verdict != "no_test"
+    token_ratios = _token_ratios(pairs)
     return Contrast(
         arm=arm,
         baseline=baseline,
@@ -112,7 +116,8 @@ def contrast_of(
         comparison=comparison,
         without_flagged=_compare(kept, alpha, margin_pp) if len(kept) < len(pairs) else None,
         p_holm=math.nan,
-        token_ratio=token_ratio([pair.treatment for pair in pairs], [pair.baseline for pair in pairs]),
+        token_ratios=token_ratios,
+        token_ratio=token_ratio([p.treatment for p in pairs], [p.baseline for p in pairs]) if token_ratios else None,
         noise_low_pp=math.nan if tested or comparison is None else comparison.difference - noise,
         noise_high_pp=math.nan if tested or comparison is None else comparison.difference + noise,
     )
@@ -178,8 +183,16 @@ def token_ratio(treatment: Sequence[Measurement], baseline: Sequence[Measurement
     return treated / control if treated is not None and control else None
 
 
-def equal_tokens(ratio: float | None) -> bool | None:
-    return None if ratio is None else abs(ratio - 1) <= EQUAL_TOKENS_TOLERANCE
+def _token_ratios(pairs: Sequence[Pair]) -> list[float]:
+    """Of each pair; none at all if one of them has none."""
+    ratios = [token_ratio([pair.treatment], [pair.baseline]) for pair in pairs]
+    known = [ratio for ratio in ratios if ratio is not None]
+    return known if len(known) == len(ratios) else []
+
+
+def equal_tokens(ratios: Sequence[float]) -> bool | None:
+    """Whether all lie within the tolerance; None without any."""
+    return all(abs(ratio - 1) <= EQUAL_TOKENS_TOLERANCE for ratio in ratios) if ratios else None
 
 
 def _evaluation_noise_pp(pairs: Sequence[Pair]) -> float:

@@ -79,6 +79,7 @@ def contrast_row(
         "without_flagged": _comparison(contrast.without_flagged) if contrast.flagged_seeds else None,
         "noise_low_pp": contrast.noise_low_pp,
         "noise_high_pp": contrast.noise_high_pp,
+        "token_ratios": contrast.token_ratios,
         "token_ratio": contrast.token_ratio,
         "equal_tokens": contrast.equal_tokens,
         "warnings": warnings,

@@ -105,14 +105,18 @@ def metric_name(row: dict[str, Any]) -> str:
 
 
 def token_clause(contrast: dict[str, Any]) -> str:
-    """Whether both arms generated as many tokens, in the sentence's words, for a contrast that has a pair."""
-    ratio = contrast["token_ratio"]
-    if ratio is None:
+    """Whether both arms generated as many tokens, in the sentence's words, for a contrast that has a pair.
+
+    It is said of every pair; unpaired, and in records from before pairs were kept apart, of the means.
+    """
+    if contrast["token_ratio"] is None:
         return f"tokens not compared: {contrast['baseline']} generated none"
-    difference = f"{abs(ratio - 1):.1%}"
+    ratios = contrast.get("token_ratios") or [contrast["token_ratio"]]
     if contrast["equal_tokens"]:
-        return f"at equal tokens (within {difference})"
-    return f"NOT at equal tokens ({difference} {'more' if ratio > 1 else 'fewer'} than {contrast['baseline']})"
+        return f"at equal tokens (within {max(abs(ratio - 1) for ratio in ratios):.1%})"
+    low, high = (f"{abs(end - 1):.1%} {'more' if end > 1 else 'fewer'}" for end in (min(ratios), max(ratios)))
+    difference = low if low == high else f"pairs from {low} to {high}"
+    return f"NOT at equal tokens ({difference} than {contrast['baseline']})"
 
 
 def _verdict_clause(contrast: dict[str, Any]) -> str:

@@ -37,7 +37,7 @@ def validity_checks(analysis: Analysis, report: Report) -> list[Check]:
     ]
     if report["contrasts"]:
         pairing = _range(lambda rho: number(rho, 2), [contrast["correlation"] for contrast in report["contrasts"]])
-        ratios = [contrast["token_ratio"] for contrast in report["contrasts"]]
+        ratios = [ratio for contrast in report["contrasts"] for ratio in contrast["token_ratios"]]
         equal = all(contrast["equal_tokens"] for contrast in report["contrasts"] if contrast["n_pairs"])
         tokens = Check("Tokens, arm / baseline", _range(ratio, ratios), ok=equal)
         if not any(arm["generated_tokens"] for arm in report["arms"]):

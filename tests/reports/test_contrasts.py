@@ -117,3 +117,17 @@ def test_equal_tokens_are_checked(tmp_path, tokens, equal):
     contrast = contrast_of(tmp_path, changes=changes)
     assert contrast.token_ratio == pytest.approx(tokens / 200_000, rel=0.01)
     assert contrast.equal_tokens is equal
+
+
+def test_equal_tokens_are_of_every_pair(tmp_path):
+    """The means agree, and no pair does."""
+    counts = {"base": [300_000, 100_000] * 3, "up": [100_000, 300_000] * 3}
+    changes = {(arm, seed): {"generated_tokens": n} for arm, of in counts.items() for seed, n in enumerate(of)}
+    contrast = contrast_of(tmp_path, changes=changes)
+    assert (contrast.token_ratio, contrast.equal_tokens) == (1.0, False)
+    assert contrast.token_ratios == pytest.approx([1 / 3, 3.0] * 3)
+
+
+def test_a_pair_whose_baseline_generated_nothing_leaves_tokens_uncompared(tmp_path):
+    contrast = contrast_of(tmp_path, changes={("base", 1): {"generated_tokens": 0}})
+    assert (contrast.token_ratios, contrast.token_ratio, contrast.equal_tokens) == ([], None, None)

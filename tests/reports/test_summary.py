@@ -35,9 +35,18 @@ def test_the_sentence_holds_every_number_of_the_verdict_box(report):
         ({"verdict": "inconclusive"}, "up against base is inconclusive"),
         ({"verdict": "identical"}, "the final weights of all n = 4 pairs are equal, at equal tokens"),
         ({"n_contrasts": 2}, "p = 0.001 after Holm"),
-        ({"token_ratio": 1.3, "equal_tokens": False}, "NOT at equal tokens (30.0% more than base)"),
-        ({"token_ratio": 0.7, "equal_tokens": False}, "NOT at equal tokens (30.0% fewer than base)"),
-        ({"token_ratio": 0.0, "equal_tokens": False}, "NOT at equal tokens (100.0% fewer than base)"),
+        ({"token_ratios": [1.3] * 4, "equal_tokens": False}, "NOT at equal tokens (30.0% more than base)"),
+        ({"token_ratios": [0.7] * 4, "equal_tokens": False}, "NOT at equal tokens (30.0% fewer than base)"),
+        ({"token_ratios": [0.0] * 4, "equal_tokens": False}, "NOT at equal tokens (100.0% fewer than base)"),
+        ({"token_ratios": [0.996, 1.002, 1.0, 1.0]}, "at equal tokens (within 0.4%)"),
+        (
+            {"token_ratios": [1 / 3, 3.0, 1.0, 1.0], "equal_tokens": False},
+            "NOT at equal tokens (pairs from 66.7% fewer to 200.0% more than base)",
+        ),
+        (
+            {"token_ratios": [], "token_ratio": 1.3, "equal_tokens": False},
+            "NOT at equal tokens (30.0% more than base)",
+        ),
         ({"token_ratio": None, "equal_tokens": None}, "tokens not compared: base generated none"),
         ({"missing": [{"seed": 4, "reason": "base failed"}]}, "n = 4 of 5 pairs"),
         ({"detectable_pp": None, "note": "no spread"}, "; no spread."),
@@ -47,7 +56,10 @@ def test_the_sentence_holds_every_number_of_the_verdict_box(report):
             "[-1.0, +7.0] from evaluation noise alone, which does not include training variance; n = 1 pair,"
             " at equal tokens (within 0.5%).",
         ),
-        ({"verdict": "no_test", "noise_low_pp": None, "token_ratio": 1.3, "equal_tokens": False}, "NOT at equal"),
+        (
+            {"verdict": "no_test", "noise_low_pp": None, "token_ratios": [1.3] * 4, "equal_tokens": False},
+            "NOT at equal",
+        ),
     ],
 )
 def test_sentences_of_other_verdicts(report, changes, words):

@@ -24,6 +24,14 @@ def test_tokens(tmp_path, base, up, expected):
     assert expected in validity_checks(analysis, report_document(analysis))
 
 
+def test_tokens_are_of_every_pair(tmp_path):
+    changes = {("up", seed): {"generated_tokens": 200_000} for seed in range(2)}
+    changes |= {("base", seed): {"generated_tokens": tokens} for seed, tokens in enumerate((100_000, 400_000))}
+    analysis = analyse(write_sweep(tmp_path, {"base": 0.0, "up": 1.0}, seeds=2, changes=changes))
+    expected = Check("Tokens, arm / baseline", "0.500 to 2.000", ok=False)
+    assert expected in validity_checks(analysis, report_document(analysis))
+
+
 @pytest.mark.parametrize(
     ("fractions", "written"),
     [
