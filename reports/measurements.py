@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from harness.records.metric import METRIC_PREFIX, accuracy_names, is_accuracy
 from reports.columns import Columns
 from reports.processes import each_in_processes
 
@@ -25,11 +26,9 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-METRIC_PREFIX = "eval.final."
-
 
 class MetricError(ValueError):
-    """A metric that arms cannot be compared by: of another form, never recorded, or no fraction."""
+    """A metric that arms cannot be compared by: of another form, never recorded, or no accuracy."""
 
 
 @dataclass(frozen=True)
@@ -42,20 +41,25 @@ class Metric:
     @classmethod
     def of(cls, sweep: SweepRecord) -> Metric:
         """The one that a sweep compares. Raises as `parse`."""
-        return cls.parse(sweep.metric, sweep.tasks)
+        return cls.parse(sweep.metric, sweep)
 
     @classmethod
-    def parse(cls, metric: str, tasks: Sequence[str]) -> Metric:
-        """Parse `eval.final.<task>.<metric>` or `eval.final.<metric>`, which means the first of the tasks.
+    def parse(cls, metric: str, sweep: SweepRecord) -> Metric:
+        """Parse `eval.final.<task>.<metric>` or `eval.final.<metric>`, which means the first of the sweep's tasks.
 
-        Raises MetricError for another form or a task that is not among them.
+        Raises MetricError for another form, a task that is not among them, or a metric of which more is not better.
         """
         if not metric.startswith(METRIC_PREFIX):
             raise MetricError(f"metric is {metric!r}: give eval.final.<task>.<metric>, or eval.final.<metric>")
         task, _, name = metric.removeprefix(METRIC_PREFIX).rpartition(".")
-        if task and task not in tasks:
-            raise MetricError(f"metric {metric!r} names the task {task!r}: evaluated were {', '.join(tasks)}")
-        return cls(task or tasks[0], name)
+        if task and task not in sweep.tasks:
+            raise MetricError(f"metric {metric!r} names the task {task!r}: evaluated were {', '.join(sweep.tasks)}")
+        if not is_accuracy(name):
+            raise MetricError(
+                f"metric is {metric!r}: arms are compared in percentage points and the higher is called better, so it"
+                f" must be a fraction in [0, 1] of which more is better: {', '.join(accuracy_names(sweep.k))}"
+            )
+        return cls(task or sweep.tasks[0], name)
 
 
 @dataclass(frozen=True)
@@ -131,14 +135,15 @@ class Measurement:
 
     @cached_property
     def score_pp(self) -> float | None:
-        """The compared metric, in percentage points. Raises MetricError when it is not a fraction."""
+        """The compared metric, in percentage points. Raises MetricError when it is not in [0, 1]."""
         value = self.final_value(self.metric.name)
         if value is None:
             return None
         if not 0 <= value <= 1:
             raise MetricError(
                 f"{self.metric.name} of {self.cell.arm} seed {self.cell.seed} is {value}: arms are compared in"
-                " percentage points, so the metric must be a fraction in [0, 1]: pass@k, avg@n or one ending in _frac"
+                " percentage points, so it must be a fraction in [0, 1]. See the cell's scores.jsonl, or compare"
+                " another metric"
             )
         return 100 * value
 
@@ -241,7 +246,8 @@ def read_measurements(sweep: SweepRecord, processes: int = 1) -> dict[str, list[
     if not done:
         raise ValueError(f"no cell of {sweep.name} is done: a report needs at least one; `bench run` makes them")
     if all(measurement.score_pp is None for measurement in done.values()):
-        names = sorted({name for m in done.values() if m.final is not None for name in m.final["metrics"]})
+        recorded = {name for m in done.values() if m.final is not None for name in m.final["metrics"]}
+        names = sorted(filter(is_accuracy, recorded))
         if metric.name in names:
             raise MetricError(
                 f"the final {metric.name!r} on {metric.task} is not a finite number in any finished cell of "

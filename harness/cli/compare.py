@@ -66,7 +66,7 @@ def compare(
     wanted = metric or sides[0].sweep.metric
     differs = _knobs_that_differ(*sides)
     try:
-        metrics = [Metric.parse(wanted, side.sweep.tasks) for side in sides]
+        metrics = [Metric.parse(wanted, side.sweep) for side in sides]
         _require_same_task(sides, [parsed.task for parsed in metrics])
         _require_same_evaluation(differs, metrics[0].task)
         groups = [Group(side.label, side.cells, parsed) for side, parsed in zip(sides, metrics, strict=True)]
@@ -154,12 +154,15 @@ def _require_same_task(sides: list[Runs], tasks: list[str]) -> None:
 
 
 def _require_measured(side: Runs, group: Group, metric: str) -> None:
+    from harness.records.metric import is_accuracy
+
     done = group.measurements
     if not done:
         states = ", ".join(sorted({cell.state for cell in group.cells}))
         raise RefusedError(f"{group.label}: no cell is done ({states}). {_how_to_run(side)}")
     if not group.scored:
-        recorded = sorted({name for one in done if one.final is not None for name in one.final["metrics"]})
+        metrics = {name for one in done if one.final is not None for name in one.final["metrics"]}
+        recorded = sorted(filter(is_accuracy, metrics))
         name = metric.rpartition(".")[2]
         if name in recorded:
             raise RefusedError(

@@ -18,6 +18,7 @@ from harness.plan.gate import Gate, Noop, check_gate, find_noops
 from harness.plan.memory import cuda_is_there, estimate_memory
 from harness.plan.sweep_file import SweepFile, load_profile, load_sweep
 from harness.records import CellRecord, cell_directory_name
+from harness.records.metric import METRIC_PREFIX, accuracy_names
 from harness.spec.hashing import semantic_hash
 from harness.spec.knobs import active
 from harness.spec.machine import settled
@@ -27,7 +28,6 @@ from harness.spec.sections.model import Lora
 from harness.spec.yaml12 import parse_yaml
 
 RECOMMENDED_SEEDS = 6
-METRIC_PREFIX = "eval.final."
 
 
 @dataclass(frozen=True)
@@ -309,10 +309,9 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
 
 
 def require_metric(plan: Plan, path: Path) -> None:
-    """RefusedError unless the compared metric is one that the evaluation gives."""
+    """RefusedError unless the compared metric is an accuracy that the evaluation gives."""
     task, metric = plan.metric_task, plan.metric_name
-    spec = plan.first_spec.eval
-    metrics = [*(f"{name}{k}" for name in ("pass@", "pass^", "maj@") for k in spec.k), "avg@n", "cons@n"]
+    metrics = accuracy_names(plan.first_spec.eval.k)
     if not plan.sweep.compare.metric.startswith(METRIC_PREFIX):
         raise RefusedError(
             f"{path}: compare.metric is {plan.sweep.compare.metric!r}, but must be eval.final.[<task>.]<metric>."

@@ -7,8 +7,8 @@ import pyarrow.parquet
 import pytest
 
 from harness.records.files import DamagedRecordError
-from reports.measurements import Metric, read_measurements
-from tests.reports.rewriting import write_steps
+from reports.measurements import Metric, MetricError, read_measurements
+from tests.reports.rewriting import rewrite_rows, write_steps
 from tests.reports.synthetic import write_sweep
 
 ARMS = {"base": 0.0, "up": 3.0}
@@ -29,11 +29,21 @@ def test_the_metric_of_the_first_task_when_none_is_named(tmp_path):
         ("eval.final.maths.pass@1", "'maths'.*arithmetic"),
         ("eval.final.pass@3", r"nearest names: .*pass@[1248]"),
         ("eval.final.mean_tokens", "fraction"),
+        ("eval.final.truncated_frac", r"more is better: pass@1, pass@2, .*, avg@n, cons@n$"),
+        ("eval.final.arithmetic.ece", "more is better"),
+        ("eval.final.pass@steps_frac", r"nearest names: [^_]*$"),
     ],
 )
 def test_a_metric_that_cannot_be_compared_is_refused(tmp_path, metric, match):
     with pytest.raises(ValueError, match=match):
         read_measurements(write_sweep(tmp_path, ARMS, seeds=1, metric=metric))
+
+
+def test_a_damaged_score_is_no_fraction(tmp_path):
+    sweep = write_sweep(tmp_path, ARMS, seeds=1)
+    rewrite_rows(sweep, "scores.jsonl", lambda row: row | {"metrics": row["metrics"] | {"pass@1": 1.3}})
+    with pytest.raises(MetricError, match=r"pass@1 of base seed 0 is 1\.3: .* must be a fraction in \[0, 1\]"):
+        read_measurements(sweep)
 
 
 def test_a_sweep_without_a_finished_cell_is_refused(tmp_path):

@@ -77,7 +77,7 @@ def test_below_three_seeds_there_is_no_interval(tmp_path):
     assert any("interval –" in detail for detail in verdict_details(row))
 
 
-@pytest.mark.parametrize(("metric", "keep"), [("eval.final.pass@1", False), ("eval.final.truncated_frac", True)])
+@pytest.mark.parametrize(("metric", "keep"), [("eval.final.pass@1", False), ("eval.final.maj@2", True)])
 def test_without_the_scores_of_single_problems_it_is_refused(tmp_path, metric, keep):
     sweep = write_sweep(tmp_path, {"base": 0.0, "up": 2.0}, seeds=3, new_problems=True, metric=metric)
     for cell in sweep.cells:

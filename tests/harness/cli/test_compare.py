@@ -101,9 +101,14 @@ def test_runs_without_a_common_seed_do_not_pair(bench: Bench, home: Path) -> Non
         (["one/up", "hot/base"], "evaluated differently on arithmetic: eval.temperature"),
         (["one/up", "failed/base"], "failed/base: no cell is done (failed)"),
         (["one/up", "one/base", "--metric", "eval.final.pass@3"], "has eval.final.pass@3; did you mean"),
+        (
+            ["one/up", "one/base", "--metric", "eval.final.pass@3"],
+            "Recorded: avg@n, maj@1, maj@2, maj@4, maj@8, pass@1",
+        ),
         (["one/up", "one/base", "--metric", "pass@1"], "metric is 'pass@1': give eval.final."),
         (["one/up", "one/base", "--metric", "eval.final.gsm8k.pass@1"], "names the task 'gsm8k': evaluated were"),
         (["one/up", "one/base", "--metric", "eval.final.mean_tokens"], "must be a fraction in [0, 1]"),
+        (["one/up", "one/base", "--metric", "eval.final.arithmetic.truncated_frac"], "more is better: pass@1, pass@2,"),
         (["one/up", "one/base", "--alpha", "5"], "--alpha is 5, but must lie between 0 and 1"),
         (["one/up", "one/base", "--margin-pp", "inf"], "--margin-pp is inf, but must be a finite number"),
     ],
@@ -216,6 +221,16 @@ def test_a_metric_that_is_no_number_in_any_cell_is_refused(bench: Bench, home: P
     result = bench("compare", "one/up", "one/base", "--metric", "eval.final.pass@2")
     assert (result.code, result.out) == (2, "")
     assert "one/base: eval.final.pass@2 is not a finite number in any cell: there is nothing to" in result.err
+
+
+@pytest.mark.parametrize(
+    "verb", [["report", "one"], ["compare", "one/up", "one/base"], ["power", "one", "--effect", "2pp"]]
+)
+def test_a_sweep_that_compares_by_what_should_be_low_is_refused(bench: Bench, home: Path, verb: list[str]) -> None:
+    write(home, "one", {"base": 0.0, "up": 3.0}, {}, seeds=3, metric="eval.final.ece")
+    result = bench(*verb)
+    assert (result.code, result.out) == (2, "")
+    assert "'eval.final.ece': arms are compared in percentage points" in result.err and "Traceback" not in result.err
 
 
 def test_an_alpha_that_is_no_level_ends_a_report(bench: Bench, home: Path) -> None:
