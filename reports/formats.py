@@ -18,11 +18,12 @@ def points(value: float | None) -> str:
 
 
 def interval(low: float | None, high: float | None, *, signed: bool = True) -> str:
-    """[+0.4, +5.8]."""
+    """[+0.4, +5.8]; signed, an end just below 0 is -0.0: its sign says whether the interval holds 0."""
     if low is None or high is None or math.isnan(low) or math.isnan(high):
         return MISSING
-    number = signed_pp if signed else points
-    return f"[{number(low)}, {number(high)}]"
+    if signed:
+        return f"[{low + 0.0:+.1f}, {high + 0.0:+.1f}]"  # + 0.0: zero itself is written +0.0 whichever its sign bit
+    return f"[{points(low)}, {points(high)}]"
 
 
 def p_value(value: float | None) -> str:

@@ -69,7 +69,7 @@ def verdict_details(contrast: dict[str, Any]) -> list[str]:
     if without is not None:
         seeds = ", ".join(map(str, contrast["flagged_seeds"]))
         details.append(f"Without the flagged seeds ({seeds}): {_of_the_others(without)}.")
-    if contrast["verdict"] == "inconclusive" and contrast["p_holm"] is not None:
+    if contrast["verdict"] in {"inconclusive", "equivalent"} and contrast["p_holm"] is not None:
         alpha = round((1 - contrast["level"]) * contrast["n_contrasts"], 9)
         if contrast["p_holm"] < alpha:
             details.append(

@@ -73,6 +73,7 @@ def test_details_name_missing_pairs_flags_and_warnings(report):
         "without_flagged": report["contrasts"][0] | {"n_pairs": 3},
         "warnings": ["watch out"],
         "verdict": "equivalent",
+        "p_holm": 0.3,
     }
     details = verdict_details(contrast)
     assert details[0] == "Seed 4 has no pair: base failed."
@@ -139,19 +140,21 @@ def test_a_p_after_holm_below_alpha_that_the_interval_does_not_bear_out_is_expla
     contrast = report["contrasts"][0] | {"verdict": "inconclusive", "level": 0.975, "n_contrasts": 2, "p_holm": 0.04}
     (detail,) = verdict_details(contrast)
     assert detail.startswith("p is below 0.05 after Holm") and "the verdict goes by the interval" in detail
+    assert verdict_details(contrast | {"verdict": "equivalent"})[0] == detail
     for change in ({"p_holm": 0.051}, {"p_holm": None}, {"verdict": "better"}):
         assert verdict_details(contrast | change) == []
 
 
-def test_such_a_contrast_says_so_in_the_report(tmp_path):
+@pytest.mark.parametrize(("margin_pp", "verdict"), [(0.1, "inconclusive"), (10.0, "equivalent")])
+def test_such_a_contrast_says_so_in_the_report(tmp_path, margin_pp, verdict):
     """A strong arm first lets the second, whose p lies between alpha / 2 and alpha, pass after Holm."""
     gains = {"base": [0.0] * 4, "strong": [0.2, 0.201, 0.199, 0.2], "weak": [0.01, 0.03, 0.02, 0.009]}
     changes: Changes = {
         (arm, seed): {"score": 0.5 + seed / 100 + gain} for arm, of in gains.items() for seed, gain in enumerate(of)
     }
-    sweep = write_sweep(tmp_path, dict.fromkeys(gains, 0.0), seeds=4, changes=changes, margin_pp=0.1)
+    sweep = write_sweep(tmp_path, dict.fromkeys(gains, 0.0), seeds=4, changes=changes, margin_pp=margin_pp)
     strong, weak = report_document(analyse(sweep))["contrasts"]
-    assert (strong["verdict"], weak["verdict"]) == ("better", "inconclusive")
+    assert (strong["verdict"], weak["verdict"]) == ("better", verdict)
     assert 0.025 < weak["p_holm"] < 0.05 and weak["low_pp"] < 0
     assert not any("Holm" in detail for detail in verdict_details(strong))
     assert any(detail.startswith("p is below 0.05 after Holm") for detail in verdict_details(weak))
