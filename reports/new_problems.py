@@ -16,7 +16,8 @@ from reports.statistics import CrossedEstimate, crossed_bootstrap
 if TYPE_CHECKING:
     from harness.records import SweepRecord
 
-MIN_PROBLEMS = 2
+MIN_PROBLEMS = 5
+"""Fewer hardly show how much problems differ: of two, intervals are wider than scores can be apart."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,14 @@ def over_new_problems(
     if not scores or contrast.comparison is None:
         return NewProblems(None, "no seed has a score in both arms")
     shared = sorted(set.intersection(*(set(one) for pair in scores for one in pair)))
-    if len(shared) < MIN_PROBLEMS:
+    if not shared:
         return NewProblems(None, f"the records hold no {pairs[0][0].metric.name} of single problems")
+    if len(shared) < MIN_PROBLEMS:
+        return NewProblems(
+            None,
+            f"an interval over problems takes at least {MIN_PROBLEMS} of them with a {pairs[0][0].metric.name} in every"
+            f" run, not {len(shared)}",
+        )
     differences = np.array([[treated[name] - control[name] for name in shared] for treated, control in scores])
     return NewProblems(crossed_bootstrap(differences, contrast.comparison.alpha))
 

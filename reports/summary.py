@@ -6,7 +6,7 @@ from typing import Any
 
 from reports.document import Report
 from reports.formats import interval, number, p_value, percent, points, signed_pp, tokens
-from reports.statistics import MIN_PAIRS
+from reports.statistics import MIN_PAIRS, NO_SPREAD
 from reports.table import Table
 
 
@@ -143,10 +143,19 @@ def _of_the_others(without: dict[str, Any]) -> str:
 def _over_new_problems(row: dict[str, Any]) -> str:
     if row["refused"]:
         return f"Over new problems: refused, {row['refused']}."
+    effect = f"Over new problems of this kind as well as new seeds: {signed_pp(row['difference_pp'])} pp"
+    low, high = row["low_pp"], row["high_pp"]
+    n_seeds, n_problems = row["n_seeds"], row["n_problems"]
+    if low is not None and low == high:
+        return f"{effect}, {NO_SPREAD} over {n_seeds} seeds and {n_problems} problems."
+    conservative = (
+        " It is conservative, as a rule wider than its level asks for: its t has the"
+        f" {min(n_seeds, n_problems) - 1} degrees of freedom of the fewer of the two, and the noise of single scores"
+        " counts as that of seeds and of problems too."
+    )
     return (
-        f"Over new problems of this kind as well as new seeds: {signed_pp(row['difference_pp'])} pp,"
-        f" {percent(row['level'])} interval {interval(row['low_pp'], row['high_pp'])}, by a bootstrap over"
-        f" {row['n_seeds']} seeds and {row['n_problems']} problems."
+        f"{effect}, {percent(row['level'])} interval {interval(low, high)}, by a bootstrap over"
+        f" {n_seeds} seeds and {n_problems} problems.{'' if low is None else conservative}"
     )
 
 

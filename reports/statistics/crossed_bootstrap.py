@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reports.statistics.checks import FloatArray, finite_table, require_level
+from reports.statistics.checks import RELATIVE_TOLERANCE, FloatArray, finite_table, require_level
 from reports.statistics.verdicts import MIN_PAIRS
 
 DRAWS = 2000
@@ -36,6 +36,7 @@ def crossed_bootstrap(
     Owen 0712.1111), which gives the standard error. The interval is that times Student's t for the factor with fewer
     levels, and widened by sqrt(n / (n - 1)) for it: percentiles of so few seeds would be too narrow. Where one sample a
     problem makes noise that is neither the seed's nor the problem's, the error is too large rather than too small.
+    Differences that are all equal give a zero-width interval.
     Raises ValueError for another shape or entries that are not finite.
     """
     from scipy.special import stdtrit
@@ -46,6 +47,8 @@ def crossed_bootstrap(
     difference = float(table.mean())
     if n_seeds < MIN_PAIRS or n_problems < 2:
         return CrossedEstimate(n_seeds, n_problems, alpha, difference, math.nan, math.nan, math.nan)
+    if np.ptp(table) <= RELATIVE_TOLERANCE * np.abs(table).max():
+        return CrossedEstimate(n_seeds, n_problems, alpha, difference, 0.0, difference, difference)
     rng = np.random.default_rng(seed)
     seed_weights = rng.multinomial(n_seeds, np.full(n_seeds, 1 / n_seeds), size=draws) / n_seeds
     problem_weights = rng.multinomial(n_problems, np.full(n_problems, 1 / n_problems), size=draws) / n_problems

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +21,17 @@ from tests.reports.synthetic import STEPS, TASK, write_sweep
 PROBLEMS, SAMPLES = 20, 8
 
 
-def write_samples(sweep: SweepRecord) -> dict[tuple[str, int], list[int]]:
-    """Final samples of 20 problems a cell, the same problems in all; returns right ones by problem."""
+def write_samples(sweep: SweepRecord, problems: int = PROBLEMS) -> dict[tuple[str, int], list[int]]:
+    """Final samples of so many problems a cell, the same problems in all; returns right ones by problem."""
     counts = {}
     for cell in sweep.cells:
         rng = np.random.default_rng([cell.seed, len(cell.arm)])
-        counts[cell.arm, cell.seed] = right = rng.integers(0, SAMPLES + 1, PROBLEMS).tolist()
+        counts[cell.arm, cell.seed] = right = rng.integers(0, SAMPLES + 1, problems).tolist()
         rows = [
             {"step": step, "final": final, "task": task, "problem_id": f"p{i:02}", "text": "", "sample": sample}
             | {"n_tokens": 1, "correct": final and task == TASK and sample < right[i], "verdicts": '{"math": true}'}
             for step, final, task in ((STEPS, True, TASK), (STEPS, True, "other"), (8, False, TASK))
-            for i in range(PROBLEMS)
+            for i in range(problems)
             for sample in range(SAMPLES)
         ]
         extra = {"truncated": False, "extracted": "", "faulty_steps": None}
@@ -55,6 +56,7 @@ def test_the_interval_is_that_of_seeds_and_problems(tmp_path):
     assert (found["level"], found["n_seeds"], found["n_problems"], found["refused"]) == (0.95, 4, PROBLEMS, None)
     (sentence,) = (detail for detail in verdict_details(row) if "new problems" in detail)
     assert "95% interval [" in sentence and "4 seeds and 20 problems" in sentence
+    assert "It is conservative" in sentence and "its t has the 3 degrees of freedom" in sentence
 
 
 def test_it_is_given_only_where_the_sweep_asks_for_it(tmp_path):
@@ -74,7 +76,36 @@ def test_pass_at_k_of_a_problem(tmp_path):
 def test_below_three_seeds_there_is_no_interval(tmp_path):
     row, _ = contrast(tmp_path, seeds=2)
     assert row["new_problems"]["low_pp"] is None
-    assert any("interval –" in detail for detail in verdict_details(row))
+    (sentence,) = (detail for detail in verdict_details(row) if "new problems" in detail)
+    assert "interval –" in sentence and "conservative" not in sentence
+
+
+@pytest.mark.parametrize("problems", [1, 4])
+def test_few_problems_are_refused(tmp_path, problems):
+    sweep = write_sweep(tmp_path, {"base": 0.0, "up": 2.0}, seeds=4, new_problems=True)
+    write_samples(sweep, problems)
+    (row,) = report_document(analyse(sweep))["contrasts"]
+    assert row["new_problems"]["low_pp"] is None
+    why = f"takes at least 5 of them with a pass@1 in every run, not {problems}"
+    assert f"Over new problems: refused, an interval over problems {why}." in verdict_details(row)
+
+
+def test_five_problems_are_enough(tmp_path):
+    sweep = write_sweep(tmp_path, {"base": 0.0, "up": 2.0}, seeds=4, new_problems=True)
+    write_samples(sweep, 5)
+    (row,) = report_document(analyse(sweep))["contrasts"]
+    assert row["new_problems"]["low_pp"] is not None
+
+
+def test_differences_that_are_all_equal_have_no_spread(tmp_path):
+    """Every run gets the samples of the first."""
+    sweep = write_sweep(tmp_path, {"base": 0.0, "up": 2.0}, seeds=4, new_problems=True)
+    write_samples(sweep)
+    for cell in sweep.cells[1:]:
+        shutil.copy(sweep.cells[0].path / "evals.parquet", cell.path / "evals.parquet")
+    (row,) = report_document(analyse(sweep))["contrasts"]
+    (sentence,) = (detail for detail in verdict_details(row) if "new problems" in detail)
+    assert sentence.endswith(": +0.0 pp, no spread over 4 seeds and 20 problems.")
 
 
 @pytest.mark.parametrize(("metric", "keep"), [("eval.final.pass@1", False), ("eval.final.maj@2", True)])

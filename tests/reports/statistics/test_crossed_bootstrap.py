@@ -41,6 +41,15 @@ def test_problems_that_all_agree_leave_the_seeds():
     assert (estimate.low, estimate.high) == pytest.approx((low, high), abs=0.1)
 
 
+@pytest.mark.parametrize("difference", [0.0, 100 / 3])
+def test_differences_that_are_all_equal_give_a_zero_width_interval(difference):
+    table = np.full((4, 7), difference)
+    table[1, 2] *= 1 + 1e-15  # what subtracting scores leaves
+    estimate = crossed_bootstrap(table)
+    assert estimate.low == estimate.high == estimate.difference == pytest.approx(difference)
+    assert estimate.standard_error == 0
+
+
 def test_the_same_seed_gives_the_same_interval_and_few_seeds_none():
     table = np.random.default_rng(0).normal(size=(4, 9))
     assert crossed_bootstrap(table) == crossed_bootstrap(table) != crossed_bootstrap(table, seed=1)
