@@ -18,10 +18,10 @@ from reports.contrasts import (
     token_ratio,
 )
 from reports.document import contrast_row, without_nan
-from reports.formats import interval, p_value, percent, points, signed_pp
+from reports.formats import interval, p_value, percent, signed_pp
 from reports.measurements import Measurement, Metric
 from reports.statistics import MIN_PAIRS, UnpairedComparison, compare_unpaired
-from reports.summary import metric_name, token_clause, verdict_details, verdict_sentence
+from reports.summary import detectable_clause, metric_name, token_clause, verdict_details, verdict_sentence
 
 if TYPE_CHECKING:
     from harness.records import CellRecord
@@ -95,7 +95,7 @@ def comparison_sentence(row: dict[str, Any]) -> str:
     return (
         f"{verdict}: {effect}, {percent(row['level'])} interval {interval(row['low_pp'], row['high_pp'])}, "
         f"p {p_value(row['p'])} by Welch's test, {counts}, unpaired because {row['why_unpaired']}, "
-        f"{token_clause(row)}; detectable effect {points(row['detectable_pp'])} pp."
+        f"{token_clause(row)}; {detectable_clause(row)}."
     )
 
 
@@ -111,8 +111,6 @@ def comparison_details(row: dict[str, Any]) -> list[str]:
     if row["verdict"] == "equivalent":
         level = percent((1 - row["level"]) / 2)
         details.append(f"Equivalence: two one-sided tests at {level}, which is conservative.")
-    if row["note"]:
-        details.append(f"Note: {row['note']}.")
     return details + [f"{warning}." for warning in row["warnings"]]
 
 

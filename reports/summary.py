@@ -52,13 +52,11 @@ def verdict_sentence(contrast: dict[str, Any]) -> str:
             f"{arm} against {baseline}: no test below {MIN_PAIRS} seeds; {effect}{noise}; {_pairs(contrast)},"
             f" {token_clause(contrast)}."
         )
-    detectable = contrast["detectable_pp"]
     return (
         f"{_verdict_clause(contrast)}: {effect},"
         f" {percent(contrast['level'])} interval {interval(contrast['low_pp'], contrast['high_pp'])},"
         f" p {p_value(contrast['p_holm'])}{' after Holm' if contrast['n_contrasts'] > 1 else ''}, {_pairs(contrast)},"
-        f" {token_clause(contrast)}; "
-        + (f"detectable effect {points(detectable)} pp." if detectable is not None else f"{contrast['note']}.")
+        f" {token_clause(contrast)}; {detectable_clause(contrast)}."
     )
 
 
@@ -117,6 +115,12 @@ def token_clause(contrast: dict[str, Any]) -> str:
     low, high = (f"{abs(end - 1):.1%} {'more' if end > 1 else 'fewer'}" for end in (min(ratios), max(ratios)))
     difference = low if low == high else f"pairs from {low} to {high}"
     return f"NOT at equal tokens ({difference} than {contrast['baseline']})"
+
+
+def detectable_clause(contrast: dict[str, Any]) -> str:
+    """The effect that the design detects, for a contrast that was tested; else the note why there is none."""
+    detectable = contrast["detectable_pp"]
+    return str(contrast["note"]) if detectable is None else f"detectable effect {points(detectable)} pp"
 
 
 def _verdict_clause(contrast: dict[str, Any]) -> str:
