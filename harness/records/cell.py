@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from harness.records.columns import read_columns
-from harness.records.files import DamagedRecordError, read_jsonl, read_object, write_json
+from harness.records.files import DamagedRecordError, read_jsonl, read_last_row, read_object, write_json
 from harness.records.lease import is_leased
 from harness.records.parquet import read_parquet
 from harness.records.rollouts import read_rollouts, rollout_files
@@ -122,7 +122,19 @@ class CellRecord:
 
     @property
     def generated_tokens(self) -> int:
-        return int(self.read_status().get("generated_tokens", 0))
+        """In training: of a cell that is done as its status says, else up to its last recorded step.
+
+        Raises DamagedRecordError if that step does not say it.
+        """
+        status = self.read_status()
+        if "generated_tokens" in status:
+            return int(status["generated_tokens"])
+        path = self.path / "steps.jsonl"
+        row = read_last_row(path)
+        n_tokens = 0 if row is None else row.get("generated_tokens")
+        if not isinstance(n_tokens, int):
+            raise DamagedRecordError(f"{path}, last row: lacks generated_tokens. Restore the file.")
+        return n_tokens
 
     @property
     def spec(self) -> dict[str, Any]:

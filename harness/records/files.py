@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast, get_origin, get_type_hints
 
 Row = TypeVar("Row")
 _NAME_BYTES = 100
+_END_BYTES = 64 * 1024
 
 
 def write_atomic(path: Path, write: Callable[[Path], None]) -> None:
@@ -115,6 +116,34 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     if len(rows) != sum(map(bool, lines)) or not all(isinstance(row, dict) for row in rows):
         raise DamagedRecordError(f"{path}, {_first_fault(lines)}. Restore the file, or move its folder away.")
     return rows
+
+
+def read_last_row(path: Path) -> dict[str, Any] | None:
+    """The last complete row of a JSONL file, of which no more than the end is read; None without one.
+
+    Raises DamagedRecordError if it is no JSON object.
+    """
+    if not path.exists():
+        return None
+    with path.open("rb") as handle:
+        size = handle.seek(0, os.SEEK_END)
+        lines: list[bytes] = []
+        n_bytes = _END_BYTES
+        while len(lines) < 2:  # the first one may lack its beginning
+            handle.seek(max(0, size - n_bytes))
+            lines = handle.read(n_bytes).rpartition(b"\n")[0].split(b"\n")
+            if n_bytes >= size:
+                break
+            n_bytes *= 2
+    if not lines[-1]:
+        return None
+    try:
+        row = json.loads(lines[-1])
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise DamagedRecordError(f"{path}, last row: is damaged ({error}). Restore the file.") from None
+    if not isinstance(row, dict):
+        raise DamagedRecordError(f"{path}, last row: is no JSON object. Restore the file.")
+    return row
 
 
 def _first_fault(lines: list[bytes]) -> str:

@@ -45,6 +45,26 @@ def test_a_cell_that_never_started_is_pending(tmp_path: Path) -> None:
     assert cell.read_evals() is None
 
 
+def test_a_cell_that_is_not_done_has_generated_what_its_last_step_says(cell: CellRecord) -> None:
+    assert cell.generated_tokens == 0
+    steps = cell.path / "steps.jsonl"
+    long = "x" * 200_000
+    append_jsonl(steps, [{"step": step, "generated_tokens": 10 * step, "more": long} for step in (1, 2)])
+    assert cell.generated_tokens == 20
+    steps.write_text(steps.read_text() + '{"step": 3, "generated_tok')
+    cell.write_status("interrupted")
+    assert cell.generated_tokens == 20, "a torn line is none"
+    cell.write_status("done", generated_tokens=15)
+    assert cell.generated_tokens == 15
+
+
+@pytest.mark.parametrize("row", ['{"step": 1}', "[1]", "{]"])
+def test_a_last_step_that_says_something_else_is_damaged(cell: CellRecord, row: str) -> None:
+    (cell.path / "steps.jsonl").write_text(row + "\n")
+    with pytest.raises(DamagedRecordError, match=r"steps\.jsonl, last row: "):
+        _ = cell.generated_tokens
+
+
 def test_status_keeps_what_is_not_given_except_the_reason(cell: CellRecord) -> None:
     cell.write_status("interrupted", reason="no room", steps=9, flags=["nan"])
     assert (cell.state, cell.reason) == ("interrupted", "no room")

@@ -86,4 +86,6 @@ def test_a_pruned_cell_stops_where_it_can_be_continued(tmp_path: Path) -> None:
     status = json.loads((cell / "status.json").read_text())
     assert status["state"] == "interrupted"
     assert list((cell / "checkpoints").glob("step-*"))
-    assert len((cell / "steps.jsonl").read_text().splitlines()) < 40
+    steps = [json.loads(row) for row in (cell / "steps.jsonl").read_text().splitlines()]
+    assert len(steps) < 40
+    assert pruned["generated_tokens"] == steps[-1]["generated_tokens"] > 0
