@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -50,9 +51,11 @@ class LiveRun:
 
     unit: str = "cells"
     states: dict[str, str] = field(default_factory=dict)
-    _total: int = 0
+    _total: int | None = 0
     _done_before: int = 0
     _fractions: dict[str, float] = field(default_factory=dict)
+    _used: dict[str, float] = field(default_factory=dict)
+    _used_before: dict[str, float] = field(default_factory=dict)
     _events: dict[str, dict[str, Any]] = field(default_factory=dict)
     _started_s: float = field(default_factory=time.monotonic)
     _told_s: float = field(default_factory=time.monotonic)
@@ -68,13 +71,22 @@ class LiveRun:
     def __exit__(self, *exc: object) -> None:
         self._stack.close()
 
-    def planned(self, total: int, done: int) -> None:
+    def planned(self, total: int | None, done: int) -> None:
         self._total, self._done_before = total, done
         self._started_s = time.monotonic()
-        if done < total:
-            note(f"{total} {self.unit}, {done} done already, {total - done} to run")
+        if total is None:
+            what = "search"
+            note(f"{self._count(done)} done already")
+        else:
+            what = f"sweep, {self._count(total - done)}"
+            if done < total:
+                note(f"{self._count(total)}, {done} done already, {total - done} to run")
         if self._display:
-            self._tasks["sweep"] = self._display.add_task(f"sweep, {total - done} {self.unit}", total=1.0, remark="")
+            self._tasks["sweep"] = self._display.add_task(what, total=1.0, remark="")
+
+    def used(self, budget: Mapping[str, float]) -> None:
+        self._used_before = self._used_before or dict(budget)
+        self._used = dict(budget)
 
     def remark(self, sentence: str) -> None:
         note(sentence)
@@ -98,11 +110,11 @@ class LiveRun:
             if name not in self._tasks:
                 self._tasks[name] = self._display.add_task(name, total=1.0, remark="")
             self._display.update(self._tasks[name], completed=event["done_frac"], remark=_remark(event))
-            self._display.update(self._tasks["sweep"], completed=self._sweep_frac(), remark=f"ETA {self._eta()}")
+            self._display.update(self._tasks["sweep"], completed=self._sweep_frac(), remark=self._sweep_remark())
         elif time.monotonic() - self._told_s >= PLAIN_EVERY_S:
             self._told_s = time.monotonic()
             running = "; ".join(f"{name} {_remark(event)}" for name, event in self._events.items())
-            note(f"{len(self.states)}/{self._total - self._done_before} {self.unit}, ETA {self._eta()} | {running}")
+            note(f"{self._so_far()}, ETA {self._eta()} | {running}")
 
     def ended(self, name: str, state: str, reason: str | None) -> None:
         self.states[name] = state
@@ -116,12 +128,36 @@ class LiveRun:
         if self._display and name in self._tasks:
             self._display.remove_task(self._tasks.pop(name))
 
+    def _count(self, n: int) -> str:
+        return f"{n} {self.unit.removesuffix('s') if n == 1 else self.unit}"
+
+    def _so_far(self) -> str:
+        ended = len(self.states)
+        if self._total is None:
+            told = self._count(self._done_before + ended)
+        else:
+            told = f"{ended}/{self._count(self._total - self._done_before)}"
+        return ", ".join([told, *self._budget()])
+
+    def _budget(self) -> list[str]:
+        return [f"{share:.0%} of {bound}" for bound, share in self._used.items()]
+
+    def _sweep_remark(self) -> str:
+        return ", ".join([*self._budget(), f"ETA {self._eta()}"])
+
     def _sweep_frac(self) -> float:
-        return sum(self._fractions.values()) / max(1, self._total - self._done_before)
+        """Of what there was to do at the start, by the bound that is nearest."""
+        before = self._used_before
+        done = [
+            (share - before[bound]) / (1 - before[bound]) for bound, share in self._used.items() if before[bound] < 1
+        ]
+        if self._total is not None:
+            done.append(sum(self._fractions.values()) / max(1, self._total - self._done_before))
+        return max(done, default=0.0)
 
     def _eta(self) -> str:
         done = self._sweep_frac()
-        known = 0.01 < done < 1  # a search without a limit of trials goes beyond what was foreseen
+        known = 0.01 < done < 1  # trials that dead workers left come on top of what was foreseen
         return duration((time.monotonic() - self._started_s) * (1 - done) / done) if known else "?"
 
 

@@ -35,7 +35,12 @@ from harness.spec.run_spec import RunSpec
 class Observer(Protocol):
     """Is told how a run goes; cells are named by `<arm>-s<seed>`."""
 
-    def planned(self, total: int, done: int) -> None: ...
+    def planned(self, total: int | None, done: int) -> None:
+        """total: None where a budget, and no number, ends the run."""
+
+    def used(self, budget: Mapping[str, float]) -> None:
+        """budget: each bound in words -> the share of it that is used, above 1 where it was overrun."""
+
     def remark(self, sentence: str) -> None: ...
     def stage(self, name: str, event: dict[str, Any] | None) -> None:
         """Progress of what cells share, e.g. the cold start; None: it has ended."""

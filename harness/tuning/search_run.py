@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,7 @@ from harness.executors.local import Ended, LocalPool
 from harness.plan import PlannedCell
 from harness.plan.search_plan import SearchPlan, Values
 from harness.records import CellRecord
-from harness.records.lease import hold_lease
+from harness.records.lease import STALE_AFTER_S, hold_lease
 from harness.run.inputs import record_sources, require_inputs
 from harness.run.jobs import DISK_FULL, Job
 from harness.run.stages import stage_job
@@ -72,8 +71,9 @@ class SearchRun:
                 observer.remark(sentence)
         self.write()
         while_running()
-        finished = sum(trial.state.is_finished() for trial in self.study.trials())
-        observer.planned(self.trials or finished + 1, finished)
+        trials = self.study.trials()
+        observer.planned(self.trials, sum(trial.state.is_finished() for trial in trials))
+        observer.used(self._used(trials))
         if self._budget_is_left(0) or self.study.is_any_abandoned():
             record_sources(base, self.home / "cache")
             self._work_in_threads(observer, base.first_spec)
@@ -82,7 +82,18 @@ class SearchRun:
                 f"the last {IDLE_TRIALS} trials used nothing of the budget, as settings that were tried before or "
                 "cannot be tried: the search ends"
             )
+        if running := self.study.running():
+            observer.remark(self._in_other_hands(running))
         return self.write(with_importances=True)
+
+    def _in_other_hands(self, running: Sequence[int]) -> str:
+        what = f"not ended yet: trial {', '.join(map(str, running))}, which another worker has in hand"
+        if self.storage_url is None:
+            return what
+        return (
+            f"{what}, or whose worker is not yet known to be dead: {STALE_AFTER_S:.0f} s after its last sign of life "
+            "the same command takes it up"
+        )
 
     def _work_in_threads(self, observer: Observer, first_spec: Any) -> None:
         with self._known_as_alive(), ExitStack() as stack:
@@ -182,14 +193,23 @@ class SearchRun:
 
     def _budget_is_left(self, started: int) -> bool:
         """Whether another trial may start when so many have started, and not all of them ended."""
-        budget, trials = self.plan.search.budget, self.study.trials()
+        trials = self.study.trials()
         if self.trials is not None and max(started, sum(t.state.is_finished() for t in trials)) >= self.trials:
             return False
         if self.trials is None and self._is_used_up(trials):
             return False
+        return all(share < 1 for share in self._used(trials).values())
+
+    def _used(self, trials: Sequence[FrozenTrial]) -> dict[str, float]:
+        """The budget's bounds of tokens and hours, in words, with the share of each that is used."""
+        budget = self.plan.search.budget
         spent = [spent_on(trial, self.folder) for trial in trials]
-        tokens, hours = sum(one.generated_tokens for one in spent), sum(one.seconds for one in spent) / 3600
-        return tokens < (budget.tokens or math.inf) and hours < (budget.hours or math.inf)
+        used = {}
+        if budget.tokens is not None:
+            used[f"{budget.tokens:,} tokens"] = sum(one.generated_tokens for one in spent) / budget.tokens
+        if budget.hours is not None:
+            used[f"{budget.hours:g} h"] = sum(one.seconds for one in spent) / 3600 / budget.hours
+        return used
 
     def _is_used_up(self, trials: Sequence[FrozenTrial]) -> bool:
         """Whether nothing new is to be had: the last trials used nothing of the budget, as settings that were tried
@@ -316,6 +336,7 @@ class SearchRun:
             self.study.study.tell(trial.number, told, TrialState[state])
             self._in_hand.pop(trial.number, None)
             self.write()
+            observer.used(self._used(self.study.trials()))
             observer.ended(arm_name(trial.number), "done" if state == "COMPLETE" else STATES[state], reason)
 
     def write(self, with_importances: bool = False) -> dict[str, Any]:
@@ -342,7 +363,9 @@ class _Taken:
 class _Silent:
     """The observer of a trial's stages, most of which are there already."""
 
-    def planned(self, total: int, done: int) -> None: ...
+    def planned(self, total: int | None, done: int) -> None: ...
+
+    def used(self, budget: Mapping[str, float]) -> None: ...
 
     def remark(self, sentence: str) -> None: ...
 

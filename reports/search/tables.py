@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from harness.records.study import BudgetRecord, StudyRecord, TrialRecord
 from reports.formats import seconds, tokens
+from reports.search.counting import count
 from reports.search.knobs import condition_text, options_text, param_text, range_text, short_knobs
 from reports.search.objectives import Objective, objectives_of
 from reports.table import Table
@@ -94,7 +95,7 @@ def _wish(objective: Objective) -> str:
 
 def _budget(budget: BudgetRecord) -> str:
     bounds = [
-        *([] if budget.trials is None else [f"{budget.trials} trials"]),
+        *([] if budget.trials is None else [count(budget.trials, "trial")]),
         *([] if budget.tokens is None else [f"{tokens(budget.tokens)} tokens"]),
         *([] if budget.hours is None else [f"{budget.hours:g} hours"]),
     ]

@@ -14,7 +14,9 @@ import yaml
 from harness.executors.local import Ended
 from harness.plan.search_plan import SearchPlan, make_search_plan
 from harness.records import CellRecord
+from harness.records.files import append_jsonl
 from harness.run.jobs import Job
+from harness.run.sweep import Observer
 from harness.spec.run_spec import RunSpec
 from harness.tuning.search_run import SearchRun
 from tests.harness.run.small import SETTINGS
@@ -60,6 +62,7 @@ class FakePool:
             return self.ends[cell.arm]
         score = self.score(spec)
         for step in (2, 4):
+            append_jsonl(cell.path / "steps.jsonl", [{"step": step, "generated_tokens": 250 * step}])
             write_score(cell, step, score * step / 4, final=False)
             on_progress(job, {"phase": "training", "step": step, "steps": 4, "done_frac": step / 4})
             if job.path in self.cancelled:
@@ -100,9 +103,14 @@ class Silent:
     ends: dict[str, str] = field(default_factory=dict)
     lock: Any = field(default_factory=threading.Lock)
 
-    def planned(self, total: int, done: int) -> None: ...
+    remarks: list[str] = field(default_factory=list)
 
-    def remark(self, sentence: str) -> None: ...
+    def planned(self, total: int | None, done: int) -> None: ...
+
+    def used(self, budget: Mapping[str, float]) -> None: ...
+
+    def remark(self, sentence: str) -> None:
+        self.remarks.append(sentence)
 
     def stage(self, name: str, event: dict[str, Any] | None) -> None: ...
 
@@ -113,7 +121,12 @@ class Silent:
 
 
 def search(
-    monkeypatch: Any, path: Path, trials: int | None, pool: FakePool | None = None, **options: Any
+    monkeypatch: Any,
+    path: Path,
+    trials: int | None,
+    pool: FakePool | None = None,
+    observer: Observer | None = None,
+    **options: Any,
 ) -> tuple[dict[str, Any], FakePool]:
     """Search with fake cells in the file's folder; gives study.json and the pool."""
     pool = pool or FakePool()
@@ -121,4 +134,4 @@ def search(
     plan: SearchPlan = make_search_plan(str(path))
     options = {"workers": 1} | options
     run = SearchRun(plan, path.parent / "runs", "bench tune found", trials=trials, **options)
-    return run.run(Silent()), pool
+    return run.run(observer or Silent()), pool

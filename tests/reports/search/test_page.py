@@ -182,6 +182,13 @@ def test_one_trial_has_nothing_to_be_compared_with(tmp_path, default, note):
     assert f"## Best setting\n\n{note}\n" in content
 
 
+def test_a_budget_of_one_trial_is_written_so(tmp_path):
+    document = study_document(1)
+    document["budget"] = {"trials": 1, "tokens": None, "hours": None}
+    write_search_report(write_study(tmp_path, document), tmp_path / "report")
+    assert "| budget | 1 trial |" in (tmp_path / "report" / "report.md").read_text()
+
+
 def test_nothing_sticks_out(tmp_path):
     chromium = find_chromium()
     if chromium is None:
