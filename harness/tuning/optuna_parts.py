@@ -52,7 +52,7 @@ def make_sampler(sampler: Sampler, trial: int) -> optuna.samplers.BaseSampler:
 
     # The points of a quasi-random sequence belong together: one seed for all.
     seed = sampler.seed if sampler.type == "qmc" else (1_000_003 * sampler.seed + trial) % 2**31
-    kind = getattr(optuna.samplers, _SAMPLERS[sampler.type])
+    kind = _without_traces(getattr(optuna.samplers, _SAMPLERS[sampler.type]), trial)
     ours: dict[str, Any] = {"seed": seed}
     if sampler.type in ("gp", "qmc"):  # what is conditional is drawn alone by design, which needs no warning each time
         ours["warn_independent_sampling"] = False
@@ -61,6 +61,23 @@ def make_sampler(sampler: Sampler, trial: int) -> optuna.samplers.BaseSampler:
         ours["independent_sampler"] = alone
     made: optuna.samplers.BaseSampler = _made(f"search.sampler ({sampler.type})", kind, sampler.options, ours)
     return made
+
+
+def _without_traces(kind: Any, trial: int) -> Any:
+    """The sampler of a trial that may be drawn a second time, after a kill while it was drawn: what two samplers wrote
+    into the storage then does not change what they draw."""
+
+    class WithoutTraces(kind):  # type: ignore[misc]
+        def _find_sample_id(self, *_: Any) -> int:
+            """Of qmc: the place in its sequence, else a count of all draws."""
+            return trial
+
+        def _sample_relative_impl(self, study: Any, complete: Any, running: Any, space: Any) -> Any:
+            """Of gp: the trial is not among those that run beside it."""
+            beside = [other for other in running if other.number != trial]
+            return super()._sample_relative_impl(study, complete, beside, space)
+
+    return WithoutTraces
 
 
 def make_pruner(pruner: Pruner) -> optuna.pruners.BasePruner:

@@ -60,10 +60,10 @@ def write_study(
             }
             for knob, searched in search.knobs.items()
         },
-        "sampler": {"type": search.sampler.type, **search.sampler.options},
+        "sampler": {"type": search.sampler.type, "seed": search.sampler.seed, **search.sampler.options},
         "pruner": {"type": search.pruner.type, **search.pruner.options},
         "budget": dict(budget),
-        "trials": [_trial(trial, study.folder, study.plan.objectives) for trial in trials],
+        "trials": [_trial(trial, study) for trial in trials],
         "best": best_number(study),
         "front": front(study),
         "importances": shares,
@@ -74,13 +74,13 @@ def write_study(
     return document
 
 
-def _trial(trial: FrozenTrial, folder: Path, objectives: Sequence[str]) -> dict[str, Any]:
+def _trial(trial: FrozenTrial, study: SearchStudy) -> dict[str, Any]:
     attributes = trial.user_attrs
-    records = [CellRecord.at(folder / "cells" / name) for name in attributes.get("cells", [])]
-    spent = spent_on(trial, folder)
+    records = [CellRecord.at(study.folder / "cells" / name) for name in attributes.get("cells", [])]
+    spent = spent_on(trial, study.folder)
     values = list(trial.values) if trial.state.name == "COMPLETE" else None
     if trial.state.name == "PRUNED" and records and all(record.state == "done" for record in records):
-        finished = final_values(records, objectives)  # see `harness.tuning.finish`
+        finished = final_values(records, study.plan.objectives)  # see `harness.tuning.finish`
         values = None if isinstance(finished, str) else finished
     return {
         "number": trial.number,
@@ -89,7 +89,7 @@ def _trial(trial: FrozenTrial, folder: Path, objectives: Sequence[str]) -> dict[
         "values": values,
         "hash": attributes.get("hash"),
         "reason": attributes.get("reason"),
-        "is_default": bool(attributes.get("is_default")),
+        "is_default": study.is_default(trial),
         "flags": sorted({flag for record in records for flag in record.flags}),
         "intermediate": [[step, value] for step, value in sorted(trial.intermediate_values.items())],
         "duration_s": spent.seconds if records else None,

@@ -1,7 +1,8 @@
 """The study of a search: what Optuna keeps of it, and whose trial is whose.
 
-Whatever workers must know of each other is in the storage: a trial's attributes say which setting it is (`hash`), who
-works on it (`owner`), and why it failed (`reason`). The records of its cells stay the truth of what was measured.
+Whatever workers must know of each other is in the storage: a trial's attributes say what was drawn (`drawn`), which
+setting that is (`hash`), who works on it (`owner`), and why it failed (`reason`). The records of its cells stay the
+truth of what was measured.
 """
 
 from __future__ import annotations
@@ -35,9 +36,11 @@ from harness.tuning.optuna_parts import (
 
 if TYPE_CHECKING:
     import optuna
+    from optuna.distributions import BaseDistribution
     from optuna.trial import FrozenTrial, Trial
 
 QUESTION = "bench.question"
+_DRAWN = "drawn"
 _LOCK = ".study.lock"
 WORKERS = "workers"
 
@@ -45,7 +48,8 @@ WORKERS = "workers"
 class SearchStudy:
     """The study of a plan, in a journal in `folder` or in the database at `storage_url`.
 
-    Raises RefusedError if the storage cannot be opened, or holds a study of that name that asks something else.
+    Raises RefusedError if the storage cannot be opened, or holds a study of that name that asks something else, or
+    that is empty and has other directions.
     """
 
     def __init__(self, plan: SearchPlan, folder: Path, storage_url: str | None) -> None:
@@ -71,8 +75,7 @@ class SearchStudy:
                     pruner=pruner,
                 )
             if QUESTION not in self.study.user_attrs and not self.study.get_trials():  # new, or left as it was made
-                if (default := plan.default_values()) is not None:
-                    self.study.enqueue_trial(default, user_attrs={"is_default": True})
+                _require_directions(self.study, plan, storage_url or str(folder))
                 self.study.set_user_attr(QUESTION, _question(plan) | {"id": uuid.uuid4().hex})
                 if storage_url is not None:  # the last of those who made it at one moment has named it
                     time.sleep(SETTLED_AFTER_S)
@@ -100,9 +103,7 @@ class SearchStudy:
 
     def ask(self, owner: str) -> Trial:
         """The next trial, its values not drawn yet. Call in a `turn`."""
-        self.study.sampler = make_sampler(self.plan.search.sampler, len(self.trials()))
-        with without_experimental_warnings():
-            trial = self.study.ask()
+        trial = self.study.ask()
         self.claim(trial, owner)
         return trial
 
@@ -112,9 +113,7 @@ class SearchStudy:
 
         for frozen in self._running():
             if number in (None, frozen.number) and not self._is_alive(frozen):
-                self.study.sampler = make_sampler(self.plan.search.sampler, frozen.number)
-                with without_experimental_warnings():
-                    trial = optuna.trial.Trial(self.study, frozen._trial_id)
+                trial = optuna.trial.Trial(self.study, frozen._trial_id)
                 self.claim(trial, owner)
                 if self._is_ours(trial, owner):
                     return trial
@@ -129,7 +128,8 @@ class SearchStudy:
 
     def running(self) -> list[int]:
         """Numbers of the trials that a living worker has in hand."""
-        return [trial.number for trial in self._running() if self._is_alive(trial)]
+        with self.turn():
+            return [trial.number for trial in self._running() if self._is_alive(trial)]
 
     def _running(self) -> list[FrozenTrial]:
         from optuna.trial import TrialState
@@ -137,7 +137,8 @@ class SearchStudy:
         return [trial for trial in self.trials() if trial.state == TrialState.RUNNING]
 
     def is_any_abandoned(self) -> bool:
-        return any(not self._is_alive(trial) for trial in self._running())
+        with self.turn():
+            return any(not self._is_alive(trial) for trial in self._running())
 
     def forget_dead_workers(self) -> None:
         """Remove what tells whether they live, unless they left a trial, which somebody is to take up."""
@@ -153,9 +154,12 @@ class SearchStudy:
 
     def _is_alive(self, trial: FrozenTrial) -> bool:
         """A worker that shares our folder is known by its lease there, whose lock dies with it; one with a folder of
-        its own by its heartbeat in the storage. A trial without an owner was asked for just now, by one of those."""
+        its own by its heartbeat in the storage. A trial without an owner was asked for just now by one of those, as
+        ours ask and claim in one `turn`. Call in a `turn`."""
         owner = trial.user_attrs.get("owner")
         if owner is None:
+            if self.storage_url is None:
+                return False
             started_s = trial.datetime_start.timestamp() if trial.datetime_start else 0.0
             return time.time() - started_s < STALE_AFTER_S
         lease = self.folder / WORKERS / str(owner["worker"])
@@ -163,14 +167,39 @@ class SearchStudy:
             return is_leased(lease)
         return bool(time.time() - owner["heartbeat_s"] < STALE_AFTER_S)
 
+    def is_default(self, trial: Trial | FrozenTrial) -> bool:
+        """The first trial is the default, where that lies in the ranges."""
+        return trial.number == 0 and self.plan.default_values() is not None
+
     def draw(self, trial: Trial) -> Values:
-        """The values of a trial; those that it has already stay as they are."""
-        search = self.plan.search
-        values: Values = {}
+        """The values of a trial; those that it has already stay as they are. All are drawn before the first is stored,
+        and written at once: a kill in between would leave the rest to be drawn with the random numbers of the first."""
+        from optuna.samplers import PartialFixedSampler, RandomSampler
+
+        if _DRAWN not in trial.user_attrs:
+            values = self.plan.default_values() if self.is_default(trial) else self._sample(trial)
+            trial.set_user_attr(_DRAWN, values)
+        drawn: Values = trial.user_attrs[_DRAWN]
         with without_experimental_warnings():
+            self.study.sampler = PartialFixedSampler(drawn, RandomSampler())
+            return {knob: trial._suggest(knob, _distribution(self.plan.search.knobs[knob])) for knob in drawn}
+
+    def _sample(self, trial: Trial) -> Values:
+        """What Optuna's `suggest` would draw, without storing it."""
+        search, values = self.plan.search, Values()
+        sampler = make_sampler(search.sampler, trial.number)
+        frozen = self.study.get_trials(deepcopy=False)[trial.number]
+        with without_experimental_warnings():
+            space = sampler.infer_relative_search_space(self.study, frozen)
+            together = sampler.sample_relative(self.study, frozen, space)
             for knob in search.ordered():
                 if search.is_drawn(knob, values):
-                    values[knob] = _suggest(trial, knob, search.knobs[knob])
+                    distribution = _distribution(search.knobs[knob])
+                    if knob in together:
+                        value = together[knob]
+                    else:
+                        value = sampler.sample_independent(self.study, frozen, knob, distribution)
+                    values[knob] = distribution.to_external_repr(distribution.to_internal_repr(value))
         return values
 
     def first_of(self, trial: Trial, setting: str) -> FrozenTrial | None:
@@ -180,23 +209,25 @@ class SearchStudy:
         return next((t for t in others if t.user_attrs.get("same_as") is None), None)
 
 
-def _suggest(trial: Trial, knob: str, searched: KnobRange) -> Any:
+def _distribution(searched: KnobRange) -> BaseDistribution:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
     if searched.kind == "categorical":
-        return trial.suggest_categorical(knob, searched.choices)
+        return CategoricalDistribution(searched.choices)
     low, high = searched.bounds
     if searched.kind == "int":
-        return trial.suggest_int(knob, int(low), int(high), step=int(searched.step or 1))
-    if searched.kind == "log":
-        return trial.suggest_float(knob, low, high, log=True)
-    return trial.suggest_float(knob, low, high, step=searched.step)
+        return IntDistribution(int(low), int(high), step=int(searched.step or 1))
+    return FloatDistribution(low, high, log=searched.kind == "log", step=searched.step)
 
 
 def _question(plan: SearchPlan) -> dict[str, Any]:
-    """What must not change while a study goes on: what trials are compared by, and where they are drawn from."""
+    """What must not change while a study goes on: what trials are compared by, and how they are drawn and given up."""
     return {
         "knobs": {knob: searched.model_dump(mode="json") for knob, searched in plan.search.knobs.items()},
         "objectives": plan.objectives,
         "seeds": plan.seeds,
+        "sampler": plan.search.sampler.model_dump(mode="json"),
+        "pruner": plan.search.pruner.model_dump(mode="json"),
         "base": semantic_hash(plan.spec({}, plan.seeds[0])),
     }
 
@@ -217,6 +248,18 @@ def _in_another_storage(folder: Path) -> RefusedError:
     )
 
 
+def _require_directions(study: optuna.Study, plan: SearchPlan, where: str) -> None:
+    """Of a study that somebody else made, and left empty."""
+    theirs = [found.name.lower() for found in study.directions]
+    ours = [direction(objective) for objective in plan.search.objectives]
+    if theirs != ours:
+        raise RefusedError(
+            f"{where}: the study {study.study_name!r} there, still empty, is to {' and '.join(theirs)} its values, but "
+            f"the search is to {' and '.join(ours)} {' and '.join(plan.objectives)}. A study keeps the directions that "
+            "it was made with: delete it, choose another storage, or give the sweep another `name:`."
+        )
+
+
 def _require_same_question(study: optuna.Study, plan: SearchPlan, where: str) -> None:
     theirs, ours = study.user_attrs.get(QUESTION), json.loads(json.dumps(_question(plan)))
     if theirs is None:
@@ -227,8 +270,9 @@ def _require_same_question(study: optuna.Study, plan: SearchPlan, where: str) ->
     differing = [name for name in ours if ours[name] != theirs.get(name)]
     if differing:
         what = {"base": "the setting that all trials share (profile, base, --set)", "knobs": "the searched ranges"}
+        what |= {"sampler": "the sampler with its seed and options", "pruner": "the pruner with its options"}
         raise RefusedError(
             f"{where}: the study {study.study_name!r} there is of another search: it differs in "
-            f"{', '.join(what.get(name, name) for name in differing)}. Trials of both could not be compared: give the "
-            "sweep another `name:`, or choose another storage or --home."
+            f"{', '.join(what.get(name, name) for name in differing)}. Trials of both could not be told as one search: "
+            "give the sweep another `name:`, or choose another storage or --home."
         )

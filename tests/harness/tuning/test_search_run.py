@@ -314,6 +314,9 @@ def test_a_database_can_hold_the_study(tmp_path: Path, monkeypatch: pytest.Monke
     [
         ({"knobs": KNOBS | {"train.learning_rate": {"log": [1e-4, 1e-3]}}}, {}, "the searched ranges"),
         ({}, {"seeds": 2}, "seeds"),
+        ({"sampler": {"type": "random"}}, {}, "the sampler with its seed and options"),
+        ({"sampler": {"seed": 1}}, {}, "the sampler"),
+        ({"pruner": {"type": "median"}}, {}, "the pruner with its options"),
         ({}, {"base": {"algorithm": "rloo"}}, "the setting that all trials share"),
     ],
 )
@@ -332,6 +335,27 @@ def test_a_study_that_somebody_else_made_is_refused(tmp_path: Path, monkeypatch:
     optuna.create_study(storage=url, study_name="found").ask()
     with pytest.raises(RefusedError, match="was not made by `bench tune`"):
         search(monkeypatch, write_search(tmp_path), 1, storage_url=url)
+
+
+def test_an_empty_study_that_somebody_else_made_is_used_if_its_directions_are_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, path = f"sqlite:///{tmp_path / 'study.db'}", write_search(tmp_path)
+    optuna.create_study(storage=url, study_name="found")
+    told = (
+        "still empty, is to minimize its values, but the search is to maximize eval.final.*: delete it, choose another"
+    )
+    with pytest.raises(RefusedError, match=told):
+        search(monkeypatch, path, 1, storage_url=url)
+    optuna.delete_study(storage=url, study_name="found")
+    optuna.create_study(storage=url, study_name="found", direction="maximize")
+    study, _ = search(monkeypatch, path, 1, storage_url=url)
+    assert [trial["is_default"] for trial in study["trials"]] == [True]
+
+
+def test_the_seed_of_the_sampler_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study, _ = search(monkeypatch, write_search(tmp_path, {"sampler": {"type": "random", "seed": 7}}), 1)
+    assert study["sampler"] == {"type": "random", "seed": 7}
 
 
 @pytest.mark.parametrize("url", ["nonsense", "sqlite:////nowhere/study.db", "oracle+nothing://x"])
