@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from harness.errors import BenchError, RefusedError, nearest
 from harness.spec.search import Pruner, Sampler
+from harness.tuning.storage_url import without_password
 
 if TYPE_CHECKING:
     import optuna
@@ -46,13 +47,13 @@ _PRUNERS = {
 
 def make_sampler(sampler: Sampler, trial: int) -> optuna.samplers.BaseSampler:
     """The sampler for one trial's values. Its seed is that of the search and the trial's number, so that a search that
-    was interrupted draws what an unbroken one would have drawn. Raises RefusedError for options that it does not have.
-    """
+    was interrupted draws what an unbroken one would have drawn; a kill within the very draw moves qmc on by a point,
+    and gp by what it had noted of the trial. Raises RefusedError for options that it does not have."""
     import optuna
 
     # The points of a quasi-random sequence belong together: one seed for all.
     seed = sampler.seed if sampler.type == "qmc" else (1_000_003 * sampler.seed + trial) % 2**31
-    kind = _without_traces(getattr(optuna.samplers, _SAMPLERS[sampler.type]), trial)
+    kind = getattr(optuna.samplers, _SAMPLERS[sampler.type])
     ours: dict[str, Any] = {"seed": seed}
     if sampler.type in ("gp", "qmc"):  # what is conditional is drawn alone by design, which needs no warning each time
         ours["warn_independent_sampling"] = False
@@ -61,23 +62,6 @@ def make_sampler(sampler: Sampler, trial: int) -> optuna.samplers.BaseSampler:
         ours["independent_sampler"] = alone
     made: optuna.samplers.BaseSampler = _made(f"search.sampler ({sampler.type})", kind, sampler.options, ours)
     return made
-
-
-def _without_traces(kind: Any, trial: int) -> Any:
-    """The sampler of a trial that may be drawn a second time, after a kill while it was drawn: what two samplers wrote
-    into the storage then does not change what they draw."""
-
-    class WithoutTraces(kind):  # type: ignore[misc]
-        def _find_sample_id(self, *_: Any) -> int:
-            """Of qmc: the place in its sequence, else a count of all draws."""
-            return trial
-
-        def _sample_relative_impl(self, study: Any, complete: Any, running: Any, space: Any) -> Any:
-            """Of gp: the trial is not among those that run beside it."""
-            beside = [other for other in running if other.number != trial]
-            return super()._sample_relative_impl(study, complete, beside, space)
-
-    return WithoutTraces
 
 
 def make_pruner(pruner: Pruner) -> optuna.pruners.BasePruner:
@@ -142,9 +126,9 @@ def open_storage(url: str | None, folder: Path) -> optuna.storages.BaseStorage:
         return _open_database(url)
     except (SQLAlchemyError, ImportError, ValueError, RuntimeError) as error:
         raise RefusedError(
-            f"--storage {_shown(url)!r} cannot be opened ({_cause(error)}). Give the URL of a database that is there "
-            "and whose driver is installed, e.g. sqlite:///study.db, or postgresql://user@host/name after pip install "
-            "-e '.[postgresql]'."
+            f"--storage {without_password(url)!r} cannot be opened ({_cause(error)}). Give the URL of a database that "
+            "is there and whose driver is installed, e.g. sqlite:///study.db, or postgresql://user@host/name after pip "
+            "install -e '.[postgresql]'."
         ) from None
 
 
@@ -157,14 +141,9 @@ def told_if_lost(url: str | None) -> Iterator[None]:
         yield
     except StorageInternalError as error:
         raise BenchError(
-            f"--storage {_shown(url or JOURNAL)!r} cannot be used any more ({_cause(error)}). What cells recorded is "
-            "kept, and the same command continues once it can."
+            f"--storage {without_password(url or JOURNAL)!r} cannot be used any more ({_cause(error)}). What cells "
+            "recorded is kept, and the same command continues once it can."
         ) from None
-
-
-def _shown(url: str) -> str:
-    """Without its password."""
-    return re.sub(r"://([^:@/]*):[^@/]*@", r"://\1:***@", url)
 
 
 def _cause(error: BaseException) -> str:

@@ -182,7 +182,7 @@ class SearchStudy:
         drawn: Values = trial.user_attrs[_DRAWN]
         with without_experimental_warnings():
             self.study.sampler = PartialFixedSampler(drawn, RandomSampler())
-            return {knob: trial._suggest(knob, _distribution(self.plan.search.knobs[knob])) for knob in drawn}
+            return {knob: _suggest(trial, knob, _distribution(self.plan.search.knobs[knob])) for knob in drawn}
 
     def _sample(self, trial: Trial) -> Values:
         """What Optuna's `suggest` would draw, without storing it."""
@@ -218,6 +218,17 @@ def _distribution(searched: KnobRange) -> BaseDistribution:
     if searched.kind == "int":
         return IntDistribution(int(low), int(high), step=int(searched.step or 1))
     return FloatDistribution(low, high, log=searched.kind == "log", step=searched.step)
+
+
+def _suggest(trial: Trial, knob: str, distribution: BaseDistribution) -> Any:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if isinstance(distribution, CategoricalDistribution):
+        return trial.suggest_categorical(knob, distribution.choices)
+    if isinstance(distribution, IntDistribution):
+        return trial.suggest_int(knob, distribution.low, distribution.high, step=distribution.step)
+    assert isinstance(distribution, FloatDistribution)
+    return trial.suggest_float(knob, distribution.low, distribution.high, step=distribution.step, log=distribution.log)
 
 
 def _question(plan: SearchPlan) -> dict[str, Any]:

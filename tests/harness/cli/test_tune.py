@@ -25,7 +25,6 @@ class Recording(FakePool):
         if job.kind == "cell" and outcome[0] == "done":
             cell = CellRecord.at(Path(job.path))
             (cell.path / "provenance.json").write_text("{}")
-            (cell.path / "steps.jsonl").write_text('{"step": 4, "generated_tokens": 1000}\n')
             scores = [json.loads(line) for line in (cell.path / "scores.jsonl").read_text().splitlines()]
             more = {"n_problems": 8, "n_samples": 4, "reliability": None}
             (cell.path / "scores.jsonl").write_text("".join(json.dumps(row | more) + "\n" for row in scores))

@@ -62,7 +62,8 @@ class FakePool:
             return self.ends[cell.arm]
         score = self.score(spec)
         for step in (2, 4):
-            append_jsonl(cell.path / "steps.jsonl", [{"step": step, "generated_tokens": 250 * step}])
+            rows = [{"step": done, "generated_tokens": 250 * done} for done in (step - 1, step)]
+            append_jsonl(cell.path / "steps.jsonl", rows)
             write_score(cell, step, score * step / 4, final=False)
             on_progress(job, {"phase": "training", "step": step, "steps": 4, "done_frac": step / 4})
             if job.path in self.cancelled:
