@@ -12,6 +12,8 @@ from harness.records.sweep import read_sweep
 
 def require_same_kind(folder: Path, *, is_search: bool) -> None:
     """Raises RefusedError where arms are to be run in the folder of a search, or a search in that of arms."""
+    if not folder.is_dir():
+        return
     holds_search = (folder / STUDY).exists()
     try:
         there = read_sweep(folder)
