@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class BenchError(Exception):
-    """Base of all errors that are told to the user. `exit_code` is that of design section 6."""
+    """The base of all errors that are told to the user. `exit_code`: see docs/reference."""
 
     exit_code = 1
 
@@ -24,7 +24,26 @@ class GateError(BenchError):
     exit_code = 3
 
 
+class UnknownNameError(RefusedError, ValueError):
+    """A name that nothing has; the message names the nearest three and the command that lists all.
+
+    A ValueError too, so that a spec which names it is refused together with its other faults.
+    """
+
+    def __init__(self, noun: str, name: str, known: Iterable[str], listed_by: str) -> None:
+        super().__init__(f"unknown {noun} {name!r}{nearest(name, known)} `{listed_by}` lists all.")
+
+
 def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
-    """The end of a sentence: `"; did you mean a, b?"` with the closest known names, `"."` when none is close."""
-    matches = difflib.get_close_matches(name, list(known), n=count, cutoff=0.5)
-    return f"; did you mean {', '.join(matches)}?" if matches else "."
+    """The end of a sentence: `"; did you mean a, b or c?"` with the closest known names, `"."` where none is close.
+
+    Dotted names are also compared by their last segments: `clip_high` is close to `objective.rule.clip_high`.
+    """
+    names = list(dict.fromkeys(known))
+    likeness = {one: difflib.SequenceMatcher(None, name, one).ratio() for one in names}
+    close = {one for one, ratio in likeness.items() if ratio >= 0.6}
+    last = name.rpartition(".")[2]
+    by_last = {one.rpartition(".")[2] for one in names}
+    close |= {one for one in names if one.rpartition(".")[2] in difflib.get_close_matches(last, by_last, cutoff=0.75)}
+    *others, final = sorted(close, key=lambda one: (-likeness[one], one))[:count] or [""]
+    return f"; did you mean {', '.join(others)}{' or ' if others else ''}{final}?" if final else "."

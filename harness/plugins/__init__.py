@@ -1,0 +1,201 @@
+"""Plug-ins: one file adds one thing, from inside by lying in its folder, from outside by being named.
+
+A kind (`Kind`) is what the things are: presets, figures, graders, ... Each has a folder of this project, and every
+module in it is searched for things of that kind: objects at its top level. A module of the user's own is searched in
+the same way, for things of every kind, if `plugins:` of the sweep file or --plugin names it, or an installed package
+under the entry-point group `bench.plugins`.
+
+This package and `harness.errors` are what everything else stands on: they import nothing else of bench.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Generic, ParamSpec, TypeVar, cast
+
+from harness.errors import RefusedError, UnknownNameError
+from harness.plugins.user_code import UserModule, find_user_module, make_importable
+
+__all__ = ["GROUP", "Kind", "UserModule", "cached", "imported", "in_use", "source_of", "use"]
+
+GROUP = "bench.plugins"
+"""The entry-point group; the value of an entry is the name of a module."""
+
+Thing = TypeVar("Thing")
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class _Outside:
+    """A module of the user's, executed, with the source that it was executed from."""
+
+    source: UserModule
+    module: ModuleType
+
+
+_folders: list[Path] = []
+_named: list[_Outside] = []
+_referred: dict[str, UserModule] = {}
+"""Modules that are no plug-ins, but hold a function that a spec names."""
+_generation = 0
+"""Counts the changes of what is in use, for whoever remembers what it has derived from it."""
+
+
+def use(names: Sequence[str], folders: Sequence[Path], named_by: str = "plugins") -> list[UserModule]:
+    """Let these modules be plug-ins, in place of those that this function was given before; installed packages that
+    register themselves are plug-ins besides.
+
+    folders: where modules are looked for before the installed packages, in order; the current folder is the last of
+    them. named_by: the setting that names the modules, for messages.
+
+    Raises RefusedError as `find_user_module`, and for a module that cannot be executed.
+    """
+    _folders[:] = [*folders, Path.cwd()]
+    _referred.clear()
+    sources = [find_user_module(name, _folders, named_by) for name in dict.fromkeys(names)]
+    if [one.source for one in _named] != sources:
+        make_importable(sources)
+        _named[:] = [_Outside(source, _executed(source.name, named_by)) for source in sources]
+        _forget()
+    return sources
+
+
+def in_use() -> list[UserModule]:
+    """The plug-ins that were named, then those of installed packages."""
+    return [one.source for one in _outside()]
+
+
+def source_of(module: str, named_by: str) -> UserModule:
+    """The module that holds a function which the setting `named_by` names, looked for where plug-ins are. It is not
+    executed. Raises RefusedError as `find_user_module`."""
+    if module not in _referred:
+        _referred[module] = find_user_module(module, _folders or [Path.cwd()], named_by)
+    return _referred[module]
+
+
+def imported(module: str, named_by: str) -> ModuleType:
+    """The same, executed. Raises RefusedError also for what it raises."""
+    source_of(module, named_by)
+    make_importable([*(one.source for one in _named), *_referred.values()])
+    return _executed(module, named_by)
+
+
+def _executed(name: str, named_by: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except Exception as error:  # whatever the user's code raises is told as the user's mistake
+        raise RefusedError(f"{named_by}: {name} cannot be imported ({type(error).__name__}: {error}).") from error
+
+
+@functools.cache
+def _registered() -> tuple[_Outside, ...]:
+    """The plug-ins of installed packages."""
+    found = []
+    for entry in metadata.entry_points(group=GROUP):
+        whose = f"the entry point {entry.name} of {entry.dist.name if entry.dist else 'a package'} ({GROUP})"
+        found.append(_Outside(find_user_module(entry.module, [], whose), _executed(entry.module, whose)))
+    return tuple(found)
+
+
+def _outside() -> Iterator[_Outside]:
+    yield from _named
+    yield from (one for one in _registered() if one.source.name not in {named.source.name for named in _named})
+
+
+def _forget() -> None:
+    global _generation
+    _generation += 1
+
+
+def cached(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """As `functools.cache`, until other plug-ins are in use: for what is derived from them."""
+    remembered = functools.cache(function)
+    generation = _generation
+
+    @functools.wraps(function)
+    def current(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        nonlocal generation
+        if generation != _generation:
+            remembered.cache_clear()
+            generation = _generation
+        return remembered(*args, **kwargs)  # type: ignore[arg-type]  # arguments are hashable where it is used
+
+    return current
+
+
+class Kind(Generic[Thing]):
+    """One kind of things, by their names.
+
+    noun: "figure", in messages. is_one: whether an object at a module's top level is such a thing. package: dotted, the
+    folder of the shipped things. listed_by: the command that lists them. name_of: a thing's name.
+    """
+
+    def __init__(
+        self,
+        noun: str,
+        is_one: Callable[[object], bool],
+        package: str,
+        listed_by: str,
+        name_of: Callable[[Thing], str] = lambda thing: thing.name,  # type: ignore[attr-defined]
+    ) -> None:
+        self.noun, self._is_one, self._package, self._listed_by = noun, is_one, package, listed_by
+        self._name_of = name_of
+        self._known = cached(self._search)
+
+    def all(self) -> dict[str, Thing]:
+        """Every thing by its name: the shipped ones, module by module, then those of plug-ins.
+
+        Raises RefusedError if a plug-in gives two things one name, or one that a shipped thing has.
+        """
+        return {name: thing for name, (thing, _) in self._known().items()}
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._known())
+
+    def find(self, name: str) -> Thing:
+        """The thing of a name. Raises UnknownNameError, which names the nearest ones."""
+        known = self._known()
+        if name not in known:
+            raise UnknownNameError(self.noun, name, known, self._listed_by)
+        return known[name][0]
+
+    def source(self, name: str) -> UserModule | None:
+        """The plug-in that a thing comes from; None for a shipped one. Raises UnknownNameError."""
+        self.find(name)
+        return self._known()[name][1]
+
+    def _search(self) -> dict[str, tuple[Thing, UserModule | None]]:
+        known: dict[str, tuple[Thing, UserModule | None]] = {}
+        package = importlib.import_module(self._package)
+        for info in pkgutil.iter_modules(package.__path__):
+            if not info.name.startswith("_"):
+                self._take(known, vars(importlib.import_module(f"{self._package}.{info.name}")).values(), None)
+        for one in _outside():
+            self._take(known, vars(one.module).values(), one.source)
+        return known
+
+    def _take(
+        self,
+        known: dict[str, tuple[Thing, UserModule | None]],
+        candidates: Iterable[object],
+        source: UserModule | None,
+    ) -> None:
+        for candidate in filter(self._is_one, candidates):
+            thing = cast(Thing, candidate)
+            name = self._name_of(thing)
+            if name not in known:
+                known[name] = (thing, source)
+            elif known[name][0] is not thing:  # else it was imported from where it is defined
+                other = known[name][1]
+                raise RefusedError(
+                    f"{source.path if source else self._package}: the {self.noun} {name!r} has the name of a "
+                    f"{'shipped one' if other is None else f'{self.noun} in {other.path}'}. Give it another name."
+                )

@@ -1,0 +1,241 @@
+"""Code of the user's own: where a module is found, which files it imports, and whether these have changed.
+
+A module that a sweep names is looked for in the sweep file's folder, then in the current one, then among the installed
+packages. Its closure is the module with every file that it imports, directly or through others,
+below those folders (of an installed module: within its own package). Python is let to import the closure alone from
+there, so a stray `reports/` beside the sweep file shadows nothing, and the closure's digest identifies what ran.
+
+Imports are read from the source; nothing is executed to find them. What a module imports by a computed name is not
+seen, and cannot be imported from those folders.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.abc import SourceLoader
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+
+from harness.errors import RefusedError
+
+OUR_PACKAGES = ("algorithms", "evals", "harness", "reports", "sweeps")
+
+
+@dataclass(frozen=True)
+class UserModule:
+    """A module with its closure, as its files were when it was found.
+
+    files, contents: of every module of the closure by its dotted name, the module itself among them.
+    installed: found among the installed packages, and not in one of the folders.
+    """
+
+    name: str
+    files: Mapping[str, Path]
+    contents: Mapping[str, bytes]
+    installed: bool
+
+    @property
+    def path(self) -> Path:
+        return self.files[self.name]
+
+    @cached_property
+    def digest(self) -> str:
+        """blake2b, 40 hexadecimal digits. A module that imports nothing beside it has the digest of its file."""
+        if len(self.files) == 1:
+            return hashlib.blake2b(self.contents[self.name], digest_size=20).hexdigest()
+        closure = hashlib.blake2b(digest_size=20)
+        for name in sorted(self.files):
+            closure.update(f"{name}\0{len(self.contents[name])}\0".encode())
+            closure.update(self.contents[name])
+        return closure.hexdigest()
+
+    def changed_files(self) -> list[Path]:
+        """The files that no longer hold what they held when the module was found, or that are gone."""
+        return [path for name, path in self.files.items() if _content(path) != self.contents[name]]
+
+
+def find_user_module(name: str, folders: Sequence[Path], named_by: str) -> UserModule:
+    """The module of a dotted name with its closure; nothing is executed.
+
+    folders: where to look before the installed packages, in order. named_by: the setting that names it, for messages.
+
+    Raises RefusedError if there is no such module, if its name is that of a package of bench or of Python's library, if
+    a file of the closure is no Python, or if one has the name of an installed package that is loaded already.
+    """
+    top = name.partition(".")[0]
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise RefusedError(
+            f"{named_by}: {name!r} is no module's name. Give the name that Python imports, without .py: my_module, or "
+            "my_package.my_module."
+        )
+    if _is_reserved(top):
+        whose = "bench's own packages" if top in OUR_PACKAGES else "Python's own modules"
+        raise RefusedError(f"{named_by}: {name!r} has the name of one of {whose}, {top}. Rename your module.")
+    folders = list(dict.fromkeys(folder.resolve() for folder in folders))
+    for folder in folders:
+        if found := _locate(name, [folder]):
+            others = [other for other in folders if other != folder]
+            return _closed(name, found, [folder, *others], named_by)
+    if found := _locate_installed(name):
+        root = found.parents[name.count(".") + (found.name == "__init__.py")]
+        return _closed(name, found, [root], named_by, within=top)
+    raise RefusedError(
+        f"{named_by}: there is no module {name} in {' or '.join(map(str, folders))}, nor among the installed packages. "
+        "Put its file beside the sweep file, or install it."
+    )
+
+
+def _locate(name: str, folders: Sequence[Path]) -> Path | None:
+    """The file of a module below one of the folders, found without importing the packages that hold it."""
+    path = [str(folder) for folder in folders]
+    spec = None
+    for part in name.split("."):
+        spec = PathFinder.find_spec(part, path)
+        path = list(spec.submodule_search_locations or []) if spec else []
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        return None
+    return Path(spec.origin)
+
+
+def _locate_installed(name: str) -> Path | None:
+    top, _, rest = name.partition(".")
+    spec = importlib.util.find_spec(top)
+    if spec is None:
+        return None
+    if rest:
+        return _locate(rest, [Path(folder) for folder in spec.submodule_search_locations or []])
+    return Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
+
+
+def _closed(name: str, file: Path, folders: Sequence[Path], named_by: str, within: str | None = None) -> UserModule:
+    """The closure of a module over its imports below the folders. within: only this package's files."""
+    files: dict[str, Path] = {}
+    contents: dict[str, bytes] = {}
+    waiting = {name: file} | {parent: path for parent in _parents(name) if (path := _locate(parent, folders))}
+    while waiting:
+        module, path = waiting.popitem()
+        if within is None:
+            _require_free(module, path, named_by)
+        files[module], contents[module] = path, path.read_bytes()
+        for imported in _imports(module, path, contents[module], named_by):
+            top = imported.partition(".")[0]
+            if imported in files or _is_reserved(top) or within not in (None, top):
+                continue
+            if found := _locate(imported, folders):
+                waiting[imported] = found
+    return UserModule(name, files, contents, installed=within is not None)
+
+
+def _imports(module: str, path: Path, content: bytes, named_by: str) -> Iterator[str]:
+    """Every dotted name in the source that may be an imported module, with the packages that hold it."""
+    try:
+        tree = ast.parse(content)
+    except (SyntaxError, ValueError) as error:
+        raise RefusedError(f"{named_by}: {path} is no Python ({error}).") from None
+    package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            source = [*above, *([node.module] if node.module else [])]
+            names = [".".join(source), *(".".join([*source, alias.name]) for alias in node.names)]
+        else:
+            continue
+        for name in filter(None, names):
+            yield from (*_parents(name), name)
+
+
+def _parents(name: str) -> list[str]:
+    """The packages that hold a module: they are executed before it."""
+    parts = name.split(".")
+    return [".".join(parts[:depth]) for depth in range(1, len(parts))]
+
+
+def _is_reserved(top: str) -> bool:
+    return top in OUR_PACKAGES or top in sys.stdlib_module_names
+
+
+def _require_free(module: str, path: Path, named_by: str) -> None:
+    """Refuse a file whose name another package has in this process: Python would hand out that one."""
+    loaded = None if module in _importable else sys.modules.get(module)
+    origin = getattr(loaded, "__file__", None)
+    if origin is not None and Path(origin).resolve() != path.resolve():
+        raise RefusedError(f"{named_by}: {path} has the name of the installed {module} ({origin}). Rename it.")
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
+
+
+_importable: dict[str, tuple[Path, bytes]] = {}
+"""The modules that Python may import from the user's folders, with what their files held."""
+
+
+def make_importable(modules: Sequence[UserModule]) -> None:
+    """Let Python import the closures of these modules, in place of any that it was let to import before.
+
+    What is executed is what the files held when the modules were found, whatever they hold by then. A module is
+    executed anew by its next import if any file of its closure is another one now.
+    """
+    wanted = {
+        name: (path, module.contents[name])
+        for module in modules
+        if not module.installed
+        for name, path in module.files.items()
+    }
+    stale = {name for name, known in _importable.items() if wanted.get(name) != known}
+    for module in modules:
+        if not stale.isdisjoint(module.files):
+            stale.update(module.files)
+    for name in stale:
+        for forgotten in (name, *_parents(name)):
+            sys.modules.pop(forgotten, None)
+    _importable.clear()
+    _importable.update(wanted)
+    if _ClosureFinder not in sys.meta_path:
+        sys.meta_path.insert(0, _ClosureFinder)
+
+
+class _ClosureFinder:
+    """Finds what `make_importable` was given, and nothing else; asked before any other finder."""
+
+    @staticmethod
+    def find_spec(fullname: str, path: object = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if fullname in _importable:
+            file, content = _importable[fullname]
+            holds = [str(file.parent)] if file.name == "__init__.py" else None
+            return importlib.util.spec_from_file_location(
+                fullname, file, loader=_ContentLoader(str(file), content), submodule_search_locations=holds
+            )
+        for name, (file, _) in _importable.items():
+            if name.startswith(f"{fullname}."):  # a folder without __init__.py that holds one of them
+                up = name.count(".") - fullname.count(".") - (file.name != "__init__.py")
+                spec = ModuleSpec(fullname, None, is_package=True)
+                spec.submodule_search_locations = [str(file.parents[up])]
+                return spec
+        return None
+
+
+class _ContentLoader(SourceLoader):
+    """Executes given source. Not that of the file, nor its cached bytecode, which Python takes for that of any source
+    of the same size from the same second."""
+
+    def __init__(self, filename: str, content: bytes) -> None:
+        self._filename, self._content = filename, content
+
+    def get_filename(self, fullname: str) -> str:
+        return self._filename
+
+    def get_data(self, path: str | bytes) -> bytes:
+        return self._content

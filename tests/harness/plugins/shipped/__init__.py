@@ -1,0 +1,1 @@
+"""Two things of a kind that only tests have."""
