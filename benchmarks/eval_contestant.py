@@ -46,9 +46,9 @@ def main(engine: str, model: str, device: str, problems: int, max_gen_toks: int,
 def by_sampler(engine: str, language_model: LanguageModel, problems: int, max_gen_toks: int) -> Callable[[], Row]:
     """Through our adapter of lm-eval."""
     from evals.lm_eval_adapter import run_lm_eval
-    from harness.rollouts.choice import make_engine
-    from harness.rollouts.sampler import EngineSampler
-    from harness.spec.sections.rollout import RolloutSpec
+    from harness.config.rollout import RolloutSpec
+    from harness.engines.choice import make_engine
+    from harness.sampling.sampler import EngineSampler
 
     rollout = RolloutSpec.model_validate({"engine": engine, "max_completion_tokens": max_gen_toks})
     sampler = EngineSampler(language_model, make_engine(rollout, language_model), seed=0)

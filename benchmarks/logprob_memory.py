@@ -31,8 +31,7 @@ def measure(way: str, tokens: int, vocabulary: int, hidden_size: int, chunk_toke
     """Run one way once in this process."""
     import torch
 
-    from harness.training.output_head import OutputHead
-    from harness.training.token_scores import token_scores
+    from harness.training.token_scores import OutputHead, token_scores
 
     def plain() -> tuple[torch.Tensor, torch.Tensor]:
         logps = torch.log_softmax(torch.nn.functional.linear(hidden, weight).float() / TEMPERATURE, dim=-1)

@@ -22,11 +22,11 @@ def main(workload: Workload, warmup_steps: int, turn: int) -> None:
         cell_path.mkdir()
         turns = StepTurns(warmup_steps, turn, lambda first, last: measured(cell_path, first, last))
 
+        from harness.models.start import StartingPoint
         from harness.records import CellRecord
         from harness.run.cell import CellRun, Progress
         from harness.run.learning.base import Examples
-        from harness.run.prompt_pool import training_prompts
-        from harness.run.starting_point import StartingPoint
+        from harness.run.prompts import training_prompts
 
         def after_step(progress: Progress) -> None:
             if progress.phase == "training":

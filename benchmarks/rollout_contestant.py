@@ -70,10 +70,10 @@ def make_engine(engine: str, language_model: LanguageModel, new_tokens: int, sam
     """turn -> how many tokens were drawn."""
     import torch
 
-    from harness.rollouts import choice
-    from harness.rollouts.engine import SamplingParams
-    from harness.rollouts.keys import random_key
-    from harness.spec.sections.rollout import RolloutSpec
+    from harness.config.rollout import RolloutSpec
+    from harness.engines import choice
+    from harness.engines.base import SamplingParams
+    from harness.random_keys import random_key
 
     encoded = [language_model.encode(prompt) for prompt in prompts()]
     rollout = RolloutSpec.model_validate({"engine": engine, "max_completion_tokens": new_tokens})

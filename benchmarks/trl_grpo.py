@@ -148,8 +148,8 @@ def load(workload: Workload, attention: str, dtype: Any) -> tuple[Any, Any]:
     """Model and tokenizer."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    from harness.config.model_source import parse_source
     from harness.models.language_model import LanguageModel, load_model
-    from harness.models.source import parse_source
 
     source = parse_source(workload.model)
     if source.kind in ("builtin", "path"):

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from roofline_formulas import Shape
 
 if TYPE_CHECKING:
+    from harness.config.run_spec import RunSpec
     from harness.models.language_model import LanguageModel
-    from harness.spec.run_spec import RunSpec
 
 CLIP = 0.2
 """Of the ratio, both ways, as in the preset `grpo`."""
@@ -55,7 +55,7 @@ class Workload:
 
     def spec(self) -> RunSpec:
         """Ours. Nothing is measured that TRL does not measure: no KL to the start, no evaluation along the way."""
-        from harness.spec.resolve import Layer, resolve
+        from harness.config.resolve import Layer, resolve
 
         return resolve([Layer("benchmark", self.settings() | {"objective.scale": self.scale} | self.extra)], self.seed)
 
@@ -90,8 +90,7 @@ class Workload:
 def write_prompts(workload: Workload, path: Path) -> None:
     """A line for each prompt of each step, in the order in which our cell draws them: `prompt`, `answer`."""
     from evals.prompts import get_template
-    from harness.run.prompt_order import prompt_order
-    from harness.run.prompt_pool import training_prompts
+    from harness.run.prompts import prompt_order, training_prompts
 
     spec = workload.spec()
     order = prompt_order(spec.task, training_prompts(spec, {}), spec.seed)

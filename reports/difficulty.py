@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from harness.records.parquet import read_parquet, require_values
 from harness.records.rollouts import spread
+from harness.records.tables import read_parquet, require_values
 from reports.measurements import Measurement
 from reports.statistics import FloatArray
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from harness.records.metric import METRIC_PREFIX, accuracy_names, is_accuracy
+from harness.records.scores import METRIC_PREFIX, accuracy_names, is_accuracy
 from reports.columns import Columns
 from reports.processes import each_in_processes
 
@@ -82,7 +82,7 @@ class Measurement:
     @cached_property
     def timing(self) -> Columns:
         """Of timing.jsonl. Raises DamagedRecordError."""
-        from harness.records.columns import read_columns
+        from harness.records.tables import read_columns
 
         path = self.cell.path / "timing.jsonl"
         return _columns(path, read_columns(path))
@@ -107,7 +107,7 @@ class Measurement:
     def final_samples(self) -> pyarrow.Table | None:
         """Problem, verdict and number of every sample of the final evaluation on the compared task, without the texts;
         None where the cell kept no samples. Older records may lack columns. Raises DamagedRecordError for gaps."""
-        from harness.records.parquet import require_values
+        from harness.records.tables import require_values
 
         table = self.read_final_samples(["problem_id", "sample", "correct", "verdicts"])
         if table is not None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.records.parquet import read_first_row
+from harness.records.tables import read_first_row
 from reports.analysis import Analysis
 from reports.measurements import Measurement
 

@@ -9,7 +9,7 @@ from hypothesis import settings
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
-SLOWEST_FILES = ("tests/test_real_input.py", "tests/harness/tuning/test_processes.py")
+SLOWEST_FILES = ("tests/test_real_input.py", "tests/harness/search/test_processes.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -113,7 +113,7 @@ def test_the_rules_leave_a_proper_import_alone(module: str, code: str) -> None:
 
 def test_every_module_is_seen() -> None:
     modules = {module_name(path) for path in sources()}
-    assert {"algorithms.loss", "evals.tasks", "harness.cli", "harness.spec.resolve", "reports.statistics"} <= modules
+    assert {"algorithms.loss", "evals.tasks", "harness.cli", "harness.config.resolve", "reports.statistics"} <= modules
 
 
 @pytest.mark.parametrize("path", sources(), ids=module_name)

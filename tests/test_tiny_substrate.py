@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from harness.models.source import TINY
+from harness.config.model_source import TINY
+from harness.models.start import StartingPoint
 from harness.plan import make_plan
 from harness.records import CellRecord, read_sweep
 from harness.records.files import read_json
 from harness.run.jobs import Job, run_job
-from harness.run.starting_point import StartingPoint
 
 MAX_PACKAGE_BYTES = 2_000_000
 MIN_GAIN = 0.15

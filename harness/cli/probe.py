@@ -27,7 +27,7 @@ def probe(
 
     Example: bench probe sweeps/probe.yaml --cell runs/std_norm/cells/group_std-s0-1f2e3d4c5b
     """
-    from harness.probe.design import make_design
+    from harness.extras.probe.design import make_design
 
     design = make_design(file, profile, set_ or [])
     folder = home_folder(home) / "probes" / design.file.name
@@ -36,8 +36,8 @@ def probe(
     import torch
 
     from harness.cli.live import Countdown
-    from harness.probe.findings import findings, write_findings
-    from harness.probe.measure import frozen_policy, measure
+    from harness.extras.probe.findings import findings, write_findings
+    from harness.extras.probe.measure import frozen_policy, measure
 
     # As in every worker: the numbers depend on the thread count.
     torch.set_num_threads(1)

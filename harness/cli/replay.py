@@ -38,7 +38,7 @@ def replay(
     names, chosen = words("--algorithms", algorithms), _steps(steps)
     cells = _cells(run, home_folder(home))
     note("reading the rollouts")
-    from harness.replay.arm import replay_arm
+    from harness.extras.replay.arm import replay_arm
 
     documents = [replay_arm(some, names, chosen) for some in cells]
     if json:

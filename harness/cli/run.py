@@ -26,9 +26,9 @@ from harness.errors import BenchError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from harness.config.run_spec import RunSpec
     from harness.records import CellRecord
     from harness.run.sweep import SweepRun
-    from harness.spec.run_spec import RunSpec
 
 
 class InterruptedByUserError(BenchError):

@@ -27,8 +27,8 @@ def show(
     Example: bench show grpo --set objective.aggregation=constant_length
     """
     from algorithms import presets
+    from harness.config.yaml_file import load_yaml
     from harness.plan.sweep_file import SHIPPED, load_sweep, shipped
-    from harness.spec.yaml12 import load_yaml
 
     if name in presets():
         document = _algorithm(name, set_ or [])

@@ -29,7 +29,7 @@ WAIT_S = 2.0
 
 if TYPE_CHECKING:
     from harness.plan.search_plan import SearchPlan
-    from harness.tuning.search_run import SearchRun
+    from harness.search.run import SearchRun
 
 
 def tune(
@@ -75,11 +75,10 @@ def tune(
     from harness.plan.search_plan import make_search_plan
     from harness.run.same_kind import require_same_kind
     from harness.run.sweep import SweepRun
-    from harness.tuning.finish import finish_plan
-    from harness.tuning.optuna_parts import told_if_lost
-    from harness.tuning.records import write_confirmation
-    from harness.tuning.search_run import SearchRun
-    from harness.tuning.storage_url import without_password
+    from harness.search.confirm import finish_plan
+    from harness.search.optuna_parts import told_if_lost, without_password
+    from harness.search.records import write_confirmation
+    from harness.search.run import SearchRun
 
     folder = home_folder(home)
     plan = make_search_plan(sweep, profile, set_ or [], seeds)
@@ -150,7 +149,7 @@ def _confirm(
     confirm."""
     from harness.cli.report import write
     from harness.run.sweep import SweepRun
-    from harness.tuning.confirm import Winner, confirmation, confirmation_plan
+    from harness.search.confirm import Winner, confirmation, confirmation_plan
     from reports.search.counting import count
 
     winner = Winner.of(study)

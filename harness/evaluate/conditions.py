@@ -9,8 +9,8 @@ from typing import Any
 from evals.prompts import get_template
 from evals.sampler import Decoding
 from evals.tasks.base import Problem, Task
+from harness.config.hashing import NUMERICS_VERSION, digest
 from harness.evaluate.subject import Subject
-from harness.spec.hashing import NUMERICS_VERSION, digest
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,10 @@ from evals.sampler import Decoding, Draw, Drawn
 from evals.tasks.base import Problem
 from harness.errors import RefusedError
 from harness.evaluate.conditions import Conditions
-from harness.evaluate.context_room import fitted
 from harness.evaluate.store import SampleStore, store_folder
-from harness.evaluate.thinking_budget import BudgetedSampler, forced_tokens
-from harness.rollouts.sampler import EngineSampler
 from harness.run.inputs import record_source
 from harness.run.provenance import provenance
+from harness.sampling.sampler import BudgetedSampler, EngineSampler, fitted, forced_tokens
 
 OnProgress = Callable[[int, int, str], None]
 """(samples drawn, samples that were missing, a remark)"""

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from evals.lm_eval_adapter import run_lm_eval
 from evals.lm_eval_result import LmEvalResult
+from harness.config.hashing import digest
 from harness.evaluate.conditions import model_conditions
 from harness.evaluate.evaluation import OnProgress
 from harness.evaluate.remembered import RememberingSampler
 from harness.evaluate.subject import Subject
 from harness.records.files import file_name, write_json
-from harness.rollouts.sampler import EngineSampler
-from harness.spec.hashing import digest
+from harness.sampling.sampler import EngineSampler
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from evals.sampler import Decoding, Draw, Drawn
+from harness.config.hashing import digest
 from harness.evaluate.evaluation import OnProgress
 from harness.evaluate.store import claimed
 from harness.records.files import append_jsonl, keep_jsonl, read_jsonl, typed_rows, write_json
-from harness.rollouts.sampler import EngineSampler
 from harness.run.provenance import provenance
-from harness.spec.hashing import digest
+from harness.sampling.sampler import EngineSampler
 
 
 class _Remembered(TypedDict):

@@ -30,7 +30,7 @@ from harness.records.files import (
     write_json,
 )
 from harness.records.lease import LeaseTakenError, hold_lease
-from harness.records.parquet import naming_damage
+from harness.records.tables import naming_damage
 from harness.run.jobs import is_disk_full
 
 _SAMPLES = ("evals.jsonl", "evals.parquet", "samples.jsonl")

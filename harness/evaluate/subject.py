@@ -6,17 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.config.hashing import digest, starting_point_hash
+from harness.config.model import Lora
+from harness.config.model_source import parse_source
+from harness.config.resolve import Layer, resolve
+from harness.config.run_spec import RunSpec, recorded_spec, settled
 from harness.errors import RefusedError
-from harness.models.source import parse_source
 from harness.plan.memory import cuda_is_there
 from harness.records import CellRecord
 from harness.records.files import read_json
-from harness.spec.hashing import digest, starting_point_hash
-from harness.spec.machine import settled
-from harness.spec.recorded import recorded_spec
-from harness.spec.resolve import Layer, resolve
-from harness.spec.run_spec import RunSpec
-from harness.spec.sections.model import Lora
 
 if TYPE_CHECKING:
     from harness.models.language_model import LanguageModel
@@ -67,8 +65,8 @@ class Subject:
 
     def load(self) -> LanguageModel:
         """Raises RefusedError for a model that cannot be loaded, or a checkpoint that is damaged."""
+        from harness.models.start import StartingPoint
         from harness.run.stages import source_of_start
-        from harness.run.starting_point import StartingPoint
         from harness.training.checkpoint import load_checkpoint, load_trained_weights
 
         if self.checkpoint is None:

@@ -14,10 +14,10 @@ from evals.paired_change import PairedChange, change_of_samples, changes_of_lm_e
 from evals.tasks.base import Problem, Task
 from harness.evaluate.evaluation import OnProgress, TaskEvaluation
 from harness.evaluate.lm_eval import LmEvaluation
-from harness.evaluate.memorisation import PROBE_TOKENS, probe_memorisation
 from harness.evaluate.subject import Subject
+from harness.extras.memorisation import PROBE_TOKENS, probe_memorisation
 from harness.records.files import file_name
-from harness.rollouts.sampler import EngineSampler
+from harness.sampling.sampler import EngineSampler
 
 
 @dataclass(frozen=True)

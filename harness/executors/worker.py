@@ -55,7 +55,7 @@ def _work(jobs: queue.SimpleQueue[Job | None], tell: Any) -> None:
     # for garbage in it, now and at each later collection, would take a fifth of that time.
     gc.disable()
     import harness.run.cell  # noqa: F401
-    from harness.run.starting_point import StartingPoint
+    from harness.models.start import StartingPoint
 
     gc.freeze()
     gc.enable()

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from harness.config.model import Lora
 from harness.errors import RefusedError
-from harness.rollouts.keys import random_key
-from harness.spec.sections.model import Lora
+from harness.random_keys import random_key
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

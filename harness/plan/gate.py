@@ -9,8 +9,8 @@ from typing import Any
 
 from algorithms import Objective, PreferenceObjective, differences_that_cannot_act
 from algorithms.preference import preference_differences_that_cannot_act
-from harness.spec.knobs import active, governor, is_of_drawing
-from harness.spec.run_spec import RunSpec
+from harness.config.knobs import active, governor, is_of_drawing
+from harness.config.run_spec import RunSpec
 
 ABSENT = "(absent)"
 

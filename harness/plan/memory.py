@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from algorithms import Objective
+from harness.config.model import Lora
+from harness.config.run_spec import RunSpec
 from harness.plan.model_shape import ModelShape, find_shape
-from harness.spec.run_spec import RunSpec
-from harness.spec.sections.model import Lora
 
 GIB = 2**30
 PROMPT_TOKENS = 256
@@ -25,12 +25,12 @@ FLOAT32_BYTES = 4
 # model is next to nothing, is 0.53 GiB on Linux); on CUDA the context and the libraries' kernels (not measured).
 PROCESS_BYTES = {"cpu": 0.5 * GIB, "cuda": 0.5 * GIB}
 
-# What the torch engine allows its cache of keys and values, and most rows of a batch (harness.rollouts.torch_engine).
+# What the torch engine allows its cache of keys and values, and most rows of a batch (harness.engines.torch.engine).
 TORCH_CACHE_BYTES_CPU = 4 * GIB
 TORCH_MAX_ROWS = 1024
 # It copies a shrinking batch from one arena to another.
 TORCH_ARENAS = 2
-# vLLM's cache on a CPU (harness.rollouts.vllm_engine).
+# vLLM's cache on a CPU (harness.engines.vllm).
 VLLM_CACHE_BYTES_CPU = 2 * GIB
 
 Device = Literal["cpu", "cuda"]

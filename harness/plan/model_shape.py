@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.models.source import TINY, parse_source
-from harness.spec.sections.model import Lora
+from harness.config.model import Lora
+from harness.config.model_source import TINY, parse_source
 
 _QWEN2_0_5B = {
     "model_type": "qwen2",

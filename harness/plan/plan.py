@@ -12,20 +12,19 @@ import yaml
 
 from algorithms import Objective
 from evals.tasks import get_task
+from harness.config.hashing import semantic_hash
+from harness.config.knobs import active
+from harness.config.model import Lora
+from harness.config.model_source import parse_source
+from harness.config.resolve import Layer, resolve
+from harness.config.run_spec import RunSpec, settled
+from harness.config.yaml_file import parse_yaml
 from harness.errors import GateError, RefusedError, nearest
-from harness.models.source import parse_source
 from harness.plan.gate import Gate, Noop, check_gate, find_noops
 from harness.plan.memory import cuda_is_there, estimate_memory
 from harness.plan.sweep_file import SweepFile, load_profile, load_sweep
 from harness.records import CellRecord, cell_directory_name
-from harness.records.metric import METRIC_PREFIX, accuracy_names
-from harness.spec.hashing import semantic_hash
-from harness.spec.knobs import active
-from harness.spec.machine import settled
-from harness.spec.resolve import Layer, resolve
-from harness.spec.run_spec import RunSpec
-from harness.spec.sections.model import Lora
-from harness.spec.yaml12 import parse_yaml
+from harness.records.scores import METRIC_PREFIX, accuracy_names
 
 RECOMMENDED_SEEDS = 6
 

@@ -13,6 +13,11 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from harness.config.hashing import semantic_hash
+from harness.config.knobs import active
+from harness.config.resolve import Layer, resolve
+from harness.config.run_spec import RunSpec, settled
+from harness.config.search import GENERATED_TOKENS, Search
 from harness.errors import GateError, RefusedError
 from harness.plan.gate import Gate, check_gate, find_noops
 from harness.plan.memory import cuda_is_there
@@ -25,12 +30,6 @@ from harness.plan.plan import (
     with_seeds,
 )
 from harness.plan.sweep_file import SweepFile, load_sweep
-from harness.spec.hashing import semantic_hash
-from harness.spec.knobs import active
-from harness.spec.machine import settled
-from harness.spec.resolve import Layer, resolve
-from harness.spec.run_spec import RunSpec
-from harness.spec.search import GENERATED_TOKENS, Search
 
 Values = dict[str, Any]
 

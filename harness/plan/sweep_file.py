@@ -12,12 +12,12 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 
 import sweeps
+from harness.config.knobs import ALL_KNOBS
+from harness.config.resolve import readable_errors, suggest
+from harness.config.search import Search
+from harness.config.section import Listed, Section
+from harness.config.yaml_file import load_yaml
 from harness.errors import RefusedError, nearest
-from harness.spec.knobs import ALL_KNOBS
-from harness.spec.resolve import readable_errors, suggest
-from harness.spec.search import Search
-from harness.spec.sections.base import Listed, Section
-from harness.spec.yaml12 import load_yaml
 
 SHIPPED = Path(sweeps.__file__).parent
 _SHARED_FOLDERS = ("cache", "mlartifacts", "probes")

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from harness.records.columns import read_columns
 from harness.records.files import DamagedRecordError, read_jsonl, read_last_row, read_object, write_json
 from harness.records.lease import is_leased
-from harness.records.parquet import read_parquet
 from harness.records.rollouts import read_rollouts, rollout_files
 from harness.records.scores import read_scores
+from harness.records.tables import read_columns, read_parquet
 
 if TYPE_CHECKING:
     import pyarrow
@@ -154,7 +153,7 @@ class CellRecord:
         return rows
 
     def read_step_columns(self) -> pyarrow.Table:
-        """The same by column, see `harness.records.columns`; raises as `read_steps`."""
+        """The same by column, see `harness.records.tables`; raises as `read_steps`."""
         n_steps = self._finished_steps()
         table = read_columns(self.path / "steps.jsonl")
         self._require_steps(len(table), n_steps)

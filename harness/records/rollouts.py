@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.records.files import DamagedRecordError
-from harness.records.parquet import REMEDY, read_parquet, require_values
+from harness.records.tables import REMEDY, read_parquet, require_values
 
 if TYPE_CHECKING:
     import numpy as np

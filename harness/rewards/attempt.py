@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from algorithms.knobs.overlong import Overlong
     from algorithms.objective import Credit
     from evals.tasks.base import Task
-    from harness.spec.sections.reward import RewardSpec
+    from harness.config.reward import RewardSpec
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from harness.random_keys import random_key, uniform
 from harness.rewards.attempt import Attempt, RewardContext
-from harness.rollouts.keys import random_key, uniform
 
 
 def graded(attempt: Attempt) -> float:

@@ -18,8 +18,8 @@ from torch.nn.utils.rnn import pad_sequence
 from harness.errors import RefusedError
 from harness.models.language_model import weights_digest
 from harness.records.files import write_atomic
-from harness.run.prompt_order import places_of_step
-from harness.training.pair_batch import PairBatch
+from harness.run.prompts import places_of_step
+from harness.training.pairs import PairBatch
 from harness.training.sequences import Sequences
 
 

@@ -13,11 +13,11 @@ from evals.prompts import get_template
 from evals.sampler import Decoding, Draw
 from evals.tasks import get_task
 from evals.tasks.base import Problem, Task
+from harness.config.task import EvalSpec
+from harness.engines.base import Engine
 from harness.models.language_model import LanguageModel
-from harness.rollouts.engine import Engine
-from harness.rollouts.sampler import EngineSampler
-from harness.run.graded_samples import chunks
-from harness.spec.sections.evaluation import EvalSpec
+from harness.sampling.graded import chunks
+from harness.sampling.sampler import EngineSampler
 
 Row = dict[str, Any]
 

@@ -1,5 +1,8 @@
 """What a sweep needs besides its files: models that are there, data that is what was pinned, held-out problems that
-training does not give away."""
+training does not give away.
+
+Whether every prompt leaves room for its completion in the model's context: asked before the first cell.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +10,27 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evals.contamination import VERSION as CONTAMINATION_VERSION
 from evals.contamination import Overlap, is_contaminated, overlap
 from evals.pairs import parse_pair_source
+from evals.prompts import get_template
 from evals.tasks import get_task
 from evals.tasks.base import Task
 from evals.tasks.rows import LoadedRows
+from harness.config.hashing import digest
+from harness.config.model_source import parse_source
+from harness.config.rollout import DatasetPairs
+from harness.config.run_spec import RunSpec
 from harness.errors import RefusedError
-from harness.models.source import parse_source
 from harness.plan import Plan
 from harness.records.files import read_json, write_json
 from harness.rewards.parts import find_part
-from harness.run.prompt_pool import require_prompts, reward_model_prompts
-from harness.spec.hashing import digest
-from harness.spec.run_spec import RunSpec
-from harness.spec.sections.pairs import DatasetPairs
+from harness.run.prompts import candidates, require_prompts, reward_model_prompts
+
+if TYPE_CHECKING:
+    from harness.models.language_model import LanguageModel
 
 
 def require_inputs(plan: Plan) -> list[str]:
@@ -169,3 +176,22 @@ def _splits(plan: Plan) -> set[tuple[str, str]]:
     return {(spec.task.train, "train") for spec in plan.arms.values() if not _fixed(spec)} | {
         (name, "test") for spec in plan.arms.values() for name in spec.eval.tasks
     }
+
+
+def require_room_for_completions(spec: RunSpec, language_model: LanguageModel) -> None:
+    """Raises PromptTooLongError for a prompt of training or evaluation that is too long.
+
+    Of a set of pairs this is not asked: their own limit decides, where they are encoded.
+    """
+    from harness.engines.base import require_room
+
+    fixed = spec.pairs.type == "dataset"
+    drawn = [] if fixed else [(spec.task.template, spec.rollout.max_completion_tokens, candidates(spec))]
+    held_out = [get_task(name).split("test").load()[: spec.eval.problems] for name in spec.eval.tasks]
+    for template, limit, problems in (
+        *drawn,
+        *((spec.eval.template, spec.eval.max_completion_tokens, problems) for problems in held_out),
+    ):
+        prompts = (get_template(template).render(problem.problem) for problem in problems)
+        longest = max(len(language_model.encode(prompt)) for prompt in prompts)
+        require_room(language_model.model, longest, limit)

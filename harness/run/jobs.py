@@ -14,10 +14,10 @@ from harness.records.cell import CellRecord
 from harness.records.files import read_json, write_folder, write_json
 
 if TYPE_CHECKING:
+    from harness.config.run_spec import RunSpec
     from harness.models.language_model import LanguageModel
+    from harness.models.start import StartingPoint
     from harness.run.learning.base import Examples
-    from harness.run.starting_point import StartingPoint
-    from harness.spec.run_spec import RunSpec
 
 JobKind = Literal["load", "prepare", "pass_rates", "pairs", "reward_model", "base", "best_of_n", "cell"]
 JobState = Literal["done", "refused", "failed", "interrupted", "taken", "invalid"]
@@ -61,8 +61,8 @@ def is_disk_full(error: OSError) -> bool:
 def run_job(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> tuple[JobState, str | None]:
     """Do a job; returns how it ended and why. Exceptions that are nobody's mistake but ours pass through."""
     from evals.errors import EvalError
+    from harness.engines.base import EngineMismatchError
     from harness.records.lease import LeaseTakenError
-    from harness.rollouts.engine import EngineMismatchError
 
     try:
         _DO[job.kind](job, start, tell)
@@ -80,10 +80,10 @@ def run_job(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> tu
 
 
 def _load(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None:
-    from harness.rollouts.choice import make_engine
-    from harness.run.room import require_room_for_completions
-    from harness.spec.run_spec import RunSpec
-    from harness.training.output_head import output_head
+    from harness.config.run_spec import RunSpec
+    from harness.engines.choice import make_engine
+    from harness.run.inputs import require_room_for_completions
+    from harness.training.token_scores import output_head
 
     spec = RunSpec.model_validate(job.spec)
     tell({"phase": "loading the model", "step": 0, "steps": 0, "done_frac": 0.0})
@@ -97,8 +97,8 @@ def _load(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None
 
 def _prepare(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None:
     """Cold start where the spec has one; in any case the weights end up in a folder that loads quickly."""
-    from harness.spec.run_spec import RunSpec
-    from harness.spec.sections.model import SupervisedColdStart
+    from harness.config.model import SupervisedColdStart
+    from harness.config.run_spec import RunSpec
     from harness.training.cold_start import run_cold_start
 
     spec = RunSpec.model_validate(job.spec)
@@ -114,9 +114,9 @@ def _prepare(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> N
 
 
 def _pass_rates(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None:
-    from harness.rollouts.choice import make_engine
-    from harness.run.pass_rates import measure_pass_rates
-    from harness.spec.run_spec import RunSpec
+    from harness.config.run_spec import RunSpec
+    from harness.engines.choice import make_engine
+    from harness.run.stages.pass_rates import measure_pass_rates
 
     spec = RunSpec.model_validate(job.spec)
     model = start.get(spec, job.source)
@@ -125,17 +125,17 @@ def _pass_rates(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -
 
 
 def _pairs(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None:
-    from harness.run.pair_dataset import prepare_pairs
-    from harness.spec.run_spec import RunSpec
+    from harness.config.run_spec import RunSpec
+    from harness.run.stages.pairs import prepare_pairs
 
     spec = RunSpec.model_validate(job.spec)
     prepare_pairs(Path(job.path), spec, start.get(spec, job.source), _counted("preparing pairs", tell))
 
 
 def _reward_model(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None:
-    from harness.rollouts.choice import make_engine
-    from harness.run.reward_model_stage import make_reward_model
-    from harness.spec.run_spec import RunSpec
+    from harness.config.run_spec import RunSpec
+    from harness.engines.choice import make_engine
+    from harness.run.stages.reward_model import make_reward_model
 
     spec = RunSpec.model_validate(job.spec)
     model = start.get(spec, job.source)
@@ -144,9 +144,9 @@ def _reward_model(job: Job, start: StartingPoint, tell: Callable[[Event], None])
 
 
 def _best_of_n(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None:
-    from harness.rollouts.choice import make_engine
-    from harness.run.best_of_n import measure_best_of_n
-    from harness.spec.run_spec import RunSpec
+    from harness.config.run_spec import RunSpec
+    from harness.engines.choice import make_engine
+    from harness.run.stages.best_of_n import measure_best_of_n
     from harness.training.reward_model import RewardModel
 
     spec = RunSpec.model_validate(job.spec)
@@ -165,9 +165,9 @@ def _counted(phase: str, tell: Callable[[Event], None]) -> Callable[[int, int], 
 
 
 def _base(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None:
-    from harness.rollouts.choice import make_engine
+    from harness.config.run_spec import RunSpec
+    from harness.engines.choice import make_engine
     from harness.run.evaluation import Evaluator
-    from harness.spec.run_spec import RunSpec
 
     spec = RunSpec.model_validate(job.spec)
     model = start.get(spec, job.source)
@@ -179,10 +179,10 @@ def _base(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None
 
 
 def _cell(job: Job, start: StartingPoint, tell: Callable[[Event], None]) -> None:
+    from harness.config.run_spec import RunSpec
     from harness.records.lease import hold_lease
     from harness.run.cell import CellRun
     from harness.run.provenance import provenance
-    from harness.spec.run_spec import RunSpec
 
     cell = CellRecord.at(Path(job.path))
     with hold_lease(cell.path):
@@ -213,8 +213,8 @@ def _examples(job: Job, spec: RunSpec, start: LanguageModel) -> Examples:
     """What the cell learns from, read from the results of its stages."""
     from harness.run.encoded_pairs import load_pairs
     from harness.run.learning.base import Examples
-    from harness.run.prompt_pool import read_correct_counts, training_prompts
-    from harness.run.reward_model_stage import read_report
+    from harness.run.prompts import read_correct_counts, training_prompts
+    from harness.run.stages.reward_model import read_report
     from harness.training.reward_model import RewardModel
 
     at = {kind: Path(path) for kind, path in job.inputs.items()}

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from harness.config.run_spec import RunSpec
 from harness.errors import BenchError, RefusedError
 from harness.executors.local import Ended, LocalPool
 from harness.plan import Plan, PlannedCell
 from harness.plan.gate import values_that_differ
 from harness.records import CellRecord
 from harness.records.files import read_json, write_json
-from harness.records.schema import SCHEMA
+from harness.records.sweep import SCHEMA
 from harness.run.inputs import contamination, contamination_sentence, data_sources, record_sources, require_inputs
 from harness.run.jobs import Job, JobKind, is_disk_full
 from harness.run.stages import (
@@ -29,7 +30,6 @@ from harness.run.stages import (
     spec_as_json,
     stage_job,
 )
-from harness.spec.run_spec import RunSpec
 
 
 class Observer(Protocol):

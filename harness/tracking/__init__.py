@@ -2,7 +2,6 @@
 
 from harness.tracking.client import MirrorError, tracking_uri
 from harness.tracking.evaluation import log_evaluation, log_lm_eval, sync_evaluations
-from harness.tracking.mirror import Mirror
-from harness.tracking.thread import MirrorThread
+from harness.tracking.mirror import Mirror, MirrorThread
 
 __all__ = ["Mirror", "MirrorError", "MirrorThread", "log_evaluation", "log_lm_eval", "sync_evaluations", "tracking_uri"]

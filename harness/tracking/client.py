@@ -1,4 +1,9 @@
-"""How this process talks to MLflow, which takes seconds to import: nothing imports it before it is needed."""
+"""How this process talks to MLflow, which takes seconds to import: nothing imports it before it is needed.
+
+Experiments in MLflow, made when they are first needed.
+
+What the file system tells of a record.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from harness.errors import BenchError
 
@@ -50,3 +56,27 @@ def talking_to_mlflow(uri: str) -> Iterator[None]:
             f"MLflow at {uri} is not up to date: {reason:.200}\n"
             f"The records are complete. Once MLflow can be reached, `bench sync` brings it up to date.{torn}"
         ) from error
+
+
+def experiment_id(client: Any, uri: str, name: str, home: Path) -> str:
+    """Of the experiment of that name. client: an `MlflowClient` of `uri`; home: where runs are kept."""
+    experiment = client.get_experiment_by_name(name)
+    if experiment is not None:
+        return str(experiment.experiment_id)
+    # A server knows where it keeps files; with a bare database MLflow would use the current directory.
+    has_server = uri.startswith(("http://", "https://"))
+    folder = None if has_server else (home.resolve() / "mlartifacts").as_uri()
+    return str(client.create_experiment(name, artifact_location=folder))
+
+
+def file_fingerprint(path: Path) -> tuple[int, int] | None:
+    """Time of change and size: another one after every write. None without the file."""
+    if not path.exists():
+        return None
+    stat = path.stat()
+    return stat.st_mtime_ns, stat.st_size
+
+
+def modified_ms(path: Path) -> int | None:
+    """Time of change in Unix milliseconds, MLflow's unit. None without the file."""
+    return path.stat().st_mtime_ns // 1_000_000 if path.exists() else None

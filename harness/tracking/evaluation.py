@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.records.files import read_json
-from harness.tracking.client import talking_to_mlflow
-from harness.tracking.experiment import experiment_id
-from harness.tracking.points import flat_params, value_points
-from harness.tracking.run import MirroredRun
+from harness.tracking.client import experiment_id, talking_to_mlflow
+from harness.tracking.run import MirroredRun, flat_params, value_points
 
 EXPERIMENT = "evals"
 # What lies beside the results of lm-eval's tasks.

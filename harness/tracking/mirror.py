@@ -17,6 +17,8 @@ again is the same point (see `MirroredRun.log_points`). So no point is lost or t
     two processes mirror one sweep       they take turns, and each looks up anew what the other has done
 
 A state file beside the records would say all this of a database that may be another one by now, or gone.
+
+The mirror beside a running sweep.
 """
 
 from __future__ import annotations
@@ -24,22 +26,31 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import logging
+import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from harness.records import SweepRecord, read_sweep
 from harness.records.study import STUDY, StudyRecord
-from harness.tracking.cell import STATUS, fingerprint, sync_cell
-from harness.tracking.client import talking_to_mlflow
-from harness.tracking.experiment import experiment_id
-from harness.tracking.files import file_fingerprint, modified_ms
+from harness.tracking.cell import (
+    STATUS,
+    TRIAL_TAG,
+    fingerprint,
+    has_own_run,
+    study_of_search,
+    sync_cell,
+    sync_trial,
+    trial_tags,
+)
+from harness.tracking.client import MirrorError, experiment_id, file_fingerprint, modified_ms, talking_to_mlflow
 from harness.tracking.run import MirroredRun
-from harness.tracking.trial import TRIAL_TAG, has_own_run, study_of_search, sync_trial, trial_tags
 
 # The parent has the first of these that one of its cells has.
 _PARENT_STATUS = ("RUNNING", "KILLED", "FAILED", "SCHEDULED", "FINISHED")
@@ -190,3 +201,51 @@ def _sync_report(session: _Session, folder: Path) -> None:
         if session.seen.get(path.name) != now:
             session.parent.log_file(path)
             session.seen[path.name] = now
+
+
+_log = logging.getLogger(__name__)
+
+
+class MirrorThread:
+    """`with MirrorThread(mirror): ...` syncs every `interval_s` seconds and once more at the end.
+
+    A server that is away or slow costs the sweep nothing but the mirror's freshness: one warning says so, each sync is
+    a new try, and leaving waits at most `patience_s` for the last one.
+    """
+
+    def __init__(self, mirror: Mirror, interval_s: float = 5.0, patience_s: float = 30.0) -> None:
+        self._mirror = mirror
+        self._interval_s = interval_s
+        self._patience_s = patience_s
+        self._leaving = threading.Event()
+        self._warned = False
+        # A daemon: a server that does not answer must not keep the process alive.
+        self._thread = threading.Thread(target=self._tail, name="mlflow-mirror", daemon=True)
+
+    def __enter__(self) -> MirrorThread:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._leaving.set()
+        self._thread.join(self._patience_s)
+        if self._thread.is_alive():
+            self._warn(
+                f"MLflow took more than {self._patience_s:g} s; `bench sync` does the rest. The records are complete."
+            )
+
+    def _tail(self) -> None:
+        is_last = False
+        while not is_last:
+            is_last = self._leaving.wait(self._interval_s)
+            try:
+                self._mirror.sync()
+            except MirrorError as error:
+                self._warn(str(error))
+
+    def _warn(self, message: str) -> None:
+        if not self._warned:
+            self._warned = True
+            _log.warning(message)

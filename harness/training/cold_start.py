@@ -10,11 +10,11 @@ from pathlib import Path
 import torch
 
 from evals.prompts import get_template
+from harness.config.model import SupervisedColdStart
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel
-from harness.rollouts.keys import permutation, random_key
-from harness.spec.sections.model import SupervisedColdStart
-from harness.training.learning_rate import warm_up_and_decay
+from harness.random_keys import permutation, random_key
+from harness.training.optimizer import warm_up_and_decay
 from harness.training.sequences import Sequences, score_completions
 
 MICRO_BATCH_TOKENS = 2048

@@ -15,23 +15,30 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from algorithms import Coefficients, Loss, TokenBatch, acts_without_advantage, policy_loss, select_tokens
-from harness.rollouts.keys import random_key
-from harness.spec.run_spec import RunSpec
-from harness.training.coefficients import ControlledCoefficients
-from harness.training.critic import Critic
-from harness.training.gradient_passes import GradientPasses
-from harness.training.micro_batches import Part
-from harness.training.mini_batches import mini_batches
+from harness.config.run_spec import RunSpec
+from harness.random_keys import random_key
+from harness.training.batching import Part, TokenBudget, mini_batches
 from harness.training.optimizer import ClippedAdamW, OptimizerStep
 from harness.training.prefix_attention import shares_prompts
-from harness.training.prepared_rollout import PreparedRollout, policy_waits, prepare, scored_while_training
 from harness.training.reference import KlReference, measure_start, start_metrics
-from harness.training.rollout_scores import RolloutScores, Scorer
-from harness.training.scored_rollout import ScoredRollout
+from harness.training.rollout_batch import (
+    ControlledCoefficients,
+    PreparedRollout,
+    ScoredRollout,
+    policy_waits,
+    prepare,
+    scored_while_training,
+)
+from harness.training.scoring import Critic, RolloutScores, Scorer
 from harness.training.sequences import completion_hidden, score_hidden
-from harness.training.token_budget import TokenBudget
 from harness.training.token_records import MicroLoss, OptimizerPass, token_columns
-from harness.training.update_report import UpdateReport, batch_metrics, coefficient_metrics, loss_metrics
+from harness.training.update_report import (
+    GradientPasses,
+    UpdateReport,
+    batch_metrics,
+    coefficient_metrics,
+    loss_metrics,
+)
 
 
 @dataclass

@@ -21,19 +21,15 @@ from algorithms.preference import (
     preference_loss,
     preference_metric_names,
 )
-from harness.spec.run_spec import RunSpec
-from harness.training.gradient_passes import GradientPasses
-from harness.training.micro_batches import Part
-from harness.training.mini_batches import mini_batches
+from harness.config.run_spec import RunSpec
+from harness.training.batching import Part, TokenBudget, mini_batches
 from harness.training.optimizer import ClippedAdamW, OptimizerStep
-from harness.training.pair_batch import PairBatch
+from harness.training.pairs import PairBatch, zero_point
 from harness.training.prefix_attention import shares_prompts
 from harness.training.reference import measure_start, rows_to_measure, start_metrics
-from harness.training.rollout_scores import RolloutScores, Scorer
+from harness.training.scoring import RolloutScores, Scorer
 from harness.training.sequences import Sequences, score_completions
-from harness.training.token_budget import TokenBudget
-from harness.training.update_report import UpdateReport, entropy_metrics, step_metrics
-from harness.training.zero_point import zero_point
+from harness.training.update_report import GradientPasses, UpdateReport, entropy_metrics, step_metrics
 
 
 @dataclass
@@ -43,7 +39,7 @@ class PreferenceUpdate:
     `initial` is a frozen copy of the starting weights, where the KL to them is to be measured. `reference` is the
     frozen policy whose log-probs the objective subtracts; it may be renewed between batches. There need be none where
     the objective has no reference, and where every batch brings its log-probs, except for `link=kto` (see
-    `harness.training.zero_point`).
+    `harness.training.pairs`).
     """
 
     model: PreTrainedModel

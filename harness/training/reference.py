@@ -11,10 +11,10 @@ from transformers import PreTrainedModel
 
 from algorithms.knobs.kl import Kl
 from algorithms.ratios import LOG_RATIO_LIMIT
-from harness.spec.run_spec import RunSpec
+from harness.config.run_spec import RunSpec
+from harness.training.batching import TokenBudget
 from harness.training.checkpoint import load_trained_weights, trained_weights
 from harness.training.sequences import Sequences, exact_kl, passes, score_completions
-from harness.training.token_budget import TokenBudget
 
 
 def frozen_copy(policy: PreTrainedModel) -> PreTrainedModel:

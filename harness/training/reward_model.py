@@ -12,12 +12,12 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from torch.nn import functional
 
+from harness.config.reward import RewardModelOptions
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel
-from harness.rollouts.keys import permutation, random_key
-from harness.spec.sections.reward import RewardModelOptions
-from harness.training.learning_rate import warm_up_and_decay
-from harness.training.micro_batches import micro_batches
+from harness.random_keys import permutation, random_key
+from harness.training.batching import micro_batches
+from harness.training.optimizer import warm_up_and_decay
 from harness.training.reference import frozen_copy
 from harness.training.sequences import Sequences, completion_hidden
 

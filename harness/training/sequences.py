@@ -18,13 +18,9 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
-from harness.training.attention_choice import attending_by
-from harness.training.micro_batches import grouped_micro_batches, micro_batches
-from harness.training.output_head import output_head
-from harness.training.prefix_attention import prefix_hidden, shares_prompts
-from harness.training.prefix_layout import PrefixLayout
-from harness.training.token_budget import TokenBudget
-from harness.training.token_scores import LOGITS_CHUNK_TOKENS, token_kl, token_scores
+from harness.training.batching import TokenBudget, grouped_micro_batches, micro_batches
+from harness.training.prefix_attention import PrefixLayout, attending_by, prefix_hidden, shares_prompts
+from harness.training.token_scores import LOGITS_CHUNK_TOKENS, output_head, token_kl, token_scores
 
 
 class DistinctPrompts(NamedTuple):

@@ -1,8 +1,12 @@
-"""What one rollout batch's optimiser steps measured."""
+"""What one rollout batch's optimiser steps measured.
+
+The forward and backward passes of an update: their time and how much of them is padding.
+"""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,10 +16,10 @@ from torch import Tensor
 
 from algorithms import Coefficients, Loss, Objective, combine_metrics, update_metric_names
 from algorithms.ratios import LOG_RATIO_LIMIT
-from harness.spec.run_spec import RunSpec
-from harness.spec.sections.train import TrainSpec
+from harness.config.run_spec import RunSpec, TrainSpec
 from harness.training.optimizer import OptimizerStep
-from harness.training.scored_rollout import ScoredRollout
+from harness.training.rollout_batch import ScoredRollout
+from harness.training.sequences import PassTokens
 
 Metrics = dict[str, float | None]
 
@@ -153,3 +157,30 @@ def _mean(values: Tensor) -> float | None:
 
 def _mean_over_steps(values: list[float]) -> float | None:
     return sum(values) / len(values) if values else None
+
+
+@dataclass
+class GradientPasses:
+    """Counts of all passes with gradient of one update, those of a try that ran out of memory included."""
+
+    backward_s: float = 0.0
+    _tokens: list[PassTokens] = field(default_factory=list)
+
+    def backward(self, loss: Tensor, tokens: PassTokens) -> None:
+        """Add the gradient of a micro-batch's loss to the weights'."""
+        started_s = _now_s(loss)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.backward_s += _now_s(loss) - started_s
+        self._tokens.append(tokens)
+
+    def write(self, report: UpdateReport) -> None:
+        computed = sum(tokens.computed for tokens in self._tokens)
+        report.backward_s = self.backward_s
+        report.padding_frac = sum(tokens.padding for tokens in self._tokens) / computed if computed else None
+
+
+def _now_s(tensor: Tensor) -> float:
+    """Wall-clock, when all work on the tensor's device is done: a GPU runs behind the host."""
+    if tensor.is_cuda:
+        torch.cuda.synchronize(tensor.device)
+    return time.perf_counter()

@@ -13,8 +13,7 @@ from pairs import compare
 from workload import NEVER, Workload, model_source, without_end, write_prompts
 
 from harness.models.language_model import load_model
-from harness.run.prompt_order import prompt_order
-from harness.run.prompt_pool import training_prompts
+from harness.run.prompts import prompt_order, training_prompts
 
 
 def row(seconds: float, **more: Any) -> dict[str, Any]:

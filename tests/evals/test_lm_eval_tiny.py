@@ -29,10 +29,10 @@ class TinySampler:
     def draw(self, draws: Sequence[Draw], decoding: Decoding) -> list[Drawn]:
         import torch
 
+        from harness.engines.base import SamplingParams
+        from harness.engines.torch.engine import TorchEngine
         from harness.models.language_model import load_model
-        from harness.rollouts.engine import SamplingParams
-        from harness.rollouts.keys import random_key
-        from harness.rollouts.torch_engine import TorchEngine
+        from harness.random_keys import random_key
 
         model = load_model("builtin:tiny")
         engine = TorchEngine(model.model, model.pad_token_id, model.eos_token_ids, model.decode)

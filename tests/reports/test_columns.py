@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from harness.records.columns import read_columns
 from harness.records.files import DamagedRecordError
+from harness.records.tables import read_columns
 from reports.columns import Columns
 from reports.measurements import read_measurements
 from tests.reports.synthetic import write_sweep

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from harness.config.rollout import DatasetPairs, PolicyPairs
+from harness.config.run_spec import RunSpec
+from harness.engines.base import Engine
 from harness.models.language_model import LanguageModel
-from harness.rollouts.engine import Engine
 from harness.run.learning.base import Examples, Learner
-from harness.run.learning.dataset_pairs import DatasetPairsLearner
-from harness.run.learning.policy_gradient import PolicyGradientLearner
-from harness.run.learning.policy_pairs import PolicyPairsLearner
-from harness.spec.run_spec import RunSpec
-from harness.spec.sections.pairs import DatasetPairs, PolicyPairs
+from harness.run.learning.pairs import DatasetPairsLearner, PolicyPairsLearner
+from harness.run.learning.rewards import PolicyGradientLearner
 
 
 def make_learner(spec: RunSpec, start: LanguageModel, examples: Examples, engine: Engine) -> Learner:

@@ -8,7 +8,7 @@ import pytest
 
 from harness.cli.probe import _print
 from tests.harness.cli.conftest import Bench
-from tests.harness.probe.files import write_probe_file
+from tests.harness.extras.probe.files import write_probe_file
 
 SMALL = {"completions": 64, "batch_sizes": [], "reference": {"prompts": 32, "samples": 4}}
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from algorithms import active_knobs, describe, formula, preset, presets
+from harness.config.knobs import active
 from harness.plan.sweep_file import load_sweep
-from harness.spec.knobs import active
 from tests.harness.cli.conftest import Bench
-from tests.harness.spec.cases import spec
+from tests.harness.config.cases import spec
 
 
 def test_an_algorithm_for_programs(bench: Bench) -> None:

@@ -14,7 +14,7 @@ import yaml
 
 from harness.records import CellRecord
 from tests.harness.cli.conftest import Bench
-from tests.harness.tuning.fake_cells import FakePool, by_learning_rate, write_search
+from tests.harness.search.fake_cells import FakePool, by_learning_rate, write_search
 
 
 class Recording(FakePool):
@@ -35,7 +35,7 @@ class Recording(FakePool):
 def pool(monkeypatch: pytest.MonkeyPatch) -> FakePool:
     """Training in search is luckier than with fresh seeds: seed 0 is worth 5 points."""
     pool = Recording(score=lambda spec: by_learning_rate(spec) - (0.05 if spec.seed else 0.0))
-    monkeypatch.setattr("harness.tuning.search_run.LocalPool", lambda workers: pool)
+    monkeypatch.setattr("harness.search.run.LocalPool", lambda workers: pool)
     monkeypatch.setattr("harness.run.sweep.LocalPool", lambda workers: pool)
     monkeypatch.setattr("harness.tracking.MirrorThread", lambda mirror: contextlib.nullcontext())
     return pool
@@ -118,8 +118,8 @@ def test_the_password_of_a_database_is_written_nowhere(
     bench: Bench, tmp_path: Path, pool: FakePool, monkeypatch: pytest.MonkeyPatch, url: str, shown: str
 ) -> None:
     database = optuna.storages.RDBStorage(f"sqlite:///{tmp_path / 'elsewhere.db'}")
-    monkeypatch.setattr("harness.tuning.study.open_storage", lambda url, folder: database)
-    monkeypatch.setattr("harness.tuning.study.SETTLED_AFTER_S", 0.0)
+    monkeypatch.setattr("harness.search.study.open_storage", lambda url, folder: database)
+    monkeypatch.setattr("harness.search.study.SETTLED_AFTER_S", 0.0)
     result = bench("tune", write_search(tmp_path), "--trials", 6, "--confirm", 1, "--storage", url)
     assert result.code == 0
     written = [path.read_bytes() for path in (tmp_path / "runs").rglob("*") if path.is_file()]
@@ -225,7 +225,7 @@ def test_confirming_waits_for_a_trial_that_another_worker_has_in_hand(
     bench: Bench, tmp_path: Path, pool: FakePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running = [[7], [7], []]
-    monkeypatch.setattr("harness.tuning.study.SearchStudy.running", lambda study: running.pop(0))
+    monkeypatch.setattr("harness.search.study.SearchStudy.running", lambda study: running.pop(0))
     monkeypatch.setattr("harness.cli.tune.WAIT_S", 0.0)
     result = bench("tune", write_search(tmp_path), "--trials", 6, "--confirm", 3, "--json")
     assert result.code == 0 and running == []

@@ -7,12 +7,12 @@ import pytest
 
 from evals.sampler import Decoding
 from evals.tasks import get_task
+from harness.engines.torch.engine import TorchEngine
 from harness.evaluate.conditions import Conditions, problems_digest
 from harness.evaluate.evaluation import TaskEvaluation
 from harness.evaluate.subject import find_subject
 from harness.models.language_model import LanguageModel, load_model
-from harness.rollouts.sampler import EngineSampler
-from harness.rollouts.torch_engine import TorchEngine
+from harness.sampling.sampler import EngineSampler
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,8 @@ from evals.prompts import get_template
 from evals.sampler import Decoding
 from evals.tasks.base import Problem
 from harness.errors import RefusedError
-from harness.evaluate.context_room import fitted
 from harness.models.language_model import LanguageModel
+from harness.sampling.sampler import fitted
 
 PROBLEMS = [Problem("short", "1+1=", "2"), Problem("long", "1+1+1+1+1=", "5")]
 CONTEXT = 128

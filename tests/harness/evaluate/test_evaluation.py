@@ -14,7 +14,7 @@ from evals.sampler import Decoding, Draw, Drawn
 from harness.errors import RefusedError
 from harness.evaluate.evaluation import TaskEvaluation
 from harness.evaluate.store import SampleStore, store_folder
-from harness.rollouts.sampler import EngineSampler, OnDrawn
+from harness.sampling.sampler import EngineSampler, OnDrawn
 from tests.harness.evaluate.conftest import Make
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from evals.tasks import get_task
 from evals.tasks.base import Problem
-from harness.evaluate.memorisation import probe_memorisation
 from harness.evaluate.subject import find_subject
-from harness.rollouts.sampler import EngineSampler
+from harness.extras.memorisation import probe_memorisation
+from harness.sampling.sampler import EngineSampler
 from tests.harness.evaluate.test_evaluation import Counting
 
 

@@ -9,7 +9,7 @@ import pytest
 from evals.sampler import Decoding, Draw
 from harness.errors import RefusedError
 from harness.evaluate.remembered import RememberingSampler
-from harness.rollouts.sampler import EngineSampler
+from harness.sampling.sampler import EngineSampler
 from tests.harness.evaluate.test_evaluation import Counting, Killed
 
 DECODING = Decoding(12)

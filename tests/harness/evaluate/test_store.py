@@ -12,7 +12,7 @@ from harness.errors import RefusedError
 from harness.evaluate.remembered import RememberingSampler
 from harness.evaluate.store import SampleStore, claimed, store_folder
 from harness.records.files import DamagedRecordError
-from harness.rollouts.sampler import EngineSampler
+from harness.sampling.sampler import EngineSampler
 from tests.harness.evaluate.conftest import Make
 
 ROW = {

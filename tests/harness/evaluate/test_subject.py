@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from harness.config.model_source import TINY
+from harness.config.run_spec import RunSpec
 from harness.errors import RefusedError
 from harness.evaluate.subject import find_subject
 from harness.models.language_model import load_model
-from harness.models.source import TINY
+from harness.models.start import StartingPoint
 from harness.records import CellRecord
-from harness.run.starting_point import StartingPoint
-from harness.spec.run_spec import RunSpec
 from harness.training.checkpoint import Checkpoint, save_checkpoint, trained_weights
 from tests.harness.run.small import small_spec
 

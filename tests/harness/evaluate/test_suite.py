@@ -12,7 +12,7 @@ from evals.tasks import get_task
 from evals.tasks.base import Problem
 from harness.evaluate import suite
 from harness.evaluate.suite import Suite, SuiteResult, paired_changes
-from harness.rollouts.sampler import EngineSampler
+from harness.sampling.sampler import EngineSampler
 from tests.harness.evaluate.conftest import Make
 from tests.harness.evaluate.test_evaluation import Counting
 

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from evals.sampler import Decoding, Draw
-from harness.evaluate.thinking_budget import FORCED, BudgetedSampler
-from harness.rollouts.engine import PromptTooLongError, SamplingParams
-from harness.rollouts.sampler import EngineSampler
+from harness.engines.base import PromptTooLongError, SamplingParams
+from harness.sampling.sampler import FORCED, BudgetedSampler, EngineSampler
 
 END = 0
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from harness.models.source import TINY
+from harness.config.model_source import TINY
 from harness.models.tiny import tiny_tokenizer
 
 CHATML = (

@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from harness.errors import RefusedError
-from harness.models.activation_checkpointing import set_activation_checkpointing
+from harness.models.start import set_activation_checkpointing
 from harness.training.sequences import score_completions
 from tests.harness.training import rollouts
 from tests.harness.training.causal_models import causal_model

@@ -12,9 +12,9 @@ from transformers import GenerationConfig
 
 from evals.prompts import Message
 from evals.tasks import get_task
+from harness.config.model_source import TINY
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel, load_model, weights_digest
-from harness.models.source import TINY
 from harness.models.tiny import CHARACTERS, CONTEXT_TOKENS, tiny_model, tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()

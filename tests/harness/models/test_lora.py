@@ -6,9 +6,9 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from harness.config.model import Lora
 from harness.errors import RefusedError
 from harness.models.lora import adapted_layers, add_adapters, has_adapters, remove_adapters, reset_adapters
-from harness.spec.sections.model import Lora
 from harness.training.reference import frozen_copy
 from harness.training.sequences import score_completions
 from tests.harness.training import rollouts

@@ -12,9 +12,9 @@ import torch
 from gguf import GGUFWriter
 
 from evals.prompts import Message
+from harness.config.model_source import TINY
 from harness.errors import RefusedError
 from harness.models.language_model import load_model, weights_digest
-from harness.models.source import TINY
 from tests.fetch_model import NAME
 from tests.harness.models.folders import tiny_folder
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from harness.config.hashing import semantic_hash
 from harness.plan.gate import ABSENT, Gate, check_gate, find_noops, values_that_differ
-from harness.spec.hashing import semantic_hash
-from tests.harness.spec.cases import spec
+from tests.harness.config.cases import spec
 
 NO_SCALE = {"objective.scale": "none"}
 

@@ -10,13 +10,14 @@ import torch
 import transformers
 from torch import Tensor
 
+from harness.config.run_spec import TrainSpec
+from harness.engines import vllm as vllm_engine
+from harness.engines.torch import engine as torch_engine
 from harness.models.language_model import load_model
 from harness.plan import memory
 from harness.plan.memory import MemoryEstimate, activation_bytes, estimate_memory, in_words
 from harness.plan.model_shape import ModelShape
-from harness.rollouts import torch_engine, vllm_engine
-from harness.run.graded_samples import CHUNK_SAMPLES
-from harness.spec.sections.train import TrainSpec
+from harness.sampling.graded import CHUNK_SAMPLES
 from harness.training.optimizer import ClippedAdamW
 from harness.training.sequences import Sequences, completion_hidden
 from tests.harness.run.small import small_spec

@@ -10,10 +10,10 @@ import pytest
 import torch
 import transformers
 
+from harness.config.model import Lora
 from harness.models.language_model import load_model
 from harness.plan.model_shape import ModelShape, find_shape
 from harness.plan.sweep_file import SHIPPED, load_profile, shipped
-from harness.spec.sections.model import Lora
 
 SMALL = {
     "vocab_size": 101,

@@ -10,12 +10,12 @@ from typing import Any
 import optuna
 import pytest
 
+from harness.config.search import Pruner
 from harness.errors import GateError, RefusedError
 from harness.plan import make_plan
 from harness.plan.search_plan import make_search_plan
-from harness.spec.search import Pruner
-from harness.tuning.optuna_parts import make_pruner
-from tests.harness.tuning.fake_cells import KNOBS, write_search
+from harness.search.optuna_parts import make_pruner
+from tests.harness.search.fake_cells import KNOBS, write_search
 
 LR = "train.learning_rate"
 CLIP = "objective.rule.clip_high"

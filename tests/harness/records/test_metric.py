@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from evals.evaluate import SampleRow, scores
-from harness.records.metric import accuracy_names, is_accuracy
+from harness.records.scores import accuracy_names, is_accuracy
 
 
 @pytest.fixture(scope="module")

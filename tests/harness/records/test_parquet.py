@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from harness.records.files import DamagedRecordError
-from harness.records.parquet import read_first_row, read_parquet
 from harness.records.rollouts import read_rollouts, write_rollouts
+from harness.records.tables import read_first_row, read_parquet
 
 ROWS = [{"step": step, "text": "some text" * 9} for step in range(3)]
 

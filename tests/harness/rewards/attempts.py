@@ -12,8 +12,8 @@ from algorithms import preset
 from evals.grading import Reason, Verdict, grade
 from evals.tasks import get_task
 from evals.tasks.base import Problem
+from harness.config.reward import RewardSpec
 from harness.rewards import Attempt, RewardContext
-from harness.spec.sections.reward import RewardSpec
 
 PROBLEM = Problem(id="1", problem="What is 6 times 7?", answer="42")
 SUM = Problem(id="3+5+9", problem="3+5+9=", answer="17", difficulty=3)

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
+from harness.config.reward import FormatOptions
 from harness.rewards.formats import PATTERNS, matches_format, reaches_answer
-from harness.spec.sections.reward import FormatOptions
 from tests.harness.rewards.attempts import attempt, context
 
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from harness.config.reward import LanguageOptions
 from harness.rewards.languages import SCRIPTS, language, script_words
-from harness.spec.sections.reward import LanguageOptions
 from tests.harness.rewards.attempts import attempt, context
 
 

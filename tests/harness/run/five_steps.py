@@ -6,9 +6,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from harness.models.source import parse_source
+from harness.config.hashing import NUMERICS_VERSION
+from harness.config.model_source import parse_source
 from harness.records import CellRecord
-from harness.spec.hashing import NUMERICS_VERSION
 from tests.harness.run.small import run_cell, small_spec
 
 FROZEN = Path(__file__).parents[2] / "golden" / "five_steps.json"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from harness.config.resolve import Layer, resolve
+from harness.config.run_spec import RunSpec
 from harness.models.language_model import load_model
 from harness.records import CellRecord
 from harness.run.cell import CellRun, Progress
 from harness.run.learning.base import Examples
-from harness.run.prompt_pool import training_prompts
-from harness.spec.resolve import Layer, resolve
-from harness.spec.run_spec import RunSpec
+from harness.run.prompts import training_prompts
 
 SETTINGS: dict[str, Any] = {
     "algorithm": "grpo",

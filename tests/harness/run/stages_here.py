@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from harness.executors.local import Ended, OnEnded, OnProgress
+from harness.models.start import StartingPoint
 from harness.run.jobs import Job, run_job
-from harness.run.starting_point import StartingPoint
 
 
 class Quiet:

@@ -10,20 +10,20 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from harness.config.run_spec import RunSpec
 from harness.errors import RefusedError
 from harness.models.language_model import load_model
 from harness.models.lora import adapted_layers
+from harness.models.start import StartingPoint
 from harness.plan import make_plan
 from harness.records import CellRecord
 from harness.run import sweep as sweep_module
 from harness.run.cell import CellRun
 from harness.run.jobs import Job, run_job
 from harness.run.learning.base import Examples
-from harness.run.prompt_pool import training_prompts
+from harness.run.prompts import training_prompts
 from harness.run.stages import spec_as_json
-from harness.run.starting_point import StartingPoint
 from harness.run.sweep import SweepRun
-from harness.spec.run_spec import RunSpec
 from harness.training.checkpoint import checkpoint_folders
 from tests.harness.run.small import ignore_progress, small_spec
 from tests.harness.run.stages_here import Quiet, StagesInThisProcess

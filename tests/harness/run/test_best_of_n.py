@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
+from harness.engines.torch.engine import TorchEngine
 from harness.models.language_model import LanguageModel, load_model
 from harness.records.files import read_json
-from harness.rollouts.torch_engine import TorchEngine
-from harness.run.best_of_n import measure_best_of_n
 from harness.run.evaluation import Evaluator
+from harness.run.stages.best_of_n import measure_best_of_n
 from harness.training.reward_model import RewardModel
 from harness.training.sequences import Sequences
 from tests.harness.run.small import small_spec

@@ -12,8 +12,10 @@ import torch
 
 from harness.records import CellRecord
 from harness.records.files import append_jsonl
+from harness.run import cell as cell_log
 from harness.run import cell as cell_module
-from harness.run import cell_log, evaluation, graded_samples
+from harness.run import evaluation
+from harness.sampling import graded as graded_samples
 from harness.training import checkpoint
 from tests.harness.run.small import run_cell, small_spec
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.run.completion_limit import CompletionLimit
-from harness.spec.sections.rollout import RolloutSpec
+from harness.config.rollout import RolloutSpec
+from harness.run.prompts import CompletionLimit
 
 
 def limit(**staged: Any) -> CompletionLimit:

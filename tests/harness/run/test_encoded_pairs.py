@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from harness.errors import RefusedError
 from harness.run.encoded_pairs import EncodedPairs, PairCounts, Ragged, load_pairs, save_pairs
-from harness.run.prompt_order import Uniform
+from harness.run.prompts import Uniform
 from tests.harness.run.test_prompt_order import ids, problems
 
 

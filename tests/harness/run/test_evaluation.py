@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from evals.calibration import expected_calibration_error, reliability
+from harness.engines.torch.engine import TorchEngine
 from harness.models.language_model import LanguageModel, load_model
-from harness.rollouts.torch_engine import TorchEngine
 from harness.run.evaluation import Evaluator, Row
 from tests.harness.run.small import small_spec
 

@@ -5,11 +5,10 @@ from typing import Any
 import pytest
 import torch
 
+from harness.engines.torch.engine import TorchEngine
 from harness.models.language_model import LanguageModel, load_model
-from harness.rollouts.torch_engine import TorchEngine
-from harness.run.experience import Experience, gather
-from harness.run.prompt_order import prompt_order
-from harness.run.prompt_pool import training_prompts
+from harness.run.prompts import prompt_order, training_prompts
+from harness.run.rollout import Experience, gather
 from harness.training.optimizer import DivergedError
 from tests.harness.run.small import small_spec
 

@@ -9,7 +9,7 @@ from tests.harness.run.five_steps import FROZEN, five_steps
 
 REMEDY = (
     "The same spec gives other numbers than before. If that is intended, raise NUMERICS_VERSION in "
-    "harness/spec/hashing.py, so that no old cell passes for a new one, and run `python -m "
+    "harness/config/hashing.py, so that no old cell passes for a new one, and run `python -m "
     "tests.harness.run.freeze_five_steps`. (Only the built-in model is new: freeze, and leave the version.)"
 )
 

@@ -10,20 +10,20 @@ import pyarrow.parquet
 import pytest
 
 from evals.errors import EvalError
+from harness.config.run_spec import RunSpec
+from harness.engines.base import EngineMismatchError
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel, load_model, weights_digest
+from harness.models.start import StartingPoint
 from harness.plan import make_plan
 from harness.records import CellRecord
 from harness.records.files import read_json, write_json
 from harness.records.lease import hold_lease
-from harness.rollouts.engine import EngineMismatchError
 from harness.run import jobs
-from harness.run.cell_log import CellLog
+from harness.run.cell import CellLog
 from harness.run.jobs import Interrupted, Job, run_job
-from harness.run.prompt_pool import candidates
-from harness.run.starting_point import StartingPoint
+from harness.run.prompts import candidates
 from harness.run.sweep import SweepRun
-from harness.spec.run_spec import RunSpec
 from tests.harness.run.small import small_spec
 
 COLD_START = {

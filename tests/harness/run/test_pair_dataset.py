@@ -13,13 +13,13 @@ from safetensors import safe_open
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from evals.pairs import PreferencePair, parse_pair_source
+from harness.config.rollout import DatasetPairs
+from harness.config.run_spec import RunSpec
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel, load_model
-from harness.run import pair_dataset
 from harness.run.encoded_pairs import EncodedPairs, load_pairs
-from harness.run.pair_dataset import encode_pairs, prepare_pairs
-from harness.spec.run_spec import RunSpec
-from harness.spec.sections.pairs import DatasetPairs
+from harness.run.stages import pairs as pair_dataset
+from harness.run.stages.pairs import encode_pairs, prepare_pairs
 from harness.training.sequences import score_completions
 from tests.fetch_model import NAME
 from tests.harness.run.small import small_spec

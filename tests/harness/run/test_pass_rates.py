@@ -7,15 +7,15 @@ import pytest
 import torch
 
 from evals.grading import grade
+from harness.config.run_spec import RunSpec
+from harness.engines.base import Completions, OnFinished, SamplingParams
+from harness.engines.torch.engine import TorchEngine
 from harness.models.language_model import LanguageModel, load_model
+from harness.random_keys import random_key
 from harness.records.files import read_jsonl
-from harness.rollouts.engine import Completions, OnFinished, SamplingParams
-from harness.rollouts.keys import random_key
-from harness.rollouts.torch_engine import TorchEngine
-from harness.run import graded_samples
-from harness.run.pass_rates import measure_pass_rates
-from harness.run.prompt_pool import candidates, read_correct_counts
-from harness.spec.run_spec import RunSpec
+from harness.run.prompts import candidates, read_correct_counts
+from harness.run.stages.pass_rates import measure_pass_rates
+from harness.sampling import graded as graded_samples
 from tests.harness.run.small import small_spec
 
 SAMPLES = 4

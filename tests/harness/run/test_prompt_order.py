@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evals.tasks.base import Problem
+from harness.config.task import TaskSpec
 from harness.errors import RefusedError
-from harness.run.prompt_order import LEAST_WEIGHT, Curriculum, Prioritised, PromptOrder, Uniform, prompt_order
-from harness.spec.sections.task import TaskSpec
+from harness.run.prompts import LEAST_WEIGHT, Curriculum, Prioritised, PromptOrder, Uniform, prompt_order
 
 ORDERS = [Uniform, Curriculum, Prioritised]
 Kind = type[PromptOrder]

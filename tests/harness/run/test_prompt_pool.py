@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from evals.tasks import get_task
 from evals.tasks.base import Problem
+from harness.config.run_spec import RunSpec
 from harness.errors import RefusedError
-from harness.run.prompt_pool import candidates, require_prompts, training_prompts
-from harness.spec.run_spec import RunSpec
+from harness.run.prompts import candidates, require_prompts, training_prompts
 from tests.harness.run.small import small_spec
 
 COUNT = 400

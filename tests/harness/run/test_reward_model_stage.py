@@ -12,15 +12,15 @@ from torch import Tensor
 from evals.grading import Verdict
 from evals.tasks import get_task
 from evals.tasks.base import Problem
+from harness.config.run_spec import RunSpec
+from harness.engines.torch.engine import TorchEngine
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel, load_model
 from harness.records.files import read_json
-from harness.rollouts.torch_engine import TorchEngine
-from harness.run import reward_model_stage
-from harness.run.graded_samples import Conditions, GradedSamples, draw_graded
-from harness.run.prompt_pool import reward_model_prompts
-from harness.run.reward_model_stage import make_reward_model, verdict_pairs, with_label_noise
-from harness.spec.run_spec import RunSpec
+from harness.run.prompts import reward_model_prompts
+from harness.run.stages import reward_model as reward_model_stage
+from harness.run.stages.reward_model import make_reward_model, verdict_pairs, with_label_noise
+from harness.sampling.graded import Conditions, GradedSamples, draw_graded
 from harness.training.reward_model import RewardModel, train_reward_model
 from harness.training.sequences import Sequences
 from tests.harness.run.small import small_spec

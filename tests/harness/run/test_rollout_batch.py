@@ -12,11 +12,11 @@ import torch
 
 from evals.grading import Verdict
 from evals.tasks.base import Problem
+from harness.engines.base import Completions, SamplingParams
 from harness.models.language_model import LanguageModel
 from harness.models.tiny import tiny_tokenizer
 from harness.rewards import Rewards
-from harness.rollouts.engine import Completions, SamplingParams
-from harness.run.rollout_batch import RolloutBatch, grade_and_reward, roll_out, rollout_metrics, rollout_rows
+from harness.run.rollout import RolloutBatch, grade_and_reward, roll_out, rollout_metrics, rollout_rows
 from harness.training.reward_model import RewardModel
 from harness.training.sequences import Sequences
 from tests.harness.run.small import small_spec

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from harness.errors import RefusedError
+from harness.models.start import StartingPoint
 from harness.plan import make_plan
 from harness.records import read_sweep
 from harness.records.files import read_json
@@ -14,7 +15,6 @@ from harness.run import sweep as sweep_module
 from harness.run.encoded_pairs import load_pairs
 from harness.run.jobs import Job, run_job
 from harness.run.stages import base_path, best_of_n_path, input_jobs, input_paths, input_remarks, stage_job
-from harness.run.starting_point import StartingPoint
 from harness.run.sweep import SweepRun
 from tests.harness.run import bench
 from tests.harness.run.small import small_spec

@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.tracking.points import MAX_PARAM_LENGTH, flat_params, mlflow_name, score_points, step_points
+from harness.tracking.run import MAX_PARAM_LENGTH, flat_params, mlflow_name, score_points, step_points
 
 
 def test_names() -> None:

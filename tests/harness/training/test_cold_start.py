@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from harness.config.model import SupervisedColdStart
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel
 from harness.models.tiny import tiny_tokenizer
-from harness.spec.sections.model import SupervisedColdStart
 from harness.training import cold_start
 from harness.training.cold_start import run_cold_start
 from tests.harness.training import rollouts

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from harness.spec.sections.train import TrainSpec
-from harness.training.learning_rate import schedule, warm_up_and_decay
+from harness.config.run_spec import TrainSpec
+from harness.training.optimizer import schedule, warm_up_and_decay
 from tests.harness.run.small import small_spec
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from harness.spec.sections.train import TrainSpec
+from harness.config.run_spec import TrainSpec
 from harness.training.optimizer import ClippedAdamW, DivergedError
 
 

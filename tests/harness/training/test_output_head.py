@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from harness.errors import RefusedError
-from harness.training.output_head import output_head
+from harness.training.token_scores import output_head
 from tests.harness.training.causal_models import KNOBS, causal_model
 
 TOKENS = torch.tensor([[3, 8, 2, 30, 8]])

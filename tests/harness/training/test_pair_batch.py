@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.training.pair_batch import PairBatch
+from harness.training.pairs import PairBatch
 from harness.training.sequences import Sequences
 from tests.harness.training.pair_batches import PAIRS, pair_batch
 

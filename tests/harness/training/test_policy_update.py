@@ -11,12 +11,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from algorithms import presets
-from harness.spec.run_spec import RunSpec
-from harness.training.mini_batches import mini_batches
+from harness.config.run_spec import RunSpec
+from harness.training.batching import mini_batches
 from harness.training.optimizer import DivergedError
 from harness.training.policy_update import PolicyUpdate
-from harness.training.prepared_rollout import peers_of
-from harness.training.scored_rollout import ScoredRollout
+from harness.training.rollout_batch import ScoredRollout, peers_of
 from harness.training.update_report import UpdateReport, mismatch_metrics
 from tests.harness.run.small import small_spec
 from tests.harness.training import rollouts

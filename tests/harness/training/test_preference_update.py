@@ -13,10 +13,10 @@ from torch.nn.functional import logsigmoid
 from transformers import PreTrainedModel
 
 from algorithms import PreferenceObjective
-from harness.spec.run_spec import RunSpec
-from harness.training.mini_batches import mini_batches
+from harness.config.run_spec import RunSpec
+from harness.training.batching import mini_batches
 from harness.training.optimizer import DivergedError
-from harness.training.pair_batch import PairBatch
+from harness.training.pairs import PairBatch
 from harness.training.preference_update import PreferenceUpdate
 from harness.training.reference import frozen_copy
 from harness.training.sequences import exact_kl, score_completions

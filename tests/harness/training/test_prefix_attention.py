@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from harness.models.activation_checkpointing import set_activation_checkpointing
-from harness.training import attention_choice
+from harness.models.start import set_activation_checkpointing
+from harness.training import prefix_attention as attention_choice
 from harness.training import sequences as sequences_module
 from harness.training.prefix_attention import ATTENTION, shares_prompts
 from harness.training.sequences import Sequences, completion_hidden, score_completions

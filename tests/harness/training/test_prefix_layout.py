@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.training.prefix_layout import BLOCK_FILL, CompletionBlock, PrefixLayout
+from harness.training.prefix_attention import BLOCK_FILL, CompletionBlock, PrefixLayout
 
 
 def layout() -> PrefixLayout:

@@ -11,13 +11,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from algorithms import advantages
-from harness.spec.run_spec import RunSpec
-from harness.training.coefficients import ControlledCoefficients
-from harness.training.critic import Critic
-from harness.training.prepared_rollout import PreparedRollout, prepare
+from harness.config.run_spec import RunSpec
 from harness.training.reference import KlReference, frozen_copy
-from harness.training.rollout_scores import Scorer
-from harness.training.scored_rollout import ScoredRollout
+from harness.training.rollout_batch import ControlledCoefficients, PreparedRollout, ScoredRollout, prepare
+from harness.training.scoring import Critic, Scorer
 from tests.harness.run.small import small_spec
 from tests.harness.training import rollouts
 from tests.harness.training.rollouts import GROUPS, SAMPLES

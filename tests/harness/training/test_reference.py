@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from algorithms import preset
+from harness.training.batching import TokenBudget
 from harness.training.reference import KlReference, Measured, frozen_copy, measure, rows_to_measure, start_metrics
-from harness.training.token_budget import TokenBudget
 from tests.harness.training import rollouts
 
 

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from evals.tasks import get_task
+from harness.config.reward import RewardModelOptions
+from harness.engines.torch.engine import TorchEngine
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel, load_model
 from harness.models.tiny import tiny_tokenizer
-from harness.rollouts.keys import permutation, random_key
-from harness.rollouts.torch_engine import TorchEngine
-from harness.run.graded_samples import Conditions, GradedSamples, draw_graded
-from harness.run.reward_model_stage import verdict_pairs, with_label_noise
-from harness.spec.sections.reward import RewardModelOptions
+from harness.random_keys import permutation, random_key
+from harness.run.stages.reward_model import verdict_pairs, with_label_noise
+from harness.sampling.graded import Conditions, GradedSamples, draw_graded
 from harness.training import reward_model
 from harness.training.reward_model import RewardModel, train_reward_model
 from harness.training.sequences import Sequences

@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from harness.training.output_head import OutputHead
-from harness.training.token_scores import token_kl, token_scores
+from harness.training.token_scores import OutputHead, token_kl, token_scores
 
 WIDTH, VOCABULARY = 5, 11
 

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from harness.training.pair_batch import PairBatch
-from harness.training.rollout_scores import Scorer
-from harness.training.zero_point import unrelated, zero_point
+from harness.training.pairs import PairBatch, unrelated, zero_point
+from harness.training.scoring import Scorer
 from tests.harness.run.small import small_spec
 from tests.harness.training import rollouts
 from tests.harness.training.pair_batches import PAIRS, moved_model, pair_batch

@@ -9,7 +9,7 @@ import pytest
 
 from harness.records.study import read_study
 from reports.search.page import write_search_report
-from tests.harness.tuning.fake_cells import search, write_search
+from tests.harness.search.fake_cells import search, write_search
 
 
 @pytest.mark.parametrize(

@@ -9,19 +9,19 @@ import pyarrow.parquet
 import pytest
 import torch
 
+from harness.config.run_spec import RunSpec
+from harness.engines.choice import make_engine
 from harness.models.language_model import load_model
 from harness.records import CellRecord
-from harness.rollouts.choice import make_engine
 from harness.run.cell import CellRun
 from harness.run.encoded_pairs import load_pairs
-from harness.run.learning import pairing, policy_pairs
+from harness.run.learning import pairs as learning_pairs
 from harness.run.learning.base import Examples, Learner
 from harness.run.learning.choice import make_learner
-from harness.run.learning.round_start import RoundStart
-from harness.run.pair_dataset import prepare_pairs
-from harness.run.prompt_pool import training_prompts
-from harness.spec.run_spec import RunSpec
-from harness.training.pair_batch import PairBatch
+from harness.run.learning.rewards import RoundStart
+from harness.run.prompts import training_prompts
+from harness.run.stages.pairs import prepare_pairs
+from harness.training.pairs import PairBatch
 from harness.training.preference_update import PreferenceUpdate
 from harness.training.sequences import Sequences, exact_kl
 from harness.training.update_report import UpdateReport
@@ -124,6 +124,7 @@ def test_pairs_of_a_prompt_stay_together_and_are_drawn_anew(monkeypatch: pytest.
     trained, _ = learner({"rollout.prompts_per_step": 8, "pairs.max_per_prompt": 2, "train.learning_rate": 1e-9})
     seen: list[PairBatch] = []
     drawn_at: list[int] = []
+    original = learning_pairs.pair_up
 
     def run(self: Any, pairs: PairBatch, step: int, drawn: Any = None) -> UpdateReport:
         seen.append(pairs)
@@ -131,10 +132,10 @@ def test_pairs_of_a_prompt_stay_together_and_are_drawn_anew(monkeypatch: pytest.
 
     def pair_up(rollout: Any, pairs: Any, seed: int, step: int) -> Any:
         drawn_at.append(step)
-        return pairing.pair_up(rollout, pairs, seed, step)
+        return original(rollout, pairs, seed, step)
 
     monkeypatch.setattr(PreferenceUpdate, "run", run)
-    monkeypatch.setattr(policy_pairs, "pair_up", pair_up)
+    monkeypatch.setattr(learning_pairs, "pair_up", pair_up)
     for step in (1, 2):
         trained.step(step, 0.0)
     assert drawn_at == [1, 2]

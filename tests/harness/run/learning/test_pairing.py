@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.run.learning.pairing import Paired, pair_up
-from harness.spec.sections.pairs import PolicyPairs
-from harness.training.scored_rollout import ScoredRollout
+from harness.config.rollout import PolicyPairs
+from harness.run.learning.pairs import Paired, pair_up
+from harness.training.rollout_batch import ScoredRollout
 from harness.training.sequences import Sequences
 
 BEST_WORST = PolicyPairs()

@@ -1,0 +1,196 @@
+"""The semantic hash: two specs with the same hash give the same numbers, so one cell serves both."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from evals.grading import EXTRACTION_VERSION, get_grader
+from evals.pairs import parse_pair_source
+from evals.prompts import get_template
+from evals.tasks import get_task
+from harness.config.knobs import active
+from harness.config.model_source import parse_source
+from harness.config.run_spec import RunSpec
+from harness.errors import RefusedError
+from harness.rewards.parts import PARTS
+from harness.rewards.user_function import source_digest
+
+NUMERICS_VERSION = 3
+"""Raised whenever the same spec gives other numbers than before; a golden five-step run guards it."""
+
+# These may be paths. What lies there is hashed in their place.
+_REFERRING = ("model.source", "model.cold_start.data", "task.train", "eval.tasks", "pairs.data")
+
+# Another GPU needs another share of its memory for the same numbers, and what is only recorded changes none.
+_NOT_HASHED = ("rollout.vllm_memory_frac", "train.token_records_max_tokens")
+
+# What decides how a completion of the starting weights is drawn and graded. Knobs that start with one of these.
+_OF_GRADED_ROLLOUTS = (
+    "model.",
+    "task.template",
+    "reward.grader",
+    "rollout.engine",
+    "rollout.max_completion_tokens",
+    "rollout.temperature",
+    "rollout.top_",
+    "rollout.stop",
+    "train.device",
+)
+_OF_PASS_RATES = (*_OF_GRADED_ROLLOUTS, "task.filter.samples", "task.filter.problems")
+_OF_REWARD_MODEL = (*_OF_GRADED_ROLLOUTS, "reward.reward_model.")
+
+
+def semantic_hash(spec: RunSpec) -> str:
+    """blake2b over the active knobs that can change the numbers, and over what they refer to: weights, data, template
+    and grader versions, source of reward functions. Needs no data where their digest is pinned.
+
+    Raises RefusedError if a local model, demonstrations or a reward function are missing, EvalError if problems are.
+    """
+    functions = {part: source_digest(part) for part in spec.reward.parts if part not in PARTS}
+    refers_to = _references(spec) | {"reward_functions": functions}
+    return digest({"knobs": _knobs(spec), "refers_to": refers_to, "numerics": NUMERICS_VERSION})
+
+
+def base_evaluation_hash(spec: RunSpec) -> str:
+    """Names the evaluation of the model before training, with the noise of this spec's seed; whatever is trained on."""
+    knobs = _chosen(spec, "model.", "eval.", "rollout.engine", "train.device", "seed")
+    refers_to = {"start": _start(spec), **_evaluated(spec)}
+    return digest({"base": knobs, "refers_to": refers_to, "numerics": NUMERICS_VERSION})
+
+
+def starting_point_hash(spec: RunSpec) -> str:
+    """Names the weights that reinforcement learning starts from: the model after its cold start."""
+    knobs = _chosen(spec, "model.cold_start", "model.chat_template", "model.trust_remote_code")
+    return digest({"cold_start": knobs, "refers_to": _start(spec), "numerics": NUMERICS_VERSION})
+
+
+def pass_rates_hash(spec: RunSpec) -> str:
+    """Names the pass rates that `task.filter` goes by; the same for all seeds, and for filters that differ in their
+    bounds only."""
+    knobs = _chosen(spec, *_OF_PASS_RATES)
+    return digest({"pass_rates": knobs, "refers_to": _graded_rollouts(spec), "numerics": NUMERICS_VERSION})
+
+
+def pairs_hash(spec: RunSpec) -> str:
+    """Names a set of pairs as tokens, with their log-probs under the starting weights where they are wanted."""
+    knobs = _chosen(
+        spec,
+        "model.",
+        "pairs.max_tokens",
+        "pairs.too_long",
+        "objective.reference",
+        "rollout.temperature",
+        "train.device",
+    )
+    refers_to = {"start": _start(spec), "pairs": _train_data(spec)}
+    return digest({"pairs": knobs, "refers_to": refers_to, "numerics": NUMERICS_VERSION})
+
+
+def reward_model_hash(spec: RunSpec) -> str:
+    """Names a reward model: the same for all seeds, and whatever is learned from it."""
+    knobs = _chosen(spec, *_OF_REWARD_MODEL)
+    return digest({"reward_model": knobs, "refers_to": _graded_rollouts(spec), "numerics": NUMERICS_VERSION})
+
+
+def best_of_n_hash(spec: RunSpec) -> str:
+    """Names the choice among the starting weights' samples by a reward model."""
+    return digest({"best_of_n": [base_evaluation_hash(spec), reward_model_hash(spec)]})
+
+
+def digest(document: Any) -> str:
+    """40 hexadecimal digits over canonical JSON."""
+    canonical = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.blake2b(canonical.encode(), digest_size=20).hexdigest()
+
+
+def _chosen(spec: RunSpec, *names: str) -> dict[str, Any]:
+    """Those of the knobs that start with one of the names, for what is made of the start: adapters change nothing until
+    they are trained."""
+    return {
+        knob: value
+        for knob, value in _knobs(spec).items()
+        if knob.startswith(names) and not knob.startswith("model.lora.")
+    }
+
+
+def _knobs(spec: RunSpec) -> dict[str, Any]:
+    knobs = {knob: value for knob, value in active(spec).items() if knob not in (*_REFERRING, *_NOT_HASHED)}
+    # The kind of device rounds in its own way; which one of a kind does not matter.
+    knobs["train.device"] = spec.train.device.partition(":")[0]
+    return knobs
+
+
+def _graded_rollouts(spec: RunSpec) -> dict[str, Any]:
+    """What completions of the starting weights on the training problems, and their verdicts, come from."""
+    return {
+        "start": _start(spec),
+        "train": _problems(spec.task.train, "train"),
+        "extraction_version": EXTRACTION_VERSION,
+        "template": get_template(spec.task.template).version,
+        "grader": get_grader(spec.rollout_grader).version,
+    }
+
+
+def _start(spec: RunSpec) -> dict[str, Any]:
+    """What reinforcement learning starts from."""
+    start: dict[str, Any] = {"model": _fingerprint(spec.model.source)}
+    recipe = spec.model.cold_start
+    if recipe.type == "sft":
+        start |= {"demonstrations": _demonstrations(recipe.data), "template": get_template(recipe.template).version}
+    return start
+
+
+def _demonstrations(data: str) -> str:
+    """Identifies demonstrations: a digest of a file's content; the name of generated ones."""
+    if data.startswith("demonstrations:"):
+        return data
+    try:
+        return hashlib.blake2b(Path(data).read_bytes(), digest_size=20).hexdigest()
+    except OSError as error:
+        raise RefusedError(
+            f"model.cold_start.data {data}: cannot be read ({error.strerror}). Give a JSONL file with `problem` and "
+            "`solution` a line, or demonstrations:arithmetic."
+        ) from None
+
+
+def _problems(task_name: str, split: str) -> dict[str, str]:
+    task = get_task(task_name)
+    return {"task": task.name, "extract": task.extract, "rows": task.split(split).fingerprint}
+
+
+def _train_data(spec: RunSpec) -> dict[str, str]:
+    """Identifies what is learned from: a set of pairs, or the problems to which completions are drawn."""
+    if spec.pairs.type == "dataset":
+        return {"pairs": parse_pair_source(spec.pairs.data, spec.pairs.split).fingerprint}
+    return _problems(spec.task.train, "train")
+
+
+def _evaluated(spec: RunSpec) -> dict[str, Any]:
+    """What an evaluation refers to."""
+    return {
+        "eval": [_problems(name, "test") for name in spec.eval.tasks],
+        "extraction_version": EXTRACTION_VERSION,
+        "template": get_template(spec.eval.template).version,
+        "grader": get_grader(spec.eval.grader).version,
+    }
+
+
+def _references(spec: RunSpec) -> dict[str, Any]:
+    graders = {name for name in (spec.reward.grader, spec.eval.grader) if name is not None}
+    return {
+        **_start(spec),
+        "train": _train_data(spec),
+        "eval": [_problems(name, "test") for name in spec.eval.tasks],
+        "extraction_version": EXTRACTION_VERSION,
+        "templates": {name: get_template(name).version for name in (spec.task.template, spec.eval.template)},
+        "graders": {name: get_grader(name).version for name in sorted(graders)},
+    }
+
+
+@lru_cache
+def _fingerprint(source: str) -> str:
+    return parse_source(source).fingerprint()

@@ -1,0 +1,70 @@
+"""`model`: where the policy comes from, and how it is prepared for reinforcement learning."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from harness.config.section import Listed, Section, TemplateName
+
+
+class NoColdStart(Section):
+    """Reinforcement learning starts from the model as it is."""
+
+    type: Literal["none"] = "none"
+
+
+class SupervisedColdStart(Section):
+    """Supervised fine-tuning on demonstrations before reinforcement learning; cached and shared by arms and seeds."""
+
+    type: Literal["sft"] = "sft"
+    data: str = Field(description="`demonstrations:arithmetic`, or a JSONL file with `problem` and `solution` a line")
+    template: TemplateName = Field("plain", description="prompt template that frames each problem")
+    steps: int = Field(1000, ge=1)
+    batch_size: int = Field(64, ge=1, description="demonstrations an optimiser step")
+    learning_rate: float = Field(1e-3, gt=0, description="peak; warms up over 5 % of the steps, then falls to 2 %")
+    weight_decay: float = Field(0.01, ge=0)
+    max_completion_tokens: int = Field(256, ge=1, description="longer demonstrations are left out")
+    seed: int = Field(0, ge=0)
+
+
+ColdStart = Annotated[NoColdStart | SupervisedColdStart, Field(discriminator="type")]
+
+
+class NoLora(Section):
+    """All weights are trained."""
+
+    type: Literal["none"] = "none"
+
+
+class Lora(Section):
+    """Low-rank adapters are trained, the model's own weights stay (Hu et al. 2106.09685). Needs the extra `lora`."""
+
+    type: Literal["lora"] = "lora"
+    rank: int = Field(32, ge=1)
+    alpha: float = Field(64.0, gt=0, description="the adapters' product is scaled by alpha / rank")
+    target_modules: Listed[str] = Field(
+        ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+        min_length=1,
+        description="names of the linear layers that are adapted",
+    )
+
+
+LoraChoice = Annotated[NoLora | Lora, Field(discriminator="type")]
+
+
+class ModelSpec(Section):
+    source: str = Field(description="builtin:tiny, hf:<id>[@revision], path:<dir>, gguf:<file>")
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto",
+        description="of computation; the optimiser's weights are float32. auto = bfloat16 on CUDA, float32 on a CPU",
+    )
+    chat_template: Literal["auto", "tokenizer", "plain"] = Field(
+        "auto",
+        description="what frames a chat prompt; tokenizer: its own template; plain: the messages, joined "
+        "by blank lines; auto = the tokenizer's where it has one, else plain",
+    )
+    trust_remote_code: bool = Field(False, description="run code that comes with the model; read it first")
+    lora: LoraChoice = NoLora()
+    cold_start: ColdStart = NoColdStart()

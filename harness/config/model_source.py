@@ -1,0 +1,87 @@
+"""`model.source`: where a model's weights come from, and a fingerprint of them for the semantic hash. No torch here."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from harness.errors import RefusedError, nearest
+
+Kind = Literal["builtin", "hf", "path", "gguf", "scratch"]
+TINY = Path(__file__).parents[1] / "models" / "tiny"
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A parsed `model.source`, e.g. `hf:<id>@<revision>` -> kind `hf`, name `<id>`, revision `<revision>`."""
+
+    kind: Kind
+    name: str
+    revision: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}" + (f"@{self.revision}" if self.revision else "")
+
+    @property
+    def moves(self) -> bool:
+        """Whether the same words can mean other weights tomorrow: on the hub anything but a commit does."""
+        return self.kind == "hf" and not re.fullmatch(r"[0-9a-f]{40}", self.revision or "")
+
+    @property
+    def path(self) -> Path:
+        """The folder or file of a local source."""
+        return TINY if self.kind == "builtin" else Path(self.name).expanduser()
+
+    def fingerprint(self) -> str:
+        """What identifies the weights: a digest of local files, never their path; the id and revision on the hub.
+
+        Raises RefusedError if local files are missing.
+        """
+        if self.kind == "hf":
+            return f"hf:{self.name}@{self.revision or 'main'}"
+        if self.kind == "scratch":
+            return f"scratch:{self.name}"
+        self.require()
+        folder = self.path if self.path.is_dir() else None
+        files = sorted(p for p in folder.iterdir() if p.suffix in _WEIGHT_FILES) if folder else [self.path]
+        digest = hashlib.blake2b(digest_size=16)
+        for file in files:
+            with file.open("rb") as handle:
+                digest.update(file.name.encode() if folder else b"")
+                digest.update(hashlib.file_digest(handle, "blake2b").digest())
+        return digest.hexdigest()
+
+    def require(self) -> None:
+        """RefusedError if a local source is not there."""
+        if self.kind in ("path", "builtin") and not (self.path / "config.json").is_file():
+            raise RefusedError(
+                f"model.source {self.kind}:{self.name}: no config.json in {self.path}. Give a folder that "
+                "`save_pretrained` wrote (config.json, model.safetensors, tokenizer.json)."
+            )
+        if self.kind == "gguf" and not self.path.is_file():
+            raise RefusedError(f"model.source gguf:{self.name}: there is no such file. Give the path of a .gguf file.")
+
+
+_WEIGHT_FILES = {".json", ".safetensors", ".bin", ".model", ".jinja", ".txt"}
+
+
+def parse_source(source: str) -> ModelSource:
+    """Parse `builtin:tiny`, `hf:<id>[@<revision>]`, `path:<dir>`, `gguf:<file>`, `scratch:tiny`; else RefusedError."""
+    kind, colon, name = source.partition(":")
+    kinds = get_args(Kind)
+    if not colon or not name or kind not in kinds:
+        raise RefusedError(
+            f"model.source is {source!r}, but must be builtin:tiny, hf:<id>[@<revision>], path:<dir> or gguf:<file>"
+            f"{nearest(kind, kinds)}"
+        )
+    if kind in ("builtin", "scratch") and name != "tiny":
+        raise RefusedError(f"model.source is {source!r}, but the only {kind} model is {kind}:tiny.")
+    if kind == "hf":
+        name, _, revision = name.partition("@")
+        if not name:
+            raise RefusedError(f"model.source is {source!r}, but names no model: hf:<id>[@<revision>].")
+        return ModelSource("hf", name, revision or None)
+    return ModelSource(kind, name)  # type: ignore[arg-type]  # checked against the Literal above

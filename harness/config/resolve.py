@@ -1,0 +1,256 @@
+"""Layers of settings become one resolved RunSpec: profile < sweep base < arm < --set.
+
+A layer is a mapping whose keys may be nested or dotted. `algorithm: <preset>` is shorthand for all objective knobs, and
+setting a `type` resets its siblings to that type's defaults. An algorithm that learns from rewards has no pairs: naming
+one drops the `pairs` of the layers below, as it drops their objective knobs.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from algorithms import KNOB_NAMES, AnyObjective, Objective, PreferenceObjective, preset, with_overrides
+from evals.errors import EvalError
+from evals.tasks import get_task
+from evals.tasks.base import Task
+from harness.config.knobs import ALL_KNOBS, governor
+from harness.config.run_spec import RunSpec
+from harness.errors import RefusedError
+from harness.rewards.parts import PARTS
+
+Knobs = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Settings and where they come from, for error messages (`sweeps/std_norm.yaml: arms.no_std`)."""
+
+    origin: str
+    settings: Mapping[str, Any]
+
+
+def resolve(layers: Sequence[Layer], seed: int) -> RunSpec:
+    """The resolved spec of one cell. Raises RefusedError with every problem of all layers."""
+    problems: list[str] = []
+    knobs: Knobs = {}
+    origins: dict[str, str] = {}
+    objective: AnyObjective | None = None
+    for layer in layers:
+        flat = _dotted(layer.settings)
+        unknown = dict(_unknown_knobs(flat))
+        problems += [f"{layer.origin}: {problem}" for problem in unknown.values()]
+        flat = {knob: value for knob, value in flat.items() if knob not in unknown}
+        overrides = {
+            key.removeprefix("objective."): flat.pop(key) for key in list(flat) if key.startswith("objective.")
+        }
+        try:
+            if "algorithm" in flat:
+                objective = preset(str(flat.pop("algorithm")))
+                origins = {knob: origin for knob, origin in origins.items() if not knob.startswith("objective.")}
+                origins["objective."] = layer.origin
+                if isinstance(objective, Objective):
+                    knobs = {knob: value for knob, value in knobs.items() if not knob.startswith("pairs.")}
+            if overrides and objective is None:
+                problems.append(f"{layer.origin}: objective knobs without `algorithm`; name a preset to start from.")
+            elif overrides and objective is not None:
+                objective = with_overrides(objective, overrides)
+                origins |= {f"objective.{knob}": layer.origin for knob in overrides}
+        except ValueError as error:
+            problems += [f"{layer.origin}: {_under_objective(line)}" for line in str(error).splitlines()]
+        # Types first: they reset their siblings, which the same layer may set, in whatever order it names them.
+        for knob in sorted(flat, key=lambda knob: not knob.endswith(".type")):
+            _set(knobs, knob, flat[knob])
+            origins.pop(knob, None)
+            origins[knob] = layer.origin
+    if objective is None and not problems:
+        problems.append(f"{layers[-1].origin}: no `algorithm` is given; name a preset, e.g. algorithm: grpo.")
+
+    knobs["seed"] = seed
+    nested = _nested(knobs)
+    # Without an objective there is a problem already; any will do to find the others.
+    nested["objective"] = objective or preset("grpo")
+    pairs = nested.get("pairs", {} if isinstance(objective, PreferenceObjective) else None)
+    if pairs is not None:
+        nested["pairs"] = {"type": "dataset" if "data" in pairs else "policy"} | pairs
+    _fill_from_task(nested)
+    try:
+        spec = RunSpec.model_validate(nested)
+    except ValidationError as error:
+        problems += [
+            f"{_origin(path, problem, origins, layers)}: {problem}"
+            for path, problem in readable_errors(error)
+            if path not in _undecided(nested)
+        ]
+    if problems:
+        raise RefusedError("\n".join(dict.fromkeys(problems)))
+    return spec
+
+
+def _under_objective(problem: str) -> str:
+    """A problem of `algorithms`, which knows no prefix: `scale='x': ...` -> `objective.scale='x': ...`."""
+    knob = re.split(r"[ =]", problem, maxsplit=1)[0]
+    return f"objective.{problem}" if knob in KNOB_NAMES else f"objective: {problem}"
+
+
+def _origin(path: str, problem: str, origins: Mapping[str, str], layers: Sequence[Layer]) -> str:
+    """The layer that, last of all, set what the problem is about; the first layer for a key that nobody set.
+
+    origins: knob -> the layer that set it, in the order of setting.
+    """
+
+    def concerns(knob: str) -> bool:
+        if not path:
+            # A clash between sections: the problem names the knobs.
+            return knob in problem
+        return path.startswith(f"{knob}.") or f"{knob}.".startswith(f"{path}.") or knob == governor(path)
+
+    return next((origin for knob, origin in reversed(list(origins.items())) if concerns(knob)), layers[0].origin)
+
+
+def readable_errors(error: ValidationError) -> Iterator[tuple[str, str]]:
+    """For each problem the dotted path and a line with path, value and rule."""
+    details = error.errors(include_url=False)
+    # A list whose items are faulty counts as too short as well.
+    faulty_within = {detail["loc"][:depth] for detail in details for depth in range(len(detail["loc"]))}
+    for detail in details:
+        if detail["loc"] in faulty_within:
+            continue
+        path = _knob_of(detail["loc"])
+        message = detail["msg"].removeprefix("Value error, ")
+        match detail["type"]:
+            case "missing":
+                yield path, f"{path} has no default: set it."
+            case "union_tag_not_found":
+                yield path, f"{path}.type has no default here: set it."
+            case "union_tag_invalid":
+                yield path, f"{path}.type is {detail['ctx']['tag']!r}: choose among {detail['ctx']['expected_tags']}."
+            case "extra_forbidden":
+                yield path, f"{path} is not a key here{suggest(path)}"
+            case "value_error":
+                yield path, f"{path + ': ' if path else ''}{message}{'' if message.endswith('?') else '.'}"
+            case _:
+                yield path, f"{path} is {detail['input']!r}: {message[0].lower()}{message[1:]}."
+
+
+def _knob_of(location: Sequence[int | str]) -> str:
+    """The dotted knob at a location in pydantic's words, which also names the member of a union that was chosen:
+    `("model", "cold_start", "sft", "steps")`."""
+    knob = ""
+    at_member = False
+    for part in location:
+        at_member = not at_member and f"{knob}.type" in ALL_KNOBS
+        if not at_member and part != "[key]":
+            knob = f"{knob}.{part}" if knob else str(part)
+    return knob
+
+
+def suggest(knob: str, known: Sequence[str] = ALL_KNOBS) -> str:
+    """The end of a sentence: `"; did you mean train.steps?"` with the nearest knobs, also by last segment; `"."` when
+    none is close."""
+
+    def last(name: str) -> str:
+        return name.rpartition(".")[2]
+
+    close = difflib.get_close_matches(knob, known, n=2, cutoff=0.75)
+    close_last = difflib.get_close_matches(last(knob), {last(name) for name in known}, n=2, cutoff=0.75)
+    candidates = dict.fromkeys([*close, *(name for name in known if last(name) in close_last)])
+    likeness = {name: difflib.SequenceMatcher(None, knob, name).ratio() for name in candidates}
+    best = sorted(likeness, key=lambda name: -likeness[name])[:3]
+    return f"; did you mean {' or '.join(best)}?" if best else "."
+
+
+def _dotted(settings: Mapping[str, Any], prefix: str = "") -> Knobs:
+    """Flatten nested mappings to dotted knobs. Later spellings of one knob win."""
+    flat: Knobs = {}
+    for key, value in settings.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            flat |= _dotted(value, f"{name}.")
+        else:
+            flat[name] = value
+    return flat
+
+
+_PARTS = "reward.parts."
+_NAMEABLE = ("algorithm", *ALL_KNOBS, *(f"{_PARTS}{part}" for part in PARTS))
+
+
+def _unknown_knobs(flat: Knobs) -> Iterator[tuple[str, str]]:
+    """Keys that are no knob, each with the complaint. Whether an objective knob exists at this point is not asked."""
+    for knob in flat:
+        if knob == "seed":
+            yield knob, "seed is no knob: give `seeds` in the sweep, or --seeds."
+        elif knob == "algorithm" or _is_part(knob):
+            continue
+        elif within := [name for name in _NAMEABLE if name.startswith(f"{knob}.")]:
+            yield knob, f"{knob} is a section: set its keys, e.g. {within[0]}."
+        elif knob not in ALL_KNOBS:
+            yield knob, f"unknown key {knob}{suggest(knob, _NAMEABLE)}"
+
+
+def _is_part(knob: str) -> bool:
+    """Whether a knob is the weight of a reward part; that of a user's function may hold dots: `package.module:name`."""
+    part = knob.removeprefix(_PARTS)
+    return part != knob and ("." not in part or ":" in part)
+
+
+def _set(knobs: Knobs, knob: str, value: Any) -> None:
+    if knob.endswith(".type"):
+        prefix = knob.removesuffix("type")
+        for sibling in [name for name in knobs if name.startswith(prefix)]:
+            del knobs[sibling]
+    if knob.startswith(_PARTS):
+        # Other parts come on top of correctness, whose weight is 1 unless it is set.
+        knobs.setdefault("reward.parts.correct", 1.0)
+    knobs[knob] = value
+
+
+def _nested(knobs: Knobs) -> dict[str, Any]:
+    nested: dict[str, Any] = {}
+    for knob, value in knobs.items():
+        *path, last = ["reward", "parts", knob.removeprefix(_PARTS)] if _is_part(knob) else knob.split(".")
+        section = nested
+        for name in path:
+            section = section.setdefault(name, {})
+        section[last] = value
+    return nested
+
+
+_DECIDED_BY_TASK = ("task.template", "reward.grader", "eval.tasks", "eval.template", "eval.grader")
+
+
+def _undecided(nested: dict[str, Any]) -> list[str]:
+    """Defaults that are missing only because a task is unknown: no problem besides that one."""
+    names = [name.split(".") for name in _DECIDED_BY_TASK]
+    return [f"{section}.{field}" for section, field in names if field not in nested.get(section, {})]
+
+
+def _fill_from_task(nested: dict[str, Any]) -> None:
+    """Defaults that the task decides, written out; left open where the task is unknown, which validation tells."""
+    reward, evaluation = nested.setdefault("reward", {}), nested.setdefault("eval", {})
+    samples = evaluation.setdefault("samples", 16)
+    most_samples = samples if isinstance(samples, int) else 1
+    evaluation.setdefault("k", [2**power for power in range(max(1, most_samples.bit_length()))])
+    trained = _known_task(nested.get("task", {}).get("train"))
+    if trained is None:
+        return
+    nested["task"].setdefault("template", trained.template)
+    reward.setdefault("grader", trained.grader)
+    tasks = evaluation.setdefault("tasks", [nested["task"]["train"]])
+    first = _known_task(tasks[0]) if isinstance(tasks, list) and tasks else None
+    if first is not None:
+        evaluation.setdefault("template", first.template)
+        evaluation.setdefault("grader", first.grader)
+
+
+def _known_task(name: Any) -> Task | None:
+    try:
+        return get_task(name) if isinstance(name, str) else None
+    except EvalError:
+        return None

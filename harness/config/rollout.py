@@ -1,0 +1,153 @@
+"""`rollout`: how completions are drawn in training.
+
+`pairs`: where the chosen and rejected completions of a preference objective come from.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from harness.config.section import Listed, Section
+
+
+class NotStaged(Section):
+    """Completions may be max_completion_tokens long from the first step on."""
+
+    type: Literal["none"] = "none"
+
+
+class StagedAtStep(Section):
+    """A shorter limit up to a given step."""
+
+    type: Literal["at_step"] = "at_step"
+    first_tokens: int = Field(ge=1, description="limit of a completion before `step`")
+    step: int = Field(ge=2, description="the first step with max_completion_tokens")
+
+
+class StagedOnConvergence(Section):
+    """A shorter limit until the reward has converged: the mean reward of the last window_steps exceeds that of as many
+    before them by less than min_gain. There is no way back."""
+
+    type: Literal["converged"] = "converged"
+    first_tokens: int = Field(ge=1, description="limit of a completion before the reward has converged")
+    window_steps: int = Field(10, ge=1, description="steps whose mean reward is compared with that of as many before")
+    min_gain: float = Field(0.01, description="in units of the reward")
+
+
+Staged = Annotated[NotStaged | StagedAtStep | StagedOnConvergence, Field(discriminator="type")]
+
+
+class RolloutSpec(Section):
+    engine: Literal["auto", "torch", "vllm"] = Field(
+        "auto",
+        description="torch: samples from the trainer's own modules; vllm: an engine with a copy of the weights, synced "
+        "and checked after every update; auto = vllm on CUDA, torch on a CPU",
+    )
+    vllm_memory_frac: float = Field(
+        0.3, gt=0, le=1, description="share of the GPU's memory for vLLM: its weights and KV cache; read with vllm only"
+    )
+    sampler: Literal["policy", "initial", "round"] = Field(
+        "policy",
+        description="whose completions are trained on: policy: those of the policy as it is (online); initial: of the "
+        "starting weights throughout (offline); round: of the policy as it was at the start of the round (iterative: "
+        "expert iteration, iterative DPO)",
+    )
+    round_steps: int = Field(10, ge=2, description="rollout batches a round")
+    prompts_per_step: int = Field(32, ge=1)
+    samples_per_prompt: int = Field(8, ge=1, description="group size G")
+    max_completion_tokens: int = Field(ge=1)
+    staged: Staged = NotStaged()
+    temperature: float = Field(1.0, gt=0, description="of sampling and of both log-probs in the loss")
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int = Field(0, ge=0, description="0 = off")
+    stop: Listed[str] = Field((), description="strings that end a completion, besides the end-of-sequence token")
+
+    def absent_fields(self) -> list[str]:
+        without_rounds = [] if self.sampler == "round" else ["round_steps"]
+        return [*without_rounds, *(["vllm_memory_frac"] if self.engine == "torch" else [])]
+
+    @model_validator(mode="after")
+    def _rounds_need_their_sampler(self) -> RolloutSpec:
+        unset = type(self).model_fields["round_steps"].default
+        if self.sampler != "round" and self.round_steps != unset:
+            raise ValueError(
+                f"round_steps={self.round_steps} has no effect with sampler={self.sampler}: set sampler to round, or "
+                "leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _sampling_matches_training(self) -> RolloutSpec:
+        if self.top_p < 1 or self.top_k:
+            raise ValueError(
+                f"top_p={self.top_p}, top_k={self.top_k} in training: the loss scores tokens under the untruncated "
+                "policy, so truncated sampling would bias every ratio. Set top_p: 1, top_k: 0 (evaluation may truncate)"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _first_stage_is_shorter(self) -> RolloutSpec:
+        if self.staged.type != "none" and self.staged.first_tokens >= self.max_completion_tokens:
+            raise ValueError(
+                f"staged.first_tokens={self.staged.first_tokens} with max_completion_tokens="
+                f"{self.max_completion_tokens}: the first stage has the shorter limit. Lower first_tokens, or raise "
+                "max_completion_tokens, the limit of the last stage"
+            )
+        return self
+
+
+class NoPairs(Section):
+    """A policy-gradient objective learns from rewards."""
+
+    type: Literal["none"] = "none"
+
+
+class PolicyPairs(Section):
+    """Completions of one prompt, drawn as `rollout` says and ranked by their reward. Groups whose rewards are all equal
+    give no pair."""
+
+    type: Literal["policy"] = "policy"
+    pairing: Literal["best_worst", "all"] = Field(
+        "best_worst",
+        description="best_worst: the best of a group against its worst, of equals those drawn first; all: every two "
+        "completions of unequal reward (with a reward of 0 or 1: every correct against every incorrect one)",
+    )
+    max_per_prompt: int = Field(
+        8, ge=1, description="pairs of one prompt in a step; where there are more, a draw of them"
+    )
+
+    @model_validator(mode="after")
+    def _one_pair_needs_no_cap(self) -> PolicyPairs:
+        unset = type(self).model_fields["max_per_prompt"].default
+        if self.pairing == "best_worst" and self.max_per_prompt != unset:
+            raise ValueError(
+                f"max_per_prompt={self.max_per_prompt} has no effect with pairing=best_worst, which makes one pair a "
+                "prompt: set pairing to all, or leave it out"
+            )
+        return self
+
+    def absent_fields(self) -> list[str]:
+        return ["max_per_prompt"] if self.pairing == "best_worst" else []
+
+
+class DatasetPairs(Section):
+    """A fixed set of pairs. Nothing is generated in training."""
+
+    type: Literal["dataset"] = "dataset"
+    data: str = Field(
+        description="a JSONL file (also looked for in $BENCH_DATA), or hub:<id>[:<config>]@<revision>; "
+        "prompt, chosen, rejected as text or as messages"
+    )
+    split: str = Field("train", description="of a data set on the hub")
+    pairs_per_step: int = Field(32, ge=1, description="of the set, each once an epoch")
+    max_tokens: int = Field(1024, ge=2, description="of a prompt with its completion; default: TRL")
+    too_long: Literal["drop", "truncate"] = Field(
+        "drop",
+        description="pairs with a side beyond max_tokens: drop them, or cut completions there; counted either way. A "
+        "pair whose prompt leaves no room is always dropped",
+    )
+
+
+Pairs = Annotated[NoPairs | PolicyPairs | DatasetPairs, Field(discriminator="type")]

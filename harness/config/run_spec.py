@@ -1,0 +1,173 @@
+"""The resolved run spec: every knob of one cell, with every default written out. Dotted field names are the knobs.
+
+`train`: optimiser steps, and what they may cost.
+
+What a spec may leave to the machine (`auto`), and what it then means. No torch here.
+
+The spec under which a recorded cell was run.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from algorithms import Objective
+from algorithms.preference import PreferenceObjective
+from harness.config.clashes import clashes
+from harness.config.model import ModelSpec
+from harness.config.reward import RewardSpec
+from harness.config.rollout import NoPairs, Pairs, RolloutSpec
+from harness.config.section import Section
+from harness.config.task import EvalSpec, TaskSpec
+from harness.errors import RefusedError
+from harness.records import CellRecord
+
+
+def _family(objective: object) -> str:
+    """Preference objectives alone have a link."""
+    has_link = "link" in objective if isinstance(objective, dict) else isinstance(objective, PreferenceObjective)
+    return "preference" if has_link else "policy_gradient"
+
+
+class TrainSpec(Section):
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto = cuda where there is one")
+    steps: int = Field(ge=1, description="rollout batches; budget.tokens may end the cell earlier")
+    updates_per_rollout: int = Field(
+        1, ge=1, description="mini-batches a pass, of whole groups, one optimiser step each"
+    )
+    epochs: int = Field(1, ge=1, description="passes over each rollout batch")
+    learning_rate: float = Field(gt=0)
+    lr_schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="to zero at train.steps")
+    warmup_steps: int = Field(0, ge=0, description="rollout batches of linear warm-up")
+    weight_decay: float = Field(0.0, ge=0)
+    max_grad_norm: float = Field(1.0, gt=0)
+    micro_batch_tokens: int = Field(16384, ge=1, description="tokens a forward pass, padding included; bounds memory")
+    logits_chunk_tokens: int = Field(
+        512, ge=1, description="tokens whose logits are held at once; bounds memory where the vocabulary is large"
+    )
+    activation_checkpointing: bool = Field(
+        False, description="compute activations again in the backward pass instead of keeping them: less memory, slower"
+    )
+    reference_rows: int = Field(
+        16, ge=0, description="completions a step on which the KL to the starting policy is measured; 0 = none"
+    )
+    optimizer_reset: Literal["never", "per_rollout"] = "never"
+    token_records_max_tokens: int = Field(
+        20_000,
+        ge=0,
+        description="completion tokens that a step may learn from for what the update did with each to be kept with "
+        "its rollouts; of objectives on pairs nothing is kept; 0 = never",
+    )
+    checkpoint_every: int = Field(10, ge=1, description="steps between checkpoints")
+
+
+class BudgetSpec(Section):
+    tokens: int | None = Field(
+        default=None, ge=1, description="generated tokens that arms are matched on; none = train.steps"
+    )
+
+
+class RunSpec(Section):
+    """Everything that one cell does."""
+
+    model: ModelSpec
+    task: TaskSpec
+    reward: RewardSpec
+    rollout: RolloutSpec
+    objective: Annotated[
+        Annotated[Objective, Tag("policy_gradient")] | Annotated[PreferenceObjective, Tag("preference")],
+        Discriminator(_family),
+    ]
+    pairs: Pairs = NoPairs()
+    train: TrainSpec
+    eval: EvalSpec
+    budget: BudgetSpec = BudgetSpec()
+    seed: int = Field(ge=0)
+
+    @model_validator(mode="after")
+    def _sections_fit_together(self) -> RunSpec:
+        problems = list(clashes(self))
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+    def absent_fields(self) -> list[str]:
+        return ["pairs"] if self.pairs.type == "none" else []
+
+    @property
+    def policy_gradient(self) -> Objective:
+        """The objective of a cell that learns from rewards. TypeError for one that learns from pairs."""
+        if not isinstance(self.objective, Objective):
+            raise TypeError("a preference objective where a policy-gradient objective is needed")
+        return self.objective
+
+    @property
+    def preference(self) -> PreferenceObjective:
+        """The objective of a cell that learns from pairs. TypeError for one that learns from rewards."""
+        if isinstance(self.objective, Objective):
+            raise TypeError("a policy-gradient objective where a preference objective is needed")
+        return self.objective
+
+    @property
+    def rollout_grader(self) -> str:
+        """The grader of completions drawn in training. TypeError where there are none and none is needed."""
+        if self.reward.grader is None:
+            raise TypeError("no grader: nothing is drawn in training that it could grade")
+        return self.reward.grader
+
+    @property
+    def optimizer_steps_per_rollout(self) -> int:
+        return self.train.updates_per_rollout * self.train.epochs
+
+
+def device_kind(device: str, cuda_is_there: bool) -> str:
+    """`train.device` with auto settled: cuda where there is one."""
+    if device == "auto":
+        return "cuda" if cuda_is_there else "cpu"
+    return device
+
+
+def dtype_on(device: str, dtype: str) -> Literal["float32", "bfloat16"]:
+    """`model.dtype` with auto settled: bfloat16 on CUDA, float32 on a CPU."""
+    if dtype == "auto":
+        return "bfloat16" if device.startswith("cuda") else "float32"
+    return "float32" if dtype == "float32" else "bfloat16"
+
+
+def engine_on(device: str, engine: str) -> Literal["torch", "vllm"]:
+    """`rollout.engine` with auto settled: vllm on CUDA, torch on a CPU."""
+    if engine == "auto":
+        return "vllm" if device.startswith("cuda") else "torch"
+    return "torch" if engine == "torch" else "vllm"
+
+
+def settled(spec: RunSpec, cuda_is_there: bool) -> RunSpec:
+    """The spec with nothing left to the machine, so that one hash never means the numbers of two kinds of device."""
+    device = device_kind(spec.train.device, cuda_is_there)
+    return spec.model_copy(
+        update={
+            "train": spec.train.model_copy(update={"device": device}),
+            "model": spec.model.model_copy(update={"dtype": dtype_on(device, spec.model.dtype)}),
+            "rollout": spec.rollout.model_copy(update={"engine": engine_on(device, spec.rollout.engine)}),
+        }
+    )
+
+
+_SHOWN = 3
+
+
+def recorded_spec(cell: CellRecord) -> RunSpec:
+    """Raises DamagedRecordError without a spec.json, RefusedError for one whose fields this version does not know."""
+    from pydantic import ValidationError
+
+    try:
+        return RunSpec.model_validate(cell.spec)
+    except ValidationError as error:
+        fields = [".".join(map(str, one["loc"])) for one in error.errors()]
+        more = f" and {len(fields) - _SHOWN} more" if len(fields) > _SHOWN else ""
+        raise RefusedError(
+            f"{cell.path / 'spec.json'}: another version of bench wrote it ({', '.join(fields[:_SHOWN])}{more} do not "
+            "fit). Use the version that ran its sweep."
+        ) from None

@@ -1,0 +1,245 @@
+"""The `search:` section of a sweep file: which knobs are searched where, for what, at what cost."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, field_validator, model_validator
+
+from harness.config.knobs import ALL_KNOBS
+from harness.config.resolve import suggest
+from harness.config.section import Listed, Section
+
+Scalar = str | int | float | bool | None
+Kind = Literal["float", "int", "log", "categorical"]
+_FINAL = "eval.final."
+GENERATED_TOKENS = "generated_tokens"
+MINIMISED = ("mean_tokens", GENERATED_TOKENS)
+
+
+class KnobRange(Section):
+    """Where one knob is searched: exactly one of float, int, log and categorical."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    float_: Annotated[tuple[float, float], Field(strict=False)] | None = Field(
+        None, alias="float", description="[low, high], drawn evenly"
+    )
+    int_: Annotated[tuple[int, int], Field(strict=False)] | None = Field(
+        None, alias="int", description="[low, high], both included"
+    )
+    log: Annotated[tuple[float, float], Field(strict=False)] | None = Field(
+        None, description="[low, high], drawn evenly in its logarithm"
+    )
+    categorical: Listed[Scalar] | None = Field(None, description="values without an order")
+    step: float | None = Field(None, gt=0, description="of float and int: only low, low + step, ...")
+    when: dict[str, Annotated[list[Scalar], Field(min_length=1)]] = Field(
+        {}, description="conditional: drawn only where each of these knobs has one of its values"
+    )
+
+    @model_validator(mode="after")
+    def _one_range_that_is_not_empty(self) -> KnobRange:
+        given = [kind for kind in ("float", "int", "log", "categorical") if self._of(kind) is not None]
+        if len(given) != 1:
+            raise ValueError(
+                f"{' and '.join(given) or 'no range'} given: give one of float: [low, high], int: [low, high], "
+                "log: [low, high] and categorical: [values]"
+            )
+        if self.kind == "categorical":
+            choices = self.choices
+            for one, other in combinations(choices, 2):
+                if same(one, other) and type(one) is not type(other):
+                    raise ValueError(f"categorical has {one} and {other}, which are the same value: leave one out")
+            if len(choices) < 2 or any(same(one, other) for one, other in combinations(choices, 2)):
+                raise ValueError(f"categorical is {list(choices)}: list two or more distinct values")
+            if self.step is not None:
+                raise ValueError("step is given with categorical, which has no order: leave it out")
+            return self
+        low, high = self.bounds
+        if low >= high:
+            raise ValueError(f"{self.kind} is [{low:g}, {high:g}], which is empty: low must lie below high")
+        if self.kind == "log" and low <= 0:
+            raise ValueError(f"log is [{low:g}, {high:g}], but only numbers above 0 have a logarithm: raise low")
+        if self.step is not None:
+            if self.kind == "log":
+                raise ValueError("step is given with log, where steps would not be even: leave it out")
+            if self.step > high - low:
+                raise ValueError(f"step is {self.step:g}, but the range is only {high - low:g} wide: lower it")
+            if self.kind == "int" and self.step != int(self.step):
+                raise ValueError(f"step is {self.step:g}, but an int moves by whole numbers: round it")
+            if not self.holds(high):
+                last = low + self.step * math.floor((high - low) / self.step)
+                raise ValueError(
+                    f"{self.kind} is [{low:g}, {high:g}] in steps of {self.step:g}, which end at {last:g}: make that "
+                    "the high end, or change the step"
+                )
+        return self
+
+    def _of(self, kind: str) -> Any:
+        return getattr(self, {"float": "float_", "int": "int_"}.get(kind, kind))
+
+    @property
+    def kind(self) -> Kind:
+        kinds: tuple[Kind, ...] = ("float", "int", "log", "categorical")
+        return next(kind for kind in kinds if self._of(kind) is not None)
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Low and high of a numeric range."""
+        low, high = self._of(self.kind)
+        return low, high
+
+    @property
+    def choices(self) -> tuple[Scalar, ...]:
+        """Of a categorical range; () of others."""
+        return self.categorical or ()
+
+    @property
+    def corners(self) -> tuple[Scalar, ...]:
+        """Values that stand for the range where it is tried out: its ends, or all choices."""
+        return self.choices or self.bounds
+
+    def holds(self, value: Any) -> bool:
+        """Whether a value could be drawn."""
+        if self.kind == "categorical":
+            return any(same(choice, value) for choice in self.choices)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        low, high = self.bounds
+        step = self.step or (1 if self.kind == "int" else None)
+        steps = (value - low) / step if step else 0.0
+        return low <= value <= high and math.isclose(steps, round(steps), abs_tol=1e-9)
+
+    def as_drawn(self, value: Any) -> Any:
+        """A value that it holds, as it would be drawn: of a knob whose choices are [0.7, 1], 1 for 1.0."""
+        if self.kind == "categorical":
+            return next(choice for choice in self.choices if same(choice, value))
+        return int(value) if self.kind == "int" else float(value)
+
+
+class SearchBudget(Section):
+    """The search ends when the first of these is used up."""
+
+    trials: int | None = Field(None, ge=1, description="finished ones, whatever became of them; --trials overrides it")
+    tokens: int | None = Field(None, ge=1, description="generated in training, over all trials")
+    hours: float | None = Field(None, gt=0, description="that trials ran, summed over all workers")
+
+
+class Sampler(Section):
+    """Optuna's sampler by name; options are the arguments of its class."""
+
+    type: Literal["tpe", "gp", "random", "qmc", "nsga2"] = "tpe"
+    seed: int = Field(0, ge=0)
+    options: dict[str, Any] = Field({}, description="of the class, e.g. {n_startup_trials: 5}")
+
+
+class Pruner(Section):
+    """Optuna's pruner by name; options are the arguments of its class.
+
+    median and asha look at the evaluations along training, wilcoxon at the final scores seed by seed.
+    """
+
+    type: Literal["none", "median", "asha", "wilcoxon"] = "none"
+    options: dict[str, Any] = Field({}, description="of the class, e.g. {n_startup_trials: 5}")
+
+
+class Search(Section):
+    """What is searched for among settings of the base."""
+
+    knobs: dict[str, KnobRange] = Field(min_length=1, description="knob -> its range")
+    objectives: Listed[str] = Field(
+        ("eval.final.pass@1",),
+        min_length=1,
+        max_length=2,
+        description="one, or accuracy and tokens: eval.final.[<task>.]<metric>, eval.final.[<task>.]mean_tokens, "
+        "generated_tokens",
+    )
+    budget: SearchBudget = SearchBudget()
+    sampler: Sampler = Sampler()
+    pruner: Pruner = Pruner()
+
+    @field_validator("knobs")
+    @classmethod
+    def _knobs_exist(cls, knobs: dict[str, KnobRange]) -> dict[str, KnobRange]:
+        for knob in knobs:
+            if knob == "algorithm":
+                raise ValueError(
+                    "algorithm stands for all objective.* knobs: compare algorithms as arms of a sweep, and search the "
+                    "knobs of one"
+                )
+            if knob.startswith("eval."):
+                raise ValueError(
+                    f"{knob} decides how a trial is measured, not what is trained, so that trials could not be "
+                    "compared: set it in base"
+                )
+            if knob not in ALL_KNOBS and not knob.startswith("reward.parts."):
+                raise ValueError(f"{knob} is no knob{suggest(knob).removesuffix('.')}")
+        return knobs
+
+    @model_validator(mode="after")
+    def _conditions_name_searched_knobs(self) -> Search:
+        for knob, searched in self.knobs.items():
+            for parent, values in searched.when.items():
+                if parent not in self.knobs or parent == knob:
+                    raise ValueError(
+                        f"{knob}: when names {parent}, which is not searched itself: name another of the searched "
+                        f"knobs, or set {parent} in base"
+                    )
+                if self.knobs[parent].kind in ("float", "log"):
+                    raise ValueError(
+                        f"{knob}: when names {parent}, of which no single value is ever drawn: make a condition on a "
+                        "knob with categorical or int values"
+                    )
+                never = [value for value in values if not self.knobs[parent].holds(value)]
+                if never:
+                    raise ValueError(f"{knob}: when lists {parent}={never[0]!r}, which is never drawn: see its range")
+        self.ordered()
+        return self
+
+    @model_validator(mode="after")
+    def _objectives_fit(self) -> Search:
+        first, *rest = self.objectives
+        if direction(first) == "minimize" or not first.startswith(_FINAL):
+            raise ValueError(f"objectives begins with {first!r}: the first is accuracy, e.g. eval.final.pass@1")
+        for other in rest:
+            if other == first or not (other == GENERATED_TOKENS or other.startswith(_FINAL)):
+                raise ValueError(
+                    f"objectives has {other!r} beside {first!r}: the second is another one, e.g. "
+                    "eval.final.mean_tokens or generated_tokens"
+                )
+        if rest and self.pruner.type != "none":
+            raise ValueError(
+                f"pruner is {self.pruner.type} with two objectives: Optuna prunes by one only. Set pruner to "
+                "{type: none}, or leave one objective"
+            )
+        return self
+
+    def ordered(self) -> list[str]:
+        """The knobs, each after those that its condition names. Raises ValueError for conditions in a circle."""
+        order: list[str] = []
+        while len(order) < len(self.knobs):
+            free = [k for k, r in self.knobs.items() if k not in order and set(r.when) <= set(order)]
+            if not free:
+                circle = [knob for knob in self.knobs if knob not in order]
+                raise ValueError(f"the conditions of {', '.join(circle)} wait for each other: remove one `when`")
+            order += free
+        return order
+
+    def is_drawn(self, knob: str, values: dict[str, Any]) -> bool:
+        """Whether a knob's condition holds; values: of the knobs before it, those that are drawn."""
+        return all(
+            parent in values and any(same(values[parent], value) for value in allowed)
+            for parent, allowed in self.knobs[knob].when.items()
+        )
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values are one to a knob: 1 and 1.0 are, but not 1 and true."""
+    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
+
+
+def direction(objective: str) -> Literal["maximize", "minimize"]:
+    """Of an objective by its name: tokens are to be few."""
+    return "minimize" if objective.rpartition(".")[2] in MINIMISED else "maximize"

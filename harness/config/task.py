@@ -1,0 +1,103 @@
+"""`task`: the prompts of training, and in which order they come.
+
+`eval`: the one frozen evaluation of all arms.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from harness.config.section import GraderName, Listed, Section, TaskName, TemplateName
+
+Order = Literal["uniform", "curriculum", "prioritised"]
+
+
+class NoFilter(Section):
+    """Every prompt takes part."""
+
+    type: Literal["none"] = "none"
+
+
+class PassRateFilter(Section):
+    """Only prompts that the starting weights solve neither too rarely nor too often; measured once, with the noise of
+    no cell's seed, and shared by all arms and seeds.
+
+    Kimi k1.5 (2501.12599, section 2.1) drops prompts that any of 8 guesses solves: samples 8, lowest 0, highest 0.
+    """
+
+    type: Literal["pass_rate"] = "pass_rate"
+    samples: int = Field(8, ge=1, description="a prompt, drawn as in training")
+    lowest: float = Field(0.01, ge=0, le=1, description="pass rate; default: drop prompts that no sample solves")
+    highest: float = Field(0.99, ge=0, le=1, description="pass rate; default: drop prompts that every sample solves")
+    problems: int | None = Field(
+        None, ge=1, description="measure at most this many, the same for all seeds, and drop the others; none = all"
+    )
+
+    @model_validator(mode="after")
+    def _can_keep_a_prompt(self) -> PassRateFilter:
+        if not any(self.keeps(correct) for correct in range(self.samples + 1)):
+            raise ValueError(
+                f"lowest={self.lowest}, highest={self.highest} with samples={self.samples}: no number of correct "
+                "samples lies between them. Raise highest, lower lowest, or draw more samples"
+            )
+        return self
+
+    def keeps(self, correct: int) -> bool:
+        """Whether a prompt stays of whose samples this many are correct."""
+        return self.lowest <= correct / self.samples <= self.highest
+
+
+Filter = Annotated[NoFilter | PassRateFilter, Field(discriminator="type")]
+
+
+class TaskSpec(Section):
+    train: TaskName = Field(description="task whose train split gives the prompts")
+    template: TemplateName = Field(description="prompt template in training")
+    order: Order = Field(
+        "uniform",
+        description="uniform: every prompt once an epoch, reshuffled each epoch; curriculum: from easy to hard by the "
+        "problems' difficulty; prioritised: by 1 - the success rate so far (Kimi k1.5, 2501.12599, section 2.3.4)",
+    )
+    filter: Filter = NoFilter()
+    pool: int | None = Field(
+        None,
+        ge=1,
+        description="train on this many of the prompts that the filter leaves, drawn by the seed; a larger pool holds "
+        "the smaller one; none = all",
+    )
+
+
+def _not_none(grader: object) -> object:
+    if grader is None:
+        raise ValueError(
+            "the first of eval.tasks has no grader, so nothing could be compared: name a held-out task with answers "
+            "first, or set eval.grader"
+        )
+    return grader
+
+
+class EvalSpec(Section):
+    tasks: Listed[TaskName] = Field(min_length=1, description="held-out tasks; the first is the compared one")
+    problems: int | None = Field(None, ge=1, description="the first this many problems of each task; none = all")
+    template: TemplateName = Field(description="prompt template in evaluation")
+    every: int = Field(0, ge=0, description="steps between evaluations for the learning curve; 0 = only the final one")
+    samples: int = Field(16, ge=1, description="samples a problem in the final evaluation")
+    curve_samples: int = Field(4, ge=1, description="samples a problem in the evaluations along the curve")
+    k: Listed[int] = Field(min_length=1, description="k of pass@k; at most eval.samples")
+    temperature: float = Field(1.0, ge=0, description="0 = greedy")
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int = Field(0, ge=0, description="0 = off")
+    max_completion_tokens: int = Field(ge=1)
+    grader: Annotated[GraderName, BeforeValidator(_not_none)]
+
+    @model_validator(mode="after")
+    def _k_within_samples(self) -> EvalSpec:
+        too_large = [k for k in self.k if not 1 <= k <= self.samples]
+        if too_large:
+            raise ValueError(
+                f"k={too_large} with samples={self.samples}: pass@k needs 1 <= k <= samples. Raise samples or drop "
+                "these k"
+            )
+        return self

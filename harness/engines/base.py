@@ -1,0 +1,145 @@
+"""What every rollout engine promises. Shapes: P prompts, n samples a prompt, N = P * n rows, T longest completion.
+
+What engines ask of a model and of their input.
+
+When a completion has come to a stop string: one rule for all engines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from harness.errors import BenchError, RefusedError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How completions are drawn. `stop` strings end a completion besides the model's end-of-sequence token."""
+
+    max_completion_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class GenerationCost:
+    """What a call of `generate` cost: wall-clock by phase, and how well the batch was used.
+
+    slots: rows times decoding passes that were computed; occupied: those of them that gave a token which counts.
+    """
+
+    sync_s: float = 0.0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    slots: int = 0
+    occupied: int = 0
+
+    def __add__(self, other: GenerationCost) -> GenerationCost:
+        return GenerationCost(
+            self.sync_s + other.sync_s,
+            self.prefill_s + other.prefill_s,
+            self.decode_s + other.decode_s,
+            self.slots + other.slots,
+            self.occupied + other.occupied,
+        )
+
+
+@dataclass(frozen=True)
+class Completions:
+    """N rows, the n samples of a prompt next to each other; right-padded.
+
+    tokens [N, T] int64, end-of-sequence included; logps [N, T] float32 under the sampling distribution, 0 in padding;
+    lengths [N] int64; truncated [N] bool: ended by max_completion_tokens.
+    """
+
+    tokens: Tensor
+    logps: Tensor
+    lengths: Tensor
+    truncated: Tensor
+    cost: GenerationCost = GenerationCost()
+
+
+OnFinished = Callable[[int, list[int], bool], None]
+"""Is given a sample's row, its tokens and whether they are truncated."""
+
+
+class EngineMismatchError(BenchError):
+    """Sampler and trainer disagree on the same weights: what was drawn cannot be trusted, so the cell is invalid."""
+
+
+class PromptTooLongError(RefusedError):
+    """A prompt leaves no room for its completion in the model's context."""
+
+
+class Engine(Protocol):
+    """Draws completions from a model's current weights: those it has when `generate` is called."""
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        keys: Tensor,
+        params: SamplingParams,
+        on_finished: OnFinished | None = None,
+    ) -> Completions:
+        """Sample keys.shape[1] completions for each prompt (token ids).
+
+        keys [P, n] int64: the noise of a sample depends on its key alone, whatever else is in the batch; tokens can
+        differ with the batch only where floating-point rounding decides.
+        on_finished: called once for each sample: as soon as it ends (vLLM), or when it leaves the batch (torch).
+        Raises PromptTooLongError if a prompt is empty, or if it and max_completion_tokens exceed the model's context;
+        ValueError for no prompts and for max_completion_tokens below 1: a completion has at least one token;
+        EngineMismatchError if the engine's own copy of the weights gives other log-probs than the model.
+        """
+
+
+def require_answerable(model: PreTrainedModel, prompts: Sequence[Sequence[int]], max_completion_tokens: int) -> None:
+    """Raise PromptTooLongError if a prompt has no tokens or no room; ValueError if nothing is asked for."""
+    if not prompts:
+        raise ValueError("generate was given no prompts; it needs at least one")
+    if max_completion_tokens < 1:
+        raise ValueError(f"max_completion_tokens is {max_completion_tokens}, but must be at least 1")
+    if not all(prompts):
+        raise PromptTooLongError("A prompt has no tokens; a template must give at least one.")
+    require_room(model, max(len(prompt) for prompt in prompts), max_completion_tokens)
+
+
+def require_room(model: PreTrainedModel, longest_prompt_tokens: int, max_completion_tokens: int) -> None:
+    """Raise PromptTooLongError if such a prompt and completion exceed the model's context."""
+    context = getattr(model.config, "max_position_embeddings", None)
+    if context is not None and longest_prompt_tokens + max_completion_tokens > context:
+        room = context - longest_prompt_tokens
+        remedy = f"Lower max_completion_tokens to {room} or less" if room > 0 else "Leave that prompt out"
+        raise PromptTooLongError(
+            f"A prompt of {longest_prompt_tokens} tokens and max_completion_tokens={max_completion_tokens} exceed the "
+            f"model's context of {context} tokens. {remedy}, or filter long prompts."
+        )
+
+
+def require_steady_positions(model: PreTrainedModel) -> None:
+    """Raise RefusedError for rotary embeddings of the type `dynamic`: their frequencies follow the longest sequence
+    that the model has seen, so that a sample would depend on what else was in its batch, and before it."""
+    rope = getattr(model.config.get_text_config(), "rope_parameters", None) or {}
+    of_kinds = [rope, *(value for value in rope.values() if isinstance(value, dict))]
+    if any(one.get("rope_type") == "dynamic" for one in of_kinds):
+        raise RefusedError(
+            f"{type(model).__name__} has rotary embeddings of the type dynamic, whose frequencies change with the "
+            "longest sequence in the batch. Set rope_type in its config.json to another type, e.g. yarn or default."
+        )
+
+
+def ends_with_stop(tokens: list[int], stop: Sequence[str], decode: Callable[[list[int]], str]) -> bool:
+    """Whether the last token completes one of the strings, which none before it did."""
+    if not stop:
+        return False
+    # A token of a stop string holds at least one byte of it, or no text at all: there is room for eight of those.
+    tail_tokens = max(len(text.encode()) for text in stop) + 8
+    tail = decode(tokens[-tail_tokens:])
+    return any(text in tail for text in stop)

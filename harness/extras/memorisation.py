@@ -1,0 +1,48 @@
+"""The probe for statements that a model knows by heart (`evals.memorisation`), its completions kept.
+
+`<home>/evals/<model>/memorisation-<hash>/`: spec.json, samples.jsonl and provenance.json as `RememberingSampler` keeps
+them, and `<task>.json`: the summary and each completion with what it should have been.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from evals.memorisation import GIVEN_FRAC, probe, summarise
+from evals.tasks.base import Problem, Task
+from harness.config.hashing import digest
+from harness.evaluate.conditions import model_conditions
+from harness.evaluate.evaluation import OnProgress
+from harness.evaluate.remembered import RememberingSampler
+from harness.evaluate.subject import Subject
+from harness.records.files import file_name, write_json
+from harness.sampling.sampler import EngineSampler
+
+PROBE_TOKENS = 512
+"""Room for the rest of a statement and a short solution, where none is asked for."""
+
+
+def probe_memorisation(
+    subject: Subject,
+    task: Task,
+    problems: Sequence[Problem],
+    home: Path,
+    sampler: Callable[[], EngineSampler],
+    max_completion_tokens: int = PROBE_TOKENS,
+    on_progress: OnProgress = lambda done, total, remark: None,
+) -> dict[str, Any]:
+    """The fields of `evals.memorisation.Memorisation`, with the task, the share that was given and the path.
+
+    Completions are greedy, so there is no seed. Raises EvalError as `probe`, RefusedError as `store.claimed`.
+    """
+    asked = model_conditions(subject, seed=0)
+    folder = home / "evals" / subject.label / f"memorisation-{digest(asked)[:10]}"
+    with RememberingSampler.opened(folder, asked, sampler, on_progress) as remembering:
+        completions = probe(task, problems, remembering, max_completion_tokens)
+        path = folder / f"{file_name(task.name)}.json"
+        document = {"task": task.name, "given_frac": GIVEN_FRAC, **asdict(summarise(completions, len(problems)))}
+        write_json(path, document | {"completions": [asdict(one) for one in completions]})
+    return document | {"path": str(path)}

@@ -1,0 +1,153 @@
+"""Gradients with respect to the policy's weights, of several objectives from one forward pass.
+
+What an objective makes of a batch: the derivative of its loss by every token's log-prob and entropy.
+
+With them the gradient is sum over tokens of weight x gradient of the token's log-prob (and entropy), so that one
+forward pass serves any number of objectives. They come from the very `advantages` and `policy_loss` of training.
+
+Shapes: N completions in a pool, B in an estimate, T tokens of the longest one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import NamedTuple, Self, cast
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from algorithms import Objective, TokenBatch, advantages, policy_loss
+from harness.config.run_spec import RunSpec
+from harness.training.rollout_batch import ScoredRollout, filter_rows, peers_of
+from harness.training.sequences import Sequences, score_completions
+
+_ROUNDING = 1e-5
+"""Relative: a few dozen roundings of float32, far below the noise of any estimate."""
+
+
+def gradients(
+    model: PreTrainedModel,
+    sequences: Sequences,
+    rows: Tensor,
+    weights: Sequence[TokenWeights],
+    spec: RunSpec,
+    pad_token_id: int,
+) -> Tensor:
+    """[O, D] float32 on the CPU: for each of O objectives the gradient over the D trained weights.
+
+    rows: int64 indices of the estimate's completions in the pool; weights: of all the pool's tokens, by objective.
+    Objectives that differ by a factor in this estimate (leave_one_out and group_mean do) are differentiated once.
+    """
+    multiples = _multiples([torch.cat([of[rows].flatten() for of in weight]) for weight in weights])
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    total = torch.zeros(len(weights), sum(weight.numel() for weight in trained))
+    entropy_grad = any(bool(weight.of_entropy[rows].any()) for weight in weights)
+    for micro in sequences.micro_batches(rows, spec.train.micro_batch_tokens):
+        logps, entropy = score_completions(
+            model,
+            sequences,
+            micro,
+            spec.rollout.temperature,
+            pad_token_id,
+            spec.train.logits_chunk_tokens,
+            entropy_grad,
+        )
+        outputs = (logps, entropy) if entropy_grad else (logps,)
+        for index in {first for first, _ in multiples}:
+            of_outputs = [of[micro, : logps.shape[1]].to(logps.device) for of in weights[index]]
+            if any(bool(of_output.any()) for of_output in of_outputs):
+                found = torch.autograd.grad(outputs, trained, of_outputs[: len(outputs)], retain_graph=True)
+                total[index] += torch.cat([gradient.reshape(-1) for gradient in found]).cpu()
+    for index, (first, factor) in enumerate(multiples):
+        total[index] = total[first] * factor
+    return total
+
+
+def _multiples(vectors: Sequence[Tensor]) -> list[tuple[int, float]]:
+    """For each vector the first one that it is a multiple of, to within rounding, and the factor."""
+    found: list[tuple[int, float]] = []
+    for index, vector in enumerate(vectors):
+        for first in dict.fromkeys(first for first, _ in found):
+            largest = vectors[first].abs().argmax()
+            factor = float(vector[largest] / vectors[first][largest])
+            if factor and torch.allclose(vector, factor * vectors[first], rtol=_ROUNDING, atol=0):
+                found.append((first, factor))
+                break
+        else:
+            found.append((index, 1.0))
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeighedRollout(ScoredRollout):
+    """A rollout batch that takes the policy's log-probs and entropies along when rows are left out."""
+
+    logps: Tensor
+    """[N, T]"""
+    entropy: Tensor
+    """[N, T] in nats."""
+
+    @classmethod
+    def of(cls, rollout: ScoredRollout, logps: Tensor, entropy: Tensor) -> Self:
+        own = {field.name: getattr(rollout, field.name) for field in fields(ScoredRollout)}
+        return cls(**own, logps=logps, entropy=entropy)
+
+    def rows(self, kept: Tensor) -> Self:
+        """As in the base class."""
+        return self.of(super().rows(kept), self.logps[kept], self.entropy[kept])
+
+
+class TokenWeights(NamedTuple):
+    """Derivatives of the loss, [N, T] each."""
+
+    of_logps: Tensor
+    of_entropy: Tensor
+
+
+def token_weights(
+    objective: Objective, rollout: WeighedRollout, truncated: Tensor, batch_size: int, seed: int
+) -> TokenWeights:
+    """The weights of every completion of a pool [N, T] in the estimate that it belongs to.
+
+    Each batch_size rows, of whole groups, are one estimate: one optimiser step at the policy that sampled them, so all
+    ratios are 1. truncated [N] bool: cut at the completion limit.
+    """
+    parts = []
+    count = len(truncated)
+    for start in range(0, count, batch_size):
+        rows = (torch.arange(count) >= start) & (torch.arange(count) < start + batch_size)
+        parts.append(_of_estimate(objective, rollout.rows(rows), truncated[rows], seed))
+    return TokenWeights(*map(torch.cat, zip(*parts, strict=True)))
+
+
+def _of_estimate(objective: Objective, rollout: WeighedRollout, truncated: Tensor, seed: int) -> TokenWeights:
+    logps = rollout.logps.clone().requires_grad_()
+    entropy = rollout.entropy.clone().requires_grad_()
+    # It takes rows out by their own `rows`, so they keep their log-probs.
+    filtered = cast(
+        WeighedRollout, filter_rows(objective, replace(rollout, logps=logps, entropy=entropy), truncated).rollout
+    )
+    if len(filtered.groups) == 0:
+        return TokenWeights(torch.zeros_like(logps), torch.zeros_like(entropy))
+    advantage = advantages(
+        objective,
+        filtered.rewards,
+        filtered.groups,
+        filtered.sequences.mask,
+        token_rewards=filtered.token_rewards,
+        peers=peers_of(filtered.groups, seed, step=0) if objective.baseline == "random_peer" else None,
+    )
+    batch = TokenBatch(
+        logp=filtered.logps,
+        old_logp=filtered.logps.detach(),
+        mask=filtered.loss_mask,
+        advantages=advantage,
+        sampler_logp=filtered.sampler_logps,
+        entropy=filtered.entropy,
+        groups=filtered.groups,
+        max_completion_tokens=filtered.max_completion_tokens,
+    )
+    loss = policy_loss(objective, batch).value
+    return TokenWeights(*torch.autograd.grad(loss, (logps, entropy), allow_unused=True, materialize_grads=True))

@@ -1,0 +1,111 @@
+"""A cell's recorded rollouts, as the tensors that an update learns from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from harness.config.run_spec import RunSpec
+from harness.errors import RefusedError
+from harness.records import CellRecord
+from harness.records.files import DamagedRecordError
+from harness.training.rollout_batch import ScoredRollout
+from harness.training.sequences import Sequences
+
+NEEDED = ("step", "sample", "logps", "correct", "truncated")
+COLUMNS = (*NEEDED, "reward")
+TOKEN_COLUMNS = ("token/logp", "token/log_ratio")
+LENGTHS = ("token/chars", "token/update")
+"""By which it is seen whether the others are of the row's tokens."""
+
+
+@dataclass(frozen=True)
+class StoredStep:
+    """Everything that one step drew: N completions of at most T tokens, in E epochs of updates."""
+
+    step: int
+    rollout: ScoredRollout
+    """Without prompts and token ids, which no objective looks at."""
+    truncated: Tensor
+    """Bool [N]."""
+    old_logps: Tensor
+    """[N, T] before the update: the trainer's where they are recorded, else the sampler's."""
+    log_ratios: Tensor
+    """[E, N, T] log pi - log pi_old when the epoch's optimiser step scored the completion; 0 where it did not."""
+    scored: Tensor
+    """Bool [E, N]: whether it did, and that is recorded."""
+    recorded: bool
+    """Whether the step's tokens were recorded."""
+
+
+def read_steps(cell: CellRecord, spec: RunSpec, chosen: Sequence[range] | None) -> Iterator[StoredStep]:
+    """The recorded steps of a cell, or the chosen ones among them.
+
+    Raises RefusedError for a cell without rollouts, and for a chosen step that has none; DamagedRecordError for rows
+    with gaps.
+    """
+    import pyarrow.compute
+
+    table = cell.read_rollouts([*COLUMNS, *TOKEN_COLUMNS, *LENGTHS], needed=NEEDED)
+    if table is None or not len(table):
+        raise RefusedError(
+            f"{cell.path.name}: no rollouts are stored, so there is nothing to replay. They are written with each "
+            "checkpoint of a cell that draws completions; training on given pairs draws none."
+        )
+    limits = {row.get("step"): row.get("len/limit") for row in cell.read_steps()}
+    there = sorted(table["step"].unique().to_pylist())
+    for part in chosen or ():
+        # However long the range, it soon leaves what is stored.
+        if (missing := next((step for step in part if step not in there), None)) is not None:
+            raise RefusedError(
+                f"{cell.path.name}: has no rollouts of step {missing}; stored are steps {there[0]} to {there[-1]}."
+            )
+    for step in there:
+        if chosen is None or any(step in part for part in chosen):
+            if not isinstance(limit := limits.get(step), int):
+                raise DamagedRecordError(
+                    f"{cell.path / 'steps.jsonl'}: has no len/limit of step {step}, of which rollouts are stored. "
+                    "Restore the file, or leave the step out with --steps."
+                )
+            rows = table.filter(pyarrow.compute.equal(table["step"], step)).to_pylist()
+            yield _stored(step, rows, limit, spec.train.epochs)
+
+
+def _stored(step: int, rows: Sequence[dict[str, Any]], limit: int, epochs: int) -> StoredStep:
+    lengths = torch.tensor([len(row["logps"]) for row in rows])
+    shape = (len(rows), int(lengths.max()))
+    sampler_logps = _padded([row["logps"] for row in rows], shape)
+    # A step's groups are drawn one after the other, each from its sample 0 on.
+    groups = torch.tensor([row["sample"] == 0 for row in rows]).cumsum(0) - 1
+    later = [[(row["token/log_ratio"] or [None] * epochs)[epoch] for row in rows] for epoch in range(epochs)]
+    sequences = Sequences([[]] * len(rows), torch.zeros(shape, dtype=torch.long), lengths)
+    return StoredStep(
+        step=step,
+        rollout=ScoredRollout(
+            sequences=sequences,
+            sampler_logps=sampler_logps,
+            rewards=torch.tensor([math.nan if row["reward"] is None else row["reward"] for row in rows]),
+            groups=groups,
+            max_completion_tokens=limit,
+            loss_mask=sequences.mask,
+            correct=torch.tensor([row["correct"] for row in rows]),
+        ),
+        truncated=torch.tensor([row["truncated"] for row in rows]),
+        old_logps=_padded([row["token/logp"] or row["logps"] for row in rows], shape),
+        log_ratios=torch.stack([_padded([values or [] for values in epoch], shape) for epoch in later]),
+        scored=torch.tensor([[values is not None for values in epoch] for epoch in later]),
+        recorded=any(row["token/logp"] is not None for row in rows),
+    )
+
+
+def _padded(rows: Sequence[Sequence[float]], shape: tuple[int, int]) -> Tensor:
+    """[N, T] float32, 0 behind each row's end."""
+    tensor = torch.zeros(shape)
+    for place, values in enumerate(rows):
+        tensor[place, : len(values)] = torch.tensor(values)
+    return tensor

@@ -1,0 +1,164 @@
+"""Loading a model and its tokenizer through transformers; what goes wrong there, in words of `model.source`.
+
+GGUF files that do not load: what is wrong with one, in its own terms. Reading one whole takes seconds.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from harness.config.model_source import ModelSource
+from harness.errors import RefusedError
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+Part = Literal["config", "tokenizer", "weights"]
+
+
+def load_pretrained(
+    parsed: ModelSource, dtype: torch.dtype, trust_remote_code: bool
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A causal language model on the CPU, its weights in this dtype, and its tokenizer.
+
+    Raises RefusedError for a source that is missing, unreachable, damaged or incomplete, that is no causal language
+    model, or that brings code of its own which is not trusted.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    where = _where(parsed) | {"trust_remote_code": trust_remote_code}
+    with _quietly():
+        with _refusing(parsed, "config"):
+            config = AutoConfig.from_pretrained(**where)
+        with _refusing(parsed, "tokenizer"):
+            tokenizer = AutoTokenizer.from_pretrained(**where)
+        with _refusing(parsed, "weights"):
+            model, info = AutoModelForCausalLM.from_pretrained(
+                **where, config=config, dtype=dtype, output_loading_info=True, ignore_mismatched_sizes=True
+            )
+    # transformers fills what a file lacks, or has in another size, with random numbers.
+    for what, names in (("lacks", info["missing_keys"]), ("has other sizes for", info["mismatched_keys"])):
+        if names:
+            listed = sorted(name if isinstance(name, str) else name[0] for name in names)
+            raise RefusedError(
+                f"model.source {parsed}: it {what} {len(listed)} weights of a {type(model).__name__}, such as "
+                f"{', '.join(listed[:3])}, which would have to be random. Give a whole causal language model whose "
+                "config.json belongs to its weights."
+            )
+    return (_unquantised(model, config, dtype) if parsed.kind == "gguf" else model), tokenizer
+
+
+def hub_commit(parsed: ModelSource) -> str | None:
+    """The commit of what was loaded from the hub, whatever branch or tag was asked for; None for other sources."""
+    from transformers.utils.hub import cached_file, extract_commit_hash
+
+    if parsed.kind != "hf":
+        return None
+    config = cached_file(parsed.name, "config.json", revision=parsed.revision or "main", local_files_only=True)
+    return str(extract_commit_hash(config, None))
+
+
+def _where(parsed: ModelSource) -> dict[str, Any]:
+    if parsed.kind == "hf":
+        return {"pretrained_model_name_or_path": parsed.name, "revision": parsed.revision or "main"}
+    parsed.require()
+    if parsed.kind == "gguf":
+        return {"pretrained_model_name_or_path": str(parsed.path.parent), "gguf_file": parsed.path.name}
+    return {"pretrained_model_name_or_path": str(parsed.path)}
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without progress bars, and without warnings of what is refused here in a sentence."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+@contextmanager
+def _refusing(parsed: ModelSource, part: Part) -> Iterator[None]:
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (OSError, ValueError, LookupError, ImportError, SafetensorError, struct.error) as error:
+        raise RefusedError(_refusal(parsed, part, error)) from error
+
+
+def _refusal(parsed: ModelSource, part: Part, error: Exception) -> str:
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    if "trust_remote_code" in str(error):
+        return (
+            f"model.source {parsed}: comes with code of its own, which runs only if you say so. Read it, then use "
+            "--set model.trust_remote_code=true, or give a model of an architecture that transformers knows."
+        )
+    if parsed.kind == "hf":
+        return (
+            f"model.source {parsed}: its {part} cannot be loaded ({reason}). Check id and revision, or give a local "
+            "copy: --set model.source=path:<dir> or gguf:<file>."
+        )
+    if parsed.kind == "gguf":
+        architecture, has_tokenizer = gguf_architecture(parsed.path)
+        if part == "tokenizer" and not has_tokenizer:
+            return (
+                f"model.source {parsed}: holds a model of general.architecture {architecture!r} but no tokenizer "
+                "(tokenizer.ggml.tokens is missing), and prompts cannot be encoded without its own. Give a file that "
+                "holds both, or path:<dir> with config.json, weights and tokenizer.json."
+            )
+        return (
+            f"model.source {parsed}: its {part} cannot be loaded ({reason}). Its general.architecture is "
+            f"{architecture!r}; it must be one that this transformers version reads from GGUF. Give the model as "
+            "path:<dir>, or another one."
+        )
+    return (
+        f"model.source {parsed}: its {part} cannot be loaded ({reason}). It must be a causal language model with its "
+        "tokenizer that this transformers version knows."
+    )
+
+
+def _unquantised(model: PreTrainedModel, config: PretrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
+    """The same model without the mark of a quantised one, which forbids saving it."""
+    from transformers import AutoModelForCausalLM
+
+    config.quantization_config = None
+    fresh: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    fresh.load_state_dict(model.state_dict())
+    fresh.generation_config = model.generation_config
+    return fresh
+
+
+_TOKENS = "tokenizer.ggml.tokens"
+
+
+def gguf_architecture(path: Path) -> tuple[str, bool]:
+    """`general.architecture` of a whole GGUF file, and whether the file holds a tokenizer.
+
+    Raises RefusedError if the file is damaged, or the package `gguf` is missing.
+    """
+    try:
+        from gguf import GGUFReader
+    except ImportError:
+        raise RefusedError(
+            f"model.source gguf:{path}: reading it needs the package gguf, which is not installed. Run: pip install "
+            "gguf"
+        ) from None
+    try:
+        fields = GGUFReader(path).fields
+        return str(fields["general.architecture"].contents()), _TOKENS in fields
+    except (ValueError, LookupError) as error:
+        raise RefusedError(
+            f"model.source gguf:{path}: is not a whole GGUF file ({path.stat().st_size} bytes; {error}). Download it "
+            "again, or give another model."
+        ) from None

@@ -1,0 +1,113 @@
+"""Starting weights of cells: loaded once a worker, copied back before each cell.
+
+Activation checkpointing: a decoder layer's activations are computed again in the backward pass instead of kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from harness.config.model import Lora
+from harness.config.run_spec import RunSpec, device_kind, dtype_on
+from harness.errors import RefusedError
+from harness.models.language_model import ChatTemplate, LanguageModel, load_model
+from harness.models.lora import add_adapters, reset_adapters
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_Loaded = tuple[str, str, torch.dtype, ChatTemplate, bool]
+
+
+class StartingPoint:
+    """Holds the last model that was asked for, a pristine copy of its weights, and the last adapters put on it.
+
+    There is one set of weights: what `get` and `for_training` return share it, and the next call of either resets it.
+    """
+
+    def __init__(self) -> None:
+        self._loaded: _Loaded | None = None
+        self._language_model: LanguageModel | None = None
+        self._weights: dict[str, Tensor] = {}
+        self._adapted: tuple[Lora, PreTrainedModel] | None = None
+
+    def get(self, spec: RunSpec, source: str, float32: bool = False) -> LanguageModel:
+        """The model of a source on the spec's device (`auto`: cuda where there is one), with its starting weights, in
+        the spec's dtype or in float32. Without adapters.
+
+        Raises RefusedError for a source that cannot be loaded or a device that is not there.
+        """
+        device = _device(spec.train.device)
+        if device.startswith("cuda:"):
+            torch.cuda.set_device(device)  # streams and graphs are of the current device
+        dtype = torch.float32 if float32 else _DTYPES[dtype_on(device, spec.model.dtype)]
+        loaded = (source, device, dtype, spec.model.chat_template, spec.model.trust_remote_code)
+        if self._language_model is None or self._loaded != loaded:
+            self._adapted = None
+            self._language_model = load_model(*loaded)
+            self._weights = {name: weight.clone() for name, weight in self._language_model.model.state_dict().items()}
+            self._loaded = loaded
+        model = self._language_model.model
+        model.load_state_dict(self._weights)
+        model.zero_grad(set_to_none=True)
+        model.requires_grad_(True)
+        set_activation_checkpointing(model, on=False)
+        return self._language_model
+
+    def for_training(self, spec: RunSpec, source: str) -> LanguageModel:
+        """As `get`, ready to be trained as the spec says: with adapters that its seed sets, and with activation
+        checkpointing.
+
+        Raises RefusedError also for adapters that cannot be put on this model.
+        """
+        language_model = self.get(spec, source)
+        lora = spec.model.lora
+        if isinstance(lora, Lora):
+            if self._adapted is None or self._adapted[0] != lora:
+                self._adapted = (lora, add_adapters(language_model.model, lora))
+            language_model.model.requires_grad_(False)
+            model = self._adapted[1]
+            reset_adapters(model, spec.seed)
+            language_model = replace(language_model, model=model)
+        set_activation_checkpointing(language_model.model, spec.train.activation_checkpointing)
+        return language_model
+
+
+def _device(device: str) -> str:
+    if device == "auto":
+        return device_kind(device, torch.cuda.is_available())
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise RefusedError(f"train.device is {device}, but torch sees no CUDA device here. Use --set train.device=cpu.")
+    index = torch.device(device).index
+    if index is not None and index >= torch.cuda.device_count():
+        raise RefusedError(
+            f"train.device is {device}, but torch sees {torch.cuda.device_count()} CUDA devices, numbered from 0. Use "
+            "--set train.device=cuda."
+        )
+    return device
+
+
+def set_activation_checkpointing(model: PreTrainedModel, on: bool) -> None:
+    """Mark the model's layers, in place. RefusedError for an architecture whose layers transformers does not do it for.
+
+    transformers heeds the mark in training mode only, where dropout acts too, and the mode here is evaluation: it is
+    heeded in training passes, by `harness.training.prefix_attention`. Sampling from the same layers is left alone.
+    """
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    if on and not layers:
+        raise RefusedError(
+            f"train.activation_checkpointing: transformers does not do it for {type(model).__name__}. Use --set "
+            "train.activation_checkpointing=false and a smaller train.micro_batch_tokens."
+        )
+    for layer in layers:
+        layer.gradient_checkpointing = on
+        layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)

@@ -1,0 +1,110 @@
+"""Parquet files of records: one that is not what was written is a damaged record, whatever pyarrow calls it.
+
+JSONL of numbers by column, for those who look at a few of many fields over thousands of rows.
+
+Arrow reads it in a third of the time that Python's objects take, and of their memory it takes a tenth.
+"""
+
+from __future__ import annotations
+
+from codecs import BOM_UTF8
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.records.files import DamagedRecordError, read_jsonl
+
+if TYPE_CHECKING:
+    import pyarrow
+    import pyarrow.compute
+
+REMEDY = "Restore it, or move its folder away and let `bench` make it anew."
+
+
+@contextmanager
+def naming_damage(path: Path) -> Iterator[None]:
+    """Within it, what pyarrow says of a damaged file is a DamagedRecordError that names the file. Raises OSError if the
+    file cannot be opened."""
+    import pyarrow
+
+    # That it is not there, or not ours to read, is the system's to say: pyarrow says it without its number.
+    with path.open("rb"):
+        pass
+    try:
+        yield
+    # Of a file that ends early pyarrow says OSError too, and UnicodeDecodeError of text that is none.
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise DamagedRecordError(f"{path}: is damaged ({error}). {REMEDY}") from None
+
+
+def read_parquet(
+    path: Path, columns: Sequence[str] | None = None, where: pyarrow.compute.Expression | None = None
+) -> pyarrow.Table:
+    """The rows of a file, or those that `where` keeps. columns: to read, those of them that were recorded; all by
+    default. Raises DamagedRecordError."""
+    import pyarrow.parquet
+
+    with naming_damage(path), pyarrow.parquet.ParquetFile(path) as file:
+        if columns is not None:
+            recorded = set(file.schema_arrow.names)
+            columns = [name for name in columns if name in recorded]
+        if where is None:
+            return file.read(columns)  # in a third of the time that a data set of one file takes
+        return pyarrow.parquet.read_table(path, columns=columns, filters=where)
+
+
+def read_first_row(path: Path, columns: Iterable[str]) -> dict[str, Any]:
+    """Those of the columns that were recorded, of the first row alone; {} where there is none. Raises
+    DamagedRecordError."""
+    import pyarrow.parquet
+
+    with naming_damage(path), pyarrow.parquet.ParquetFile(path) as file:
+        recorded = [name for name in columns if name in file.schema_arrow.names]
+        batch = next(file.iter_batches(1, columns=recorded), None)
+        return {} if batch is None or not recorded else dict(batch.to_pylist()[0])
+
+
+def require_values(path: Path, table: pyarrow.Table, columns: Iterable[str]) -> None:
+    """Raises DamagedRecordError if a row of a table that was read from `path`, or an element of a row that is a list,
+    lacks a value in one of the columns."""
+    import pyarrow
+    import pyarrow.compute
+
+    for name in columns:
+        values = table[name]
+        gaps = values.null_count
+        if pyarrow.types.is_list(values.type):
+            gaps += pyarrow.compute.list_flatten(values).null_count
+        if gaps:
+            raise DamagedRecordError(f"{path}: lacks {name} in {gaps} places. {REMEDY}")
+
+
+def read_columns(path: Path) -> pyarrow.Table:
+    """The complete rows of a JSONL file of flat objects, in one chunk; what a row lacks is null. No rows without the
+    file. A last line without its newline is torn and dropped.
+
+    Raises DamagedRecordError for lines that are no JSON object each, a field that holds now a number, now something
+    else, or one that is given twice.
+    """
+    import pyarrow
+    import pyarrow.json
+
+    if not path.exists():
+        return pyarrow.table({})
+    text = path.read_bytes().rpartition(b"\n")[0]
+    if not text.strip():
+        return pyarrow.table({})
+    n_lines = sum(not line.isspace() for line in text.split(b"\n") if line)
+    whole = pyarrow.json.ReadOptions(use_threads=False, block_size=len(text) + 1)
+    try:
+        table = pyarrow.json.read_json(pyarrow.BufferReader(text), read_options=whole)
+    except pyarrow.ArrowInvalid as error:
+        read_jsonl(path)  # says the line of what is no JSON object
+        raise DamagedRecordError(f"{path}: is damaged ({error}). Restore the file, or move its folder away.") from None
+    if len(table) != n_lines or text.startswith(BOM_UTF8):
+        read_jsonl(path)
+        raise DamagedRecordError(f"{path}: is damaged ({len(table)} rows in {n_lines} lines). Restore the file.")
+    return table

@@ -1,0 +1,170 @@
+"""Learning from pairs of the policy's own completions: online, offline or iterative, as `rollout.sampler` says.
+
+Completions of one prompt become pairs of a chosen and a rejected one.
+
+Learning from a fixed set of pairs: nothing is generated.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from harness.config.rollout import DatasetPairs, PolicyPairs
+from harness.config.run_spec import RunSpec
+from harness.engines.base import Engine
+from harness.models.language_model import LanguageModel
+from harness.random_keys import permutation, random_key
+from harness.run.encoded_pairs import EncodedPairs
+from harness.run.learning.base import Examples, Row, StepOutcome, update_timing
+from harness.run.learning.rewards import RolloutLearner, there
+from harness.run.rollout import Experience, scored
+from harness.training.pairs import PairBatch
+from harness.training.preference_update import PreferenceUpdate
+from harness.training.reference import frozen_copy
+from harness.training.rollout_batch import ScoredRollout
+from harness.training.update_report import UpdateReport
+
+
+class PolicyPairsLearner(RolloutLearner):
+    """Completions of a prompt become pairs by their reward; a preference objective learns from these."""
+
+    def __init__(
+        self, spec: RunSpec, start: LanguageModel, examples: Examples, engine: Engine, pairs: PolicyPairs
+    ) -> None:
+        super().__init__(spec, start, examples, engine)
+        self._pairs = pairs
+        self._update: PreferenceUpdate = PreferenceUpdate(
+            start.model, spec, start.pad_token_id, self._initial, self._reference()
+        )
+
+    def _learn(self, experience: Experience, step: int) -> tuple[UpdateReport, Row, list[Row]]:
+        rollout = scored(experience.batch, experience.rewards, experience.tried)
+        paired = pair_up(rollout, self._pairs, self._spec.seed, step)
+        sequences = rollout.sequences
+        batch = PairBatch(
+            chosen=sequences.rows(paired.chosen),
+            rejected=sequences.rows(paired.rejected),
+            groups=rollout.groups[paired.chosen],
+        )
+        update = self._update.run(batch, step, drawn=sequences)
+        rows = range(len(experience.tried))
+        chosen, rejected = paired.chosen.tolist(), paired.rejected.tolist()
+        columns = [{"times_chosen": chosen.count(row), "times_rejected": rejected.count(row)} for row in rows]
+        return update, paired.metrics, columns
+
+    def _needs_initial(self) -> bool:
+        return super()._needs_initial() or self._spec.preference.reference == "initial"
+
+    def _reference(self) -> PreTrainedModel | None:
+        match self._spec.preference.reference:
+            case "none":
+                return None
+            case "initial":
+                return there(self._initial)
+            case "round_start":
+                return there(self._round and self._round.policy)
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Rows of a rollout batch that make pairs, and what made none."""
+
+    chosen: Tensor
+    """[P] int64."""
+    rejected: Tensor
+    """[P] int64."""
+    groups_without_pair: int
+    """Prompts whose completions earned all the same, or could not be scored."""
+    equal_sides: int
+    """Pairs left out because both completions are token for token the same (they can earn differently by noise)."""
+    over_cap: int
+    """Pairs left out because their prompt had more than `max_per_prompt`."""
+
+    @property
+    def metrics(self) -> dict[str, float | None]:
+        return {
+            "pairs/count": len(self.chosen),
+            "pairs/groups_without_pair": self.groups_without_pair,
+            "pairs/equal_sides": self.equal_sides,
+            "pairs/over_cap": self.over_cap,
+        }
+
+
+def pair_up(rollout: ScoredRollout, pairs: PolicyPairs, seed: int, step: int) -> Paired:
+    """Rank the completions of each prompt by their reward (NaN: left out) and pair them as `pairs.pairing` says.
+
+    `best_worst` breaks ties by the order in which completions were drawn. `all` goes through every two of unequal
+    reward; of more than max_per_prompt a subset is drawn, keyed by seed, step and prompt, so that arms share it.
+    """
+    chosen: list[int] = []
+    rejected: list[int] = []
+    without = equal_sides = over_cap = 0
+    rewards = rollout.rewards.tolist()
+    for group in torch.unique(rollout.groups).tolist():
+        rows = [row for row in (rollout.groups == group).nonzero()[:, 0].tolist() if rewards[row] == rewards[row]]
+        unequal = [(a, b) for a, b in itertools.permutations(rows, 2) if rewards[a] > rewards[b]]
+        if not unequal:
+            without += 1
+            continue
+        if pairs.pairing == "best_worst":
+            best = max(rows, key=lambda row: (rewards[row], -row))
+            worst = min(rows, key=lambda row: (rewards[row], row))
+            unequal = [(best, worst)]
+        told_apart = [pair for pair in unequal if not _same_tokens(rollout, *pair)]
+        equal_sides += len(unequal) - len(told_apart)
+        if len(told_apart) > pairs.max_per_prompt:
+            over_cap += len(told_apart) - pairs.max_per_prompt
+            key = random_key(seed, "select", step=step, example=f"pairs/{group}")
+            told_apart = [told_apart[index] for index in permutation(len(told_apart), key)[: pairs.max_per_prompt]]
+        chosen += [a for a, _ in told_apart]
+        rejected += [b for _, b in told_apart]
+    return Paired(
+        torch.tensor(chosen, dtype=torch.long), torch.tensor(rejected, dtype=torch.long), without, equal_sides, over_cap
+    )
+
+
+def _same_tokens(rollout: ScoredRollout, a: int, b: int) -> bool:
+    sequences = rollout.sequences
+    length = int(sequences.lengths[a])
+    return length == int(sequences.lengths[b]) and bool(
+        (sequences.completions[a, :length] == sequences.completions[b, :length]).all()
+    )
+
+
+class DatasetPairsLearner:
+    """Every pair once an epoch, in an order fixed by the seed. Their reference log-probs come with them."""
+
+    def __init__(self, spec: RunSpec, start: LanguageModel, encoded: EncodedPairs, pairs: DatasetPairs) -> None:
+        self._spec, self._encoded, self._pairs = spec, encoded, pairs
+        # Log-probs of the pairs are there; kto also wants those of completions that belong to other prompts.
+        needed = spec.train.reference_rows > 0 or spec.preference.link == "kto"
+        initial = frozen_copy(start.model) if needed else None
+        self._update = PreferenceUpdate(start.model, spec, start.pad_token_id, initial, reference=initial)
+
+    def step(self, step: int, done_frac: float) -> StepOutcome:
+        chosen = self._encoded.of_step(step, self._pairs.pairs_per_step, self._spec.seed)
+        batch = self._encoded.batch(chosen)
+        update = self._update.run(batch, step)
+        epochs = step * self._pairs.pairs_per_step / len(self._encoded)
+        return StepOutcome(
+            metrics={"pairs/count": len(batch), "pairs/epochs": epochs, **update.metrics},
+            generated_tokens=0,
+            reward=update.metrics["rewards/accuracy"],
+            timing=update_timing(update),
+            notes=update.notes,
+        )
+
+    def trainer_state(self) -> dict[str, Any]:
+        return self._update.state_dict()
+
+    def progress(self) -> dict[str, Any]:
+        return {}
+
+    def restore(self, trainer_state: dict[str, Any], progress: dict[str, Any]) -> None:
+        self._update.load_state_dict(trainer_state)

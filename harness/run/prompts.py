@@ -1,0 +1,295 @@
+"""Which prompts a step trains on.
+
+Everything drawn is a function of the seed, the step and, in the order `prioritised`, the success rates so far: a
+resumed cell draws what an unbroken one would have.
+
+Which problems of the train split take part in training: those that the filter keeps, of them as many as the pool
+holds.
+
+How long completions of training may be: the limit of the present stage, where the context is staged.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from evals.tasks import get_task
+from evals.tasks.base import Problem
+from harness.config.rollout import RolloutSpec, StagedAtStep, StagedOnConvergence
+from harness.config.run_spec import RunSpec
+from harness.config.task import PassRateFilter, TaskSpec
+from harness.errors import RefusedError
+from harness.random_keys import permutation, random_key
+from harness.records.files import read_json
+
+LEAST_WEIGHT = 0.05
+"""Of a prompt in the order `prioritised`: one that is always solved still comes a twentieth as often as one that never
+is, so that a policy that forgets it is found out."""
+
+
+class PromptOrder(ABC):
+    """The prompts of each step, from a pool of problems with distinct ids. Orders that learn nothing from the rewards
+    show all arms with one seed the same prompts."""
+
+    def __init__(self, problems: Sequence[Problem], seed: int) -> None:
+        self._problems, self._seed = problems, seed
+
+    @abstractmethod
+    def draw(
+        self, step: int, count: int, progress: float, round: int = 0, exclude: Collection[str] = ()
+    ) -> list[Problem]:
+        """The prompts of a step (from 1), or those that refill its batch.
+
+        progress: the share of the run that is done, in [0, 1].
+        round: 0 draws the step's own prompts. From 1 on it counts the refills, which are other prompts than those of
+            the step so far, whose ids are `exclude`: `count` of them, or as many as there are left.
+
+        A refill is a draw of its own and takes nothing from the steps to come: an arm that refills goes on to see the
+        prompts that an arm sees which does not, so that the two stay paired.
+        """
+
+    def observe(self, problem_ids: Iterable[str], success_rates: Iterable[float]) -> None:  # noqa: B027
+        """Called once a step, after its draws, with the share of each prompt's completions that were correct."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027
+        """Continue from the state of another order over the same problems."""
+
+
+def prompt_order(spec: TaskSpec, problems: Sequence[Problem], seed: int) -> PromptOrder:
+    """The order that `task.order` names. Raises RefusedError for a curriculum of problems without a difficulty."""
+    match spec.order:
+        case "uniform":
+            return Uniform(problems, seed)
+        case "curriculum":
+            return Curriculum(problems, seed)
+        case "prioritised":
+            return Prioritised(problems, seed)
+
+
+def places_of_step(total: int, seed: int, step: int, count: int) -> list[int]:
+    """Places in a pool of `total` that a step (from 1) takes: each once an epoch, reshuffled each epoch; a step may
+    reach into the next epoch."""
+    return [_epoch(total, seed, at // total)[at % total] for at in range((step - 1) * count, step * count)]
+
+
+class Uniform(PromptOrder):
+    """Every prompt once an epoch, reshuffled each epoch; a step may reach into the next epoch."""
+
+    def draw(
+        self, step: int, count: int, progress: float, round: int = 0, exclude: Collection[str] = ()
+    ) -> list[Problem]:
+        if round:
+            return _drawn(self._problems, random_key(self._seed, "data", step, "refill", round), count, exclude)
+        places = places_of_step(len(self._problems), self._seed, step, count)
+        return [self._problems[place] for place in places]
+
+
+class Curriculum(PromptOrder):
+    """From easy to hard: a window slides over the problems sorted by difficulty as the run progresses.
+
+    At progress p a step draws without repetition from the W problems that begin at place p * (P - W) of the P, where W
+    is a tenth of P, or what the step needs if that is more. Equal difficulties are in an order fixed by the seed.
+    """
+
+    def __init__(self, problems: Sequence[Problem], seed: int) -> None:
+        shuffled = [problems[index] for index in permutation(len(problems), random_key(seed, "data", example="ties"))]
+        super().__init__(sorted(shuffled, key=_difficulty), seed)
+
+    def draw(
+        self, step: int, count: int, progress: float, round: int = 0, exclude: Collection[str] = ()
+    ) -> list[Problem]:
+        total = len(self._problems)
+        width = min(total, max(count + len(exclude), total // 10))
+        start = int(progress * (total - width))
+        key = random_key(self._seed, "data", step, "curriculum", round)
+        return _drawn(self._problems[start : start + width], key, count, exclude)
+
+
+class Prioritised(PromptOrder):
+    """Without repetition within a step, each prompt with a probability proportional to 1 - its success rate, at least
+    LEAST_WEIGHT (Kimi k1.5, 2501.12599, section 2.3.4).
+
+    The success rate is the mean over the steps that trained on the prompt; that of a prompt not seen yet counts as 0.
+    Arms differ in their success rates and so in their prompts, but the noise behind the choice is the same.
+    """
+
+    def __init__(self, problems: Sequence[Problem], seed: int) -> None:
+        super().__init__(problems, seed)
+        self._successes: dict[str, float] = {}
+        self._visits: dict[str, int] = {}
+
+    def draw(
+        self, step: int, count: int, progress: float, round: int = 0, exclude: Collection[str] = ()
+    ) -> list[Problem]:
+        def arrival(problem: Problem) -> float:
+            """Exponential with the prompt's weight as rate. The first `count` to arrive are a draw without replacement
+            with probabilities proportional to the weights (Efraimidis and Spirakis, 2006)."""
+            key = random_key(self._seed, "data", step, problem.id, round)
+            uniform = (key + 2**63 + 0.5) / 2**64
+            return -math.log(uniform) / self._weight(problem.id)
+
+        excluded = frozenset(exclude)
+        return heapq.nsmallest(count, (p for p in self._problems if p.id not in excluded), key=arrival)
+
+    def observe(self, problem_ids: Iterable[str], success_rates: Iterable[float]) -> None:
+        for problem_id, success_rate in zip(problem_ids, success_rates, strict=True):
+            self._successes[problem_id] = self._successes.get(problem_id, 0.0) + success_rate
+            self._visits[problem_id] = self._visits.get(problem_id, 0) + 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"successes": dict(self._successes), "visits": dict(self._visits)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._successes, self._visits = dict(state["successes"]), dict(state["visits"])
+
+    def _weight(self, problem_id: str) -> float:
+        visits = self._visits.get(problem_id, 0)
+        return max(LEAST_WEIGHT, 1 - self._successes[problem_id] / visits) if visits else 1.0
+
+
+def _difficulty(problem: Problem) -> float:
+    if problem.difficulty is None:
+        raise RefusedError(
+            f"task.order is curriculum, but the training problem {problem.id} has no difficulty to sort by. Use "
+            "task.order: uniform, or a task whose problems have one (in a task of your own: a column `difficulty`)."
+        )
+    return problem.difficulty
+
+
+def _drawn(problems: Sequence[Problem], key: int, count: int, exclude: Collection[str]) -> list[Problem]:
+    excluded = frozenset(exclude)
+    shuffled = (problems[index] for index in permutation(len(problems), key))
+    return list(itertools.islice((problem for problem in shuffled if problem.id not in excluded), count))
+
+
+@lru_cache(maxsize=2)
+def _epoch(count: int, seed: int, epoch: int) -> list[int]:
+    return permutation(count, random_key(seed, "data", step=epoch))
+
+
+# The candidates of the filter are the same ones whatever a cell's seed.
+SEED_OF_ALL_CELLS = 0
+
+
+def candidates(spec: RunSpec) -> Sequence[Problem]:
+    """The problems whose pass rates the filter wants; without a filter all of the train split."""
+    problems = get_task(spec.task.train).split("train").load()
+    count = spec.task.filter.problems if isinstance(spec.task.filter, PassRateFilter) else None
+    if count is None or count >= len(problems):
+        return problems
+    return random_subset(problems, count, random_key(SEED_OF_ALL_CELLS, "data", example="filter"))
+
+
+def require_prompts(spec: RunSpec) -> None:
+    """Raise RefusedError for what no pass rates could mend: too few problems, or none with a difficulty to sort by."""
+    problems = candidates(spec)
+    filtered = spec.task.filter.type != "none"
+    have = f"task.filter measures {len(problems)}" if filtered else f"there are {len(problems)}"
+    prompt_order(spec.task, _pool(spec, problems, f"{have} training prompts of {spec.task.train}"), spec.seed)
+
+
+def reward_model_prompts(spec: RunSpec) -> Sequence[Problem]:
+    """The training problems whose completions the reward model learns from, the same for all seeds.
+
+    RefusedError if there are fewer than `reward.reward_model.prompts`.
+    """
+    problems, wanted = get_task(spec.task.train).split("train").load(), spec.reward.reward_model.prompts
+    if wanted > len(problems):
+        raise RefusedError(
+            f"reward.reward_model.prompts is {wanted}, but {spec.task.train} has {len(problems)} training prompts. "
+            "Lower it."
+        )
+    return random_subset(problems, wanted, random_key(SEED_OF_ALL_CELLS, "data", example="reward_model"))
+
+
+def read_correct_counts(path: Path) -> dict[str, int]:
+    """Problem id -> correct ones among the filter's samples, as `harness.run.stages.pass_rates` left them."""
+    return dict(read_json(path))
+
+
+def training_prompts(spec: RunSpec, correct_counts: Mapping[str, int]) -> Sequence[Problem]:
+    """The problems that a cell trains on.
+
+    correct_counts: problem id -> how many of the filter's samples are correct; without a filter it is not read.
+
+    Raises RefusedError if they are fewer than the pool is to hold, or than a step needs.
+    """
+    problems, wanted = candidates(spec), spec.task.filter
+    if not isinstance(wanted, PassRateFilter):
+        return _pool(spec, problems, f"there are {len(problems)} training prompts of {spec.task.train}")
+    kept = [problem for problem in problems if wanted.keeps(correct_counts[problem.id])]
+    have = (
+        f"task.filter keeps {len(kept)} of the {len(problems)} training prompts of {spec.task.train} that it measured: "
+        f"those with a pass rate from {wanted.lowest} to {wanted.highest}"
+    )
+    return _pool(spec, kept, have)
+
+
+def _pool(spec: RunSpec, problems: Sequence[Problem], have: str) -> Sequence[Problem]:
+    pool, needed = spec.task.pool, spec.rollout.prompts_per_step
+    widen = ", or have task.filter measure or keep more" if spec.task.filter.type != "none" else ""
+    if pool is not None and pool > len(problems):
+        raise RefusedError(f"task.pool is {pool}, but {have}. Lower task.pool{widen}.")
+    if pool is not None and pool < needed:
+        raise RefusedError(
+            f"task.pool is {pool}, but the prompts of a step are rollout.prompts_per_step={needed} different ones. "
+            "Raise task.pool, or lower rollout.prompts_per_step."
+        )
+    if len(problems) < needed:
+        raise RefusedError(f"rollout.prompts_per_step is {needed}, but {have}. Lower rollout.prompts_per_step{widen}.")
+    return problems if pool is None else random_subset(problems, pool, random_key(spec.seed, "data", example="pool"))
+
+
+def random_subset(problems: Sequence[Problem], count: int, key: int) -> list[Problem]:
+    """A random subset; with the same key a larger one holds the smaller."""
+    return [problems[index] for index in permutation(len(problems), key)[:count]]
+
+
+class CompletionLimit:
+    """`tokens` is the limit of the coming step. It rises once, from first_tokens to max_completion_tokens, and never
+    falls; without stages it is max_completion_tokens throughout."""
+
+    def __init__(self, spec: RolloutSpec) -> None:
+        self._staged = spec.staged
+        self._last_tokens = spec.max_completion_tokens
+        self._recent_rewards: list[float] = []
+        self.tokens = spec.max_completion_tokens if spec.staged.type == "none" else spec.staged.first_tokens
+
+    def observe(self, step: int, mean_reward: float) -> None:
+        """Called after every step (from 1) with the mean reward of its completions. A mean that is NaN, of a step in
+        which nothing could be scored, does not count for convergence."""
+        if self.tokens == self._last_tokens:
+            return
+        match self._staged:
+            case StagedAtStep():
+                is_over = step + 1 >= self._staged.step
+            case StagedOnConvergence():
+                is_over = self._has_converged(self._staged, mean_reward)
+        if is_over:
+            self.tokens = self._last_tokens
+            self._recent_rewards = []
+
+    def _has_converged(self, rule: StagedOnConvergence, mean_reward: float) -> bool:
+        window = rule.window_steps
+        if not math.isnan(mean_reward):
+            self._recent_rewards = [*self._recent_rewards, mean_reward][-2 * window :]
+        if len(self._recent_rewards) < 2 * window:
+            return False
+        before, last = self._recent_rewards[:window], self._recent_rewards[window:]
+        return (math.fsum(last) - math.fsum(before)) / window < rule.min_gain
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"tokens": self.tokens, "recent_rewards": list(self._recent_rewards)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.tokens, self._recent_rewards = state["tokens"], list(state["recent_rewards"])

@@ -1,0 +1,47 @@
+"""Best-of-n by the reward model: how far its score and the truth part when it only picks among the starting policy's
+completions. The yardstick for training on it (Gao, Schulman and Hilton, 2210.10760)."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from evals.estimators import best_of_n, best_of_n_kl
+from evals.tasks import get_task
+from harness.config.run_spec import RunSpec
+from harness.engines.base import Engine
+from harness.records.files import write_json
+from harness.sampling.graded import Conditions, draw_graded
+from harness.training.reward_model import RewardModel
+
+if TYPE_CHECKING:
+    from harness.models.language_model import LanguageModel
+
+
+def measure_best_of_n(
+    path: Path, spec: RunSpec, language_model: LanguageModel, engine: Engine, reward_model: RewardModel
+) -> None:
+    """Write to `path` what the completion of the highest score among n is worth, for n = 1, 2, 4, ... eval.samples.
+
+    [{"n", "kl_nats" (from best-of-n to the policy, an upper bound), "proxy" (its score), "correct" (its verdict)}],
+    means over the problems of the first evaluation task. The samples are those of the base evaluation, so that
+    `correct` at n = 1 is its avg@n. The language model must hold the starting weights.
+    """
+    held_out = get_task(spec.eval.tasks[0]).split("test").load()
+    problems = list(itertools.islice(held_out, spec.eval.problems))
+    samples = spec.eval.samples
+    drawn = draw_graded(problems, samples, Conditions.of_evaluation(spec), language_model, engine)
+    scores = reward_model.scores(drawn.sequences).view(-1, samples).tolist()
+    correct = drawn.correct.float().tolist()
+    rows = [
+        {
+            "n": n,
+            "kl_nats": best_of_n_kl(n),
+            "proxy": statistics.fmean(best_of_n(mine, mine, n) for mine in scores),
+            "correct": statistics.fmean(map(best_of_n, scores, correct, itertools.repeat(n))),
+        }
+        for n in (2**power for power in range(samples.bit_length()))
+    ]
+    write_json(path, rows)

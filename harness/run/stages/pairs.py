@@ -1,0 +1,164 @@
+"""A fixed set of preference pairs made ready to learn from: tokens, and their log-probs under the starting weights.
+
+Done once for all cells that start from the same weights, as a stage of its own.
+
+A completion is its text's tokens and one end-of-sequence token. What is too long goes by this rule, and `PairCounts`
+says how often it applied:
+
+* A prompt that fills the model's context by itself, and a pairs.max_tokens beyond that context, are refused.
+* A pair whose prompt leaves no room under pairs.max_tokens is dropped.
+* A pair with a side (prompt and completion) beyond pairs.max_tokens is dropped (pairs.too_long=drop), or such a side is
+  cut there and has no end-of-sequence token then (truncate). Pairs with the same tokens on both sides once cut are
+  dropped.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from evals.pairs import PreferencePair, parse_pair_source
+from harness.config.rollout import DatasetPairs
+from harness.config.run_spec import RunSpec
+from harness.errors import RefusedError
+from harness.models.language_model import LanguageModel
+from harness.run.encoded_pairs import EncodedPairs, PairCounts, Ragged, save_pairs
+from harness.training.scoring import Scorer
+
+CHUNK_PAIRS = 32
+"""Scored together, so that no more than their log-probs are held padded."""
+
+
+def prepare_pairs(
+    path: Path, spec: RunSpec, language_model: LanguageModel, on_progress: Callable[[int, int], None]
+) -> None:
+    """Write the pairs of `spec.pairs` to `path` for `load_pairs`.
+
+    language_model holds the starting weights; they are scored with if objective.reference is `initial`.
+    on_progress: is told how many pairs of how many are done.
+
+    Raises EvalError for pairs that cannot be had or are faulty, RefusedError as `encode_pairs` does and for fewer pairs
+    than a step needs.
+    """
+    if not isinstance(spec.pairs, DatasetPairs):
+        raise ValueError("without pairs.type=dataset there is nothing to prepare")
+    source = parse_pair_source(spec.pairs.data, spec.pairs.split)
+    pairs = source.load()
+    on_progress(0, len(pairs))
+    encoded = encode_pairs(pairs, spec.pairs, language_model)
+    encoded.require(spec.pairs.pairs_per_step)
+    if spec.preference.reference == "initial":
+        encoded = _with_reference(encoded, spec, language_model, on_progress)
+    provenance = {
+        "data": spec.pairs.data,
+        "fingerprint": source.fingerprint,
+        "model": spec.model.source,
+        "temperature": spec.rollout.temperature,
+    }
+    save_pairs(path, encoded, provenance)
+
+
+def encode_pairs(pairs: Sequence[PreferencePair], wanted: DatasetPairs, language_model: LanguageModel) -> EncodedPairs:
+    """The pairs as tokens, too long ones by the rule of this module.
+
+    Raises RefusedError for a prompt that fills the context, a pairs.max_tokens beyond the context, a pair that is the
+    same on both sides to the tokenizer, and if no pair is left.
+    """
+    context = getattr(language_model.model.config, "max_position_embeddings", None)
+    if context is not None and wanted.max_tokens > context:
+        raise RefusedError(
+            f"pairs.max_tokens={wanted.max_tokens} exceeds the model's context of {context} tokens. Lower it."
+        )
+    fates: Counter[str] = Counter()
+    kept: list[_Tokens] = []
+    for pair in pairs:
+        tokens = _encode(pair, language_model, context)
+        shortened = tokens.cut(wanted.max_tokens)
+        if len(tokens.prompt) >= wanted.max_tokens:
+            fates["prompt_too_long"] += 1
+        elif shortened is tokens:
+            kept.append(tokens)
+        elif wanted.too_long == "drop":
+            fates["side_too_long"] += 1
+        elif torch.equal(shortened.chosen, shortened.rejected):
+            fates["equal_after_truncation"] += 1
+        else:
+            fates["truncated"] += 1
+            kept.append(shortened)
+    counts = PairCounts(
+        rows=len(pairs),
+        kept=len(kept),
+        prompt_too_long=fates["prompt_too_long"],
+        side_too_long=fates["side_too_long"],
+        equal_after_truncation=fates["equal_after_truncation"],
+        truncated=fates["truncated"],
+    )
+    if not kept:
+        raise RefusedError(
+            f"pairs.data {wanted.data}: none of its {len(pairs)} pairs is left with pairs.max_tokens="
+            f"{wanted.max_tokens} and pairs.too_long={wanted.too_long} ({counts.dropped}). Raise pairs.max_tokens"
+            + (", or set pairs.too_long to truncate." if counts.side_too_long else ".")
+        )
+    groups: dict[tuple[int, ...], int] = {}
+    return EncodedPairs(
+        prompts=Ragged.of([tokens.prompt for tokens in kept]),
+        chosen=Ragged.of([tokens.chosen for tokens in kept]),
+        rejected=Ragged.of([tokens.rejected for tokens in kept]),
+        groups=torch.tensor([groups.setdefault(tuple(tokens.prompt.tolist()), len(groups)) for tokens in kept]),
+        counts=counts,
+    )
+
+
+class _Tokens(NamedTuple):
+    """Token ids of one pair, int32."""
+
+    prompt: Tensor
+    chosen: Tensor
+    rejected: Tensor
+
+    def cut(self, max_tokens: int) -> _Tokens:
+        """With both sides no longer than that; itself if they are not."""
+        room = max(0, max_tokens - len(self.prompt))
+        if max(len(self.chosen), len(self.rejected)) <= room:
+            return self
+        return _Tokens(self.prompt, self.chosen[:room], self.rejected[:room])
+
+
+def _encode(pair: PreferencePair, language_model: LanguageModel, context: int | None) -> _Tokens:
+    prompt = language_model.encode(pair.prompt)
+    if context is not None and len(prompt) >= context:
+        raise RefusedError(
+            f"{pair.where}: its prompt has {len(prompt)} tokens, but the model's context is {context} tokens, prompt "
+            "and completion together. Shorten or remove it, or take a model with a longer context."
+        )
+    chosen, rejected = map(language_model.encode_completion, (pair.chosen, pair.rejected))
+    if not prompt or chosen == rejected:
+        what = "chosen and rejected are the same tokens" if prompt else "its prompt is no token at all"
+        raise RefusedError(f"{pair.where}: to the model's tokenizer {what}. Remove the row, or take another model.")
+    return _Tokens(*(torch.tensor(tokens, dtype=torch.int32) for tokens in (prompt, chosen, rejected)))
+
+
+def _with_reference(
+    encoded: EncodedPairs, spec: RunSpec, start: LanguageModel, on_progress: Callable[[int, int], None]
+) -> EncodedPairs:
+    """Scored as a training step scores them: by micro-batches, at the temperature of the rollouts."""
+    scorer = Scorer(start.model, None, spec, start.pad_token_id)
+    chosen: list[Tensor] = []
+    rejected: list[Tensor] = []
+    for first in range(0, len(encoded), CHUNK_PAIRS):
+        batch = encoded.batch(range(first, min(first + CHUNK_PAIRS, len(encoded))))
+        logps, mask = scorer.logps_of(start.model, batch.sequences), batch.sequences.mask
+        chosen.append(logps[: len(batch)][mask[: len(batch)]])
+        rejected.append(logps[len(batch) :][mask[len(batch) :]])
+        on_progress(first + len(batch), len(encoded))
+    return replace(
+        encoded,
+        ref_chosen_logps=Ragged(torch.cat(chosen), encoded.chosen.lengths),
+        ref_rejected_logps=Ragged(torch.cat(rejected), encoded.rejected.lengths),
+    )

@@ -1,0 +1,134 @@
+"""The reward model of `reward.parts.reward_model`: trained once on completions of the starting weights, for all cells
+that start from them, as a stage of its own. Neither its data nor its noise depend on a cell's seed."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from harness.config.run_spec import RunSpec
+from harness.engines.base import Engine
+from harness.errors import RefusedError
+from harness.random_keys import permutation, random_key, uniform
+from harness.records.files import read_json, write_folder, write_json
+from harness.run.prompts import reward_model_prompts
+from harness.sampling.graded import Conditions, GradedSamples, draw_graded
+from harness.training.reward_model import train_reward_model
+
+if TYPE_CHECKING:
+    from harness.models.language_model import LanguageModel
+
+REPORT_FILE = "report.json"
+HELD_OUT_FRAC = 0.1
+MAX_PAIRS_PER_PROMPT = 4
+
+
+def read_report(folder: Path) -> dict[str, Any]:
+    """What `make_reward_model` found out about the reward model in this folder."""
+    return dict(read_json(folder / REPORT_FILE))
+
+
+def make_reward_model(
+    folder: Path,
+    spec: RunSpec,
+    language_model: LanguageModel,
+    engine: Engine,
+    on_progress: Callable[[int, int], None],
+) -> None:
+    """Train a reward model and write it to `folder`, which appears whole or not at all, with a report of its quality.
+
+    The language model must hold the starting weights. on_progress(done, total) counts prompts whose completions are
+    drawn, then optimiser steps.
+
+    report.json: `prompts`, `correct_frac` of their completions; `pairs` of a right and a wrong completion, and
+    `flipped_pairs` among them; `train_loss` of the last tenth of the steps, in nats a pair; `train_accuracy`, and
+    `held_out_accuracy` on the `held_out_pairs` of the tenth of the prompts that was kept apart (None without any): the
+    share of pairs whose right completion has the higher score, whatever label noise made of them.
+
+    RefusedError if no prompt has a right and a wrong completion, or if the scores come out equal or not finite.
+    """
+    options = spec.reward.reward_model
+    problems = reward_model_prompts(spec)
+    total = len(problems) + options.steps
+    drawn = draw_graded(
+        problems,
+        options.samples_per_prompt,
+        Conditions.of_training(spec),
+        language_model,
+        engine,
+        lambda prompts: on_progress(prompts, total),
+    )
+    for_training = len(problems) - int(HELD_OUT_FRAC * len(problems))
+    pairs = verdict_pairs(drawn, range(for_training), options.seed)
+    if len(pairs) == 0:
+        raise RefusedError(
+            f"reward.parts.reward_model: of {for_training} prompts none has both a right and a wrong completion among "
+            f"{options.samples_per_prompt}, so there is nothing to tell apart. Raise reward.reward_model.prompts or "
+            "samples_per_prompt, or start from a model that is sometimes right."
+        )
+    labels = with_label_noise(pairs, options.label_noise_rate, options.seed)
+    losses: list[float] = []
+
+    def on_step(step: int, steps: int, loss: float) -> None:
+        losses.append(loss)
+        on_progress(len(problems) + step, total)
+
+    reward_model = train_reward_model(language_model, drawn.sequences, labels, options, on_step)
+    rows = torch.arange(for_training * drawn.samples)
+    reward_model.standardise(drawn.sequences.rows(rows))
+    held_out = verdict_pairs(drawn, range(for_training, len(problems)), options.seed)
+    scores = reward_model.scores(drawn.sequences)
+    report = {
+        "prompts": len(problems),
+        "samples_per_prompt": drawn.samples,
+        "correct_frac": float(drawn.correct.float().mean()),
+        "pairs": len(pairs),
+        "label_noise_rate": options.label_noise_rate,
+        "flipped_pairs": int((labels != pairs).any(1).sum()),
+        "train_loss": statistics.fmean(losses[-max(1, len(losses) // 10) :]),
+        "train_accuracy": _accuracy(scores, pairs),
+        "held_out_pairs": len(held_out),
+        "held_out_accuracy": _accuracy(scores, held_out),
+    }
+
+    def write(aside: Path) -> None:
+        reward_model.save(aside)
+        write_json(aside / REPORT_FILE, report)
+
+    write_folder(folder, write)
+
+
+def verdict_pairs(drawn: GradedSamples, problems: Iterable[int], seed: int) -> Tensor:
+    """Pairs [P, 2] int64 of rows, a right completion and a wrong one of the same problem, at most 4 a problem.
+
+    problems: their numbers. What the grader came to no end with is neither right nor wrong.
+    """
+    pairs: list[tuple[int, int]] = []
+    for number in problems:
+        rows = range(number * drawn.samples, (number + 1) * drawn.samples)
+        right = [row for row in rows if drawn.verdicts[row].correct]
+        wrong = [row for row in rows if drawn.verdicts[row].reason in ("mismatch", "unparsed")]
+        crossed = list(itertools.product(right, wrong))
+        key = random_key(seed, "select", example=f"pairs/{drawn.problems[number].id}")
+        pairs += [crossed[index] for index in permutation(len(crossed), key)[:MAX_PAIRS_PER_PROMPT]]
+    return torch.tensor(pairs, dtype=torch.int64).view(-1, 2)
+
+
+def with_label_noise(pairs: Tensor, rate: float, seed: int) -> Tensor:
+    """The pairs [P, 2], each turned round with this probability; a higher rate turns those of a lower one too."""
+    keys = [random_key(seed, "select", example="label", sample=pair) for pair in range(len(pairs))]
+    turned = torch.tensor([uniform(key) < rate for key in keys])
+    return torch.where(turned[:, None], pairs.flip(1), pairs)
+
+
+def _accuracy(scores: Tensor, pairs: Tensor) -> float | None:
+    if len(pairs) == 0:
+        return None
+    better, worse = scores[pairs].T
+    return float((better > worse).float().mean())

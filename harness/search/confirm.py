@@ -1,0 +1,119 @@
+"""From search to claim: the best setting against the default, with fresh seeds.
+
+The winner of many trials is biased upwards: it was picked for its score, luck included. Fresh seeds bring fresh
+training and fresh evaluation samples, and no choice among them.
+
+Pruned trials that are trained to the end after all: to see what the pruner missed, or to keep the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.errors import RefusedError
+from harness.plan import Plan
+from harness.plan.plan import plan_arms
+from harness.plan.search_plan import DEFAULT, SearchPlan
+from harness.plan.sweep_file import SweepFile
+from harness.search.records import STATES, arm_name
+from harness.search.study import SearchStudy
+
+BEST = "best"
+_SCORED = ("complete", "pruned")
+
+
+@dataclass(frozen=True)
+class Winner:
+    """What is confirmed: a trial with its values and score, from study.json. `n_trials`: among how many settings it was
+    picked, of which a pruned one was passed over for its score too."""
+
+    number: int
+    params: dict[str, Any]
+    n_trials: int
+    score: float
+    default_score: float | None
+
+    @classmethod
+    def of(cls, study: Mapping[str, Any]) -> Winner:
+        """Raises RefusedError where no trial is complete, or the best one is the default."""
+        complete = {trial["number"]: trial for trial in study["trials"] if trial["state"] == "complete"}
+        if study["best"] is None:
+            raise RefusedError(
+                f"{study['sweep']}: no trial is complete, so there is nothing to confirm. Search first, with --trials."
+            )
+        best = complete[study["best"]]
+        if best["is_default"]:
+            raise RefusedError(
+                f"{study['sweep']}: the default (trial {best['number']}) is the best of {len(complete)} trials, so "
+                "there is nothing to confirm. Search on with more --trials."
+            )
+        default = next((trial for trial in complete.values() if trial["is_default"]), None)
+        return cls(
+            number=best["number"],
+            params=best["params"],
+            n_trials=sum(trial["state"] in _SCORED and trial["same_as"] is None for trial in study["trials"]),
+            score=best["values"][0],
+            default_score=None if default is None else default["values"][0],
+        )
+
+
+def confirmation_plan(plan: SearchPlan, winner: Winner, seeds: int, settings: list[str]) -> Plan:
+    """The best setting and the default as two arms, with so many seeds that no trial had."""
+    first = max(plan.seeds) + 1
+    sweep = SweepFile.model_validate(
+        {
+            "name": plan.confirmation_name,
+            "question": f"Does the best of {winner.n_trials} trials of {plan.sweep.name} (trial {winner.number}) beat "
+            "the default, with seeds that no trial had?",
+            "profile": plan.profile,
+            "ablate": list(plan.search.knobs),
+            "base": plan.sweep.base,
+            "arms": {DEFAULT: {}, BEST: winner.params},
+            "seeds": list(range(first, first + seeds)),
+            "compare": {
+                "baseline": DEFAULT,
+                "metric": plan.objectives[0],
+                "margin_pp": plan.sweep.compare.margin_pp,
+                "alpha": plan.sweep.compare.alpha,
+                "new_problems": plan.sweep.compare.new_problems,
+            },
+        }
+    )
+    return plan_arms(sweep, plan.path, plan.profile, settings)
+
+
+def confirmation(plan: Plan, winner: Winner, report: Mapping[str, Any]) -> dict[str, Any]:
+    """For study.json: the comparison, and how much of the winner's score was luck. report: of the confirming sweep."""
+    (contrast,) = report["contrasts"]
+    means = {arm["arm"]: arm["mean_pp"] for arm in report["arms"]}
+    confirmed = means.get(BEST)
+    return {
+        "sweep": plan.sweep.name,
+        "trial": winner.number,
+        "seeds": plan.sweep.seed_list,
+        "metric": plan.metric,
+        "contrast": contrast,
+        "search_pp": 100 * winner.score,
+        "confirmed_pp": confirmed,
+        "shrinkage_pp": None if confirmed is None else 100 * winner.score - confirmed,
+        "default_search_pp": None if winner.default_score is None else 100 * winner.default_score,
+        "default_confirmed_pp": means.get(DEFAULT),
+        "n_trials": winner.n_trials,
+    }
+
+
+def finish_plan(study: SearchStudy, numbers: Sequence[int]) -> Plan:
+    """The plan of these trials' cells, which go on from their checkpoints. Raises RefusedError for trials that were not
+    pruned."""
+    trials = {trial.number: trial for trial in study.trials()}
+    pruned = [number for number, trial in trials.items() if STATES[trial.state.name] == "pruned"]
+    for number in numbers:
+        if number not in pruned:
+            state = STATES[trials[number].state.name] if number in trials else "not there"
+            known = f"pruned are {', '.join(map(str, pruned))}" if pruned else "no trial was pruned"
+            raise RefusedError(
+                f"--finish names trial {number}, which is {state}: only pruned ones stopped early; {known}."
+            )
+    return study.plan.plan({arm_name(number): dict(trials[number].params) for number in numbers})

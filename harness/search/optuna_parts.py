@@ -1,0 +1,223 @@
+"""Samplers, pruners and storages by name. Optuna is imported here, when a search starts.
+
+The URL of a search's database, as it may be written down.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import inspect
+import re
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from harness.config.search import Pruner, Sampler
+from harness.errors import BenchError, RefusedError, nearest
+
+if TYPE_CHECKING:
+    import optuna
+
+JOURNAL = "study.journal"
+SETTLED_AFTER_S = 1.0
+"""What several workers wrote into a database at one moment can be read by all of them after this."""
+_OPENING_TRIES = 5
+_MADE_MEANWHILE = re.compile("already exists|UNIQUE|unique|duplicate")
+_PLAIN = ("int", "float", "bool", "str")
+"""Types of options that a file can hold."""
+_LEAST = {"n_startup_trials": 0, "n_ei_candidates": 1}
+"""Of the options that Optuna does not check itself, or only when it draws, in mid-search."""
+_LEAVING = ("consider_prior", "prior_weight", "consider_magic_clip", "consider_endpoints", "warn_independent_sampling")
+"""TPE's options that Optuna warns of at each use: they go with its version 6."""
+_SAMPLERS = {
+    "tpe": "TPESampler",
+    "gp": "GPSampler",
+    "random": "RandomSampler",
+    "qmc": "QMCSampler",
+    "nsga2": "NSGAIISampler",
+}
+_PRUNERS = {
+    "none": "NopPruner",
+    "median": "MedianPruner",
+    "asha": "SuccessiveHalvingPruner",
+    "wilcoxon": "WilcoxonPruner",
+}
+
+
+def make_sampler(sampler: Sampler, trial: int) -> optuna.samplers.BaseSampler:
+    """The sampler for one trial's values. Its seed is that of the search and the trial's number, so that a search that
+    was interrupted draws what an unbroken one would have drawn; a kill within the very draw moves qmc on by a point,
+    and gp by what it had noted of the trial. Raises RefusedError for options that it does not have."""
+    import optuna
+
+    # The points of a quasi-random sequence belong together: one seed for all.
+    seed = sampler.seed if sampler.type == "qmc" else (1_000_003 * sampler.seed + trial) % 2**31
+    kind = getattr(optuna.samplers, _SAMPLERS[sampler.type])
+    ours: dict[str, Any] = {"seed": seed}
+    if sampler.type in ("gp", "qmc"):  # what is conditional is drawn alone by design, which needs no warning each time
+        ours["warn_independent_sampling"] = False
+    if sampler.type == "qmc":
+        alone = optuna.samplers.RandomSampler(seed=(1_000_003 * sampler.seed + trial) % 2**31)
+        ours["independent_sampler"] = alone
+    made: optuna.samplers.BaseSampler = _made(f"search.sampler ({sampler.type})", kind, sampler.options, ours)
+    return made
+
+
+def make_pruner(pruner: Pruner) -> optuna.pruners.BasePruner:
+    """Raises RefusedError for options that it does not have."""
+    import optuna
+
+    kind = getattr(optuna.pruners, _PRUNERS[pruner.type])
+    made: optuna.pruners.BasePruner = _made(f"search.pruner ({pruner.type})", kind, pruner.options, {})
+    return made
+
+
+def _made(what: str, kind: Any, options: Mapping[str, Any], ours: Mapping[str, Any]) -> Any:
+    known = {
+        name: types
+        for name, parameter in inspect.signature(kind).parameters.items()
+        if name not in ours and name not in _LEAVING and (types := _plain_types(parameter.annotation))
+    }
+    for name, value in options.items():
+        if name in _LEAVING:
+            raise RefusedError(f"{what}: option {name} is deprecated, and goes with Optuna 6: leave it out.")
+        if name not in known:
+            raise RefusedError(
+                f"{what} has no option {name!r}{nearest(name, known)} Its options: {', '.join(known) or 'none'}."
+            )
+        given = type(value).__name__
+        if given not in known[name] and not (given == "int" and "float" in known[name]):
+            raise RefusedError(f"{what}: option {name} is {value!r}, but must be of type {' or '.join(known[name])}.")
+        if name in _LEAST and value < _LEAST[name]:
+            raise RefusedError(f"{what}: option {name} is {value}, but must be {_LEAST[name]} or more: raise it.")
+    with without_experimental_warnings():
+        try:
+            return kind(**options, **ours)
+        except (TypeError, ValueError) as error:
+            raise RefusedError(f"{what} refuses its options {dict(options)}: {error}") from None
+
+
+def _plain_types(annotation: Any) -> list[str]:
+    """Which of the types that a file can hold an option takes, from its annotation: a type, or its text."""
+    text = annotation.__name__ if isinstance(annotation, type) else str(annotation).strip("'")
+    return [name for name in _PLAIN if name in text.split(" | ")]
+
+
+def open_storage(url: str | None, folder: Path) -> optuna.storages.BaseStorage:
+    """A journal in the search's folder, or the database of --storage. Nobody else may open or write it meanwhile.
+    Raises RefusedError if it cannot be opened."""
+    import optuna
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    if url is None:
+        path = folder / JOURNAL
+        _cut_torn_line(path)
+        try:
+            lock: Any = _FileLock(path)  # Optuna's base class for it is not public
+            return JournalStorage(JournalFileBackend(str(path), lock_obj=lock))
+        except (ValueError, KeyError) as error:
+            raise RefusedError(f"{path}: is no journal of a study ({error}). Restore it, or move it away.") from None
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        return _open_database(url)
+    except (SQLAlchemyError, ImportError, ValueError, RuntimeError) as error:
+        raise RefusedError(
+            f"--storage {without_password(url)!r} cannot be opened ({_cause(error)}). Give the URL of a database that "
+            "is there and whose driver is installed, e.g. sqlite:///study.db, or postgresql://user@host/name after pip "
+            "install -e '.[postgresql]'."
+        ) from None
+
+
+@contextmanager
+def told_if_lost(url: str | None) -> Iterator[None]:
+    """What the storage cannot do in mid-search is told with its cause. Raises BenchError."""
+    from optuna.exceptions import StorageInternalError
+
+    try:
+        yield
+    except StorageInternalError as error:
+        raise BenchError(
+            f"--storage {without_password(url or JOURNAL)!r} cannot be used any more ({_cause(error)}). What cells "
+            "recorded is kept, and the same command continues once it can."
+        ) from None
+
+
+def _cause(error: BaseException) -> str:
+    """What the driver said, without what Optuna and SQLAlchemy make of it."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error).splitlines()[0]
+
+
+def _open_database(url: str) -> optuna.storages.RDBStorage:
+    """Its tables are made if it is new, at which several workers may be at once: all but one of them are told that one
+    stands there already, and find all of them a moment later."""
+    import optuna
+    from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
+
+    for _ in range(_OPENING_TRIES):
+        try:
+            with without_experimental_warnings():
+                return optuna.storages.RDBStorage(url)
+        except (IntegrityError, OperationalError, ProgrammingError) as error:
+            if not _MADE_MEANWHILE.search(str(error)):
+                raise
+            time.sleep(SETTLED_AFTER_S)
+    return optuna.storages.RDBStorage(url)
+
+
+def _cut_torn_line(path: Path) -> None:
+    """A kill or a full disk can leave the beginning of a line at the end, to which the next one would be appended."""
+    if not path.exists():
+        return
+    content = path.read_bytes()
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        with path.open("r+b") as handle:
+            handle.truncate(whole)
+
+
+class _FileLock:
+    """Of a journal: unlike Optuna's own locks, which are files, it ends with its process, however that dies."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.with_name(f".{path.name}.lock")
+        self._handle: IO[str] | None = None
+
+    def acquire(self) -> bool:
+        handle = self._path.open("a", encoding="utf-8")
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        self._handle = handle
+        return True
+
+    def release(self) -> None:
+        if self._handle is not None:
+            self._handle.close()
+            self._handle = None
+
+
+@contextmanager
+def without_experimental_warnings() -> Iterator[None]:
+    """What Optuna calls experimental was chosen by name."""
+    import optuna
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        yield
+
+
+_PASSWORDS = (re.compile(r"(://[^:@/?]*:)[^@]*(?=@)"), re.compile(r"([?&][^=&]*password=)[^&]*", re.IGNORECASE))
+"""Before the host, or among the driver's options."""
+
+
+def without_password(url: str) -> str:
+    """The URL with *** for its passwords."""
+    for password in _PASSWORDS:
+        url = password.sub(r"\1***", url)
+    return url

@@ -1,0 +1,136 @@
+"""What a search leaves on disk besides its cells: sweep.json with a trial's setting as an arm, and study.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.plan import Plan
+from harness.plan.search_plan import DEFAULT
+from harness.records import CellRecord
+from harness.records.files import write_json
+from harness.records.study import STUDY, STUDY_SCHEMA
+from harness.search.study import SearchStudy, earlier_document
+from harness.search.trials import final_values, importances, spent_on
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+STATES = {"RUNNING": "running", "COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed"}
+
+
+def arm_name(number: int) -> str:
+    return f"trial_{number}"
+
+
+def write_study(
+    study: SearchStudy, command: str, budget: Mapping[str, Any], with_importances: bool = False
+) -> dict[str, Any]:
+    """Write study.json anew and return it. A confirmation that stands in it stays. with_importances: takes a second."""
+    path = study.folder / STUDY
+    search = study.plan.search
+    trials = study.trials()
+    shares, refused = importances(study) if with_importances else ([], "the search goes on")
+    earlier = earlier_document(path)
+    document = {
+        "schema": STUDY_SCHEMA,
+        "study_id": study.id,
+        "sweep": study.plan.sweep.name,
+        "question": study.plan.sweep.question,
+        "profile": study.plan.profile,
+        "command": command,
+        "seeds": study.plan.seeds,
+        "objectives": [
+            {"metric": metric, "direction": direction.name.lower()}
+            for metric, direction in zip(study.plan.objectives, study.study.directions, strict=True)
+        ],
+        "knobs": {
+            knob: {
+                "kind": searched.kind,
+                "low": None if searched.choices else searched.bounds[0],
+                "high": None if searched.choices else searched.bounds[1],
+                "step": searched.step,
+                "choices": list(searched.choices) or None,
+                "when": searched.when,
+            }
+            for knob, searched in search.knobs.items()
+        },
+        "sampler": {"type": search.sampler.type, "seed": search.sampler.seed, **search.sampler.options},
+        "pruner": {"type": search.pruner.type, **search.pruner.options},
+        "budget": dict(budget),
+        "trials": [_trial(trial, study) for trial in trials],
+        "best": best_number(study),
+        "front": front(study),
+        "importances": shares,
+        "importances_refused": refused,
+        "confirmation": earlier.get("confirmation"),
+    }
+    write_json(path, document)
+    return document
+
+
+def _trial(trial: FrozenTrial, study: SearchStudy) -> dict[str, Any]:
+    attributes = trial.user_attrs
+    records = [CellRecord.at(study.folder / "cells" / name) for name in attributes.get("cells", [])]
+    spent = spent_on(trial, study.folder)
+    values = list(trial.values) if trial.state.name == "COMPLETE" else None
+    if trial.state.name == "PRUNED" and records and all(record.state == "done" for record in records):
+        finished = final_values(records, study.plan.objectives)  # see `harness.search.confirm`
+        values = None if isinstance(finished, str) else finished
+    return {
+        "number": trial.number,
+        "state": STATES[trial.state.name],
+        "params": dict(trial.params),
+        "values": values,
+        "hash": attributes.get("hash"),
+        "reason": attributes.get("reason"),
+        "is_default": study.is_default(trial),
+        "flags": sorted({flag for record in records for flag in record.flags}),
+        "intermediate": [[step, value] for step, value in sorted(trial.intermediate_values.items())],
+        "duration_s": spent.seconds if records else None,
+        "generated_tokens": spent.generated_tokens,
+        "cells": [record.path.name for record in records],
+        "same_as": attributes.get("same_as"),
+    }
+
+
+def front(study: SearchStudy) -> list[int]:
+    """Numbers of the best complete trial, or of those on the Pareto front; of equal settings the first."""
+    if len(study.plan.objectives) == 1:
+        best = best_number(study)
+        return [] if best is None else [best]
+    return sorted(trial.number for trial in study.study.best_trials if trial.user_attrs.get("same_as") is None)
+
+
+def best_number(study: SearchStudy) -> int | None:
+    """The complete trial with the best first objective, accuracy; of equal ones the first, None before there is one."""
+    complete = [trial for trial in study.trials() if trial.state.name == "COMPLETE"]
+    return max(complete, key=_merit).number if complete else None
+
+
+def _merit(trial: FrozenTrial) -> tuple[float, ...]:
+    """Of equal accuracies the one with fewer tokens, else the first."""
+    accuracy, *tokens = trial.values
+    return (accuracy, *(-few for few in tokens), -trial.number)
+
+
+def write_confirmation(folder: Path, confirmation: Mapping[str, Any]) -> None:
+    path = folder / STUDY
+    write_json(path, earlier_document(path) | {"confirmation": confirmation})
+
+
+def settings_of(trials: Sequence[FrozenTrial]) -> dict[str, dict[str, Any]]:
+    """The distinct settings that have cells, by the name of the first trial that has each."""
+    return {
+        arm_name(trial.number): dict(trial.params)
+        for trial in trials
+        if trial.user_attrs.get("cells") and trial.user_attrs.get("same_as") is None
+    }
+
+
+def plan_of_trials(study: SearchStudy) -> Plan:
+    """The settings as arms, beside the default, which has no cells unless a trial has its values."""
+    plan = study.plan.plan({DEFAULT: {}, **settings_of(study.trials())})
+    return replace(plan, cells=[cell for cell in plan.cells if cell.arm != DEFAULT])

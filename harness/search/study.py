@@ -1,0 +1,300 @@
+"""The study of a search: what Optuna keeps of it, and whose trial is whose.
+
+Whatever workers must know of each other is in the storage: a trial's attributes say what was drawn (`drawn`), which
+setting that is (`hash`), who works on it (`owner`), and why it failed (`reason`). The records of its cells stay the
+truth of what was measured.
+
+study.json as a file: what is drawn on the search's page, written anew after each trial.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+import socket
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.config.hashing import semantic_hash
+from harness.config.search import KnobRange, direction
+from harness.errors import RefusedError
+from harness.plan.search_plan import SearchPlan, Values
+from harness.records.files import DamagedRecordError, read_json
+from harness.records.lease import STALE_AFTER_S, is_leased
+from harness.records.study import STUDY
+from harness.search.optuna_parts import (
+    JOURNAL,
+    SETTLED_AFTER_S,
+    make_pruner,
+    make_sampler,
+    open_storage,
+    without_experimental_warnings,
+)
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.distributions import BaseDistribution
+    from optuna.trial import FrozenTrial, Trial
+
+QUESTION = "bench.question"
+_DRAWN = "drawn"
+_LOCK = ".study.lock"
+WORKERS = "workers"
+
+
+class SearchStudy:
+    """The study of a plan, in a journal in `folder` or in the database at `storage_url`.
+
+    Raises RefusedError if the storage cannot be opened, or holds a study of that name that asks something else, or
+    that is empty and has other directions.
+    """
+
+    def __init__(self, plan: SearchPlan, folder: Path, storage_url: str | None) -> None:
+        import optuna
+
+        self.plan, self.folder, self.storage_url = plan, folder, storage_url
+        make_sampler(plan.search.sampler, 0)  # refuses unknown options before anything is written
+        pruner = make_pruner(plan.search.pruner)
+        folder.mkdir(parents=True, exist_ok=True)
+        with self.turn():
+            known_id = earlier_document(folder / STUDY).get("study_id")
+            if storage_url is None and known_id is not None:
+                _require_journal(folder)
+            storage = open_storage(storage_url, folder)
+            if known_id is not None and plan.sweep.name not in optuna.get_all_study_names(storage):
+                raise _in_another_storage(folder)
+            with without_experimental_warnings():
+                self.study = optuna.create_study(
+                    storage=storage,
+                    study_name=plan.sweep.name,
+                    directions=[direction(objective) for objective in plan.search.objectives],
+                    load_if_exists=True,
+                    pruner=pruner,
+                )
+            if QUESTION not in self.study.user_attrs and not self.study.get_trials():  # new, or left as it was made
+                _require_directions(self.study, plan, storage_url or str(folder))
+                self.study.set_user_attr(QUESTION, _question(plan) | {"id": uuid.uuid4().hex})
+                if storage_url is not None:  # the last of those who made it at one moment has named it
+                    time.sleep(SETTLED_AFTER_S)
+            _require_same_question(self.study, plan, storage_url or str(folder))
+            if known_id not in (None, self.id):
+                raise _in_another_storage(folder)
+
+    @property
+    def id(self) -> str:
+        """Tells it from a study of the same name in another storage."""
+        return str(self.study.user_attrs[QUESTION]["id"])
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Be the only worker of this folder that counts trials and asks for the next."""
+        with (self.folder / _LOCK).open("a", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def trials(self) -> list[FrozenTrial]:
+        """All that were started, by number."""
+        from optuna.trial import TrialState
+
+        return [trial for trial in self.study.get_trials() if trial.state != TrialState.WAITING]
+
+    def ask(self, owner: str) -> Trial:
+        """The next trial, its values not drawn yet. Call in a `turn`."""
+        trial = self.study.ask()
+        self.claim(trial, owner)
+        return trial
+
+    def take_up(self, owner: str, number: int | None = None) -> Trial | None:
+        """A trial (of this number) that runs on paper, but whose worker is dead: ours from now on. Call in a `turn`."""
+        import optuna
+
+        for frozen in self._running():
+            if number in (None, frozen.number) and not self._is_alive(frozen):
+                trial = optuna.trial.Trial(self.study, frozen._trial_id)
+                self.claim(trial, owner)
+                if self._is_ours(trial, owner):
+                    return trial
+        return None
+
+    def _is_ours(self, trial: Trial, owner: str) -> bool:
+        """Of those who claimed a trial at one moment the last has it. In our own folder a `turn` is for one alone."""
+        if self.storage_url is None:
+            return True
+        time.sleep(SETTLED_AFTER_S)
+        return any(t.number == trial.number and t.user_attrs["owner"]["worker"] == owner for t in self._running())
+
+    def running(self) -> list[int]:
+        """Numbers of the trials that a living worker has in hand."""
+        with self.turn():
+            return [trial.number for trial in self._running() if self._is_alive(trial)]
+
+    def _running(self) -> list[FrozenTrial]:
+        from optuna.trial import TrialState
+
+        return [trial for trial in self.trials() if trial.state == TrialState.RUNNING]
+
+    def is_any_abandoned(self) -> bool:
+        with self.turn():
+            return any(not self._is_alive(trial) for trial in self._running())
+
+    def forget_dead_workers(self) -> None:
+        """Remove what tells whether they live, unless they left a trial, which somebody is to take up."""
+        with self.turn():
+            left = {trial.user_attrs["owner"]["worker"] for trial in self._running() if "owner" in trial.user_attrs}
+            for worker in (self.folder / WORKERS).iterdir():
+                if worker.name not in left and not is_leased(worker):
+                    shutil.rmtree(worker)
+
+    def claim(self, trial: Trial, owner: str) -> None:
+        """Say who works on a trial, and that it was alive just now."""
+        trial.set_user_attr("owner", {"worker": owner, "host": socket.gethostname(), "heartbeat_s": time.time()})
+
+    def _is_alive(self, trial: FrozenTrial) -> bool:
+        """A worker that shares our folder is known by its lease there, whose lock dies with it; one with a folder of
+        its own by its heartbeat in the storage. A trial without an owner was asked for just now by one of those, as
+        ours ask and claim in one `turn`. Call in a `turn`."""
+        owner = trial.user_attrs.get("owner")
+        if owner is None:
+            if self.storage_url is None:
+                return False
+            started_s = trial.datetime_start.timestamp() if trial.datetime_start else 0.0
+            return time.time() - started_s < STALE_AFTER_S
+        lease = self.folder / WORKERS / str(owner["worker"])
+        if lease.exists():
+            return is_leased(lease)
+        return bool(time.time() - owner["heartbeat_s"] < STALE_AFTER_S)
+
+    def is_default(self, trial: Trial | FrozenTrial) -> bool:
+        """The first trial is the default, where that lies in the ranges."""
+        return trial.number == 0 and self.plan.default_values() is not None
+
+    def draw(self, trial: Trial) -> Values:
+        """The values of a trial; those that it has already stay as they are. All are drawn before the first is stored,
+        and written at once: a kill in between would leave the rest to be drawn with the random numbers of the first."""
+        from optuna.samplers import PartialFixedSampler, RandomSampler
+
+        if _DRAWN not in trial.user_attrs:
+            values = self.plan.default_values() if self.is_default(trial) else self._sample(trial)
+            trial.set_user_attr(_DRAWN, values)
+        drawn: Values = trial.user_attrs[_DRAWN]
+        with without_experimental_warnings():
+            self.study.sampler = PartialFixedSampler(drawn, RandomSampler())
+            return {knob: _suggest(trial, knob, _distribution(self.plan.search.knobs[knob])) for knob in drawn}
+
+    def _sample(self, trial: Trial) -> Values:
+        """What Optuna's `suggest` would draw, without storing it."""
+        search, values = self.plan.search, Values()
+        sampler = make_sampler(search.sampler, trial.number)
+        frozen = self.study.get_trials(deepcopy=False)[trial.number]
+        with without_experimental_warnings():
+            space = sampler.infer_relative_search_space(self.study, frozen)
+            together = sampler.sample_relative(self.study, frozen, space)
+            for knob in search.ordered():
+                if search.is_drawn(knob, values):
+                    distribution = _distribution(search.knobs[knob])
+                    if knob in together:
+                        value = together[knob]
+                    else:
+                        value = sampler.sample_independent(self.study, frozen, knob, distribution)
+                    values[knob] = distribution.to_external_repr(distribution.to_internal_repr(value))
+        return values
+
+    def first_of(self, trial: Trial, setting: str) -> FrozenTrial | None:
+        """The other trial that trains the same setting; None if this one is to. Call in the `turn` in which the trial's
+        hash is set."""
+        others = (t for t in self.trials() if t.number != trial.number and t.user_attrs.get("hash") == setting)
+        return next((t for t in others if t.user_attrs.get("same_as") is None), None)
+
+
+def _distribution(searched: KnobRange) -> BaseDistribution:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if searched.kind == "categorical":
+        return CategoricalDistribution(searched.choices)
+    low, high = searched.bounds
+    if searched.kind == "int":
+        return IntDistribution(int(low), int(high), step=int(searched.step or 1))
+    return FloatDistribution(low, high, log=searched.kind == "log", step=searched.step)
+
+
+def _suggest(trial: Trial, knob: str, distribution: BaseDistribution) -> Any:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if isinstance(distribution, CategoricalDistribution):
+        return trial.suggest_categorical(knob, distribution.choices)
+    if isinstance(distribution, IntDistribution):
+        return trial.suggest_int(knob, distribution.low, distribution.high, step=distribution.step)
+    assert isinstance(distribution, FloatDistribution)
+    return trial.suggest_float(knob, distribution.low, distribution.high, step=distribution.step, log=distribution.log)
+
+
+def _question(plan: SearchPlan) -> dict[str, Any]:
+    """What must not change while a study goes on: what trials are compared by, and how they are drawn and given up."""
+    return {
+        "knobs": {knob: searched.model_dump(mode="json") for knob, searched in plan.search.knobs.items()},
+        "objectives": plan.objectives,
+        "seeds": plan.seeds,
+        "sampler": plan.search.sampler.model_dump(mode="json"),
+        "pruner": plan.search.pruner.model_dump(mode="json"),
+        "base": semantic_hash(plan.spec({}, plan.seeds[0])),
+    }
+
+
+def _require_journal(folder: Path) -> None:
+    if not (folder / JOURNAL).exists():
+        raise RefusedError(
+            f"{folder}: its records are of this search, but {JOURNAL}, in which it was kept, is not there. Restore it, "
+            f"or give the --storage that was used; or move {STUDY} away too and search anew: a setting whose cells "
+            "are done is not trained again."
+        )
+
+
+def _in_another_storage(folder: Path) -> RefusedError:
+    return RefusedError(
+        f"{folder}: its records are of this search in another storage. Go on with the --storage that they were made "
+        f"with; or choose another --home, or move {STUDY} away, for a search of its own."
+    )
+
+
+def _require_directions(study: optuna.Study, plan: SearchPlan, where: str) -> None:
+    """Of a study that somebody else made, and left empty."""
+    theirs = [found.name.lower() for found in study.directions]
+    ours = [direction(objective) for objective in plan.search.objectives]
+    if theirs != ours:
+        raise RefusedError(
+            f"{where}: the study {study.study_name!r} there, still empty, is to {' and '.join(theirs)} its values, but "
+            f"the search is to {' and '.join(ours)} {' and '.join(plan.objectives)}. A study keeps the directions that "
+            "it was made with: delete it, choose another storage, or give the sweep another `name:`."
+        )
+
+
+def _require_same_question(study: optuna.Study, plan: SearchPlan, where: str) -> None:
+    theirs, ours = study.user_attrs.get(QUESTION), json.loads(json.dumps(_question(plan)))
+    if theirs is None:
+        raise RefusedError(
+            f"{where}: the study {study.study_name!r} there was not made by `bench tune`. Choose another storage, or "
+            "another `name:` for the sweep."
+        )
+    differing = [name for name in ours if ours[name] != theirs.get(name)]
+    if differing:
+        what = {"base": "the setting that all trials share (profile, base, --set)", "knobs": "the searched ranges"}
+        what |= {"sampler": "the sampler with its seed and options", "pruner": "the pruner with its options"}
+        raise RefusedError(
+            f"{where}: the study {study.study_name!r} there is of another search: it differs in "
+            f"{', '.join(what.get(name, name) for name in differing)}. Trials of both could not be told as one search: "
+            "give the sweep another `name:`, or choose another storage or --home."
+        )
+
+
+def earlier_document(path: Path) -> dict[str, Any]:
+    """What stands in study.json; nothing if it is not there or damaged, as it is written anew."""
+    try:
+        document = read_json(path) if path.exists() else {}
+    except DamagedRecordError:
+        return {}
+    return document if isinstance(document, dict) else {}

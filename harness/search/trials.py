@@ -1,0 +1,208 @@
+"""What a trial is worth, from the records of its cells.
+
+What trials cost: by what their worker told the study at their end, before that by the records of their cells.
+
+How much of the spread of trials each knob accounts for.
+
+When a trial is given up: what it is told of a running cell, and what its pruner says to that.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from harness.config.run_spec import recorded_spec
+from harness.config.search import GENERATED_TOKENS
+from harness.plan.search_plan import SearchPlan
+from harness.records import CellRecord
+from harness.run.health import DIVERGED
+from harness.search.optuna_parts import without_experimental_warnings
+from harness.search.study import SearchStudy
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial, Trial
+
+
+def final_values(cells: Sequence[CellRecord], objectives: Sequence[str]) -> list[float] | str:
+    """Of each objective the mean over the cells, which differ in their seed; or why there is none."""
+    values = []
+    for objective in objectives:
+        by_seed = [final_value(cell, objective) for cell in cells]
+        known = [value for value in by_seed if value is not None]
+        if len(known) < len(by_seed):
+            return f"{cells[by_seed.index(None)].path.name} has no final {objective}"
+        values.append(fmean(known))
+    return values
+
+
+def final_value(cell: CellRecord, objective: str) -> float | None:
+    """eval.final.<task>.<metric> or generated_tokens of a finished cell; None where it is not there or not finite."""
+    if objective == GENERATED_TOKENS:
+        return float(_allowed_tokens(cell) if DIVERGED in cell.flags else cell.generated_tokens)
+    task, metric = _task_and_metric(objective)
+    rows = [row for row in cell.read_scores() if row["final"] and row["task"] == task]
+    return _finite(rows[-1]["metrics"].get(metric)) if rows else None
+
+
+def _allowed_tokens(cell: CellRecord) -> int:
+    """What a cell could have generated in training. One that diverged counts with it: breaking off is no thrift."""
+    spec = recorded_spec(cell)
+    rollout = spec.rollout
+    most = spec.train.steps * rollout.prompts_per_step * rollout.samples_per_prompt * rollout.max_completion_tokens
+    return most if spec.budget.tokens is None else min(most, spec.budget.tokens)
+
+
+def curve(cell: CellRecord, objective: str) -> list[tuple[int, float]]:
+    """(step, value) of the evaluations along training so far."""
+    task, metric = _task_and_metric(objective)
+    return [
+        (row["step"], value)
+        for row in cell.read_scores()
+        if not row["final"] and row["task"] == task and (value := _finite(row["metrics"].get(metric))) is not None
+    ]
+
+
+def seconds(cell: CellRecord) -> float:
+    """That training and evaluating took so far, over all processes that had a part in it."""
+    return sum(row.get("total_s") or row.get("eval_s") or 0.0 for row in cell.read_timing())
+
+
+def _task_and_metric(objective: str) -> tuple[str, str]:
+    task, _, metric = objective.removeprefix("eval.final.").rpartition(".")
+    return task, metric
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+_SPENT = "spent"
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Of the cells of one trial: tokens generated in training, and seconds of training and evaluating."""
+
+    generated_tokens: int = 0
+    seconds: float = 0.0
+
+
+def spent_on(trial: FrozenTrial, folder: Path) -> Spent:
+    """So far; nothing for a trial that shares the cells of another. Of one that another machine has in hand, nothing
+    is known before it ends. folder: of the search."""
+    if trial.user_attrs.get("same_as") is not None:
+        return Spent()
+    cells = _cells(trial, folder)
+    # A pruned trial can be trained to the end, of which its study, for which it has ended, is not told.
+    may_go_on = trial.state.name == "PRUNED" and all(cell.path.exists() for cell in cells)
+    if _SPENT in trial.user_attrs and not may_go_on:
+        return Spent(**trial.user_attrs[_SPENT])
+    return _recorded(cells)
+
+
+def note_spent(trial: Trial, folder: Path) -> None:
+    """In the study, for workers that do not see our folder. Call when the trial ends."""
+    trial.set_user_attr(_SPENT, asdict(_recorded(_cells(trial, folder))))
+
+
+def _cells(trial: FrozenTrial | Trial, folder: Path) -> list[CellRecord]:
+    return [CellRecord.at(folder / "cells" / name) for name in trial.user_attrs.get("cells", [])]
+
+
+def _recorded(cells: Sequence[CellRecord]) -> Spent:
+    return Spent(sum(cell.generated_tokens for cell in cells), sum(map(seconds, cells)))
+
+
+FEWEST_TRIALS = 8
+"""With fewer a forest of trees sees little but noise."""
+
+
+def importances(study: SearchStudy) -> tuple[list[dict[str, Any]], str | None]:
+    """fANOVA's shares (Hutter et al. 2014, ICML) for each objective, of the knobs that all trials have; and why
+    there are none, of any objective or of some."""
+    from optuna.importance import FanovaImportanceEvaluator, get_param_importances
+    from optuna.trial import TrialState
+
+    complete = study.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    if len(complete) < FEWEST_TRIALS:
+        return [], f"{len(complete)} complete trials, {FEWEST_TRIALS} are needed"
+    found, constant = [], []
+    for place, metric in enumerate(study.plan.objectives):
+        values = [trial.values[place] for trial in complete]
+        if len(set(values)) == 1:
+            constant.append(metric)
+            continue
+
+        def of_metric(trial: FrozenTrial, place: int = place) -> float:
+            return float(trial.values[place])
+
+        shares = get_param_importances(study.study, evaluator=FanovaImportanceEvaluator(seed=0), target=of_metric)
+        found.append({"metric": metric, "shares": shares, "n_trials": len(complete)})
+    return found, f"all complete trials have the same {' and the same '.join(constant)}" if constant else None
+
+
+class Pruning:
+    """The pruner of one trial. `reason`: why it is given up; None while it is not. `is_taken`: it was ended elsewhere.
+
+    median and asha are told the evaluations along the training of the first seed, which all trials have: a curve that
+    went on with another seed would hide its end behind the best of its beginning. wilcoxon is told the final score of
+    each seed.
+    """
+
+    def __init__(self, trial: Trial, plan: SearchPlan, lock: threading.RLock) -> None:
+        self._trial, self._plan, self._lock = trial, plan, lock
+        self._objective = plan.objectives[0]
+        self._kind = plan.search.pruner.type
+        self._seen_bytes = 0
+        self._reported: set[int] = set()
+        self.is_taken = False
+        self.reason: str | None = None
+
+    def is_hopeless(self, cell: CellRecord) -> bool:
+        """Whether the pruner gives the trial up, after what the running cell has recorded since it was last asked."""
+        scores = cell.path / "scores.jsonl"
+        looks_at_it = self._kind in ("median", "asha") and cell.seed == self._plan.seeds[0]
+        if not looks_at_it or self.reason is not None or not scores.exists():
+            return self.reason is not None
+        size = scores.stat().st_size
+        if size == self._seen_bytes:
+            return False
+        self._seen_bytes = size
+        return any(self._report(value, step) for step, value in curve(cell, self._objective))
+
+    def seed_ended(self, cell: CellRecord, is_last: bool) -> None:
+        """After a cell is done."""
+        value = final_value(cell, self._objective)
+        if self._kind == "wilcoxon" and value is not None:
+            gives_up = self._report(value, cell.seed)
+            if is_last and gives_up:  # there is nothing left to be saved
+                self.reason = None
+
+    def _report(self, value: float, step: int) -> bool:
+        if step in self._reported:
+            return False
+        self._reported.add(step)
+        from optuna.exceptions import UpdateFinishedTrialError
+
+        with self._lock, without_experimental_warnings():
+            try:
+                if step not in self._told_before():
+                    self._trial.report(value, step)
+            except UpdateFinishedTrialError:
+                self.is_taken, self.reason = True, "another worker, which took this one for dead, has ended the trial"
+                return True
+            if not self._trial.should_prune():
+                return False
+        what = f"seed {step}" if self._kind == "wilcoxon" else f"step {step}"
+        self.reason = f"given up at {what} with {value:.3f} by the pruner ({self._kind})"
+        return True
+
+    def _told_before(self) -> dict[int, float]:
+        """What the trial was told before a kill."""
+        return self._trial.study.get_trials()[self._trial.number].intermediate_values

@@ -1,0 +1,44 @@
+"""What `auto` means on a machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from harness.config.hashing import semantic_hash
+from harness.config.run_spec import device_kind, dtype_on, engine_on, settled
+from tests.harness.config.cases import spec
+
+LEFT_OPEN: dict[str, Any] = {"train.device": "auto", "model.dtype": "auto", "rollout.engine": "auto"}
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "engine"),
+    [("cpu", "float32", "torch"), ("cuda", "bfloat16", "vllm"), ("cuda:1", "bfloat16", "vllm")],
+)
+def test_auto_follows_the_device(device: str, dtype: str, engine: str) -> None:
+    assert (dtype_on(device, "auto"), engine_on(device, "auto")) == (dtype, engine)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:1"])
+def test_what_is_asked_for_stays(device: str) -> None:
+    assert {device_kind(device, there) for there in (True, False)} == {device}
+    assert [dtype_on(device, dtype) for dtype in ("float32", "bfloat16")] == ["float32", "bfloat16"]
+    assert [engine_on(device, engine) for engine in ("torch", "vllm")] == ["torch", "vllm"]
+
+
+@pytest.mark.parametrize(
+    ("cuda", "expected"), [(True, ("cuda", "bfloat16", "vllm")), (False, ("cpu", "float32", "torch"))]
+)
+def test_a_settled_spec_leaves_nothing_to_the_machine(cuda: bool, expected: tuple[str, ...]) -> None:
+    done = settled(spec(LEFT_OPEN), cuda)
+    assert (done.train.device, done.model.dtype, done.rollout.engine) == expected
+    assert settled(done, not cuda) == done
+
+
+def test_two_kinds_of_machine_have_two_hashes_and_auto_that_of_what_it_means() -> None:
+    on_gpu, on_cpu = (settled(spec(LEFT_OPEN), cuda) for cuda in (True, False))
+    assert semantic_hash(on_gpu) != semantic_hash(on_cpu)
+    written_out = {"train.device": "cpu", "model.dtype": "float32", "rollout.engine": "torch"}
+    assert semantic_hash(on_cpu) == semantic_hash(spec(written_out))

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from algorithms.objective import Credit
+from harness.config.hashing import base_evaluation_hash, semantic_hash
+from harness.config.knobs import ALL_KNOBS, active, governor
+from harness.config.reward import PART_OF_OPTIONS, NoiseOptions, RewardSpec, reward_problems
+from harness.errors import RefusedError
+from harness.plan.gate import check_gate
+from tests.harness.config.cases import spec
+
+OPTIONS = {
+    "reward.format.pattern": "work_hash",
+    "reward.kimi_length.from_step": 7,
+    "reward.magistral_length.cache_frac": 0.7,
+    "reward.magistral_length.penalty": -0.7,
+    "reward.language.target": "han",
+    "reward.noise.false_positive_rate": 0.7,
+    "reward.noise.false_negative_rate": 0.7,
+    "reward.reward_model.prompts": 70,
+    "reward.reward_model.samples_per_prompt": 7,
+    "reward.reward_model.label_noise_rate": 0.07,
+    "reward.reward_model.steps": 7,
+    "reward.reward_model.batch_size": 7,
+    "reward.reward_model.learning_rate": 7e-4,
+    "reward.reward_model.seed": 7,
+}
+
+
+REWARD_MODEL = {"reward.parts": {"correct": 0.0, "reward_model": 1.0}}
+
+
+def part_of(knob: str) -> str:
+    return PART_OF_OPTIONS[knob.split(".")[1]]
+
+
+def test_the_table_holds_every_option() -> None:
+    options = {knob for knob in ALL_KNOBS if knob.startswith("reward.") and knob.count(".") == 2}
+    assert options == set(OPTIONS)
+
+
+@pytest.mark.parametrize("knob", OPTIONS)
+def test_an_option_is_a_knob_only_with_its_part(knob: str) -> None:
+    part = part_of(knob)
+    with_part, without = spec({f"reward.parts.{part}": 1.0}), spec({"reward.parts.majority": 1.0})
+    assert knob in active(with_part)
+    assert (knob in active(without)) == (part == "correct")
+    assert governor(knob) == f"reward.parts.{part}"
+
+
+@pytest.mark.parametrize("knob", OPTIONS)
+def test_an_option_changes_the_hash(knob: str) -> None:
+    with_part = {f"reward.parts.{part_of(knob)}": 1.0}
+    assert semantic_hash(spec(with_part, {knob: OPTIONS[knob]})) != semantic_hash(spec(with_part))
+
+
+@pytest.mark.parametrize("knob", [knob for knob in OPTIONS if part_of(knob) != "correct"])
+def test_an_option_without_its_part_is_refused_with_the_remedy(knob: str) -> None:
+    with pytest.raises(RefusedError) as caught:
+        spec({knob: OPTIONS[knob]})
+    part, option = part_of(knob), knob.removeprefix("reward.")
+    assert str(caught.value) == (
+        f"layer 1: reward: {option}={OPTIONS[knob]} has no effect without the part {part}: give reward.parts.{part} a "
+        "weight, or leave it out."
+    )
+
+
+def test_noise_needs_the_part_that_it_is_in() -> None:
+    with pytest.raises(ValueError, match=r"noise\.false_positive_rate=0\.1 has no effect without the part corr"):
+        RewardSpec(parts={"majority": 1.0}, grader="numeric", noise=NoiseOptions(false_positive_rate=0.1))
+
+
+def test_an_option_at_its_default_does_no_harm() -> None:
+    assert spec({"reward.kimi_length.from_step": 1}) == spec()
+    resolved = spec()
+    assert type(resolved).model_validate_json(resolved.model_dump_json()) == resolved
+
+
+def test_arms_with_and_without_a_part_differ_in_its_weight_only() -> None:
+    arms = {"without": spec(), "with": spec({"reward.parts.kimi_length": 1.0, "reward.kimi_length.from_step": 3})}
+    assert check_gate(arms, ["reward.parts"], {}).ok
+    other = {"a": spec({"reward.noise.false_positive_rate": 0.1}), "b": spec()}
+    assert not check_gate(other, ["reward.parts"], {}).ok
+    assert check_gate(other, ["reward.noise"], {}).ok
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"reward.noise.false_positive_rate": 1.5}, "reward.noise.false_positive_rate is 1.5"),
+        ({"reward.noise.false_negative_rate": -0.1}, "reward.noise.false_negative_rate is -0.1"),
+        ({"reward.parts.format": 1.0, "reward.format.pattern": "box"}, "reward.format.pattern is 'box'"),
+        ({"reward.parts.language": 1.0, "reward.language.target": "en"}, "reward.language.target is 'en'"),
+        (REWARD_MODEL | {"reward.reward_model.label_noise_rate": 0.5}, "reward.reward_model.label_noise_rate is 0.5"),
+        (REWARD_MODEL | {"reward.reward_model.prompts": 9}, "reward.reward_model.prompts is 9"),
+        (REWARD_MODEL | {"reward.reward_model.samples_per_prompt": 1}, "reward.reward_model.samples_per_prompt is 1"),
+        ({"reward.parts.kimi_lenght": 1.0}, "unknown parts kimi_lenght; did you mean kimi_length"),
+        ({"reward.parts.my.module:": 1.0}, "unknown parts my.module:. Known: correct"),
+        ({"reward.kimi_length.form_step": 1}, "unknown key reward.kimi_length.form_step; did you mean reward.kimi"),
+    ],
+)
+def test_what_is_not_allowed_is_told(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(RefusedError) as caught:
+        spec(settings)
+    assert says in str(caught.value)
+
+
+PROCESS = {"correct": 1.0, "process": 0.5}
+
+
+def problems(parts: dict[str, float], task: str = "arithmetic", credit: Credit = "completion") -> list[str]:
+    return list(reward_problems(RewardSpec(parts=parts, grader="numeric"), credit, task))
+
+
+def test_steps_need_a_task_that_has_them() -> None:
+    assert problems(PROCESS) == []
+    (problem,) = problems(PROCESS, task="gsm8k")
+    assert problem.startswith("reward.parts.process with task.train=gsm8k: this task does not say what a step is.")
+
+
+@pytest.mark.parametrize("parts", [{"correct": 1.0}, {"correct": 1.0, "process": 0.0}])
+def test_credit_for_steps_needs_their_reward(parts: dict[str, float]) -> None:
+    assert problems(PROCESS, credit="steps") == problems(parts) == []
+    (problem,) = problems(parts, credit="steps")
+    assert problem.startswith("objective.credit=steps without reward.parts.process: no step has a reward.")
+
+
+def test_a_function_is_known_by_its_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    package = tmp_path / "rewards_for_hashing"
+    package.mkdir()
+    part = "rewards_for_hashing.inner:mine"
+    with_function = spec({f"reward.parts.{part}": 0.5})
+    assert with_function.reward.parts == {"correct": 1.0, part: 0.5}
+    assert active(with_function)[f"reward.parts.{part}"] == 0.5
+    assert spec({"reward": {"parts": {part: 0.5}}}) == with_function
+    with pytest.raises(RefusedError, match=r"there is no module rewards_for_hashing\.inner"):
+        semantic_hash(with_function)
+
+    def hashes(source: str) -> tuple[str, str]:
+        (package / "inner.py").write_text(source)
+        return semantic_hash(with_function), base_evaluation_hash(with_function)
+
+    one, same, other = hashes("def mine(): 1"), hashes("def mine(): 1"), hashes("def mine(): 2")
+    assert one == same
+    assert one[0] != other[0]
+    assert one[1] == other[1] == base_evaluation_hash(spec())

@@ -1,0 +1,57 @@
+"""An evaluation on vLLM, as `bench eval --engine vllm` makes it, on the tiny model with wide heads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from evals.sampler import Decoding
+from evals.tasks import get_task
+from harness.engines.choice import make_engine
+from harness.evaluate.conditions import Conditions, problems_digest
+from harness.evaluate.evaluation import TaskEvaluation
+from harness.evaluate.store import SampleStore, store_folder
+from harness.evaluate.subject import Subject, find_subject
+from harness.models.language_model import LanguageModel
+from harness.sampling.sampler import EngineSampler
+from tests.harness.evaluate.test_evaluation import Counting, Killed
+
+pytest.importorskip("vllm", reason="needs vLLM: make test-vllm")
+
+
+def evaluation(subject: Subject) -> TaskEvaluation:
+    task = get_task("arithmetic")
+    rows = task.split("test").load()
+    conditions = Conditions(subject, task, problems_digest(rows), task.template, Decoding(32), seed=0)
+    return TaskEvaluation(conditions, rows[:6], 2, [1, 2])
+
+
+def sampler(subject: Subject, dies_after: int | None = None) -> Counting:
+    model = subject.load()
+    return Counting(EngineSampler(model, make_engine(subject.spec.rollout, model), seed=0), dies_after)
+
+
+def test_a_killed_evaluation_goes_on_with_what_is_missing(tmp_path: Path, language_model: LanguageModel) -> None:
+    language_model.save(tmp_path / "model")
+    subject = find_subject(str(tmp_path / "model"), "vllm", "cpu", "float32")
+    asked = evaluation(subject)
+    dying = sampler(subject, dies_after=5)
+    with pytest.raises(Killed):
+        asked.run(tmp_path / "broken", lambda: dying)  # type: ignore[arg-type, return-value]
+    again = sampler(subject)
+    broken = asked.run(tmp_path / "broken", lambda: again)  # type: ignore[arg-type, return-value]
+    assert len(dying.drawn) == 5
+    assert len(again.drawn) == 7
+    whole = sampler(subject)
+    unbroken = asked.run(tmp_path / "whole", lambda: whole)  # type: ignore[arg-type, return-value]
+    assert broken["metrics"] == unbroken["metrics"]
+    texts = [
+        sorted(
+            (row["problem_id"], row["sample"], row["text"])
+            for row in SampleStore(store_folder(tmp_path / home, asked.conditions)).rows()
+        )
+        for home in ("broken", "whole")
+    ]
+    assert texts[0] == texts[1] and len(texts[0]) == 12
+    assert broken["metrics"]["avg@n"] > 0

@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from harness.config.model_source import TINY
+from harness.errors import RefusedError
+from harness.models import start as starting_point
+from harness.models.language_model import load_model
+from harness.models.lora import adapted_layers, has_adapters
+from harness.models.start import StartingPoint
+from tests.harness.run.small import small_spec
+
+LORA = {"model.lora.type": "lora", "model.lora.rank": 4}
+SOURCE = "builtin:tiny"
+
+
+def start_weights() -> dict[str, Tensor]:
+    return dict(load_model(SOURCE).model.state_dict())
+
+
+def assert_at_start(model: PreTrainedModel) -> None:
+    state = model.state_dict()
+    assert all(torch.equal(state[name], weight) for name, weight in start_weights().items())
+    assert all(weight.grad is None for weight in model.parameters())
+
+
+def train_a_little(model: PreTrainedModel) -> None:
+    for weight in model.parameters():
+        if weight.requires_grad:
+            weight.grad = torch.ones_like(weight)
+            with torch.no_grad():
+                weight.add_(1.0)
+
+
+def spec(settings: dict[str, Any] | None = None, seed: int = 0) -> Any:
+    return small_spec(settings, seed)
+
+
+class TestGet:
+    def test_gives_the_start_again_after_training(self) -> None:
+        start = StartingPoint()
+        model = start.get(spec(), SOURCE).model
+        train_a_little(model)
+        assert start.get(spec(), SOURCE).model is model, "a model is loaded once"
+        assert_at_start(model)
+
+    @pytest.mark.parametrize(
+        ("dtype", "float32", "expected"),
+        [
+            ("auto", False, torch.float32),
+            ("float32", False, torch.float32),
+            ("bfloat16", False, torch.bfloat16),
+            ("bfloat16", True, torch.float32),
+        ],
+    )
+    def test_is_in_the_dtype_of_the_spec_or_in_float32(self, dtype: str, float32: bool, expected: torch.dtype) -> None:
+        model = StartingPoint().get(spec({"model.dtype": dtype}), SOURCE, float32).model
+        assert {weight.dtype for weight in model.parameters()} == {expected}
+
+    @pytest.mark.parametrize(
+        "change", [{"model.dtype": "bfloat16"}, {"model.chat_template": "plain"}, {"model.trust_remote_code": True}]
+    )
+    def test_loads_again_what_is_asked_for_otherwise(self, change: dict[str, Any]) -> None:
+        start = StartingPoint()
+        assert start.get(spec(), SOURCE) is start.get(spec(), SOURCE)
+        changed = start.get(spec(change), SOURCE)
+        assert changed is not start.get(spec(), SOURCE)
+        assert changed.wanted_chat_template == change.get("model.chat_template", "auto")
+
+    def test_another_source_is_another_model(self, tmp_path: Path) -> None:
+        start = StartingPoint()
+        assert start.get(spec(), SOURCE) is not start.get(spec(), f"path:{TINY}")
+
+    @pytest.mark.parametrize("device", ["cuda", "cuda:1"])
+    def test_cuda_that_is_not_there_is_refused(self, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        with pytest.raises(RefusedError, match=f"train.device is {device}, but torch sees no CUDA device here"):
+            StartingPoint().get(spec({"train.device": device}), SOURCE)
+
+    def test_a_cuda_device_that_is_not_there_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+        with pytest.raises(RefusedError, match=r"train.device is cuda:2, but torch sees 2 CUDA devices"):
+            StartingPoint().get(spec({"train.device": "cuda:2"}), SOURCE)
+        assert starting_point._device("cuda:1") == "cuda:1"
+
+
+class TestForTraining:
+    def test_without_adapters_is_the_model_itself(self) -> None:
+        start = StartingPoint()
+        model = start.for_training(spec(), SOURCE).model
+        assert model is start.get(spec(), SOURCE).model
+        assert not has_adapters(model)
+        assert all(weight.requires_grad for weight in model.parameters())
+
+    def test_with_adapters_trains_them_alone(self) -> None:
+        start = StartingPoint()
+        made = start.for_training(spec(LORA), SOURCE)
+        assert len(adapted_layers(made.model)) == 14
+        assert {name for name, weight in made.model.named_parameters() if weight.requires_grad} == {
+            name for name in made.model.state_dict() if "lora" in name
+        }
+        assert made.encode("1+1=") == start.get(spec(), SOURCE).encode("1+1=")
+
+    def test_arms_with_and_without_adapters_can_alternate(self) -> None:
+        start = StartingPoint()
+        tokens = torch.tensor([[4, 13, 5, 14]])
+        expected = load_model(SOURCE).model(tokens).logits
+        of_adapters = None
+        for _ in range(2):
+            for settings in ({}, LORA):
+                model = start.for_training(spec(settings), SOURCE).model
+                assert torch.equal(model(tokens).logits, expected)
+                assert all(weight.grad is None for weight in model.parameters())
+                if settings:
+                    assert not any(layer.base.weight.requires_grad for layer in adapted_layers(model))
+                    learned = [layer.A.clone() for layer in adapted_layers(model)]
+                    assert of_adapters is None or all(map(torch.equal, learned, of_adapters))
+                    of_adapters = learned
+                else:
+                    assert all(weight.requires_grad for weight in model.parameters())
+                train_a_little(model)
+                assert not torch.equal(model(tokens).logits, expected)
+        assert_at_start(start.get(spec(), SOURCE).model)
+
+    def test_adapters_are_fixed_by_the_seed(self) -> None:
+        start = StartingPoint()
+
+        def first(settings: dict[str, Any], seed: int) -> Tensor:
+            return adapted_layers(start.for_training(spec(settings, seed), SOURCE).model)[0].A.clone()
+
+        of_seed_0 = first(LORA, 0)
+        assert not torch.equal(first(LORA, 1), of_seed_0)
+        assert torch.equal(first(LORA, 0), of_seed_0)
+        assert torch.equal(first(LORA | {"train.learning_rate": 0.5}, 0), of_seed_0)
+
+    def test_other_adapters_are_made_anew(self) -> None:
+        start = StartingPoint()
+        ranks = [
+            adapted_layers(start.for_training(spec(LORA | {"model.lora.rank": rank}), SOURCE).model)[0].A.shape[0]
+            for rank in (4, 2, 4)
+        ]
+        assert ranks == [4, 2, 4]
+
+    def test_adapters_are_put_on_the_model_that_is_loaded(self) -> None:
+        start = StartingPoint()
+        for dtype in ("float32", "bfloat16"):
+            model = start.for_training(spec(LORA | {"model.dtype": dtype}), SOURCE).model
+            assert {str(weight.dtype) for weight in model.parameters()} == {f"torch.{dtype}"}
+
+    def test_activation_checkpointing_is_on_where_it_is_asked_for(self) -> None:
+        start = StartingPoint()
+
+        def on(settings: dict[str, Any]) -> list[bool]:
+            model = start.for_training(spec(settings), SOURCE).model
+            return [layer.gradient_checkpointing for layer in model.get_decoder().layers]
+
+        checkpointed = {"train.activation_checkpointing": True}
+        assert on(checkpointed) == on(checkpointed | LORA) == [True, True]
+        assert on({}) == on(LORA) == [False, False]
+        start.for_training(spec(checkpointed), SOURCE)
+        plain = start.get(spec(checkpointed), SOURCE).model
+        assert not plain.get_decoder().layers[0].gradient_checkpointing

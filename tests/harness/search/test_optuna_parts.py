@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import optuna
+import pytest
+
+from harness.config.search import Pruner, Sampler
+from harness.errors import RefusedError
+from harness.search.optuna_parts import make_pruner, make_sampler
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "match"),
+    [
+        ("tpe", {"n_ei_candidates": 0}, r"search\.sampler \(tpe\): option n_ei_candidates is 0, but must be 1 or more"),
+        ("tpe", {"n_startup_trials": -1}, "n_startup_trials is -1, but must be 0 or more"),
+        ("gp", {"n_startup_trials": -1}, "n_startup_trials is -1, but must be 0 or more"),
+        ("tpe", {"prior_weight": -1.0}, "prior_weight is deprecated, and goes with Optuna 6: leave it out"),
+        ("nsga2", {"population_size": 1}, "population_size"),
+        ("nsga2", {"mutation_prob": 1.5}, "mutation_prob"),
+        ("qmc", {"qmc_type": "latin"}, "latin"),
+    ],
+)
+def test_options_that_would_end_a_search_in_its_midst_are_refused(kind: Any, options: Any, match: str) -> None:
+    with pytest.raises(RefusedError, match=match):
+        make_sampler(Sampler(type=kind, options=options), 0)
+
+
+@pytest.mark.parametrize(("kind", "options"), [("median", {"n_startup_trials": -1}), ("asha", {"reduction_factor": 1})])
+def test_so_are_those_of_pruners(kind: Any, options: Any) -> None:
+    with pytest.raises(RefusedError, match=next(iter(options))):
+        make_pruner(Pruner(type=kind, options=options))
+
+
+def test_the_lowest_values_of_options_can_be_used() -> None:
+    make_sampler(Sampler(type="tpe", options={"n_startup_trials": 0, "n_ei_candidates": 1}), 0)
+
+
+@pytest.mark.parametrize("kind", ["tpe", "gp", "random", "qmc", "nsga2"])
+def test_no_option_is_offered_whose_use_optuna_warns_of(kind: Any, recwarn: pytest.WarningsRecorder) -> None:
+    with pytest.raises(RefusedError) as refused:
+        make_sampler(Sampler(type=kind, options={"x": 1}), 0)
+    offered = str(refused.value).partition("Its options: ")[2].removesuffix(".").split(", ")
+    values: list[Any] = [True, 2, 0.5, "halton"]
+    for name in offered:
+        for value in values:
+            with suppress(RefusedError):
+                make_sampler(Sampler(type=kind, options={name: value}), 0)
+    assert [str(warning.message) for warning in recwarn] == []
+
+
+@pytest.mark.parametrize("kind", ["tpe", "gp", "random", "qmc", "nsga2"])
+def test_a_conditional_knob_is_drawn_without_a_warning(kind: Any, caplog: pytest.LogCaptureFixture) -> None:
+    optuna.logging.enable_propagation()
+    study = optuna.create_study()
+    for number in range(3):
+        options = {"n_startup_trials": 1} if kind in ("tpe", "gp") else {}
+        study.sampler = make_sampler(Sampler(type=kind, options=options), number)
+        trial = study.ask()
+        trial.suggest_float("always", 0, 1)
+        if number:
+            trial.suggest_float("conditional", 0, 1)
+        study.tell(trial, number)
+    optuna.logging.disable_propagation()
+    assert [record.message for record in caplog.records if "independent" in record.message] == []
