@@ -64,7 +64,7 @@ def _content(analysis: Analysis, report: Report, figures: Sequence[RenderedFigur
         "interim": interim_sentence(report),
         "checks": validity_checks(analysis, report),
         "seed_sentence": SEED_SENTENCE,
-        "co_changes": sweep.raw.get("co_changes") or {},
+        "co_changes": sweep.co_changes,
         "figures": figures,
         "result_table": result_table(report),
         "tables": [*report_tables(analysis, report), reflection_table(analysis.reflection)],

@@ -248,8 +248,7 @@ def _cost_table(report: Report) -> Table:
 def _provenance_table(analysis: Analysis) -> Table:
     """Provenance of the sweep and its finished cells; a field in which cells differ lists every value."""
     values: dict[str, list[str]] = {}
-    sources = [analysis.sweep.raw.get("provenance") or {}]
-    sources += [m.cell.provenance for cells in analysis.measurements.values() for m in cells]
+    sources = [m.cell.provenance for cells in analysis.measurements.values() for m in cells]
     for source in sources:
         for key, value in _flat(source):
             if value not in values.setdefault(key, []):

@@ -29,9 +29,9 @@ def validity_checks(analysis: Analysis, report: Report) -> list[Check]:
     states = Counter(cell["state"] for cell in report["cells"])
     flagged = sum(bool(cell["flags"]) for cell in report["cells"])
     cells = ", ".join([f"{states['done']} of {len(report['cells'])} done", *_counts(states), f"{flagged} flagged"])
-    differs = ", ".join(sweep.gate["differs"]) or "nothing"
+    differs = ", ".join(sweep.gate.differs) or "nothing"
     checks = [
-        Check("Gate", f"arms differ in {differs}" if sweep.gate["ok"] else "refused", sweep.gate["ok"]),
+        Check("Gate", f"arms differ in {differs}" if sweep.gate.ok else "refused", sweep.gate.ok),
         Check("Cells", cells, ok=states["done"] == len(report["cells"]) and flagged == 0),
         Check("Truncated", _range(_tenths, [arm["truncated_frac"] for arm in report["arms"]]) + " of final samples"),
     ]
@@ -46,7 +46,7 @@ def validity_checks(analysis: Analysis, report: Report) -> list[Check]:
     disagreement = [arm["grader_disagreement_frac"] for arm in report["arms"]]
     if any(value is not None for value in disagreement):
         checks.append(Check("Graders disagree", _range(_tenths, disagreement) + " of final samples"))
-    return [*checks, *map(_contamination, sweep.raw.get("contamination") or [])]
+    return [*checks, *map(_contamination, sweep.contamination)]
 
 
 def _contamination(row: dict[str, Any]) -> Check:

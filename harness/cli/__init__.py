@@ -22,7 +22,7 @@ def main() -> None:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
     except OSError as error:
-        from harness.run.jobs import is_disk_full
+        from harness.records.files import is_disk_full
 
         if is_disk_full(error):
             print("error: the disk is full. Once there is room, the same command continues.", file=sys.stderr)

@@ -144,9 +144,9 @@ def _require_same_task(sides: list[Runs], tasks: list[str]) -> None:
             f"{treatment.label} is measured on {task}, {baseline.label} on {other}: scores on different tasks do not "
             f"compare. {remedy if shared else 'No task is in both'}."
         )
-    one, another = ({row["digest"] for row in side.sweep.data_of(task)} for side in sides)
+    one, another = ({row.digest for row in side.sweep.data_of(task)} for side in sides)
     if one and another and not one & another:
-        origins = [", ".join(row["origin"] for row in side.sweep.data_of(task)) for side in sides]
+        origins = [", ".join(row.origin for row in side.sweep.data_of(task)) for side in sides]
         raise RefusedError(
             f"{task} is not the same in both: {treatment.label} was measured on rows from {origins[0]}, "
             f"{baseline.label} on others from {origins[1]}. Scores on the two do not compare; measure both on one."

@@ -95,10 +95,10 @@ def _memory(profile: str) -> Check:
 
     from harness.config.resolve import Layer, resolve
     from harness.plan.memory import estimate_memory, in_words
-    from harness.plan.sweep_file import load_profile
+    from harness.plan.sweep_file import find_profile, profile_layer
 
-    settings, path = load_profile(profile, beside=Path.cwd())
-    spec = resolve([Layer(str(path), settings), Layer("bench doctor", {"algorithm": "grpo"})], seed=0)
+    layers = [profile_layer(find_profile(profile, beside=Path.cwd())), Layer("bench doctor", {"algorithm": "grpo"})]
+    spec = resolve(layers, seed=0)
     name, cuda = f"memory for {profile}", torch.cuda.is_available()
     estimate = estimate_memory(spec, cuda)
     if estimate is None:

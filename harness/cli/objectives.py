@@ -16,7 +16,7 @@ PREFIX = "objective."
 def find_objective(name: str, settings: Sequence[str]) -> AnyObjective:
     """The preset, moved by the settings. Raises RefusedError for an unknown name, other keys and bad values."""
     from algorithms import active_knobs, preset, presets, with_overrides
-    from harness.plan.plan import parse_settings
+    from harness.plan.sweep_file import parse_settings
 
     if name not in presets():
         raise RefusedError(f"{name!r} is no algorithm{nearest(name, presets())} Known: {', '.join(presets())}.")

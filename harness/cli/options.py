@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from harness.errors import RefusedError, nearest
 
+if TYPE_CHECKING:
+    from harness.executors.base import Executor
+
 SweepArgument = Annotated[
-    str, typer.Argument(help="A sweep file, or the name of a shipped sweep (see `bench ls sweeps`).")
+    str,
+    typer.Argument(
+        help="A sweep file, the name of a shipped sweep (see `bench ls sweeps`), or the folder of one that was run."
+    ),
 ]
 RunArgument = Annotated[str, typer.Argument(help="Name of a sweep that was run, or its sweep file.")]
 HomeOption = Annotated[
@@ -32,6 +39,35 @@ SeedsOption = Annotated[
     int | None, typer.Option("--seeds", metavar="N", help="Number of seeds instead of the sweep's own.")
 ]
 ArmsOption = Annotated[str | None, typer.Option("--arms", metavar="A,B", help="Only these arms, separated by commas.")]
+
+
+ExecutorOption = Annotated[
+    str, typer.Option("--executor", metavar="NAME", help="Where cells run (see `bench ls executors`).")
+]
+
+
+def executor_named(name: str, home: Path) -> Callable[[int], Executor]:
+    """Opens the executor of that name with so many slots. RefusedError where nothing has the name."""
+    from harness.executors.base import EXECUTORS
+
+    kind = EXECUTORS.find(name)
+    return lambda slots: kind.make(slots, home, "harness.run.worker")
+
+
+def home_of(sweep: str, given: Path | None) -> Path:
+    """Where the records of a sweep go: beside the folder of records that it is asked from, else as `home_folder`.
+
+    RefusedError where --home names another place than that folder's.
+    """
+    folder = Path(sweep)
+    if not (folder / "sweep.json").is_file():
+        return home_folder(given)
+    home = folder.resolve().parent
+    if given is not None and given.resolve() != home:
+        raise RefusedError(
+            f"{sweep} lies in {home}, and --home is {given}. Leave --home out, or copy the folder there."
+        )
+    return home
 
 
 def home_folder(given: Path | None) -> Path:

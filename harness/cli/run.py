@@ -11,6 +11,7 @@ import typer
 from harness.cli.console import note, print_json
 from harness.cli.options import (
     ArmsOption,
+    ExecutorOption,
     HomeOption,
     JsonOption,
     ProfileOption,
@@ -19,7 +20,8 @@ from harness.cli.options import (
     SweepArgument,
     arm_names,
     command_line,
-    home_folder,
+    executor_named,
+    home_of,
 )
 from harness.errors import BenchError
 
@@ -52,6 +54,7 @@ def run(
     retry_invalid: Annotated[
         bool, typer.Option("--retry-invalid", help="Also run cells again that could not be measured (state invalid).")
     ] = False,
+    executor: ExecutorOption = "local",
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -63,11 +66,12 @@ def run(
     """
     from harness.cli.live import LiveRun
     from harness.plan import make_plan
-    from harness.run.same_kind import require_same_kind
+    from harness.run.question import require_same_kind
     from harness.run.sweep import SweepRun
     from harness.tracking import Mirror, MirrorThread, tracking_uri
 
-    folder = home_folder(home)
+    folder = home_of(sweep, home)
+    open_executor = executor_named(executor, folder)
     planned = make_plan(sweep, profile, set_ or [], seeds, arm_names(arms))
     require_same_kind(planned.folder(folder), is_search=False)
     for warning in planned.warnings:
@@ -77,6 +81,7 @@ def run(
         folder,
         command_line("run", sweep, profile, set_, seeds, arms),
         workers or default_workers([*planned.arms.values()]),
+        open_executor,
         retry_invalid,
     )
     with ExitStack() as stack:

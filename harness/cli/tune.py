@@ -12,6 +12,7 @@ import typer
 
 from harness.cli.console import note, print_json, print_table
 from harness.cli.options import (
+    ExecutorOption,
     HomeOption,
     JsonOption,
     ProfileOption,
@@ -19,7 +20,8 @@ from harness.cli.options import (
     SetOption,
     SweepArgument,
     command_line,
-    home_folder,
+    executor_named,
+    home_of,
     numbers,
 )
 from harness.cli.run import InterruptedByUserError, default_workers
@@ -28,7 +30,6 @@ from harness.errors import BenchError, RefusedError
 WAIT_S = 2.0
 
 if TYPE_CHECKING:
-    from harness.plan.search_plan import SearchPlan
     from harness.search.run import SearchRun
 
 
@@ -63,6 +64,7 @@ def tune(
         int | None,
         typer.Option("--workers", metavar="N", min=1, help="Trials at once; default: one a core, on a GPU one."),
     ] = None,
+    executor: ExecutorOption = "local",
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -73,14 +75,15 @@ def tune(
     Example: bench tune tune_grpo --trials 20 --confirm 6
     """
     from harness.plan.search_plan import make_search_plan
-    from harness.run.same_kind import require_same_kind
+    from harness.run.question import require_same_kind
     from harness.run.sweep import SweepRun
     from harness.search.confirm import finish_plan
     from harness.search.optuna_parts import told_if_lost, without_password
     from harness.search.records import write_confirmation
     from harness.search.run import SearchRun
 
-    folder = home_folder(home)
+    folder = home_of(sweep, home)
+    open_executor = executor_named(executor, folder)
     plan = make_search_plan(sweep, profile, set_ or [], seeds)
     require_same_kind(plan.folder(folder), is_search=True)
     budget = plan.search.budget
@@ -93,18 +96,16 @@ def tune(
     command += f" --storage {shlex.quote(without_password(storage))}" if storage else ""
     problem: BenchError | None = None
     with told_if_lost(storage):
-        search_run = SearchRun(plan, folder, command, at_once, limit, storage)
+        search_run = SearchRun(plan, folder, command, at_once, open_executor, limit, storage)
         study = _watched(search_run, folder, "trials")
         if finish is not None:
             finishing = finish_plan(search_run.study, numbers("--finish", finish))
-            _watched(SweepRun(finishing, folder, command, at_once), folder)
+            _watched(SweepRun(finishing, folder, command, at_once, open_executor), folder)
             study = search_run.write(with_importances=True)
         if confirm is not None:
             study = _when_all_have_ended(search_run, study)
             try:
-                study, problem = _confirm(
-                    plan, study, confirm, set_ or [], folder, at_once, f"{command} --confirm {confirm}"
-                )
+                study, problem = _confirm(search_run, study, confirm, f"{command} --confirm {confirm}")
                 if study["confirmation"] is not None:
                     with search_run.study.turn():  # others write study.json after each of their trials
                         write_confirmation(search_run.folder, study["confirmation"])
@@ -143,7 +144,7 @@ def _watched(search_run: Any, home: Path, unit: str = "cells") -> dict[str, Any]
 
 
 def _confirm(
-    plan: SearchPlan, study: dict[str, Any], seeds: int, settings: list[str], home: Path, workers: int, command: str
+    search_run: SearchRun, study: dict[str, Any], seeds: int, command: str
 ) -> tuple[dict[str, Any], BenchError | None]:
     """The study with its confirmation, and what is missing of that. Raises RefusedError where there is nothing to
     confirm."""
@@ -153,9 +154,10 @@ def _confirm(
     from reports.search.counting import count
 
     winner = Winner.of(study)
-    confirming = confirmation_plan(plan, winner, seeds, settings)
+    confirming = confirmation_plan(search_run.plan, winner, seeds)
+    home = search_run.home
     note(f"confirming trial {winner.number} against the default with {count(seeds, 'fresh seed')}")
-    sweep_run = SweepRun(confirming, home, command, workers)
+    sweep_run = SweepRun(confirming, home, command, search_run.workers, search_run.open_executor)
     _watched(sweep_run, home)
     unmeasured = [cell.directory for cell in confirming.cells if confirming.record(cell, home).state != "done"]
     problem = None

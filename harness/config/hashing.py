@@ -12,10 +12,12 @@ from evals.grading import EXTRACTION_VERSION, get_grader
 from evals.pairs import parse_pair_source
 from evals.prompts import get_template
 from evals.tasks import get_task
+from harness import plugins
 from harness.config.knobs import active
 from harness.config.model_source import parse_source
 from harness.config.run_spec import RunSpec
 from harness.errors import RefusedError
+from harness.plugins import UserModule
 from harness.rewards.parts import PARTS
 from harness.rewards.user_function import source_digest
 
@@ -53,6 +55,24 @@ def semantic_hash(spec: RunSpec) -> str:
     functions = {part: source_digest(part) for part in spec.reward.parts if part not in PARTS}
     refers_to = _references(spec) | {"reward_functions": functions}
     return digest({"knobs": _knobs(spec), "refers_to": refers_to, "numerics": NUMERICS_VERSION})
+
+
+def user_code(spec: RunSpec) -> list[UserModule]:
+    """The modules of the user's that the numbers of a spec depend on; each stands in its semantic hash.
+
+    Raises RefusedError for one that cannot be found.
+    """
+    functions = [part for part in spec.reward.parts if part not in PARTS]
+    return [plugins.source_of(name.partition(":")[0], f"reward.parts.{name}") for name in functions]
+
+
+def code_digests(spec: RunSpec) -> dict[str, str]:
+    """By dotted name, the digest of every file of `user_code`."""
+    return {
+        name: hashlib.blake2b(content, digest_size=20).hexdigest()
+        for module in user_code(spec)
+        for name, content in module.contents.items()
+    }
 
 
 def base_evaluation_hash(spec: RunSpec) -> str:

@@ -22,6 +22,7 @@ from harness.records.files import (
     DamagedRecordError,
     append_jsonl,
     file_name,
+    is_disk_full,
     keep_jsonl,
     read_json,
     read_jsonl,
@@ -31,7 +32,6 @@ from harness.records.files import (
 )
 from harness.records.lease import LeaseTakenError, hold_lease
 from harness.records.tables import naming_damage
-from harness.run.jobs import is_disk_full
 
 _SAMPLES = ("evals.jsonl", "evals.parquet", "samples.jsonl")
 

@@ -1,1 +1,1 @@
-"""Where jobs run: a pool of worker processes on this machine."""
+"""Where jobs run. An executor is one file here, or in a plug-in: see `harness.executors.base`."""

@@ -8,8 +8,6 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from algorithms import Objective
 from evals.tasks import get_task
 from harness.config.hashing import semantic_hash
@@ -18,11 +16,10 @@ from harness.config.model import Lora
 from harness.config.model_source import parse_source
 from harness.config.resolve import Layer, resolve
 from harness.config.run_spec import RunSpec, settled
-from harness.config.yaml_file import parse_yaml
 from harness.errors import GateError, RefusedError, nearest
 from harness.plan.gate import Gate, Noop, check_gate, find_noops
 from harness.plan.memory import cuda_is_there, estimate_memory
-from harness.plan.sweep_file import SweepFile, load_profile, load_sweep
+from harness.plan.sweep_file import Asked, SweepFile, ask
 from harness.records import CellRecord, cell_directory_name
 from harness.records.scores import METRIC_PREFIX, accuracy_names
 
@@ -47,13 +44,20 @@ class PlannedCell:
 class Plan:
     """What `bench run` would do. `arms` holds the resolved spec of each arm at the first seed."""
 
-    sweep: SweepFile
-    profile: str
+    asked: Asked
     arms: dict[str, RunSpec]
     cells: list[PlannedCell]
     gate: Gate
     noops: list[Noop]
     warnings: list[str]
+
+    @property
+    def sweep(self) -> SweepFile:
+        return self.asked.sweep
+
+    @property
+    def profile(self) -> str:
+        return self.asked.profile
 
     @property
     def baseline(self) -> str:
@@ -84,8 +88,14 @@ class Plan:
         return self._given_metric[1]
 
     @property
+    def given_metric(self) -> str:
+        """The compared metric as the file names it; trials of a search are compared by its first objective."""
+        search = self.sweep.search
+        return self.sweep.compare.metric if search is None else search.objectives[0]
+
+    @property
     def _given_metric(self) -> tuple[str, str]:
-        task, _, name = self.sweep.compare.metric.removeprefix(METRIC_PREFIX).rpartition(".")
+        task, _, name = self.given_metric.removeprefix(METRIC_PREFIX).rpartition(".")
         return task, name
 
     @property
@@ -159,40 +169,21 @@ def make_plan(
     seeds: int | None = None,
     arms: Sequence[str] = (),
 ) -> Plan:
-    """Plan a sweep file (path or shipped name) with the overrides of the command line (`settings`: key=value).
+    """Plan a sweep file (path or shipped name) or a folder of records, with the options of the command line.
 
-    Raises RefusedError for anything wrong with the files or the overrides; the gate's verdict is in the plan.
+    Raises RefusedError for anything wrong with the files or the options; the gate's verdict is in the plan.
     """
-    sweep, path = load_sweep(given)
-    if sweep.search is not None:
+    asked = ask(given, profile, settings, seeds, arms)
+    if asked.sweep.search is not None:
         raise RefusedError(f"{given} is a search: it has no arms. Use `bench tune {given}`.")
-    return plan_arms(with_seeds(sweep, seeds), path, profile or sweep.profile, settings, arms)
+    return plan_arms(asked)
 
 
-def with_seeds(sweep: SweepFile, seeds: int | None) -> SweepFile:
-    """The sweep with the seeds of --seeds, if given."""
-    if seeds is not None and seeds < 1:
-        raise RefusedError(f"--seeds is {seeds}, but at least 1 seed is needed.")
-    return sweep if seeds is None else sweep.model_copy(update={"seeds": seeds})
-
-
-def common_layers(sweep: SweepFile, path: Path, profile: str) -> list[Layer]:
-    """What all arms start from: the profile and the sweep's base."""
-    profile_settings, profile_path = load_profile(profile, beside=path)
-    return [Layer(str(profile_path), profile_settings), Layer(f"{path}: base", sweep.base)]
-
-
-def overrides(settings: Sequence[str]) -> list[Layer]:
-    """What --set lays over all arms."""
-    return [Layer("--set", parse_settings(settings))] if settings else []
-
-
-def plan_arms(
-    sweep: SweepFile, path: Path, profile: str, settings: Sequence[str] = (), arms: Sequence[str] = ()
-) -> Plan:
-    """Plan a sweep whose arms are stated; path: of its file, for error messages. Raises as `make_plan`."""
-    layers, final = common_layers(sweep, path, profile), overrides(settings)
-    chosen = _choose_arms(sweep, arms)
+def plan_arms(asked: Asked) -> Plan:
+    """Plan a sweep whose arms are stated. Raises as `make_plan`."""
+    sweep, path = asked.sweep, asked.path
+    layers, final = asked.layers, asked.overrides
+    chosen = _choose_arms(sweep, asked.arms)
 
     specs: dict[str, dict[int, RunSpec]] = {}
     problems: dict[str, list[str]] = {}
@@ -200,7 +191,7 @@ def plan_arms(
         own = Layer(f"{path}: arms.{arm}", sweep.all_arms[arm])
         try:
             specs[arm] = {
-                seed: settled(resolve([*layers, own, *final], seed), cuda_is_there()) for seed in sweep.seed_list
+                seed: settled(resolve([*layers, own, *final], seed), cuda_is_there()) for seed in asked.seed_list
             }
         except RefusedError as error:
             for problem in dict.fromkeys(str(error).splitlines()):
@@ -211,17 +202,16 @@ def plan_arms(
     firsts = {arm: next(iter(by_seed.values())) for arm, by_seed in specs.items()}
     noops = find_noops(firsts)
     plan = Plan(
-        sweep=sweep,
-        profile=profile,
+        asked=asked,
         arms=firsts,
         cells=[
             PlannedCell(arm, seed, spec, semantic_hash(spec)) for arm in chosen for seed, spec in specs[arm].items()
         ],
         gate=check_gate(firsts, sweep.ablate, sweep.co_changes),
         noops=noops,
-        warnings=_warnings(sweep, firsts, noops),
+        warnings=_warnings(asked, firsts, noops),
     )
-    require_metric(plan, path)
+    require_metric(plan)
     return plan
 
 
@@ -232,13 +222,13 @@ def _of_arms(problem: str, arms: Sequence[str], chosen: Sequence[str]) -> str:
     return f"{problem} (in {'arms' if len(arms) > 1 else 'arm'} {', '.join(arms)})"
 
 
-def _warnings(sweep: SweepFile, specs: Mapping[str, RunSpec], noops: Sequence[Noop]) -> list[str]:
-    chosen = list(specs)
+def _warnings(asked: Asked, specs: Mapping[str, RunSpec], noops: Sequence[Noop]) -> list[str]:
+    sweep, chosen = asked.sweep, list(specs)
     warnings = [noop.message() for noop in noops if not noop.refused or sweep.allow_noop]
     if sweep.ablate:
         same = [(a, b) for (a, one), (b, other) in combinations(specs.items(), 2) if active(one) == active(other)]
         warnings += [f"arms {a} and {b} are the same: there is nothing to compare." for a, b in same]
-    count = len(sweep.seed_list)
+    count = len(asked.seed_list)
     if count < RECOMMENDED_SEEDS:
         warnings.append(
             f"{count} seed{'s' if count > 1 else ''}: a sign-flip test cannot reach p < .05 below {RECOMMENDED_SEEDS} "
@@ -293,27 +283,13 @@ def _choose_arms(sweep: SweepFile, arms: Sequence[str]) -> list[str]:
     return [arm for arm in sweep.all_arms if not arms or arm in arms]
 
 
-def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
-    """The settings of --set, `key=value` each with a YAML value. Raises RefusedError for what is not of that form."""
-    parsed: dict[str, Any] = {}
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        if not equals or not key:
-            raise RefusedError(f"--set {setting!r}: must be key=value, e.g. --set train.steps=20.")
-        try:
-            parsed[key.strip()] = parse_yaml(value)
-        except yaml.YAMLError:
-            raise RefusedError(f"--set {setting!r}: the value is not valid YAML.") from None
-    return parsed
-
-
-def require_metric(plan: Plan, path: Path) -> None:
+def require_metric(plan: Plan) -> None:
     """RefusedError unless the compared metric is an accuracy that the evaluation gives."""
-    task, metric = plan.metric_task, plan.metric_name
+    path, task, metric = plan.asked.path, plan.metric_task, plan.metric_name
     metrics = accuracy_names(plan.first_spec.eval.k)
-    if not plan.sweep.compare.metric.startswith(METRIC_PREFIX):
+    if not plan.given_metric.startswith(METRIC_PREFIX):
         raise RefusedError(
-            f"{path}: compare.metric is {plan.sweep.compare.metric!r}, but must be eval.final.[<task>.]<metric>."
+            f"{path}: compare.metric is {plan.given_metric!r}, but must be eval.final.[<task>.]<metric>."
         )
     names = plan.task_names
     if len(set(names)) < len(names):

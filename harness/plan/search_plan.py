@@ -21,15 +21,8 @@ from harness.config.search import GENERATED_TOKENS, Search
 from harness.errors import GateError, RefusedError
 from harness.plan.gate import Gate, check_gate, find_noops
 from harness.plan.memory import cuda_is_there
-from harness.plan.plan import (
-    Plan,
-    PlannedCell,
-    common_layers,
-    overrides,
-    require_metric,
-    with_seeds,
-)
-from harness.plan.sweep_file import SweepFile, load_sweep
+from harness.plan.plan import Plan, PlannedCell, require_metric
+from harness.plan.sweep_file import Asked, SweepFile, ask
 
 Values = dict[str, Any]
 
@@ -49,22 +42,35 @@ _FEWEST_PAIRS = 2
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """What `bench tune` would search. `layers` lie below a trial's values, `final` (--set) above them."""
+    """What `bench tune` would search. The layers of `asked` lie below a trial's values, its overrides above them."""
 
-    sweep: SweepFile
+    asked: Asked
     search: Search
-    path: Path
-    profile: str
-    layers: list[Layer]
-    final: list[Layer]
     _specs: dict[str, RunSpec] = field(default_factory=dict)
+
+    @property
+    def sweep(self) -> SweepFile:
+        return self.asked.sweep
+
+    @property
+    def path(self) -> Path:
+        return self.asked.path
+
+    @property
+    def profile(self) -> str:
+        return self.asked.profile
+
+    @cached_property
+    def _layers(self) -> tuple[list[Layer], list[Layer]]:
+        return self.asked.layers, self.asked.overrides
 
     def spec(self, values: Mapping[str, Any], seed: int) -> RunSpec:
         """The resolved spec of a setting. Raises RefusedError for values that do not go together."""
         key = json.dumps([values, seed], sort_keys=True)  # records name all settings anew after each trial
         if key not in self._specs:
             own = [Layer(f"{self.path}: search", values)]
-            self._specs[key] = settled(resolve([*self.layers, *own, *self.final], seed), cuda_is_there())
+            below, above = self._layers
+            self._specs[key] = settled(resolve([*below, *own, *above], seed), cuda_is_there())
         return self._specs[key]
 
     def plan(self, settings: Mapping[str, Mapping[str, Any]]) -> Plan:
@@ -72,8 +78,7 @@ class SearchPlan:
         specs = {arm: {seed: self.spec(values, seed) for seed in self.seeds} for arm, values in settings.items()}
         firsts = {arm: by_seed[self.seeds[0]] for arm, by_seed in specs.items()}
         return Plan(
-            sweep=self.sweep,
-            profile=self.profile,
+            asked=self.asked,
             arms=firsts,
             cells=[
                 PlannedCell(arm, seed, spec, semantic_hash(spec))
@@ -88,7 +93,7 @@ class SearchPlan:
     @property
     def seeds(self) -> list[int]:
         """Each trial is trained with."""
-        return self.sweep.seed_list
+        return self.asked.seed_list
 
     def folder(self, home: Path) -> Path:
         return home / self.sweep.name
@@ -131,23 +136,19 @@ def make_search_plan(
     Raises RefusedError for anything wrong with the files, the ranges or the overrides, GateError for a knob that cannot
     act.
     """
-    sweep, path = load_sweep(given)
-    if sweep.search is None:
+    asked = ask(given, profile, settings, seeds)
+    search = asked.sweep.search
+    if search is None:
         raise RefusedError(f"{given} has arms, and nothing to search: use `bench run {given}`, or state `search:`.")
-    search = sweep.search
-    sweep = with_seeds(sweep, seeds)
-    sweep = sweep.model_copy(update={"compare": sweep.compare.model_copy(update={"metric": search.objectives[0]})})
-    profile = profile or sweep.profile
-    final = overrides(settings)
-    plan = SearchPlan(sweep, search, path, profile, common_layers(sweep, path, profile), final)
-    overridden = [knob for layer in final for knob in layer.settings if knob in search.knobs]
+    plan = SearchPlan(asked, search)
+    overridden = [knob for layer in asked.overrides for knob in layer.settings if knob in search.knobs]
     if overridden:
         raise RefusedError(
             f"--set {overridden[0]}: this knob is searched, so each trial has a value of its own. Take it out of "
             "`search.knobs`, or leave it to the search."
         )
     _require_short_name(plan)
-    require_metric(plan.plan({DEFAULT: {}}), path)
+    require_metric(plan.plan({DEFAULT: {}}))
     _require_metrics(plan)
     _require_something_to_prune_by(plan)
     _require_types(plan)

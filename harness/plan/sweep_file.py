@@ -1,25 +1,36 @@
-"""A sweep file: the question, the arms, the seeds, the comparison. Shipped ones are found by name."""
+"""A sweep file: the question, the arms, the seeds, the comparison. Shipped ones are found by name.
+
+A sweep's folder of records keeps its file and what that needs besides, so that it can be asked again from there.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
+import yaml
 from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 
 import sweeps
+from harness import plugins
 from harness.config.knobs import ALL_KNOBS
-from harness.config.resolve import readable_errors, suggest
+from harness.config.resolve import Layer, readable_errors, suggest
 from harness.config.search import Search
 from harness.config.section import Listed, Section
-from harness.config.yaml_file import load_yaml
+from harness.config.yaml_file import load_yaml, parse_yaml
 from harness.errors import RefusedError, nearest
+from harness.records import read_sweep
 
 SHIPPED = Path(sweeps.__file__).parent
+KEPT = "question"
+"""The folder beside sweep.json that holds the sweep file, and what it needs besides."""
+KEPT_PROFILE = "profile.yaml"
+KEPT_CODE = "code"
 _SHARED_FOLDERS = ("cache", "mlartifacts", "probes")
 _PROBES = "probe*.yaml"
 _ARM_NAME = r"^[A-Za-z0-9][A-Za-z0-9._=+,-]{0,63}$"
@@ -60,6 +71,7 @@ class SweepFile(Section):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     question: str
     profile: str = Field(description="name of a shipped profile or path of one's own; --profile overrides it")
+    plugins: Listed[str] = Field((), description="modules of your own that add things: beside this file, or installed")
     ablate: Listed[Declared] = Field((), description="the knobs under test, as dotted prefixes")
     co_changes: dict[Declared, Reason] = Field({}, description="knobs that must change along, each with the reason")
     base: dict[str, Any] = Field({}, description="settings of all arms, on top of the profile")
@@ -144,8 +156,80 @@ class SweepFile(Section):
         return list(range(self.seeds)) if isinstance(self.seeds, int) else self.seeds
 
 
+@dataclass(frozen=True)
+class Asked:
+    """A sweep file with the options that were given with it.
+
+    path, profile_path: of the files. profile: its name. settings, seeds, arms: of --set, --seeds and --arms.
+    """
+
+    sweep: SweepFile
+    path: Path
+    profile: str
+    profile_path: Path
+    settings: tuple[str, ...] = ()
+    seeds: int | None = None
+    arms: tuple[str, ...] = ()
+
+    @property
+    def seed_list(self) -> list[int]:
+        return self.sweep.seed_list if self.seeds is None else list(range(self.seeds))
+
+    @property
+    def layers(self) -> list[Layer]:
+        """What all arms start from: the profile and the sweep's base."""
+        return [profile_layer(self.profile_path), Layer(f"{self.path}: base", self.sweep.base)]
+
+    @property
+    def overrides(self) -> list[Layer]:
+        """What --set lays over all arms."""
+        return [Layer("--set", parse_settings(self.settings))] if self.settings else []
+
+
+def ask(
+    given: str,
+    profile: str | None = None,
+    settings: Sequence[str] = (),
+    seeds: int | None = None,
+    arms: Sequence[str] = (),
+) -> Asked:
+    """The question of a sweep file (path or shipped name), or of a folder of records, with the options of the command
+    line. A folder is asked with the options that it was last asked with, unless others are given.
+
+    The plug-ins that the file names are in use from now on. Raises RefusedError with all faults of the file.
+    """
+    if seeds is not None and seeds < 1:
+        raise RefusedError(f"--seeds is {seeds}, but at least 1 seed is needed.")
+    folder = Path(given)
+    if not (folder / "sweep.json").is_file():
+        sweep, path = load_sweep(given)
+        name = profile or sweep.profile
+        return Asked(sweep, path, name, find_profile(name, beside=path), tuple(settings), seeds, tuple(arms))
+    earlier = read_sweep(folder).asked
+    if earlier is None:
+        raise RefusedError(
+            f"{folder}: an older version of bench wrote these records, and without the sweep file. Give that file, or "
+            "the name of the shipped sweep."
+        )
+    sweep, path = load_sweep(str(folder / KEPT / earlier.file))
+    if profile is None or profile == earlier.profile:
+        profile, profile_path = earlier.profile, folder / KEPT / KEPT_PROFILE
+    else:
+        profile_path = find_profile(profile, beside=path)
+    return Asked(
+        sweep,
+        path,
+        profile,
+        profile_path,
+        (*earlier.settings, *settings),
+        earlier.seeds if seeds is None else seeds,
+        tuple(arms or earlier.arms),
+    )
+
+
 def load_sweep(given: str) -> tuple[SweepFile, Path]:
-    """The sweep of a path or of a shipped name. Raises RefusedError with all faults of the file."""
+    """The sweep of a path or of a shipped name. Its plug-ins are in use from now on. Raises RefusedError with all
+    faults of the file."""
     path = shipped_probes().get(given) or find_file(given, shipped(SHIPPED), "sweep")
     document = load_yaml(path)
     if "objectives" in document:
@@ -153,7 +237,18 @@ def load_sweep(given: str) -> tuple[SweepFile, Path]:
             f"{given} is a probe, no sweep: it trains nothing, but measures gradients at frozen weights. Use "
             f"`bench probe {given}`."
         )
+    use_plugins(document, path)
     return validated(SweepFile, document, path), path
+
+
+def use_plugins(document: Mapping[str, Any], path: Path) -> None:
+    """Let the plug-ins that a file names be in use, so that the rest of it can speak of them. Raises RefusedError."""
+    named = document.get("plugins", [])
+    if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
+        raise RefusedError(f"{path}: plugins is {named!r}, but must be a list of modules, e.g. [my_rules].")
+    is_shipped = SHIPPED in path.parents
+    folders = [] if is_shipped else [path.parent, path.parent / KEPT_CODE]
+    plugins.use(named, folders, named_by=f"{path}: plugins")
 
 
 def validated(kind: type[File], document: Mapping[str, Any], path: Path) -> File:
@@ -166,14 +261,32 @@ def validated(kind: type[File], document: Mapping[str, Any], path: Path) -> File
         raise RefusedError("\n".join(f"{path}: {line}" for line in lines)) from None
 
 
-def load_profile(given: str, beside: Path) -> tuple[Mapping[str, Any], Path]:
-    """The settings of a profile: a shipped name, or a path (also relative to the sweep file's folder)."""
+def find_profile(given: str, beside: Path) -> Path:
+    """The file of a profile: of a shipped name, or at a path (also relative to the sweep file's folder)."""
     if given.endswith((".yaml", ".yml")) and not Path(given).is_file() and (beside.parent / given).is_file():
-        given = str(beside.parent / given)
-    path = find_file(given, shipped(SHIPPED / "profiles"), "profile")
+        return beside.parent / given
+    return find_file(given, shipped(SHIPPED / "profiles"), "profile")
+
+
+def profile_layer(path: Path) -> Layer:
+    """The settings of a profile's file."""
     settings = load_yaml(path)
     settings.pop("description", None)
-    return settings, path
+    return Layer(str(path), settings)
+
+
+def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
+    """The settings of --set, `key=value` each with a YAML value. Raises RefusedError for what is not of that form."""
+    parsed: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not key:
+            raise RefusedError(f"--set {setting!r}: must be key=value, e.g. --set train.steps=20.")
+        try:
+            parsed[key.strip()] = parse_yaml(value)
+        except yaml.YAMLError:
+            raise RefusedError(f"--set {setting!r}: the value is not valid YAML.") from None
+    return parsed
 
 
 def shipped(folder: Path) -> dict[str, Path]:

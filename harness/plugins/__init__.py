@@ -23,7 +23,7 @@ from typing import Generic, ParamSpec, TypeVar, cast
 from harness.errors import RefusedError, UnknownNameError
 from harness.plugins.user_code import UserModule, find_user_module, make_importable
 
-__all__ = ["GROUP", "Kind", "UserModule", "cached", "imported", "in_use", "source_of", "use"]
+__all__ = ["GROUP", "Kind", "UserModule", "asked_for", "cached", "find_file", "imported", "in_use", "source_of", "use"]
 
 GROUP = "bench.plugins"
 """The entry-point group; the value of an entry is the name of a module."""
@@ -66,6 +66,18 @@ def use(names: Sequence[str], folders: Sequence[Path], named_by: str = "plugins"
         _named[:] = [_Outside(source, _executed(source.name, named_by)) for source in sources]
         _forget()
     return sources
+
+
+def asked_for() -> tuple[list[str], list[Path]]:
+    """What `use` was given last: for a process that is to use the same."""
+    return [one.source.name for one in _named], list(_folders)
+
+
+def find_file(name: str) -> Path:
+    """A file that a sweep names by its path, which is also looked for where plug-ins are: beside the sweep file. The
+    path as it is, where there is no such file."""
+    candidates = [Path(name), *(folder / name for folder in _folders)]
+    return next((path for path in candidates if path.is_file()), Path(name))
 
 
 def in_use() -> list[UserModule]:

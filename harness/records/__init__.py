@@ -1,4 +1,4 @@
-"""What a sweep leaves on disk: the truth that reports and the MLflow mirror read. Layout: design section 5."""
+"""What a sweep leaves on disk: the truth that reports and the MLflow mirror read. Layout: docs/reference/records.md."""
 
 from harness.records.cell import CellRecord, CellState, cell_directory_name
 from harness.records.sweep import SweepRecord, read_sweep

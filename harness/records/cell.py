@@ -1,9 +1,14 @@
-"""The folder of one cell: where each record lies, and how to read it. Layout: design section 5."""
+"""The folder of one cell: where each record lies, and how to read it. Layout: docs/reference/records.md.
+
+Each start of a cell has a number, its epoch, and a row in starts.jsonl that says who started it, where and from which
+step. Rows of steps, scores, timing and samples carry the epoch of their writer. One that was taken for dead and wakes
+up late may write on: rows of steps that a later start has begun anew are dropped as they are read.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -20,6 +25,7 @@ if TYPE_CHECKING:
 
 CellState = Literal["pending", "running", "done", "failed", "invalid", "interrupted"]
 _DIRECTORY = re.compile(r"(?P<arm>.+)-s(?P<seed>\d+)-(?P<hash>[0-9a-f]{10})")
+_START = ("epoch", "from_step", "owner", "time")
 # What status.json holds besides the state; each may be absent.
 _STATUS = {
     **{"reason": str | None, "flags": list, "digest": str | None},
@@ -140,15 +146,30 @@ class CellRecord:
         """Raises DamagedRecordError without one; a cell has it from before its first step."""
         return read_object(self.path / "spec.json")
 
+    def read_starts(self) -> list[dict[str, Any]]:
+        """A row for each start: `epoch` (from 1), `from_step`, `owner`, `time`, and the provenance of what was trained
+        from there on. Records of schema 1 have one at most, of epoch 0, the last.
+
+        Raises DamagedRecordError.
+        """
+        rows = read_jsonl(self.path / "starts.jsonl")
+        first = self.path / "provenance.json"
+        return [{"epoch": 0, "from_step": 0, **read_object(first)}, *rows] if first.exists() else rows
+
     @property
     def provenance(self) -> dict[str, Any]:
-        """Raises DamagedRecordError without one; every cell that was run has it."""
-        return read_object(self.path / "provenance.json")
+        """That of the last start. Raises DamagedRecordError without one; every cell that was run has it."""
+        starts = self.read_starts()
+        if not starts:
+            raise DamagedRecordError(
+                f"{self.path / 'starts.jsonl'}: is missing. Restore it, or delete its folder and run the sweep again."
+            )
+        return {name: value for name, value in starts[-1].items() if name not in _START}
 
     def read_steps(self) -> list[dict[str, Any]]:
         """Rows of steps.jsonl. Raises DamagedRecordError, also for fewer rows than a finished cell has steps."""
         n_steps = self._finished_steps()  # first: the cell may finish meanwhile
-        rows = read_jsonl(self.path / "steps.jsonl")
+        rows = self._current(read_jsonl(self.path / "steps.jsonl"))
         self._require_steps(len(rows), n_steps)
         return rows
 
@@ -156,8 +177,24 @@ class CellRecord:
         """The same by column, see `harness.records.tables`; raises as `read_steps`."""
         n_steps = self._finished_steps()
         table = read_columns(self.path / "steps.jsonl")
+        if "epoch" in table.column_names:
+            superseded = self._superseded()
+            rows = zip(table["epoch"].to_pylist(), table["step"].to_pylist(), strict=True)
+            kept = [not superseded(epoch or 0, step) for epoch, step in rows]
+            table = table.drop_columns("epoch")
+            table = table if all(kept) else table.filter(kept)
         self._require_steps(len(table), n_steps)
         return table
+
+    def _current(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The rows that count, without their epochs."""
+        superseded = self._superseded()
+        return [row for row in rows if not superseded(row.pop("epoch", 0), row.get("step", 0))]
+
+    def _superseded(self) -> Callable[[int, int], bool]:
+        """(epoch, step) -> whether a later start has begun that step anew."""
+        begun = [(start["epoch"], start["from_step"]) for start in read_jsonl(self.path / "starts.jsonl")]
+        return lambda epoch, step: any(later > epoch and step > from_step for later, from_step in begun)
 
     def _finished_steps(self) -> int:
         """Steps of which a finished cell has rows: one that diverged, up to where it was scored. 0 before it is done,
@@ -173,11 +210,11 @@ class CellRecord:
             )
 
     def read_timing(self) -> list[dict[str, Any]]:
-        return read_jsonl(self.path / "timing.jsonl")
+        return self._current(read_jsonl(self.path / "timing.jsonl"))
 
     def read_scores(self) -> list[dict[str, Any]]:
         """A row for each task of each evaluation; raises as `harness.records.scores.read_scores`."""
-        return read_scores(self.path / "scores.jsonl")
+        return self._current(read_scores(self.path / "scores.jsonl"))
 
     def rollout_files(self) -> list[Path]:
         """In the order of training; raises as `harness.records.rollouts.rollout_files`."""

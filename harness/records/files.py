@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
@@ -67,6 +68,10 @@ def _write_text(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
+def is_disk_full(error: OSError) -> bool:
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 class DamagedRecordError(ValueError):
     """A record that is not what was written; records are written whole, so somebody or something else touched it."""
 
@@ -116,6 +121,12 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     if len(rows) != sum(map(bool, lines)) or not all(isinstance(row, dict) for row in rows):
         raise DamagedRecordError(f"{path}, {_first_fault(lines)}. Restore the file, or move its folder away.")
     return rows
+
+
+def count_rows(path: Path) -> int:
+    """Complete rows of a JSONL file."""
+    with path.open("rb") as handle:
+        return sum(chunk.count(b"\n") for chunk in iter(lambda: handle.read(2**20), b""))
 
 
 def read_last_row(path: Path) -> dict[str, Any] | None:

@@ -1,218 +1,223 @@
-"""The folder of one sweep: the question as last run, and its cells. What the report and the mirror read.
-
-Records of other versions of bench: read where they say enough, refused in words where they do not.
-"""
+"""The folder of one sweep or search: the question as last asked, and its cells. What reports and the mirror read."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from harness.records.cell import CellRecord, is_cell_directory_name
-from harness.records.files import DamagedRecordError, read_json, typed_rows
-from harness.records.scores import require_bins
+from harness.records.files import DamagedRecordError, read_json, write_json
+from harness.records.scores import is_accuracy, require_bins
+
+SCHEMA = 2
+"""The version of sweep.json and of the cells beside it, raised when records come to mean something else, so that no
+version misreads another's. Schema 1: see `_from_schema_1`."""
+
+_SHOWN_FAULTS = 3
 
 
-class _Source(TypedDict):
+class _Part(BaseModel):
+    """Strict, but what a later version adds is passed over."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore", populate_by_name=True)
+
+
+class CellEntry(_Part):
+    """A cell of the question. origin: where its records come from, unless `bench run` trained it in this home."""
+
+    arm: str
+    seed: int
+    hash: str
+    dir: str
+    origin: dict[str, Any] | None = None
+
+
+class Gate(_Part):
+    """Whether arms differ in declared knobs only, and the knobs in which they differ."""
+
+    ok: bool
+    differs: list[str]
+
+
+class Asked(_Part):
+    """How the question was asked: the files, which lie in the folder `question` beside sweep.json, and the options.
+
+    folder: where the sweep file lay. settings, seeds, arms: of --set, --seeds, --arms.
+    """
+
+    file: str
+    profile: str
+    folder: str
+    settings: list[str] = []
+    seeds: int | None = None
+    arms: list[str] = []
+
+
+class Plugin(_Part):
+    """A plug-in that was in use. digest: of its closure, whose files lie in the folder `question/code`."""
+
+    name: str
+    digest: str
+    files: list[str]
+
+
+class MetricFacts(_Part):
+    """What a reader must know of a metric. compared: arms may be compared by it, a fraction of which more is better."""
+
+    unit: str
+    more_is_better: bool
+    compared: bool
+
+
+class Source(_Part):
+    """Where the rows of a split came from. More depends on the origin."""
+
+    model_config = ConfigDict(extra="allow")
+
     task: str
     split: str
     origin: str
     digest: str
 
 
-class _BaseScore(TypedDict):
+class BaseScore(_Part):
+    """The evaluation of the model before training on one task. More is in scores.jsonl's form."""
+
+    model_config = ConfigDict(extra="allow")
+
     task: str
     metrics: dict[str, float | None]
 
 
-@dataclass(frozen=True)
-class SweepRecord:
-    """A sweep on disk. `raw` is sweep.json; the properties name its parts, and raise DamagedRecordError for rows with
-    gaps."""
+class SweepRecord(_Part):
+    """sweep.json, and the cells beside it.
 
-    path: Path
-    raw: dict[str, Any]
+    kind: whether its arms were stated, or are the trials of a search. arms: in the order of the sweep file. metric: the
+    compared one, e.g. `eval.final.arithmetic.pass@1`. ablate: the knobs under test, as dotted prefixes; in a search
+    those that it varies. varied: by arm, the knobs in which arms differ. grid: in a factorial, by arm its value of
+    every factor, else empty. new_problems: whether intervals over new problems are asked for too. contamination: by
+    task, held-out problems that occur in training prompts. best_of_n: by arm, what choosing by its reward model gives.
+    """
 
-    @property
-    def name(self) -> str:
-        return str(self.raw["name"])
+    path: Path = Field(exclude=True)
+    kind: Literal["sweep", "search"]
+    name: str
+    question: str
+    profile: str
+    command: str
+    arms: list[str]
+    grid: dict[str, dict[str, Any]] = {}
+    baseline: str
+    metric: str
+    metrics: dict[str, MetricFacts] = {}
+    margin_pp: float
+    alpha: Annotated[float, Field(gt=0, lt=1)]
+    new_problems: bool = False
+    seeds: list[int]
+    ablate: list[str]
+    co_changes: dict[str, str] = {}
+    varied: dict[str, dict[str, Any]]
+    cell_entries: list[CellEntry] = Field(alias="cells")
+    tasks: list[str]
+    k: list[int]
+    gate: Gate
+    warnings: list[str]
+    budget_tokens: int | None
+    contamination: list[dict[str, Any]] = []
+    data: list[Source] = []
+    base_scores: list[dict[str, Any]] = []
+    best_of_n: dict[str, list[dict[str, Any]]] = {}
+    asked: Asked | None = None
+    plugins: list[Plugin] = []
+
+    @model_validator(mode="after")
+    def _arms_are_known(self) -> SweepRecord:
+        named = {self.baseline, *(cell.arm for cell in self.cell_entries)}
+        if strangers := sorted(named - {*self.arms}):
+            raise ValueError(
+                f"{', '.join(strangers)} is its baseline or the arm of a cell, but not among its arms "
+                f"{', '.join(self.arms)}"
+            )
+        for row in self.base_scores:
+            BaseScore.model_validate(row)
+            require_bins(f"{self.path / 'sweep.json'}, {row['task']}", row)
+        return self
 
     @property
     def is_search(self) -> bool:
-        """Whether its arms are trials of `bench tune`."""
-        return bool(self.raw.get("search"))
+        return self.kind == "search"
 
-    @property
-    def ablate(self) -> list[str]:
-        """The knobs under test, as dotted prefixes; of a search those that it varies."""
-        return list(self.raw["ablate"])
+    def data_of(self, task: str) -> list[Source]:
+        """Where the held-out rows of a task came from; [] if they were generated, or older records do not say."""
+        return [row for row in self.data if (row.task, row.split) == (task, "test")]
 
-    @property
-    def question(self) -> str:
-        return str(self.raw["question"])
-
-    @property
-    def profile(self) -> str:
-        return str(self.raw["profile"])
-
-    @property
-    def arms(self) -> list[str]:
-        """Names, in the order of the sweep file."""
-        return list(self.raw["arms"])
-
-    @property
-    def baseline(self) -> str:
-        return str(self.raw["baseline"])
-
-    @property
-    def metric(self) -> str:
-        """The compared metric, e.g. `eval.final.arithmetic.pass@1`."""
-        return str(self.raw["metric"])
-
-    @property
-    def margin_pp(self) -> float:
-        return float(self.raw["margin_pp"])
-
-    @property
-    def alpha(self) -> float:
-        """Raises DamagedRecordError unless it is a level."""
-        alpha = float(self.raw["alpha"])
-        if not 0 < alpha < 1:
-            raise DamagedRecordError(
-                f"{self.path / 'sweep.json'}: alpha is {alpha:g}, but lies between 0 and 1. Restore it."
-            )
-        return alpha
-
-    @property
-    def new_problems(self) -> bool:
-        """Whether intervals over new problems are asked for too."""
-        return bool(self.raw.get("new_problems"))
-
-    @property
-    def seeds(self) -> list[int]:
-        return list(self.raw["seeds"])
-
-    @property
-    def varied(self) -> dict[str, dict[str, Any]]:
-        """Per arm the knobs in which arms differ, with their values."""
-        return dict(self.raw["varied"])
-
-    @property
-    def grid(self) -> dict[str, dict[str, Any]]:
-        """Of a factorial, per arm its value of every factor; empty where arms were stated one by one."""
-        return dict(self.raw.get("grid") or {})
-
-    @property
-    def tasks(self) -> list[str]:
-        return list(self.raw["tasks"])
-
-    @property
-    def k(self) -> list[int]:
-        return list(self.raw["k"])
-
-    @property
-    def command(self) -> str:
-        return str(self.raw["command"])
-
-    @property
-    def gate(self) -> dict[str, Any]:
-        return dict(self.raw["gate"])
-
-    @property
-    def warnings(self) -> list[str]:
-        return list(self.raw["warnings"])
-
-    @property
-    def budget_tokens(self) -> int | None:
-        budget_tokens: int | None = self.raw["budget_tokens"]
-        return budget_tokens
-
-    def data_of(self, task: str) -> list[dict[str, Any]]:
-        """Where the held-out rows of a task came from, `origin` and `digest`; [] if they were generated, or older
-        records do not say."""
-        rows = list(self.raw.get("data") or [])
-        typed_rows(self.path / "sweep.json", rows, _Source)
-        return [row for row in rows if (row["task"], row["split"]) == (task, "test")]
-
-    @property
-    def base_scores(self) -> list[dict[str, Any]]:
-        """Scores of the model before training, a row per task; empty until measured."""
-        rows = list(self.raw.get("base_scores") or [])
-        for row in typed_rows(self.path / "sweep.json", rows, _BaseScore):
-            require_bins(f"{self.path / 'sweep.json'}, {row['task']}", dict(row))
-        return rows
+    def may_compare_by(self, metric: str) -> bool:
+        """Whether arms may be compared by a metric of that name, e.g. `pass@1`."""
+        return self.metrics[metric].compared if metric in self.metrics else is_accuracy(metric)
 
     @cached_property
     def cells(self) -> list[CellRecord]:
         """The cells of this question, arm by arm, whether they have started or not."""
         return [
-            CellRecord(self.path / "cells" / cell["dir"], cell["arm"], cell["seed"], cell["hash"])
-            for cell in self.raw["cells"]
+            CellRecord(self.path / "cells" / cell.dir, cell.arm, cell.seed, cell.hash) for cell in self.cell_entries
         ]
 
     @cached_property
     def other_cells(self) -> list[CellRecord]:
         """Cells of earlier versions of the question: listed, never mixed in."""
-        ours = {cell.path.name for cell in self.cells}
+        ours = {cell.dir for cell in self.cell_entries}
         folder = self.path / "cells"
         paths = sorted(path for path in folder.iterdir() if path.name not in ours) if folder.exists() else []
         return [CellRecord.at(path) for path in paths if is_cell_directory_name(path.name)]
+
+    def write(self) -> None:
+        """Write sweep.json."""
+        write_json(self.path / "sweep.json", {"schema": SCHEMA, **self.model_dump(mode="json", by_alias=True)})
 
 
 def read_sweep(path: Path) -> SweepRecord:
     """The sweep in a folder `runs/<sweep>`. FileNotFoundError if it was never run, DamagedRecordError for records that
     this version cannot read."""
     file = path / "sweep.json"
-    return SweepRecord(path, require_readable(file, read_json(file)))
-
-
-SCHEMA = 1
-"""Of sweep.json and the cells beside it; those of before it was written down are of the first. Raised when records come
-to mean something else, so that neither version misreads the other's."""
-
-# What older records lack and readers do without is not here: data, base_scores, best_of_n, contamination.
-_NEEDED: dict[str, Any] = {
-    **dict.fromkeys(("name", "question", "profile", "baseline", "metric", "command"), str),
-    **dict.fromkeys(("arms", "seeds", "cells", "tasks", "k", "warnings"), list),
-    **dict.fromkeys(("margin_pp", "alpha"), int | float),
-    **dict.fromkeys(("varied", "gate"), dict),
-    "budget_tokens": int | None,
-}
-
-
-class _Cell(TypedDict):
-    arm: str
-    seed: int
-    hash: str
-    dir: str
-
-
-def require_readable(path: Path, raw: Any) -> dict[str, Any]:
-    """raw: the contents of the sweep.json at `path`. Raises DamagedRecordError if this version cannot read it."""
+    raw = read_json(file)
     if not isinstance(raw, dict):
-        raise DamagedRecordError(f"{path}: is damaged: it holds no question. `bench run` writes it anew.")
-    if not isinstance(raw.get("schema", SCHEMA), int):
-        raise DamagedRecordError(f"{path}: is damaged: its schema is no number. `bench run` writes it anew.")
-    if raw.get("schema", SCHEMA) > SCHEMA:
+        raise _damaged(file, "it holds no question")
+    schema = raw.get("schema", 1)
+    if not isinstance(schema, int):
+        raise _damaged(file, "its schema is no number")
+    if schema > SCHEMA:
         raise DamagedRecordError(
-            f"{path}: was written by a newer version of bench (records of schema {raw['schema']}, this one reads up to "
+            f"{file}: was written by a newer version of bench (records of schema {schema}, this one reads up to "
             f"{SCHEMA}). Use that version."
         )
-    if missing := sorted(key for key in _NEEDED if key not in raw):
-        raise DamagedRecordError(
-            f"{path}: lacks {', '.join(missing)}; an older version of bench wrote it. `bench run` writes it anew and "
-            "trains no finished cell again."
-        )
-    if wrong := [key for key, kind in _NEEDED.items() if not isinstance(raw[key], kind)]:
-        raise DamagedRecordError(
-            f"{path}: is damaged: it holds something else in {', '.join(wrong)}. `bench run` writes it anew."
-        )
-    typed_rows(path, raw["cells"], _Cell)
-    if strangers := sorted({raw["baseline"], *(cell["arm"] for cell in raw["cells"])} - {*map(str, raw["arms"])}):
-        raise DamagedRecordError(
-            f"{path}: is damaged: {', '.join(strangers)} is its baseline or the arm of a cell, but not among its arms "
-            f"{', '.join(map(str, raw['arms']))}. `bench run` writes it anew."
-        )
-    return raw
+    document = _from_schema_1(raw) if schema == 1 else raw
+    try:
+        # As JSON, in which a whole number stands for a real one.
+        return SweepRecord.model_validate_json(json.dumps(document | {"path": str(path)}))
+    except ValidationError as error:
+        lacking = sorted(".".join(map(str, fault["loc"])) for fault in error.errors() if fault["type"] == "missing")
+        if lacking and schema == 1:
+            raise DamagedRecordError(
+                f"{file}: lacks {', '.join(lacking)}; an older version of bench wrote it. `bench run` writes it anew "
+                "and trains no finished cell again."
+            ) from None
+        faults = [
+            f"{'.'.join(map(str, fault['loc'])) or 'the question'}: {fault['msg'].removeprefix('Value error, ')}"
+            for fault in error.errors()
+        ]
+        more = f"; and {len(faults) - _SHOWN_FAULTS} more" if len(faults) > _SHOWN_FAULTS else ""
+        raise _damaged(file, "; ".join(faults[:_SHOWN_FAULTS]) + more) from None
+
+
+def _damaged(file: Path, fault: str) -> DamagedRecordError:
+    return DamagedRecordError(f"{file}: is damaged: {fault}. `bench run` writes it anew.")
+
+
+def _from_schema_1(raw: dict[str, Any]) -> dict[str, Any]:
+    """A question in the form of schema 1: `search` says whether it is one, and what was not asked for may be null."""
+    document = {key: value for key, value in raw.items() if value is not None or key == "budget_tokens"}
+    return {"ablate": [], **document, "kind": "search" if raw.get("search") else "sweep"}

@@ -1,14 +1,18 @@
 """One cell: train, evaluate, record. Started again after a kill it goes on from its last checkpoint, bit for bit.
 
-What a cell records while it runs, in the order that makes a kill harmless: a checkpoint is written only after the
-rows of its steps, and a resume cuts the rows that came after it.
+Records are written in the order that makes a kill harmless: a checkpoint only after the rows of its steps, and a resume
+cuts the rows that came after it.
 """
 
 from __future__ import annotations
 
+import os
+import socket
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,14 +20,29 @@ import torch
 from harness.config.run_spec import RunSpec
 from harness.engines.choice import make_engine
 from harness.models.language_model import LanguageModel, weights_digest
+from harness.models.start import StartingPoint
 from harness.records import CellRecord
-from harness.records.files import append_jsonl, keep_jsonl, read_jsonl, write_atomic
+from harness.records.files import (
+    append_jsonl,
+    count_rows,
+    is_disk_full,
+    keep_jsonl,
+    read_json,
+    read_jsonl,
+    write_atomic,
+)
+from harness.records.lease import hold_lease
 from harness.records.rollouts import write_rollouts
+from harness.run.encoded_pairs import load_pairs
 from harness.run.evaluation import Evaluator
 from harness.run.health import health_flags
 from harness.run.learning.base import Examples
 from harness.run.learning.choice import make_learner
-from harness.run.provenance import peak_memory_mb, reset_peak_memory
+from harness.run.loop import DISK_FULL, INTERRUPTED, KILLED, Interrupted
+from harness.run.prompts import read_correct_counts, training_prompts
+from harness.run.provenance import peak_memory_mb, provenance, reset_peak_memory
+from harness.run.stages import inputs_of_cell, source_of_start
+from harness.run.stages.reward_model import read_report
 from harness.training.checkpoint import (
     Checkpoint,
     load_latest,
@@ -32,6 +51,7 @@ from harness.training.checkpoint import (
     trained_weights,
 )
 from harness.training.optimizer import DivergedError
+from harness.training.reward_model import RewardModel
 
 
 @dataclass(frozen=True)
@@ -59,8 +79,11 @@ class CellRun:
         start: LanguageModel,
         examples: Examples,
         on_progress: Callable[[Progress], None],
+        require_code: Callable[[], None] = lambda: None,
     ) -> None:
-        self._cell, self._spec, self._report = cell, spec, on_progress
+        """require_code: raises if the user's code has changed since the cell was planned; asked before it is done."""
+        self._cell, self._spec, self._report, self._require_code = cell, spec, on_progress, require_code
+        self._start, self._examples = start, examples
         self._model = start.model
         self._log = CellLog(cell)
         # One for both: an engine on a GPU keeps its cache from call to call.
@@ -86,6 +109,7 @@ class CellRun:
             self._return_to_last_finite(str(error))
         self._tell("evaluating")
         self._evaluate(self._spec.eval.samples, final=True)
+        self._require_code()
         self._log.compact_evaluations()
         self._cell.write_status(
             "done",
@@ -108,6 +132,7 @@ class CellRun:
             self._restore(checkpoint)
             self._log.note(f"resumed at step {self._step}")
         self._log.cut_after(self._step)
+        self._log.started(self._step, provenance() | {"model": self._start.account()} | self._examples.account)
         if checkpoint is None:
             self._checkpoint()
 
@@ -129,6 +154,7 @@ class CellRun:
                 weights,
                 self._learner.trainer_state(),
                 self._learner.progress(),
+                self._log.extents(),
             ),
         )
 
@@ -191,6 +217,7 @@ class CellRun:
 
 
 Row = dict[str, Any]
+_ROWS = ("steps.jsonl", "timing.jsonl", "scores.jsonl", "evals.jsonl")
 
 
 @dataclass
@@ -198,33 +225,56 @@ class CellLog:
     """Writes a cell's records. Rollout rows are held until the next checkpoint, then written as one parquet file."""
 
     cell: CellRecord
+    epoch: int = field(init=False)
+    """The number of this start; every row carries it."""
     _rollouts: list[Row] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.epoch = 1 + max((start["epoch"] for start in self.cell.read_starts()), default=0)
 
     def cut_after(self, step: int) -> None:
         """Drop everything recorded after a step, and torn ends. Samples of a final evaluation stay, to be gone on with;
         its scores go, as they are made from the samples again."""
-        for name in ("steps.jsonl", "timing.jsonl", "scores.jsonl", "evals.jsonl"):
+        for name in _ROWS:
             keep_jsonl(self.cell.path / name, lambda row: bool(row["step"] <= step))
         keep_jsonl(self.cell.path / "scores.jsonl", lambda row: not row["final"])
         for path in self.cell.rollouts.glob("*.parquet"):
             if int(path.stem.split("-")[1]) > step:
                 path.unlink()
 
+    def started(self, from_step: int, provenance: Row) -> None:
+        """A row of starts.jsonl: who trains the cell from this step on, where and with what."""
+        owner = {"host": socket.gethostname(), "pid": os.getpid()}
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        row = {"epoch": self.epoch, "from_step": from_step, "owner": owner, "time": now, **provenance}
+        append_jsonl(self.cell.path / "starts.jsonl", [row])
+
     def step(self, row: Row, rollouts: list[Row]) -> None:
-        append_jsonl(self.cell.path / "steps.jsonl", [row])
+        self._append("steps.jsonl", [row])
         self._rollouts += rollouts
 
     def timing(self, row: Row) -> None:
         """Wall-clock of a step's phases, or of an evaluation after it: rows of their own for one step."""
-        append_jsonl(self.cell.path / "timing.jsonl", [row])
+        self._append("timing.jsonl", [row])
 
     def evaluated(self, rows: list[Row]) -> None:
-        append_jsonl(self.cell.path / "evals.jsonl", rows)
+        self._append("evals.jsonl", rows)
 
     def scored(self, row: Row) -> None:
-        append_jsonl(self.cell.path / "scores.jsonl", [row])
+        self._append("scores.jsonl", [row])
+
+    def _append(self, name: str, rows: list[Row]) -> None:
+        append_jsonl(self.cell.path / name, [row | {"epoch": self.epoch} for row in rows])
+
+    def extents(self) -> dict[str, dict[str, int]]:
+        """How much of each file of rows a checkpoint stands on: `rows` and `bytes`."""
+        paths = [self.cell.path / name for name in _ROWS]
+        return {path.name: {"rows": count_rows(path), "bytes": path.stat().st_size} for path in paths if path.exists()}
 
     def earlier_samples(self) -> list[Row]:
+        return [{key: value for key, value in row.items() if key != "epoch"} for row in self._samples()]
+
+    def _samples(self) -> list[Row]:
         return read_jsonl(self.cell.path / "evals.jsonl")
 
     def flush_rollouts(self) -> None:
@@ -256,3 +306,59 @@ class CellLog:
         """A line of log.txt."""
         with self.cell.log.open("a", encoding="utf-8") as handle:
             handle.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
+
+
+def run_cell(
+    spec: RunSpec,
+    home: Path,
+    folder: Path,
+    starting_point: StartingPoint,
+    tell: Callable[[dict[str, Any]], None],
+    require_code: Callable[[], None],
+) -> None:
+    """Run the cell in a folder, unless it is done; its state says how it ended. Raises what keeps it from being done.
+
+    require_code: as in `CellRun`; asked before the first step too.
+    """
+    cell = CellRecord.at(folder)
+    with hold_lease(cell.path):
+        if _is_done(cell):
+            return
+        require_code()
+        try:
+            # What stands there if the process ends without a word; while it lives, its lease says `running`.
+            cell.write_status("interrupted", reason=KILLED, steps=spec.train.steps)
+            source = source_of_start(spec, home)
+            examples = _examples(spec, inputs_of_cell(spec, home), starting_point.get(spec, source))
+            model = starting_point.for_training(spec, source)
+            CellRun(cell, spec, model, examples, lambda progress: tell(asdict(progress)), require_code).run()
+        except Interrupted:
+            if not _is_done(cell):
+                cell.write_status("interrupted", reason=INTERRUPTED)
+            raise
+        except OSError as error:
+            if is_disk_full(error):
+                # The torn file is gone by now, which may have made room enough for a few bytes.
+                with suppress(OSError):
+                    cell.write_status("interrupted", reason=DISK_FULL)
+            raise
+
+
+def _examples(spec: RunSpec, inputs: Mapping[str, Path], start: LanguageModel) -> Examples:
+    """What the cell learns from, read from the results of its stages."""
+    if "pairs" in inputs:
+        pairs = load_pairs(inputs["pairs"])
+        return Examples(pairs=pairs, account={"pairs": asdict(pairs.counts)})
+    problems = training_prompts(spec, read_correct_counts(inputs["pass_rates"]) if "pass_rates" in inputs else {})
+    if "reward_model" not in inputs:
+        return Examples(problems)
+    folder = inputs["reward_model"]
+    return Examples(
+        problems, reward_model=RewardModel.load(folder, start), account={"reward_model": read_report(folder)}
+    )
+
+
+def _is_done(cell: CellRecord) -> bool:
+    """From status.json alone: this process holds the lease, so `CellRecord.state` would say `running`."""
+    path = cell.path / "status.json"
+    return path.exists() and read_json(path)["state"] == "done"

@@ -9,7 +9,7 @@ Pruned trials that are trained to the end after all: to see what the pruner miss
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.errors import RefusedError
@@ -59,7 +59,7 @@ class Winner:
         )
 
 
-def confirmation_plan(plan: SearchPlan, winner: Winner, seeds: int, settings: list[str]) -> Plan:
+def confirmation_plan(plan: SearchPlan, winner: Winner, seeds: int) -> Plan:
     """The best setting and the default as two arms, with so many seeds that no trial had."""
     first = max(plan.seeds) + 1
     sweep = SweepFile.model_validate(
@@ -70,6 +70,7 @@ def confirmation_plan(plan: SearchPlan, winner: Winner, seeds: int, settings: li
             "profile": plan.profile,
             "ablate": list(plan.search.knobs),
             "base": plan.sweep.base,
+            "plugins": list(plan.sweep.plugins),
             "arms": {DEFAULT: {}, BEST: winner.params},
             "seeds": list(range(first, first + seeds)),
             "compare": {
@@ -81,7 +82,7 @@ def confirmation_plan(plan: SearchPlan, winner: Winner, seeds: int, settings: li
             },
         }
     )
-    return plan_arms(sweep, plan.path, plan.profile, settings)
+    return plan_arms(replace(plan.asked, sweep=sweep, seeds=None))
 
 
 def confirmation(plan: Plan, winner: Winner, report: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,7 +93,7 @@ def confirmation(plan: Plan, winner: Winner, report: Mapping[str, Any]) -> dict[
     return {
         "sweep": plan.sweep.name,
         "trial": winner.number,
-        "seeds": plan.sweep.seed_list,
+        "seeds": plan.asked.seed_list,
         "metric": plan.metric,
         "contrast": contrast,
         "search_pp": 100 * winner.score,

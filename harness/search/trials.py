@@ -10,7 +10,6 @@ When a trial is given up: what it is told of a running cell, and what its pruner
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -155,8 +154,8 @@ class Pruning:
     each seed.
     """
 
-    def __init__(self, trial: Trial, plan: SearchPlan, lock: threading.RLock) -> None:
-        self._trial, self._plan, self._lock = trial, plan, lock
+    def __init__(self, trial: Trial, plan: SearchPlan) -> None:
+        self._trial, self._plan = trial, plan
         self._objective = plan.objectives[0]
         self._kind = plan.search.pruner.type
         self._seen_bytes = 0
@@ -190,7 +189,7 @@ class Pruning:
         self._reported.add(step)
         from optuna.exceptions import UpdateFinishedTrialError
 
-        with self._lock, without_experimental_warnings():
+        with without_experimental_warnings():
             try:
                 if step not in self._told_before():
                     self._trial.report(value, step)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ from torch import Tensor, nn
 from harness.records.files import read_json, write_json
 
 KEPT = 2
-FORMAT = 3
+FORMAT = 4
 """Raised when what a checkpoint holds changes its shape: a cell with older ones begins anew, to the same numbers."""
+_OLDER_FORMAT = 3
+"""Format 3 lacks the extents of the records and the digest of checkpoint.json."""
 _PREFIX = "step-"
 
 
@@ -36,6 +39,8 @@ class Checkpoint:
     """The learner's: optimiser with its float32 masters, critic, reference, coefficients, start of the round."""
     progress: dict[str, Any]
     """JSON: what the order of prompts and the completion limit have seen."""
+    records: dict[str, dict[str, int]] = field(default_factory=dict)
+    """How much of each file of the cell's rows it stands on: file -> `rows` and `bytes`."""
 
 
 def trained_weights(model: nn.Module) -> dict[str, Tensor]:
@@ -72,16 +77,15 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         (aside / "weights.safetensors").write_bytes(_weights_as_bytes(checkpoint.weights))
         (aside / "trainer.pt").write_bytes(_trainer_as_bytes(checkpoint.trainer))
         sums = {file.name: _checksum(file) for file in sorted(aside.iterdir())}
-        write_json(
-            aside / "checkpoint.json",
-            {
-                "format": FORMAT,
-                "step": checkpoint.step,
-                "generated_tokens": checkpoint.generated_tokens,
-                "progress": checkpoint.progress,
-                "blake2b": sums,
-            },
-        )
+        meta = {
+            "format": FORMAT,
+            "step": checkpoint.step,
+            "generated_tokens": checkpoint.generated_tokens,
+            "progress": checkpoint.progress,
+            "records": checkpoint.records,
+            "blake2b": sums,
+        }
+        write_json(aside / "checkpoint.json", meta | {"digest": _digest(meta)})
         shutil.rmtree(final, ignore_errors=True)
         aside.rename(final)
     finally:
@@ -116,6 +120,7 @@ def load_checkpoint(path: Path) -> Checkpoint | None:
         load_file(path / "weights.safetensors"),
         torch.load(path / "trainer.pt", weights_only=True, map_location="cpu"),
         meta["progress"],
+        meta.get("records", {}),
     )
 
 
@@ -124,10 +129,18 @@ def _read_meta(path: Path) -> dict[str, Any] | None:
     try:
         meta = dict(read_json(path / "checkpoint.json"))
         whole = all(_checksum(path / name) == value for name, value in meta["blake2b"].items())
-        whole = whole and meta["format"] == FORMAT
+        if meta["format"] == FORMAT:
+            whole = whole and meta.pop("digest") == _digest(meta)
+        elif meta["format"] != _OLDER_FORMAT:
+            return None
     except (FileNotFoundError, ValueError, KeyError):
         return None
     return meta if whole else None
+
+
+def _digest(meta: Mapping[str, Any]) -> str:
+    """That of checkpoint.json, itself left out."""
+    return hashlib.blake2b(json.dumps(meta, sort_keys=True).encode(), digest_size=20).hexdigest()
 
 
 def _weights_as_bytes(weights: dict[str, Tensor]) -> bytes:

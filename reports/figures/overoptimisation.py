@@ -45,7 +45,7 @@ def draw(analysis: Analysis) -> Drawing | None:
     paths = {arm: found for arm, cells in analysis.measurements.items() if (found := arm_paths(cells)) is not None}
     if not paths:
         return None
-    measured = sweep.raw.get("best_of_n") or {}
+    measured = sweep.best_of_n
     yardsticks: dict[str, Yardstick] = {arm: measured.get(arm) or [] for arm in paths}
     first = next(iter(yardsticks.values()))
     # Arms with other proxies have other yardsticks: each is drawn beside its own.

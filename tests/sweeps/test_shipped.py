@@ -12,7 +12,7 @@ from algorithms import presets
 from harness.errors import RefusedError
 from harness.plan import make_plan
 from harness.plan.search_plan import make_search_plan
-from harness.plan.sweep_file import SHIPPED, load_profile, load_sweep, shipped
+from harness.plan.sweep_file import SHIPPED, find_profile, load_sweep, profile_layer, shipped
 from tests.sweeps.freeze import FROZEN, NEEDS_STEPS, hashes, profiles_of
 
 SEARCHES = {name: path for name, path in shipped(SHIPPED).items() if name.startswith("tune_")}
@@ -127,9 +127,9 @@ def test_the_arms_of_aa_are_the_same_cells() -> None:
 @pytest.mark.parametrize("profile", PROFILES)
 def test_a_profile_describes_itself(profile: str) -> None:
     assert yaml.safe_load(PROFILES[profile].read_text(encoding="utf-8"))["description"]
-    settings, path = load_profile(profile, beside=SWEEPS["std_norm"])
-    assert "description" not in settings
+    path = find_profile(profile, beside=SWEEPS["std_norm"])
     assert path == PROFILES[profile]
+    assert "description" not in profile_layer(path).settings
 
 
 def test_the_hashes_are_frozen() -> None:

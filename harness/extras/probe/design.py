@@ -18,8 +18,15 @@ from harness.config.run_spec import RunSpec
 from harness.config.section import Listed, Section
 from harness.config.yaml_file import load_yaml
 from harness.errors import RefusedError
-from harness.plan.plan import parse_settings
-from harness.plan.sweep_file import ArmName, find_file, load_profile, shipped_probes, validated
+from harness.plan.sweep_file import (
+    ArmName,
+    find_file,
+    find_profile,
+    parse_settings,
+    profile_layer,
+    shipped_probes,
+    validated,
+)
 
 # The gradient of the expected reward without bias: REINFORCE, whose baseline does not contain the reward itself.
 _EXPECTED_REWARD = {"algorithm": "reinforce", "objective.baseline": "leave_one_out"}
@@ -60,13 +67,12 @@ def make_design(given: str, profile: str | None = None, settings: Sequence[str] 
     """
     file, path = load_probe(given)
     profile_name = profile or file.profile
-    profile_settings, profile_path = load_profile(profile_name, beside=path)
     overrides = parse_settings(settings)
     misplaced = [key for key in overrides if is_of_objective(key)]
     if misplaced:
         raise RefusedError(f"--set {misplaced[0]}: a probe compares objectives; change them in a copy of {path}.")
     layers = [
-        Layer(str(profile_path), profile_settings),
+        profile_layer(find_profile(profile_name, beside=path)),
         Layer(f"{path}: base", file.base),
         *([Layer("--set", overrides)] if overrides else []),
     ]

@@ -1,114 +1,133 @@
-"""What cells share and is therefore made once: by which job, and where in the cache the result lies."""
+"""Stages: what cells share and is therefore made once, before them. A stage is one file here.
+
+Its result lies in the cache under a name that is made of everything that can change it, so that cells of any sweep find
+it. Some results are read by the cells themselves, others only by the report.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from harness.config.hashing import (
-    base_evaluation_hash,
-    best_of_n_hash,
-    pairs_hash,
-    pass_rates_hash,
-    reward_model_hash,
-    starting_point_hash,
-)
-from harness.config.model_source import parse_source
-from harness.config.rollout import DatasetPairs
 from harness.config.run_spec import RunSpec
-from harness.run.jobs import Job, JobKind
-from harness.run.prompts import read_correct_counts, training_prompts
+from harness.plugins import Kind
+
+if TYPE_CHECKING:
+    from harness.engines.base import Engine
+    from harness.models.language_model import LanguageModel
+    from harness.models.start import StartingPoint
+
+CELL = "cell"
+"""The kind of the jobs that are no stage."""
 
 
-def source_of_start(spec: RunSpec, home: Path) -> str:
-    """`model.source` of the weights that reinforcement learning starts from.
+@dataclass(frozen=True)
+class StageContext:
+    """What a stage is made with. tell: is given the fields of `harness.executors.base.Progress`."""
 
-    After a cold start, and for a GGUF (which takes half a minute to dequantise), that is a folder in the cache.
+    spec: RunSpec
+    home: Path
+    starting_point: StartingPoint
+    phase: str
+    tell: Callable[[dict[str, Any]], None]
+
+    @property
+    def start(self) -> LanguageModel:
+        """The weights that reinforcement learning starts from."""
+        return self.starting_point.get(self.spec, source_of_start(self.spec, self.home))
+
+    def engine(self, start: LanguageModel) -> Engine:
+        from harness.engines.choice import make_engine
+
+        return make_engine(self.spec.rollout, start)
+
+    def result_of(self, stage: str) -> Path:
+        """Where the result of another stage lies."""
+        return result_path(find_stage(stage), self.spec, self.home)
+
+    def tell_progress(self, done: int, total: int, **more: Any) -> None:
+        self.tell(
+            {"phase": self.phase, "step": done, "steps": total, "done_frac": done / total if total else 0.0, **more}
+        )
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage.
+
+    phase: what is going on, for people. needed: whether a cell of this spec needs the result. key: its name in the
+    cache. make: writes it to the path, whole or not at all. reads: the stages whose results are read in making it.
+    for_cells: whether cells wait for it; others are for the report, and are made where it asks for them.
+    remark: what a user should know of a result. require: RefusedError where it does not suffice for a cell.
     """
-    if spec.model.cold_start.type == "none" and parse_source(spec.model.source).kind != "gguf":
-        return spec.model.source
-    return f"path:{(home / 'cache' / f'start-{starting_point_hash(spec)[:16]}').resolve()}"
+
+    name: str
+    phase: str
+    needed: Callable[[RunSpec], bool]
+    key: Callable[[RunSpec], str]
+    make: Callable[[Path, StageContext], None]
+    reads: tuple[str, ...] = ("start",)
+    for_cells: bool = True
+    remark: Callable[[Path], str | None] = lambda path: None
+    require: Callable[[RunSpec, Path], None] = lambda spec, path: None
 
 
-_INPUTS: Mapping[JobKind, tuple[Callable[[RunSpec], bool], Callable[[RunSpec], str]]] = MappingProxyType(
-    {
-        "pass_rates": (
-            lambda spec: spec.task.filter.type != "none" and spec.pairs.type != "dataset",
-            lambda spec: f"pass-rates-{pass_rates_hash(spec)[:16]}.json",
-        ),
-        "pairs": (
-            lambda spec: spec.pairs.type == "dataset",
-            lambda spec: f"pairs-{pairs_hash(spec)[:16]}.safetensors",
-        ),
-        "reward_model": (
-            lambda spec: "reward_model" in spec.reward.parts and spec.pairs.type != "dataset",
-            lambda spec: f"reward-model-{reward_model_hash(spec)[:16]}",
-        ),
-    }
-)
-"""Stage -> whether a cell needs its result, and the name that the result has in the cache."""
+STAGES: Kind[Stage] = Kind("stage", lambda thing: isinstance(thing, Stage), __name__, "bench doctor")
 
 
-def input_paths(spec: RunSpec, home: Path) -> dict[JobKind, Path]:
-    """The results of stages that a cell reads, by stage, in the order in which they are made."""
-    return {kind: home / "cache" / name(spec) for kind, (needed, name) in _INPUTS.items() if needed(spec)}
+def find_stage(name: str) -> Stage:
+    return STAGES.find(name)
 
 
-def input_jobs(spec: RunSpec, home: Path) -> list[Job]:
-    """The jobs that make what a cell reads and what is not there yet."""
-    paths = input_paths(spec, home)
-    return [stage_job(kind, path, spec, home) for kind, path in paths.items() if not path.exists()]
+def result_path(stage: Stage, spec: RunSpec, home: Path) -> Path:
+    return home / "cache" / stage.key(spec)
+
+
+def stages_of_cell(spec: RunSpec) -> list[Stage]:
+    """Those that a cell of this spec waits for, each after those that it reads."""
+    return [stage for stage in _in_order(STAGES.all().values()) if stage.for_cells and stage.needed(spec)]
+
+
+def _in_order(stages: Iterable[Stage]) -> Iterator[Stage]:
+    waiting = {stage.name: stage for stage in sorted(stages, key=lambda stage: stage.name)}
+    while waiting:
+        free = [stage for stage in waiting.values() if not any(name in waiting for name in stage.reads)]
+        for stage in free:
+            yield waiting.pop(stage.name)
+
+
+def missing_stages(spec: RunSpec, home: Path, more: Iterable[Stage] = ()) -> list[Stage]:
+    """The stages whose results are not there yet, of those that can be made now: what they read is there.
+
+    more: besides those that a cell waits for.
+    """
+    wanted = {stage.name: stage for stage in [*stages_of_cell(spec), *more]}
+    missing = {name for name, stage in wanted.items() if not result_path(stage, spec, home).exists()}
+    return [wanted[name] for name in wanted if name in missing and missing.isdisjoint(wanted[name].reads)]
+
+
+def inputs_of_cell(spec: RunSpec, home: Path) -> dict[str, Path]:
+    """The results that a cell reads, by stage."""
+    return {stage.name: result_path(stage, spec, home) for stage in stages_of_cell(spec)}
 
 
 def input_remarks(spec: RunSpec, home: Path) -> Iterator[str]:
-    """What a user should know of the results that a cell reads: how many pairs are left, how good a reward model is."""
-    paths = input_paths(spec, home)
-    if "pairs" in paths:
-        from harness.run.encoded_pairs import load_pairs
-
-        counts = load_pairs(paths["pairs"]).counts
-        cut = f"; {counts.truncated} of these have a side cut at pairs.max_tokens" if counts.truncated else ""
-        yield f"pairs: {counts.kept} of {counts.rows} are kept{cut}; {counts.dropped}"
-    if "reward_model" in paths:
-        from harness.run.stages.reward_model import read_report
-
-        report = read_report(paths["reward_model"])
-        right = report["held_out_accuracy"]
-        yield (
-            f"reward model of {report['pairs']} pairs, {report['flipped_pairs']} of them with the labels swapped: "
-            + ("no pairs were held out" if right is None else f"ranks {right:.0%} of held-out pairs right")
-        )
+    """What a user should know of the results that a cell reads."""
+    for stage in stages_of_cell(spec):
+        if remark := stage.remark(result_path(stage, spec, home)):
+            yield remark
 
 
 def require_enough(spec: RunSpec, home: Path) -> None:
     """Raise RefusedError, here rather than cell by cell, if too few prompts or pairs are left for a step."""
-    paths = input_paths(spec, home)
-    if "pass_rates" in paths:
-        training_prompts(spec, read_correct_counts(paths["pass_rates"]))
-    if isinstance(spec.pairs, DatasetPairs):
-        from harness.run.encoded_pairs import load_pairs
-
-        load_pairs(paths["pairs"]).require(spec.pairs.pairs_per_step)
+    for stage in stages_of_cell(spec):
+        stage.require(spec, result_path(stage, spec, home))
 
 
-def base_path(spec: RunSpec, home: Path) -> Path:
-    """The evaluation before training."""
-    return home / "cache" / f"base-{base_evaluation_hash(spec)[:16]}.json"
-
-
-def best_of_n_path(spec: RunSpec, home: Path) -> Path:
-    """What choosing by the reward model makes of the starting weights' samples."""
-    return home / "cache" / f"best-of-n-{best_of_n_hash(spec)[:16]}.json"
-
-
-def stage_job(kind: JobKind, path: Path, spec: RunSpec, home: Path) -> Job:
-    """The job of a stage, or of a cell, with all that it reads."""
-    inputs = {name: str(where) for name, where in input_paths(spec, home).items()}
-    return Job(kind, str(path), spec_as_json(spec), source_of_start(spec, home), inputs)
-
-
-def spec_as_json(spec: RunSpec) -> dict[str, Any]:
-    return dict(json.loads(spec.model_dump_json()))
+def source_of_start(spec: RunSpec, home: Path) -> str:
+    """The `model.source` of the weights that reinforcement learning starts from: a folder in the cache where a stage
+    prepares them."""
+    prepared = find_stage("start")
+    return f"path:{result_path(prepared, spec, home).resolve()}" if prepared.needed(spec) else spec.model.source

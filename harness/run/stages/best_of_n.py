@@ -6,33 +6,33 @@ from __future__ import annotations
 import itertools
 import statistics
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from evals.estimators import best_of_n, best_of_n_kl
 from evals.tasks import get_task
-from harness.config.run_spec import RunSpec
-from harness.engines.base import Engine
+from harness.config.hashing import best_of_n_hash
 from harness.records.files import write_json
-from harness.sampling.graded import Conditions, draw_graded
-from harness.training.reward_model import RewardModel
-
-if TYPE_CHECKING:
-    from harness.models.language_model import LanguageModel
+from harness.run.stages import Stage, StageContext
+from harness.run.stages.reward_model import REWARD_MODEL
 
 
-def measure_best_of_n(
-    path: Path, spec: RunSpec, language_model: LanguageModel, engine: Engine, reward_model: RewardModel
-) -> None:
-    """Write to `path` what the completion of the highest score among n is worth, for n = 1, 2, 4, ... eval.samples.
+def _make(path: Path, context: StageContext) -> None:
+    """Write what the completion of the highest score among n is worth, for n = 1, 2, 4, ... eval.samples.
 
     [{"n", "kl_nats" (from best-of-n to the policy, an upper bound), "proxy" (its score), "correct" (its verdict)}],
     means over the problems of the first evaluation task. The samples are those of the base evaluation, so that
-    `correct` at n = 1 is its avg@n. The language model must hold the starting weights.
+    `correct` at n = 1 is its avg@n.
     """
+    from harness.sampling.graded import Conditions, draw_graded
+    from harness.training.reward_model import RewardModel
+
+    spec, start = context.spec, context.start
+    context.tell_progress(0, 0)
+    engine = context.engine(start)
+    reward_model = RewardModel.load(context.result_of("reward_model"), start)
     held_out = get_task(spec.eval.tasks[0]).split("test").load()
     problems = list(itertools.islice(held_out, spec.eval.problems))
     samples = spec.eval.samples
-    drawn = draw_graded(problems, samples, Conditions.of_evaluation(spec), language_model, engine)
+    drawn = draw_graded(problems, samples, Conditions.of_evaluation(spec), start, engine)
     scores = reward_model.scores(drawn.sequences).view(-1, samples).tolist()
     correct = drawn.correct.float().tolist()
     rows = [
@@ -45,3 +45,14 @@ def measure_best_of_n(
         for n in (2**power for power in range(samples.bit_length()))
     ]
     write_json(path, rows)
+
+
+BEST_OF_N = Stage(
+    "best_of_n",
+    "best of n by the reward model",
+    needed=REWARD_MODEL.needed,
+    key=lambda spec: f"best-of-n-{best_of_n_hash(spec)[:16]}.json",
+    make=_make,
+    reads=("start", "reward_model"),
+    for_cells=False,
+)

@@ -18,43 +18,39 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, NamedTuple
 
 from evals.pairs import PreferencePair, parse_pair_source
+from harness.config.hashing import pairs_hash
 from harness.config.rollout import DatasetPairs
 from harness.config.run_spec import RunSpec
 from harness.errors import RefusedError
-from harness.models.language_model import LanguageModel
-from harness.run.encoded_pairs import EncodedPairs, PairCounts, Ragged, save_pairs
-from harness.training.scoring import Scorer
+from harness.run.stages import Stage, StageContext
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from harness.models.language_model import LanguageModel
+    from harness.run.encoded_pairs import EncodedPairs
 
 CHUNK_PAIRS = 32
 """Scored together, so that no more than their log-probs are held padded."""
 
 
-def prepare_pairs(
-    path: Path, spec: RunSpec, language_model: LanguageModel, on_progress: Callable[[int, int], None]
-) -> None:
-    """Write the pairs of `spec.pairs` to `path` for `load_pairs`.
+def _make(path: Path, context: StageContext) -> None:
+    """Raises EvalError for pairs that cannot be had or are faulty, RefusedError as `encode_pairs` does and for fewer
+    pairs than a step needs."""
+    from harness.run.encoded_pairs import save_pairs
 
-    language_model holds the starting weights; they are scored with if objective.reference is `initial`.
-    on_progress: is told how many pairs of how many are done.
-
-    Raises EvalError for pairs that cannot be had or are faulty, RefusedError as `encode_pairs` does and for fewer pairs
-    than a step needs.
-    """
-    if not isinstance(spec.pairs, DatasetPairs):
-        raise ValueError("without pairs.type=dataset there is nothing to prepare")
+    spec, start = context.spec, context.start
+    assert isinstance(spec.pairs, DatasetPairs)
     source = parse_pair_source(spec.pairs.data, spec.pairs.split)
     pairs = source.load()
-    on_progress(0, len(pairs))
-    encoded = encode_pairs(pairs, spec.pairs, language_model)
+    context.tell_progress(0, len(pairs))
+    encoded = encode_pairs(pairs, spec.pairs, start)
     encoded.require(spec.pairs.pairs_per_step)
     if spec.preference.reference == "initial":
-        encoded = _with_reference(encoded, spec, language_model, on_progress)
+        encoded = _with_reference(encoded, spec, start, context.tell_progress)
     provenance = {
         "data": spec.pairs.data,
         "fingerprint": source.fingerprint,
@@ -70,6 +66,10 @@ def encode_pairs(pairs: Sequence[PreferencePair], wanted: DatasetPairs, language
     Raises RefusedError for a prompt that fills the context, a pairs.max_tokens beyond the context, a pair that is the
     same on both sides to the tokenizer, and if no pair is left.
     """
+    import torch
+
+    from harness.run.encoded_pairs import EncodedPairs, PairCounts, Ragged
+
     context = getattr(language_model.model.config, "max_position_embeddings", None)
     if context is not None and wanted.max_tokens > context:
         raise RefusedError(
@@ -131,6 +131,8 @@ class _Tokens(NamedTuple):
 
 
 def _encode(pair: PreferencePair, language_model: LanguageModel, context: int | None) -> _Tokens:
+    import torch
+
     prompt = language_model.encode(pair.prompt)
     if context is not None and len(prompt) >= context:
         raise RefusedError(
@@ -148,6 +150,11 @@ def _with_reference(
     encoded: EncodedPairs, spec: RunSpec, start: LanguageModel, on_progress: Callable[[int, int], None]
 ) -> EncodedPairs:
     """Scored as a training step scores them: by micro-batches, at the temperature of the rollouts."""
+    import torch
+
+    from harness.run.encoded_pairs import Ragged
+    from harness.training.scoring import Scorer
+
     scorer = Scorer(start.model, None, spec, start.pad_token_id)
     chosen: list[Tensor] = []
     rejected: list[Tensor] = []
@@ -162,3 +169,29 @@ def _with_reference(
         ref_chosen_logps=Ragged(torch.cat(chosen), encoded.chosen.lengths),
         ref_rejected_logps=Ragged(torch.cat(rejected), encoded.rejected.lengths),
     )
+
+
+def _remark(path: Path) -> str:
+    from harness.run.encoded_pairs import load_pairs
+
+    counts = load_pairs(path).counts
+    cut = f"; {counts.truncated} of these have a side cut at pairs.max_tokens" if counts.truncated else ""
+    return f"pairs: {counts.kept} of {counts.rows} are kept{cut}; {counts.dropped}"
+
+
+def _require(spec: RunSpec, path: Path) -> None:
+    from harness.run.encoded_pairs import load_pairs
+
+    if isinstance(spec.pairs, DatasetPairs):
+        load_pairs(path).require(spec.pairs.pairs_per_step)
+
+
+PAIRS = Stage(
+    "pairs",
+    "preparing pairs",
+    needed=lambda spec: spec.pairs.type == "dataset",
+    key=lambda spec: f"pairs-{pairs_hash(spec)[:16]}.safetensors",
+    make=_make,
+    remark=_remark,
+    require=_require,
+)

@@ -1,40 +1,29 @@
 """How often the starting weights solve each training problem: what `task.filter` goes by.
 
-Measured once for all cells that start from the same weights, as a stage of its own. The noise is that of step 0, before
-training, and of no cell's seed.
+The noise is that of step 0, before training, and of no cell's seed, so that all cells that start from these weights
+share the result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from harness.config.hashing import pass_rates_hash
 from harness.config.run_spec import RunSpec
 from harness.config.task import PassRateFilter
-from harness.engines.base import Engine
 from harness.records.files import append_jsonl, keep_jsonl, read_jsonl, write_json
-from harness.run.prompts import candidates
-from harness.sampling.graded import Conditions, chunks, draw_graded
-
-if TYPE_CHECKING:
-    from harness.models.language_model import LanguageModel
+from harness.run.prompts import candidates, read_correct_counts, training_prompts
+from harness.run.stages import Stage, StageContext
 
 
-def measure_pass_rates(
-    path: Path,
-    spec: RunSpec,
-    language_model: LanguageModel,
-    engine: Engine,
-    on_progress: Callable[[int, int], None],
-) -> None:
-    """Write to `path` how many of the filter's samples of each candidate are correct.
+def _make(path: Path, context: StageContext) -> None:
+    """Write how many of the filter's samples of each candidate are correct. What a killed measurement had done lies
+    beside `path`, and the next one goes on from there."""
+    from harness.sampling.graded import Conditions, chunks, draw_graded
 
-    on_progress: is told after each chunk how many problems of how many are measured. What a killed measurement had
-    done lies beside `path`, and the next one goes on from there.
-    """
-    if not isinstance(spec.task.filter, PassRateFilter):
-        raise ValueError("without task.filter.type=pass_rate there is nothing to measure")
+    spec, start = context.spec, context.start
+    engine = context.engine(start)
+    assert isinstance(spec.task.filter, PassRateFilter)
     problems, samples = candidates(spec), spec.task.filter.samples
     partial = path.with_suffix(".partial.jsonl")
     keep_jsonl(partial, lambda row: True)  # without the torn end that a kill may have left
@@ -42,12 +31,26 @@ def measure_pass_rates(
     done = 0
     for chunk in chunks(problems, samples):
         if not all(problem.id in counts for problem in chunk):
-            drawn = draw_graded(chunk, samples, Conditions.of_training(spec), language_model, engine)
+            drawn = draw_graded(chunk, samples, Conditions.of_training(spec), start, engine)
             correct = drawn.correct.sum(1).tolist()
             measured = {problem.id: number for problem, number in zip(chunk, correct, strict=True)}
             append_jsonl(partial, ({"problem_id": name, "correct": number} for name, number in measured.items()))
             counts |= measured
         done += len(chunk)
-        on_progress(done, len(problems))
+        context.tell_progress(done, len(problems))
     write_json(path, counts)
     partial.unlink(missing_ok=True)
+
+
+def _require(spec: RunSpec, path: Path) -> None:
+    training_prompts(spec, read_correct_counts(path))
+
+
+PASS_RATES = Stage(
+    "pass_rates",
+    "measuring pass rates",
+    needed=lambda spec: spec.task.filter.type != "none" and spec.pairs.type != "dataset",
+    key=lambda spec: f"pass-rates-{pass_rates_hash(spec)[:16]}.json",
+    make=_make,
+    require=_require,
+)

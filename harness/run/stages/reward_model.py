@@ -1,28 +1,26 @@
-"""The reward model of `reward.parts.reward_model`: trained once on completions of the starting weights, for all cells
-that start from them, as a stage of its own. Neither its data nor its noise depend on a cell's seed."""
+"""The reward model of `reward.parts.reward_model`: a Bradley-Terry model of the verdict, trained on completions of the
+starting weights. Neither its data nor its noise depend on a cell's seed, so that all cells that start from these
+weights share it."""
 
 from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
-from harness.config.run_spec import RunSpec
-from harness.engines.base import Engine
+from harness.config.hashing import reward_model_hash
 from harness.errors import RefusedError
 from harness.random_keys import permutation, random_key, uniform
 from harness.records.files import read_json, write_folder, write_json
 from harness.run.prompts import reward_model_prompts
-from harness.sampling.graded import Conditions, GradedSamples, draw_graded
-from harness.training.reward_model import train_reward_model
+from harness.run.stages import Stage, StageContext
 
 if TYPE_CHECKING:
-    from harness.models.language_model import LanguageModel
+    from torch import Tensor
+
+    from harness.sampling.graded import GradedSamples
 
 REPORT_FILE = "report.json"
 HELD_OUT_FRAC = 0.1
@@ -30,29 +28,27 @@ MAX_PAIRS_PER_PROMPT = 4
 
 
 def read_report(folder: Path) -> dict[str, Any]:
-    """What `make_reward_model` found out about the reward model in this folder."""
+    """What was found out about the reward model in this folder as it was made.
+
+    `prompts`, `correct_frac` of their completions; `pairs` of a right and a wrong completion, and `flipped_pairs` among
+    them; `train_loss` of the last tenth of the steps, in nats a pair; `train_accuracy`, and `held_out_accuracy` on the
+    `held_out_pairs` of the tenth of the prompts that was kept apart (None without any): the share of pairs whose right
+    completion has the higher score, whatever label noise made of them.
+    """
     return dict(read_json(folder / REPORT_FILE))
 
 
-def make_reward_model(
-    folder: Path,
-    spec: RunSpec,
-    language_model: LanguageModel,
-    engine: Engine,
-    on_progress: Callable[[int, int], None],
-) -> None:
-    """Train a reward model and write it to `folder`, which appears whole or not at all, with a report of its quality.
-
-    The language model must hold the starting weights. on_progress(done, total) counts prompts whose completions are
-    drawn, then optimiser steps.
-
-    report.json: `prompts`, `correct_frac` of their completions; `pairs` of a right and a wrong completion, and
-    `flipped_pairs` among them; `train_loss` of the last tenth of the steps, in nats a pair; `train_accuracy`, and
-    `held_out_accuracy` on the `held_out_pairs` of the tenth of the prompts that was kept apart (None without any): the
-    share of pairs whose right completion has the higher score, whatever label noise made of them.
+def _make(folder: Path, context: StageContext) -> None:
+    """Progress counts prompts whose completions are drawn, then optimiser steps.
 
     RefusedError if no prompt has a right and a wrong completion, or if the scores come out equal or not finite.
     """
+    import torch
+
+    from harness.sampling.graded import Conditions, draw_graded
+    from harness.training.reward_model import train_reward_model
+
+    spec, start = context.spec, context.start
     options = spec.reward.reward_model
     problems = reward_model_prompts(spec)
     total = len(problems) + options.steps
@@ -60,9 +56,9 @@ def make_reward_model(
         problems,
         options.samples_per_prompt,
         Conditions.of_training(spec),
-        language_model,
-        engine,
-        lambda prompts: on_progress(prompts, total),
+        start,
+        context.engine(start),
+        lambda prompts: context.tell_progress(prompts, total),
     )
     for_training = len(problems) - int(HELD_OUT_FRAC * len(problems))
     pairs = verdict_pairs(drawn, range(for_training), options.seed)
@@ -77,9 +73,9 @@ def make_reward_model(
 
     def on_step(step: int, steps: int, loss: float) -> None:
         losses.append(loss)
-        on_progress(len(problems) + step, total)
+        context.tell_progress(len(problems) + step, total)
 
-    reward_model = train_reward_model(language_model, drawn.sequences, labels, options, on_step)
+    reward_model = train_reward_model(start, drawn.sequences, labels, options, on_step)
     rows = torch.arange(for_training * drawn.samples)
     reward_model.standardise(drawn.sequences.rows(rows))
     held_out = verdict_pairs(drawn, range(for_training, len(problems)), options.seed)
@@ -104,11 +100,21 @@ def make_reward_model(
     write_folder(folder, write)
 
 
+def _remark(folder: Path) -> str:
+    report = read_report(folder)
+    right = report["held_out_accuracy"]
+    return f"reward model of {report['pairs']} pairs, {report['flipped_pairs']} of them with the labels swapped: " + (
+        "no pairs were held out" if right is None else f"ranks {right:.0%} of held-out pairs right"
+    )
+
+
 def verdict_pairs(drawn: GradedSamples, problems: Iterable[int], seed: int) -> Tensor:
     """Pairs [P, 2] int64 of rows, a right completion and a wrong one of the same problem, at most 4 a problem.
 
     problems: their numbers. What the grader came to no end with is neither right nor wrong.
     """
+    import torch
+
     pairs: list[tuple[int, int]] = []
     for number in problems:
         rows = range(number * drawn.samples, (number + 1) * drawn.samples)
@@ -122,6 +128,8 @@ def verdict_pairs(drawn: GradedSamples, problems: Iterable[int], seed: int) -> T
 
 def with_label_noise(pairs: Tensor, rate: float, seed: int) -> Tensor:
     """The pairs [P, 2], each turned round with this probability; a higher rate turns those of a lower one too."""
+    import torch
+
     keys = [random_key(seed, "select", example="label", sample=pair) for pair in range(len(pairs))]
     turned = torch.tensor([uniform(key) < rate for key in keys])
     return torch.where(turned[:, None], pairs.flip(1), pairs)
@@ -132,3 +140,13 @@ def _accuracy(scores: Tensor, pairs: Tensor) -> float | None:
         return None
     better, worse = scores[pairs].T
     return float((better > worse).float().mean())
+
+
+REWARD_MODEL = Stage(
+    "reward_model",
+    "training the reward model",
+    needed=lambda spec: "reward_model" in spec.reward.parts and spec.pairs.type != "dataset",
+    key=lambda spec: f"reward-model-{reward_model_hash(spec)[:16]}",
+    make=_make,
+    remark=_remark,
+)

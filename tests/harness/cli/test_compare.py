@@ -11,7 +11,6 @@ import pytest
 from scipy import stats
 
 from harness.records import SweepRecord
-from harness.run.stages import spec_as_json
 from tests.harness.cli.conftest import Bench
 from tests.harness.run.small import small_spec
 from tests.reports.rewriting import rewrite_rows
@@ -24,7 +23,7 @@ def write(home: Path, name: str, arms: dict[str, float], settings: Settings, **f
     """Synthetic records of a sweep, each arm with the small spec and its own settings on top."""
     sweep = write_sweep(home / name, arms, **fields)
     for cell in sweep.cells:
-        spec = spec_as_json(small_spec(settings.get(cell.arm), cell.seed))
+        spec = small_spec(settings.get(cell.arm), cell.seed).model_dump(mode="json")
         (cell.path / "spec.json").write_text(json.dumps(spec))
     return sweep
 
@@ -242,7 +241,10 @@ def test_a_sweep_that_compares_by_what_should_be_low_is_refused(bench: Bench, ho
 
 
 def test_an_alpha_that_is_no_level_ends_a_report(bench: Bench, home: Path) -> None:
-    write(home, "one", {"base": 0.0, "up": 3.0}, {}, seeds=3, alpha=0)
+    file = write(home, "one", {"base": 0.0, "up": 3.0}, {}, seeds=3).path / "sweep.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"alpha": 0}))
     result = bench("report", "one")
     assert (result.code, result.out) == (2, "")
-    assert "sweep.json: alpha is 0, but lies between 0 and 1" in result.err and "Traceback" not in result.err
+    assert (
+        "sweep.json: is damaged: alpha: Input should be greater than 0" in result.err and "Traceback" not in result.err
+    )

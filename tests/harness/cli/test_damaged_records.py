@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from harness.records import CellRecord
-from harness.run.stages import spec_as_json
 from tests.harness.cli.conftest import Bench
 from tests.harness.run.small import small_spec
 from tests.reports.rewriting import rewrite_rows
@@ -137,7 +136,7 @@ def test_a_replay_of_another_versions_cell_is_refused(
 def test_steps_far_beyond_what_is_stored_are_refused_at_once(bench: Bench, tmp_path: Path) -> None:
     sweep = write_sweep(tmp_path / "runs" / "mine", {"base": 0.0}, seeds=1)
     (cell,) = sweep.cells
-    (cell.path / "spec.json").write_text(json.dumps(spec_as_json(small_spec())))
+    (cell.path / "spec.json").write_text(json.dumps(small_spec().model_dump(mode="json")))
     for steps in ("1-999999999999999999", "1-3,2-999999999999999999"):
         result = bench("replay", "mine", "--algorithms", "grpo", "--steps", steps)
         assert (result.code, result.out) == (2, "")

@@ -5,43 +5,48 @@ from __future__ import annotations
 import contextlib
 import json
 import shlex
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import optuna
 import pytest
 import yaml
 
+from harness.config.run_spec import RunSpec
 from harness.records import CellRecord
+from harness.records.files import append_jsonl
 from tests.harness.cli.conftest import Bench
-from tests.harness.search.fake_cells import FakePool, by_learning_rate, write_search
+from tests.harness.search.fake_cells import FakeCells, by_learning_rate, write_search
 
 
-class Recording(FakePool):
+class Recording(FakeCells):
     """Cells with all that a report reads."""
 
-    def _do(self, job: Any, on_progress: Any) -> Any:
-        outcome = super()._do(job, on_progress)
-        if job.kind == "cell" and outcome[0] == "done":
-            cell = CellRecord.at(Path(job.path))
-            (cell.path / "provenance.json").write_text("{}")
-            scores = [json.loads(line) for line in (cell.path / "scores.jsonl").read_text().splitlines()]
-            more = {"n_problems": 8, "n_samples": 4, "reliability": None}
-            (cell.path / "scores.jsonl").write_text("".join(json.dumps(row | more) + "\n" for row in scores))
-        return outcome
+    def done(self, cell: CellRecord, spec: RunSpec) -> None:
+        append_jsonl(cell.path / "starts.jsonl", [{"epoch": 0, "from_step": 0}])
+        scores = [json.loads(line) for line in (cell.path / "scores.jsonl").read_text().splitlines()]
+        more = {"n_problems": 8, "n_samples": 4, "reliability": None}
+        (cell.path / "scores.jsonl").write_text("".join(json.dumps(row | more) + "\n" for row in scores))
 
 
 @pytest.fixture
-def pool(monkeypatch: pytest.MonkeyPatch) -> FakePool:
+def pool(monkeypatch: pytest.MonkeyPatch) -> FakeCells:
     """Training in search is luckier than with fresh seeds: seed 0 is worth 5 points."""
     pool = Recording(score=lambda spec: by_learning_rate(spec) - (0.05 if spec.seed else 0.0))
-    monkeypatch.setattr("harness.search.run.LocalPool", lambda workers: pool)
-    monkeypatch.setattr("harness.run.sweep.LocalPool", lambda workers: pool)
+
+    def named(name: str, home: Path) -> Callable[[int], FakeCells]:
+        def opened(slots: int) -> FakeCells:
+            pool.slots, pool.home = slots, home
+            return pool
+
+        return opened
+
+    monkeypatch.setattr("harness.cli.tune.executor_named", named)
     monkeypatch.setattr("harness.tracking.MirrorThread", lambda mirror: contextlib.nullcontext())
     return pool
 
 
-def test_the_document(bench: Bench, tmp_path: Path, pool: FakePool) -> None:
+def test_the_document(bench: Bench, tmp_path: Path, pool: FakeCells) -> None:
     path = write_search(tmp_path)
     result = bench("tune", path, "--trials", 4, "--json")
     assert result.code == 0
@@ -55,7 +60,7 @@ def test_the_document(bench: Bench, tmp_path: Path, pool: FakePool) -> None:
     assert len(pool.trained) == 4
 
 
-def test_the_page_and_the_last_line(bench: Bench, tmp_path: Path, pool: FakePool) -> None:
+def test_the_page_and_the_last_line(bench: Bench, tmp_path: Path, pool: FakeCells) -> None:
     result = bench("tune", write_search(tmp_path), "--trials", 3)
     *_, where, sentence = result.out.splitlines()
     page = (tmp_path / where.removeprefix("report: ")).read_text()
@@ -68,7 +73,7 @@ def test_the_page_and_the_last_line(bench: Bench, tmp_path: Path, pool: FakePool
 
 
 def test_confirming_uses_seeds_that_no_trial_had_and_says_how_much_was_luck(
-    bench: Bench, tmp_path: Path, pool: FakePool
+    bench: Bench, tmp_path: Path, pool: FakeCells
 ) -> None:
     path = write_search(tmp_path, seeds=[0])
     result = bench("tune", path, "--trials", 6, "--confirm", 3, "--json")
@@ -87,7 +92,7 @@ def test_confirming_uses_seeds_that_no_trial_had_and_says_how_much_was_luck(
     assert len(pool.trained) == trained
 
 
-def test_a_trial_without_values_has_a_dash_for_each_objective(bench: Bench, tmp_path: Path, pool: FakePool) -> None:
+def test_a_trial_without_values_has_a_dash_for_each_objective(bench: Bench, tmp_path: Path, pool: FakeCells) -> None:
     pool.ends = {"trial_1": ("failed", "out of luck")}
     objectives = {"objectives": ["eval.final.pass@1", "generated_tokens"]}
     result = bench("tune", write_search(tmp_path, objectives), "--trials", 3)
@@ -96,7 +101,7 @@ def test_a_trial_without_values_has_a_dash_for_each_objective(bench: Bench, tmp_
     assert row.split()[:4] == ["1", "failed", "–", "–"]
 
 
-def test_one_fresh_seed_is_one(bench: Bench, tmp_path: Path, pool: FakePool) -> None:
+def test_one_fresh_seed_is_one(bench: Bench, tmp_path: Path, pool: FakeCells) -> None:
     result = bench("tune", write_search(tmp_path), "--trials", 6, "--confirm", 1)
     assert "against the default with 1 fresh seed\n" in result.err
 
@@ -115,7 +120,7 @@ def test_one_fresh_seed_is_one(bench: Bench, tmp_path: Path, pool: FakePool) -> 
     ],
 )
 def test_the_password_of_a_database_is_written_nowhere(
-    bench: Bench, tmp_path: Path, pool: FakePool, monkeypatch: pytest.MonkeyPatch, url: str, shown: str
+    bench: Bench, tmp_path: Path, pool: FakeCells, monkeypatch: pytest.MonkeyPatch, url: str, shown: str
 ) -> None:
     database = optuna.storages.RDBStorage(f"sqlite:///{tmp_path / 'elsewhere.db'}")
     monkeypatch.setattr("harness.search.study.open_storage", lambda url, folder: database)
@@ -128,7 +133,7 @@ def test_the_password_of_a_database_is_written_nowhere(
     assert shlex.split(study["command"])[-2:] == ["--storage", shown]
 
 
-def test_arms_and_a_search_of_one_name_do_not_share_a_folder(bench: Bench, tmp_path: Path, pool: FakePool) -> None:
+def test_arms_and_a_search_of_one_name_do_not_share_a_folder(bench: Bench, tmp_path: Path, pool: FakeCells) -> None:
     search, arms = write_search(tmp_path), tmp_path / "arms.yaml"
     document = yaml.safe_load(search.read_text()) | {"seeds": 1, "ablate": ["train.learning_rate"]}
     document["arms"] = {"a": {}, "b": {"train.learning_rate": 0.002}}
@@ -148,7 +153,7 @@ def test_arms_and_a_search_of_one_name_do_not_share_a_folder(bench: Bench, tmp_p
     assert bench("tune", search, "--trials", 3).code == bench("run", arms, "--home", "elsewhere").code == 0
 
 
-def test_a_default_that_won_is_not_confirmed(bench: Bench, tmp_path: Path, pool: FakePool) -> None:
+def test_a_default_that_won_is_not_confirmed(bench: Bench, tmp_path: Path, pool: FakeCells) -> None:
     result = bench("tune", write_search(tmp_path), "--trials", 1, "--confirm", 3)
     assert result.code == 2
     assert "the default (trial 0) is the best of 1 trials" in result.err
@@ -156,7 +161,7 @@ def test_a_default_that_won_is_not_confirmed(bench: Bench, tmp_path: Path, pool:
 
 
 def test_comparing_with_a_default_that_was_no_trial_says_where_it_is(
-    bench: Bench, tmp_path: Path, pool: FakePool
+    bench: Bench, tmp_path: Path, pool: FakeCells
 ) -> None:
     bench("tune", write_search(tmp_path), "--trials", 2)
     result = bench("compare", "found/trial_1", "found/default")
@@ -164,7 +169,7 @@ def test_comparing_with_a_default_that_was_no_trial_says_where_it_is(
     assert "by its trial, e.g. found/trial_0; the default is trial 0" in result.err
 
 
-def test_confirming_cells_that_failed_are_told(bench: Bench, tmp_path: Path, pool: FakePool) -> None:
+def test_confirming_cells_that_failed_are_told(bench: Bench, tmp_path: Path, pool: FakeCells) -> None:
     pool.ends = {"best": ("failed", "out of luck")}
     result = bench("tune", write_search(tmp_path), "--trials", 6, "--confirm", 3, "--json")
     assert result.code == 1
@@ -172,13 +177,13 @@ def test_confirming_cells_that_failed_are_told(bench: Bench, tmp_path: Path, poo
     assert len(result.document["trials"]) == 6
 
 
-def test_without_a_budget_a_search_is_refused(bench: Bench, tmp_path: Path, pool: FakePool) -> None:
+def test_without_a_budget_a_search_is_refused(bench: Bench, tmp_path: Path, pool: FakeCells) -> None:
     result = bench("tune", write_search(tmp_path))
     assert result.code == 2
     assert "would never end. Give --trials N" in result.err
 
 
-def test_a_search_in_which_nothing_could_be_measured(bench: Bench, tmp_path: Path, pool: FakePool) -> None:
+def test_a_search_in_which_nothing_could_be_measured(bench: Bench, tmp_path: Path, pool: FakeCells) -> None:
     pool.ends = {f"trial_{number}": ("failed", "out of luck") for number in range(2)}
     result = bench("tune", write_search(tmp_path), "--trials", 2, "--json")
     assert result.code == 1
@@ -186,7 +191,7 @@ def test_a_search_in_which_nothing_could_be_measured(bench: Bench, tmp_path: Pat
     assert result.document["best"] is None
 
 
-def test_options_of_a_sampler_that_it_does_not_have(bench: Bench, tmp_path: Path, pool: FakePool) -> None:
+def test_options_of_a_sampler_that_it_does_not_have(bench: Bench, tmp_path: Path, pool: FakeCells) -> None:
     path = write_search(tmp_path, {"sampler": {"type": "tpe", "options": {"n_startup": 3}}})
     result = bench("tune", path, "--trials", 1)
     assert result.code == 2
@@ -201,7 +206,7 @@ def test_run_and_plan_point_to_tune(bench: Bench, tmp_path: Path) -> None:
         assert "Use `bench tune" in result.err
 
 
-def test_a_pruned_trial_is_finished_if_asked(bench: Bench, tmp_path: Path, pool: FakePool) -> None:
+def test_a_pruned_trial_is_finished_if_asked(bench: Bench, tmp_path: Path, pool: FakeCells) -> None:
     path = write_search(tmp_path, {"pruner": {"type": "median", "options": {"n_startup_trials": 2}}})
     trials = bench("tune", path, "--trials", 12, "--json").document["trials"]
     number = next(trial["number"] for trial in trials if trial["state"] == "pruned")
@@ -222,7 +227,7 @@ def test_a_copied_search_is_tuned(bench: Bench) -> None:
 
 
 def test_confirming_waits_for_a_trial_that_another_worker_has_in_hand(
-    bench: Bench, tmp_path: Path, pool: FakePool, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, tmp_path: Path, pool: FakeCells, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running = [[7], [7], []]
     monkeypatch.setattr("harness.search.study.SearchStudy.running", lambda study: running.pop(0))

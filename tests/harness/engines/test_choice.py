@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,9 +15,10 @@ from harness.engines.torch.engine import TorchEngine
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel
 from harness.models.start import StartingPoint
-from harness.run.jobs import Job, run_job
+from harness.run.worker import do
 from tests.harness.run import bench
 from tests.harness.run.small import small_spec
+from tests.harness.run.stages_here import job_of
 
 
 @pytest.fixture
@@ -47,8 +47,7 @@ class TestVllmThatIsNotInstalled:
 
     def test_is_found_when_the_model_is_loaded(self, tmp_path: Path, no_vllm: None) -> None:
         spec = small_spec({"rollout.engine": "vllm"})
-        job = Job("load", str(tmp_path), json.loads(spec.model_dump_json()), spec.model.source)
-        state, reason = run_job(job, StartingPoint(), lambda event: None)
+        state, reason = do(job_of("load", tmp_path, spec, tmp_path), tmp_path, StartingPoint(), lambda event: None)
         assert state == "refused"
         assert reason is not None and "make .venv-vllm" in reason
 

@@ -10,11 +10,13 @@ import pytest
 import torch
 
 from harness.engines import vllm as vllm_engine
+from harness.executors.base import JobState
 from harness.models.language_model import LanguageModel
 from harness.models.start import StartingPoint
 from harness.records import CellRecord
-from harness.run.jobs import Job, JobState, run_job
+from harness.run.worker import do
 from tests.harness.run.small import small_spec
+from tests.harness.run.stages_here import job_of
 
 pytest.importorskip("vllm", reason="needs vLLM: make test-vllm")
 
@@ -31,8 +33,8 @@ def source(language_model: LanguageModel, tmp_path_factory: pytest.TempPathFacto
 def run(folder: Path, source: str, settings: dict[str, Any]) -> tuple[JobState, str | None, CellRecord]:
     folder.mkdir()
     spec = small_spec(SETTINGS | {"model.source": source} | settings)
-    job = Job("cell", str(folder), json.loads(spec.model_dump_json()), source)
-    state, reason = run_job(job, StartingPoint(), lambda event: None)
+    job = job_of("cell", folder, spec, folder.parent)
+    state, reason = do(job, folder.parent, StartingPoint(), lambda event: None)
     return state, reason, CellRecord.at(folder)
 
 

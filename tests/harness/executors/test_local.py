@@ -7,14 +7,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from harness.executors import local
-from harness.executors.local import Ended, LocalPool
-from harness.run.jobs import Job
+from harness.executors.base import Ended, Job
+from harness.executors.local import LocalPool
+from harness.run.loop import work_off
+from tests.harness.run.small import small_spec
 
 WORKER = """
 import json, os, sys, time
@@ -45,7 +48,7 @@ def scripted_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = subprocess.Popen
 
     def start(arguments: list[str], **settings: object) -> object:
-        assert arguments[-2:] == ["-m", "harness.executors.worker"]
+        assert arguments[-4:-1] == ["-P", "-m", "the.worker"]
         return real([sys.executable, str(script)], **settings)  # type: ignore[call-overload]
 
     monkeypatch.setattr(subprocess, "Popen", start)
@@ -53,25 +56,47 @@ def scripted_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def pool() -> Iterator[LocalPool]:
-    with LocalPool(2) as made:
+    with opened(2) as made:
         yield made
 
 
+@contextmanager
+def opened(slots: int) -> Iterator[LocalPool]:
+    pool = LocalPool(slots, Path("home"), "the.worker")
+    try:
+        yield pool
+    finally:
+        pool.close()
+
+
 class Seen:
-    def __init__(self) -> None:
-        self.ended: list[Ended] = []
+    """Work of jobs that are named by what the worker above is to do."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self.waiting = [Job("cell", path, small_spec()) for path in paths]
+        self.ends: list[Ended] = []
         self.pids: list[int] = []
 
-    def progress(self, job: Job, event: dict[str, int]) -> None:
+    def next(self) -> Job | None:
+        return self.waiting.pop(0) if self.waiting else None
+
+    def is_over(self) -> bool:
+        return not self.waiting
+
+    def progress(self, job: Job, event: dict[str, int]) -> bool:
         self.pids.append(event["pid"])
+        return False
+
+    def ended(self, ended: Ended) -> None:
+        self.ends.append(ended)
 
     def outcomes(self) -> dict[str, tuple[str, str | None]]:
-        return {ended.job.path: (ended.state, ended.reason) for ended in self.ended}
+        return {ended.job.path: (ended.state, ended.reason) for ended in self.ends}
 
 
 def run(pool: LocalPool, *paths: str) -> Seen:
-    seen = Seen()
-    pool.run([Job("cell", path, {}, "") for path in paths], seen.progress, seen.ended.append)
+    seen = Seen(paths)
+    work_off(pool, seen)
     return seen
 
 
@@ -92,15 +117,15 @@ def test_workers_are_told_to_use_one_thread(pool: LocalPool, monkeypatch: pytest
 
 
 def test_nothing_to_do_starts_no_worker(pool: LocalPool) -> None:
-    assert run(pool).ended == []
-    assert pool._pool == []
+    assert run(pool).ends == []
+    assert pool._workers == []
 
 
 def test_jobs_start_in_order(pool: LocalPool) -> None:
     seen = run(pool, *(f"ok {number}" for number in range(9)))
-    assert len(seen.ended) == 9
-    with LocalPool(1) as single:
-        order = [ended.job.path for ended in run(single, *(f"ok {number}" for number in range(9))).ended]
+    assert len(seen.ends) == 9
+    with opened(1) as single:
+        order = [ended.job.path for ended in run(single, *(f"ok {number}" for number in range(9))).ends]
     assert order == [f"ok {number}" for number in range(9)]
 
 
@@ -111,7 +136,7 @@ def test_no_more_workers_than_allowed(pool: LocalPool) -> None:
 def test_all_workers_start_with_the_first_job(pool: LocalPool) -> None:
     """The second imports what takes seconds while the first does what all jobs need."""
     run(pool, "ok")
-    started = [worker.process.pid for worker in pool._pool]
+    started = [worker.process.pid for worker in pool._workers]
     assert len(started) == 2
     assert set(run(pool, "sleep .3", "sleep .3").pids) == set(started)
 
@@ -128,7 +153,7 @@ def test_a_crash_takes_only_its_job_with_it(pool: LocalPool) -> None:
         "kill": ("failed", "its worker process was killed by signal 9"),
         **{f"ok {number}": ("done", str(number)) for number in range(1, 5)},
     }
-    (crashed,) = [ended for ended in seen.ended if ended.job.path.startswith("crash")]
+    (crashed,) = [ended for ended in seen.ends if ended.job.path.startswith("crash")]
     assert crashed.output == "it went wrong\nbadly: of no reason\n"
 
 
@@ -151,7 +176,7 @@ def test_a_worker_that_died_idle_is_replaced_or_fails_one_job(pool: LocalPool, w
 
 def test_a_worker_that_dies_idle_in_a_run_is_forgotten(pool: LocalPool) -> None:
     assert run(pool, "last", "sleep .5").outcomes()["sleep .5"] == ("done", ".5")
-    assert len(pool._pool) == 1
+    assert len(pool._workers) == 1
     assert set(run(pool, "ok 1", "ok 2").outcomes().values()) == {("done", "1"), ("done", "2")}
 
 
@@ -159,20 +184,20 @@ def test_on_ended_may_stop_the_run() -> None:
     class StopError(Exception):
         pass
 
-    def stop(ended: Ended) -> None:
-        raise StopError
+    class Stopping(Seen):
+        def ended(self, ended: Ended) -> None:
+            raise StopError
 
-    pids: list[int] = []
+    seen = Stopping(["ok", "sleep 60"])
     started_s = time.monotonic()
-    with pytest.raises(StopError), LocalPool(2) as pool:
-        jobs = [Job("cell", path, {}, "") for path in ("ok", "sleep 60")]
-        pool.run(jobs, lambda job, event: pids.append(event["pid"]), stop)
+    with pytest.raises(StopError), opened(2) as pool:
+        work_off(pool, seen)
     assert time.monotonic() - started_s < 30
-    assert not any(is_alive(pid) for pid in pids)
+    assert not any(is_alive(pid) for pid in seen.pids)
 
 
 def test_leaving_stops_the_workers() -> None:
-    with LocalPool(2) as pool:
+    with opened(2) as pool:
         pids = run(pool, "sleep .3", "sleep .3").pids
         assert all(is_alive(pid) for pid in pids)
     assert not any(is_alive(pid) for pid in pids)
@@ -180,7 +205,7 @@ def test_leaving_stops_the_workers() -> None:
 
 def test_leaving_kills_a_worker_that_does_not_listen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "STOP_WITHIN_S", 0.5)
-    with LocalPool(1) as pool:
+    with opened(1) as pool:
         (pid,) = run(pool, "ok").pids
         os.kill(pid, signal.SIGSTOP)  # a stopped process keeps SIGTERM pending
     assert not is_alive(pid)

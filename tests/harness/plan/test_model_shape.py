@@ -13,7 +13,7 @@ import transformers
 from harness.config.model import Lora
 from harness.models.language_model import load_model
 from harness.plan.model_shape import ModelShape, find_shape
-from harness.plan.sweep_file import SHIPPED, load_profile, shipped
+from harness.plan.sweep_file import SHIPPED, profile_layer, shipped
 
 SMALL = {
     "vocab_size": 101,
@@ -60,7 +60,7 @@ def test_models_of_the_shipped_profiles_are_known_without_a_network(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     counts = {}
     for path in shipped(SHIPPED / "profiles").values():
-        source = load_profile(str(path), path)[0]["model"]["source"]
+        source = profile_layer(path).settings["model"]["source"]
         shape = find_shape(source)
         assert shape is not None, source
         counts[source.partition("@")[0]] = shape.parameters

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from harness.errors import RefusedError
-from harness.plan.sweep_file import SweepFile, load_profile, load_sweep
+from harness.plan.sweep_file import SweepFile, find_profile, load_sweep, profile_layer
 from tests.harness.plan.files import QUESTION, write_sweep_file
 
 
@@ -122,11 +122,11 @@ def test_a_profile_is_looked_for_beside_the_sweep_too(tmp_path: Path, monkeypatc
     folder = tmp_path / "questions"
     folder.mkdir()
     (folder / "mine.yaml").write_text("description: a substrate\ntrain: {steps: 3}\n")
-    settings, path = load_profile("mine.yaml", beside=folder / "question.yaml")
-    assert settings == {"train": {"steps": 3}}
+    path = find_profile("mine.yaml", beside=folder / "question.yaml")
     assert path == folder / "mine.yaml"
+    assert profile_layer(path).settings == {"train": {"steps": 3}}
     with pytest.raises(RefusedError, match=r"profile 'tniy': .* did you mean tiny\?"):
-        load_profile("tniy", beside=folder / "question.yaml")
+        find_profile("tniy", beside=folder / "question.yaml")
 
 
 def test_names_of_shared_folders_are_not_free(tmp_path: Path) -> None:

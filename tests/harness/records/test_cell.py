@@ -88,13 +88,33 @@ def test_a_damaged_status_is_named(cell: CellRecord, status: str, says: str) -> 
         _ = cell.state
 
 
-@pytest.mark.parametrize("name", ["spec", "provenance"])
-def test_what_a_cell_must_have_is_named_where_it_is_missing(cell: CellRecord, name: str) -> None:
-    with pytest.raises(DamagedRecordError, match=rf"{name}\.json: is missing"):
-        getattr(cell, name)
-    (cell.path / f"{name}.json").write_text("[1]")
-    with pytest.raises(DamagedRecordError, match=rf"{name}\.json: is damaged \(it holds no JSON object"):
-        getattr(cell, name)
+def test_what_a_cell_must_have_is_named_where_it_is_missing(cell: CellRecord) -> None:
+    with pytest.raises(DamagedRecordError, match=r"spec\.json: is missing"):
+        _ = cell.spec
+    (cell.path / "spec.json").write_text("[1]")
+    with pytest.raises(DamagedRecordError, match=r"spec\.json: is damaged \(it holds no JSON object"):
+        _ = cell.spec
+    with pytest.raises(DamagedRecordError, match=r"starts\.jsonl: is missing"):
+        _ = cell.provenance
+
+
+def test_the_provenance_is_that_of_the_last_start(cell: CellRecord) -> None:
+    """Records of before starts were written have one of their own."""
+    (cell.path / "provenance.json").write_text('{"torch": "1"}')
+    assert cell.provenance == {"torch": "1"}
+    again = {"epoch": 1, "from_step": 3, "owner": {"pid": 1}, "time": "now", "torch": "2"}
+    append_jsonl(cell.path / "starts.jsonl", [again])
+    assert cell.provenance == {"torch": "2"}
+    assert [(start["epoch"], start["from_step"]) for start in cell.read_starts()] == [(0, 0), (1, 3)]
+
+
+def test_rows_of_a_writer_that_was_taken_for_dead_do_not_count(cell: CellRecord) -> None:
+    """It wakes up late and writes steps that a later start has begun anew."""
+    append_jsonl(cell.path / "starts.jsonl", [{"epoch": 1, "from_step": 0}, {"epoch": 2, "from_step": 2}])
+    written = [(1, 1), (1, 2), (2, 3), (1, 3), (1, 4), (2, 4)]
+    append_jsonl(cell.path / "steps.jsonl", [{"step": step, "epoch": epoch, "by": epoch} for epoch, step in written])
+    assert cell.read_steps() == [{"step": step, "by": by} for step, by in ((1, 1), (2, 1), (3, 2), (4, 2))]
+    assert cell.read_step_columns().to_pylist() == cell.read_steps()
 
 
 def write_three_steps(cell: CellRecord) -> None:

@@ -81,9 +81,9 @@ def cells(home: Path, sweep: str = "small") -> dict[str, CellRecord]:
 
 def contents(cell: CellRecord) -> dict[str, Any]:
     """What must be the same whatever happened on the way."""
-    files = [cell.path / "steps.jsonl", cell.path / "scores.jsonl", cell.path / "evals.parquet"]
-    files += sorted(cell.rollouts.glob("*.parquet"))
-    return {"status": cell.read_status(), **{file.name: file.read_bytes() for file in files}}
+    files = [cell.path / "evals.parquet", *sorted(cell.rollouts.glob("*.parquet"))]
+    rows = {"status": cell.read_status(), "steps": cell.read_steps(), "scores": cell.read_scores()}
+    return rows | {file.name: file.read_bytes() for file in files}
 
 
 def all_contents(home: Path, sweep: str = "small") -> dict[str, dict[str, Any]]:
@@ -111,6 +111,6 @@ def workers_of(process: subprocess.Popen[str]) -> list[int]:
             group = int((path / "stat").read_text().rpartition(")")[2].split()[2])
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if b"harness.executors.worker" in command and group == process.pid:
+        if b"harness.run.worker" in command and group == process.pid:
             found.append(int(path.name))
     return found

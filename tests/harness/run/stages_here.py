@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from harness.executors.local import Ended, OnEnded, OnProgress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from harness.config.hashing import code_digests
+from harness.config.run_spec import RunSpec
+from harness.engines.base import Engine
+from harness.executors.base import Ended, Job, JobState, Progress
+from harness.models.language_model import LanguageModel
 from harness.models.start import StartingPoint
-from harness.run.jobs import Job, run_job
+from harness.plan import Plan
+from harness.run.loop import Observer
+from harness.run.stages import StageContext, find_stage
+from harness.run.sweep import SweepRun
+from harness.run.worker import do
 
 
 class Quiet:
@@ -18,26 +30,79 @@ class Quiet:
     def ended(self, name: str, state: str, reason: str | None) -> None: ...
 
 
-class StagesInThisProcess:
-    """A pool that does the stages here and keeps the cells' jobs without doing them."""
+class StagesHere:
+    """An executor that does the stages in this process. Cells end as somebody else's, unless `cells` says otherwise."""
 
-    def __init__(self) -> None:
+    slots = 1
+
+    def __init__(self, home: Path, cells: tuple[JobState, str | None] = ("taken", "kept")) -> None:
+        self.home, self.cells = home, cells
         self.jobs: list[Job] = []
+        self._events: list[Progress | Ended] = []
 
-    def __call__(self, workers: int) -> StagesInThisProcess:
-        return self
+    def start(self, job: Job) -> None:
+        self.jobs.append(job)
+        if job.kind == "cell":
+            self._events.append(Ended(job, *self.cells))
+            return
+        told = self._events
+        ended = do(job, self.home, StartingPoint(), lambda event: told.append(Progress(job, event)))
+        self._events.append(Ended(job, *ended))
 
-    def __enter__(self) -> StagesInThisProcess:
-        return self
+    def wait(self, timeout_s: float) -> list[Progress | Ended]:
+        events, self._events = self._events, []
+        return events
 
-    def __exit__(self, *exc: object) -> None: ...
+    def cancel(self, job: Job) -> None: ...
 
-    def run(self, jobs: list[Job], on_progress: OnProgress, on_ended: OnEnded) -> None:
-        for job in jobs:
-            self.jobs.append(job)
-            if job.kind != "cell":
-                state, reason = run_job(job, StartingPoint(), lambda event: on_progress(job, event))  # noqa: B023
-                on_ended(Ended(job, state, reason))
+    def close(self) -> None: ...
 
     def of_kind(self, kind: str) -> list[Job]:
         return [job for job in self.jobs if job.kind == kind]
+
+
+def run_here(
+    plan: Plan, home: Path, observer: Observer | None = None, cells: tuple[JobState, str | None] = ("taken", "kept")
+) -> StagesHere:
+    """Run a plan with stages in this process; returns the executor, which knows the jobs."""
+    executor = StagesHere(home, cells)
+    SweepRun(plan, home, "bench run", 1, lambda slots: executor).run(observer or Quiet())
+    return executor
+
+
+def no_executor(slots: int) -> NoReturn:
+    """In the place of one, where nothing is to be started."""
+    raise AssertionError("an executor was opened")
+
+
+def job_of(kind: str, path: Path, spec: RunSpec, home: Path) -> Job:
+    return Job(kind, str(path.relative_to(home)), spec, code=code_digests(spec))
+
+
+@dataclass(frozen=True)
+class _OfModel(StageContext):
+    """Of a model at hand, and an engine that need not be the spec's."""
+
+    model: LanguageModel | None = None
+    own_engine: Engine | None = None
+
+    @property
+    def start(self) -> LanguageModel:
+        assert self.model is not None
+        return self.model
+
+    def engine(self, start: LanguageModel) -> Engine:
+        return self.own_engine or super().engine(start)
+
+
+def make_stage(
+    name: str, path: Path, spec: RunSpec, model: LanguageModel, engine: Engine | None = None
+) -> list[tuple[int, int]]:
+    """Make a stage's result at the path from a model at hand; returns what was told: (step, steps)."""
+    told: list[tuple[int, int]] = []
+
+    def tell(event: dict[str, Any]) -> None:
+        told.append((event["step"], event["steps"]))
+
+    find_stage(name).make(path, _OfModel(spec, path.parent, StartingPoint(), name, tell, model, engine))
+    return told

@@ -17,16 +17,14 @@ from harness.models.lora import adapted_layers
 from harness.models.start import StartingPoint
 from harness.plan import make_plan
 from harness.records import CellRecord
-from harness.run import sweep as sweep_module
 from harness.run.cell import CellRun
-from harness.run.jobs import Job, run_job
 from harness.run.learning.base import Examples
 from harness.run.prompts import training_prompts
-from harness.run.stages import spec_as_json
 from harness.run.sweep import SweepRun
+from harness.run.worker import do
 from harness.training.checkpoint import checkpoint_folders
 from tests.harness.run.small import ignore_progress, small_spec
-from tests.harness.run.stages_here import Quiet, StagesInThisProcess
+from tests.harness.run.stages_here import Quiet, StagesHere, job_of
 
 LORA = {"model.lora.type": "lora", "model.lora.rank": 4, "train.learning_rate": 3e-3}
 
@@ -40,6 +38,7 @@ def run(folder: Path, spec: RunSpec, start: StartingPoint | None = None, stop_af
         if progress.step == stop_after:
             raise StoppedError
 
+    folder.mkdir(exist_ok=True)
     cell = CellRecord.at(folder)
     language_model = (start or StartingPoint()).for_training(spec, spec.model.source)
     examples = Examples(training_prompts(spec, {}))
@@ -105,10 +104,10 @@ def test_cells_of_one_worker_do_not_see_each_other(tmp_path: Path) -> None:
 
 def test_provenance_says_what_was_loaded(tmp_path: Path) -> None:
     spec = small_spec(LORA | {"train.steps": 1, "eval.every": 0})
-    (tmp_path / "a-s0-0000000000").mkdir()
-    job = Job("cell", str(tmp_path / "a-s0-0000000000"), spec_as_json(spec), "builtin:tiny")
-    assert run_job(job, StartingPoint(), lambda event: None) == ("done", None)
-    model = CellRecord.at(Path(job.path)).provenance["model"]
+    folder = tmp_path / "a-s0-0000000000"
+    folder.mkdir()
+    assert do(job_of("cell", folder, spec, tmp_path), tmp_path, StartingPoint(), lambda event: None) == ("done", None)
+    model = CellRecord.at(folder).provenance["model"]
     assert (model["dtype"], model["chat_template"], model["eos_token_ids"]) == ("float32", "plain", [1])
     assert model["remarks"] == ["chat template: plain (messages joined by blank lines); the tokenizer has none"]
 
@@ -127,8 +126,7 @@ def test_adapters_that_cannot_be_made_are_refused_before_any_cell(
     )
     if not peft:
         monkeypatch.setitem(sys.modules, "peft", None)
-    pool = StagesInThisProcess()
-    monkeypatch.setattr(sweep_module, "LocalPool", pool)
+    executor = StagesHere(tmp_path)
     with pytest.raises(RefusedError, match="names query, but the linear layers" if peft else "pip install -e"):
-        SweepRun(make_plan(str(sweep)), tmp_path, "bench run", workers=1).run(Quiet())
-    assert [job.kind for job in pool.jobs] == ["load", "load"]
+        SweepRun(make_plan(str(sweep)), tmp_path, "bench run", 1, lambda slots: executor).run(Quiet())
+    assert {job.kind for job in executor.jobs} == {"load"}

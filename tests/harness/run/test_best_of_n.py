@@ -13,10 +13,10 @@ from harness.engines.torch.engine import TorchEngine
 from harness.models.language_model import LanguageModel, load_model
 from harness.records.files import read_json
 from harness.run.evaluation import Evaluator
-from harness.run.stages.best_of_n import measure_best_of_n
 from harness.training.reward_model import RewardModel
 from harness.training.sequences import Sequences
 from tests.harness.run.small import small_spec
+from tests.harness.run.stages_here import make_stage
 
 SETTINGS = {"eval.samples": 6, "eval.k": [1, 2], "eval.temperature": 0.8, "eval.max_completion_tokens": 28}
 
@@ -35,12 +35,15 @@ class Recording(RewardModel):
         return self.given
 
 
-def test_the_best_of_the_samples_of_the_base_evaluation(tmp_path: Path, model: LanguageModel) -> None:
+def test_the_best_of_the_samples_of_the_base_evaluation(
+    tmp_path: Path, model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By the records of the evaluator, subset by subset."""
     spec = small_spec(SETTINGS, seed=2)
     engine = TorchEngine(model.model, model.pad_token_id, model.eos_token_ids, model.decode)
     proxy = Recording(model)
-    measure_best_of_n(tmp_path / "best.json", spec, model, engine, proxy)
+    monkeypatch.setattr(RewardModel, "load", lambda folder, start: proxy)
+    make_stage("best_of_n", tmp_path / "best.json", spec, model, engine)
     rows = read_json(tmp_path / "best.json")
 
     records: list[dict[str, Any]] = []

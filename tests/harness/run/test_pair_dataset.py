@@ -19,10 +19,11 @@ from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel, load_model
 from harness.run.encoded_pairs import EncodedPairs, load_pairs
 from harness.run.stages import pairs as pair_dataset
-from harness.run.stages.pairs import encode_pairs, prepare_pairs
+from harness.run.stages.pairs import encode_pairs
 from harness.training.sequences import score_completions
 from tests.fetch_model import NAME
 from tests.harness.run.small import small_spec
+from tests.harness.run.stages_here import make_stage
 
 PAIRS = [
     ("1+2=", "3#3", "4#4"),
@@ -60,7 +61,7 @@ def encode(pairs: Sequence[tuple[str, str, str]], model: LanguageModel, **settin
 
 
 def prepare(path: Path, spec: RunSpec, model: LanguageModel) -> EncodedPairs:
-    prepare_pairs(path, spec, model, lambda done, total: None)
+    make_stage("pairs", path, spec, model)
     return load_pairs(path)
 
 
@@ -214,7 +215,7 @@ class TestStage:
     def test_without_a_reference_nothing_is_scored(
         self, tmp_path: Path, data: str, model: LanguageModel, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(pair_dataset, "Scorer", None)
+        monkeypatch.setattr("harness.training.scoring.Scorer", None)
         pairs = prepare(tmp_path / "pairs", spec_of(data, "simpo"), model)
         assert pairs.ref_chosen_logps is None
         assert pairs.batch([0]).ref_chosen_logps is pairs.batch([0]).ref_rejected_logps is None
@@ -223,8 +224,7 @@ class TestStage:
         self, tmp_path: Path, data: str, model: LanguageModel, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(pair_dataset, "CHUNK_PAIRS", 2)
-        told: list[tuple[int, int]] = []
-        prepare_pairs(tmp_path / "pairs", spec_of(data), model, lambda *event: told.append(event))
+        told = make_stage("pairs", tmp_path / "pairs", spec_of(data), model)
         assert told == [(0, 5), (2, 5), (4, 5), (5, 5)]
 
     def test_fewer_pairs_than_a_step_needs_are_refused(self, tmp_path: Path, data: str, model: LanguageModel) -> None:
@@ -232,10 +232,6 @@ class TestStage:
         with pytest.raises(RefusedError, match=r"per_step is 5, but of 5 pairs 3 are left \(1 leave .*, 1 have"):
             prepare(tmp_path / "pairs", spec, model)
         assert not (tmp_path / "pairs").exists()
-
-    def test_without_a_set_of_pairs_there_is_nothing_to_prepare(self, tmp_path: Path, model: LanguageModel) -> None:
-        with pytest.raises(ValueError, match="nothing to prepare"):
-            prepare(tmp_path / "pairs", small_spec(), model)
 
 
 def test_real_pairs_and_a_real_tokenizer() -> None:

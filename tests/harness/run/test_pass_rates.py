@@ -14,9 +14,9 @@ from harness.models.language_model import LanguageModel, load_model
 from harness.random_keys import random_key
 from harness.records.files import read_jsonl
 from harness.run.prompts import candidates, read_correct_counts
-from harness.run.stages.pass_rates import measure_pass_rates
 from harness.sampling import graded as graded_samples
 from tests.harness.run.small import small_spec
+from tests.harness.run.stages_here import make_stage
 
 SAMPLES = 4
 FILTER = {"task.filter": {"type": "pass_rate", "samples": SAMPLES, "problems": 12}}
@@ -49,7 +49,7 @@ class Counting(TorchEngine):
 
 
 def measure(path: Path, model: LanguageModel, spec: RunSpec, engine: Counting | None = None) -> dict[str, int]:
-    measure_pass_rates(path, spec, model, engine or Counting(model), lambda done, total: None)
+    make_stage("pass_rates", path, spec, model, engine or Counting(model))
     return read_correct_counts(path)
 
 
@@ -103,13 +103,5 @@ def test_goes_on_after_a_kill_as_if_unbroken(
 
 def test_tells_how_far_it_is(tmp_path: Path, model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graded_samples, "CHUNK_SAMPLES", 5 * SAMPLES)
-    told: list[tuple[int, int]] = []
-    measure_pass_rates(
-        tmp_path / "rates.json", small_spec(FILTER), model, Counting(model), lambda *event: told.append(event)
-    )
+    told = make_stage("pass_rates", tmp_path / "rates.json", small_spec(FILTER), model, Counting(model))
     assert told == [(5, 12), (10, 12), (12, 12)]
-
-
-def test_without_a_filter_there_is_nothing_to_measure(tmp_path: Path, model: LanguageModel) -> None:
-    with pytest.raises(ValueError, match="nothing to measure"):
-        measure(tmp_path / "rates.json", model, small_spec())

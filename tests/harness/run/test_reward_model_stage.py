@@ -19,11 +19,12 @@ from harness.models.language_model import LanguageModel, load_model
 from harness.records.files import read_json
 from harness.run.prompts import reward_model_prompts
 from harness.run.stages import reward_model as reward_model_stage
-from harness.run.stages.reward_model import make_reward_model, verdict_pairs, with_label_noise
+from harness.run.stages.reward_model import verdict_pairs, with_label_noise
 from harness.sampling.graded import Conditions, GradedSamples, draw_graded
 from harness.training.reward_model import RewardModel, train_reward_model
 from harness.training.sequences import Sequences
 from tests.harness.run.small import small_spec
+from tests.harness.run.stages_here import make_stage
 
 SETTINGS = {
     "reward.parts": {"correct": 0.0, "reward_model": 1.0},
@@ -55,9 +56,7 @@ def stage_spec(settings: dict[str, Any] | None = None, seed: int = 0) -> RunSpec
 
 
 def make(folder: Path, model: LanguageModel, spec: RunSpec) -> list[tuple[int, int]]:
-    told: list[tuple[int, int]] = []
-    make_reward_model(folder, spec, model, engine_of(model), lambda *event: told.append(event))
-    return told
+    return make_stage("reward_model", folder, spec, model, engine_of(model))
 
 
 def drawn_for(spec: RunSpec, model: LanguageModel) -> GradedSamples:
@@ -85,7 +84,7 @@ def test_writes_a_model_with_a_report_of_its_quality(
 
         return train_reward_model(model, rows, pairs, options, also_here)
 
-    monkeypatch.setattr(reward_model_stage, "train_reward_model", training)
+    monkeypatch.setattr("harness.training.reward_model.train_reward_model", training)
     spec = stage_spec({"reward.reward_model.label_noise_rate": 0.4})
     told = make(tmp_path / "made", tiny, spec)
     assert told == [(20, 23), (21, 23), (22, 23), (23, 23)]

@@ -6,19 +6,26 @@ from typing import Any
 
 import pytest
 
+from harness.config.run_spec import RunSpec
 from harness.errors import RefusedError
 from harness.models.start import StartingPoint
 from harness.plan import make_plan
-from harness.records import read_sweep
+from harness.records import CellRecord, read_sweep
 from harness.records.files import read_json
-from harness.run import sweep as sweep_module
 from harness.run.encoded_pairs import load_pairs
-from harness.run.jobs import Job, run_job
-from harness.run.stages import base_path, best_of_n_path, input_jobs, input_paths, input_remarks, stage_job
-from harness.run.sweep import SweepRun
+from harness.run.stages import (
+    STAGES,
+    find_stage,
+    input_remarks,
+    inputs_of_cell,
+    missing_stages,
+    result_path,
+    stages_of_cell,
+)
+from harness.run.worker import do
 from tests.harness.run import bench
 from tests.harness.run.small import small_spec
-from tests.harness.run.stages_here import Quiet, StagesInThisProcess
+from tests.harness.run.stages_here import job_of, run_here
 
 FILTER = {"task.filter.type": "pass_rate", "task.filter.samples": 2, "task.filter.problems": 24}
 PROXY: dict[str, Any] = {
@@ -39,16 +46,15 @@ def pairs_file(folder: Path, count: int = 8, name: str = "pairs.jsonl") -> dict[
 
 
 def name(settings: dict[str, Any], stage: str, seed: int = 0) -> str:
-    paths = {kind: path.name for kind, path in input_paths(small_spec(settings, seed), HOME).items()}
-    return paths[stage]  # type: ignore[index]
+    return inputs_of_cell(small_spec(settings, seed), HOME)[stage].name
 
 
 def test_what_a_cell_reads(tmp_path: Path) -> None:
-    assert input_paths(small_spec(), HOME) == {}
-    assert list(input_paths(small_spec(FILTER | PROXY), HOME)) == ["pass_rates", "reward_model"]
+    assert inputs_of_cell(small_spec(), HOME) == {}
+    assert list(inputs_of_cell(small_spec(FILTER | PROXY), HOME)) == ["pass_rates", "reward_model"]
     # On given pairs nothing is drawn, so there is nothing to filter and nothing to reward.
-    assert list(input_paths(small_spec(FILTER | PROXY | pairs_file(tmp_path)), HOME)) == ["pairs"]
-    assert all(path.parent == HOME / "cache" for path in input_paths(small_spec(FILTER | PROXY), HOME).values())
+    assert list(inputs_of_cell(small_spec(FILTER | PROXY | pairs_file(tmp_path)), HOME)) == ["pairs"]
+    assert all(path.parent == HOME / "cache" for path in inputs_of_cell(small_spec(FILTER | PROXY), HOME).values())
 
 
 def test_a_reward_model_is_shared_by_seeds_and_by_what_is_learned_from_it() -> None:
@@ -69,7 +75,7 @@ def test_a_reward_model_is_shared_by_seeds_and_by_what_is_learned_from_it() -> N
 
 def test_best_of_n_is_of_a_reward_model_and_an_evaluation() -> None:
     def named(settings: dict[str, Any]) -> str:
-        return best_of_n_path(small_spec({**PROXY, **settings}), HOME).name
+        return find_stage("best_of_n").key(small_spec({**PROXY, **settings}))
 
     assert named({}) == named({"algorithm": "dpo"})
     assert len({named(s) for s in ({}, {"eval.samples": 8}, {"reward.reward_model.seed": 1})}) == 3
@@ -99,130 +105,124 @@ def test_encoded_pairs_are_shared_by_objectives_with_one_reference(tmp_path: Pat
 
 def test_what_is_there_is_not_made_again(tmp_path: Path) -> None:
     spec = small_spec(FILTER | PROXY)
-    assert [job.kind for job in input_jobs(spec, tmp_path)] == ["pass_rates", "reward_model"]
-    rates = input_paths(spec, tmp_path)["pass_rates"]
+    assert [stage.name for stage in missing_stages(spec, tmp_path)] == ["pass_rates", "reward_model"]
+    rates = inputs_of_cell(spec, tmp_path)["pass_rates"]
     rates.parent.mkdir()
     rates.touch()
-    assert [job.kind for job in input_jobs(spec, tmp_path)] == ["reward_model"]
+    assert [stage.name for stage in missing_stages(spec, tmp_path)] == ["reward_model"]
 
 
-def test_a_sweep_on_given_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = pairs_file(tmp_path)
+def make_stages(spec: RunSpec, home: Path) -> None:
+    (home / "cache").mkdir(exist_ok=True)
+    while missing := missing_stages(spec, home):
+        for stage in missing:
+            job = job_of(stage.name, result_path(stage, spec, home), spec, home)
+            assert do(job, home, StartingPoint(), lambda event: None) == ("done", None)
+
+
+def test_a_sweep_on_given_pairs(tmp_path: Path) -> None:
+    given, home = pairs_file(tmp_path), tmp_path / "home"
     arms = {"dpo": given, "ipo": {**given, "algorithm": "ipo"}, "simpo": {**given, "algorithm": "simpo"}}
-    sweep = bench.write_sweep(tmp_path, arms, seeds=1)
-    run = SweepRun(make_plan(str(sweep)), tmp_path / "home", "bench run", workers=1)
-    pool = StagesInThisProcess()
-    monkeypatch.setattr(sweep_module, "LocalPool", pool)
-    run.run(Quiet())
-    with_reference, without = (job.path for job in pool.of_kind("pairs"))
-    assert load_pairs(Path(with_reference)).ref_chosen_logps is not None
-    assert load_pairs(Path(without)).ref_chosen_logps is None
-    assert [job.inputs for job in pool.of_kind("cell")] == [
+    executor = run_here(make_plan(str(bench.write_sweep(tmp_path, arms, seeds=1))), home)
+    with_reference, without = (home / job.path for job in executor.of_kind("pairs"))
+    assert load_pairs(with_reference).ref_chosen_logps is not None
+    assert load_pairs(without).ref_chosen_logps is None
+    assert [inputs_of_cell(job.spec, home) for job in executor.of_kind("cell")] == [
         {"pairs": with_reference},
         {"pairs": with_reference},
         {"pairs": without},
     ]
-    cell = pool.of_kind("cell")[0]
-    travelled = Job(**json.loads(json.dumps(cell.to_json())))
-    assert run_job(travelled, StartingPoint(), lambda event: None) == ("done", None)
-    account = read_json(Path(cell.path) / "provenance.json")["pairs"]
+    cell = executor.of_kind("cell")[0]
+    assert do(cell, home, StartingPoint(), lambda event: None) == ("done", None)
+    account = CellRecord.at(home / cell.path).provenance["pairs"]
     assert (account["rows"], account["kept"], account["side_too_long"]) == (8, 8, 0)
 
 
 def test_what_became_of_the_inputs_is_told(tmp_path: Path) -> None:
     given = small_spec({**pairs_file(tmp_path), "pairs.max_tokens": 8})
     spec = small_spec({**PROXY, "reward.reward_model.label_noise_rate": 0.4})
-    (tmp_path / "cache").mkdir()
     for each in (given, spec):
-        for job in input_jobs(each, tmp_path):
-            assert run_job(job, StartingPoint(), lambda event: None) == ("done", None)
+        make_stages(each, tmp_path)
     assert list(input_remarks(given, tmp_path)) == ["pairs: 8 of 8 are kept; none is dropped"]
     (remark,) = input_remarks(spec, tmp_path)
-    report = read_json(input_paths(spec, tmp_path)["reward_model"] / "report.json")
+    report = read_json(inputs_of_cell(spec, tmp_path)["reward_model"] / "report.json")
     assert remark.startswith(f"reward model of {report['pairs']} pairs, {report['flipped_pairs']} of them with the")
     assert remark.endswith("of held-out pairs right")
 
 
-def test_a_sweep_on_a_learned_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_on_a_learned_reward(tmp_path: Path) -> None:
     small = {**PROXY, "train.steps": 2, "eval.problems": 4}
     noisy = {**small, "reward.reward_model.label_noise_rate": 0.4}
     sweep = bench.write_sweep(tmp_path, {"grpo": {"eval.problems": 4}, "proxy": small, "noisy": noisy}, seeds=2)
-    run = SweepRun(make_plan(str(sweep)), tmp_path / "home", "bench run", workers=1)
-    pool = StagesInThisProcess()
-    monkeypatch.setattr(sweep_module, "LocalPool", pool)
-    run.run(Quiet())
-    models = [job.path for job in pool.of_kind("reward_model")]
-    assert len(models) == len(pool.of_kind("best_of_n")) == 2
-    kinds = [job.kind for job in pool.jobs if job.kind != "cell"]
+    plan, home = make_plan(str(sweep)), tmp_path / "home"
+    executor = run_here(plan, home)
+    models = [home / job.path for job in executor.of_kind("reward_model")]
+    assert len(models) == len(executor.of_kind("best_of_n")) == 2
+    kinds = [job.kind for job in executor.jobs if job.kind != "cell"]
     assert kinds == ["load", "reward_model", "reward_model", "base", "best_of_n", "best_of_n"]
-    assert {tuple(job.inputs.values()) for job in pool.of_kind("cell")} == {(), *((model,) for model in models)}
-    yardsticks = read_sweep(tmp_path / "home" / "small").raw["best_of_n"]
+    inputs = [inputs_of_cell(job.spec, home) for job in executor.of_kind("cell")]
+    assert {tuple(read.values()) for read in inputs} == {(), *((model,) for model in models)}
+    yardsticks = read_sweep(home / "small").best_of_n
     assert list(yardsticks) == ["proxy", "noisy"]
     assert [row["n"] for row in yardsticks["proxy"]] == [1, 2, 4]
-    cell = next(job for job in pool.of_kind("cell") if job.inputs)
-    assert run_job(cell, StartingPoint(), lambda event: None) == ("done", None)
+    cell = next(job for job, read in zip(executor.of_kind("cell"), inputs, strict=True) if read)
+    assert do(cell, home, StartingPoint(), lambda event: None) == ("done", None)
     # Typed again, nothing but cells is left to do.
-    again = StagesInThisProcess()
-    monkeypatch.setattr(sweep_module, "LocalPool", again)
-    run.run(Quiet())
-    assert {job.kind for job in again.jobs} == {"load", "cell"}
+    assert {job.kind for job in run_here(plan, home).jobs} == {"load", "cell"}
 
 
 def test_the_start_is_evaluated_once_whatever_is_learned_from(tmp_path: Path) -> None:
-    given = base_path(small_spec(pairs_file(tmp_path)), HOME)
-    assert given == base_path(small_spec(), HOME) == base_path(small_spec({"task.template": "boxed"}), HOME)
-    assert base_path(small_spec({"eval.problems": 7}), HOME) != given
-    assert base_path(small_spec({"train.device": "cuda"}), HOME) != given
+    key = find_stage("base").key
+    given = key(small_spec(pairs_file(tmp_path)))
+    assert given == key(small_spec()) == key(small_spec({"task.template": "boxed"}))
+    assert key(small_spec({"eval.problems": 7})) != given
+    assert key(small_spec({"train.device": "cuda"})) != given
 
 
-def test_what_a_finished_sweep_lacks_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_finished_sweep_lacks_is_made_again(tmp_path: Path) -> None:
     """Also the reward model that only the yardstick still needs."""
     sweep = bench.write_sweep(tmp_path, {"grpo": {}, "proxy": {**PROXY, "eval.problems": 4}}, seeds=1)
-    run = SweepRun(make_plan(str(sweep)), tmp_path / "home", "bench run", workers=1)
-    for cell in run.plan.cells:
-        record = run.plan.record(cell, run.home)
+    plan, home = make_plan(str(sweep)), tmp_path / "home"
+    for cell in plan.cells:
+        record = plan.record(cell, home)
         record.path.mkdir(parents=True)
         record.write_status("done")
-    pool = StagesInThisProcess()
-    monkeypatch.setattr(sweep_module, "LocalPool", pool)
-    run.run(Quiet())
-    assert [job.kind for job in pool.jobs] == ["load", "reward_model", "best_of_n"]
-    assert read_sweep(tmp_path / "home" / "small").base_scores == []
+    executor = run_here(plan, home)
+    assert [job.kind for job in executor.jobs] == ["load", "reward_model", "best_of_n"]
+    assert read_sweep(home / "small").base_scores == []
 
 
-def test_too_few_pairs_are_refused_also_when_they_are_in_the_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sweep_module, "LocalPool", StagesInThisProcess())
+def test_too_few_pairs_are_refused_also_when_they_are_in_the_cache(tmp_path: Path) -> None:
     for per_step, refused in ((4, False), (9, True)):
         arm = pairs_file(tmp_path)
         arm["pairs"]["pairs_per_step"] = per_step
-        sweep = bench.write_sweep(tmp_path, {"dpo": arm}, seeds=1)
-        run = SweepRun(make_plan(str(sweep)), tmp_path / "home", "bench run", workers=1)
+        plan = make_plan(str(bench.write_sweep(tmp_path, {"dpo": arm}, seeds=1)))
         if refused:
             with pytest.raises(RefusedError, match="pairs_per_step is 9, but of 8 pairs 8 are left"):
-                run.run(Quiet())
+                run_here(plan, tmp_path / "home")
         else:
-            run.run(Quiet())
+            run_here(plan, tmp_path / "home")
 
 
 def test_a_damaged_reward_model_is_told(tmp_path: Path) -> None:
     spec = small_spec(PROXY)
-    (tmp_path / "cache").mkdir()
-    (job,) = input_jobs(spec, tmp_path)
-    assert run_job(job, StartingPoint(), lambda event: None) == ("done", None)
-    weights = Path(job.path) / "reward_model.safetensors"
+    make_stages(spec, tmp_path)
+    model = inputs_of_cell(spec, tmp_path)["reward_model"]
+    weights = model / "reward_model.safetensors"
     weights.write_bytes(weights.read_bytes()[:100])
-    (tmp_path / "cell-s0-0123456789").mkdir()
-    state, reason = run_job(
-        stage_job("cell", tmp_path / "cell-s0-0123456789", spec, tmp_path), StartingPoint(), lambda event: None
-    )
+    folder = tmp_path / "cell-s0-0123456789"
+    folder.mkdir()
+    state, reason = do(job_of("cell", folder, spec, tmp_path), tmp_path, StartingPoint(), lambda event: None)
     assert state == "refused"
-    assert reason is not None and reason.startswith(f"{job.path}: is damaged") and "Delete it" in reason
+    assert reason is not None and reason.startswith(f"{model}: is damaged") and "Delete it" in reason
 
 
-def test_a_job_knows_what_it_reads(tmp_path: Path) -> None:
-    spec = small_spec(PROXY)
-    job = stage_job("cell", tmp_path / "cell", spec, tmp_path)
-    assert job.inputs == {"reward_model": str(input_paths(spec, tmp_path)["reward_model"])}
-    assert job.source == "builtin:tiny"
+def test_every_stage_comes_after_those_that_it_reads() -> None:
+    made: list[str] = []
+    for stage in STAGES.all().values():
+        assert set(stage.reads) <= set(STAGES.names())
+    cold = {"model.source": "scratch:tiny", "model.cold_start": {"type": "sft", "data": "demonstrations:arithmetic"}}
+    for stage in stages_of_cell(small_spec(FILTER | PROXY | cold)):
+        made.append(stage.name)
+        assert {name for name in stage.reads if name in made or name == "start"} == set(stage.reads)
+    assert made == ["start", "pass_rates", "reward_model"]

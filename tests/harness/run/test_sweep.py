@@ -17,16 +17,15 @@ import pytest
 import yaml
 
 from harness.errors import BenchError, RefusedError
-from harness.executors.local import Ended, OnEnded, OnProgress
 from harness.models.language_model import LanguageModel
 from harness.plan import make_plan
-from harness.records import read_sweep
+from harness.records import CellRecord, read_sweep
 from harness.records.files import read_json
-from harness.run import sweep as sweep_module
-from harness.run.jobs import Job
+from harness.run.question import write_question
+from harness.run.stages import inputs_of_cell
 from harness.run.sweep import SweepRun
 from tests.harness.run import bench
-from tests.harness.run.stages_here import Quiet, StagesInThisProcess
+from tests.harness.run.stages_here import Quiet, StagesHere, no_executor, run_here
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for workers in /proc")
 
@@ -50,11 +49,6 @@ def home(tmp_path: Path, unbroken: Path) -> Path:
     """An empty home in which only the base evaluation is there, to save its time."""
     shutil.copytree(unbroken / "cache", tmp_path / "home" / "cache")
     return tmp_path / "home"
-
-
-class NoPool:
-    def __init__(self, workers: int) -> None:
-        raise AssertionError("a worker was started")
 
 
 def kill(process: subprocess.Popen[str], whom: str) -> None:
@@ -93,16 +87,15 @@ def test_arms_with_one_seed_see_the_same_prompts_and_noise(unbroken: Path) -> No
     assert first_step("group_std", 0) != first_step("group_std", 1)
 
 
-def test_a_second_run_starts_nothing(sweep: Path, unbroken: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep_module, "LocalPool", NoPool)
+def test_a_second_run_starts_nothing(sweep: Path, unbroken: Path) -> None:
     before = bench.all_contents(unbroken)
-    SweepRun(make_plan(str(sweep)), unbroken, "bench run", workers=2).run(Quiet())
+    SweepRun(make_plan(str(sweep)), unbroken, "bench run", 2, no_executor).run(Quiet())
     assert bench.all_contents(unbroken) == before
 
 
 def test_an_invalid_cell_is_run_again_only_if_asked_for(sweep: Path, tmp_path: Path) -> None:
     plan = make_plan(str(sweep))
-    run, asked = (SweepRun(plan, tmp_path, "bench run", 1, retry_invalid=asked) for asked in (False, True))
+    run, asked = (SweepRun(plan, tmp_path, "bench run", 1, no_executor, asked) for asked in (False, True))
     invalid, done = (plan.record(cell, tmp_path) for cell in plan.cells[:2])
     for record in (invalid, done):
         record.path.mkdir(parents=True)
@@ -113,17 +106,8 @@ def test_an_invalid_cell_is_run_again_only_if_asked_for(sweep: Path, tmp_path: P
     assert {cell.directory for cell in asked.missing()} == others | {invalid.path.name}
 
 
-def test_a_cell_that_could_not_be_measured_is_recorded_as_invalid(
-    sweep: Path, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class AllInvalid(StagesInThisProcess):
-        def run(self, jobs: list[Job], on_progress: OnProgress, on_ended: OnEnded) -> None:
-            for job in jobs:
-                if job.kind == "cell":
-                    on_ended(Ended(job, "invalid", "log-probs differ by 0.7"))
-
-    monkeypatch.setattr(sweep_module, "LocalPool", AllInvalid())
-    SweepRun(make_plan(str(sweep)), home, "bench run", workers=1).run(Quiet())
+def test_a_cell_that_could_not_be_measured_is_recorded_as_invalid(sweep: Path, home: Path) -> None:
+    run_here(make_plan(str(sweep)), home, cells=("invalid", "log-probs differ by 0.7"))
     states = {(cell.state, cell.reason) for cell in bench.cells(home).values()}
     assert states == {("invalid", "log-probs differ by 0.7")}
 
@@ -135,9 +119,8 @@ def test_a_remark_of_the_model_reaches_the_screen(sweep: Path, home: Path, monke
         def remark(self, sentence: str) -> None:
             self.remarks.append(sentence)
 
-    monkeypatch.setattr(sweep_module, "LocalPool", StagesInThisProcess())
     monkeypatch.setattr(LanguageModel, "remarks", lambda self: ["the chat template is the plain one"])
-    SweepRun(make_plan(str(sweep)), home, "bench run", workers=1).run(Screen())
+    run_here(make_plan(str(sweep)), home, Screen())
     assert Screen.remarks.count("the chat template is the plain one") == 1
 
 
@@ -204,9 +187,7 @@ def test_two_runs_at_once_share_the_cells(sweep: Path, unbroken: Path, home: Pat
         assert cell.log.read_text().count("done at step") == 1
 
 
-def test_another_question_leaves_cells_alone(
-    sweep: Path, unbroken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_question_leaves_cells_alone(sweep: Path, unbroken: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     shutil.copytree(unbroken, home)
     before = bench.all_contents(home)
@@ -217,8 +198,7 @@ def test_another_question_leaves_cells_alone(
     assert {cell.path.name for cell in record.other_cells} == before.keys()
     after = bench.all_contents(home)
     assert {name: after[name] for name in before} == before
-    monkeypatch.setattr(sweep_module, "LocalPool", NoPool)
-    SweepRun(make_plan(str(sweep)), home, "bench run", workers=2).run(Quiet())
+    SweepRun(make_plan(str(sweep)), home, "bench run", 2, no_executor).run(Quiet())
     assert len(read_sweep(home / "small").cells) == 4
 
 
@@ -270,47 +250,32 @@ FILTER_ARMS = {
 }
 
 
-def test_pass_rates_are_measured_once_for_the_arms_and_seeds_that_share_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sweep = bench.write_sweep(tmp_path, FILTER_ARMS)
-    run = SweepRun(make_plan(str(sweep)), tmp_path / "home", "bench run", workers=1)
-    pool = StagesInThisProcess()
-    monkeypatch.setattr(sweep_module, "LocalPool", pool)
-    run.run(Quiet())
-    shared, other = (job.path for job in pool.of_kind("pass_rates"))
-    assert {(job.path.split("/")[-1].split("-")[0], job.inputs.get("pass_rates")) for job in pool.of_kind("cell")} == {
-        ("all", None),
-        ("not_solved", shared),
-        ("mixed", shared),
-        ("other", other),
-    }
-    assert len(read_json(Path(shared))) == 24
-    kinds = [job.kind for job in pool.jobs]
+def test_pass_rates_are_measured_once_for_the_arms_and_seeds_that_share_them(tmp_path: Path) -> None:
+    plan, home = make_plan(str(bench.write_sweep(tmp_path, FILTER_ARMS))), tmp_path / "home"
+    executor = run_here(plan, home)
+    shared, other = (home / job.path for job in executor.of_kind("pass_rates"))
+    assert {
+        (CellRecord.at(home / job.path).arm, inputs_of_cell(job.spec, home).get("pass_rates"))
+        for job in executor.of_kind("cell")
+    } == {("all", None), ("not_solved", shared), ("mixed", shared), ("other", other)}
+    assert len(read_json(shared)) == 24
+    kinds = [job.kind for job in executor.jobs]
     assert kinds.index("load") < kinds.index("pass_rates") < kinds.index("cell")
-    run.run(Quiet())
-    assert len(pool.of_kind("pass_rates")) == 2
+    assert not run_here(plan, home).of_kind("pass_rates")
 
 
-def test_a_filter_that_leaves_too_few_prompts_is_refused_before_any_cell(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_filter_that_leaves_too_few_prompts_is_refused_before_any_cell(tmp_path: Path) -> None:
     strict = FILTER | {"task.filter.problems": 4, "task.filter.lowest": 0.5, "task.filter.highest": 0.5}
-    sweep = bench.write_sweep(tmp_path, {"all": {}, "strict": strict})
-    pool = StagesInThisProcess()
-    monkeypatch.setattr(sweep_module, "LocalPool", pool)
+    sweep, home = bench.write_sweep(tmp_path, {"all": {}, "strict": strict}), tmp_path / "home"
     with pytest.raises(RefusedError, match=r"task\.filter keeps \d of the 4 training prompts"):
-        SweepRun(make_plan(str(sweep)), tmp_path / "home", "bench run", workers=1).run(Quiet())
-    assert not pool.of_kind("cell")
+        run_here(make_plan(str(sweep)), home)
+    assert {cell.state for cell in bench.cells(home).values()} == {"pending"}
 
 
 @pytest.mark.parametrize("setting", ["task.pool=9000", "task.pool=3"])
-def test_a_pool_that_does_not_fit_is_refused_before_anything_starts(
-    sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str
-) -> None:
-    monkeypatch.setattr(sweep_module, "LocalPool", NoPool)
+def test_a_pool_that_does_not_fit_is_refused_before_anything_starts(sweep: Path, tmp_path: Path, setting: str) -> None:
     with pytest.raises(RefusedError, match=r"task\.pool is \d+, but"):
-        SweepRun(make_plan(str(sweep), settings=[setting]), tmp_path, "bench run", workers=1).run(Quiet())
+        SweepRun(make_plan(str(sweep), settings=[setting]), tmp_path, "bench run", 1, no_executor).run(Quiet())
     assert not (tmp_path / "small").exists()
 
 
@@ -354,7 +319,7 @@ def test_home_that_cannot_be_written(sweep: Path, tmp_path: Path) -> None:
     blocked = tmp_path / "home"
     blocked.write_text("a file where the folder should be")
     with pytest.raises(BenchError, match="cannot be written") as refused:
-        SweepRun(make_plan(str(sweep)), blocked, "bench run", workers=1).run(Quiet())
+        SweepRun(make_plan(str(sweep)), blocked, "bench run", 1, no_executor).run(Quiet())
     assert refused.value.exit_code == 2
 
 
@@ -383,7 +348,14 @@ def test_the_question_keeps_the_grid_and_what_is_asked_of_the_comparison(tmp_pat
         (listed, [], {}, False),
         (crossed, names, {names[0]: {knob: 0.2, beta: 0.01}, names[1]: {knob: 0.28, beta: 0.1}}, True),
     ):
-        run = SweepRun(make_plan(str(path), arms=arms), tmp_path / "home", "bench run", workers=1)
-        run.write_question()
-        record = read_sweep(run.folder)
+        plan = make_plan(str(path), arms=arms)
+        write_question(plan, tmp_path / "home", "bench run")
+        record = read_sweep(plan.folder(tmp_path / "home"))
         assert (record.grid, record.new_problems) == (grid, new_problems)
+
+
+def test_an_executor_that_works_in_another_home_ends_the_run(sweep: Path, tmp_path: Path) -> None:
+    """Asking again for a result that will never be there would not end."""
+    executor = StagesHere(tmp_path / "elsewhere")
+    with pytest.raises(BenchError, match=r"base: .* is not there\. Jobs must be done in a home that this process can"):
+        SweepRun(make_plan(str(sweep)), tmp_path / "home", "bench run", 1, lambda slots: executor).run(Quiet())

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,11 @@ from typing import Any
 import yaml
 
 from harness.config.run_spec import RunSpec
-from harness.executors.local import Ended
+from harness.executors.base import Ended, Job, JobState, Progress
 from harness.plan.search_plan import SearchPlan, make_search_plan
 from harness.records import CellRecord
-from harness.records.files import append_jsonl
-from harness.run.jobs import Job
-from harness.run.sweep import Observer
+from harness.records.files import append_jsonl, write_json
+from harness.run.loop import Observer
 from harness.search.run import SearchRun
 from tests.harness.run.small import SETTINGS
 
@@ -31,47 +31,70 @@ def by_learning_rate(spec: RunSpec) -> float:
 
 
 @dataclass
-class FakePool:
-    """Takes the place of a LocalPool; `ends`: state and reason of cells that do not end well, by arm."""
+class FakeCells:
+    """An executor whose cells take no time; `ends`: state and reason of cells that do not end well, by arm."""
 
-    workers: int = 1
+    slots: int = 1
     score: Score = by_learning_rate
-    ends: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    ends: Mapping[str, tuple[JobState, str]] = field(default_factory=dict)
+    home: Path = Path()
     trained: list[str] = field(default_factory=list)
-    cancelled: set[str] = field(default_factory=set)
+    cancelled: list[str] = field(default_factory=list)
+    _steps: dict[Job, Iterator[Progress | Ended]] = field(default_factory=dict)
+    _cancelled: set[Job] = field(default_factory=set)
 
-    def __enter__(self) -> FakePool:
-        return self
+    def start(self, job: Job) -> None:
+        self._steps[job] = self._do(job)
 
-    def __exit__(self, *exc: object) -> None:
-        pass
+    def wait(self, timeout_s: float) -> list[Progress | Ended]:
+        """One event of each job, so that who cancels one is heard before it goes on."""
+        if not self._steps:
+            time.sleep(0.01)
+        events = [next(steps) for steps in self._steps.values()]
+        for event in events:
+            if isinstance(event, Ended):
+                del self._steps[event.job]
+        return events
 
     def cancel(self, job: Job) -> None:
-        self.cancelled.add(job.path)
+        self._cancelled.add(job)
+        self.cancelled.append(Path(job.path).name)
 
-    def run(self, jobs: Any, on_progress: Any, on_ended: Any) -> None:
-        for job in jobs:
-            on_ended(Ended(job, *self._do(job, on_progress)))
+    def close(self) -> None: ...
 
-    def _do(self, job: Job, on_progress: Any) -> Any:
+    def _do(self, job: Job) -> Iterator[Progress | Ended]:
         if job.kind != "cell":
-            return "done", None
-        cell, spec = CellRecord.at(Path(job.path)), RunSpec.model_validate(job.spec)
+            yield Ended(job, *self.stage(job))
+            return
+        cell = CellRecord.at(self.home / job.path)
+        self.begun(cell)
         self.trained.append(cell.path.name)
         if cell.arm in self.ends:
-            return self.ends[cell.arm]
-        score = self.score(spec)
+            yield Ended(job, *self.ends[cell.arm])
+            return
+        score = self.score(job.spec)
         for step in (2, 4):
             rows = [{"step": done, "generated_tokens": 250 * done} for done in (step - 1, step)]
             append_jsonl(cell.path / "steps.jsonl", rows)
             write_score(cell, step, score * step / 4, final=False)
-            on_progress(job, {"phase": "training", "step": step, "steps": 4, "done_frac": step / 4})
-            if job.path in self.cancelled:
+            yield Progress(job, {"phase": "training", "step": step, "steps": 4, "done_frac": step / 4})
+            if job in self._cancelled:
                 cell.write_status("interrupted", reason="interrupted; the next run continues it", step=step)
-                return "interrupted", "cancelled"
+                yield Ended(job, "interrupted", "cancelled")
+                return
         write_score(cell, 4, score, final=True)
         cell.write_status("done", step=4, steps=4, generated_tokens=1000, flags=[], digest=cell.path.name)
+        self.done(cell, job.spec)
+        yield Ended(job, "done", None)
+
+    def stage(self, job: Job) -> tuple[JobState, str | None]:
+        if job.kind == "base":
+            write_json(self.home / job.path, [])
         return "done", None
+
+    def begun(self, cell: CellRecord) -> None: ...
+
+    def done(self, cell: CellRecord, spec: RunSpec) -> None: ...
 
 
 def write_score(cell: CellRecord, step: int, score: float, *, final: bool) -> None:
@@ -122,17 +145,25 @@ class Silent:
 
 
 def search(
-    monkeypatch: Any,
     path: Path,
     trials: int | None,
-    pool: FakePool | None = None,
+    executor: FakeCells | None = None,
     observer: Observer | None = None,
     **options: Any,
-) -> tuple[dict[str, Any], FakePool]:
-    """Search with fake cells in the file's folder; gives study.json and the pool."""
-    pool = pool or FakePool()
-    monkeypatch.setattr("harness.search.run.LocalPool", lambda workers: pool)
+) -> tuple[dict[str, Any], FakeCells]:
+    """Search with fake cells in the file's folder; gives study.json and the executor."""
+    cells = executor or FakeCells()
+    run = search_run(path, trials, cells, **options)
+    return run.run(observer or Silent()), cells
+
+
+def search_run(path: Path, trials: int | None, cells: FakeCells, **options: Any) -> SearchRun:
     plan: SearchPlan = make_search_plan(str(path))
     options = {"workers": 1} | options
-    run = SearchRun(plan, path.parent / "runs", "bench tune found", trials=trials, **options)
-    return run.run(observer or Silent()), pool
+    cells.home = options.pop("home", path.parent / "runs")
+
+    def opened(slots: int) -> FakeCells:
+        cells.slots = slots
+        return cells
+
+    return SearchRun(plan, cells.home, "bench tune found", open_executor=opened, trials=trials, **options)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.cli import live
-from tests.harness.search.fake_cells import FakePool, Score, Silent, search, write_search
+from tests.harness.search.fake_cells import FakeCells, Score, Silent, search, write_search
 
 MEDIAN = {"pruner": {"type": "median", "options": {"n_startup_trials": 1, "n_warmup_steps": 0}}}
 
@@ -21,7 +21,7 @@ def test_pruned_trials_use_the_budget_of_tokens(tmp_path: Path, monkeypatch: pyt
     """Each stops at half of its tokens; more than twenty of them in a row are no reason to end."""
     path = write_search(tmp_path, MEDIAN | {"budget": {"tokens": 16_000}, "sampler": {"type": "random"}})
     observer = Silent()
-    study, _ = search(monkeypatch, path, None, FakePool(score=worse_and_worse()), observer)
+    study, _ = search(path, None, FakeCells(score=worse_and_worse()), observer)
     states = [trial["state"] for trial in study["trials"]]
     assert states == ["complete"] + ["pruned"] * 30
     assert [trial["generated_tokens"] for trial in study["trials"]] == [1000] + [500] * 30
@@ -33,8 +33,8 @@ def test_progress_without_a_number_of_trials_is_that_of_the_budget(
 ) -> None:
     monkeypatch.setattr(live, "PLAIN_EVERY_S", 0.0)
     path = write_search(tmp_path, {"budget": {"tokens": 4000}})
-    search(monkeypatch, path, 1, observer=live.LiveRun("trials"))
-    search(monkeypatch, path, None, observer=live.LiveRun("trials"))
+    search(path, 1, observer=live.LiveRun("trials"))
+    search(path, None, observer=live.LiveRun("trials"))
     lines = capsys.readouterr().err.splitlines()
     assert "1 trial, 0 done already, 1 to run" in lines[0]
     told = [line.partition(", ETA ")[0] for line in lines if "ETA" in line]

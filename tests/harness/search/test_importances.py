@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.search.fake_cells import METRIC, FakePool, search, write_search
+from tests.harness.search.fake_cells import METRIC, FakeCells, search, write_search
 
 
 def test_an_objective_that_never_changes_takes_nothing_from_the_other(
@@ -14,13 +14,13 @@ def test_an_objective_that_never_changes_takes_nothing_from_the_other(
 ) -> None:
     """All fake cells generate as many tokens."""
     path = write_search(tmp_path, {"objectives": ["eval.final.pass@1", "generated_tokens"]})
-    study, _ = search(monkeypatch, path, 12)
+    study, _ = search(path, 12)
     assert [found["metric"] for found in study["importances"]] == [METRIC]
     assert study["importances_refused"] == "all complete trials have the same generated_tokens"
 
 
 def test_two_that_never_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_search(tmp_path, {"objectives": ["eval.final.pass@1", "generated_tokens"]})
-    study, _ = search(monkeypatch, path, 12, FakePool(score=lambda spec: 0.5))
+    study, _ = search(path, 12, FakeCells(score=lambda spec: 0.5))
     assert study["importances"] == []
     assert study["importances_refused"] == (f"all complete trials have the same {METRIC} and the same generated_tokens")

@@ -56,7 +56,7 @@ def test_a_search_that_is_killed_while_values_are_drawn_draws_what_an_unbroken_o
 ) -> None:
     writes = Writes(monkeypatch)
     (tmp_path / "whole").mkdir()
-    whole, _ = search(monkeypatch, write_search(tmp_path / "whole", section(sampler)), TRIALS)
+    whole, _ = search(write_search(tmp_path / "whole", section(sampler)), TRIALS)
     ids = [log.get("trial_id") for logs in writes.seen for log in logs]
     first = ids.index(2)
     for last in range(first - 1, first + 7):  # from before the trial is asked for until it is drawn
@@ -65,9 +65,9 @@ def test_a_search_that_is_killed_while_values_are_drawn_draws_what_an_unbroken_o
         path = write_search(folder, section(sampler))
         writes.begin(last)
         with pytest.raises(KilledError):
-            search(monkeypatch, path, TRIALS)
+            search(path, TRIALS)
         writes.begin(None)
-        broken, _ = search(monkeypatch, path, TRIALS)
+        broken, _ = search(path, TRIALS)
         assert settings(broken) == settings(whole)
         assert {trial["state"] for trial in broken["trials"]} == {"complete"}
 
@@ -80,9 +80,9 @@ def test_a_search_that_is_killed_at_its_start_can_be_used(tmp_path: Path, monkey
         path = write_search(folder)
         writes.begin(last)
         with pytest.raises(KilledError):
-            search(monkeypatch, path, 2)
+            search(path, 2)
         writes.begin(None)
-        study, _ = search(monkeypatch, path, 2)
+        study, _ = search(path, 2)
         assert [(trial["state"], trial["is_default"]) for trial in study["trials"]] == [
             ("complete", True),
             ("complete", False),
@@ -93,20 +93,20 @@ def test_a_trial_that_nobody_claimed_before_a_kill_is_taken_up_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_search(tmp_path)
-    search(monkeypatch, path, 1)
+    search(path, 1)
     study = SearchStudy(make_search_plan(str(path)), tmp_path / "runs" / "found", None)
     study.study.ask()
     assert study.is_any_abandoned() and study.running() == []
-    found, _ = search(monkeypatch, path, 3)
+    found, _ = search(path, 3)
     assert [trial["state"] for trial in found["trials"]] == ["complete"] * 3
 
 
 def test_what_is_not_known_to_be_dead_is_named_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url, path = f"sqlite:///{tmp_path / 'study.db'}", write_search(tmp_path)
-    search(monkeypatch, path, 1, storage_url=url)
+    search(path, 1, storage_url=url)
     SearchStudy(make_search_plan(str(path)), tmp_path / "runs" / "found", url).study.ask()
     observer = Silent()
-    found, _ = search(monkeypatch, path, 3, observer=observer, storage_url=url)
+    found, _ = search(path, 3, observer=observer, storage_url=url)
     assert [trial["state"] for trial in found["trials"]] == ["complete", "running", "complete"]
     (said,) = observer.remarks
     assert said.startswith("not ended yet: trial 1, which another worker has in hand, or whose worker is not yet known")
@@ -124,5 +124,5 @@ def test_a_trial_in_the_hands_of_another_worker_of_this_folder_is_named_at_the_e
     with hold_lease(lease):
         with study.turn():
             study.ask("alive")
-        search(monkeypatch, path, 2, observer=observer)
+        search(path, 2, observer=observer)
     assert observer.remarks == ["not ended yet: trial 0, which another worker has in hand"]

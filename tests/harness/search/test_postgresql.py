@@ -18,20 +18,18 @@ from typing import Any
 import pytest
 
 from harness.errors import BenchError, RefusedError
+from harness.records import CellRecord
 from harness.records.study import read_study
 from harness.search.optuna_parts import told_if_lost
 from tests.harness.run import bench
-from tests.harness.search.fake_cells import FakePool, search, write_search
+from tests.harness.search.fake_cells import FakeCells, search, write_search
 
 ONE_MACHINE = """
 import sys
 from pathlib import Path
-import harness.search.run as search_run
-from harness.plan.search_plan import make_search_plan
-from tests.harness.search.fake_cells import FakePool, Silent
+from tests.harness.search.fake_cells import FakeCells, Silent, search_run
 path, home, url, trials = sys.argv[1:]
-search_run.LocalPool = lambda workers: FakePool()
-search_run.SearchRun(make_search_plan(path), Path(home), "bench tune found", 1, int(trials), url).run(Silent())
+search_run(Path(path), int(trials), FakeCells(), home=Path(home), storage_url=url).run(Silent())
 """
 
 
@@ -107,14 +105,12 @@ def test_machines_that_start_at_one_moment_share_a_search(tmp_path: Path, server
 def test_a_database_that_goes_away_ends_the_search_with_its_cause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server
 ) -> None:
-    class Stopping(FakePool):
-        def _do(self, job: Any, on_progress: Any) -> Any:
-            if job.kind == "cell":
-                server.stop()
-            return super()._do(job, on_progress)
+    class Stopping(FakeCells):
+        def begun(self, cell: CellRecord) -> None:
+            server.stop()
 
     told = r"cannot be used any more \(connection failed.*the same command continues"
     with pytest.raises(BenchError, match=told), told_if_lost(server.url):
-        search(monkeypatch, write_search(tmp_path), 2, Stopping(), storage_url=server.url)
+        search(write_search(tmp_path), 2, Stopping(), storage_url=server.url)
     with pytest.raises(RefusedError, match="cannot be opened"):
-        search(monkeypatch, write_search(tmp_path), 2, storage_url=server.url)
+        search(write_search(tmp_path), 2, storage_url=server.url)

@@ -12,12 +12,12 @@ from optuna.storages.journal import JournalFileBackend
 
 from harness.config.run_spec import RunSpec
 from harness.errors import RefusedError
+from harness.executors.base import Job, JobState
 from harness.plan.search_plan import make_search_plan
 from harness.records import CellRecord, read_sweep
-from harness.run.sweep import StoppedError
-from harness.search.run import IDLE_TRIALS, SearchRun
+from harness.search.run import IDLE_TRIALS
 from harness.search.study import SearchStudy
-from tests.harness.search.fake_cells import KNOBS, METRIC, FakePool, by_learning_rate, search, write_search
+from tests.harness.search.fake_cells import KNOBS, METRIC, FakeCells, by_learning_rate, search, search_run, write_search
 
 
 def settings(study: dict[str, Any]) -> list[dict[str, Any]]:
@@ -25,7 +25,7 @@ def settings(study: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_trials_are_scored_and_the_best_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    study, pool = search(monkeypatch, write_search(tmp_path), 12)
+    study, pool = search(write_search(tmp_path), 12)
     assert [trial["number"] for trial in study["trials"]] == list(range(12))
     assert {trial["state"] for trial in study["trials"]} == {"complete"}
     best = max(study["trials"], key=lambda trial: trial["values"][0])
@@ -40,7 +40,7 @@ def test_trials_are_scored_and_the_best_is_named(tmp_path: Path, monkeypatch: py
 
 
 def test_the_default_is_the_first_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    study, _ = search(monkeypatch, write_search(tmp_path), 2)
+    study, _ = search(write_search(tmp_path), 2)
     first, second = study["trials"]
     assert first["is_default"] and not second["is_default"]
     assert first["params"] == {"train.learning_rate": 3e-4, "train.updates_per_rollout": 1}
@@ -48,12 +48,12 @@ def test_the_default_is_the_first_trial(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_default_outside_the_ranges_is_no_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_search(tmp_path, {"knobs": {"train.learning_rate": {"log": [1e-3, 1e-2]}}})
-    study, _ = search(monkeypatch, path, 2)
+    study, _ = search(path, 2)
     assert not any(trial["is_default"] for trial in study["trials"])
 
 
 def test_a_conditional_knob_is_drawn_where_its_condition_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    study, _ = search(monkeypatch, write_search(tmp_path), 12)
+    study, _ = search(write_search(tmp_path), 12)
     drawn = [("objective.rule.clip_high" in p, p["train.updates_per_rollout"] > 1) for p in settings(study)]
     assert set(drawn) == {(True, True), (False, False)}
 
@@ -64,26 +64,26 @@ def test_an_interrupted_search_draws_what_an_unbroken_one_draws(
 ) -> None:
     kind = {"sampler": {"type": sampler, **({"options": {"n_startup_trials": 3}} if sampler in ("tpe", "gp") else {})}}
     (tmp_path / "broken").mkdir()
-    whole, _ = search(monkeypatch, write_search(tmp_path, kind), 7)
+    whole, _ = search(write_search(tmp_path, kind), 7)
     path = write_search(tmp_path / "broken", kind)
     for trials in (2, 5, 7):
-        broken, _ = search(monkeypatch, path, trials)
+        broken, _ = search(path, trials)
     assert settings(broken) == settings(whole)
     assert len({json.dumps(values) for values in settings(whole)}) > 3
 
 
 def test_trials_of_earlier_runs_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_search(tmp_path)
-    search(monkeypatch, path, 3)
-    study, pool = search(monkeypatch, path, 5)
+    search(path, 3)
+    study, pool = search(path, 5)
     assert (len(study["trials"]), len(pool.trained)) == (5, 2)
-    _, again = search(monkeypatch, path, 5)
+    _, again = search(path, 5)
     assert again.trained == []
 
 
 def test_an_identical_setting_is_not_trained_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_search(tmp_path, {"knobs": {"train.updates_per_rollout": {"categorical": [1, 2]}}})
-    study, pool = search(monkeypatch, path, 6)
+    study, pool = search(path, 6)
     assert len(pool.trained) == 2
     repeated = [trial for trial in study["trials"] if trial["same_as"] is not None]
     assert len(repeated) == 4
@@ -96,8 +96,11 @@ def test_an_identical_setting_is_not_trained_twice(tmp_path: Path, monkeypatch: 
 def test_what_cannot_be_measured_fails_its_trial_and_the_search_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ends = {"trial_1": ("failed", "its worker process was killed by signal 9"), "trial_2": ("invalid", "stale weights")}
-    study, _ = search(monkeypatch, write_search(tmp_path), 4, FakePool(ends=ends))
+    ends: dict[str, tuple[JobState, str]] = {
+        "trial_1": ("failed", "its worker process was killed by signal 9"),
+        "trial_2": ("invalid", "stale weights"),
+    }
+    study, _ = search(write_search(tmp_path), 4, FakeCells(ends=ends))
     assert [trial["state"] for trial in study["trials"]] == ["complete", "failed", "failed", "complete"]
     assert "signal 9" in study["trials"][1]["reason"]
     states = {cell.arm: cell.state for cell in read_sweep(tmp_path / "runs" / "found").cells}
@@ -109,7 +112,7 @@ def test_values_that_do_not_go_together_fail_their_trial(tmp_path: Path, monkeyp
         "rollout.prompts_per_step": {"categorical": [3, 4]},
         "train.updates_per_rollout": {"categorical": [1, 4]},
     }
-    study, _ = search(monkeypatch, write_search(tmp_path, {"knobs": knobs}), 20)
+    study, _ = search(write_search(tmp_path, {"knobs": knobs}), 20)
     failed = [trial for trial in study["trials"] if trial["state"] == "failed"]
     assert failed
     assert all(tuple(trial["params"].values()) == (3, 4) for trial in failed)
@@ -117,14 +120,11 @@ def test_values_that_do_not_go_together_fail_their_trial(tmp_path: Path, monkeyp
 
 
 def test_a_diverged_cell_is_a_scored_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Diverging(FakePool):
-        def _do(self, job: Any, on_progress: Any) -> Any:
-            outcome = super()._do(job, on_progress)
-            if job.kind == "cell":
-                CellRecord.at(Path(job.path)).write_status("done", flags=["nan"], step=3, generated_tokens=700)
-            return outcome
+    class Diverging(FakeCells):
+        def done(self, cell: CellRecord, spec: RunSpec) -> None:
+            cell.write_status("done", flags=["nan"], step=3, generated_tokens=700)
 
-    study, _ = search(monkeypatch, write_search(tmp_path), 2, Diverging())
+    study, _ = search(write_search(tmp_path), 2, Diverging())
     assert {(trial["state"], *trial["flags"]) for trial in study["trials"]} == {("complete", "nan")}
     assert study["best"] is not None
 
@@ -132,17 +132,14 @@ def test_a_diverged_cell_is_a_scored_trial(tmp_path: Path, monkeypatch: pytest.M
 def test_breaking_off_is_no_thrift(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     specs: list[RunSpec] = []
 
-    class Diverging(FakePool):
-        def _do(self, job: Any, on_progress: Any) -> Any:
-            outcome = super()._do(job, on_progress)
-            if job.kind == "cell" and (cell := CellRecord.at(Path(job.path))).arm == "trial_1":
-                (cell.path / "spec.json").write_text(json.dumps(job.spec))
+    class Diverging(FakeCells):
+        def done(self, cell: CellRecord, spec: RunSpec) -> None:
+            if cell.arm == "trial_1":
                 cell.write_status("done", flags=["nan"], step=0, generated_tokens=0)
-                specs.append(RunSpec.model_validate(job.spec))
-            return outcome
+                specs.append(spec)
 
     section = {"objectives": ["eval.final.pass@1", "generated_tokens"], "sampler": {"type": "random"}}
-    study, _ = search(monkeypatch, write_search(tmp_path, section), 3, Diverging())
+    study, _ = search(write_search(tmp_path, section), 3, Diverging())
     (spec,) = specs
     rollout = spec.rollout
     allowed = spec.train.steps * rollout.prompts_per_step * rollout.samples_per_prompt * rollout.max_completion_tokens
@@ -155,7 +152,7 @@ def test_a_search_without_a_limit_of_trials_ends_when_nothing_is_new(
 ) -> None:
     knobs = {"train.updates_per_rollout": {"categorical": [1, 2]}}
     section = {"knobs": knobs, "budget": {"tokens": 1_000_000}, "sampler": {"type": "random"}}
-    study, pool = search(monkeypatch, write_search(tmp_path, section), None)
+    study, pool = search(write_search(tmp_path, section), None)
     assert len(pool.trained) == 2
     assert [trial["same_as"] is None for trial in study["trials"][-IDLE_TRIALS:]] == [False] * IDLE_TRIALS
     assert study["trials"][-IDLE_TRIALS - 1]["same_as"] is None
@@ -164,15 +161,12 @@ def test_a_search_without_a_limit_of_trials_ends_when_nothing_is_new(
 def test_trials_that_generate_nothing_do_not_go_on_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where each diverges at once, although its evaluation takes its time."""
 
-    class Diverging(FakePool):
-        def _do(self, job: Any, on_progress: Any) -> Any:
-            outcome = super()._do(job, on_progress)
-            if job.kind == "cell":
-                CellRecord.at(Path(job.path)).write_status("done", flags=["nan"], step=0, generated_tokens=0)
-            return outcome
+    class Diverging(FakeCells):
+        def done(self, cell: CellRecord, spec: RunSpec) -> None:
+            cell.write_status("done", flags=["nan"], step=0, generated_tokens=0)
 
     monkeypatch.setattr("harness.search.trials.seconds", lambda cell: 1.0)
-    study, _ = search(monkeypatch, write_search(tmp_path, {"budget": {"tokens": 1000}}), None, Diverging())
+    study, _ = search(write_search(tmp_path, {"budget": {"tokens": 1000}}), None, Diverging())
     assert len(study["trials"]) == IDLE_TRIALS
 
 
@@ -184,16 +178,15 @@ def test_a_trial_that_another_worker_ended_is_theirs(
     path = write_search(tmp_path, {"pruner": {"type": pruner}})
     journal = str(tmp_path / "runs" / "found" / "study.journal")
 
-    class Overtaken(FakePool):
-        def _do(self, job: Any, on_progress: Any) -> Any:
-            if job.kind == "cell" and CellRecord.at(Path(job.path)).arm == "trial_1":
+    class Overtaken(FakeCells):
+        def begun(self, cell: CellRecord) -> None:
+            if cell.arm == "trial_1":
                 storage = JournalStorage(JournalFileBackend(journal))
                 optuna.load_study(study_name="found", storage=storage).tell(1, 0.123)
-            return super()._do(job, on_progress)
 
-    study, pool = search(monkeypatch, path, 3, Overtaken())
+    study, pool = search(path, 3, Overtaken())
     assert [trial["state"] for trial in study["trials"]] == ["complete"] * 3
-    assert [Path(cell).name for cell in pool.cancelled] == study["trials"][1]["cells"] * (pruner == "median")
+    assert pool.cancelled == study["trials"][1]["cells"] * (pruner == "median")
     assert study["trials"][1]["values"] == [0.123]
 
 
@@ -201,35 +194,35 @@ def test_an_abandoned_trial_is_ended_although_the_budget_is_used_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_search(tmp_path, {"budget": {"tokens": 900}})
-    search(monkeypatch, path, None)
+    search(path, None)
     study = SearchStudy(make_search_plan(str(path)), tmp_path / "runs" / "found", None)
     (study.folder / "workers" / "dead").mkdir()
     with study.turn():
         study.draw(study.ask("dead"))
-    found, _ = search(monkeypatch, path, None)
+    found, _ = search(path, None)
     assert [trial["state"] for trial in found["trials"]] == ["complete"] * 2
 
 
 def test_what_a_trial_cost_is_known_without_its_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_search(tmp_path)
-    study, _ = search(monkeypatch, path, 2)
+    study, _ = search(path, 2)
     cells = tmp_path / "runs" / "found" / "cells"
     (cells / study["trials"][0]["cells"][0] / "timing.jsonl").write_text("damaged\n")
     shutil.rmtree(cells / study["trials"][1]["cells"][0])
-    again, _ = search(monkeypatch, path, 3)
+    again, _ = search(path, 3)
     assert [trial["generated_tokens"] for trial in again["trials"]] == [1000] * 3
 
 
 def test_a_trial_has_the_mean_over_its_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = FakePool(score=lambda spec: 0.5 + 0.1 * spec.seed)
-    study, _ = search(monkeypatch, write_search(tmp_path, seeds=[0, 3]), 1, pool)
+    pool = FakeCells(score=lambda spec: 0.5 + 0.1 * spec.seed)
+    study, _ = search(write_search(tmp_path, seeds=[0, 3]), 1, pool)
     assert study["trials"][0]["values"] == [pytest.approx((0.5 + 0.8) / 2)]
     assert len(study["trials"][0]["cells"]) == 2
 
 
 def test_a_pruned_trial_keeps_its_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pruner = {"pruner": {"type": "median", "options": {"n_startup_trials": 2, "n_warmup_steps": 0}}}
-    study, _ = search(monkeypatch, write_search(tmp_path, pruner), 12)
+    study, _ = search(write_search(tmp_path, pruner), 12)
     pruned = [trial for trial in study["trials"] if trial["state"] == "pruned"]
     assert pruned
     for trial in pruned:
@@ -242,8 +235,8 @@ def test_a_pruned_trial_keeps_its_records(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_wilcoxon_looks_at_the_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pruner = {"pruner": {"type": "wilcoxon", "options": {"p_threshold": 0.2}}}
-    pool = FakePool(score=lambda spec: by_learning_rate(spec) - 0.001 * spec.seed)
-    study, _ = search(monkeypatch, write_search(tmp_path, pruner, seeds=8), 8, pool)
+    pool = FakeCells(score=lambda spec: by_learning_rate(spec) - 0.001 * spec.seed)
+    study, _ = search(write_search(tmp_path, pruner, seeds=8), 8, pool)
     pruned = [trial for trial in study["trials"] if trial["state"] == "pruned"]
     assert pruned
     assert all(2 <= len(trial["intermediate"]) < 8 for trial in pruned)
@@ -253,7 +246,7 @@ def test_wilcoxon_looks_at_the_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_two_objectives_have_a_front(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     objectives = {"objectives": ["eval.final.pass@1", "eval.final.mean_tokens"], "sampler": {"type": "nsga2"}}
-    study, _ = search(monkeypatch, write_search(tmp_path, objectives), 8)
+    study, _ = search(write_search(tmp_path, objectives), 8)
     assert [o["direction"] for o in study["objectives"]] == ["maximize", "minimize"]
     values = {trial["number"]: trial["values"] for trial in study["trials"] if trial["same_as"] is None}
     # Accuracy costs tokens in these cells, so no setting is better in both.
@@ -263,9 +256,9 @@ def test_two_objectives_have_a_front(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_importances_need_trials_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_search(tmp_path)
-    study, _ = search(monkeypatch, path, 3)
+    study, _ = search(path, 3)
     assert study["importances"] == [] and "3 complete trials" in study["importances_refused"]
-    study, _ = search(monkeypatch, path, 20)
+    study, _ = search(path, 20)
     (found,) = study["importances"]
     assert max(found["shares"], key=found["shares"].get) == "train.learning_rate"
     assert sum(found["shares"].values()) == pytest.approx(1)
@@ -273,14 +266,14 @@ def test_importances_need_trials_enough(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_trial_of_a_dead_worker_is_taken_up_with_its_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_search(tmp_path)
-    search(monkeypatch, path, 1)
+    search(path, 1)
     plan = make_search_plan(str(path))
     study = SearchStudy(plan, tmp_path / "runs" / "found", None)
     (study.folder / "workers" / "dead").mkdir()
     with study.turn():
         left = study.ask("dead")
     values = study.draw(left)
-    found, pool = search(monkeypatch, path, 3)
+    found, pool = search(path, 3)
     assert found["trials"][1] | {"params": values, "state": "complete"} == found["trials"][1]
     assert [trial["state"] for trial in found["trials"]] == ["complete"] * 3
     assert len(pool.trained) == 2
@@ -296,15 +289,15 @@ def test_a_trial_of_a_living_worker_is_left_alone(tmp_path: Path, monkeypatch: p
     with hold_lease(lease):
         with study.turn():
             study.ask("alive")
-        found, _ = search(monkeypatch, path, 3)
+        found, _ = search(path, 3)
     assert [trial["state"] for trial in found["trials"]] == ["running", "complete", "complete"]
 
 
 def test_a_database_can_hold_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"sqlite:///{tmp_path / 'study.db'}"
     path = write_search(tmp_path)
-    search(monkeypatch, path, 2, storage_url=url)
-    study, _ = search(monkeypatch, path, 3, storage_url=url)
+    search(path, 2, storage_url=url)
+    study, _ = search(path, 3, storage_url=url)
     assert len(study["trials"]) == 3
     assert not (tmp_path / "runs" / "found" / "study.journal").exists()
 
@@ -323,9 +316,9 @@ def test_a_database_can_hold_the_study(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_storage_of_another_study_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, search_section: Any, fields: Any, match: str
 ) -> None:
-    search(monkeypatch, write_search(tmp_path), 1)
+    search(write_search(tmp_path), 1)
     with pytest.raises(RefusedError, match=f"is of another search: it differs in .*{match}"):
-        search(monkeypatch, write_search(tmp_path, search_section, **fields), 2)
+        search(write_search(tmp_path, search_section, **fields), 2)
 
 
 def test_a_study_that_somebody_else_made_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,7 +327,7 @@ def test_a_study_that_somebody_else_made_is_refused(tmp_path: Path, monkeypatch:
     url = f"sqlite:///{tmp_path / 'study.db'}"
     optuna.create_study(storage=url, study_name="found").ask()
     with pytest.raises(RefusedError, match="was not made by `bench tune`"):
-        search(monkeypatch, write_search(tmp_path), 1, storage_url=url)
+        search(write_search(tmp_path), 1, storage_url=url)
 
 
 def test_an_empty_study_that_somebody_else_made_is_used_if_its_directions_are_ours(
@@ -346,27 +339,27 @@ def test_an_empty_study_that_somebody_else_made_is_used_if_its_directions_are_ou
         "still empty, is to minimize its values, but the search is to maximize eval.final.*: delete it, choose another"
     )
     with pytest.raises(RefusedError, match=told):
-        search(monkeypatch, path, 1, storage_url=url)
+        search(path, 1, storage_url=url)
     optuna.delete_study(storage=url, study_name="found")
     optuna.create_study(storage=url, study_name="found", direction="maximize")
-    study, _ = search(monkeypatch, path, 1, storage_url=url)
+    study, _ = search(path, 1, storage_url=url)
     assert [trial["is_default"] for trial in study["trials"]] == [True]
 
 
 def test_the_seed_of_the_sampler_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    study, _ = search(monkeypatch, write_search(tmp_path, {"sampler": {"type": "random", "seed": 7}}), 1)
+    study, _ = search(write_search(tmp_path, {"sampler": {"type": "random", "seed": 7}}), 1)
     assert study["sampler"] == {"type": "random", "seed": 7}
 
 
 @pytest.mark.parametrize("url", ["nonsense", "sqlite:////nowhere/study.db", "oracle+nothing://x"])
 def test_a_storage_that_cannot_be_opened_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     with pytest.raises(RefusedError, match="cannot be opened"):
-        search(monkeypatch, write_search(tmp_path), 1, storage_url=url)
+        search(write_search(tmp_path), 1, storage_url=url)
 
 
 def test_the_budget_of_tokens_ends_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_search(tmp_path, {"budget": {"tokens": 2500}})
-    study, _ = search(monkeypatch, path, None)
+    study, _ = search(path, None)
     assert sum(trial["generated_tokens"] for trial in study["trials"]) == 3000
 
 
@@ -381,8 +374,8 @@ def test_a_budget_counts_what_other_machines_spent(
     for machine in ("one", "other"):
         (tmp_path / machine).mkdir()
         files.append(write_search(tmp_path / machine, {"budget": budget}))
-    search(monkeypatch, files[0], 2, storage_url=url)
-    study, pool = search(monkeypatch, files[1], None, storage_url=url)
+    search(files[0], 2, storage_url=url)
+    study, pool = search(files[1], None, storage_url=url)
     assert len(pool.trained) == 1
     assert [trial["generated_tokens"] for trial in study["trials"]] == [1000] * 3
     assert [trial["duration_s"] for trial in study["trials"]] == [1.0] * 3
@@ -410,7 +403,7 @@ def test_workers_are_forgotten_unless_they_left_a_trial(tmp_path: Path, monkeypa
     from harness.records.lease import hold_lease
 
     path = write_search(tmp_path)
-    search(monkeypatch, path, 1)
+    search(path, 1)
     workers = tmp_path / "runs" / "found" / "workers"
     assert list(workers.iterdir()) == []
     study = SearchStudy(make_search_plan(str(path)), workers.parent, None)
@@ -440,12 +433,12 @@ def test_a_database_that_several_workers_make_at_once_is_opened(
 
     monkeypatch.setattr(RDBStorage, "__init__", first_told_so)
     monkeypatch.setattr("harness.search.optuna_parts.time.sleep", lambda _: None)
-    study, _ = search(monkeypatch, write_search(tmp_path), 1, storage_url=f"sqlite:///{tmp_path / 'study.db'}")
+    study, _ = search(write_search(tmp_path), 1, storage_url=f"sqlite:///{tmp_path / 'study.db'}")
     assert (len(asked), len(study["trials"])) == (2, 1)
 
 
 def test_records_read_like_those_of_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    search(monkeypatch, write_search(tmp_path), 3)
+    search(write_search(tmp_path), 3)
     sweep = read_sweep(tmp_path / "runs" / "found")
     assert sweep.is_search
     assert {cell.arm for cell in sweep.cells} == {"trial_0", "trial_1", "trial_2"}
@@ -458,26 +451,36 @@ def test_a_setting_resolves_to_what_its_trial_says(tmp_path: Path) -> None:
     assert (spec.train.learning_rate, spec.train.updates_per_rollout, spec.seed) == (5e-4, 1, 2)
 
 
-def test_a_stage_that_cannot_be_done_fails_its_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stages(pool: Any, specs: Any, *others: Any, **options: Any) -> None:
-        if specs[0].train.learning_rate > 1e-3:
-            raise StoppedError("prepare: no cold start")
+def test_a_stage_that_cannot_be_done_fails_its_trial(tmp_path: Path) -> None:
+    """The starting weights of some trials cannot be made; the stage is tried once by each of them."""
 
-    monkeypatch.setattr("harness.search.run.run_stages", stages)
-    study, _ = search(monkeypatch, write_search(tmp_path), 8)
-    states = {(trial["params"]["train.learning_rate"] > 1e-3, trial["state"]) for trial in study["trials"]}
-    assert states == {(True, "failed"), (False, "complete")}
+    class ColdOnes(FakeCells):
+        def stage(self, job: Job) -> tuple[JobState, str | None]:
+            if job.kind == "start":
+                if job.spec.model.cold_start.learning_rate > 1e-3:  # type: ignore[union-attr]
+                    return "refused", "no cold start"
+                (self.home / job.path).mkdir()
+            return "done", None
+
+    start = {"type": "sft", "data": "demonstrations:arithmetic"}
+    section = {"knobs": {"model.cold_start.learning_rate": {"log": [1e-4, 1e-2]}}, "sampler": {"type": "random"}}
+    base = {"algorithm": "grpo", "model.source": "scratch:tiny", "model.cold_start": start}
+    study, _ = search(write_search(tmp_path, section, base=base), 8, ColdOnes())
+    states = {
+        (trial["params"]["model.cold_start.learning_rate"] > 1e-3, trial["state"], trial["reason"])
+        for trial in study["trials"]
+    }
+    assert states == {(True, "failed", "no cold start"), (False, "complete", None)}
 
 
 def test_a_search_without_a_cell_can_be_mirrored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from harness.tracking import Mirror
 
-    plan = make_search_plan(str(write_search(tmp_path)))
-    run = SearchRun(plan, tmp_path / "runs", "bench tune found", workers=1, trials=1)
+    run = search_run(write_search(tmp_path), 1, FakeCells())
     run.write()
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     assert Mirror(run.folder, uri).sync() == 0
-    search(monkeypatch, tmp_path / "found.yaml", 2)
+    search(tmp_path / "found.yaml", 2)
     assert Mirror(run.folder, uri).sync() > 0
 
 
@@ -490,37 +493,37 @@ def test_waiting_for_a_trial_whose_worker_died_takes_it_up(tmp_path: Path, monke
         left = study.ask("dead")
     study.draw(left)
     left.set_user_attr("hash", "of another time")
-    found, _ = search(monkeypatch, path, 5)
+    found, _ = search(path, 5)
     assert [trial["state"] for trial in found["trials"]] == ["complete"] * 5
 
 
 def test_a_torn_end_of_the_journal_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_search(tmp_path)
-    search(monkeypatch, path, 2)
+    search(path, 2)
     journal = tmp_path / "runs" / "found" / "study.journal"
     journal.write_bytes(journal.read_bytes() + b'{"op_code": 5, "tri')
-    study, _ = search(monkeypatch, path, 3)
+    study, _ = search(path, 3)
     assert [trial["state"] for trial in study["trials"]] == ["complete"] * 3
 
 
 @pytest.mark.parametrize("left", ["", '{"trials": [', "[]"])
 def test_a_damaged_study_json_is_written_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: str) -> None:
     path = write_search(tmp_path)
-    before, _ = search(monkeypatch, path, 2)
+    before, _ = search(path, 2)
     (tmp_path / "runs" / "found" / "study.json").write_text(left)
-    after, _ = search(monkeypatch, path, 2)
+    after, _ = search(path, 2)
     assert after == before
 
 
 def test_the_records_of_another_storage_are_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_search(tmp_path)
-    search(monkeypatch, path, 2, storage_url=f"sqlite:///{tmp_path / 'study.db'}")
+    search(path, 2, storage_url=f"sqlite:///{tmp_path / 'study.db'}")
     with pytest.raises(RefusedError, match=r"but study\.journal, in which it was kept, is not there"):
-        search(monkeypatch, path, 2)
+        search(path, 2)
     assert not (tmp_path / "runs" / "found" / "study.journal").exists()
     other = f"sqlite:///{tmp_path / 'other.db'}"
     with pytest.raises(RefusedError, match="are of this search in another storage"):
-        search(monkeypatch, path, 2, storage_url=other)
+        search(path, 2, storage_url=other)
     assert optuna.get_all_study_names(other) == []
 
 
@@ -528,16 +531,16 @@ def test_a_search_whose_journal_is_lost_begins_anew_without_training_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_search(tmp_path)
-    before, _ = search(monkeypatch, path, 3)
+    before, _ = search(path, 3)
     for name in ("study.journal", "study.json"):
         (tmp_path / "runs" / "found" / name).unlink()
-    after, pool = search(monkeypatch, path, 3)
+    after, pool = search(path, 3)
     assert [trial["values"] for trial in after["trials"]] == [trial["values"] for trial in before["trials"]]
     assert pool.trained == []
 
 
 def test_conditional_knobs_are_drawn_anew_by_qmc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    study, _ = search(monkeypatch, write_search(tmp_path, {"sampler": {"type": "qmc"}}), 12)
+    study, _ = search(write_search(tmp_path, {"sampler": {"type": "qmc"}}), 12)
     drawn = [trial["params"].get("objective.rule.clip_high") for trial in study["trials"][1:]]
     known = [value for value in drawn if value is not None]
     assert len(set(known)) == len(known) > 2
@@ -555,21 +558,17 @@ def test_options_of_the_wrong_type_are_refused_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, section: Any, match: str
 ) -> None:
     with pytest.raises(RefusedError, match=match):
-        search(monkeypatch, write_search(tmp_path, section), 1)
+        search(write_search(tmp_path, section), 1)
     assert not (tmp_path / "runs").exists()
 
 
 def test_of_equally_accurate_trials_the_one_with_fewer_tokens_is_best(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Tied(FakePool):
-        def _do(self, job: Any, on_progress: Any) -> Any:
-            outcome = super()._do(job, on_progress)
-            if job.kind == "cell":
-                cell = CellRecord.at(Path(job.path))
-                cell.write_status("done", generated_tokens=1000 - 10 * int(cell.arm.removeprefix("trial_")))
-            return outcome
+    class Tied(FakeCells):
+        def done(self, cell: CellRecord, spec: RunSpec) -> None:
+            cell.write_status("done", generated_tokens=1000 - 10 * int(cell.arm.removeprefix("trial_")))
 
     objectives = {"objectives": ["eval.final.pass@1", "generated_tokens"]}
-    study, _ = search(monkeypatch, write_search(tmp_path, objectives), 4, Tied(score=lambda spec: 0.5))
+    study, _ = search(write_search(tmp_path, objectives), 4, Tied(score=lambda spec: 0.5))
     assert study["front"] == [study["best"]] == [3]

@@ -23,8 +23,8 @@ from tests.harness.search.fake_cells import search, write_search
     ],
     ids=["one objective", "two objectives"],
 )
-def test_a_search_that_was_run_has_a_page(monkeypatch, tmp_path, fields: dict[str, Any], expected: set[str]):
-    found, _ = search(monkeypatch, write_search(tmp_path, fields), 10)
+def test_a_search_that_was_run_has_a_page(tmp_path, fields: dict[str, Any], expected: set[str]):
+    found, _ = search(write_search(tmp_path, fields), 10)
     folder = tmp_path / "runs" / "found"
     study = read_study(folder)
     report = write_search_report(study, folder / "report")

@@ -20,12 +20,12 @@ from harness.run.learning.base import Examples, Learner
 from harness.run.learning.choice import make_learner
 from harness.run.learning.rewards import RoundStart
 from harness.run.prompts import training_prompts
-from harness.run.stages.pairs import prepare_pairs
 from harness.training.pairs import PairBatch
 from harness.training.preference_update import PreferenceUpdate
 from harness.training.sequences import Sequences, exact_kl
 from harness.training.update_report import UpdateReport
 from tests.harness.run.small import ignore_progress, run_cell, small_spec
+from tests.harness.run.stages_here import make_stage
 
 ONLINE: dict[str, Any] = {"algorithm": "dpo", "pairs.pairing": "all", "eval.every": 0, "eval.problems": 2}
 
@@ -192,7 +192,7 @@ def dataset(folder: Path, count: int = 12) -> dict[str, Any]:
 def run_on_dataset(folder: Path, spec: RunSpec, name: str) -> CellRecord:
     path = folder / "pairs.safetensors"
     if not path.exists():
-        prepare_pairs(path, spec, load_model("builtin:tiny"), lambda done, total: None)
+        make_stage("pairs", path, spec, load_model("builtin:tiny"))
     (folder / name).mkdir(exist_ok=True)
     cell = CellRecord(folder / name, "dpo", 0, "0")
     CellRun(cell, spec, load_model("builtin:tiny"), Examples(pairs=load_pairs(path)), ignore_progress).run()

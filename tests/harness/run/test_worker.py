@@ -10,21 +10,25 @@ import pyarrow.parquet
 import pytest
 
 from evals.errors import EvalError
+from harness import plugins
 from harness.config.run_spec import RunSpec
 from harness.engines.base import EngineMismatchError
 from harness.errors import RefusedError
+from harness.executors.base import Job
 from harness.models.language_model import LanguageModel, load_model, weights_digest
 from harness.models.start import StartingPoint
 from harness.plan import make_plan
 from harness.records import CellRecord
 from harness.records.files import read_json, write_json
 from harness.records.lease import hold_lease
-from harness.run import jobs
 from harness.run.cell import CellLog
-from harness.run.jobs import Interrupted, Job, run_job
+from harness.run.loop import Interrupted
 from harness.run.prompts import candidates
-from harness.run.sweep import SweepRun
+from harness.run.question import make_cells
+from harness.run.stages import StageContext, find_stage, result_path, stages_of_cell
+from harness.run.worker import do
 from tests.harness.run.small import small_spec
+from tests.harness.run.stages_here import job_of
 
 COLD_START = {
     "model.source": "scratch:tiny",
@@ -40,18 +44,29 @@ FILTER = {
 }
 
 
-def job(kind: str, path: Path, spec: RunSpec | None = None) -> Job:
-    spec = spec or small_spec()
-    return Job(kind, str(path), json.loads(spec.model_dump_json()), spec.model.source)  # type: ignore[arg-type]
+def job(kind: str, name: str, spec: RunSpec | None = None) -> Job:
+    return Job(kind, name, spec or small_spec())
 
 
 def ignore(event: dict[str, Any]) -> None:
     pass
 
 
-def test_a_job_travels_as_json(tmp_path: Path) -> None:
-    made = job("cell", tmp_path)
-    assert Job(**json.loads(json.dumps(made.to_json()))) == made
+def test_a_job_travels_as_json() -> None:
+    made = Job("cell", "small/cells/arm", small_spec(), ["mine"], ["/somewhere"], {"mine": "ab"})
+    travelled = Job.from_json(json.loads(json.dumps(made.to_json())))
+    assert travelled.to_json() == made.to_json()
+    assert travelled.spec == made.spec
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    """Let the stage `load` raise this."""
+
+    def fail(path: Path, context: StageContext) -> None:
+        raise error
+
+    stage = replace(find_stage("load"), make=fail)
+    monkeypatch.setattr("harness.run.stages.find_stage", lambda name: stage)
 
 
 @pytest.mark.parametrize(
@@ -69,34 +84,27 @@ def test_a_job_travels_as_json(tmp_path: Path) -> None:
 def test_what_a_user_can_mend_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, expected: tuple[str, str]
 ) -> None:
-    def fail(*arguments: object) -> None:
-        raise error
-
-    monkeypatch.setitem(jobs._DO, "load", fail)
-    assert run_job(job("load", tmp_path), StartingPoint(), ignore) == expected
+    failing(monkeypatch, error)
+    assert do(job("load", ""), tmp_path, StartingPoint(), ignore) == expected
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), ZeroDivisionError(), Interrupted()])
 def test_anything_else_passes_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
-    def fail(*arguments: object) -> None:
-        raise error
-
-    monkeypatch.setitem(jobs._DO, "load", fail)
+    failing(monkeypatch, error)
     with pytest.raises(type(error)):
-        run_job(job("load", tmp_path), StartingPoint(), ignore)
+        do(job("load", ""), tmp_path, StartingPoint(), ignore)
 
 
 def test_what_was_decided_about_the_model_is_told_as_it_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LanguageModel, "remarks", lambda self: ["the chat template is the plain one"])
     told: list[dict[str, object]] = []
-    assert run_job(job("load", tmp_path), StartingPoint(), told.append) == ("done", None)
+    assert do(job("load", ""), tmp_path, StartingPoint(), told.append) == ("done", None)
     assert [event["remark"] for event in told if "remark" in event] == ["the chat template is the plain one"]
 
 
 class TestColdStart:
     def test_leaves_a_model(self, tmp_path: Path) -> None:
-        made = job("prepare", tmp_path / "model", small_spec(COLD_START))
-        assert run_job(made, StartingPoint(), ignore) == ("done", None)
+        assert do(job("start", "model", small_spec(COLD_START)), tmp_path, StartingPoint(), ignore) == ("done", None)
         assert [path.name for path in tmp_path.iterdir()] == ["model"]
         trained, start = load_model(f"path:{tmp_path / 'model'}"), load_model("scratch:tiny")
         assert weights_digest(trained.model.state_dict()) != weights_digest(start.model.state_dict())
@@ -104,8 +112,7 @@ class TestColdStart:
     def test_that_another_run_has_made_meanwhile_is_left(self, tmp_path: Path) -> None:
         (tmp_path / "model").mkdir()
         (tmp_path / "model" / "config.json").write_text("another")
-        made = job("prepare", tmp_path / "model", small_spec(COLD_START))
-        assert run_job(made, StartingPoint(), ignore) == ("done", None)
+        assert do(job("start", "model", small_spec(COLD_START)), tmp_path, StartingPoint(), ignore) == ("done", None)
         assert [path.name for path in tmp_path.iterdir()] == ["model"]
         assert (tmp_path / "model" / "config.json").read_text() == "another"
 
@@ -119,7 +126,7 @@ class TestCell:
     def test_that_another_process_runs_is_left(self, tmp_path: Path) -> None:
         cell = self.cell(tmp_path)
         with hold_lease(cell.path):
-            state, reason = run_job(job("cell", cell.path), StartingPoint(), ignore)
+            state, reason = do(job("cell", cell.path.name), tmp_path, StartingPoint(), ignore)
         assert state == "taken"
         assert reason is not None and "another process" in reason
         assert not (cell.path / "status.json").exists()
@@ -128,7 +135,7 @@ class TestCell:
         """It may have been finished by another run between this one's plan and its turn."""
         cell = self.cell(tmp_path)
         cell.write_status("done", digest="abc")
-        assert run_job(job("cell", cell.path), StartingPoint(), ignore) == ("done", None)
+        assert do(job("cell", cell.path.name), tmp_path, StartingPoint(), ignore) == ("done", None)
         assert (cell.state, cell.digest) == ("done", "abc")
         assert not cell.log.exists()
 
@@ -139,7 +146,7 @@ class TestCell:
             raise Interrupted
 
         with pytest.raises(Interrupted):
-            run_job(job("cell", cell.path), StartingPoint(), stop)
+            do(job("cell", cell.path.name), tmp_path, StartingPoint(), stop)
         assert cell.state == "interrupted"
         assert cell.reason == "interrupted; the next run continues it"
 
@@ -151,7 +158,7 @@ class TestCell:
         for arm in ("one", "other"):
             folder = tmp_path / f"{arm}-s0-0123456789"
             folder.mkdir()
-            assert run_job(job("cell", folder, spec), start, ignore) == ("done", None)
+            assert do(job("cell", folder.name, spec), tmp_path, start, ignore) == ("done", None)
             digests.append(CellRecord.at(folder).digest)
         assert digests[0] == digests[1]
 
@@ -160,12 +167,13 @@ class TestFilter:
     def test_a_cell_trains_on_the_prompts_that_are_left(self, tmp_path: Path) -> None:
         spec, start = small_spec(FILTER), StartingPoint()
         told: list[dict[str, Any]] = []
-        rates, folder = tmp_path / "rates.json", tmp_path / "arm-s0-0123456789"
+        (stage,) = stages_of_cell(spec)
+        rates, folder = result_path(stage, spec, tmp_path), tmp_path / "arm-s0-0123456789"
         folder.mkdir()
-        assert run_job(job("pass_rates", rates, spec), start, told.append) == ("done", None)
+        rates.parent.mkdir()
+        assert do(job_of("pass_rates", rates, spec, tmp_path), tmp_path, start, told.append) == ("done", None)
         assert told == [{"phase": "measuring pass rates", "step": 24, "steps": 24, "done_frac": 1.0}]
-        made = replace(job("cell", folder, spec), inputs={"pass_rates": str(rates)})
-        assert run_job(Job(**json.loads(json.dumps(made.to_json()))), start, ignore) == ("done", None)
+        assert do(job("cell", folder.name, spec), tmp_path, start, ignore) == ("done", None)
         left = {problem_id for problem_id, correct in read_json(rates).items() if correct == 1}
         paths = CellRecord.at(folder).rollouts.iterdir()
         drawn = {row["problem_id"] for path in paths for row in pyarrow.parquet.read_table(path).to_pylist()}
@@ -174,14 +182,52 @@ class TestFilter:
 
     def test_that_leaves_too_few_prompts_is_refused(self, tmp_path: Path) -> None:
         spec = small_spec(FILTER)
-        rates, folder = tmp_path / "rates.json", tmp_path / "arm-s0-0123456789"
+        (stage,) = stages_of_cell(spec)
+        rates, folder = result_path(stage, spec, tmp_path), tmp_path / "arm-s0-0123456789"
         folder.mkdir()
+        rates.parent.mkdir()
         write_json(rates, {problem.id: 2 for problem in candidates(spec)})
-        state, reason = run_job(
-            replace(job("cell", folder, spec), inputs={"pass_rates": str(rates)}), StartingPoint(), ignore
-        )
+        state, reason = do(job("cell", folder.name, spec), tmp_path, StartingPoint(), ignore)
         assert state == "refused"
         assert reason is not None and "task.filter keeps 0 of the 24" in reason
+
+
+def test_a_cell_is_filed_under_the_code_it_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module, or a helper that it imports, that changes before the first step or in mid-run makes it invalid."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(
+        "from helper import VALUE\n\ndef reward(group, context):\n    return [VALUE] * len(group)\n"
+    )
+    helper = tmp_path / "helper.py"
+    folder = tmp_path / "home" / "arm-s0-0123456789"
+    folder.mkdir(parents=True)
+    cell = CellRecord.at(folder)
+
+    def run(tell: Any = ignore) -> tuple[str, str | None]:
+        plugins.use([], [])
+        return do(made, tmp_path / "home", StartingPoint(), tell)
+
+    helper.write_text("VALUE = 1.0")
+    plugins.use([], [])
+    spec = small_spec({"reward.parts.mine:reward": 1.0, "train.steps": 2, "eval.problems": 1})
+    made = job_of("cell", folder, spec, tmp_path / "home")
+    assert set(made.code) == {"mine", "helper"}
+
+    helper.write_text("VALUE = 2.0")
+    state, reason = run()
+    assert (
+        state == "invalid" and reason is not None and reason.startswith(f"{helper} changed after the run was planned")
+    )
+    assert not (cell.path / "steps.jsonl").exists()
+
+    helper.write_text("VALUE = 1.0")
+    state, reason = run(lambda event: helper.write_text("VALUE = 3.0"))
+    assert state == "invalid" and reason is not None and str(helper) in reason
+    assert cell.read_steps()[-1]["reward/mine:reward"] == 1.0, "what ran is what was planned"
+
+    helper.write_text("VALUE = 1.0")
+    assert run() == ("done", None)
+    assert cell.state == "done"
 
 
 def test_a_stop_after_the_end_takes_nothing_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,19 +240,18 @@ def test_a_stop_after_the_end_takes_nothing_back(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(CellLog, "note", stop_at_the_closing_note)
     with pytest.raises(Interrupted):
-        run_job(job("cell", cell.path), StartingPoint(), ignore)
+        do(job("cell", cell.path.name), tmp_path, StartingPoint(), ignore)
     assert (cell.state, cell.reason) == ("done", None)
     samples = cell.read_evals()
     assert samples is not None
-    assert run_job(job("cell", cell.path), StartingPoint(), ignore) == ("done", None)
+    assert do(job("cell", cell.path.name), tmp_path, StartingPoint(), ignore) == ("done", None)
     assert samples.equals(cell.read_evals())
 
 
 def test_a_cell_that_another_run_finished_meanwhile_stays_done(tmp_path: Path) -> None:
-    run = SweepRun(make_plan("aa", seeds=1), tmp_path, "bench run aa", workers=1)
-    missing = run.missing()
-    record = run.plan.record(missing[0], tmp_path)
+    plan = make_plan("aa", seeds=1)
+    record = plan.record(plan.cells[0], tmp_path)
     record.path.mkdir(parents=True)
     record.write_status("done", digest="ab")
-    run.make_cells(missing)
+    make_cells(plan, plan.cells, tmp_path)
     assert (record.state, record.digest) == ("done", "ab")

@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from harness.executors.local import Ended, LocalPool
+from harness.executors.base import Ended, Job, Progress
+from harness.executors.local import LocalPool
 from harness.records import CellRecord
-from harness.run.jobs import Job
 from tests.harness.run.small import small_spec
 
 ENDS_WITHIN_S = 10.0
 
 
 @pytest.fixture
-def worker() -> Iterator[subprocess.Popen[str]]:
+def worker(home: Path) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "harness.executors.worker"],
+        [sys.executable, "-m", "harness.run.worker", str(home)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -33,14 +33,14 @@ def worker() -> Iterator[subprocess.Popen[str]]:
     process.communicate()
 
 
-def job(kind: str, path: Path, settings: dict[str, Any]) -> Job:
-    spec = small_spec(settings)
-    return Job(kind, str(path), json.loads(spec.model_dump_json()), spec.model.source)  # type: ignore[arg-type]
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path
 
 
-def give(worker: subprocess.Popen[str], kind: str, path: Path, settings: dict[str, Any]) -> None:
+def give(worker: subprocess.Popen[str], kind: str, path: str, settings: dict[str, Any]) -> None:
     assert worker.stdin is not None
-    worker.stdin.write(json.dumps(job(kind, path, settings).to_json()) + "\n")
+    worker.stdin.write(json.dumps(Job(kind, path, small_spec(settings)).to_json()) + "\n")
     worker.stdin.flush()
 
 
@@ -49,7 +49,7 @@ def next_event(worker: subprocess.Popen[str]) -> dict[str, Any]:
     return dict(json.loads(worker.stdout.readline()))
 
 
-def outcome(worker: subprocess.Popen[str], kind: str, path: Path, settings: dict[str, Any]) -> tuple[str, str | None]:
+def outcome(worker: subprocess.Popen[str], kind: str, path: str, settings: dict[str, Any]) -> tuple[str, str | None]:
     """Give a job and wait for its end: state and reason."""
     give(worker, kind, path, settings)
     while (event := next_event(worker))["event"] == "progress":
@@ -60,7 +60,7 @@ def outcome(worker: subprocess.Popen[str], kind: str, path: Path, settings: dict
 @pytest.mark.parametrize("how", ["its parent is gone", "it is told to stop"])
 def test_a_busy_worker_ends_when(worker: subprocess.Popen[str], tmp_path: Path, how: str) -> None:
     long = {"eval.problems": 256, "eval.samples": 1024}
-    give(worker, "base", tmp_path / "base.json", long)
+    give(worker, "base", "base.json", long)
     assert next_event(worker)["phase"] == "evaluating the base model"
     assert worker.stdin is not None
     if how == "its parent is gone":
@@ -73,11 +73,11 @@ def test_a_busy_worker_ends_when(worker: subprocess.Popen[str], tmp_path: Path, 
 
 
 def test_outcomes_are_told(worker: subprocess.Popen[str], tmp_path: Path) -> None:
-    assert outcome(worker, "load", tmp_path, {}) == ("done", None)
-    state, reason = outcome(worker, "load", tmp_path, {"model.source": "path:/nowhere"})
+    assert outcome(worker, "load", "", {}) == ("done", None)
+    state, reason = outcome(worker, "load", "", {"model.source": "path:/nowhere"})
     assert state == "refused"
     assert reason is not None and "/nowhere" in reason
-    assert outcome(worker, "load", tmp_path, {}) == ("done", None)
+    assert outcome(worker, "load", "", {}) == ("done", None)
 
 
 def test_a_cell_is_computed_on_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,9 +86,11 @@ def test_a_cell_is_computed_on_one_thread(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("MKL_NUM_THREADS", "2")
     folder = tmp_path / "arm-s0-0123456789"
     folder.mkdir()
-    ended: list[Ended] = []
-    with LocalPool(1) as pool:
-        made = job("cell", folder, {"train.steps": 1, "eval.problems": 1})
-        pool.run([made], lambda job, event: None, ended.append)
-    assert [(end.state, end.reason) for end in ended] == [("done", None)]
+    pool = LocalPool(1, tmp_path, "harness.run.worker")
+    pool.start(Job("cell", folder.name, small_spec({"train.steps": 1, "eval.problems": 1})))
+    events: list[Progress | Ended] = []
+    while not events or not isinstance(events[-1], Ended):
+        events += pool.wait(1.0)
+    pool.close()
+    assert (events[-1].state, events[-1].reason) == ("done", None)
     assert CellRecord.at(folder).provenance["torch_threads"] == 1

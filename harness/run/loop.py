@@ -1,0 +1,139 @@
+"""The loop of every run: jobs are started as slots become free, and what becomes of them is recorded and told.
+
+Where the jobs come from is the run's own (`Work`): a sweep has a list of cells, a search asks Optuna.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from harness.errors import BenchError, RefusedError
+from harness.executors.base import Ended, Executor, Job
+from harness.records import CellRecord
+
+POLL_S = 1.0
+"""How long the loop waits before it asks again for a job that there was none of."""
+
+KILLED = "its process ended without a word; the next run continues it"
+DISK_FULL = "the disk is full; once there is room, the next run continues it"
+INTERRUPTED = "interrupted; the next run continues it"
+
+
+class Interrupted(BaseException):
+    """Asked to stop. Like KeyboardInterrupt not an Exception, so that nothing on the way mistakes it for a failure."""
+
+
+class StoppedError(BenchError):
+    """The run stopped before all cells were done, for a reason that would hit every other cell too."""
+
+
+class CodeChangedError(Exception):
+    """Files of the user's code changed while a job that depends on them was under way."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        super().__init__(
+            f"{', '.join(map(str, files))} changed after the run was planned, and a result is filed under the code "
+            "that made it. `bench run` plans anew, with the code as it is now"
+        )
+
+
+class Observer(Protocol):
+    """Is told how a run goes; cells are named by `<arm>-s<seed>`."""
+
+    def planned(self, total: int | None, done: int) -> None:
+        """total: None where a budget, and no number, ends the run."""
+
+    def used(self, budget: Mapping[str, float]) -> None:
+        """budget: each bound in words -> the share of it that is used, above 1 where it was overrun."""
+
+    def remark(self, sentence: str) -> None: ...
+    def stage(self, name: str, event: dict[str, Any] | None) -> None:
+        """Progress of what cells share, e.g. the cold start; None: it has ended."""
+
+    def progress(self, name: str, event: dict[str, Any]) -> None: ...
+    def ended(self, name: str, state: str, reason: str | None) -> None: ...
+
+
+class Work(Protocol):
+    """Where the jobs of a run come from."""
+
+    def next(self) -> Job | None:
+        """The next job for a free slot; None: there is none at present."""
+
+    def is_over(self) -> bool:
+        """Whether no job will come any more, once those under way have ended. Asked when none is under way."""
+
+    def progress(self, job: Job, event: dict[str, Any]) -> bool:
+        """What a running job tells; returns whether to give it up."""
+
+    def ended(self, ended: Ended) -> None: ...
+
+
+def work_off(executor: Executor, work: Work) -> None:
+    """Do all jobs of the work; returns when the last has ended. The work's methods may raise to stop."""
+    under_way = 0
+    while True:
+        while under_way < executor.slots and (job := work.next()) is not None:
+            executor.start(job)
+            under_way += 1
+        if under_way == 0 and work.is_over():
+            return
+        for event in executor.wait(POLL_S):
+            if isinstance(event, Ended):
+                under_way -= 1
+                work.ended(event)
+            elif work.progress(event.job, event.event):
+                executor.cancel(event.job)
+
+
+class StageWork:
+    """Jobs of what cells share; the first that does not succeed stops the run."""
+
+    def __init__(self, jobs: Sequence[Job], home: Path, observer: Observer) -> None:
+        self._waiting, self._home, self._observer = list(jobs), home, observer
+
+    def next(self) -> Job | None:
+        return self._waiting.pop(0) if self._waiting else None
+
+    def is_over(self) -> bool:
+        return not self._waiting
+
+    def progress(self, job: Job, event: dict[str, Any]) -> bool:
+        if remark := event.pop("remark", None):
+            self._observer.remark(remark)
+        self._observer.stage(stage_name(job), event)
+        return False
+
+    def ended(self, ended: Ended) -> None:
+        self._observer.stage(stage_name(ended.job), None)
+        require_made(ended, self._home)
+
+
+def stage_name(job: Job) -> str:
+    return job.kind.replace("_", " ")
+
+
+def require_made(ended: Ended, home: Path) -> None:
+    """Raise RefusedError or StoppedError for a stage that did not succeed."""
+    if ended.state == "refused":
+        raise RefusedError(ended.reason)
+    if ended.state != "done":
+        raise StoppedError(f"{stage_name(ended.job)}: {ended.reason}\n{ended.output}".rstrip())
+    if not (home / ended.job.path).exists():
+        raise StoppedError(
+            f"{stage_name(ended.job)}: the executor says that it is done, but {home / ended.job.path} is not there. "
+            "Jobs must be done in a home that this process can read."
+        )
+
+
+def record_end(ended: Ended, cell: CellRecord) -> None:
+    """Record how a cell's job ended where the cell could not say so itself."""
+    if ended.output:
+        with cell.log.open("a", encoding="utf-8") as handle:
+            handle.write(ended.output)
+    if ended.state in ("refused", "failed"):
+        cell.write_status("failed", reason=ended.reason)
+    elif ended.state == "invalid":
+        cell.write_status("invalid", reason=ended.reason)

@@ -1,0 +1,210 @@
+"""The question of a run, written beside its records: sweep.json, and all that is needed to ask it again from there.
+
+<sweep>/sweep.json           the question (`harness.records.SweepRecord`)
+<sweep>/question/            the sweep file, the profile, and files of the user's own that they name
+<sweep>/question/code/       the plug-ins with all that they import
+<sweep>/cells/<cell>/code/   the user's code that the cell's numbers depend on, as it was when the cell was planned
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import yaml
+from pydantic import ValidationError
+
+from harness import plugins
+from harness.config.hashing import user_code
+from harness.config.run_spec import RunSpec
+from harness.config.yaml_file import load_yaml
+from harness.errors import RefusedError
+from harness.plan import Plan, PlannedCell
+from harness.plan.gate import values_that_differ
+from harness.plan.sweep_file import KEPT, KEPT_CODE, KEPT_PROFILE, Asked, SweepFile
+from harness.plugins import UserModule
+from harness.records import SweepRecord, read_sweep
+from harness.records.files import DamagedRecordError, is_disk_full, read_json, write_atomic, write_json
+from harness.records.study import STUDY
+from harness.records.sweep import Asked as AskedRecord
+from harness.records.sweep import CellEntry, Gate, Plugin, Source
+from harness.run.inputs import contamination, data_sources
+from harness.run.stages import find_stage, result_path, stages_of_cell
+
+SWEEP_FILE = "sweep.yaml"
+
+
+def require_same_kind(folder: Path, *, is_search: bool) -> None:
+    """Raise RefusedError where arms are to be run in the folder of a search, or a search in that of arms: the page of
+    one would be written over that of the other."""
+    if not folder.is_dir():
+        return
+    holds_search = (folder / STUDY).exists()
+    try:
+        known = read_sweep(folder)
+    except (FileNotFoundError, DamagedRecordError):  # written anew by the run
+        holds_arms = False
+    else:
+        holds_search = holds_search or known.is_search
+        holds_arms = not known.is_search and any(cell.path.exists() for cell in known.cells)
+    if is_search and holds_arms:
+        ours, theirs = "a search", "a sweep of arms"
+    elif not is_search and holds_search:
+        ours, theirs = "a sweep of arms", "a search"
+    else:
+        return
+    raise RefusedError(
+        f"{folder}: holds the records of {theirs}, and {folder.name} is {ours} now, whose page would be written over "
+        "the other's. Give it another `name:`, or choose another --home."
+    )
+
+
+def make_cells(plan: Plan, cells: Sequence[PlannedCell], home: Path) -> None:
+    """The folder, spec and pending status of cells that are to be run. Raises RefusedError as `write_question`."""
+    with _writable(plan.folder(home)):
+        for cell in cells:
+            record = plan.record(cell, home)
+            record.path.mkdir(parents=True, exist_ok=True)
+            write_json(record.path / "spec.json", cell.spec.model_dump(mode="json"))
+            for module in user_code(cell.spec):
+                for path, content in _code_files(module):
+                    _keep(record.path / "code" / path, content)
+            if record.state not in ("running", "done"):  # another `bench run` may have been quicker
+                record.write_status("pending", steps=cell.spec.train.steps)
+
+
+def write_question(plan: Plan, home: Path, command: str) -> None:
+    """Write sweep.json and the folder `question`. Raises RefusedError where they cannot be written."""
+    folder = plan.folder(home)
+    with _writable(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        (home / "cache").mkdir(exist_ok=True)
+        _keep_files(plan.asked, plan.arms.values(), folder / KEPT)
+        _question(plan, home, command).write()
+
+
+@contextmanager
+def _writable(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if is_disk_full(error):
+            raise
+        raise RefusedError(
+            f"{error.filename or folder}: cannot be written ({os.strerror(error.errno or 0)}). Make it writable, or "
+            "choose another place with --home DIR or BENCH_HOME."
+        ) from error
+
+
+def _keep_files(asked: Asked, specs: Iterable[RunSpec], folder: Path) -> None:
+    """What a run from the records alone needs. Asked from there, it lies there already."""
+    if asked.path.parent.resolve() == folder.resolve():
+        return
+    wanted = {Path(SWEEP_FILE): _sweep_file(asked), Path(KEPT_PROFILE): asked.profile_path.read_bytes()}
+    for name in sorted({name for spec in specs for name in _files_of_the_users(spec)}):
+        wanted[Path(name)] = plugins.find_file(name).read_bytes()
+    for module in plugins.in_use():
+        wanted |= {KEPT_CODE / path: content for path, content in _code_files(module)}
+    for path, content in wanted.items():
+        _keep(folder / path, content)
+    for path in [path for path in folder.rglob("*") if path.is_file() and path.relative_to(folder) not in wanted]:
+        path.unlink()
+
+
+def _sweep_file(asked: Asked) -> bytes:
+    """The file as its author wrote it, unless it says something else: a sweep that confirms a search has none."""
+    try:
+        if SweepFile.model_validate(load_yaml(asked.path)) == asked.sweep:
+            return asked.path.read_bytes()
+    except (RefusedError, ValidationError):  # edited since
+        pass
+    stated = asked.sweep.model_dump(mode="json", exclude_unset=True, by_alias=True)
+    return yaml.safe_dump(stated, sort_keys=False, allow_unicode=True).encode()
+
+
+def _files_of_the_users(spec: RunSpec) -> Iterator[str]:
+    """Tasks and templates of the user's own, named by a path that does not depend on the machine."""
+    for name in (spec.task.train, spec.task.template, *spec.eval.tasks, spec.eval.template):
+        path = Path(name)
+        if path.suffix in (".yaml", ".yml") and not path.is_absolute() and ".." not in path.parts:
+            yield name
+
+
+def _keep(path: Path, content: bytes) -> None:
+    if path.exists() and path.read_bytes() == content:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, lambda aside: _write(aside, content))
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
+def _code_files(module: UserModule) -> Iterator[tuple[Path, bytes]]:
+    """Where the files of a closure lie in a folder of their own, from which they can be imported."""
+    for name, path in module.files.items():
+        parts = name.split(".")
+        own = [*parts, path.name] if path.name == "__init__.py" else [*parts[:-1], path.name]
+        yield Path(*own), module.contents[name]
+
+
+def _question(plan: Plan, home: Path, command: str) -> SweepRecord:
+    asked, sweep = plan.asked, plan.sweep
+    values = values_that_differ(plan.arms)
+    base = result_path(find_stage("base"), plan.first_spec, home)
+    return SweepRecord(
+        path=plan.folder(home),
+        kind="search" if sweep.search is not None else "sweep",
+        name=sweep.name,
+        question=sweep.question,
+        profile=plan.profile,
+        command=command,
+        arms=list(plan.arms),
+        grid={arm: sweep.all_arms[arm] for arm in plan.arms} if sweep.grid else {},
+        baseline=plan.baseline,
+        metric=plan.metric,
+        margin_pp=plan.margin_pp,
+        alpha=sweep.compare.alpha,
+        new_problems=sweep.compare.new_problems,
+        seeds=asked.seed_list,
+        ablate=list(sweep.search.knobs if sweep.search else sweep.ablate),
+        co_changes=dict(sweep.co_changes),
+        varied={arm: {knob: by_arm[arm] for knob, by_arm in values.items()} for arm in plan.arms},
+        cell_entries=[
+            CellEntry(arm=cell.arm, seed=cell.seed, hash=cell.hash, dir=cell.directory) for cell in plan.cells
+        ],
+        tasks=plan.task_names,
+        k=list(plan.first_spec.eval.k),
+        gate=Gate(ok=plan.gate.ok, differs=plan.gate.differs),
+        warnings=plan.warnings,
+        budget_tokens=plan.first_spec.budget.tokens,
+        contamination=contamination(plan, home / "cache"),
+        data=[Source(**row) for row in data_sources(plan, home / "cache")],
+        base_scores=read_json(base) if base.exists() else [],
+        best_of_n={arm: read_json(path) for arm, path in best_of_n_paths(plan.arms, home).items() if path.exists()},
+        asked=AskedRecord(
+            file=SWEEP_FILE,
+            profile=plan.profile,
+            folder=str(asked.path.parent.resolve()),
+            settings=list(asked.settings),
+            seeds=asked.seeds,
+            arms=list(asked.arms),
+        ),
+        plugins=[
+            Plugin(name=module.name, digest=module.digest, files=sorted(str(path) for path, _ in _code_files(module)))
+            for module in plugins.in_use()
+        ],
+    )
+
+
+def best_of_n_paths(arms: Mapping[str, RunSpec], home: Path) -> dict[str, Path]:
+    """By arm that is rewarded by a reward model, where the result of choosing by that model lies."""
+    stage = find_stage("best_of_n")
+    return {
+        arm: result_path(stage, spec, home)
+        for arm, spec in arms.items()
+        if any(one.name == "reward_model" for one in stages_of_cell(spec))
+    }

@@ -1,0 +1,29 @@
+"""The evaluation of the model before training, which every report shows beside the trained arms."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness.config.hashing import base_evaluation_hash
+from harness.records.files import write_json
+from harness.run.stages import Stage, StageContext
+
+
+def _make(path: Path, context: StageContext) -> None:
+    from harness.run.evaluation import Evaluator
+
+    spec, start = context.spec, context.start
+    context.tell_progress(0, 0)
+    evaluator = Evaluator(spec.eval, spec.seed, start, context.engine(start))
+    rows = list(evaluator.run(0, spec.eval.samples, final=False, earlier=[], record=lambda rows: None))
+    write_json(path, [row | {"generated_tokens": 0} for row in rows])
+
+
+BASE = Stage(
+    "base",
+    "evaluating the base model",
+    needed=lambda spec: True,
+    key=lambda spec: f"base-{base_evaluation_hash(spec)[:16]}.json",
+    make=_make,
+    for_cells=False,
+)

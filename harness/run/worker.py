@@ -1,0 +1,162 @@
+"""A worker: loads what takes seconds once, then does jobs one at a time. `python -m harness.run.worker HOME` is one.
+
+The process reads a job a line on stdin, as JSON. Events go out as JSON lines on what was stdout; whatever a library
+prints goes to stderr. When stdin closes the parent is gone, and a running job is interrupted. SIGTERM interrupts too;
+the job leaves its records ready to be continued. `null` in the place of a job interrupts the running one, and the
+worker waits for the next.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from harness import plugins
+from harness.config.hashing import code_digests, user_code
+from harness.errors import RefusedError
+from harness.executors.base import Job, JobState
+from harness.records.files import is_disk_full
+from harness.run.loop import DISK_FULL, CodeChangedError, Interrupted
+
+if TYPE_CHECKING:
+    from harness.models.start import StartingPoint
+
+Tell = Callable[[dict[str, Any]], None]
+
+
+def do(job: Job, home: Path, start: StartingPoint, tell: Tell) -> tuple[JobState, str | None]:
+    """Do a job; returns how it ended and why. tell: is given the fields of `harness.executors.base.Progress`.
+
+    Whatever is nobody's mistake but ours passes through, and so does `Interrupted`.
+    """
+    from evals.errors import EvalError
+    from harness.engines.base import EngineMismatchError
+    from harness.records.lease import LeaseTakenError
+    from harness.run.cell import run_cell
+    from harness.run.stages import CELL, StageContext, find_stage
+
+    path = home / job.path
+    try:
+        if job.kind == CELL:
+            run_cell(job.spec, home, path, start, tell, lambda: require_code(job))
+        else:
+            require_code(job)
+            stage = find_stage(job.kind)
+            stage.make(path, StageContext(job.spec, home, start, stage.phase, tell))
+            require_code(job)
+    except LeaseTakenError as error:
+        return "taken", str(error)
+    except CodeChangedError as error:
+        return "invalid", str(error)
+    except EngineMismatchError as error:
+        return "invalid", str(error)
+    except (RefusedError, EvalError) as error:
+        return "refused", str(error)
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        return "interrupted", DISK_FULL
+    return "done", None
+
+
+def require_code(job: Job) -> None:
+    """Raise CodeChangedError unless the user's code that the job runs is what it was when the job was planned, and
+    still lies on the disk: a result is filed under the code that made it."""
+    modules = user_code(job.spec)
+    runs = code_digests(job.spec)
+    changed = [module.files[name] for module in modules for name in module.files if runs[name] != job.code.get(name)]
+    if changed or (changed := [path for module in modules for path in module.changed_files()]):
+        raise CodeChangedError(list(dict.fromkeys(changed)))
+
+
+class Cancelled(Interrupted):
+    """The job at hand is to stop; the worker lives on."""
+
+
+class _AtWork:
+    """A flag for the signal handler. No Event: the code that the handler breaks into may hold its lock."""
+
+    on_a_job = False
+
+
+def main() -> None:
+    home = Path(sys.argv[1])
+    events = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    # Ctrl-C on a terminal reaches the whole process group; the parent decides what it means for the workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGUSR1, _cancel)
+
+    def tell(event: dict[str, Any]) -> None:
+        events.write(json.dumps(event) + "\n")
+        events.flush()
+
+    jobs: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+    threading.Thread(target=_read_jobs, args=(jobs,), daemon=True).start()
+    try:
+        _work(jobs, home, tell)
+    except (Interrupted, BrokenPipeError):
+        os._exit(0)  # not sys.exit: events may be a broken pipe, and flushing it at exit would fail
+
+
+def _work(jobs: queue.SimpleQueue[dict[str, Any] | None], home: Path, tell: Tell) -> None:
+    # All that takes seconds to import, while there may be no job yet. Most of what is imported stays for good: looking
+    # for garbage in it, now and at each later collection, would take a fifth of that time.
+    gc.disable()
+    import harness.run.cell  # noqa: F401
+    from harness.models.start import StartingPoint
+
+    gc.freeze()
+    gc.enable()
+    start = StartingPoint()
+    while (document := jobs.get()) is not None:
+        try:
+            _AtWork.on_a_job = True
+            state, reason = _do(document, home, start, lambda event: tell({"event": "progress", **event}))
+            _AtWork.on_a_job = False
+        except Cancelled:
+            state, reason = "interrupted", "cancelled"
+        tell({"event": "ended", "state": state, "reason": reason})
+
+
+def _do(document: dict[str, Any], home: Path, start: StartingPoint, tell: Tell) -> tuple[JobState, str | None]:
+    try:
+        plugins.use(document["plugins"], [Path(folder) for folder in document["folders"]])
+        job = Job.from_json(document)
+    except RefusedError as error:  # a plug-in that was there when the job was planned
+        return "invalid", str(error)
+    return do(job, home, start, tell)
+
+
+def _read_jobs(jobs: queue.SimpleQueue[dict[str, Any] | None]) -> None:
+    for line in sys.stdin:
+        if (document := json.loads(line)) is None:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        else:
+            jobs.put(document)
+    jobs.put(None)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    raise Interrupted
+
+
+def _cancel(signum: int, frame: FrameType | None) -> None:
+    if _AtWork.on_a_job:  # else the job ended while the word was on its way
+        _AtWork.on_a_job = False
+        raise Cancelled
+
+
+if __name__ == "__main__":
+    main()
