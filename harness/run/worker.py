@@ -51,6 +51,7 @@ def do(job: Job, home: Path, start: StartingPoint, tell: Tell) -> tuple[JobState
         else:
             require_code(job)
             stage = find_stage(job.kind)
+            path.parent.mkdir(parents=True, exist_ok=True)
             stage.make(path, StageContext(job.spec, home, start, stage.phase, tell))
             require_code(job)
     except LeaseTakenError as error:
