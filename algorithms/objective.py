@@ -1,7 +1,7 @@
 """The objective: one point in the knob space of policy-gradient post-training.
 
 A knob is one dotted field (`baseline`, `rule.clip_high`). GRPO, Dr. GRPO, DAPO, ... are named points of this space
-(`algorithms.catalogue`); an ablation moves one knob and keeps the others. In symbols, with r the importance ratio and w
+(`algorithms.presets`); an ablation moves one knob and keeps the others. In symbols, with r the importance ratio and w
 the sampler correction:
 
     A    = (R - baseline) / scale                 advantages, one for each completion or, with a critic, each token
@@ -14,25 +14,23 @@ exists at every point: `algorithms.space` says which do.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from algorithms.knobs.base import Knobs
-from algorithms.knobs.critic import Critic
-from algorithms.knobs.entropy import Entropy
-from algorithms.knobs.kl import Kl, NoKl
-from algorithms.knobs.overlong import Overlong, Penalise
-from algorithms.knobs.rule import PolicyGradient, Rule
-from algorithms.knobs.sampler_correction import NoCorrection, SamplerCorrection
-from algorithms.knobs.select import NoSelection, Select
-from algorithms.space import inactive_settings
+from algorithms.critic import Critic
+from algorithms.entropy import Entropy
+from algorithms.kl import Kl, NoKl
+from algorithms.rules import RULES, Ratio, Rule
+from algorithms.rules.policy_gradient import PolicyGradient
+from algorithms.sampler_correction import NoCorrection, SamplerCorrection
+from algorithms.selection import NoSelection, Select
+from algorithms.space import Knobs, OneOf, OnlyWith, inactive_settings
 
 Baseline = Literal["none", "batch_mean", "group_mean", "leave_one_out", "length_weighted", "random_peer", "critic"]
 Scale = Literal["none", "group_std", "batch_std", "mini_batch_std", "whiten_tokens", "nonzero_frac"]
 AdvantageSign = Literal["both", "positive", "negative"]
 Credit = Literal["completion", "steps"]
-Ratio = Literal["none", "token", "sequence_mean", "sequence_product"]
 Aggregation = Literal[
     "token_mean",
     "micro_token_mean",
@@ -44,6 +42,56 @@ Aggregation = Literal[
 ZeroStd = Literal["keep", "mask", "drop", "refill"]
 
 GROUP_BASELINES: tuple[Baseline, ...] = ("group_mean", "leave_one_out", "length_weighted")
+_WITH_STD: tuple[Scale, ...] = ("group_std", "batch_std", "mini_batch_std", "whiten_tokens")
+
+
+class Penalise(Knobs):
+    """They keep the reward that they earned, plus a penalty."""
+
+    type: Literal["penalise"] = "penalise"
+    penalty: float = Field(
+        default=0.0,
+        le=0,
+        description="added to the reward of a truncated completion; default: off, as in most trainers",
+    )
+
+
+class MaskAfter(Knobs):
+    """They count in baselines and stds; their tokens do not enter the loss (overlong filtering, 2503.14476)."""
+
+    type: Literal["mask_after"] = "mask_after"
+
+
+class MaskBefore(Knobs):
+    """They count neither in baselines and stds nor in the loss, but in its denominator over completions."""
+
+    type: Literal["mask_before"] = "mask_before"
+
+
+class Drop(Knobs):
+    """They are removed from the batch, also from its denominators."""
+
+    type: Literal["drop"] = "drop"
+
+
+class Soft(Knobs):
+    """DAPO's soft overlong punishment (2503.14476, eq. 13), added to the reward.
+
+    0 up to L - C tokens, then linear to -factor at the limit L, with C = cache_frac x L; -factor if cut at L.
+    """
+
+    type: Literal["soft"] = "soft"
+    cache_frac: float = Field(
+        default=0.2,
+        gt=0,
+        le=1,
+        description="C as a share of rollout.max_completion_tokens; default: the paper, 4096 of 20480",
+    )
+    factor: float = Field(default=1.0, gt=0, description="largest punishment; default: the paper")
+
+
+Overlong = Annotated[Penalise | MaskAfter | MaskBefore | Drop | Soft, Field(discriminator="type")]
+"""What happens to completions that were cut at the limit."""
 
 
 class Objective(Knobs):
@@ -64,13 +112,13 @@ class Objective(Knobs):
         "each completion counted once a token (REINFORCE++, 2501.03262); nonzero_frac: the share of rewards that are "
         "not 0 (GPG, 2504.02546)",
     )
-    scale_ddof: int = Field(
+    scale_ddof: Annotated[int, OnlyWith("scale", _WITH_STD)] = Field(
         default=1,
         ge=0,
         le=1,
         description="std with divisor n - ddof; default 1: TRL, verl, OpenRLHF's group norm (numpy: 0)",
     )
-    scale_eps: float = Field(
+    scale_eps: Annotated[float, OnlyWith("scale", _WITH_STD)] = Field(
         default=1e-6,
         gt=0,
         description="added to the std, for whiten_tokens to the variance; default: verl (elsewhere 1e-4 to 1e-9)",
@@ -91,7 +139,7 @@ class Objective(Knobs):
         "completion, as the geometric mean of its tokens' (GSPO, 2507.18071, eq. 7) or as their product (RLOO in TRL); "
         "none with policy_gradient, which has no ratio",
     )
-    rule: Rule = PolicyGradient()
+    rule: Annotated[Rule, OneOf(RULES)] = PolicyGradient()
     select: Select = NoSelection()
     aggregation: Aggregation = Field(
         description="how token losses become one number, over the whole optimiser step: mean over tokens (DAPO, "
@@ -108,14 +156,14 @@ class Objective(Knobs):
         "to its summed token losses (Kimi k1.5, 2501.12599, section 2.3.2); default: off",
     )
     entropy: Entropy = Entropy()
-    critic: Critic = Critic()
+    critic: Annotated[Critic, OnlyWith("baseline", ("critic",))] = Critic()
     overlong: Overlong = Penalise()
     zero_std: ZeroStd = Field(
         default="keep",
         description="groups whose rewards are all equal: keep; mask their tokens out of the loss; drop them, also from "
         "the denominators; refill: drop them and draw other prompts until the batch is full (DAPO's dynamic sampling)",
     )
-    refill_max_rounds: int = Field(
+    refill_max_rounds: Annotated[int, OnlyWith("zero_std", ("refill",))] = Field(
         default=8, ge=1, description="rounds of drawing, after which a batch stays as full as it is; default: ours"
     )
     sampler_correction: SamplerCorrection = NoCorrection()
@@ -131,7 +179,8 @@ class Objective(Knobs):
 def acts_without_advantage(objective: Objective) -> bool:
     """Whether a completion whose advantages are all 0 can still have a gradient, or change that of others."""
     return (
-        objective.kl.where == "loss"
+        objective.rule.acts_without_advantage
+        or objective.kl.where == "loss"
         or objective.entropy.bonus > 0
         or objective.entropy.adaptive.type != "none"
         or objective.sequence_penalty > 0
@@ -150,17 +199,17 @@ def _problems(objective: Objective) -> Iterator[str]:
 
 
 def _ratio_problems(objective: Objective) -> Iterator[str]:
-    rule, ratio, select = objective.rule.type, objective.ratio, objective.select.type
-    if rule == "gmpo" and ratio != "sequence_mean":
-        yield f"ratio={ratio} with rule.type=gmpo: its ratio is the geometric mean; set ratio to sequence_mean"
-    elif rule == "sapo" and ratio not in ("token", "sequence_mean"):
-        yield f"ratio={ratio} with rule.type=sapo: set ratio to token or sequence_mean"
-    elif ratio == "none" and rule != "policy_gradient":
+    rule, ratio, select = objective.rule, objective.ratio, objective.select.type
+    if rule.ratios and ratio not in rule.ratios:
         yield (
-            f"ratio=none with rule.type={rule}: this rule acts through the importance ratio; set ratio to token, "
-            "sequence_mean or sequence_product, or rule.type to policy_gradient"
+            f"ratio={ratio} with rule.type={rule.type}: this rule acts through the importance ratio; set ratio to "
+            f"{' or '.join(rule.ratios)}{', or rule.type to policy_gradient' if ratio == 'none' else ''}"
         )
-    if select in ("clip_cov", "top_entropy") and ratio in ("sequence_mean", "sequence_product") and rule != "cispo":
+    if (
+        select in ("clip_cov", "top_entropy")
+        and ratio in ("sequence_mean", "sequence_product")
+        and rule.differentiates_ratio
+    ):
         yield (
             f"select.type={select} with ratio={ratio}: every token would keep a gradient through the ratio of its "
             "completion; set ratio to token, or select.type to none or kl_cov"

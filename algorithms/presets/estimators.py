@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from algorithms.catalogue.entry import Preset
-from algorithms.knobs.critic import Critic
-from algorithms.knobs.kl import KlInLoss, KlInReward
-from algorithms.knobs.rule import PolicyGradient, PpoClip
+from algorithms.critic import Critic
+from algorithms.kl import KlInLoss, KlInReward
 from algorithms.objective import Objective
+from algorithms.presets import Preset
+from algorithms.rules.policy_gradient import PolicyGradient
+from algorithms.rules.ppo_clip import PpoClip
 
 REINFORCE = Preset(
-    Objective(baseline="batch_mean", rule=PolicyGradient(), aggregation="seq_mean_token_sum"),
+    name="reinforce",
+    objective=Objective(baseline="batch_mean", rule=PolicyGradient(), aggregation="seq_mean_token_sum"),
     summary="the plain policy gradient of the expected reward, with the batch's mean reward as baseline",
     source="REINFORCE, Williams 1992, Machine Learning 8:229",
     about="The sum over a completion's tokens makes it the gradient of the completion's log-prob. The mean includes "
@@ -21,7 +23,8 @@ REINFORCE = Preset(
 )
 
 REINFORCE_PP = Preset(
-    Objective(
+    name="reinforce_pp",
+    objective=Objective(
         scale="whiten_tokens",
         scale_eps=1e-8,
         ratio="token",
@@ -41,7 +44,8 @@ REINFORCE_PP = Preset(
 )
 
 REINFORCE_PP_BASELINE = Preset(
-    Objective(
+    name="reinforce_pp_baseline",
+    objective=Objective(
         baseline="group_mean",
         scale="whiten_tokens",
         scale_eps=1e-8,
@@ -61,7 +65,8 @@ REINFORCE_PP_BASELINE = Preset(
 )
 
 RLOO = Preset(
-    Objective(
+    name="rloo",
+    objective=Objective(
         baseline="leave_one_out",
         ratio="token",
         rule=PpoClip(),
@@ -80,7 +85,8 @@ RLOO = Preset(
 )
 
 OPO = Preset(
-    Objective(baseline="length_weighted", rule=PolicyGradient(), aggregation="seq_mean_token_sum"),
+    name="opo",
+    objective=Objective(baseline="length_weighted", rule=PolicyGradient(), aggregation="seq_mean_token_sum"),
     summary="the variance-optimal baseline of the group, the mean reward weighted by length; strictly on-policy",
     source="OPO, Hao et al. 2505.23585, the optimal reward baseline",
     about="The weights follow from a gradient whose squared norm grows with the number of summed tokens, hence the "
@@ -91,7 +97,8 @@ OPO = Preset(
 )
 
 PPO = Preset(
-    Objective(
+    name="ppo",
+    objective=Objective(
         baseline="critic",
         scale="whiten_tokens",
         scale_eps=1e-8,
@@ -115,7 +122,8 @@ PPO = Preset(
 )
 
 GPG = Preset(
-    Objective(baseline="group_mean", scale="nonzero_frac", rule=PolicyGradient(), aggregation="token_mean"),
+    name="gpg",
+    objective=Objective(baseline="group_mean", scale="nonzero_frac", rule=PolicyGradient(), aggregation="token_mean"),
     summary="the plain gradient of group-centred rewards, scaled up by the share of rewards that count",
     source="GPG, Chu et al. 2504.02546, accurate gradient estimation",
     about="No ratio, clip, KL, critic or std. The scale makes up for completions that add nothing to the gradient.",
@@ -127,7 +135,8 @@ GPG = Preset(
 )
 
 BRPO = Preset(
-    Objective(baseline="random_peer", ratio="token", rule=PpoClip(), aggregation="seq_mean_token_mean"),
+    name="brpo",
+    objective=Objective(baseline="random_peer", ratio="token", rule=PpoClip(), aggregation="seq_mean_token_mean"),
     summary="every completion is compared with one random member of its group; the advantage is the sign",
     source="BRPO (Writing-Zero), Jia et al. 2506.00103",
     about="A = 1, 0 or -1: better than, as good as or worse than the peer, which all of the group share. Ratio, clip "
@@ -138,7 +147,8 @@ BRPO = Preset(
 )
 
 RFT = Preset(
-    Objective(advantage_sign="positive", rule=PolicyGradient(), aggregation="token_mean"),
+    name="rft",
+    objective=Objective(advantage_sign="positive", rule=PolicyGradient(), aggregation="token_mean"),
     summary="likelihood of the completions that earned a reward, weighed by it; the others are left out",
     source="RFT, Yuan et al. 2308.01825; expert iteration, Anthony et al. 1705.08439, and STaR, Zelikman et al. "
     "2203.14465",

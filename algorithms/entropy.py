@@ -1,4 +1,4 @@
-"""`entropy`: a bonus on the policy's entropy, with a fixed or a steered coefficient."""
+"""`entropy`: a bonus on the policy's entropy. Its knobs, and the controller of an adaptive coefficient."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from algorithms.knobs.base import Knobs
+from algorithms.space import Knobs
 
 
 class NotAdaptive(Knobs):
@@ -60,3 +60,21 @@ class Entropy(Knobs):
         default=0.0, ge=0, description="coefficient of the entropy bonus, where adaptive the first one; default: off"
     )
     adaptive: Adaptive = NotAdaptive()
+
+
+def next_entropy_coefficient(adaptive: StepBothWays | StepUpOnly, coefficient: float, entropy: float) -> float:
+    """The coefficient after a measured entropy, in nats (Skywork-OR1, 2505.22312, section 4.4).
+
+    Below the target it rises by delta. Above the target it falls by delta (step_both_ways) or stays (step_up_only). At
+    the target it stays, and it never leaves its bounds.
+    """
+    if entropy < adaptive.target_nats:
+        coefficient += adaptive.delta
+    elif entropy > adaptive.target_nats and adaptive.type == "step_both_ways":
+        coefficient -= adaptive.delta
+    return min(max(coefficient, adaptive.coef_min), adaptive.coef_max)
+
+
+def applied_entropy_coefficient(adaptive: StepBothWays | StepUpOnly, coefficient: float, entropy: float) -> float:
+    """What the bonus is multiplied by at this entropy, in nats: the coefficient at or below the target, 0 above it."""
+    return coefficient if entropy <= adaptive.target_nats else 0.0
