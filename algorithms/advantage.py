@@ -45,8 +45,8 @@ def advantages(
     * mini_batches [B] integers: for mini_batch_std, equal for the rows of one optimiser step; none: all rows are one.
 
     Defined corner cases:
-    * a NaN reward (could not be scored) is left out of every baseline and std; its row gets 0, and so does a row whose
-      random peer it is;
+    * a NaN reward (could not be scored) is left out of every baseline and std; its row gets 0, and so does a row that
+      has it for its random peer;
     * a group of equal rewards, so also one of a single completion, gets exactly 0 from every group baseline, also after
       every scale but whiten_tokens, which shifts it by the mean over all tokens, as its source does;
     * a row that is its own random peer gets 0;

@@ -31,11 +31,11 @@ class ValueTrace(NamedTuple):
 
 
 class Treatment(NamedTuple):
-    """What an objective did with each token of a loss, bool [B, T]; false where the mask is; no token is both."""
+    """What an objective did with each token of a loss, bool [B, T]: never both, and neither outside the mask."""
 
     clipped: Tensor
-    """A bound of the rule acts on the token's ratio: ppo_clip and gmpo beyond the bound to which the advantage pulls,
-    where the token loses its gradient; dual_clip likewise; cispo on both sides, where it keeps a bounded weight."""
+    """A bound of the rule acts on the token's ratio. With ppo_clip and gmpo the token loses its gradient, beyond the
+    bound towards which its advantage pulls; with cispo it keeps a bounded weight, on both sides."""
     masked: Tensor
     """Taken out of the policy loss: by the rule (`rule.mask`), by `select` (clip_cov, top_entropy), or by a sampler
     correction of weight 0."""
@@ -43,22 +43,22 @@ class Treatment(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TokenTrace:
-    """Detached values of a micro-batch's tokens, each [B, T]; what stands where the mask is not does not count."""
+    """Detached values of a micro-batch's tokens, each [B, T]; what stands outside the mask does not count."""
 
     objective: Objective
     mask: Tensor
     """Bool."""
     log_ratio: Tensor
-    """log pi - log pi_old of the token, 0 where the mask is not."""
+    """log pi - log pi_old of the token, 0 outside the mask."""
     ratio: Tensor
     """What the rule bounds (`Rule.bounded_ratio`): the token's or its completion's ratio."""
     advantages: Tensor
     ref_log_ratio: Tensor | None
-    """log pi - log pi_ref of the token; none without a reference."""
+    """log pi - log pi_ref of the token; None without a reference."""
     selected: Tensor | None
-    """Bool: what `select` chose; none without it."""
+    """Bool: what `select` chose; None without it."""
     raw_weights: Tensor | None
-    """pi_old / pi_sampler before the correction bounds it; none without one."""
+    """pi_old / pi_sampler before the correction bounds it; None without one."""
     values: ValueTrace | None
     shares: Mapping[str, Tensor]
     """The scalar share of each term in the loss of the optimiser step."""
@@ -67,19 +67,19 @@ class TokenTrace:
 def update_metrics(traces: Sequence[TokenTrace], steps: int = 1) -> dict[str, float]:
     """Metrics over all tokens of the traces, which share one objective; empty if there is no token.
 
-    * ratio/mean, ratio/p99 (nearest rank), ratio/max: of token ratios exp(log pi - log pi_old), whatever ratio the
-      objective uses, so that arms with different ones compare; ratio_seq/mean, ratio_seq/max: of the completions',
-      products over their tokens;
+    * ratio/mean, ratio/p99 (nearest rank), ratio/max: token ratios exp(log pi - log pi_old), whatever ratio the
+      objective uses, so that arms with different ones compare; ratio_seq/mean, ratio_seq/max: ratios of completions,
+      the products over their tokens;
     * kl/{k1,k2,k3}_old: estimates of KL(pi_old || pi) from its samples, the means of -log r, (log r)^2 / 2 and
-      r - 1 - log r (Schulman 2020, "Approximating KL divergence"); kl/{k1,k2,k3}_ref: of KL(pi || pi_ref), taking the
-      tokens as samples of pi, where there is a reference;
+      r - 1 - log r (Schulman 2020, "Approximating KL divergence"); kl/{k1,k2,k3}_ref: estimates of KL(pi || pi_ref)
+      that take the tokens as samples of pi, where there is a reference;
     * clip/{low,high}_frac_any_sign: fraction of tokens whose ratio, as the rule bounds it, is below or above the rule's
       bounds; clip/{low,high}_frac_sign_aware: those among them that a bound acts on (low: A < 0, high: A > 0).
       Only rules with bounds have them; for cispo they are the bounds of the weight, for gmpo those of token ratios;
     * clip/dual_frac: fraction of tokens with A < 0 and r > dual_clip; only with dual_clip on. A rule may have more;
     * select/frac: fraction of tokens that `select` chose; only with it on;
-    * sampler/weight_mean: of the sampler correction's weights; sampler/frac_clipped: fraction of tokens whose weight it
-      bounded; only with it on;
+    * sampler/weight_mean: mean of the sampler correction's weights; sampler/frac_clipped: fraction of tokens whose
+      weight it bounded; only with it on;
     * value/*: see `value_metrics`; only where there are values;
     * loss/{policy,kl,sequence_penalty,entropy,value}: the terms that add up to the loss, means over `steps` optimiser
       steps; only those that are on.

@@ -16,16 +16,16 @@ class NotAdaptive(Knobs):
 
 
 class _Adaptive(Knobs):
-    target_nats: float = Field(default=0.2, gt=0, description="entropy that is held; default: Skywork-OR1, section 4.4")
+    target_nats: float = Field(default=0.2, gt=0, description="entropy to hold; default: Skywork-OR1, section 4.4")
     delta: float = Field(
-        default=0.005, gt=0, description="change of the coefficient a rollout batch; default: as above"
+        default=0.005, gt=0, description="change of the coefficient per rollout batch; default: as target_nats"
     )
     coef_min: float = Field(default=0.0, ge=0, description="lower bound of the coefficient; default: TRL")
     coef_max: float = Field(default=1.0, gt=0, description="upper bound of the coefficient; default: TRL")
     estimator: Literal["full", "sampled"] = Field(
         default="full",
-        description="of the entropy that is compared with the target: over the whole vocabulary (the paper, TRL), or "
-        "-log pi of the sampled tokens (the authors' code)",
+        description="the entropy that is compared with the target. full: over the whole vocabulary (the paper, TRL); "
+        "sampled: the mean of -log pi of the sampled tokens (the authors' code)",
     )
 
     @model_validator(mode="after")
@@ -39,13 +39,13 @@ class _Adaptive(Knobs):
 
 
 class StepBothWays(_Adaptive):
-    """Up by delta below the target, down by delta above it, applied only at or below it (Skywork-OR1 2505.22312)."""
+    """Rises by delta below the target, falls by delta above it, applies at or below it (Skywork-OR1 2505.22312)."""
 
     type: Literal["step_both_ways"] = "step_both_ways"
 
 
 class StepUpOnly(_Adaptive):
-    """Up by delta below the target; above it the bonus is off and the coefficient waits (Skywork-OR1's notes)."""
+    """Rises by delta below the target; above it the bonus is off and the coefficient stays (Skywork-OR1's notes)."""
 
     type: Literal["step_up_only"] = "step_up_only"
 
@@ -54,10 +54,10 @@ Adaptive = Annotated[NotAdaptive | StepBothWays | StepUpOnly, Field(discriminato
 
 
 class Entropy(Knobs):
-    """The loss is lowered by coefficient x mean entropy over the optimiser step's tokens, under any aggregation."""
+    """Lowers the loss by coefficient x mean entropy over the optimiser step's tokens, under any aggregation."""
 
     bonus: float = Field(
-        default=0.0, ge=0, description="coefficient of the entropy bonus, where adaptive the first one; default: off"
+        default=0.0, ge=0, description="coefficient of the bonus; if it is adaptive, the first one; default: off"
     )
     adaptive: Adaptive = NotAdaptive()
 

@@ -32,21 +32,24 @@ class NoKl(Knobs):
 
 class _Penalty(Knobs):
     beta: float = Field(
-        default=0.001, gt=0, description="coefficient (where control=adaptive: the first one); default: DeepSeek-R1"
+        default=0.001,
+        gt=0,
+        description="coefficient of the penalty; with control=adaptive the first one; default: DeepSeek-R1",
     )
     reference: Literal["initial", "refreshed", "iteration_start"] = Field(
         default="initial",
-        description="the policy before reinforcement learning; its copy, renewed every refresh_every_steps; the policy "
-        "that the rollout was drawn from",
+        description="initial: the policy before reinforcement learning; refreshed: a copy of the policy, renewed every "
+        "refresh_every_steps; iteration_start: the policy that the rollout was drawn from",
     )
     refresh_every_steps: Annotated[int, OnlyWith("reference", ("refreshed",))] = Field(
         default=50, ge=1, description="rollout batches between renewals of the reference; default: ours"
     )
     control: Literal["fixed", "adaptive"] = Field(
-        default="fixed", description="adaptive: beta follows the measured KL (Ziegler et al. 1909.08593, section 2.2)"
+        default="fixed",
+        description="fixed: beta stays; adaptive: it follows the measured KL (Ziegler et al. 1909.08593, section 2.2)",
     )
     target_nats: Annotated[float, OnlyWith("control", ("adaptive",))] = Field(
-        default=0.1, gt=0, description="KL a token that beta is steered to; default: verl"
+        default=0.1, gt=0, description="KL per token that beta is steered to; default: verl"
     )
     horizon_sequences: Annotated[int, OnlyWith("control", ("adaptive",))] = Field(
         default=10_000, ge=1, description="completions over which beta can change by a fifth; default: verl"
@@ -109,7 +112,7 @@ def kl_estimate(estimator: LossEstimator, logp: Tensor, ref_logp: Tensor, old_lo
 
 
 def kl_penalties(kl: KlInReward, old_logp: Tensor, ref_logp: Tensor, coefficient: float, mask: Tensor) -> Tensor:
-    """Token rewards [B, T]: -coefficient x estimate of the KL at the rollout, 0 where mask is; no gradient.
+    """Token rewards [B, T]: -coefficient x estimate of the KL at the rollout, 0 outside the mask; no gradient.
 
     All tensors [B, T]; `coefficient` is kl.beta, or what its controller made of it.
     """
@@ -123,7 +126,7 @@ def kl_means(log_ratio: Tensor) -> dict[str, Tensor]:
 
 
 def next_kl_coefficient(kl: KlInReward | KlInLoss, beta: float, measured_kl: float, sequences: int) -> float:
-    """beta after a batch of `sequences` completions with this KL a token, in nats (1909.08593, section 2.2).
+    """beta after a batch of `sequences` completions with this KL per token, in nats (1909.08593, section 2.2).
 
         beta (1 + clip(KL / target - 1, -0.2, 0.2) sequences / horizon)
 

@@ -256,7 +256,7 @@ def aggregate(losses: Tensor, aggregation: Aggregation, batch: TokenBatch) -> Te
 
 
 def masked(mask: Tensor, tensor: Tensor) -> Tensor:
-    """The tensor where the mask (bool, of its shape) is, else 0, with gradient; in float32 at least."""
+    """The tensor inside the mask (bool, of its shape), 0 outside, with gradient; in float32 at least."""
     return torch.where(mask, tensor.to(torch.promote_types(tensor.dtype, torch.float32)), 0)
 
 

@@ -46,30 +46,30 @@ _WITH_STD: tuple[Scale, ...] = ("group_std", "batch_std", "mini_batch_std", "whi
 
 
 class Penalise(Knobs):
-    """They keep the reward that they earned, plus a penalty."""
+    """A completion cut at the limit keeps the reward that it earned, plus a penalty."""
 
     type: Literal["penalise"] = "penalise"
     penalty: float = Field(
         default=0.0,
         le=0,
-        description="added to the reward of a truncated completion; default: off, as in most trainers",
+        description="added to the reward of the cut completion; default: off, as in most trainers",
     )
 
 
 class MaskAfter(Knobs):
-    """They count in baselines and stds; their tokens do not enter the loss (overlong filtering, 2503.14476)."""
+    """It counts in baselines and stds, but its tokens do not enter the loss (overlong filtering, 2503.14476)."""
 
     type: Literal["mask_after"] = "mask_after"
 
 
 class MaskBefore(Knobs):
-    """They count neither in baselines and stds nor in the loss, but in its denominator over completions."""
+    """It counts neither in baselines and stds nor in the loss, but in the denominators over completions."""
 
     type: Literal["mask_before"] = "mask_before"
 
 
 class Drop(Knobs):
-    """They are removed from the batch, also from its denominators."""
+    """It is removed from the batch, also from the denominators."""
 
     type: Literal["drop"] = "drop"
 
@@ -99,24 +99,26 @@ class Objective(Knobs):
 
     baseline: Baseline = Field(
         default="none",
-        description="subtracted from each reward: nothing; the mean of the batch; the mean of the prompt's group "
-        "(GRPO, 2402.03300); the mean of the group's other members (RLOO, 2402.14740); the group's mean weighted by "
-        "completion length (OPO, 2505.23585); the reward of one random member of the group, of which difference only "
-        "the sign counts (BRPO, 2506.00103); critic: a learned value of every token, by GAE (PPO)",
+        description="what is subtracted from each reward. none: nothing; batch_mean: the mean of the batch; "
+        "group_mean: the mean of the prompt's group (GRPO, 2402.03300); leave_one_out: the mean of the group's other "
+        "members (RLOO, 2402.14740); length_weighted: the group's mean weighted by completion length (OPO, "
+        "2505.23585); random_peer: the reward of one random member of the group, and only the sign of the difference "
+        "counts (BRPO, 2506.00103); critic: a learned value for each token, by GAE (PPO)",
     )
     scale: Scale = Field(
         default="none",
-        description="divides the centred rewards: nothing (Dr. GRPO, 2503.20783); the std of the group's rewards "
-        "(GRPO); the std of the batch's raw rewards (LitePPO, 2508.08221); the std of the centred rewards over the "
-        "optimiser step (Magistral, 2506.10910); whiten_tokens centres and divides by the statistics over all tokens, "
-        "each completion counted once a token (REINFORCE++, 2501.03262); nonzero_frac: the share of rewards that are "
-        "not 0 (GPG, 2504.02546)",
+        description="what the centred rewards are divided by. none: nothing (Dr. GRPO, 2503.20783); group_std: the "
+        "std of the group's rewards (GRPO); batch_std: the std of the batch's raw rewards (LitePPO, 2508.08221); "
+        "mini_batch_std: the std of the centred rewards over the optimiser step (Magistral, 2506.10910); "
+        "whiten_tokens: they are centred and divided by the statistics over all tokens, where a completion counts "
+        "once for each of its tokens (REINFORCE++, 2501.03262); nonzero_frac: the share of rewards that are not 0 "
+        "(GPG, 2504.02546)",
     )
     scale_ddof: Annotated[int, OnlyWith("scale", _WITH_STD)] = Field(
         default=1,
         ge=0,
         le=1,
-        description="std with divisor n - ddof; default 1: TRL, verl, OpenRLHF's group norm (numpy: 0)",
+        description="the std has the divisor n - ddof; default 1: TRL, verl, OpenRLHF's group norm (numpy: 0)",
     )
     scale_eps: Annotated[float, OnlyWith("scale", _WITH_STD)] = Field(
         default=1e-6,
@@ -125,46 +127,50 @@ class Objective(Knobs):
     )
     advantage_sign: AdvantageSign = Field(
         default="both",
-        description="positive: only completions with A > 0 enter the policy loss (as in rejection-sampling "
-        "fine-tuning); negative: only those with A < 0; the others keep their place in the denominators",
+        description="which completions enter the policy loss. both: all; positive: those with A > 0 (as in "
+        "rejection-sampling fine-tuning); negative: those with A < 0. The others still count in the denominators",
     )
     credit: Credit = Field(
         default="completion",
-        description="what a reward is paid for: the whole completion; or its steps, standardised together over the "
-        "group and summed over the steps that are still to end (process supervision, 2402.03300, section 4.1.3)",
+        description="what a reward is paid for. completion: the whole completion; steps: its steps, whose rewards are "
+        "standardised together over the group; a token's advantage is the sum over the steps that end at it or later "
+        "(process supervision, 2402.03300, section 4.1.3)",
     )
     ratio: Ratio = Field(
         default="none",
-        description="importance ratio r of the current to the rollout policy: of each token (PPO); of the whole "
-        "completion, as the geometric mean of its tokens' (GSPO, 2507.18071, eq. 7) or as their product (RLOO in TRL); "
-        "none with policy_gradient, which has no ratio",
+        description="importance ratio r of the current policy to the rollout policy. token: of each token (PPO); "
+        "sequence_mean: of the whole completion, the geometric mean of its tokens' ratios (GSPO, 2507.18071, eq. 7); "
+        "sequence_product: their product (RLOO in TRL); none: for rules that have no ratio",
     )
     rule: Annotated[Rule, OneOf(RULES)] = PolicyGradient()
     select: Select = NoSelection()
     aggregation: Aggregation = Field(
-        description="how token losses become one number, over the whole optimiser step: mean over tokens (DAPO, "
-        "2503.14476, eq. 8); mean over micro-batches of their mean over tokens, which depends on how the step is split "
-        "(bnpo in TRL); mean over prompts of the mean over their tokens (CISPO); mean over completions of the mean "
-        "over tokens (GRPO, eq. 3), of the sum over tokens (the exact policy gradient), or of the sum divided by "
-        "max_completion_tokens (Dr. GRPO). No default: trainers disagree under the same algorithm's name",
+        description="how token losses become one number over the whole optimiser step. token_mean: their mean (DAPO, "
+        "2503.14476, eq. 8); micro_token_mean: the mean over micro-batches of each one's mean, which depends on how "
+        "the step is split (bnpo in TRL); group_token_mean: the mean over prompts of the mean over their tokens "
+        "(CISPO); seq_mean_token_mean: the mean over completions of the mean over their tokens (GRPO, eq. 3); "
+        "seq_mean_token_sum: the mean over completions of the sum over their tokens (the exact policy gradient); "
+        "constant_length: the same, divided by max_completion_tokens (Dr. GRPO). No default: trainers disagree under "
+        "the same algorithm's name",
     )
     kl: Kl = NoKl()
     sequence_penalty: float = Field(
         default=0.0,
         ge=0,
-        description="tau: tau / 2 times the squared log-ratio of the whole completion to the rollout policy is added "
-        "to its summed token losses (Kimi k1.5, 2501.12599, section 2.3.2); default: off",
+        description="tau: a completion's summed token losses rise by tau / 2 times the square of its log-ratio to the "
+        "rollout policy (Kimi k1.5, 2501.12599, section 2.3.2); default: off",
     )
     entropy: Entropy = Entropy()
     critic: Annotated[Critic, OnlyWith("baseline", ("critic",))] = Critic()
     overlong: Overlong = Penalise()
     zero_std: ZeroStd = Field(
         default="keep",
-        description="groups whose rewards are all equal: keep; mask their tokens out of the loss; drop them, also from "
-        "the denominators; refill: drop them and draw other prompts until the batch is full (DAPO's dynamic sampling)",
+        description="what happens to groups whose rewards are all equal. keep: they take part; mask: their tokens do "
+        "not enter the loss; drop: they are removed, also from the denominators; refill: they are removed, and other "
+        "prompts are drawn until the batch is full (DAPO's dynamic sampling)",
     )
     refill_max_rounds: Annotated[int, OnlyWith("zero_std", ("refill",))] = Field(
-        default=8, ge=1, description="rounds of drawing, after which a batch stays as full as it is; default: ours"
+        default=8, ge=1, description="rounds of drawing, after which the batch is used as it is; default: ours"
     )
     sampler_correction: SamplerCorrection = NoCorrection()
 
@@ -177,7 +183,7 @@ class Objective(Knobs):
 
 
 def acts_without_advantage(objective: Objective) -> bool:
-    """Whether a completion whose advantages are all 0 can still have a gradient, or change that of others."""
+    """Whether a completion whose advantages are all 0 can have a gradient, or change the gradient of others."""
     return (
         objective.rule.acts_without_advantage
         or objective.kl.where == "loss"

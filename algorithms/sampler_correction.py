@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class NoCorrection(Knobs):
-    """w = 1; the raw ratios are logged all the same."""
+    """w = 1; the raw ratios are still logged."""
 
     type: Literal["none"] = "none"
 
@@ -73,7 +73,7 @@ SamplerCorrection = Annotated[
 def raw_weights(correction: SamplerCorrection, log_ratio: Tensor, mask: Tensor) -> Tensor:
     """[B, T] pi_old / pi_sampler of each token or of its completion, whichever the correction looks at; no gradient.
 
-    log_ratio [B, T]: log pi_old - log pi_sampler, 0 where mask is; mask [B, T] bool.
+    log_ratio [B, T]: log pi_old - log pi_sampler, 0 outside the mask; mask [B, T] bool.
     """
     log_ratio = log_ratio.detach()
     match correction:

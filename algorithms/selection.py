@@ -45,7 +45,7 @@ class KlCov(Knobs):
     fraction: float = Field(
         default=2e-3, gt=0, le=1, description="share of the step's tokens; default: the paper's 7B (32B: 2e-4)"
     )
-    coef: float = Field(default=1.0, gt=0, description="of the penalty; default: the paper (a trainer: 0.1)")
+    coef: float = Field(default=1.0, gt=0, description="coefficient of the penalty; default: the paper (verl: 0.1)")
 
 
 class TopEntropy(Knobs):
@@ -74,7 +74,7 @@ def select_tokens(
     max(floor(fraction N), 1) tokens, if there are that many:
 
     * kl_cov: those of highest covariance (A - mean A)(log pi - mean log pi), means over the N tokens;
-    * clip_cov: drawn from those whose covariance is between the bounds and which no bound of the rule acts on. `key`
+    * clip_cov: drawn from those that have a covariance between the bounds and that no bound of the rule acts on. `key`
       (64 bits) names the draw, which goes by the places of the tokens in [B, T];
     * top_entropy: those of highest entropy.
 

@@ -1,9 +1,9 @@
 """The knob space: which knobs a family of objectives has, and which of them exist at a given point.
 
 A knob is one dotted field (`rule.clip_high`). Some exist only at some points: a clip range belongs to the clipping
-rule, an epsilon to a standard deviation. Which knob decides, its selector, is declared where the knob is:
+rule, an epsilon to a standard deviation. The knob that decides is the selector, and it is declared where the knob is:
 
-* the members of a union are groups of knobs of which a field holds one, and its `type` (or `where`) says which;
+* a union is a field that holds one of several groups of knobs; the group's `type` (or `where`) says which;
 * `OnlyWith` marks a field that exists only at some values of another field;
 * `Knobs.excludes` names the fields that do not exist beside a group.
 
@@ -136,7 +136,7 @@ class _Field:
 
     @cached_property
     def selector(self) -> str | None:
-        """Of a union, the field of its members that says which of them it is."""
+        """The field of a union's members that says which of them it holds; None for a field that is no union."""
         discriminator = "type" if self.one_of else self.info.discriminator
         return discriminator if isinstance(discriminator, str) else None
 
@@ -244,7 +244,7 @@ def _joined(meanings: Mapping[str, str]) -> str:
 
 
 def _at(marker: OnlyWith | None, prefix: str) -> OnlyWith | None:
-    """With the selector's full name."""
+    """The marker with the full name of its selector."""
     return marker and replace(marker, selector=f"{prefix}{marker.selector}")
 
 

@@ -36,7 +36,7 @@ class LogRatios(NamedTuple):
 
 
 def completion_logps(objective: PreferenceObjective, logps: Sides, masks: Sides) -> Sides:
-    """[P] and [P]: log-probs of completions from those of their tokens [P, T], 0 where masks (bool, [P, T]) are not."""
+    """[P] and [P]: log-probs of completions, from those of tokens [P, T], which are 0 outside the masks (bool)."""
     if objective.logp == "mean":
         return token_means(logps, masks)
     sums = token_sums(logps)
@@ -53,7 +53,7 @@ def token_sums(logps: Sides) -> Sides:
 
 
 def token_means(logps: Sides, masks: Sides) -> Sides:
-    """[P] and [P]: means over the tokens [P, T] of each completion, of which each has one."""
+    """[P] and [P]: means over the tokens [P, T] of each completion; none is empty."""
     sums = token_sums(logps)
     return Sides(sums.chosen / masks.chosen.sum(1), sums.rejected / masks.rejected.sum(1))
 

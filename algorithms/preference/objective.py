@@ -39,7 +39,7 @@ Weighting = Literal["none", "wpo"]
 Matching = Literal["pairs", "sorted", "sorted_unpaired"]
 
 _ON_EACH_SIDE: tuple[Link, ...] = ("kto", "bco", "apo_zero", "apo_down", "sppo_hard", "nca")
-"""Links that say where c or r alone should go, which only means something against a reference."""
+"""Links that say where c alone and r alone should go, which has a meaning only against a reference."""
 
 
 class PreferenceObjective(Knobs):
@@ -59,14 +59,14 @@ class PreferenceObjective(Knobs):
     )
     logp: Logp = Field(
         default="sum",
-        description="how token log-probs become one number a completion: their sum, the completion's log-prob (DPO), "
-        "or their mean, so that length does not count (SimPO; IPO as its authors ran it; Tulu 3's DPO). A mean is "
-        "smaller by the length, and wants a larger beta",
+        description="how a completion's token log-probs become one number. sum: the completion's log-prob (DPO); mean: "
+        "length does not count (SimPO; IPO as its authors ran it; Tulu 3's DPO). A mean is smaller by the length and "
+        "needs a larger beta",
     )
     reference: Reference = Field(
         default="initial",
-        description="policy whose log-probs are subtracted: none; the starting weights; the policy at the start of the "
-        "round (iterative DPO)",
+        description="the policy whose log-probs are subtracted. none: no policy; initial: the starting weights; "
+        "round_start: the policy at the start of the round (iterative DPO)",
     )
     beta: float = Field(
         default=0.1,
@@ -88,14 +88,14 @@ class PreferenceObjective(Knobs):
     )
     smoothing: Annotated[Smoothing, OnlyWith("link", ("logistic",))] = Field(
         default="conservative",
-        description="what a label of probability 1 - e gives, with L the logistic loss: conservative, (1 - e) L(h) + e "
-        "L(-h) (cDPO, Mitchell 2023), whose minimum is at a finite h; robust, ((1 - e) L(h) - e L(-h)) / (1 - 2 e), "
-        "the unbiased loss (2403.00409). No difference at label_smoothing=0",
+        description="loss of a label that is right with probability 1 - e, where L is the logistic loss. conservative: "
+        "(1 - e) L(h) + e L(-h), whose minimum is at a finite h (cDPO, Mitchell 2023); robust: ((1 - e) L(h) - e "
+        "L(-h)) / (1 - 2 e), the unbiased loss (2403.00409). No difference at label_smoothing=0",
     )
     nll_coef: float = Field(
         default=0.0,
         ge=0,
-        description="coefficient of the negative log-likelihood of the chosen completions, mean over their tokens in "
+        description="coefficient of the negative log-likelihood of the chosen completions, a mean over their tokens in "
         "the optimiser step (RPO, ORPO: 1); default: off",
     )
     positive_penalty: Annotated[float, OnlyWith("link", ("logistic",))] = Field(
@@ -114,18 +114,18 @@ class PreferenceObjective(Knobs):
         default=1.0,
         ge=0,
         le=1,
-        description="weight of the tokens of a completion beyond the length of its pair's shorter one (LD-DPO, "
+        description="weight of a completion's tokens beyond the length of the pair's shorter completion (LD-DPO, "
         "2409.06411); default: 1, off",
     )
     weighting: Weighting = Field(
         default="none",
-        description="weight of a pair's loss, without gradient: 1; wpo: exp of the mean token log-probs of both "
+        description="weight of a pair's loss, without gradient. none: 1; wpo: exp of the mean token log-probs of both "
         "completions (2406.11827, eq. 2), without the paper's alignment by the sum of p^2 over the vocabulary",
     )
     matching: Annotated[Matching, OnlyWith("link", ("logistic",))] = Field(
         default="pairs",
-        description="which c and r are subtracted: those of a pair; sorted: the sorted differences of the policy and "
-        "those of the reference; sorted_unpaired: the sorted c and the sorted r of the batch (AOT, 2406.05882)",
+        description="what is compared. pairs: c and r of each pair; sorted: the sorted differences of the policy with "
+        "those of the reference; sorted_unpaired: the sorted c with the sorted r of the batch (AOT, 2406.05882)",
     )
     discopop_tau: Annotated[float, OnlyWith("link", ("discopop",))] = Field(
         default=0.05, gt=0, description="temperature of the blend; default: the paper, as in TRL"

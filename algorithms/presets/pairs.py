@@ -21,7 +21,7 @@ DPO = Preset(
     "with it and ignores it. verl has no trainer of this family.",
     traps="The loss falls also while the chosen completion gets less likely, as long as the rejected one falls faster: "
     "look at logps/chosen_sum. Log-ratios are sums, so long completions move the loss most and tend to get longer. A "
-    "gradient of about beta / 2 a token wants learning rates well below those of fine-tuning (5e-7 to 1e-6 at 7B).",
+    "gradient of about beta / 2 per token needs learning rates well below those of fine-tuning (5e-7 to 1e-6 at 7B).",
 )
 
 DPO_NORM = Preset(
@@ -65,7 +65,7 @@ CDPO = Preset(
     summary="DPO whose labels are right with probability 0.9 only",
     source="cDPO, Mitchell 2023, A note on DPO with noisy preferences, eq. 3; DPO 2305.18290",
     about="Cross-entropy against the smoothed label: the loss is least where sigmoid(h) is 0.9. The note gives no "
-    "value; 0.1 is that of robust_dpo, so that the two compare.",
+    "value; 0.1 is also robust_dpo's, so that the two compare.",
     implementations="OpenRLHF, oat and open-instruct have it as label_smoothing. TRL 1.16 accepts label_smoothing with "
     "loss_type='sigmoid' and ignores it: what runs is dpo.",
     traps="The loss cannot fall below the entropy of the label (0.33 nats at 0.1): compare accuracies, not losses.",
@@ -90,7 +90,7 @@ HINGE = Preset(
     about="Pairs that are apart by 1 / beta nats have no gradient, all others have the same. beta 0.1 is TRL's.",
     implementations="SLiC-HF itself has no reference in the hinge and adds a likelihood term (reference=none "
     "nll_coef=1). oat's SLiC and TRL's loss_type='hinge' are as here.",
-    traps="Once all pairs are beyond the hinge nothing is learned any more: look at rewards/margin against 1.",
+    traps="Once all pairs are beyond the hinge nothing is learned: compare rewards/margin with 1.",
 )
 
 RPO = Preset(
@@ -124,7 +124,7 @@ DPOP = Preset(
     summary="DPO with a penalty where the chosen completion is less likely than under the reference",
     source="DPO-Positive (Smaug), Pal et al. 2402.13228, eq. 3",
     about="lambda max(0, -c) is subtracted from c - r, inside the sigmoid and under beta, as in the equation. beta 0.3 "
-    "and lambda 50 are those of the paper's runs.",
+    "and lambda 50 are from the paper's runs.",
     implementations="oat's dpo_positive_lambda is the same, 0 by default. Other code adds the penalty to the loss, "
     "outside the sigmoid, where lambda means something else. TRL, OpenRLHF and verl have none.",
     traps="Below the reference the gradient of the chosen side is 1 + lambda times that of the rejected one: at 50 it "
@@ -168,7 +168,7 @@ SPPO_HARD = Preset(
     implementations="TRL: loss_type='sppo_hard', on sums, as here. The authors' scripts have beta 0.001: targets of "
     "500 nats, which no completion reaches, so that it is nearly linear in the log-ratios.",
     traps="The gradient is not bounded, and at the start it is 1 / beta on each side, 2 / beta^2 times that of "
-    "dpo: it wants much lower learning rates.",
+    "dpo: it needs much lower learning rates.",
 )
 
 NCA = Preset(

@@ -63,10 +63,10 @@ KIMI_K1_5 = Preset(
     ),
     summary="policy mirror descent: plain gradient, and a squared penalty on the completion's log-ratio",
     source="Kimi k1.5 2501.12599, section 2.3.2",
-    about="The penalty pulls towards the policy at the start of the rollout; the optimiser is reset each time. tau is "
-    "not given: alone, a completion's log-ratio settles at A / tau, so that 0.1 lets an advantage of 0.5 move a "
-    "completion by 5 nats. Nor are the weight of the length reward and the number of steps per rollout given; 2 are "
-    "the fewest at which the penalty acts.",
+    about="The penalty pulls towards the policy at the start of the rollout; the optimiser is reset each time. The "
+    "paper gives neither tau, nor the weight of the length reward, nor the number of steps per rollout. Under the "
+    "penalty alone a completion's log-ratio settles at A / tau, so that tau 0.1 lets an advantage of 0.5 move a "
+    "completion by 5 nats. 2 steps are the fewest at which the penalty acts.",
     implementations="OpenKimi divides by the completion's length and has tau 0.01; ROLL (tau 0.1) and verl's dro "
     "square the log-ratio of each token, which drops the cross terms; prime-rl's default is a later recipe.",
     traps="With one optimiser step per rollout the penalty's gradient is 0 and this is REINFORCE with a group mean. "
@@ -124,8 +124,7 @@ CLIP_COV = Preset(
     ),
     summary="random tokens of high covariance of advantage and log-prob lose their gradient",
     source="Clip-Cov, Cui et al. 2505.22617, section 4",
-    about="The clip range 0 to 2 is that of the authors' scripts: the covariance rule is meant to take the clip's "
-    "place.",
+    about="The clip range 0 to 2 is from the authors' scripts: the covariance rule is meant to replace the clip.",
     implementations="The authors' code and verl choose within each micro-batch, so that the choice depends on its "
     "size; here it is over the whole optimiser step. verl adds rule.dual_clip=3.",
     traps="2 tokens of 10,000: in a small batch one or none. The thresholds 1 and 5 are in units of standardised "

@@ -74,7 +74,7 @@ class Rule(Knobs):
         return ((ratio < low) & (advantages < 0)) | ((ratio > high) & (advantages > 0))
 
     def clip_metrics(self, ratio: Tensor, advantages: Tensor) -> dict[str, Tensor]:
-        """Metric clip/* -> bool: the tokens of which it is the fraction. `ratio` is the bounded one."""
+        """For each metric clip/* the tokens, as bool, that it is the fraction of. `ratio` is the bounded one."""
         bounds = self.bounds()
         if bounds is None:
             return {}
@@ -123,7 +123,7 @@ def bounded_exp(log_ratio: Tensor) -> Tensor:
 def importance_ratio(kind: Ratio, log_ratio: Tensor, mask: Tensor) -> Tensor:
     """r of every token [B, T]; the ratio of a whole completion stands at each of its tokens.
 
-    log_ratio [B, T]: log pi - log pi_old, 0 where mask is; mask [B, T] bool.
+    log_ratio [B, T]: log pi - log pi_old, 0 outside the mask; mask [B, T] bool.
     """
     match kind:
         case "none":
