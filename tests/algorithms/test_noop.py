@@ -222,6 +222,15 @@ def test_bounds_for_the_other_sign_never_act(sign: str) -> None:
     check_all_pairs(family(with_overrides(GRPO, {"advantage_sign": sign}), BOUNDED), drift=0.4)
 
 
+def test_a_bound_that_acts_on_one_sign_in_one_of_two_objectives_is_not_inert() -> None:
+    """With the unified mask weight_max acts on positive advantages only, without it on both."""
+    negative = with_overrides(GRPO, {"advantage_sign": "negative", "rule.type": "cispo", "rule.weight_max": 1.3})
+    masked = with_overrides(negative, {"rule.mask": "unified"})
+    clipped = with_overrides(negative, {"rule.weight_max": 1.1})
+    assert "rule.weight_max" in differences_that_cannot_act(masked, with_overrides(masked, {"rule.weight_max": 1.1}), 2)
+    assert differences_that_cannot_act(masked, clipped, 2) == {}
+
+
 def test_k3_straight_is_k2_at_any_step() -> None:
     kls: list[dict[str, object]] = [
         {"kl.where": "loss", "kl.estimator": estimator, "kl.beta": 0.1}

@@ -17,6 +17,7 @@ from algorithms import (
     Objective,
     TokenBatch,
     active_knobs,
+    acts_without_advantage,
     describe,
     differences_that_cannot_act,
     formula,
@@ -191,6 +192,7 @@ def test_the_gate_and_the_guard_ask_the_rule(use: Any) -> None:
     assert check_gate({"clip": spec(), **arms}, ["objective.rule.type", "objective.rule.epsilon"], {}).ok
     (noop,) = find_noops(arms)
     assert noop.refused
+    assert not acts_without_advantage(spo())
     assert differences_that_cannot_act(spo(), spo(**{"rule.epsilon": 0.5}), 2) == {}
     first_step = differences_that_cannot_act(spo(), preset("grpo", Objective), 1)
     assert {"rule.type", "rule.epsilon", "rule.clip_low"} <= set(first_step)
@@ -205,6 +207,7 @@ def test_of_a_rule_that_says_nothing_of_itself_the_guard_claims_nothing(use: Any
         "rule.dual_clip",
     }
     assert set(differences_that_cannot_act(spo(), spo(**{"sequence_penalty": 0.1}), 1)) == {"sequence_penalty"}
+    assert acts_without_advantage(spo()), "so no completion is left out of the forward pass"
 
 
 def test_the_hash_is_of_the_rules_source(use: Any) -> None:
