@@ -36,7 +36,7 @@ class Rule(Knobs):
     type: str
 
     ratios: ClassVar[tuple[Ratio, ...]] = ("token", "sequence_mean", "sequence_product")
-    """The importance ratios that the rule can use; none: it has no ratio, and the knob `ratio` does not exist."""
+    """The importance ratios that the rule can use; empty: it has no ratio, and the knob `ratio` does not exist."""
     differentiates_ratio: ClassVar[bool] = True
     """Whether the gradient reaches log pi through r. False for a rule that uses r as a weight, or not at all."""
     acts_without_advantage: ClassVar[bool] = True
@@ -104,15 +104,23 @@ class Rule(Knobs):
         """As in the base class."""
         return () if cls.ratios else ("ratio",)
 
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: object) -> None:
+        """Refuse a rule without its methods where it is defined. Raises TypeError."""
+        if _is_rule(cls) and (missing := sorted(cls.__abstractmethods__)):
+            raise TypeError(f"the rule {_name_of(cls)!r} has no {' and no '.join(missing)}; give it the method")
+
 
 def _is_rule(thing: object) -> bool:
     """Whether it is a rule with a name; a base of rules has none."""
     return isinstance(thing, type) and issubclass(thing, Rule) and isinstance(thing.model_fields["type"].default, str)
 
 
-RULES: Kind[type[Rule]] = Kind(
-    "rule", _is_rule, "algorithms.rules", "bench ls rules", lambda rule: str(rule.model_fields["type"].default)
-)
+def _name_of(rule: type[Rule]) -> str:
+    return str(rule.model_fields["type"].default)
+
+
+RULES: Kind[type[Rule]] = Kind("rule", _is_rule, "algorithms.rules", "bench ls rules", _name_of)
 
 
 def bounded_exp(log_ratio: Tensor) -> Tensor:

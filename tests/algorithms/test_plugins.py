@@ -32,6 +32,7 @@ from harness import plugins
 from harness.cli.app import app
 from harness.config.hashing import semantic_hash
 from harness.config.knobs import active, descriptions, governor
+from harness.errors import RefusedError
 from harness.plan.gate import check_gate, find_noops
 from tests.harness.config.cases import spec
 from tests.harness.training.test_policy_update import update
@@ -146,6 +147,11 @@ def test_a_rule_adds_its_knobs(use: Any) -> None:
     with pytest.raises(ValueError, match=r"rule.epsilon does not exist while rule.type=ppo_clip: .* rule.type to spo"):
         preset("grpo", **{"rule.epsilon": 0.5})
     assert bench("ls", "rules")[-1] == {"name": "spo", "description": str(type(objective.rule).__doc__)}
+
+
+def test_a_rule_without_a_loss_is_refused_where_it_is_defined(use: Any) -> None:
+    with pytest.raises(RefusedError, match=r"plugins: rule cannot be imported .*the rule 'spo' has no loss; give it"):
+        use("rule", **{"def loss": "def loss_of_a_token"})
 
 
 def test_a_rule_trains_by_its_formula(use: Any) -> None:
