@@ -2,7 +2,7 @@
 
 A rule is one class in one file, of this folder or of a plug-in. Its fields are the knobs `rule.*`; its methods are the
 loss, and all that the rest of bench must know of it: which ratios it can use, which tokens its bounds act on, what it
-computes in words, and which of its knobs cannot act (for the no-op guard). Nothing else names a rule.
+computes in words, and which of its knobs cannot act (for the no-op guard). No other module treats any rule specially.
 
 The file is also read by commands that only list or describe rules. It must not import torch at its top.
 """
