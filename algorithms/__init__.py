@@ -9,35 +9,40 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from algorithms.catalogue import Preset, describe, preset, presets
-from algorithms.controllers import applied_entropy_coefficient, next_entropy_coefficient, next_kl_coefficient
-from algorithms.families import KNOB_DESCRIPTIONS, KNOB_NAMES, AnyObjective
+from algorithms.entropy import applied_entropy_coefficient, next_entropy_coefficient
 from algorithms.formulas import formula
+from algorithms.kl import kl_estimate, kl_penalties, next_kl_coefficient
 from algorithms.noop import differences_that_cannot_act
 from algorithms.objective import Objective, acts_without_advantage
-from algorithms.overrides import with_overrides
+from algorithms.overrides import AnyObjective, objective_knobs, with_overrides
 from algorithms.preference.objective import PreferenceObjective
-from algorithms.space import GOVERNORS, active_knobs
+from algorithms.presets import Preset, describe, preset, presets
+from algorithms.rules import RULES, Rule
+from algorithms.selection import select_tokens
+from algorithms.space import active_knobs
 
 if TYPE_CHECKING:
-    from algorithms.advantage import advantages
-    from algorithms.batch import TokenBatch
-    from algorithms.critic import gae, value_losses, value_metrics, value_targets
-    from algorithms.kl import kl_estimate, kl_penalties
-    from algorithms.loss import Coefficients, Loss, combine_metrics, policy_loss, update_metric_names
-    from algorithms.sampler_correction import sampler_weights
-    from algorithms.selection import select_tokens
+    from algorithms.advantage import advantages, value_targets
+    from algorithms.loss import (
+        Coefficients,
+        Loss,
+        StepSize,
+        TokenBatch,
+        combine_metrics,
+        policy_loss,
+        update_metric_names,
+    )
 
 __all__ = [
-    "GOVERNORS",
-    "KNOB_DESCRIPTIONS",
-    "KNOB_NAMES",
+    "RULES",
     "AnyObjective",
     "Coefficients",
     "Loss",
     "Objective",
     "PreferenceObjective",
     "Preset",
+    "Rule",
+    "StepSize",
     "TokenBatch",
     "active_knobs",
     "acts_without_advantage",
@@ -47,44 +52,29 @@ __all__ = [
     "describe",
     "differences_that_cannot_act",
     "formula",
-    "gae",
     "kl_estimate",
     "kl_penalties",
     "next_entropy_coefficient",
     "next_kl_coefficient",
+    "objective_knobs",
     "policy_loss",
     "preset",
     "presets",
-    "sampler_weights",
     "select_tokens",
     "update_metric_names",
-    "value_losses",
-    "value_metrics",
     "value_targets",
     "with_overrides",
 ]
 
 # No module may bear the name of a public function: importing it would put the module in the function's place.
-_MODULE_OF = {
-    "advantages": "advantage",
-    "TokenBatch": "batch",
-    "gae": "critic",
-    "value_losses": "critic",
-    "value_metrics": "critic",
-    "value_targets": "critic",
-    "Loss": "loss",
-    "combine_metrics": "loss",
-    "policy_loss": "loss",
-    "update_metric_names": "loss",
-    "Coefficients": "loss",
-    "kl_estimate": "kl",
-    "kl_penalties": "kl",
-    "sampler_weights": "sampler_correction",
-    "select_tokens": "selection",
+_NEED_TORCH = {
+    "advantage": ("advantages", "value_targets"),
+    "loss": ("Coefficients", "Loss", "StepSize", "TokenBatch", "combine_metrics", "policy_loss", "update_metric_names"),
 }
 
 
 def __getattr__(name: str) -> object:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    for module, names in _NEED_TORCH.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,15 +1,23 @@
-"""Advantages: how much better each completion, or each of its tokens, did than expected."""
+"""Advantages: how much better each completion, or each of its tokens, did than expected.
+
+Rewards come as `RewardedTokens`. A baseline is subtracted, the result is divided by a scale, and `credit` says which
+tokens it belongs to. A segment is a set of entries that are compared with each other: a prompt's group, an optimiser
+step, the whole batch. `segments` numbers them, below the number of entries.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from algorithms.credit import returns_to_go, step_advantages
-from algorithms.critic import critic_advantages
-from algorithms.objective import Objective
-from algorithms.rewarded_tokens import RewardedTokens
-from algorithms.statistics import deviations, sums, variance, whitened
+from algorithms.critic import gae
+from algorithms.objective import Credit, Objective
+
+REWARD_WHITENING_EPS = 1e-8
 
 
 @torch.no_grad()
@@ -26,7 +34,8 @@ def advantages(
     """Advantage of every token [B, T]: (reward - baseline) / scale, 0 where mask is 0.
 
     rewards [B]; groups [B] integers, equal for completions of one prompt, in any order and number; mask [B, T].
-    Give the whole rollout batch: batch statistics are over these rows. Sources at `Objective`'s knobs. Besides:
+    Give the whole rollout batch: batch statistics are over these rows. Sources stand at `Objective`'s knobs. Further
+    arguments, where the objective needs them:
 
     * values [B, T] of the tokens' states, for baseline=critic;
     * token_rewards [B, T]: rewards at tokens besides the completion's, such as -beta KL. baseline=none adds up those
@@ -36,8 +45,8 @@ def advantages(
     * mini_batches [B] integers: for mini_batch_std, equal for the rows of one optimiser step; none: all rows are one.
 
     Defined corner cases:
-    * a NaN reward (could not be scored) is left out of every baseline and std; its row gets 0, and so does a row whose
-      random peer it is;
+    * a NaN reward (could not be scored) is left out of every baseline and std; its row gets 0, and so does a row that
+      has it for its random peer;
     * a group of equal rewards, so also one of a single completion, gets exactly 0 from every group baseline, also after
       every scale but whiten_tokens, which shifts it by the mean over all tokens, as its source does;
     * a row that is its own random peer gets 0;
@@ -49,7 +58,7 @@ def advantages(
     rewarded = RewardedTokens.of(objective.credit, rewards, mask, token_rewards)
     group = _numbered("groups", groups, rewarded)
     if objective.credit == "steps" and objective.baseline != "critic":
-        result = step_advantages(objective, rewarded, group)
+        result = _step_advantages(objective, rewarded, group)
     else:
         centred = _centred(objective, rewarded, group, values, peers)
         result = _scaled(objective, rewarded, group, centred, mini_batches)
@@ -63,6 +72,97 @@ def advantages(
             return result.clamp(max=0)
 
 
+@torch.no_grad()
+def value_targets(
+    objective: Objective, rewards: Tensor, mask: Tensor, values: Tensor, token_rewards: Tensor | None = None
+) -> Tensor:
+    """Returns that the critic is fitted to [B, T], 0 where mask is 0; arguments as in `advantages`.
+
+    The targets of a completion that could not be scored are its values: it teaches nothing.
+
+    Raises ValueError for shapes that do not fit and for rewards that are not finite.
+    """
+    rewarded = RewardedTokens.of(objective.credit, rewards, mask, token_rewards)
+    _, returns = _critic_advantages(objective, rewarded, values)
+    return torch.where(mask.bool() & ~rewarded.scored[:, None], values, returns)
+
+
+@dataclass(frozen=True, eq=False)
+class RewardedTokens:
+    """Checked rewards of B completions and of their T tokens, with zeros in place of all that does not count."""
+
+    rewards: Tensor
+    """[B] of the completions; 0 for one that could not be scored."""
+    scored: Tensor
+    """[B] bool: the completion could be scored."""
+    mask: Tensor
+    """[B, T] bool: mask-1 tokens of scored completions."""
+    token_rewards: Tensor
+    """[B, T] besides the completion's; 0 outside the mask."""
+    marked: Tensor
+    """[B, T] bool: tokens of the mask that were given a reward of their own, be it 0."""
+
+    @classmethod
+    def of(cls, credit: Credit, rewards: Tensor, mask: Tensor, token_rewards: Tensor | None) -> Self:
+        """Check what `advantages` was given: rewards [B], where NaN is a completion that could not be scored; mask
+        [B, T]; token_rewards [B, T], where NaN is a token at which no step ends (credit=steps only).
+
+        Raises ValueError for shapes that do not fit, infinite rewards, and NaN token rewards without credit=steps.
+        """
+        if rewards.ndim != 1:
+            raise ValueError(f"rewards has shape {list(rewards.shape)}; it must be [B], one for each completion")
+        B = rewards.shape[0]
+        if mask.ndim != 2 or mask.shape[0] != B:
+            raise ValueError(f"mask has shape {list(mask.shape)}; it must be [{B}, T], a row for each reward")
+        if rewards.isinf().any():
+            rows = rewards.isinf().nonzero().flatten().tolist()
+            raise ValueError(
+                f"infinite rewards in rows {rows}; give a finite reward, or NaN for what could not be scored"
+            )
+        if not rewards.is_floating_point():
+            rewards = rewards.to(torch.get_default_dtype())
+        scored = ~rewards.isnan()
+        rewards = torch.where(scored, rewards, 0)
+        mask = mask.bool() & scored[:, None]
+        if token_rewards is None:
+            zeros = torch.zeros(mask.shape, dtype=rewards.dtype, device=rewards.device)
+            return cls(rewards, scored, mask, zeros, torch.zeros_like(mask))
+        _check_shape("token_rewards", token_rewards, mask)
+        marked = mask & ~token_rewards.isnan()
+        token_rewards = torch.where(marked, token_rewards, 0).to(rewards.dtype)
+        if credit != "steps" and not torch.equal(marked, mask):
+            rows = (mask & ~marked).any(1).nonzero().flatten().tolist()
+            raise ValueError(
+                f"NaN token_rewards in rows {rows}; NaN says that no step ends at a token, which only credit=steps "
+                "takes: give 0 for no reward"
+            )
+        if token_rewards.isinf().any():
+            rows = token_rewards.isinf().any(1).nonzero().flatten().tolist()
+            raise ValueError(f"infinite token_rewards in rows {rows}; give finite ones")
+        return cls(rewards, scored, mask, token_rewards, marked)
+
+    @cached_property
+    def totals(self) -> Tensor:
+        """[B] the completion's reward and those of its tokens together."""
+        return self.rewards + self.token_rewards.sum(1)
+
+    @cached_property
+    def last(self) -> Tensor:
+        """[B, T] bool: the last mask-1 token of each scored completion."""
+        return self.mask & (self.mask.flip(1).cumsum(1).flip(1) == 1)
+
+    @cached_property
+    def at_tokens(self) -> Tensor:
+        """[B, T] all rewards where they are paid: the completion's at its last token; 0 outside the mask."""
+        return self.token_rewards + torch.where(self.last, self.rewards[:, None], 0)
+
+
+def _check_shape(name: str, tensor: Tensor, mask: Tensor) -> None:
+    """Raises ValueError unless the tensor has the shape of the mask."""
+    if tensor.shape != mask.shape:
+        raise ValueError(f"{name} has shape {list(tensor.shape)}; it must be that of mask, {list(mask.shape)}")
+
+
 def _centred(
     objective: Objective, rewarded: RewardedTokens, group: Tensor, values: Tensor | None, peers: Tensor | None
 ) -> Tensor:
@@ -71,21 +171,21 @@ def _centred(
     count = rewarded.scored.to(totals.dtype)
     match objective.baseline:
         case "none":
-            return returns_to_go(rewarded.at_tokens)
+            return _returns_to_go(rewarded.at_tokens)
         case "critic":
             if values is None:
                 raise ValueError("baseline=critic without values: give the value of each token's state, [B, T]")
-            return critic_advantages(objective, rewarded, values)[0]
+            return _critic_advantages(objective, rewarded, values)[0]
         case "batch_mean":
-            centred = deviations(totals, count, torch.zeros_like(group))
+            centred = _deviations(totals, count, torch.zeros_like(group))
         case "group_mean":
-            centred = deviations(totals, count, group)
+            centred = _deviations(totals, count, group)
         case "leave_one_out":
             # R - (S - R) / (n - 1) = n / (n - 1) (R - S / n)
-            n = sums(count, group)
-            centred = deviations(totals, count, group) * n / (n - 1).clamp(min=1)
+            n = _sums(count, group)
+            centred = _deviations(totals, count, group) * n / (n - 1).clamp(min=1)
         case "length_weighted":
-            centred = deviations(totals, rewarded.mask.sum(1).to(totals.dtype), group)
+            centred = _deviations(totals, rewarded.mask.sum(1).to(totals.dtype), group)
         case "random_peer":
             peers = _checked_peers(peers, group)
             centred = torch.where(rewarded.scored[peers], torch.sign(totals - totals[peers]), 0)
@@ -104,14 +204,14 @@ def _scaled(
         case "nonzero_frac":
             return centred * count.sum() / torch.count_nonzero(totals * count).clamp(min=1)
         case "whiten_tokens":
-            return whitened(centred.expand_as(rewarded.mask), rewarded.mask, ddof, eps)
+            return _whitened(centred.expand_as(rewarded.mask), rewarded.mask, ddof, eps)
         case "group_std":
-            squared = variance(totals, count, group, ddof)
+            squared = _variance(totals, count, group, ddof)
         case "batch_std":
-            squared = variance(totals, count, batch, ddof)
+            squared = _variance(totals, count, batch, ddof)
         case "mini_batch_std":
             step = batch if mini_batches is None else _numbered("mini_batches", mini_batches, rewarded)
-            squared = variance(centred[:, 0], count, step, ddof)
+            squared = _variance(centred[:, 0], count, step, ddof)
     return centred / (squared.sqrt() + eps)[:, None]
 
 
@@ -135,3 +235,74 @@ def _checked_peers(peers: Tensor | None, group: Tensor) -> Tensor:
         rows = strangers.nonzero().flatten().tolist()
         raise ValueError(f"the peers of rows {rows} are not rows of their groups; number rows from 0 to {B - 1}")
     return peers
+
+
+def _critic_advantages(objective: Objective, rewarded: RewardedTokens, values: Tensor) -> tuple[Tensor, Tensor]:
+    """GAE of all rewards under the objective's critic knobs: unwhitened advantages and returns [B, T]; values [B, T].
+
+    Raises ValueError for values of another shape than the mask.
+    """
+    _check_shape("values", values, rewarded.mask)
+    rewards, critic = rewarded.at_tokens, objective.critic
+    if critic.whiten_rewards:
+        # whiten(shift_mean=False) of TRL: unit variance, the mean as it was.
+        mean = rewards[rewarded.mask].mean()
+        rewards = _whitened(rewards, rewarded.mask, ddof=1, eps=REWARD_WHITENING_EPS) + mean
+    return gae(rewards, values.to(rewards.dtype), rewarded.mask, critic.gamma, critic.lam)
+
+
+def _returns_to_go(rewards: Tensor) -> Tensor:
+    """[B, T] the sum of a completion's token rewards [B, T] from each token on: what the token can still influence."""
+    return rewards.flip(1).cumsum(1).flip(1)
+
+
+def _step_advantages(objective: Objective, rewarded: RewardedTokens, group: Tensor) -> Tensor:
+    """[B, T] process supervision (DeepSeekMath, 2402.03300, section 4.1.3); group [B] int64, below B.
+
+    The rewards of all steps of a group are standardised together; a token's advantage is the sum over the steps that
+    end at it or later. A step ends at every token that was given a reward and at the completion's last token, whose
+    step is also paid the completion's reward. A fully masked completion has no steps.
+    """
+    ends = rewarded.marked | rewarded.last
+    weights = ends.flatten().to(rewarded.rewards.dtype)
+    segments = group[:, None].expand_as(ends).flatten()
+    rewards = rewarded.at_tokens.flatten()
+    standardised = _deviations(rewards, weights, segments)
+    if objective.scale == "group_std":
+        std = _variance(rewards, weights, segments, objective.scale_ddof).sqrt()
+        standardised = standardised / (std + objective.scale_eps)
+    return _returns_to_go(torch.where(ends, standardised.view_as(ends), 0))
+
+
+def _deviations(values: Tensor, weights: Tensor, segments: Tensor) -> Tensor:
+    """[N] each value minus its segment's weighted mean; exactly 0 in a segment of equal values or without any weight.
+
+    values, weights [N], segments [N] int64. Values of weight 0 do not count.
+    """
+    # Means of equal floats are not always exact; means of zeros are.
+    counted = torch.where(weights > 0, values, torch.inf)
+    lowest = torch.full_like(values, torch.inf).scatter_reduce(0, segments, counted, "amin")[segments]
+    raised = torch.where(lowest.isinf(), 0, values - lowest)
+    return raised - _sums(weights * raised, segments) / _sums(weights, segments).clamp(min=1)
+
+
+def _variance(values: Tensor, weights: Tensor, segments: Tensor, ddof: int) -> Tensor:
+    """[N] variance of each value's segment, with divisor (sum of weights - ddof); 0 for a single value."""
+    squares = weights * _deviations(values, weights, segments) ** 2
+    return _sums(squares, segments) / (_sums(weights, segments) - ddof).clamp(min=1)
+
+
+def _sums(values: Tensor, segments: Tensor) -> Tensor:
+    """[N] the sum over each entry's segment."""
+    return torch.zeros_like(values).index_add(0, segments, values)[segments]
+
+
+def _whitened(values: Tensor, mask: Tensor, ddof: int, eps: float) -> Tensor:
+    """[B, T] (value - mean) / sqrt(variance + eps) over all tokens of the mask, 0 elsewhere; values, mask [B, T]."""
+    tokens = values[mask]
+    if len(tokens) == 0:
+        return torch.zeros_like(values)
+    raised = tokens - tokens.min()
+    centred = raised - raised.mean()
+    scale = (centred.square().sum() / max(1, len(tokens) - ddof) + eps).sqrt()
+    return torch.zeros_like(values).masked_scatter(mask, centred / scale)

@@ -1,4 +1,8 @@
-"""Metrics of a policy update: how far the policy moved from the one that sampled, and what the objective bounded."""
+"""What a policy update did: how far the policy moved from the one that sampled, and what the objective bounded.
+
+A loss leaves a `TokenTrace`. The metrics of an update are computed from the traces of all its micro-batches together,
+and `treatment` says of every token whether it was clipped or left out.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +16,10 @@ from torch import Tensor
 
 from algorithms.critic import value_metrics
 from algorithms.kl import kl_means
-from algorithms.knobs.rule import PpoClip
 from algorithms.objective import Objective
-from algorithms.ratios import bounded_exp
-from algorithms.rules import ratio_bounds
+from algorithms.rules import bounded_exp
 from algorithms.sampler_correction import bounded_weights
+from algorithms.selection import ClipCov, TopEntropy
 
 
 class ValueTrace(NamedTuple):
@@ -27,24 +30,35 @@ class ValueTrace(NamedTuple):
     returns: Tensor
 
 
+class Treatment(NamedTuple):
+    """What an objective did with each token of a loss, bool [B, T]: never both, and neither outside the mask."""
+
+    clipped: Tensor
+    """A bound of the rule acts on the token's ratio. With ppo_clip and gmpo the token loses its gradient, beyond the
+    bound towards which its advantage pulls; with cispo it keeps a bounded weight, on both sides."""
+    masked: Tensor
+    """Taken out of the policy loss: by the rule (`rule.mask`), by `select` (clip_cov, top_entropy), or by a sampler
+    correction of weight 0."""
+
+
 @dataclass(frozen=True, eq=False)
 class TokenTrace:
-    """Detached values of a micro-batch's tokens, each [B, T]; what stands where the mask is not does not count."""
+    """Detached values of a micro-batch's tokens, each [B, T]; what stands outside the mask does not count."""
 
     objective: Objective
     mask: Tensor
     """Bool."""
     log_ratio: Tensor
-    """log pi - log pi_old of the token, 0 where the mask is not."""
+    """log pi - log pi_old of the token, 0 outside the mask."""
     ratio: Tensor
-    """What `algorithms.rules.ratio_bounds` bounds: the token's or its completion's ratio."""
+    """What the rule bounds (`Rule.bounded_ratio`): the token's or its completion's ratio."""
     advantages: Tensor
     ref_log_ratio: Tensor | None
-    """log pi - log pi_ref of the token; none without a reference."""
+    """log pi - log pi_ref of the token; None without a reference."""
     selected: Tensor | None
-    """Bool: what `select` chose; none without it."""
+    """Bool: what `select` chose; None without it."""
     raw_weights: Tensor | None
-    """pi_old / pi_sampler before the correction bounds it; none without one."""
+    """pi_old / pi_sampler before the correction bounds it; None without one."""
     values: ValueTrace | None
     shares: Mapping[str, Tensor]
     """The scalar share of each term in the loss of the optimiser step."""
@@ -53,20 +67,20 @@ class TokenTrace:
 def update_metrics(traces: Sequence[TokenTrace], steps: int = 1) -> dict[str, float]:
     """Metrics over all tokens of the traces, which share one objective; empty if there is no token.
 
-    * ratio/mean, ratio/p99 (nearest rank), ratio/max: of token ratios exp(log pi - log pi_old), whatever ratio the
-      objective uses, so that arms with different ones compare; ratio_seq/mean, ratio_seq/max: of the completions',
-      products over their tokens;
+    * ratio/mean, ratio/p99 (nearest rank), ratio/max: token ratios exp(log pi - log pi_old), whatever ratio the
+      objective uses, so that arms with different ones compare; ratio_seq/mean, ratio_seq/max: ratios of completions,
+      the products over their tokens;
     * kl/{k1,k2,k3}_old: estimates of KL(pi_old || pi) from its samples, the means of -log r, (log r)^2 / 2 and
-      r - 1 - log r (Schulman 2020, "Approximating KL divergence"); kl/{k1,k2,k3}_ref: of KL(pi || pi_ref), taking the
-      tokens as samples of pi, where there is a reference;
+      r - 1 - log r (Schulman 2020, "Approximating KL divergence"); kl/{k1,k2,k3}_ref: estimates of KL(pi || pi_ref)
+      that take the tokens as samples of pi, where there is a reference;
     * clip/{low,high}_frac_any_sign: fraction of tokens whose ratio, as the rule bounds it, is below or above the rule's
       bounds; clip/{low,high}_frac_sign_aware: those among them that a bound acts on (low: A < 0, high: A > 0).
       Only rules with bounds have them; for cispo they are the bounds of the weight, for gmpo those of token ratios;
-    * clip/dual_frac: fraction of tokens with A < 0 and r > dual_clip; only with dual_clip on;
+    * clip/dual_frac: fraction of tokens with A < 0 and r > dual_clip; only with dual_clip on. A rule may have more;
     * select/frac: fraction of tokens that `select` chose; only with it on;
-    * sampler/weight_mean: of the sampler correction's weights; sampler/frac_clipped: fraction of tokens whose weight it
-      bounded; only with it on;
-    * value/*: see `algorithms.critic.value_metrics`; only where there are values;
+    * sampler/weight_mean: mean of the sampler correction's weights; sampler/frac_clipped: fraction of tokens whose
+      weight it bounded; only with it on;
+    * value/*: see `value_metrics`; only where there are values;
     * loss/{policy,kl,sequence_penalty,entropy,value}: the terms that add up to the loss, means over `steps` optimiser
       steps; only those that are on.
     """
@@ -101,23 +115,31 @@ def update_metrics(traces: Sequence[TokenTrace], steps: int = 1) -> dict[str, fl
     return dict(zip(metrics, numbers, strict=True)) | _value_metrics(traces)
 
 
+def treatment(trace: TokenTrace) -> Treatment:
+    """How the objective of a trace treated its tokens, in the optimiser step that the trace is of."""
+    clipped, masked = trace.objective.rule.treatment(trace.ratio, trace.advantages)
+    match trace.objective.select:
+        case ClipCov():
+            masked = masked | _selected(trace)
+        case TopEntropy():
+            masked = masked | ~_selected(trace)
+    if trace.raw_weights is not None:
+        masked = masked | (bounded_weights(trace.objective.sampler_correction, trace.raw_weights) == 0)
+    return Treatment(clipped & ~masked & trace.mask, masked & trace.mask)
+
+
 def _clip_metrics(traces: Sequence[TokenTrace]) -> dict[str, Tensor]:
-    rule = traces[0].objective.rule
-    bounds = ratio_bounds(rule)
-    if bounds is None:
-        return {}
     ratio = _gathered(traces, lambda trace: trace.ratio)
     advantages = _gathered(traces, lambda trace: trace.advantages)
-    low, high = ratio < bounds[0], ratio > bounds[1]
-    metrics = {
-        "clip/low_frac_sign_aware": _fraction(low & (advantages < 0)),
-        "clip/high_frac_sign_aware": _fraction(high & (advantages > 0)),
-        "clip/low_frac_any_sign": _fraction(low),
-        "clip/high_frac_any_sign": _fraction(high),
-    }
-    if isinstance(rule, PpoClip) and rule.dual_clip is not None:
-        metrics["clip/dual_frac"] = _fraction((advantages < 0) & (ratio > rule.dual_clip))
-    return metrics
+    tokens = traces[0].objective.rule.clip_metrics(ratio, advantages)
+    return {f"clip/{name}": _fraction(beyond) for name, beyond in tokens.items()}
+
+
+def _selected(trace: TokenTrace) -> Tensor:
+    """Raises ValueError for a trace without the selection that its objective makes."""
+    if trace.selected is None:
+        raise ValueError(f"select.type={trace.objective.select.type}, but the trace holds no selection")
+    return trace.selected
 
 
 def _value_metrics(traces: Sequence[TokenTrace]) -> dict[str, float]:

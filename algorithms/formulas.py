@@ -7,15 +7,25 @@ by the trainer). Objectives on pairs: `algorithms.preference.formulas`.
 
 from __future__ import annotations
 
-from algorithms.families import AnyObjective
-from algorithms.knobs.kl import KlInLoss, KlInReward
-from algorithms.knobs.overlong import Drop, MaskAfter, MaskBefore, Penalise, Soft
-from algorithms.knobs.rule import Cispo, Gmpo, PolicyGradient, PpoClip, Sapo, Weighted
-from algorithms.knobs.sampler_correction import NoCorrection, SequenceBand, SequenceTruncate, TokenTruncate
-from algorithms.knobs.select import ClipCov, KlCov, NoSelection, TopEntropy
-from algorithms.objective import Aggregation, Baseline, Objective, Ratio, Scale, ZeroStd
+from algorithms.kl import KlInLoss, KlInReward
+from algorithms.objective import (
+    Aggregation,
+    Baseline,
+    Drop,
+    MaskAfter,
+    MaskBefore,
+    Objective,
+    Penalise,
+    Scale,
+    Soft,
+    ZeroStd,
+)
+from algorithms.overrides import AnyObjective
 from algorithms.preference.formulas import pair_parts
 from algorithms.preference.objective import PreferenceObjective
+from algorithms.rules import Ratio
+from algorithms.sampler_correction import NoCorrection, SequenceBand, SequenceTruncate, TokenTruncate
+from algorithms.selection import ClipCov, KlCov, NoSelection, TopEntropy
 
 _BASELINES: dict[Baseline, str] = {
     "none": "R_i",
@@ -92,7 +102,7 @@ def _parts(objective: Objective) -> dict[str, str]:
         "reward": _reward(objective),
         "advantage": _advantage(objective),
         "ratio": _RATIOS[objective.ratio],
-        "token loss": f"l = {_token_loss(objective)}",
+        "token loss": f"l = {objective.rule.formula()}",
         "sampler weight": _sampler_weight(objective),
         "selection": _selection(objective),
         "KL": _kl_loss(objective),
@@ -162,39 +172,6 @@ def _sign(objective: Objective) -> str:
     return {"both": "", "positive": "; set to 0 where A < 0", "negative": "; set to 0 where A > 0"}[
         objective.advantage_sign
     ]
-
-
-def _token_loss(objective: Objective) -> str:
-    match objective.rule:
-        case PolicyGradient():
-            return "-A log pi"
-        case Weighted():
-            return "-A r"
-        case PpoClip() as rule:
-            bound = "" if rule.dual_clip is None else f", and at most -{rule.dual_clip:g} A where A < 0 (dual clip)"
-            return f"-min(A r, A clip(r, {1 - rule.clip_low:g}, {1 + rule.clip_high:g})){bound}"
-        case Cispo() as rule:
-            return _cispo_loss(rule)
-        case Sapo(temperature_positive=positive, temperature_negative=negative):
-            return f"-A sigmoid(tau (r - 1)) 4 / tau, tau = {positive:g} where A > 0, else {negative:g}"
-        case Gmpo(log_ratio_low=low, log_ratio_high=high):
-            return (
-                "-A r, but with log(pi / pi_old) of each token clipped before the mean: at most "
-                f"{high:g} where A > 0, at least {-low:g} where A < 0"
-            )
-
-
-def _cispo_loss(rule: Cispo) -> str:
-    low, high = f"{rule.weight_min:g}", "infinity" if rule.weight_max is None else f"{rule.weight_max:g}"
-    eps_high = "none" if rule.weight_max is None else f"{rule.weight_max - 1:g}"
-    eps_low = f"{1 - rule.weight_min:g}" if rule.weight_min else "none"
-    eps = f"in the paper's terms eps_low {eps_low}, eps_high {eps_high}"
-    if rule.mask == "unified":
-        return (
-            f"-A stop_gradient(r) log pi, and 0 where A > 0 and r > {high}, or A < 0 and r < {low}; absolute bounds, "
-            f"{eps}"
-        )
-    return f"-A stop_gradient(clip(r, {low}, {high})) log pi; absolute bounds of the weight, {eps}"
 
 
 def _sampler_weight(objective: Objective) -> str:

@@ -1,4 +1,4 @@
-"""Estimates of the KL divergence from a reference policy, token by token.
+"""`kl`: a penalty on the divergence from a reference policy. Its knobs, its estimates, and the controller of beta.
 
 Schulman 2020, "Approximating KL divergence": with d = log pi - log pi_ref at tokens drawn from pi, k1 = d,
 k2 = d^2 / 2, k3 = exp(-d) - 1 + d. Their gradients differ more than their values: on fresh samples that of k1 is 0 in
@@ -7,17 +7,85 @@ the mean, that of k2 is the reverse KL's, that of k3 is not.
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from algorithms.knobs.kl import KlInReward, LossEstimator
-from algorithms.ratios import LOG_RATIO_LIMIT, bounded_exp
+from pydantic import Field
+
+from algorithms.rules import LOG_RATIO_LIMIT, bounded_exp
+from algorithms.space import Knobs, OnlyWith
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+RewardEstimator = Literal["k1", "k1_clamped", "k2", "k3"]
+LossEstimator = Literal["k1", "k1_clamped", "k2", "k3", "k3_ratio", "k3_straight"]
+
+MAX_KL_ERROR = 0.2
+"""The relative error of the KL counts at most this much, either way (1909.08593, section 2.2)."""
+
+
+class NoKl(Knobs):
+    """No penalty."""
+
+    where: Literal["none"] = "none"
+
+
+class _Penalty(Knobs):
+    beta: float = Field(
+        default=0.001,
+        gt=0,
+        description="coefficient of the penalty; with control=adaptive the first one; default: DeepSeek-R1",
+    )
+    reference: Literal["initial", "refreshed", "iteration_start"] = Field(
+        default="initial",
+        description="initial: the policy before reinforcement learning; refreshed: a copy of the policy, renewed every "
+        "refresh_every_steps; iteration_start: the policy that the rollout was drawn from",
+    )
+    refresh_every_steps: Annotated[int, OnlyWith("reference", ("refreshed",))] = Field(
+        default=50, ge=1, description="rollout batches between renewals of the reference; default: ours"
+    )
+    control: Literal["fixed", "adaptive"] = Field(
+        default="fixed",
+        description="fixed: beta stays; adaptive: it follows the measured KL (Ziegler et al. 1909.08593, section 2.2)",
+    )
+    target_nats: Annotated[float, OnlyWith("control", ("adaptive",))] = Field(
+        default=0.1, gt=0, description="KL per token that beta is steered to; default: verl"
+    )
+    horizon_sequences: Annotated[int, OnlyWith("control", ("adaptive",))] = Field(
+        default=10_000, ge=1, description="completions over which beta can change by a fifth; default: verl"
+    )
+
+
+class KlInReward(_Penalty):
+    """-beta KL is part of every token's reward, without gradient."""
+
+    where: Literal["reward"] = "reward"
+    estimator: RewardEstimator = Field(
+        default="k1",
+        description="k1: log-ratio, as in PPO for language models; k1_clamped: at least 0 (AlpacaFarm); k2: half its "
+        "square; k3: r - 1 - log r (Schulman 2020, Approximating KL divergence)",
+    )
+
+
+class KlInLoss(_Penalty):
+    """+beta KL is a term of the loss, with gradient, under the objective's aggregation."""
+
+    where: Literal["loss"] = "loss"
+    estimator: LossEstimator = Field(
+        default="k3",
+        description="k3: r - 1 - log r as in GRPO, whose gradient is biased; k2: half the squared log-ratio, whose "
+        "gradient is the reverse KL's; k3_ratio: k3 times the importance ratio (TRL); k3_straight: the value of k3 "
+        "with the gradient of k2 (verl); k1: its gradient has mean 0 on fresh samples; k1_clamped: k1, at least 0",
+    )
+
+
+Kl = Annotated[NoKl | KlInReward | KlInLoss, Field(discriminator="where")]
 
 
 def kl_estimate(estimator: LossEstimator, logp: Tensor, ref_logp: Tensor, old_logp: Tensor) -> Tensor:
-    """Estimates of the KL at every token, in nats; all arguments and the result have one shape.
+    """Estimates of the KL at every token, in nats. All arguments and the result have one shape.
 
-    Gradients flow to `logp` alone, d that of `log pi_ref`, r = pi / pi_old:
+    Gradients flow to `logp` alone. By d they are, with r = pi / pi_old:
 
     * k1: 1; k1_clamped, max(k1, 0): 1 where d > 0; k2: d; k3: 1 - exp(-d);
     * k3_ratio, k3 r (TRL): r (1 - exp(-d) + k3), which is k2's d where r = 1;
@@ -43,19 +111,34 @@ def kl_estimate(estimator: LossEstimator, logp: Tensor, ref_logp: Tensor, old_lo
             return _k3(log_ratio).detach() + (k2 - k2.detach())
 
 
-@torch.no_grad()
 def kl_penalties(kl: KlInReward, old_logp: Tensor, ref_logp: Tensor, coefficient: float, mask: Tensor) -> Tensor:
-    """Token rewards [B, T]: -coefficient x estimate of the KL at the rollout, 0 where mask is; no gradient.
+    """Token rewards [B, T]: -coefficient x estimate of the KL at the rollout, 0 outside the mask; no gradient.
 
     All tensors [B, T]; `coefficient` is kl.beta, or what its controller made of it.
     """
-    estimates = kl_estimate(kl.estimator, old_logp, ref_logp, old_logp)
-    return torch.where(mask.bool(), -coefficient * estimates, 0)
+    estimates = kl_estimate(kl.estimator, old_logp.detach(), ref_logp, old_logp)
+    return (-coefficient * estimates).where(mask.bool(), 0)
 
 
 def kl_means(log_ratio: Tensor) -> dict[str, Tensor]:
     """Means of k1, k2 and k3 over the log-ratios d of any number of tokens."""
     return {"k1": log_ratio.mean(), "k2": _k2(log_ratio).mean(), "k3": _k3(log_ratio).mean()}
+
+
+def next_kl_coefficient(kl: KlInReward | KlInLoss, beta: float, measured_kl: float, sequences: int) -> float:
+    """beta after a batch of `sequences` completions with this KL per token, in nats (1909.08593, section 2.2).
+
+        beta (1 + clip(KL / target - 1, -0.2, 0.2) sequences / horizon)
+
+    Raises ValueError for a batch so large against the horizon that beta could turn to 0 or negative.
+    """
+    if MAX_KL_ERROR * sequences >= kl.horizon_sequences:
+        raise ValueError(
+            f"kl.horizon_sequences={kl.horizon_sequences} with {sequences} completions a batch: one batch below the "
+            f"target could turn kl.beta to 0 or negative; set it above {MAX_KL_ERROR * sequences:g}"
+        )
+    error = min(max(measured_kl / kl.target_nats - 1, -MAX_KL_ERROR), MAX_KL_ERROR)
+    return beta * (1 + error * sequences / kl.horizon_sequences)
 
 
 def _k2(log_ratio: Tensor) -> Tensor:
@@ -64,4 +147,4 @@ def _k2(log_ratio: Tensor) -> Tensor:
 
 def _k3(log_ratio: Tensor) -> Tensor:
     bounded = log_ratio.clamp(min=-LOG_RATIO_LIMIT)
-    return torch.expm1(-bounded) + bounded
+    return (-bounded).expm1() + bounded

@@ -1,33 +1,131 @@
-"""The policy loss: all terms of the objective, each aggregated over the tokens of an optimiser step."""
+"""The policy loss: all terms of the objective, each divided by a denominator of the whole optimiser step.
+
+Shapes: B completions, T tokens of the longest one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from algorithms.aggregation import aggregate
-from algorithms.batch import TokenBatch, masked
 from algorithms.critic import value_losses
 from algorithms.diagnostics import TokenTrace, ValueTrace, update_metrics
-from algorithms.kl import kl_estimate
-from algorithms.knobs.kl import KlInLoss
-from algorithms.objective import Objective
-from algorithms.ratios import importance_ratio
-from algorithms.rules import bounded_ratio, clipped_log_ratio, token_losses
+from algorithms.kl import KlInLoss, kl_estimate
+from algorithms.objective import Aggregation, Objective
+from algorithms.rules import importance_ratio
 from algorithms.sampler_correction import bounded_weights, raw_weights
 from algorithms.selection import select_tokens, selected_losses
+
+_PER_TOKEN = ("old_logp", "mask", "ref_logp", "sampler_logp", "entropy", "selected", "values", "old_values", "returns")
+
+
+class StepSize(NamedTuple):
+    """What losses are divided by: counts over a whole optimiser step, of which a batch is a part.
+
+    Each aggregation needs one of them or two; what is not needed may be left out.
+    """
+
+    sequences: int | None = None
+    """Completions, fully masked ones included."""
+    tokens: int | None = None
+    """Mask-1 tokens."""
+    groups: int | None = None
+    """Groups, fully masked ones included."""
+    micro_batches: int | None = None
+    """Micro-batches that the step is split into."""
+
+
+@dataclass(frozen=True, eq=False)
+class TokenBatch:
+    """A micro-batch: some rows of one optimiser step, in any order. Raises ValueError for what does not fit together.
+
+    What stands at positions with mask 0 is never used, NaN and infinities included. A batch without `step` is a whole
+    optimiser step, whose size is counted from its rows. `step_sequences` and `step_tokens`, which the constructor also
+    takes, are short for a `step` of these two counts.
+    """
+
+    logp: Tensor
+    """[B, T] log-probs under the policy that is being updated, at the sampling temperature; carries the gradient."""
+    old_logp: Tensor
+    """[B, T] log-probs under the policy that sampled, recomputed by the trainer."""
+    mask: Tensor
+    """[B, T] 1 or true for tokens that enter the loss, else 0."""
+    advantages: Tensor
+    """[B] or [B, T], computed over the whole rollout batch."""
+    ref_logp: Tensor | None = None
+    """[B, T] log-probs under the reference policy of the KL penalty."""
+    sampler_logp: Tensor | None = None
+    """[B, T] log-probs that the sampler reported, for the sampler correction."""
+    entropy: Tensor | None = None
+    """[B, T] entropy over the vocabulary, in nats; with a gradient where a bonus is to raise it."""
+    selected: Tensor | None = None
+    """[B, T] bool: this batch's part of what `select_tokens` chose over the whole step."""
+    values: Tensor | None = None
+    """[B, T] the critic's values, with gradient; None: the loss has no value term."""
+    old_values: Tensor | None = None
+    """[B, T] the critic's values when the rollout was drawn."""
+    returns: Tensor | None = None
+    """[B, T] what the values are to become."""
+    groups: Tensor | None = None
+    """[B] integers: rows with equal numbers answer one prompt."""
+    group_tokens: Tensor | None = None
+    """[B] mask-1 tokens in the whole group of each row, for group_token_mean on a part of a step."""
+    max_completion_tokens: int | None = None
+    """The rollout's limit, the length of constant_length."""
+    step: StepSize | None = None
+    """The size of the optimiser step that this batch is a part of; None: it is the whole step."""
+    step_sequences: InitVar[int | None] = None
+    step_tokens: InitVar[int | None] = None
+
+    def __post_init__(self, step_sequences: int | None, step_tokens: int | None) -> None:
+        if step_sequences is not None or step_tokens is not None:
+            if self.step is not None:
+                raise ValueError("step is given beside step_sequences or step_tokens; give the counts in step alone")
+            object.__setattr__(self, "step", StepSize(step_sequences, step_tokens))
+        if self.logp.ndim != 2:
+            raise ValueError(f"logp has shape {list(self.logp.shape)}; it must be [B, T]")
+        B, T = self.logp.shape
+        for name in _PER_TOKEN:
+            tensor: Tensor | None = getattr(self, name)
+            if tensor is not None and tensor.shape != (B, T):
+                raise ValueError(f"{name} has shape {list(tensor.shape)}; it must be that of logp, {[B, T]}")
+        if self.advantages.shape not in ((B,), (B, T)):
+            raise ValueError(f"advantages has shape {list(self.advantages.shape)}; it must be {[B]} or {[B, T]}")
+        for name, tensor in (("groups", self.groups), ("group_tokens", self.group_tokens)):
+            if tensor is not None and tensor.shape != (B,):
+                raise ValueError(f"{name} has shape {list(tensor.shape)}; it must be {[B]}")
+        if self.selected is not None and self.selected.dtype != torch.bool:
+            raise ValueError(f"selected is of {self.selected.dtype}; it must be bool, as `select_tokens` gives it")
+        if not ((self.mask == 0) | (self.mask == 1)).all():
+            raise ValueError("mask has values other than 0 and 1; to weigh tokens, scale their advantages")
+        self._check_counts()
+
+    def _check_counts(self) -> None:
+        step = self.step or StepSize()
+        counts = {"max_completion_tokens": self.max_completion_tokens}
+        counts |= {f"step.{name}": count for name, count in step._asdict().items()}
+        for name, count in counts.items():
+            if count is not None and count < 1:
+                raise ValueError(f"{name}={count}; it must be at least 1")
+        B = self.logp.shape[0]
+        if step.sequences is not None and step.sequences < B:
+            raise ValueError(f"step.sequences={step.sequences}, but this micro-batch alone has {B} rows of the step")
+        if step.tokens is not None and step.tokens < (tokens := int(self.mask.sum())):
+            raise ValueError(f"step.tokens={step.tokens}, but this micro-batch alone has {tokens} of the step")
+        if self.group_tokens is not None and (self.group_tokens < self.mask.sum(1)).any():
+            raise ValueError("group_tokens has a group with fewer tokens than one of its rows has in mask")
 
 
 class Coefficients(NamedTuple):
     """Coefficients that a controller may move from step to step."""
 
     entropy: float
-    """Of the entropy bonus."""
+    """Factor of the entropy bonus."""
     kl: float
     """beta of the KL penalty in the loss; without one it is not used."""
 
@@ -61,25 +159,25 @@ def policy_loss(objective: Objective, batch: TokenBatch, coefficients: Coefficie
         aggregate(w policy + beta KL + sequence penalty) - c mean(entropy) + critic.coef mean(value losses)
 
     w is the sampler correction, the policy term that of the rule after `select`, and both means are over the tokens of
-    the optimiser step, whatever the aggregation. Denominators are those of the whole step (`TokenBatch.step_*`), so
-    that the values and gradients of micro-batches sum to the step's, however its rows are split.
+    the optimiser step, whatever the aggregation. Denominators are those of the whole step (`TokenBatch.step`), so that
+    the values and gradients of micro-batches sum to the step's, however its rows are split.
 
-    `coefficients` are c and beta; none: entropy.bonus and kl.beta. Without `batch.values` there is no value term.
+    `coefficients` are c and beta; None: entropy.bonus and kl.beta. Without `batch.values` there is no value term.
     Log-probs of half precision count as float32.
 
     Raises ValueError if the batch lacks what a term needs, naming the field.
     """
     if coefficients is None:
         coefficients = Coefficients(objective.entropy.bonus, 0.0 if objective.kl.where == "none" else objective.kl.beta)
-    mask = batch.mask.bool()
+    rule, mask = objective.rule, batch.mask.bool()
     logp = masked(mask, batch.logp)
     per_token = batch.advantages if batch.advantages.ndim == 2 else batch.advantages[:, None]
     advantages = masked(mask, per_token.detach())
     old_logp = masked(mask, batch.old_logp.detach())
     log_ratio = logp - old_logp
-    ratio = importance_ratio(objective.ratio, clipped_log_ratio(objective.rule, log_ratio, advantages), mask)
+    ratio = importance_ratio(objective.ratio, rule.clip_log_ratios(log_ratio, advantages), mask)
 
-    losses = token_losses(objective.rule, logp, ratio, advantages)
+    losses = rule.loss(logp, ratio, advantages)
     selected = _selected(objective, batch)
     if selected is not None:
         losses = selected_losses(objective.select, losses, selected, log_ratio)
@@ -108,7 +206,7 @@ def policy_loss(objective: Objective, batch: TokenBatch, coefficients: Coefficie
             objective=objective,
             mask=mask,
             log_ratio=log_ratio.detach(),
-            ratio=bounded_ratio(objective.rule, ratio.detach(), log_ratio.detach()),
+            ratio=rule.bounded_ratio(ratio.detach(), log_ratio.detach()),
             advantages=advantages,
             ref_log_ratio=None if batch.ref_logp is None else logp.detach() - batch.ref_logp.detach(),
             selected=selected,
@@ -120,7 +218,7 @@ def policy_loss(objective: Objective, batch: TokenBatch, coefficients: Coefficie
 
 
 def update_metric_names(objective: Objective) -> tuple[str, ...]:
-    """Names of the metrics that an objective's updates have, where there is a token.
+    """The metrics that an objective's updates have, where there is a token.
 
     kl/*_ref are among them if its KL penalty needs log-probs of a reference, loss/entropy if it can have a bonus.
     """
@@ -144,6 +242,82 @@ def update_metric_names(objective: Objective) -> tuple[str, ...]:
     return tuple(policy_loss(objective, batch, Coefficients(entropy=float(has_bonus), kl=1.0)).metrics)
 
 
+def aggregate(losses: Tensor, aggregation: Aggregation, batch: TokenBatch) -> Tensor:
+    """This batch's share [] in the step's loss, from the losses of its tokens [B, T].
+
+    Shares add up to the loss of the step, however its rows are split into micro-batches; under micro_token_mean that
+    loss itself depends on the split. A fully masked completion, group or micro-batch adds nothing to the sum; it counts
+    in the denominators over its kind and not in those over tokens (as in TRL and in verl's engines).
+
+    Raises ValueError if the batch lacks what the aggregation divides by.
+    """
+    mask = batch.mask.bool()
+    return torch.where(mask, losses / _divisors(mask, aggregation, batch), 0).sum()
+
+
+def masked(mask: Tensor, tensor: Tensor) -> Tensor:
+    """The tensor inside the mask (bool, of its shape), 0 outside, with gradient; in float32 at least."""
+    return torch.where(mask, tensor.to(torch.promote_types(tensor.dtype, torch.float32)), 0)
+
+
+def _divisors(mask: Tensor, aggregation: Aggregation, batch: TokenBatch) -> Tensor | int:
+    """[B, 1] for the tokens of each row, or one number for all. `mask` is the batch's, as bool."""
+    lengths = mask.sum(1, keepdim=True)
+    match aggregation:
+        case "token_mean":
+            return lengths.sum().clamp(min=1) if batch.step is None else _count("tokens", batch.step)
+        case "micro_token_mean":
+            micro_batches = 1 if batch.step is None else _count("micro_batches", batch.step)
+            return micro_batches * lengths.sum().clamp(min=1)
+        case "group_token_mean":
+            return _group_divisors(lengths, batch)
+        case "seq_mean_token_mean":
+            return _sequences(batch) * lengths.clamp(min=1)
+        case "seq_mean_token_sum":
+            return _sequences(batch)
+        case "constant_length":
+            if batch.max_completion_tokens is None:
+                raise ValueError(
+                    "aggregation=constant_length divides by the completion limit, but the batch has none: set "
+                    "TokenBatch.max_completion_tokens to rollout.max_completion_tokens"
+                )
+            return _sequences(batch) * batch.max_completion_tokens
+
+
+def _sequences(batch: TokenBatch) -> int:
+    # 1 for a step of no rows: there is nothing to divide.
+    return max(1, len(batch.mask)) if batch.step is None else _count("sequences", batch.step)
+
+
+def _group_divisors(lengths: Tensor, batch: TokenBatch) -> Tensor:
+    if batch.step is not None:
+        if batch.group_tokens is None:
+            raise ValueError(_lacks("group_tokens", "group_tokens"))
+        return _count("groups", batch.step) * batch.group_tokens[:, None].clamp(min=1)
+    if batch.groups is None:
+        raise ValueError(
+            "aggregation=group_token_mean divides by the tokens of each prompt's group, but the batch does not say "
+            "which rows belong together: set TokenBatch.groups"
+        )
+    names, group = torch.unique(batch.groups, return_inverse=True)
+    group_tokens = torch.zeros_like(lengths).index_add(0, group, lengths)[group]
+    return len(names) * group_tokens.clamp(min=1)
+
+
+def _count(name: str, step: StepSize) -> int:
+    count: int | None = getattr(step, name)
+    if count is None:
+        raise ValueError(_lacks(name, f"step.{name}"))
+    return count
+
+
+def _lacks(name: str, field: str) -> str:
+    return (
+        f"the batch is a part of an optimiser step (TokenBatch.step is set) and its loss is divided by the {name} of "
+        f"the whole step: set TokenBatch.{field}"
+    )
+
+
 def _needed(name: str, tensor: Tensor | None, reason: str) -> Tensor:
     if tensor is None:
         raise ValueError(f"{reason} needs {name}, but the batch has none: set TokenBatch.{name}")
@@ -155,21 +329,21 @@ def _selected(objective: Objective, batch: TokenBatch) -> Tensor | None:
         return None
     if batch.selected is not None:
         return batch.selected
-    if batch.is_whole_step:
+    if batch.step is None:
         return select_tokens(objective, batch.logp, batch.old_logp, batch.advantages, batch.mask, batch.entropy)
     raise ValueError(
         f"select.type={objective.select.type} chooses among the tokens of the whole optimiser step, but the batch is a "
-        "part of one (it has step_* numbers): call select_tokens on the whole step and set TokenBatch.selected to this "
-        "batch's part of it"
+        "part of one (TokenBatch.step is set): call select_tokens on the whole step and set TokenBatch.selected to "
+        "this batch's part of it"
     )
 
 
 def _raw_weights(objective: Objective, batch: TokenBatch) -> Tensor | None:
-    correction = objective.sampler_correction
+    correction, mask = objective.sampler_correction, batch.mask.bool()
     if correction.type == "none":
         return None
     sampler_logp = _needed("sampler_logp", batch.sampler_logp, f"sampler_correction.type={correction.type}")
-    return raw_weights(correction, batch.old_logp, sampler_logp, batch.mask)
+    return raw_weights(correction, masked(mask, batch.old_logp) - masked(mask, sampler_logp), mask)
 
 
 def _kl(kl: KlInLoss, batch: TokenBatch, logp: Tensor, old_logp: Tensor) -> Tensor:

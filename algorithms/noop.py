@@ -5,16 +5,16 @@ Write the policy term of the loss as sum_it u_it w_it s_it rule(A_it, r_it), wit
 denominator, and a power of the completion's length n_i), the sampler correction w and the selection s, all without
 gradient, and g_it = -u_it w_it s_it A_it. Its gradient by the log-prob of token t is then
 
-    policy_gradient                                                          g_it
-    cispo: the weight's bounds around 1, or its mask at 1, by the sign of A  c g_it
-    token ratio, d r_it / d l_it = 1: weighted, ppo_clip, sapo               g_it
-    sequence_mean, every r_i has d r_i / d l_it = 1 / n_i: those and gmpo    G_i, the mean of g over the completion
-    sequence_product, every r_i has d r_i / d l_it = 1                       n_i G_i
+    through log pi alone (policy_gradient, cispo)                            c g_it
+    token ratio, d r_it / d l_it = 1                                         c g_it
+    sequence_mean, every r_i has d r_i / d l_it = 1 / n_i                    c G_i, the mean of c g over the completion
+    sequence_product, every r_i has d r_i / d l_it = 1                       n_i c G_i
 
-because the slope of every rule in r is -A at 1: clip ranges contain 1, dual_clip acts above it only, gmpo clips
-log-ratios away from 0, and sapo's sigmoid has slope 1/4 at 0, times 4 whatever its temperatures. G_i is g_it
-itself where A and w are constant within a completion: not with a critic, with credit=steps, with
-returns to go (baseline=none with the KL in the reward), nor with sampler weights of tokens. Also at delta = 0:
+where c is the rule's slope at ratio 1 (`Rule.slope_at_ratio_one`): 1 for most rules, since clip ranges contain 1,
+dual_clip acts above it only, gmpo clips log-ratios away from 0, and sapo's sigmoid has slope 1/4 at 0, times 4 whatever
+its temperatures; for cispo it is what its bounds around 1, or its mask at 1, make of a weight of 1, by the sign of A.
+G_i is g_it itself where A and w are constant within a completion: not with a critic, with credit=steps, with returns to
+go (baseline=none with the KL in the reward), nor with sampler weights of tokens. Also at delta = 0:
 
 * |delta| (kl_cov) and delta^2 (sequence_penalty) have gradient 0;
 * k3 r has the gradient of k2, as k3_straight always has; against pi_old itself (kl.reference=iteration_start) k2, k3
@@ -28,38 +28,22 @@ removes; and masking groups that add nothing anyway.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeVar
 
-from algorithms.knobs.rule import Cispo
 from algorithms.objective import GROUP_BASELINES, Aggregation, Objective, acts_without_advantage
+from algorithms.rules import Ratio, Rule, Sign
 from algorithms.space import KnobValue, active_knobs
+
+Said = TypeVar("Said")
 
 _ONE_STEP = "with one optimiser step per rollout "
 
-# Knobs that bound or shape what happens away from ratio 1, whatever the others are.
-_AWAY_FROM_ONE = {
-    "rule.clip_low": "every ratio is 1, inside any clip range",
-    "rule.clip_high": "every ratio is 1, inside any clip range",
-    "rule.dual_clip": "every ratio is 1, below any dual clip",
-    "rule.temperature_positive": "every ratio is 1, where the gate has slope 1 at any temperature",
-    "rule.temperature_negative": "every ratio is 1, where the gate has slope 1 at any temperature",
-    "rule.log_ratio_low": "every log-ratio is 0, inside any clip range",
-    "rule.log_ratio_high": "every log-ratio is 0, inside any clip range",
+# Knobs outside the rule that act away from ratio 1 only, whatever the others are.
+_INERT_AT_RATIO_ONE = {
     "sequence_penalty": "every log-ratio is 0, where the penalty's gradient is 0",
     "critic.value_clip": "values are still the old values, inside any clip range",
 }
-
-# Bound -> the sign of advantages that it acts on.
-_ACTS_ON_SIGN = {
-    "rule.clip_low": "negative",
-    "rule.clip_high": "positive",
-    "rule.dual_clip": "negative",
-    "rule.log_ratio_low": "negative",
-    "rule.log_ratio_high": "positive",
-    "rule.temperature_negative": "negative",
-    "rule.temperature_positive": "positive",
-}
-_MASK_ACTS_ON_SIGN = {"rule.weight_min": "negative", "rule.weight_max": "positive"}
 
 # Aggregation -> its denominator, and the power of n_i in a token's weight.
 _TOKEN_WEIGHT: dict[Aggregation, tuple[str, int]] = {
@@ -93,8 +77,10 @@ def differences_that_cannot_act(a: Objective, b: Objective, updates_per_rollout:
 class _PolicyTerm(NamedTuple):
     """The gradient of a token's policy term where every ratio is 1, in terms of g (see the module)."""
 
-    weights: tuple[float, ...]
-    """Factor c for each sign of advantages that takes part."""
+    slopes: tuple[float | None, ...]
+    """c for each sign of advantages that takes part; None where the rule does not say it."""
+    unsaid: tuple[Rule, Ratio] | None
+    """Where the rule does not say it: the rule and its ratio, which have the gradient of no others."""
     shared: bool
     """The mean of g over the completion, instead of the token's own."""
     length_power: int
@@ -118,8 +104,7 @@ class _Pair:
 
     def without_effect_ever(self) -> dict[str, str]:
         reasons = {}
-        masks = self._values("rule.mask") == {"unified"}
-        for knob, sign in (_ACTS_ON_SIGN | (_MASK_ACTS_ON_SIGN if masks else {})).items():
+        for knob, sign in self._said_of_rule_knobs(lambda rule: rule.acts_on_sign()).items():
             if sign not in self._signs():
                 reasons[knob] = f"it acts on {sign} advantages only, which advantage_sign removes"
         reasons |= dict.fromkeys(
@@ -134,7 +119,7 @@ class _Pair:
         return reasons
 
     def without_effect_in_one_step(self) -> dict[str, str]:
-        reasons = dict(_AWAY_FROM_ONE)
+        reasons = _INERT_AT_RATIO_ONE | self._said_of_rule_knobs(lambda rule: rule.inert_at_ratio_one)
         same_term, same_weight = self._same_policy_term(), self._same_token_weight()
         if same_term or same_weight:
             one_gradient = "every ratio is 1, where both objectives have one gradient"
@@ -155,6 +140,16 @@ class _Pair:
     def _group(self, field: str) -> list[str]:
         return [knob for knob in self.differing if knob.startswith(f"{field}.")]
 
+    def _said_of_rule_knobs(self, says: Callable[[Rule], Mapping[str, Said]]) -> dict[str, Said]:
+        """What the rules say of their knobs, by dotted name; of a knob that both have only what both say."""
+        rules = [objective.rule for objective in self.both]
+        return {
+            f"rule.{knob}": said
+            for speaker in rules
+            for knob, said in says(speaker).items()
+            if all(says(rule).get(knob) == said for rule in rules if knob in type(rule).model_fields)
+        }
+
     def _inert_kl(self, first_step: bool) -> list[str]:
         a, b = (_kl_gradient(objective, first_step) for objective in self.both)
         if a == b:
@@ -172,32 +167,26 @@ class _Pair:
         weights = []
         for objective in self.both:
             term, (denominator, power) = self._policy_term(objective), _TOKEN_WEIGHT[objective.aggregation]
-            weights.append((denominator, power + term.length_power, term.weights, term.shared))
+            weights.append((denominator, power + term.length_power, term._replace(length_power=0)))
         return weights[0] == weights[1]
 
     def _policy_term(self, objective: Objective) -> _PolicyTerm:
         rule = objective.rule
-        through_ratio = rule.type not in ("policy_gradient", "cispo")
+        slopes = tuple(rule.slope_at_ratio_one(sign) for sign in self._signs())
         return _PolicyTerm(
-            weights=tuple(_cispo_weight(rule, sign) if isinstance(rule, Cispo) else 1.0 for sign in self._signs()),
-            shared=through_ratio
+            slopes=slopes,
+            unsaid=(rule, objective.ratio) if None in slopes else None,
+            shared=rule.differentiates_ratio
             and objective.ratio in ("sequence_mean", "sequence_product")
             and not all(map(_constant_within_completions, self.both)),
-            length_power=int(through_ratio and objective.ratio == "sequence_product"),
+            length_power=int(rule.differentiates_ratio and objective.ratio == "sequence_product"),
         )
 
-    def _signs(self) -> list[str]:
-        signs = self._values("advantage_sign")
-        return [sign for sign in ("positive", "negative") if signs & {"both", sign}]
-
-
-def _cispo_weight(rule: Cispo, sign: str) -> float:
-    """Weight of a token of ratio 1."""
-    weight_max = float("inf") if rule.weight_max is None else rule.weight_max
-    if rule.mask == "unified":
-        masked = weight_max < 1 if sign == "positive" else rule.weight_min > 1
-        return float(not masked)
-    return max(rule.weight_min, min(1.0, weight_max))
+    def _signs(self) -> list[Sign]:
+        """The signs of advantages that take part in either objective."""
+        chosen = self._values("advantage_sign")
+        signs: tuple[Sign, ...] = ("positive", "negative")
+        return [sign for sign in signs if chosen & {"both", sign}]
 
 
 def _constant_within_completions(objective: Objective) -> bool:
@@ -213,8 +202,7 @@ def _constant_within_completions(objective: Objective) -> bool:
 
 def _kl_gradient(objective: Objective, first_step: bool) -> tuple[KnobValue, ...]:
     """What the gradient of the KL depends on: first where it is or, in the loss, which form it has."""
-    kl = objective.kl
-    knobs = {knob: value for knob, value in active_knobs(objective).items() if knob.startswith("kl.")}
+    kl, knobs = objective.kl, active_knobs(objective.kl)
     if kl.where == "none":
         return ("none",)
     if kl.where == "reward":
@@ -228,7 +216,7 @@ def _kl_gradient(objective: Objective, first_step: bool) -> tuple[KnobValue, ...
             return ("k1", kl.beta)
         if form == "k3_straight" or (form == "k3_ratio" and first_step):
             form = "k2"
-    return (form, *(value for knob, value in knobs.items() if knob != "kl.estimator"))
+    return (form, *(value for knob, value in knobs.items() if knob != "estimator"))
 
 
 def _equal_rewards_add_nothing(objective: Objective) -> bool:

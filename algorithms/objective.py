@@ -1,7 +1,7 @@
 """The objective: one point in the knob space of policy-gradient post-training.
 
 A knob is one dotted field (`baseline`, `rule.clip_high`). GRPO, Dr. GRPO, DAPO, ... are named points of this space
-(`algorithms.catalogue`); an ablation moves one knob and keeps the others. In symbols, with r the importance ratio and w
+(`algorithms.presets`); an ablation moves one knob and keeps the others. In symbols, with r the importance ratio and w
 the sampler correction:
 
     A    = (R - baseline) / scale                 advantages, one for each completion or, with a critic, each token
@@ -14,25 +14,23 @@ exists at every point: `algorithms.space` says which do.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from algorithms.knobs.base import Knobs
-from algorithms.knobs.critic import Critic
-from algorithms.knobs.entropy import Entropy
-from algorithms.knobs.kl import Kl, NoKl
-from algorithms.knobs.overlong import Overlong, Penalise
-from algorithms.knobs.rule import PolicyGradient, Rule
-from algorithms.knobs.sampler_correction import NoCorrection, SamplerCorrection
-from algorithms.knobs.select import NoSelection, Select
-from algorithms.space import inactive_settings
+from algorithms.critic import Critic
+from algorithms.entropy import Entropy
+from algorithms.kl import Kl, NoKl
+from algorithms.rules import RULES, Ratio, Rule
+from algorithms.rules.policy_gradient import PolicyGradient
+from algorithms.sampler_correction import NoCorrection, SamplerCorrection
+from algorithms.selection import NoSelection, Select
+from algorithms.space import Knobs, OneOf, OnlyWith, inactive_settings
 
 Baseline = Literal["none", "batch_mean", "group_mean", "leave_one_out", "length_weighted", "random_peer", "critic"]
 Scale = Literal["none", "group_std", "batch_std", "mini_batch_std", "whiten_tokens", "nonzero_frac"]
 AdvantageSign = Literal["both", "positive", "negative"]
 Credit = Literal["completion", "steps"]
-Ratio = Literal["none", "token", "sequence_mean", "sequence_product"]
 Aggregation = Literal[
     "token_mean",
     "micro_token_mean",
@@ -44,6 +42,56 @@ Aggregation = Literal[
 ZeroStd = Literal["keep", "mask", "drop", "refill"]
 
 GROUP_BASELINES: tuple[Baseline, ...] = ("group_mean", "leave_one_out", "length_weighted")
+_WITH_STD: tuple[Scale, ...] = ("group_std", "batch_std", "mini_batch_std", "whiten_tokens")
+
+
+class Penalise(Knobs):
+    """A completion cut at the limit keeps the reward that it earned, plus a penalty."""
+
+    type: Literal["penalise"] = "penalise"
+    penalty: float = Field(
+        default=0.0,
+        le=0,
+        description="added to the reward of the cut completion; default: off, as in most trainers",
+    )
+
+
+class MaskAfter(Knobs):
+    """It counts in baselines and stds, but its tokens do not enter the loss (overlong filtering, 2503.14476)."""
+
+    type: Literal["mask_after"] = "mask_after"
+
+
+class MaskBefore(Knobs):
+    """It counts neither in baselines and stds nor in the loss, but in the denominators over completions."""
+
+    type: Literal["mask_before"] = "mask_before"
+
+
+class Drop(Knobs):
+    """It is removed from the batch, also from the denominators."""
+
+    type: Literal["drop"] = "drop"
+
+
+class Soft(Knobs):
+    """DAPO's soft overlong punishment (2503.14476, eq. 13), added to the reward.
+
+    0 up to L - C tokens, then linear to -factor at the limit L, with C = cache_frac x L; -factor if cut at L.
+    """
+
+    type: Literal["soft"] = "soft"
+    cache_frac: float = Field(
+        default=0.2,
+        gt=0,
+        le=1,
+        description="C as a share of rollout.max_completion_tokens; default: the paper, 4096 of 20480",
+    )
+    factor: float = Field(default=1.0, gt=0, description="largest punishment; default: the paper")
+
+
+Overlong = Annotated[Penalise | MaskAfter | MaskBefore | Drop | Soft, Field(discriminator="type")]
+"""What happens to completions that were cut at the limit."""
 
 
 class Objective(Knobs):
@@ -51,72 +99,78 @@ class Objective(Knobs):
 
     baseline: Baseline = Field(
         default="none",
-        description="subtracted from each reward: nothing; the mean of the batch; the mean of the prompt's group "
-        "(GRPO, 2402.03300); the mean of the group's other members (RLOO, 2402.14740); the group's mean weighted by "
-        "completion length (OPO, 2505.23585); the reward of one random member of the group, of which difference only "
-        "the sign counts (BRPO, 2506.00103); critic: a learned value of every token, by GAE (PPO)",
+        description="what is subtracted from each reward. none: nothing; batch_mean: the mean of the batch; "
+        "group_mean: the mean of the prompt's group (GRPO, 2402.03300); leave_one_out: the mean of the group's other "
+        "members (RLOO, 2402.14740); length_weighted: the group's mean weighted by completion length (OPO, "
+        "2505.23585); random_peer: the reward of one random member of the group, and only the sign of the difference "
+        "counts (BRPO, 2506.00103); critic: a learned value for each token, by GAE (PPO)",
     )
     scale: Scale = Field(
         default="none",
-        description="divides the centred rewards: nothing (Dr. GRPO, 2503.20783); the std of the group's rewards "
-        "(GRPO); the std of the batch's raw rewards (LitePPO, 2508.08221); the std of the centred rewards over the "
-        "optimiser step (Magistral, 2506.10910); whiten_tokens centres and divides by the statistics over all tokens, "
-        "each completion counted once a token (REINFORCE++, 2501.03262); nonzero_frac: the share of rewards that are "
-        "not 0 (GPG, 2504.02546)",
+        description="what the centred rewards are divided by. none: nothing (Dr. GRPO, 2503.20783); group_std: the "
+        "std of the group's rewards (GRPO); batch_std: the std of the batch's raw rewards (LitePPO, 2508.08221); "
+        "mini_batch_std: the std of the centred rewards over the optimiser step (Magistral, 2506.10910); "
+        "whiten_tokens: they are centred and divided by the statistics over all tokens, where a completion counts "
+        "once for each of its tokens (REINFORCE++, 2501.03262); nonzero_frac: the share of rewards that are not 0 "
+        "(GPG, 2504.02546)",
     )
-    scale_ddof: int = Field(
+    scale_ddof: Annotated[int, OnlyWith("scale", _WITH_STD)] = Field(
         default=1,
         ge=0,
         le=1,
-        description="std with divisor n - ddof; default 1: TRL, verl, OpenRLHF's group norm (numpy: 0)",
+        description="the std has the divisor n - ddof; default 1: TRL, verl, OpenRLHF's group norm (numpy: 0)",
     )
-    scale_eps: float = Field(
+    scale_eps: Annotated[float, OnlyWith("scale", _WITH_STD)] = Field(
         default=1e-6,
         gt=0,
         description="added to the std, for whiten_tokens to the variance; default: verl (elsewhere 1e-4 to 1e-9)",
     )
     advantage_sign: AdvantageSign = Field(
         default="both",
-        description="positive: only completions with A > 0 enter the policy loss (as in rejection-sampling "
-        "fine-tuning); negative: only those with A < 0; the others keep their place in the denominators",
+        description="which completions enter the policy loss. both: all; positive: those with A > 0 (as in "
+        "rejection-sampling fine-tuning); negative: those with A < 0. The others still count in the denominators",
     )
     credit: Credit = Field(
         default="completion",
-        description="what a reward is paid for: the whole completion; or its steps, standardised together over the "
-        "group and summed over the steps that are still to end (process supervision, 2402.03300, section 4.1.3)",
+        description="what a reward is paid for. completion: the whole completion; steps: its steps, whose rewards are "
+        "standardised together over the group; a token's advantage is the sum over the steps that end at it or later "
+        "(process supervision, 2402.03300, section 4.1.3)",
     )
     ratio: Ratio = Field(
         default="none",
-        description="importance ratio r of the current to the rollout policy: of each token (PPO); of the whole "
-        "completion, as the geometric mean of its tokens' (GSPO, 2507.18071, eq. 7) or as their product (RLOO in TRL); "
-        "none with policy_gradient, which has no ratio",
+        description="importance ratio r of the current policy to the rollout policy. token: of each token (PPO); "
+        "sequence_mean: of the whole completion, the geometric mean of its tokens' ratios (GSPO, 2507.18071, eq. 7); "
+        "sequence_product: their product (RLOO in TRL); none: for rules that have no ratio",
     )
-    rule: Rule = PolicyGradient()
+    rule: Annotated[Rule, OneOf(RULES)] = PolicyGradient()
     select: Select = NoSelection()
     aggregation: Aggregation = Field(
-        description="how token losses become one number, over the whole optimiser step: mean over tokens (DAPO, "
-        "2503.14476, eq. 8); mean over micro-batches of their mean over tokens, which depends on how the step is split "
-        "(bnpo in TRL); mean over prompts of the mean over their tokens (CISPO); mean over completions of the mean "
-        "over tokens (GRPO, eq. 3), of the sum over tokens (the exact policy gradient), or of the sum divided by "
-        "max_completion_tokens (Dr. GRPO). No default: trainers disagree under the same algorithm's name",
+        description="how token losses become one number over the whole optimiser step. token_mean: their mean (DAPO, "
+        "2503.14476, eq. 8); micro_token_mean: the mean over micro-batches of each one's mean, which depends on how "
+        "the step is split (bnpo in TRL); group_token_mean: the mean over prompts of the mean over their tokens "
+        "(CISPO); seq_mean_token_mean: the mean over completions of the mean over their tokens (GRPO, eq. 3); "
+        "seq_mean_token_sum: the mean over completions of the sum over their tokens (the exact policy gradient); "
+        "constant_length: the same, divided by max_completion_tokens (Dr. GRPO). No default: trainers disagree under "
+        "the same algorithm's name",
     )
     kl: Kl = NoKl()
     sequence_penalty: float = Field(
         default=0.0,
         ge=0,
-        description="tau: tau / 2 times the squared log-ratio of the whole completion to the rollout policy is added "
-        "to its summed token losses (Kimi k1.5, 2501.12599, section 2.3.2); default: off",
+        description="tau: a completion's summed token losses rise by tau / 2 times the square of its log-ratio to the "
+        "rollout policy (Kimi k1.5, 2501.12599, section 2.3.2); default: off",
     )
     entropy: Entropy = Entropy()
-    critic: Critic = Critic()
+    critic: Annotated[Critic, OnlyWith("baseline", ("critic",))] = Critic()
     overlong: Overlong = Penalise()
     zero_std: ZeroStd = Field(
         default="keep",
-        description="groups whose rewards are all equal: keep; mask their tokens out of the loss; drop them, also from "
-        "the denominators; refill: drop them and draw other prompts until the batch is full (DAPO's dynamic sampling)",
+        description="what happens to groups whose rewards are all equal. keep: they take part; mask: their tokens do "
+        "not enter the loss; drop: they are removed, also from the denominators; refill: they are removed, and other "
+        "prompts are drawn until the batch is full (DAPO's dynamic sampling)",
     )
-    refill_max_rounds: int = Field(
-        default=8, ge=1, description="rounds of drawing, after which a batch stays as full as it is; default: ours"
+    refill_max_rounds: Annotated[int, OnlyWith("zero_std", ("refill",))] = Field(
+        default=8, ge=1, description="rounds of drawing, after which the batch is used as it is; default: ours"
     )
     sampler_correction: SamplerCorrection = NoCorrection()
 
@@ -129,9 +183,10 @@ class Objective(Knobs):
 
 
 def acts_without_advantage(objective: Objective) -> bool:
-    """Whether a completion whose advantages are all 0 can still have a gradient, or change that of others."""
+    """Whether a completion whose advantages are all 0 can have a gradient, or change the gradient of others."""
     return (
-        objective.kl.where == "loss"
+        objective.rule.acts_without_advantage
+        or objective.kl.where == "loss"
         or objective.entropy.bonus > 0
         or objective.entropy.adaptive.type != "none"
         or objective.sequence_penalty > 0
@@ -150,17 +205,17 @@ def _problems(objective: Objective) -> Iterator[str]:
 
 
 def _ratio_problems(objective: Objective) -> Iterator[str]:
-    rule, ratio, select = objective.rule.type, objective.ratio, objective.select.type
-    if rule == "gmpo" and ratio != "sequence_mean":
-        yield f"ratio={ratio} with rule.type=gmpo: its ratio is the geometric mean; set ratio to sequence_mean"
-    elif rule == "sapo" and ratio not in ("token", "sequence_mean"):
-        yield f"ratio={ratio} with rule.type=sapo: set ratio to token or sequence_mean"
-    elif ratio == "none" and rule != "policy_gradient":
+    rule, ratio, select = objective.rule, objective.ratio, objective.select.type
+    if rule.ratios and ratio not in rule.ratios:
         yield (
-            f"ratio=none with rule.type={rule}: this rule acts through the importance ratio; set ratio to token, "
-            "sequence_mean or sequence_product, or rule.type to policy_gradient"
+            f"ratio={ratio} with rule.type={rule.type}: this rule acts through the importance ratio; set ratio to "
+            f"{' or '.join(rule.ratios)}{', or rule.type to policy_gradient' if ratio == 'none' else ''}"
         )
-    if select in ("clip_cov", "top_entropy") and ratio in ("sequence_mean", "sequence_product") and rule != "cispo":
+    if (
+        select in ("clip_cov", "top_entropy")
+        and ratio in ("sequence_mean", "sequence_product")
+        and rule.differentiates_ratio
+    ):
         yield (
             f"select.type={select} with ratio={ratio}: every token would keep a gradient through the ratio of its "
             "completion; set ratio to token, or select.type to none or kl_cov"

@@ -1,17 +1,63 @@
-"""Selection: the tokens of an optimiser step that `select` treats differently; sources at its knobs."""
+"""`select`: tokens that are treated differently, chosen over a whole optimiser step. The knobs and the choice."""
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from algorithms.knobs.select import ClipCov, KlCov, NoSelection, Select, TopEntropy
-from algorithms.objective import Objective
-from algorithms.ratios import importance_ratio
-from algorithms.rules import bound_acts
+from pydantic import Field, model_validator
+
+from algorithms.rules import importance_ratio
+from algorithms.space import Knobs
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from algorithms.objective import Objective
 
 
-@torch.no_grad()
+class NoSelection(Knobs):
+    """All tokens are treated alike."""
+
+    type: Literal["none"] = "none"
+
+
+class ClipCov(Knobs):
+    """Clip-Cov (2505.22617): tokens drawn from those of high covariance of A and log pi lose their gradient."""
+
+    type: Literal["clip_cov"] = "clip_cov"
+    fraction: float = Field(default=2e-4, gt=0, le=1, description="share of the step's tokens; default: the paper")
+    cov_low: float = Field(default=1.0, description="covariances above this can be drawn; default: the authors' code")
+    cov_high: float = Field(default=5.0, description="covariances below this can be drawn; default: the authors' code")
+
+    @model_validator(mode="after")
+    def _bounds_in_order(self) -> Self:
+        if self.cov_high <= self.cov_low:
+            raise ValueError(
+                f"cov_high={self.cov_high:g} is not above cov_low={self.cov_low:g}: no token could be drawn"
+            )
+        return self
+
+
+class KlCov(Knobs):
+    """KL-Cov (2505.22617): the tokens of highest covariance of A and log pi get a penalty on |log r|."""
+
+    type: Literal["kl_cov"] = "kl_cov"
+    fraction: float = Field(
+        default=2e-3, gt=0, le=1, description="share of the step's tokens; default: the paper's 7B (32B: 2e-4)"
+    )
+    coef: float = Field(default=1.0, gt=0, description="coefficient of the penalty; default: the paper (verl: 0.1)")
+
+
+class TopEntropy(Knobs):
+    """Only the tokens of highest entropy keep their policy gradient (2506.01939)."""
+
+    type: Literal["top_entropy"] = "top_entropy"
+    fraction: float = Field(default=0.2, gt=0, le=1, description="share of the step's tokens; default: the paper")
+
+
+Select = Annotated[NoSelection | ClipCov | KlCov | TopEntropy, Field(discriminator="type")]
+
+
 def select_tokens(
     objective: Objective,
     logp: Tensor,
@@ -28,26 +74,30 @@ def select_tokens(
     max(floor(fraction N), 1) tokens, if there are that many:
 
     * kl_cov: those of highest covariance (A - mean A)(log pi - mean log pi), means over the N tokens;
-    * clip_cov: drawn from those whose covariance is between the bounds and which no bound of the rule acts on. `key`
+    * clip_cov: drawn from those that have a covariance between the bounds and that no bound of the rule acts on. `key`
       (64 bits) names the draw, which goes by the places of the tokens in [B, T];
     * top_entropy: those of highest entropy.
 
-    Of equal tokens the first count as highest. Raises ValueError for top_entropy without entropy.
+    Among equal tokens the first counts as the highest. Raises ValueError for top_entropy without entropy.
     """
-    mask, select = mask.bool(), objective.select
+    import torch
+
+    mask, select, logp, old_logp = mask.bool(), objective.select, logp.detach(), old_logp.detach()
+    per_token = advantages.detach() if advantages.ndim == 2 else advantages.detach()[:, None].expand_as(logp)
     match select:
         case NoSelection():
             return torch.zeros_like(mask)
         case TopEntropy():
             if entropy is None:
                 raise ValueError("select.type=top_entropy chooses by entropy, but there is none: give entropy [B, T]")
-            return _highest(entropy, mask, _count(select, mask))
+            return _highest(entropy.detach(), mask, _count(select, mask))
         case KlCov():
-            return _highest(_covariances(logp, advantages, mask), mask, _count(select, mask))
+            return _highest(_covariances(logp, per_token, mask), mask, _count(select, mask))
         case ClipCov():
-            covariances = _covariances(logp, advantages, mask)
+            covariances = _covariances(logp, per_token, mask)
             between = mask & (covariances > select.cov_low) & (covariances < select.cov_high)
-            candidates = between & ~_bounded(objective, logp, old_logp, advantages, mask)
+            ratio = importance_ratio(objective.ratio, torch.where(mask, logp - old_logp, 0), mask)
+            candidates = between & ~objective.rule.beyond_bounds(ratio, per_token)
             # Drawn on the CPU for all places, so that a place's number depends on nothing but the key.
             generator = torch.Generator().manual_seed(key)
             lots = torch.rand(mask.shape, generator=generator, dtype=torch.float64).to(mask.device)
@@ -60,11 +110,11 @@ def selected_losses(select: Select, losses: Tensor, selected: Tensor, log_ratio:
         case NoSelection():
             return losses
         case ClipCov():
-            return torch.where(selected, 0, losses)
+            return losses.where(~selected, 0)
         case TopEntropy():
-            return torch.where(selected, losses, 0)
+            return losses.where(selected, 0)
         case KlCov():
-            return torch.where(selected, losses + select.coef * log_ratio.abs(), losses)
+            return (losses + select.coef * log_ratio.abs()).where(selected, losses)
 
 
 def _count(select: ClipCov | KlCov | TopEntropy, mask: Tensor) -> int:
@@ -75,18 +125,10 @@ def _highest(scores: Tensor, among: Tensor, count: int) -> Tensor:
     """Bool, of the shape of `scores`: the `count` highest of those that are `among`."""
     places = among.flatten().nonzero()[:, 0]
     order = scores.flatten()[places].argsort(descending=True, stable=True)
-    chosen = torch.zeros_like(among).flatten()
+    chosen = among.flatten() & False
     chosen[places[order[:count]]] = True
     return chosen.view_as(among)
 
 
 def _covariances(logp: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
-    per_token = advantages if advantages.ndim == 2 else advantages[:, None].expand_as(logp)
-    return (per_token - per_token[mask].mean()) * (logp - logp[mask].mean())
-
-
-def _bounded(objective: Objective, logp: Tensor, old_logp: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
-    """Bool [B, T]: tokens whose ratio is already bounded by the rule."""
-    per_token = advantages if advantages.ndim == 2 else advantages[:, None]
-    ratio = importance_ratio(objective.ratio, torch.where(mask, logp - old_logp, 0), mask)
-    return bound_acts(objective.rule, ratio, per_token)
+    return (advantages - advantages[mask].mean()) * (logp - logp[mask].mean())

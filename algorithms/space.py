@@ -1,160 +1,261 @@
-"""The knob space: which knobs there are, and which of them exist at a given point; those of both families.
+"""The knob space: which knobs a family of objectives has, and which of them exist at a given point.
 
-A clip range belongs to the clipping rule, an epsilon to a standard deviation. `GOVERNORS` names, for every knob that
-can be absent, the selector that decides; an absent knob keeps its default in the model and does not appear in
-`active_knobs`, so that two objectives are the same when their active knobs are.
+A knob is one dotted field (`rule.clip_high`). Some exist only at some points: a clip range belongs to the clipping
+rule, an epsilon to a standard deviation. The knob that decides is the selector, and it is declared where the knob is:
+
+* a union is a field that holds one of several groups of knobs; the group's `type` (or `where`) says which;
+* `OnlyWith` marks a field that exists only at some values of another field;
+* `Knobs.excludes` names the fields that do not exist beside a group.
+
+An absent knob keeps its default in the model and does not appear in `active_knobs`, so two objectives are the same
+exactly when their active knobs are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from typing import Any, NamedTuple, get_args
 
-from algorithms.knobs.base import Knobs
-from algorithms.knobs.critic import Critic
-from algorithms.knobs.entropy import NotAdaptive, StepBothWays, StepUpOnly
-from algorithms.knobs.kl import KlInLoss, KlInReward, NoKl
-from algorithms.knobs.overlong import Drop, MaskAfter, MaskBefore, Penalise, Soft
-from algorithms.knobs.rule import Cispo, Gmpo, PolicyGradient, PpoClip, Sapo, Weighted
-from algorithms.knobs.sampler_correction import NoCorrection, SequenceBand, SequenceTruncate, TokenBand, TokenTruncate
-from algorithms.knobs.select import ClipCov, KlCov, NoSelection, TopEntropy
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
+from pydantic.fields import FieldInfo
+from pydantic_core import CoreSchema, core_schema
+
+from harness import plugins
 
 KnobValue = str | float | int | None
 
 
+class Knobs(BaseModel):
+    """A group of knobs. Frozen and strict: an unknown knob is an error, never ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    @classmethod
+    def excludes(cls) -> tuple[str, ...]:
+        """Knobs of the enclosing group that do not exist beside this group."""
+        return ()
+
+
+@dataclass(frozen=True)
+class OnlyWith:
+    """Marks a field that exists only where another field of its group, the selector, has one of these values."""
+
+    selector: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """Marks a field that holds one group of knobs of a kind, ours or a plug-in's, chosen by its `type`."""
+
+    kind: plugins.Kind[Any]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        schema = core_schema.no_info_before_validator_function(self._chosen, handler(source))
+        schema["serialization"] = core_schema.simple_ser_schema("any")  # the fields of the chosen group, not the base's
+        return schema
+
+    def _chosen(self, given: object) -> object:
+        """Knobs as given by name become the group that their `type` names. Raises UnknownNameError."""
+        if not isinstance(given, dict):
+            return given
+        if "type" not in given:
+            raise ValueError(f"a {self.kind.noun} without its type: give `type` beside its knobs")
+        return self.kind.find(str(given["type"])).model_validate(given)
+
+
 class Union(NamedTuple):
-    """A field that is one of several groups of knobs: the name of the knob that says which, and the groups."""
+    """A field that holds one of several groups of knobs: the field of theirs that says which, and the groups."""
 
     selector: str
     members: Mapping[str, type[Knobs]]
 
 
-def _union(selector: str, *members: type[Knobs]) -> Union:
-    return Union(selector, {member.model_fields[selector].default: member for member in members})
+@dataclass(frozen=True)
+class Knob:
+    """One knob of a family of objectives, whether or not it exists at a given point."""
+
+    name: str
+    """Dotted."""
+    description: str
+    fields: tuple[FieldInfo, ...]
+    """Its declarations: one, or one for each member of a union that has it."""
+    selector: str | None = None
+    """The knob that decides whether it exists; None for a knob that always does."""
+    exists_at: tuple[object, ...] = ()
+    """The selector's values at which it exists."""
 
 
-UNIONS: Mapping[str, Union] = MappingProxyType(
-    {
-        "rule": _union("type", PolicyGradient, Weighted, PpoClip, Cispo, Sapo, Gmpo),
-        "select": _union("type", NoSelection, ClipCov, KlCov, TopEntropy),
-        "kl": _union("where", NoKl, KlInReward, KlInLoss),
-        "entropy.adaptive": _union("type", NotAdaptive, StepBothWays, StepUpOnly),
-        "overlong": _union("type", Penalise, MaskAfter, MaskBefore, Drop, Soft),
-        "sampler_correction": _union("type", NoCorrection, TokenTruncate, SequenceTruncate, TokenBand, SequenceBand),
-    }
-)
-"""Dotted field -> its union."""
-
-_HAS_STD = ("group_std", "batch_std", "mini_batch_std", "whiten_tokens")
-
-EXISTS_AT: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "scale_ddof": ("scale", _HAS_STD),
-        "scale_eps": ("scale", _HAS_STD),
-        "ratio": ("rule.type", ("weighted", "ppo_clip", "cispo", "sapo", "gmpo")),
-        "refill_max_rounds": ("zero_std", ("refill",)),
-        "kl.refresh_every_steps": ("kl.reference", ("refreshed",)),
-        "kl.target_nats": ("kl.control", ("adaptive",)),
-        "kl.horizon_sequences": ("kl.control", ("adaptive",)),
-        **{f"critic.{knob}": ("baseline", ("critic",)) for knob in Critic.model_fields},
-        "margin": ("link", ("logistic", "hinge")),
-        "label_smoothing": ("link", ("logistic", "exo")),
-        "smoothing": ("link", ("logistic",)),
-        "positive_penalty": ("link", ("logistic",)),
-        "desirable_weight": ("link", ("kto",)),
-        "undesirable_weight": ("link", ("kto",)),
-        "ld_alpha": ("logp", ("sum",)),
-        "matching": ("link", ("logistic",)),
-        "discopop_tau": ("link", ("discopop",)),
-    }
-)
-"""Knob -> its selector, and the values of the selector at which it exists. Members of unions come on top."""
-
-GOVERNORS: Mapping[str, str] = MappingProxyType(
-    {
-        f"{field}.{knob}": f"{field}.{union.selector}"
-        for field, union in UNIONS.items()
-        for member in union.members.values()
-        for knob in member.model_fields
-        if knob != union.selector
-    }
-    | {knob: selector for knob, (selector, _) in EXISTS_AT.items()}
-)
-"""Knob that can be absent -> the selector knob that decides whether it exists."""
+@plugins.cached
+def knobs_of(family: type[Knobs]) -> Mapping[str, Knob]:
+    """Every knob of a family by dotted name. Selectors come before the knobs that they govern."""
+    return {knob.name: knob for knob in _knobs(family)}
 
 
-def descriptions(model: type[Knobs], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Every knob of a group by dotted name, whether or not it exists at a given point, with its meaning."""
-    for name in _field_names(model):
-        path, info = f"{prefix}{name}", model.model_fields[name]
-        if path in UNIONS:
-            yield from _union_descriptions(path, UNIONS[path])
-        elif isinstance(info.annotation, type) and issubclass(info.annotation, Knobs):
-            yield from descriptions(info.annotation, f"{path}.")
-        else:
-            yield path, info.description or ""
-
-
-def _union_descriptions(field: str, union: Union) -> Iterator[tuple[str, str]]:
-    kinds = {kind: (member.__doc__ or "").partition("\n")[0] for kind, member in union.members.items()}
-    yield f"{field}.{union.selector}", " | ".join(f"{kind}: {meaning}" for kind, meaning in kinds.items())
-    names = dict.fromkeys(name for member in union.members.values() for name in _field_names(member))
-    for name in names:
-        if name == union.selector:
-            continue
-        owners: dict[str, list[str]] = {}
-        for kind, member in union.members.items():
-            if name in member.model_fields:
-                owners.setdefault(member.model_fields[name].description or "", []).append(kind)
-        yield f"{field}.{name}", " | ".join(f"{', '.join(kinds)}: {meaning}" for meaning, kinds in owners.items())
-
-
-def _field_names(model: type[Knobs]) -> list[str]:
-    """A group's own fields, its selector first, before those that it shares with others."""
-    own = [name for name in model.__annotations__ if name in model.model_fields]
-    return [*own, *(name for name in model.model_fields if name not in own)]
+@plugins.cached
+def unions_of(family: type[Knobs]) -> Mapping[str, Union]:
+    """Dotted field -> its union."""
+    return dict(_unions(family))
 
 
 def active_knobs(objective: Knobs) -> dict[str, KnobValue]:
     """The knobs that exist at this point, by dotted name: what is gated, hashed and shown."""
-    knobs = _flatten(objective)
-    return {knob: value for knob, value in knobs.items() if exists(knob, knobs)}
-
-
-def exists(knob: str, knobs: Mapping[str, object]) -> bool:
-    """Whether a knob exists where the selectors among `knobs` have these values."""
-    if knob not in EXISTS_AT:
-        return True
-    selector, values = EXISTS_AT[knob]
-    return knobs.get(selector) in values
+    return {one.knob: one.value for one in _settings(objective) if one.absent_by is None}
 
 
 def inactive_settings(objective: Knobs) -> Iterator[tuple[str, KnobValue, str, KnobValue]]:
     """Knobs that do not exist at this point but were set: (knob, its value, its selector, the selector's value)."""
-    knobs = _flatten(objective)
-    unset = defaults(objective)
-    for knob, value in knobs.items():
-        if not exists(knob, knobs) and value != unset[knob]:
-            selector = EXISTS_AT[knob][0]
-            yield knob, value, selector, knobs[selector]
+    settings = list(_settings(objective))
+    values = {one.knob: one.value for one in settings}
+    for knob, value, default, absent_by in settings:
+        if absent_by is not None and value != default:
+            yield knob, value, absent_by, values[absent_by]
 
 
-def defaults(knobs: Knobs, prefix: str = "") -> dict[str, KnobValue]:
-    """The default of every knob of the same types as these."""
-    found: dict[str, KnobValue] = {}
-    for name in _field_names(type(knobs)):
-        value = getattr(knobs, name)
+def defaults(objective: Knobs) -> dict[str, KnobValue]:
+    """The default of every knob of the objective's groups, whether or not it exists at this point."""
+    return {one.knob: one.default for one in _settings(objective)}
+
+
+@dataclass(frozen=True)
+class _Field:
+    """A field of a group: a knob, another group, or a union."""
+
+    name: str
+    info: FieldInfo
+    only_with: OnlyWith | None
+    one_of: OneOf | None
+
+    @property
+    def group(self) -> type[Knobs] | None:
+        """The group of knobs that it always holds."""
+        holds: Any = self.info.annotation
+        return holds if isinstance(holds, type) and issubclass(holds, Knobs) and self.one_of is None else None
+
+    @cached_property
+    def selector(self) -> str | None:
+        """The field of a union's members that says which of them it holds; None for a field that is no union."""
+        discriminator = "type" if self.one_of else self.info.discriminator
+        return discriminator if isinstance(discriminator, str) else None
+
+    @property
+    def union(self) -> Union | None:
+        if self.selector is None:
+            return None
+        if self.one_of is not None:
+            return Union(self.selector, self.one_of.kind.all())
+        members = get_args(self.info.annotation)
+        return Union(self.selector, {member.model_fields[self.selector].default: member for member in members})
+
+
+@cache
+def _fields(group: type[Knobs]) -> tuple[_Field, ...]:
+    """A group's own fields, a selector first, before those that it shares with others."""
+    own = [name for name in group.__annotations__ if name in group.model_fields]
+    found = []
+    for name in dict.fromkeys([*own, *group.model_fields]):
+        info = group.model_fields[name]
+        only_with = next((marker for marker in info.metadata if isinstance(marker, OnlyWith)), None)
+        one_of = next((marker for marker in info.metadata if isinstance(marker, OneOf)), None)
+        found.append(_Field(name, info, only_with, one_of))
+    return tuple(found)
+
+
+class _Setting(NamedTuple):
+    """A knob of an objective at hand."""
+
+    knob: str
+    value: KnobValue
+    default: KnobValue
+    absent_by: str | None
+    """The selector by whose value the knob does not exist at this point."""
+
+
+def _settings(group: Knobs, prefix: str = "", absent_by: str | None = None) -> Iterator[_Setting]:
+    """All knobs of a group. Only the objective itself is asked, since its rule may be of a plug-in not yet in use."""
+    fields, values = _fields(type(group)), dict(group)
+    excluded = {
+        name: f"{prefix}{field.name}.{field.selector}"
+        for field in fields
+        if field.selector is not None
+        for name in values[field.name].excludes()
+    }
+    for field in fields:
+        value, only_with = values[field.name], field.only_with
+        absent = absent_by or excluded.get(field.name)
+        if only_with is not None and values[only_with.selector] not in only_with.values:
+            absent = absent or f"{prefix}{only_with.selector}"
         if isinstance(value, Knobs):
-            found |= defaults(value, f"{prefix}{name}.")
+            yield from _settings(value, f"{prefix}{field.name}.", absent)
         else:
-            found[prefix + name] = type(knobs).model_fields[name].default
-    return found
+            yield _Setting(f"{prefix}{field.name}", value, field.info.default, absent)
 
 
-def _flatten(knobs: Knobs, prefix: str = "") -> dict[str, KnobValue]:
-    flat: dict[str, KnobValue] = {}
-    for name in _field_names(type(knobs)):
-        value = getattr(knobs, name)
-        flat |= _flatten(value, f"{prefix}{name}.") if isinstance(value, Knobs) else {prefix + name: value}
-    return flat
+def _knobs(group: type[Knobs], prefix: str = "", of_group: OnlyWith | None = None) -> Iterator[Knob]:
+    """All knobs of a group; of_group: where the whole group exists, its selector by its full name."""
+    fields = _fields(group)
+    excluding = {
+        name: OnlyWith(f"{prefix}{field.name}.{union.selector}", _without(name, union))
+        for field in fields
+        if (union := field.union)
+        for member in union.members.values()
+        for name in member.excludes()
+    }
+    for field in fields:
+        path = f"{prefix}{field.name}"
+        exists = excluding.get(field.name) or _at(field.only_with, prefix) or of_group
+        if union := field.union:
+            yield from _union_knobs(path, union)
+        elif field.group:
+            yield from _knobs(field.group, f"{path}.", exists)
+        else:
+            yield _knob(path, field.info.description or "", (field.info,), exists)
+
+
+def _union_knobs(path: str, union: Union) -> Iterator[Knob]:
+    """The selector of a union, described by its members, and then the members' knobs."""
+    fields: dict[str, dict[str, _Field]] = {}
+    for kind, member in union.members.items():
+        for field in _fields(member):
+            fields.setdefault(field.name, {})[kind] = field
+    for name, declared in fields.items():
+        infos = tuple(field.info for field in declared.values())
+        if name == union.selector:
+            meanings = {kind: (member.__doc__ or "").partition("\n")[0] for kind, member in union.members.items()}
+            yield _knob(f"{path}.{name}", _joined(meanings), infos)
+        else:
+            exists = next(iter(declared.values())).only_with or OnlyWith(union.selector, tuple(declared))
+            description = _joined({kind: field.info.description or "" for kind, field in declared.items()})
+            yield _knob(f"{path}.{name}", description, infos, _at(exists, f"{path}."))
+
+
+def _knob(name: str, description: str, fields: tuple[FieldInfo, ...], exists: OnlyWith | None = None) -> Knob:
+    return Knob(name, description, fields, exists.selector if exists else None, exists.values if exists else ())
+
+
+def _joined(meanings: Mapping[str, str]) -> str:
+    """`a, b: one meaning | c: another`."""
+    by_meaning: dict[str, list[str]] = {}
+    for kind, meaning in meanings.items():
+        by_meaning.setdefault(meaning, []).append(kind)
+    return " | ".join(f"{', '.join(kinds)}: {meaning}" for meaning, kinds in by_meaning.items())
+
+
+def _at(marker: OnlyWith | None, prefix: str) -> OnlyWith | None:
+    """The marker with the full name of its selector."""
+    return marker and replace(marker, selector=f"{prefix}{marker.selector}")
+
+
+def _without(name: str, union: Union) -> tuple[str, ...]:
+    """The members of a union beside which a knob of the enclosing group exists."""
+    return tuple(kind for kind, member in union.members.items() if name not in member.excludes())
+
+
+def _unions(group: type[Knobs], prefix: str = "") -> Iterator[tuple[str, Union]]:
+    for field in _fields(group):
+        if union := field.union:
+            yield f"{prefix}{field.name}", union
+        elif field.group:
+            yield from _unions(field.group, f"{prefix}{field.name}.")

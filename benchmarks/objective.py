@@ -71,7 +71,7 @@ def main(repetitions: int = 200) -> None:
     torch.set_num_threads(1)
     print(machine_line(threads=1))
     print(f"advantages and policy_loss, forward and backward, {ROWS} x {TOKENS} tokens; median of {repetitions}")
-    times_ms = {name: step_ms(preset(name), repetitions) for name in presets("policy_gradient")}
+    times_ms = {name: step_ms(preset(name, Objective), repetitions) for name in presets("policy_gradient")}
     for name, milliseconds in sorted(times_ms.items(), key=lambda item: -item[1]):
         print(f"  {name:24} {milliseconds:6.2f} ms")
     over = [name for name, milliseconds in times_ms.items() if milliseconds > BUDGET_MS]

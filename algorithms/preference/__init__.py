@@ -16,12 +16,12 @@ from algorithms.preference.objective import (
 
 if TYPE_CHECKING:
     from algorithms.preference.loss import (
+        PairTrace,
         PreferenceLoss,
         combine_preference_metrics,
         preference_loss,
         preference_metric_names,
     )
-    from algorithms.preference.metrics import PairTrace
 
 __all__ = [
     "PairTrace",
@@ -35,16 +35,16 @@ __all__ = [
 ]
 
 # No module may bear the name of a public function: importing it would put the module in the function's place.
-_MODULE_OF = {
-    "PairTrace": "metrics",
-    "PreferenceLoss": "loss",
-    "combine_preference_metrics": "loss",
-    "preference_loss": "loss",
-    "preference_metric_names": "loss",
-}
+_IN_LOSS = (
+    "PairTrace",
+    "PreferenceLoss",
+    "combine_preference_metrics",
+    "preference_loss",
+    "preference_metric_names",
+)
 
 
 def __getattr__(name: str) -> object:
-    if name not in _MODULE_OF:
+    if name not in _IN_LOSS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    return getattr(import_module(f"{__name__}.loss"), name)

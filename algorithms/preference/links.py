@@ -1,4 +1,7 @@
-"""Links: the loss of a pair from the log-ratios of its two completions; sources at the knob `link`."""
+"""From log-probs of tokens to the log-ratios of completions, and from these to the loss of a pair, the link.
+
+Sources stand at the knob `link`.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,17 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from algorithms.preference.objective import PreferenceObjective
-from algorithms.ratios import bounded_exp
+from algorithms.rules import bounded_exp
 
 MAX_LOGP = -1e-6
 """Log-probs are kept below it before their odds are taken: a completion of probability 1 has infinite odds."""
+
+
+class Sides(NamedTuple):
+    """One tensor for the chosen and one for the rejected completions of the same pairs."""
+
+    chosen: Tensor
+    rejected: Tensor
 
 
 class LogRatios(NamedTuple):
@@ -23,6 +33,43 @@ class LogRatios(NamedTuple):
     rejected: Tensor
     difference: Tensor
     """What pairwise links see: chosen - rejected, as matched and penalised."""
+
+
+def completion_logps(objective: PreferenceObjective, logps: Sides, masks: Sides) -> Sides:
+    """[P] and [P]: log-probs of completions, from those of tokens [P, T], which are 0 outside the masks (bool)."""
+    if objective.logp == "mean":
+        return token_means(logps, masks)
+    sums = token_sums(logps)
+    if objective.ld_alpha == 1:
+        return sums
+    shorter = torch.minimum(masks.chosen.sum(1), masks.rejected.sum(1))[:, None]
+    shared = token_sums(Sides(*(logp * (mask.cumsum(1) <= shorter) for logp, mask in zip(logps, masks, strict=True))))
+    return Sides(*(both + objective.ld_alpha * (all_ - both) for both, all_ in zip(shared, sums, strict=True)))
+
+
+def token_sums(logps: Sides) -> Sides:
+    """[P] and [P]: sums over the tokens [P, T] of each completion."""
+    return Sides(logps.chosen.sum(1), logps.rejected.sum(1))
+
+
+def token_means(logps: Sides, masks: Sides) -> Sides:
+    """[P] and [P]: means over the tokens [P, T] of each completion; none is empty."""
+    sums = token_sums(logps)
+    return Sides(sums.chosen / masks.chosen.sum(1), sums.rejected / masks.rejected.sum(1))
+
+
+def log_ratios(objective: PreferenceObjective, policy: Sides, reference: Sides) -> LogRatios:
+    """From the log-probs of completions, each [P]; those of the reference are zeros where there is none."""
+    chosen, rejected = policy.chosen - reference.chosen, policy.rejected - reference.rejected
+    match objective.matching:
+        case "pairs":
+            difference = chosen - rejected - objective.positive_penalty * torch.relu(-chosen)
+        case "sorted":
+            of_policy, of_reference = policy.chosen - policy.rejected, reference.chosen - reference.rejected
+            difference = of_policy.sort().values - of_reference.sort().values
+        case "sorted_unpaired":
+            difference = chosen.sort().values - rejected.sort().values
+    return LogRatios(chosen, rejected, difference)
 
 
 def pair_losses(objective: PreferenceObjective, log_ratios: LogRatios, zero_point: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """The preference objective: one point in the knob space of learning from pairs of a chosen and a rejected completion.
 
-DPO, SimPO, IPO, KTO, ... are named points of this space (`algorithms.catalogue`). In symbols:
+DPO, SimPO, IPO, KTO, ... are named points of this space (`algorithms.presets`). In symbols:
 
     c = l(chosen) - l_ref(chosen), r = l(rejected) - l_ref(rejected)      log-probs of completions, see `logp`
     loss = mean over pairs of [weight link(c, r)] + nll_coef NLL(chosen)      minimised
@@ -12,12 +12,11 @@ Most links see only the difference d = c - r, as the logit h = beta d - margin. 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from algorithms.knobs.base import Knobs
-from algorithms.space import inactive_settings
+from algorithms.space import Knobs, OnlyWith, inactive_settings
 
 Link = Literal[
     "logistic",
@@ -40,7 +39,7 @@ Weighting = Literal["none", "wpo"]
 Matching = Literal["pairs", "sorted", "sorted_unpaired"]
 
 _ON_EACH_SIDE: tuple[Link, ...] = ("kto", "bco", "apo_zero", "apo_down", "sppo_hard", "nca")
-"""Links that say where c or r alone should go, which only means something against a reference."""
+"""Links that say where c alone and r alone should go, which has a meaning only against a reference."""
 
 
 class PreferenceObjective(Knobs):
@@ -60,14 +59,14 @@ class PreferenceObjective(Knobs):
     )
     logp: Logp = Field(
         default="sum",
-        description="how token log-probs become one number a completion: their sum, the completion's log-prob (DPO), "
-        "or their mean, so that length does not count (SimPO; IPO as its authors ran it; Tulu 3's DPO). A mean is "
-        "smaller by the length, and wants a larger beta",
+        description="how a completion's token log-probs become one number. sum: the completion's log-prob (DPO); mean: "
+        "length does not count (SimPO; IPO as its authors ran it; Tulu 3's DPO). A mean is smaller by the length and "
+        "needs a larger beta",
     )
     reference: Reference = Field(
         default="initial",
-        description="policy whose log-probs are subtracted: none; the starting weights; the policy at the start of the "
-        "round (iterative DPO)",
+        description="the policy whose log-probs are subtracted. none: no policy; initial: the starting weights; "
+        "round_start: the policy at the start of the round (iterative DPO)",
     )
     beta: float = Field(
         default=0.1,
@@ -75,56 +74,60 @@ class PreferenceObjective(Knobs):
         description="scale of log-ratios before the link; for square and sppo_hard 1 / (2 beta) is the target, for "
         "odds_ratio it is the weight of the term; default: TRL, and the DPO paper's dialogue runs",
     )
-    margin: float = Field(
+    margin: Annotated[float, OnlyWith("link", ("logistic", "hinge"))] = Field(
         default=0.0,
         ge=0,
         description="subtracted from beta (c - r): SimPO's gamma (2405.14734, eq. 6), in units of the logit; default: "
         "off",
     )
-    label_smoothing: float = Field(
+    label_smoothing: Annotated[float, OnlyWith("link", ("logistic", "exo"))] = Field(
         default=0.0,
         ge=0,
         lt=0.5,
         description="probability that a label is wrong; default: 0, labels are trusted (exo needs more than 0)",
     )
-    smoothing: Smoothing = Field(
+    smoothing: Annotated[Smoothing, OnlyWith("link", ("logistic",))] = Field(
         default="conservative",
-        description="what a label of probability 1 - e gives, with L the logistic loss: conservative, (1 - e) L(h) + e "
-        "L(-h) (cDPO, Mitchell 2023), whose minimum is at a finite h; robust, ((1 - e) L(h) - e L(-h)) / (1 - 2 e), "
-        "the unbiased loss (2403.00409). No difference at label_smoothing=0",
+        description="loss of a label that is right with probability 1 - e, where L is the logistic loss. conservative: "
+        "(1 - e) L(h) + e L(-h), whose minimum is at a finite h (cDPO, Mitchell 2023); robust: ((1 - e) L(h) - e "
+        "L(-h)) / (1 - 2 e), the unbiased loss (2403.00409). No difference at label_smoothing=0",
     )
     nll_coef: float = Field(
         default=0.0,
         ge=0,
-        description="coefficient of the negative log-likelihood of the chosen completions, mean over their tokens in "
+        description="coefficient of the negative log-likelihood of the chosen completions, a mean over their tokens in "
         "the optimiser step (RPO, ORPO: 1); default: off",
     )
-    positive_penalty: float = Field(
+    positive_penalty: Annotated[float, OnlyWith("link", ("logistic",))] = Field(
         default=0.0,
         ge=0,
         description="lambda of DPO-Positive (2402.13228, eq. 3): lambda max(0, -c) is subtracted from c - r, inside "
         "the sigmoid and under beta; default: off",
     )
-    desirable_weight: float = Field(default=1.0, gt=0, description="weight of the chosen side; default: TRL")
-    undesirable_weight: float = Field(default=1.0, gt=0, description="weight of the rejected side; default: TRL")
-    ld_alpha: float = Field(
+    desirable_weight: Annotated[float, OnlyWith("link", ("kto",))] = Field(
+        default=1.0, gt=0, description="weight of the chosen side; default: TRL"
+    )
+    undesirable_weight: Annotated[float, OnlyWith("link", ("kto",))] = Field(
+        default=1.0, gt=0, description="weight of the rejected side; default: TRL"
+    )
+    ld_alpha: Annotated[float, OnlyWith("logp", ("sum",))] = Field(
         default=1.0,
         ge=0,
         le=1,
-        description="weight of the tokens of a completion beyond the length of its pair's shorter one (LD-DPO, "
+        description="weight of a completion's tokens beyond the length of the pair's shorter completion (LD-DPO, "
         "2409.06411); default: 1, off",
     )
     weighting: Weighting = Field(
         default="none",
-        description="weight of a pair's loss, without gradient: 1; wpo: exp of the mean token log-probs of both "
+        description="weight of a pair's loss, without gradient. none: 1; wpo: exp of the mean token log-probs of both "
         "completions (2406.11827, eq. 2), without the paper's alignment by the sum of p^2 over the vocabulary",
     )
-    matching: Matching = Field(
+    matching: Annotated[Matching, OnlyWith("link", ("logistic",))] = Field(
         default="pairs",
-        description="which c and r are subtracted: those of a pair; sorted: the sorted differences of the policy and "
-        "those of the reference; sorted_unpaired: the sorted c and the sorted r of the batch (AOT, 2406.05882)",
+        description="what is compared. pairs: c and r of each pair; sorted: the sorted differences of the policy with "
+        "those of the reference; sorted_unpaired: the sorted c with the sorted r of the batch (AOT, 2406.05882)",
     )
-    discopop_tau: float = Field(
+    discopop_tau: Annotated[float, OnlyWith("link", ("discopop",))] = Field(
         default=0.05, gt=0, description="temperature of the blend; default: the paper, as in TRL"
     )
 

@@ -18,6 +18,7 @@ class Listing(StrEnum):
     sweeps = "sweeps"
     profiles = "profiles"
     algorithms = "algorithms"
+    rules = "rules"
     tasks = "tasks"
     knobs = "knobs"
     runs = "runs"
@@ -28,7 +29,7 @@ def ls(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List shipped sweeps, profiles, algorithms, tasks, knobs, or the runs so far.
+    """List shipped sweeps, profiles, algorithms, update rules, tasks, knobs, or the runs so far.
 
     Example: bench ls algorithms
     """
@@ -36,6 +37,7 @@ def ls(
         Listing.sweeps: _sweeps,
         Listing.profiles: _profiles,
         Listing.algorithms: _algorithms,
+        Listing.rules: _rules,
         Listing.tasks: _tasks,
         Listing.knobs: _knobs,
     }
@@ -70,6 +72,12 @@ def _algorithms() -> list[tuple[str, str]]:
     ]
 
 
+def _rules() -> list[tuple[str, str]]:
+    from algorithms import RULES
+
+    return [(name, (rule.__doc__ or "").partition("\n")[0]) for name, rule in RULES.all().items()]
+
+
 def _tasks() -> list[tuple[str, str]]:
     from evals.tasks import GYM_TASKS, get_task, task_names
 
@@ -86,9 +94,9 @@ def _tasks() -> list[tuple[str, str]]:
 
 
 def _knobs() -> list[tuple[str, str]]:
-    from harness.config.knobs import DESCRIPTIONS
+    from harness.config.knobs import descriptions
 
-    return list(DESCRIPTIONS.items())
+    return list(descriptions().items())
 
 
 def _runs(home: Path) -> list[tuple[str, str]]:

@@ -85,7 +85,8 @@ def _print_algorithm(name: str, document: dict[str, Any]) -> None:
     _print_pairs(document["formula"])
     typer.echo(f"\n{name}: {document['summary']}")
     for heading in ("source", "about", "implementations", "traps"):
-        typer.echo(f"\n{heading}: {document[heading]}")
+        if document[heading]:
+            typer.echo(f"\n{heading}: {document[heading]}")
     if document["companions"]:
         typer.echo("\ncompanions: settings outside the objective that the paper also uses; not applied")
         _print_pairs({knob: shown(value) for knob, value in document["companions"].items()})

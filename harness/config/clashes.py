@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from algorithms import Objective
-from algorithms.controllers import MAX_KL_ERROR
+from algorithms.kl import MAX_KL_ERROR
 from algorithms.objective import GROUP_BASELINES
 from evals.grading import OWN
 from evals.tasks import GYM_TASKS, get_task
@@ -90,7 +90,7 @@ def _policy_gradient_problems(spec: RunSpec, objective: Objective) -> Iterator[s
         return
     if spec.rollout.samples_per_prompt == 1:
         yield from _single_sample_problems(objective)
-    if spec.rollout.sampler != "policy" and objective.rule.type != "policy_gradient":
+    if spec.rollout.sampler != "policy" and objective.rule.ratios:
         yield (
             f"rollout.sampler={spec.rollout.sampler} with objective.rule.type={objective.rule.type}: the importance "
             "ratio is to the policy of the step, which did not draw these completions. Set objective.rule.type to "

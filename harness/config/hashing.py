@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from algorithms import RULES, Objective
 from evals.grading import EXTRACTION_VERSION, get_grader
 from evals.pairs import parse_pair_source
 from evals.prompts import get_template
@@ -48,12 +49,12 @@ _OF_REWARD_MODEL = (*_OF_GRADED_ROLLOUTS, "reward.reward_model.")
 
 def semantic_hash(spec: RunSpec) -> str:
     """blake2b over the active knobs that can change the numbers, and over what they refer to: weights, data, template
-    and grader versions, source of reward functions. Needs no data where their digest is pinned.
+    and grader versions, source of reward functions and of a plug-in's rule. Needs no data where their digest is pinned.
 
     Raises RefusedError if a local model, demonstrations or a reward function are missing, EvalError if problems are.
     """
     functions = {part: source_digest(part) for part in spec.reward.parts if part not in PARTS}
-    refers_to = _references(spec) | {"reward_functions": functions}
+    refers_to = _references(spec) | {"reward_functions": functions} | _outside_rule(spec)
     return digest({"knobs": _knobs(spec), "refers_to": refers_to, "numerics": NUMERICS_VERSION})
 
 
@@ -153,6 +154,12 @@ def _graded_rollouts(spec: RunSpec) -> dict[str, Any]:
         "template": get_template(spec.task.template).version,
         "grader": get_grader(spec.rollout_grader).version,
     }
+
+
+def _outside_rule(spec: RunSpec) -> dict[str, str]:
+    """Identifies the code of a rule that a plug-in brings; the code of ours is under NUMERICS_VERSION."""
+    source = RULES.source(spec.objective.rule.type) if isinstance(spec.objective, Objective) else None
+    return {} if source is None else {"rule": source.digest}
 
 
 def _start(spec: RunSpec) -> dict[str, Any]:

@@ -8,10 +8,11 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-from algorithms import GOVERNORS, KNOB_DESCRIPTIONS, KNOB_NAMES, Objective, PreferenceObjective, active_knobs
+from algorithms import Objective, PreferenceObjective, active_knobs, objective_knobs
 from harness.config.reward import PART_OF_OPTIONS
 from harness.config.run_spec import RunSpec
 from harness.config.section import Section
+from harness.plugins import cached
 
 
 def active(spec: RunSpec) -> dict[str, Any]:
@@ -58,15 +59,15 @@ def governor(knob: str) -> str | None:
     """The selector that decides whether this knob exists: `objective.rule.type` for `objective.rule.clip_low`."""
     section, _, rest = knob.partition(".")
     if section == "objective":
-        selector = GOVERNORS.get(rest)
-        return f"objective.{selector}" if selector else None
+        own = objective_knobs().get(rest)
+        return f"objective.{own.selector}" if own and own.selector else None
     part = PART_OF_OPTIONS.get(rest.partition(".")[0]) if section == "reward" else None
     if part:
         return f"reward.parts.{part}"
     if knob in _GOVERNORS:
         return _GOVERNORS[knob]
     selector = f"{knob.rpartition('.')[0]}.type"
-    return selector if selector in ALL_KNOBS and selector != knob else None
+    return selector if selector in descriptions() and selector != knob else None
 
 
 def _model_knobs(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str]]:
@@ -75,7 +76,7 @@ def _model_knobs(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str
         name = f"{prefix}{field}"
         sections = list(_sections(info.annotation))
         if name == "objective":
-            yield from ((f"objective.{knob}", KNOB_DESCRIPTIONS.get(knob, "")) for knob in KNOB_NAMES)
+            yield from ((f"objective.{knob}", one.description) for knob, one in objective_knobs().items())
         elif sections:
             for section in sections:
                 yield from _model_knobs(section, f"{name}.")
@@ -92,6 +93,7 @@ def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
             yield from _sections(argument)
 
 
-DESCRIPTIONS = dict(_model_knobs(RunSpec, ""))
-"""Every knob of the spec with what it does, "" where its name says it. `reward.parts` stands for all its parts."""
-ALL_KNOBS = tuple(DESCRIPTIONS)
+@cached
+def descriptions() -> dict[str, str]:
+    """Every knob of the spec with what it does, "" where its name says it. `reward.parts` stands for all its parts."""
+    return dict(_model_knobs(RunSpec, ""))

@@ -18,7 +18,7 @@ from pydantic import AfterValidator, Field, ValidationError, field_validator, mo
 
 import sweeps
 from harness import plugins
-from harness.config.knobs import ALL_KNOBS
+from harness.config.knobs import descriptions
 from harness.config.resolve import Layer, readable_errors, suggest
 from harness.config.search import Search
 from harness.config.section import Listed, Section
@@ -38,7 +38,7 @@ ArmName = Annotated[str, Field(pattern=_ARM_NAME)]
 
 
 def _is_knob_or_section(entry: str) -> str:
-    known = ("algorithm", *ALL_KNOBS)
+    known = ("algorithm", *descriptions())
     if not entry.startswith("reward.parts.") and not any(f"{knob}.".startswith(f"{entry}.") for knob in known):
         raise ValueError(f"{entry} is no knob and no section of knobs{suggest(entry, known).removesuffix('.')}")
     return entry

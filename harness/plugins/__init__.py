@@ -114,6 +114,7 @@ def _registered() -> tuple[_Outside, ...]:
     for entry in metadata.entry_points(group=GROUP):
         whose = f"the entry point {entry.name} of {entry.dist.name if entry.dist else 'a package'} ({GROUP})"
         found.append(_Outside(find_user_module(entry.module, [], whose), _executed(entry.module, whose)))
+    _forget()  # what they looked up while they were executed was found without them
     return tuple(found)
 
 

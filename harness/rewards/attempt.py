@@ -11,8 +11,7 @@ from evals.grading import Verdict
 from evals.tasks.base import Problem
 
 if TYPE_CHECKING:
-    from algorithms.knobs.overlong import Overlong
-    from algorithms.objective import Credit
+    from algorithms.objective import Credit, Overlong
     from evals.tasks.base import Task
     from harness.config.reward import RewardSpec
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from algorithms.knobs.overlong import Penalise, Soft
+from algorithms.objective import Penalise, Soft
 from harness.rewards.attempt import Attempt, RewardContext
 from harness.rewards.verdicts import judged
 

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from algorithms import Objective
-from algorithms.knobs.overlong import Overlong, Penalise
-from algorithms.objective import Credit
+from algorithms.objective import Credit, Overlong, Penalise
 from evals.grading import grade
 from evals.prompts import get_template
 from evals.tasks import get_task

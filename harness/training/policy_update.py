@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from algorithms import Coefficients, Loss, TokenBatch, acts_without_advantage, policy_loss, select_tokens
+from algorithms import Coefficients, Loss, StepSize, TokenBatch, acts_without_advantage, policy_loss, select_tokens
 from harness.config.run_spec import RunSpec
 from harness.random_keys import random_key
 from harness.training.batching import Part, TokenBudget, mini_batches
@@ -60,6 +60,7 @@ class PolicyUpdate:
         objective = self.spec.policy_gradient
         if objective.baseline == "critic":
             self.critic = Critic(self.model, objective.critic.trunk)
+        self._acts_without_advantage = acts_without_advantage(objective)
         self._budget = TokenBudget.of(self.spec)
         self._scorer = Scorer(self.model, self.critic, self.spec, self.pad_token_id, self._budget)
         self._reference = KlReference(objective.kl, self.model, self.initial)
@@ -146,7 +147,7 @@ class PolicyUpdate:
 
     def _acting(self, rollout: ScoredRollout, advantage: Tensor) -> Tensor:
         """Bool [N]: rows that can add to a gradient. The others are in the denominators all the same."""
-        if acts_without_advantage(self.spec.policy_gradient):
+        if self._acts_without_advantage:
             return rollout.loss_mask.any(1)
         # Every term of the loss is multiplied by the advantage, so the other rows add exactly nothing.
         return ((advantage != 0) & rollout.loss_mask).any(1)
@@ -186,7 +187,7 @@ class PolicyUpdate:
         rollout, loss_mask = prepared.rollout, prepared.rollout.loss_mask
         acting = rows[self._acting(rollout, advantage)[rows]]
         shared = shares_prompts(self.model.get_decoder())
-        step_tokens, step_groups = max(1, int(loss_mask[rows].sum())), len(torch.unique(rollout.groups[rows]))
+        size = StepSize(len(rows), max(1, int(loss_mask[rows].sum())), len(torch.unique(rollout.groups[rows])))
         group_tokens = _group_tokens(rollout.groups, loss_mask)
         coefficients = Coefficients(0.0, 0.0) if prepared.policy_waits else prepared.coefficients
 
@@ -208,10 +209,7 @@ class PolicyUpdate:
                 groups=rollout.groups[micro].to(logps.device),
                 group_tokens=group_tokens[micro].to(logps.device),
                 max_completion_tokens=rollout.max_completion_tokens,
-                step_sequences=len(rows),
-                step_tokens=step_tokens,
-                step_groups=step_groups,
-                step_micro_batches=micro_batches,
+                step=size._replace(micro_batches=micro_batches),
             )
             loss = policy_loss(self.spec.policy_gradient, batch, coefficients)
             passed.backward(loss.value, rollout.sequences.pass_tokens(micro, shared))

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from algorithms.knobs.kl import Kl
-from algorithms.ratios import LOG_RATIO_LIMIT
+from algorithms.kl import Kl
+from algorithms.rules import LOG_RATIO_LIMIT
 from harness.config.run_spec import RunSpec
 from harness.training.batching import TokenBudget
 from harness.training.checkpoint import load_trained_weights, trained_weights

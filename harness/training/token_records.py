@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from algorithms import Loss
-from algorithms.token_treatment import treatment
+from algorithms.diagnostics import treatment
 from harness.training.rollout_batch import ScoredRollout
 from harness.training.scoring import RolloutScores
 

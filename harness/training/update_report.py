@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from algorithms import Coefficients, Loss, Objective, combine_metrics, update_metric_names
-from algorithms.ratios import LOG_RATIO_LIMIT
+from algorithms.rules import LOG_RATIO_LIMIT
 from harness.config.run_spec import RunSpec, TrainSpec
 from harness.training.optimizer import OptimizerStep
 from harness.training.rollout_batch import ScoredRollout

@@ -8,10 +8,19 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from algorithms import Objective, TokenBatch, active_knobs, policy_loss, preset, select_tokens, with_overrides
+from algorithms import (
+    Objective,
+    StepSize,
+    TokenBatch,
+    active_knobs,
+    policy_loss,
+    preset,
+    select_tokens,
+    with_overrides,
+)
 from algorithms.objective import Aggregation
 
-GRPO = with_overrides(preset("grpo"), {"kl.where": "none"})
+GRPO = with_overrides(preset("grpo", Objective), {"kl.where": "none"})
 AGGREGATIONS: tuple[Aggregation, ...] = ("token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "constant_length")
 EVERY_AGGREGATION: tuple[Aggregation, ...] = get_args(Aggregation)
 RULES: tuple[dict[str, object], ...] = (
@@ -111,21 +120,13 @@ def take(batch: TokenBatch, rows: Tensor, micro_batches: int = 1) -> TokenBatch:
     whole: dict[str, Any] = {field.name: getattr(batch, field.name) for field in fields(batch)}
     whole["group_tokens"] = (lengths * (batch.groups == batch.groups[:, None])).sum(1)
     part: dict[str, Any] = {name: value[rows] if isinstance(value, Tensor) else value for name, value in whole.items()}
-    return replace(
-        TokenBatch(**part),
-        step_sequences=batch.logp.shape[0],
-        step_tokens=max(1, int(batch.mask.sum())),
-        step_groups=len(torch.unique(batch.groups)),
-        step_micro_batches=micro_batches,
-    )
+    tokens, groups = max(1, int(batch.mask.sum())), len(torch.unique(batch.groups))
+    return replace(TokenBatch(**part), step=StepSize(len(batch.logp), tokens, groups, micro_batches))
 
 
 def reordered(batch: TokenBatch, order: Tensor) -> TokenBatch:
     """The same whole step with its rows in another order."""
-    part = take(batch, order)
-    return replace(
-        part, group_tokens=None, step_sequences=None, step_tokens=None, step_groups=None, step_micro_batches=None
-    )
+    return replace(take(batch, order), group_tokens=None, step=None)
 
 
 def gradients(value: Tensor, batch: TokenBatch) -> list[Tensor]:

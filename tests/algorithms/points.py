@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import strategies as st
 
 from algorithms import Objective, preset, presets, with_overrides
-from algorithms.families import FAMILY_KNOBS
+from algorithms.space import knobs_of
 
-POLICY_GRADIENT_KNOBS = tuple(FAMILY_KNOBS["policy_gradient"])
+POLICY_GRADIENT_KNOBS = tuple(knobs_of(Objective))
 
 VALUES: dict[str, tuple[Any, ...]] = {
     "baseline": (
@@ -118,7 +118,7 @@ def moved(objective: Objective, knob: str, value: Any) -> Objective | None:
 
 def corners() -> list[Objective]:
     """GRPO with each value of each selector, and with pairs of them where one needs another."""
-    grpo = preset("grpo")
+    grpo = preset("grpo", Objective)
     single = [
         found for knob, values in VALUES.items() for value in values if (found := moved(grpo, knob, value)) is not None
     ]
@@ -135,7 +135,7 @@ def corners() -> list[Objective]:
 @st.composite
 def points(draw: st.DrawFn) -> Objective:
     """A preset after up to ten moves of single knobs."""
-    objective = preset(draw(st.sampled_from(presets("policy_gradient"))))
+    objective = preset(draw(st.sampled_from(presets("policy_gradient"))), Objective)
     for knob in draw(st.lists(st.sampled_from(POLICY_GRADIENT_KNOBS), max_size=10)):
         objective = moved(objective, knob, draw(st.sampled_from(VALUES[knob]))) or objective
     return objective

@@ -38,6 +38,7 @@ def name(point: Objective) -> str:
     return f"{point.baseline}-{point.scale}-{point.scale_ddof}"
 
 
+any_point = st.sampled_from(POINTS)
 rows = st.lists(
     st.tuples(
         st.sampled_from([0.0, 1.0, 0.1, -0.7, 0.3, NAN]),  # reward
@@ -105,9 +106,8 @@ def slow_advantages(point: Objective, rows: Rows) -> list[float]:
     return [scaled(i) if i in reward else 0.0 for i in range(len(rows))]
 
 
-@pytest.mark.parametrize("point", POINTS, ids=name)
-@settings(max_examples=25, deadline=None)
-@given(rows=rows)
+@settings(max_examples=400, deadline=None)
+@given(point=any_point, rows=rows)
 def test_agrees_with_the_definitions(point: Objective, rows: Rows) -> None:
     rewards, groups, mask = tensors(rows)
     expected = torch.tensor(slow_advantages(point, rows), dtype=torch.float64)[:, None] * mask
@@ -115,9 +115,8 @@ def test_agrees_with_the_definitions(point: Objective, rows: Rows) -> None:
     torch.testing.assert_close(result, expected, rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize("point", POINTS, ids=name)
-@settings(max_examples=10, deadline=None)
-@given(rows=rows, data=st.data())
+@settings(max_examples=100, deadline=None)
+@given(point=any_point, rows=rows, data=st.data())
 def test_rows_may_come_in_any_order(point: Objective, rows: Rows, data: st.DataObject) -> None:
     order = torch.tensor(data.draw(st.permutations(range(len(rows)))))
     rewards, groups, mask = tensors(rows)
@@ -125,9 +124,12 @@ def test_rows_may_come_in_any_order(point: Objective, rows: Rows, data: st.DataO
     torch.testing.assert_close(shuffled, advantages(point, rewards, groups, mask)[order], rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize("point", [p for p in WITH_GROUP_BASELINE if p.scale != "nonzero_frac"], ids=name)
-@settings(max_examples=10, deadline=None)
-@given(rows=rows, shift=st.floats(-5, 5))
+@settings(max_examples=100, deadline=None)
+@given(
+    point=st.sampled_from([p for p in WITH_GROUP_BASELINE if p.scale != "nonzero_frac"]),
+    rows=rows,
+    shift=st.floats(-5, 5),
+)
 def test_group_baselines_ignore_a_shift_of_rewards(point: Objective, rows: Rows, shift: float) -> None:
     rewards, groups, mask = tensors(rows)
     shifted = advantages(point, rewards + shift, groups, mask)
@@ -138,7 +140,7 @@ def test_group_baselines_ignore_a_shift_of_rewards(point: Objective, rows: Rows,
 def test_rewards_may_be_scaled_only_under_a_std(scale: Scale) -> None:
     """With a std only eps distinguishes R and 3 R."""
     rewards, groups, mask = tensors([(1, 0, 2), (0, 0, 4), (0, 0, 1), (1, 1, 3), (0, 1, 2)])
-    point = preset("dr_grpo", scale=scale)
+    point = preset("dr_grpo", Objective, scale=scale)
     once, thrice = advantages(point, rewards, groups, mask), advantages(point, 3 * rewards, groups, mask)
     has_std = scale not in ("none", "nonzero_frac")
     torch.testing.assert_close(thrice, once if has_std else 3 * once, rtol=1e-5, atol=1e-5)
@@ -265,9 +267,8 @@ def test_the_share_of_nonzero_rewards_raises_advantages() -> None:
     assert (advantages(point, 0 * rewards, groups, mask) == 0).all()
 
 
-@pytest.mark.parametrize("point", POINTS, ids=name)
-@settings(max_examples=5, deadline=None)
-@given(rows=rows)
+@settings(max_examples=100, deadline=None)
+@given(point=any_point, rows=rows)
 def test_one_sign_of_advantages_leaves_zeros_for_the_other(point: Objective, rows: Rows) -> None:
     rewards, groups, mask = tensors(rows)
     both = advantages(point, rewards, groups, mask)
@@ -279,9 +280,9 @@ def test_one_sign_of_advantages_leaves_zeros_for_the_other(point: Objective, row
 wild = st.floats(-1e6, 1e6)
 
 
-@pytest.mark.parametrize("point", POINTS, ids=name)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
+    point=any_point,
     rows=st.lists(st.tuples(wild | st.just(NAN) | st.just(0.1), st.integers(0, 2), st.integers(0, 4)), max_size=8),
     dtype=st.sampled_from([torch.float32, torch.float64]),
     with_token_rewards=st.booleans(),
@@ -303,41 +304,41 @@ def test_dr_grpo_and_rloo_differ_by_the_group_size(rows: Rows) -> None:
     rewards, groups, mask = tensors(rows)
     n = torch.tensor([sum(g == group and not math.isnan(r) for r, g, _ in rows) for _, group, _ in rows])
     factor = (n / (n - 1).clamp(min=1)).double()[:, None]
-    dr_grpo = advantages(preset("dr_grpo"), rewards, groups, mask)
-    torch.testing.assert_close(advantages(preset("rloo"), rewards, groups, mask), dr_grpo * factor)
+    dr_grpo = advantages(preset("dr_grpo", Objective), rewards, groups, mask)
+    torch.testing.assert_close(advantages(preset("rloo", Objective), rewards, groups, mask), dr_grpo * factor)
 
 
-@pytest.mark.parametrize("point", [p for p in WITH_GROUP_BASELINE if p.scale != "whiten_tokens"], ids=name)
-def test_equal_groups_and_single_completions_get_exactly_zero(point: Objective) -> None:
+def test_equal_groups_and_single_completions_get_exactly_zero() -> None:
     # Three times 0.1, divided by 3, is not 0.1 in floats.
     rewards = torch.tensor([0.1, NAN, 0.1, 0.1, 0.9, 1.0, 0.0], dtype=torch.float64)
     groups = torch.tensor([4, 4, 4, 4, 2, 0, 0])
-    result = advantages(point, rewards, groups, torch.ones(7, 2))
-    assert (result[:5] == 0).all()
-    assert (result[5] > 0).all()
-    assert (result[6] < 0).all()
+    for point in WITH_GROUP_BASELINE:
+        result = advantages(point, rewards, groups, torch.ones(7, 2))
+        assert (result[:5] == 0).all() or point.scale == "whiten_tokens", name(point)
+        assert (result[5] > 0).all() and (result[6] < 0).all(), name(point)
 
 
-@pytest.mark.parametrize("point", POINTS, ids=name)
-def test_a_batch_of_equal_rewards_has_no_preference(point: Objective) -> None:
+def test_a_batch_of_equal_rewards_has_no_preference() -> None:
     rewards = torch.full((4,), 0.1, dtype=torch.float64)
-    result = advantages(point, rewards, torch.tensor([0, 0, 0, 1]), torch.ones(4, 3))
-    uncentred = point.baseline == "none" and point.scale != "whiten_tokens"
-    assert (result == (0.1 if uncentred else 0)).all()
+    for point in POINTS:
+        result = advantages(point, rewards, torch.tensor([0, 0, 0, 1]), torch.ones(4, 3))
+        uncentred = point.baseline == "none" and point.scale != "whiten_tokens"
+        assert (result == (0.1 if uncentred else 0)).all(), name(point)
 
 
-@pytest.mark.parametrize("point", POINTS, ids=name)
-def test_what_could_not_be_scored_leaves_the_others_as_if_absent(point: Objective) -> None:
+def test_what_could_not_be_scored_leaves_the_others_as_if_absent() -> None:
     rewards, groups, mask = tensors([(1, 0, 2), (NAN, 0, 4), (0, 0, 1), (0, 1, 3), (NAN, 2, 1)])
     kept = torch.tensor([0, 2, 3])
-    result = advantages(point, rewards, groups, mask)
-    assert (result[[1, 4]] == 0).all()
-    torch.testing.assert_close(result[kept], advantages(point, rewards[kept], groups[kept], mask[kept]))
+    for point in POINTS:
+        result = advantages(point, rewards, groups, mask)
+        assert (result[[1, 4]] == 0).all(), name(point)
+        expected = advantages(point, rewards[kept], groups[kept], mask[kept])
+        torch.testing.assert_close(result[kept], expected, msg=name(point))
 
 
 def test_a_fully_masked_completion_counts_in_the_group() -> None:
     rewards, groups, mask = tensors([(1, 0, 2), (0, 0, 0), (0, 0, 1)])
-    result = advantages(preset("dr_grpo"), rewards, groups, mask)
+    result = advantages(preset("dr_grpo", Objective), rewards, groups, mask)
     torch.testing.assert_close(result[:, 0], torch.tensor([2 / 3, 0, -1 / 3], dtype=torch.float64))
 
 
@@ -345,15 +346,15 @@ def test_lite_ppo_divides_by_the_std_of_raw_rewards() -> None:
     """Groups with means 0 and 1: centred rewards have std 0, raw rewards do not."""
     rewards = torch.tensor([1.0, 1.0, 0.0, 0.0, 0.5, 0.3])
     groups = torch.tensor([0, 0, 1, 1, 2, 2])
-    result = advantages(preset("lite_ppo"), rewards, groups, torch.ones(6, 1))
+    result = advantages(preset("lite_ppo", Objective), rewards, groups, torch.ones(6, 1))
     assert result[4].item() == pytest.approx(0.1 / (rewards.std().item() + 1e-6), rel=1e-5)
 
 
 def test_dtypes() -> None:
     groups, mask = torch.tensor([0, 0]), torch.ones(2, 1)
     for dtype in (torch.float32, torch.float64):
-        assert advantages(preset("grpo"), torch.tensor([1, 0], dtype=dtype), groups, mask).dtype == dtype
-    assert advantages(preset("dr_grpo"), torch.tensor([1, 0]), groups, mask).tolist() == [[0.5], [-0.5]]
+        assert advantages(preset("grpo", Objective), torch.tensor([1, 0], dtype=dtype), groups, mask).dtype == dtype
+    assert advantages(preset("dr_grpo", Objective), torch.tensor([1, 0]), groups, mask).tolist() == [[0.5], [-0.5]]
 
 
 def test_mini_batches_must_fit() -> None:
@@ -374,4 +375,139 @@ def test_mini_batches_must_fit() -> None:
 )
 def test_what_does_not_fit_is_refused(rewards: object, groups: object, mask: object, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
-        advantages(preset("grpo"), *(torch.tensor(cast(list[float], values)) for values in (rewards, groups, mask)))
+        advantages(
+            preset("grpo", Objective), *(torch.tensor(cast(list[float], values)) for values in (rewards, groups, mask))
+        )
+
+
+# Credit: steps, and rewards of tokens
+
+
+def tensor(values: object) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def by_steps(scale: str = "group_std", ddof: int = 1) -> Objective:
+    knobs = {"baseline": "group_mean", "scale": scale, "aggregation": "token_mean", "credit": "steps"}
+    return Objective.model_validate(knobs | ({"scale_ddof": ddof, "scale_eps": 1e-6} if scale != "none" else {}))
+
+
+step_reward = st.sampled_from([NAN, NAN, 0.0, 0.0, 1.0, 0.1])
+StepRow = tuple[float, int, list[float], list[bool]]
+rows_of_steps = st.lists(
+    st.tuples(
+        st.sampled_from([0.0, 1.0, 0.1, NAN]),  # reward
+        st.sampled_from([3, 7]),  # group
+        st.lists(step_reward, min_size=5, max_size=5),
+        st.lists(st.booleans(), min_size=5, max_size=5),  # mask
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+def step_tensors(rows: list[StepRow]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    rewards, groups, steps, mask = zip(*rows, strict=True)
+    return tensor(rewards), torch.tensor(groups), torch.tensor(mask), tensor(steps)
+
+
+def slow_step_advantages(rows: list[StepRow], scale: str, ddof: int) -> Tensor:
+    """Row by row and step by step, straight from the definition."""
+    steps: list[dict[int, float]] = []  # for each row: token -> reward of the step that ends there
+    for reward, _, token_rewards, mask in rows:
+        places = [t for t in range(5) if mask[t]] if not math.isnan(reward) else []
+        ends = {t: token_rewards[t] for t in places if not math.isnan(token_rewards[t])}
+        if places:
+            ends[places[-1]] = ends.get(places[-1], 0.0) + reward
+        steps.append(ends)
+    result = []
+    for (_, group, _, mask), ends in zip(rows, steps, strict=True):
+        pool = [x for row, other in zip(rows, steps, strict=True) if row[1] == group for x in other.values()]
+        mean = sum(pool) / max(1, len(pool))
+        variance = sum((x - mean) ** 2 for x in pool) / max(1, len(pool) - ddof)
+        divisor = math.sqrt(variance) + 1e-6 if scale == "group_std" else 1.0
+        result.append(
+            [sum((x - mean) / divisor for end, x in ends.items() if end >= t) if mask[t] else 0 for t in range(5)]
+        )
+    return tensor(result)
+
+
+@pytest.mark.parametrize(("scale", "ddof"), [("group_std", 0), ("group_std", 1), ("none", 1)])
+@settings(max_examples=60, deadline=None)
+@given(rows=rows_of_steps)
+def test_steps_agree_with_their_definition(scale: str, ddof: int, rows: list[StepRow]) -> None:
+    rewards, groups, mask, token_rewards = step_tensors(rows)
+    result = advantages(by_steps(scale, ddof), rewards, groups, mask, token_rewards=token_rewards)
+    torch.testing.assert_close(result, slow_step_advantages(rows, scale, ddof), rtol=1e-8, atol=1e-8)
+
+
+def test_the_steps_of_two_completions_by_hand() -> None:
+    """Steps 1, 0, 1 + 1 and 0, 0: mean 0.6, sum of squares 3.2."""
+    token_rewards = tensor([[1.0, NAN, 0.0, 1.0], [NAN, 0.0, NAN, NAN]])
+    mask = tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
+    std = math.sqrt(3.2 / 4) + 1e-6
+    result = advantages(by_steps(), tensor([1, 0]), torch.tensor([0, 0]), mask, token_rewards=token_rewards)
+    expected = tensor([[0.4 - 0.6 + 1.4, -0.6 + 1.4, -0.6 + 1.4, 1.4], [-1.2, -1.2, -0.6, 0]])
+    torch.testing.assert_close(result, expected / std)
+
+
+@pytest.mark.parametrize("scale", ["none", "group_std"])
+def test_a_completion_that_is_one_step_has_its_outcome_advantage(scale: str) -> None:
+    rewards, groups = tensor([1, 0, 0, 1, 0.5]), torch.tensor([0, 0, 0, 1, 1])
+    mask = torch.arange(4) < torch.tensor([3, 4, 1, 2, 2])[:, None]
+    outcome = Objective.model_validate(by_steps(scale).model_dump() | {"credit": "completion"})
+    expected = advantages(outcome, rewards, groups, mask)
+    torch.testing.assert_close(advantages(by_steps(scale), rewards, groups, mask), expected)
+    nowhere = torch.full((5, 4), NAN)
+    torch.testing.assert_close(advantages(by_steps(scale), rewards, groups, mask, token_rewards=nowhere), expected)
+
+
+def test_steps_of_equal_reward_get_exactly_zero() -> None:
+    token_rewards = tensor([[0.1, NAN, 0.0], [0.1, 0.1, 0.0]])
+    result = advantages(
+        by_steps(), tensor([0.1, 0.1]), torch.tensor([0, 0]), torch.ones(2, 3), token_rewards=token_rewards
+    )
+    assert (result == 0).all()
+
+
+@settings(max_examples=30, deadline=None)
+@given(rows=rows_of_steps, shift=st.floats(-5, 5))
+def test_a_shift_of_all_steps_changes_nothing(rows: list[StepRow], shift: float) -> None:
+    """Where every last token is a step of its own, so that the completion's reward is not shifted beside it."""
+    rewards, groups, mask, token_rewards = step_tensors(rows)
+    ends = mask & (mask.flip(1).cumsum(1).flip(1) == 1)
+    token_rewards = torch.where(ends, token_rewards.nan_to_num(0), token_rewards)
+    before = advantages(by_steps(), rewards, groups, mask, token_rewards=token_rewards)
+    after = advantages(by_steps(), rewards, groups, mask, token_rewards=token_rewards + shift)
+    torch.testing.assert_close(after, before, rtol=1e-5, atol=1e-5)
+
+
+def test_returns_to_go_without_a_baseline() -> None:
+    """REINFORCE++: the reward of the completion and of the tokens still to come; a hole is passed over."""
+    rewards, mask = tensor([1, 2]), tensor([[1, 1, 0, 1], [1, 1, 0, 0]])
+    token_rewards = tensor([[-0.1, -0.2, 9, -0.3], [0.5, -0.5, 9, 9]])
+    objective = preset("dr_grpo", Objective, baseline="none")
+    result = advantages(objective, rewards, torch.tensor([0, 1]), mask, token_rewards=token_rewards)
+    torch.testing.assert_close(result, tensor([[0.4, 0.5, 0, 0.7], [2, 1.5, 0, 0]]))
+
+
+def test_a_token_without_a_number_is_refused_unless_steps_are_asked_for() -> None:
+    rewards, groups, mask = tensor([1, NAN, 0]), torch.tensor([0, 0, 0]), tensor([[1, 1], [1, 1], [1, 0]])
+    token_rewards = tensor([[0, 0], [0, NAN], [0, NAN]])  # not scored, and not in the mask
+    assert advantages(preset("dr_grpo", Objective), rewards, groups, mask, token_rewards=token_rewards).isfinite().all()
+    token_rewards[0, 1] = NAN
+    with pytest.raises(ValueError, match=r"NaN token_rewards in rows \[0\]; NaN says .* only credit=steps"):
+        advantages(preset("dr_grpo", Objective), rewards, groups, mask, token_rewards=token_rewards)
+    assert advantages(by_steps(), rewards, groups, mask, token_rewards=token_rewards).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("token_rewards", "complaint"),
+    [
+        ([0.0, 0.0], r"token_rewards has shape \[2\]; it must be that of mask, \[1, 2\]"),
+        ([[0.0, -math.inf]], r"infinite token_rewards in rows \[0\]"),
+    ],
+)
+def test_token_rewards_must_fit(token_rewards: object, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        advantages(by_steps(), tensor([1.0]), torch.tensor([0]), torch.ones(1, 2), token_rewards=tensor(token_rewards))

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from algorithms import Objective, advantages, gae, preset, value_losses, value_metrics, value_targets
+from algorithms import Objective, advantages, preset, value_targets
+from algorithms.critic import gae, value_losses, value_metrics
 
 NAN = math.nan
 
@@ -240,7 +241,7 @@ def test_no_token_has_no_metrics() -> None:
 
 def test_step_rewards_are_paid_where_they_end() -> None:
     """credit=steps with a critic: NaN marks tokens without a step; GAE sees the others, at their tokens."""
-    objective = preset("ppo", **{"credit": "steps", "scale": "none", "critic.lam": 1.0, "kl.where": "none"})
+    objective = preset("ppo", Objective, **{"credit": "steps", "scale": "none", "critic.lam": 1.0, "kl.where": "none"})
     mask = torch.ones(1, 4)
     steps = torch.tensor([[torch.nan, 0.5, 0.0, torch.nan]])
     values = torch.tensor([[0.1, 0.2, 0.3, 0.4]])

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from algorithms import (
     Coefficients,
+    Objective,
     TokenBatch,
     combine_metrics,
     policy_loss,
@@ -18,8 +19,8 @@ from algorithms import (
     update_metric_names,
     with_overrides,
 )
-from algorithms.catalogue import PolicyGradientPreset
-from tests.algorithms.cases import EVERY_AGGREGATION, GRPO, objectives, random_batch, take, with_selection
+from algorithms.diagnostics import Treatment, treatment
+from tests.algorithms.cases import EVERY_AGGREGATION, GRPO, identify, objectives, random_batch, take, with_selection
 
 CLIP_KEYS = {f"clip/{side}_frac_{which}" for side in ("low", "high") for which in ("sign_aware", "any_sign")}
 KEYS = {"ratio/mean", "ratio/p99", "ratio/max", "ratio_seq/mean", "ratio_seq/max", "loss/policy"} | {
@@ -196,14 +197,14 @@ def test_only_metrics_that_exist_are_there(overrides: dict[str, object], keys: s
     assert set(without) == {key for key in KEYS | CLIP_KEYS if not key.endswith("_ref")}
 
 
-@pytest.mark.parametrize("name", presets("policy_gradient"))
-def test_names_are_known_before_the_first_update(name: PolicyGradientPreset) -> None:
-    objective, batch = preset(name), random_batch(4)
-    if objective.kl.where == "none":
-        batch = replace(batch, ref_logp=None)
-    bonus = float(objective.entropy.adaptive.type != "none") or objective.entropy.bonus
-    metrics = policy_loss(objective, batch, Coefficients(entropy=bonus, kl=0.1)).metrics
-    assert update_metric_names(objective) == tuple(metrics)
+def test_names_are_known_before_the_first_update() -> None:
+    for name in presets("policy_gradient"):
+        objective, batch = preset(name, Objective), random_batch(4)
+        if objective.kl.where == "none":
+            batch = replace(batch, ref_logp=None)
+        bonus = float(objective.entropy.adaptive.type != "none") or objective.entropy.bonus
+        metrics = policy_loss(objective, batch, Coefficients(entropy=bonus, kl=0.1)).metrics
+        assert update_metric_names(objective) == tuple(metrics), name
 
 
 def test_a_kl_to_the_start_of_the_iteration_has_no_metrics_of_a_reference() -> None:
@@ -246,3 +247,89 @@ def test_metrics_are_plain_numbers() -> None:
         )
         for objective in objectives("token_mean"):
             assert all(type(value) is float for value in policy_loss(objective, batch).metrics.values())
+
+
+# Treatment
+
+# Ratios of five tokens, and of the same five again with the advantage reversed.
+FIVE_RATIOS = torch.tensor([0.5, 0.9, 1.0, 1.15, 3.0], dtype=torch.float64)
+
+
+def treated(objective: Objective, **fields: object) -> Treatment:
+    logp = FIVE_RATIOS.log().expand(2, 5)
+    batch = TokenBatch(
+        logp=logp,
+        old_logp=torch.zeros(2, 5),
+        mask=torch.ones(2, 5),
+        advantages=torch.tensor([2.0, -3.0]),
+        groups=torch.zeros(2),
+        max_completion_tokens=5,
+    )
+    return treatment(policy_loss(objective, replace(batch, **fields)).trace)  # type: ignore[arg-type]
+
+
+def places(tokens: torch.Tensor) -> list[list[int]]:
+    return [row.nonzero()[:, 0].tolist() for row in tokens]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "clipped", "masked"),
+    [
+        ({"rule.clip_low": 0.2, "rule.clip_high": 0.1}, [[3, 4], [0]], [[], []]),
+        ({"rule.clip_low": 0.2, "rule.clip_high": 0.3, "rule.dual_clip": 2.0}, [[4], [0, 4]], [[], []]),
+        ({"rule.type": "cispo", "rule.weight_min": 0.8, "rule.weight_max": 1.1}, [[0, 3, 4], [0, 3, 4]], [[], []]),
+        (
+            {"rule.type": "cispo", "rule.weight_min": 0.8, "rule.weight_max": 1.1, "rule.mask": "unified"},
+            [[], []],
+            [[3, 4], [0]],
+        ),
+        ({"rule.type": "gmpo", "ratio": "sequence_mean"}, [[4], [0]], [[], []]),
+        ({"rule.type": "weighted"}, [[], []], [[], []]),
+        ({"rule.type": "sapo"}, [[], []], [[], []]),
+    ],
+)
+def test_treatment_by_hand(overrides: dict[str, object], clipped: list[list[int]], masked: list[list[int]]) -> None:
+    got = treated(with_overrides(GRPO, overrides))
+    assert (places(got.clipped), places(got.masked)) == (clipped, masked)
+
+
+def test_what_is_selected_is_out_or_alone_in() -> None:
+    selected = torch.tensor([[True, False, False, False, True], [False] * 5])
+    out = treated(with_overrides(GRPO, {"select.type": "clip_cov"}), selected=selected)
+    assert places(out.masked) == [[0, 4], []]
+    assert places(out.clipped) == [[], [0]], "beyond the bound, but taken out before"
+    alone = treated(with_overrides(GRPO, {"select.type": "top_entropy"}), selected=selected)
+    assert places(alone.masked) == [[1, 2, 3], [0, 1, 2, 3, 4]]
+    assert not treated(preset("kl_cov", Objective), selected=selected).masked.any()
+
+
+def test_a_sampler_correction_masks_what_it_weighs_with_0() -> None:
+    sampler_logp = torch.tensor([[0.0, -3.0, 0.0, 3.0, 0.0], [0.0] * 5])
+    band = {"sampler_correction.type": "token_band", "sampler_correction.weight_max": 2.0}
+    assert places(treated(with_overrides(GRPO, band), sampler_logp=sampler_logp).masked) == [[1, 3], []]
+    truncate = {"sampler_correction.type": "token_truncate", "sampler_correction.weight_max": 2.0}
+    assert not treated(with_overrides(GRPO, truncate), sampler_logp=sampler_logp).masked.any()
+
+
+def test_padding_is_neither() -> None:
+    mask = torch.tensor([[1, 1, 1, 1, 0], [0, 1, 1, 1, 1]])
+    got = treated(with_overrides(GRPO, {"rule.clip_high": 0.1}), mask=mask)
+    assert places(got.clipped) == [[3], []]
+
+
+def test_what_is_masked_or_clipped_to_nothing_has_no_gradient() -> None:
+    """In the policy term alone, a token that is masked, or that ppo_clip clips by its own ratio, has no weight."""
+    terms = {"kl.where": "none", "sequence_penalty": 0.0, "entropy.bonus": 0.0}
+    batch = random_batch(3)
+    batch = replace(batch, logp=batch.logp.detach().requires_grad_())
+    for objective in objectives("token_mean"):
+        alone = with_overrides(objective, terms | {"select.type": objective.select.type})
+        loss = policy_loss(alone, batch)
+        (gradient,) = torch.autograd.grad(loss.value, batch.logp)
+        got = treatment(loss.trace)
+        assert not (got.clipped & got.masked).any()
+        if alone.ratio == "token":
+            assert not gradient[got.masked].any(), identify(alone)
+            # kl_cov's penalty pulls at clipped tokens too.
+            if alone.rule.type == "ppo_clip" and alone.select.type != "kl_cov":
+                assert not gradient[got.clipped].any(), identify(alone)

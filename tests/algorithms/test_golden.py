@@ -21,14 +21,14 @@ from algorithms import (
     kl_estimate,
     policy_loss,
     preset,
-    sampler_weights,
-    value_losses,
     value_targets,
     with_overrides,
 )
-from algorithms.aggregation import aggregate
-from algorithms.knobs.kl import LossEstimator
+from algorithms.critic import value_losses
+from algorithms.kl import LossEstimator
+from algorithms.loss import aggregate
 from algorithms.objective import Aggregation
+from algorithms.sampler_correction import bounded_weights, raw_weights
 from tests.algorithms.cases import GRPO, value_and_gradient
 from tests.algorithms.preference.test_golden import PREFERENCE_ENTRIES
 
@@ -133,7 +133,7 @@ LOSSES: dict[str, Objective] = {
     },
     **{f"trl/grpo/{entry}": with_overrides(GRPO, overrides) for entry, overrides in TRL_GRPO.items()},
     # TRL clips the product ratio of the completion with 0.2 and averages over completions.
-    "trl/rloo": preset("rloo", ratio="sequence_product", aggregation="seq_mean_token_mean"),
+    "trl/rloo": preset("rloo", Objective, ratio="sequence_product", aggregation="seq_mean_token_mean"),
 }
 CHECKED = {
     *LOSSES,
@@ -211,8 +211,10 @@ def test_kl_estimates(entry: str) -> None:
 
 @pytest.mark.parametrize("entry", VERL_WEIGHTS)
 def test_sampler_weights(entry: str) -> None:
-    objective = with_overrides(GRPO, {"sampler_correction.type": VERL_WEIGHTS[entry]})
-    weights = sampler_weights(objective, given("old_logp"), given("rollout_logp"), given("mask"))
+    correction = with_overrides(GRPO, {"sampler_correction.type": VERL_WEIGHTS[entry]}).sampler_correction
+    mask = given("mask").bool()
+    log_ratio = torch.where(mask, given("old_logp") - given("rollout_logp"), 0)
+    weights = mask * bounded_weights(correction, raw_weights(correction, log_ratio, mask))
     torch.testing.assert_close(weights, tensor(lookup(f"verl/{entry}/w")), rtol=0, atol=TOLERANCE)
 
 
@@ -220,7 +222,7 @@ def test_sampler_weights(entry: str) -> None:
 def test_advantages(entry: str) -> None:
     groups = torch.tensor([ord(uid) for uid in GOLDEN["inputs"]["uid"]])
     mask = given("mask")
-    result = advantages(preset("grpo", **VERL_ADVANTAGES[entry]), given("rewards"), groups, mask)
+    result = advantages(preset("grpo", Objective, **VERL_ADVANTAGES[entry]), given("rewards"), groups, mask)
     expected = torch.tensor(lookup("verl/adv")[entry], dtype=torch.float64)
     torch.testing.assert_close(result, expected[:, None] * mask, rtol=0, atol=TOLERANCE)
 
@@ -229,7 +231,7 @@ def test_whitening_of_single_tokens() -> None:
     """With completions of one token each, whiten_tokens is verl's masked whitening of a list of values."""
     mask = given("mask").bool()
     values = given("values")[mask]
-    objective = preset("grpo", **VERL_ADVANTAGES["reinforce_plus_plus"])
+    objective = preset("grpo", Objective, **VERL_ADVANTAGES["reinforce_plus_plus"])
     result = advantages(objective, values, torch.arange(len(values)), torch.ones(len(values), 1))
     expected = torch.tensor(lookup("verl/masked_whiten"), dtype=torch.float64)[mask]
     torch.testing.assert_close(result[:, 0], expected, rtol=0, atol=TOLERANCE)
@@ -239,7 +241,7 @@ def test_gae() -> None:
     """verl whitens the advantages after it has made the returns from them."""
     golden = lookup("verl/gae")
     assert (golden["gamma"], golden["lam"]) == (1.0, 0.95)
-    objective = preset("grpo", baseline="critic", **WHITENED)
+    objective = preset("grpo", Objective, baseline="critic", **WHITENED)
     rewards, mask, values = given("rewards"), given("mask"), given("values")
     result = advantages(objective, rewards, torch.zeros(6, dtype=torch.long), mask, values=values)
     torch.testing.assert_close(result, torch.tensor(golden["advantages"], dtype=torch.float64), rtol=0, atol=TOLERANCE)
@@ -259,7 +261,7 @@ def test_value_loss(mode: str) -> None:
 @pytest.mark.parametrize("mode", AGGREGATION_OF_VERL)
 def test_aggregation(mode: str) -> None:
     """With A = -1 policy_gradient's token losses are the log-probs that verl aggregated."""
-    objective = with_overrides(preset("reinforce"), {"aggregation": AGGREGATION_OF_VERL[mode]})
+    objective = with_overrides(preset("reinforce", Objective), {"aggregation": AGGREGATION_OF_VERL[mode]})
     value, _ = value_and_gradient(objective, golden_batch(advantages=torch.full((6,), -1.0, dtype=torch.float64)))
     assert value.item() == pytest.approx(lookup("verl/agg")[mode], abs=TOLERANCE)
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from algorithms import preset, with_overrides
+from algorithms import Objective, preset, with_overrides
 from tests.algorithms.cases import EVERY_AGGREGATION, GRPO, RATIOS, RULES, gradients, random_batch, value_and_gradient
 
 EVERYWHERE = pytest.mark.parametrize("aggregation", EVERY_AGGREGATION)
@@ -92,7 +92,7 @@ def test_gspo_is_its_sequence_form_and_the_token_trick(seed: int) -> None:
 def test_kimis_loss_in_closed_form(seed: int, tau: float) -> None:
     """2501.12599, section 2.3.2, over whole completions; divided by length it is OpenKimi's, up to a constant."""
     batch = random_batch(seed)
-    kimi = preset("kimi_k1_5", sequence_penalty=tau)
+    kimi = preset("kimi_k1_5", Objective, sequence_penalty=tau)
     lengths = batch.mask.sum(1)
     log_prob = (batch.logp * batch.mask).sum(1)
     drift = log_prob - (batch.old_logp * batch.mask).sum(1)

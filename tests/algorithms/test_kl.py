@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from algorithms import kl_estimate, kl_penalties
-from algorithms.kl import kl_means
-from algorithms.knobs.kl import KlInReward, LossEstimator, RewardEstimator
+from algorithms import kl_estimate, kl_penalties, next_kl_coefficient
+from algorithms.kl import KlInLoss, KlInReward, LossEstimator, RewardEstimator, kl_means
 
 EVERY_ESTIMATOR: tuple[LossEstimator, ...] = get_args(LossEstimator)
 REF_LOGP = torch.tensor([-1.0, -1.0, -1.0], dtype=torch.float64)
@@ -122,3 +121,44 @@ def test_means_of_log_ratios() -> None:
     assert means == pytest.approx(
         {"k1": 0.1, "k2": 0.445 / 3, "k3": (math.exp(0.5) + 1 + math.exp(-0.8) - 3 + 0.3) / 3}
     )
+
+
+# The controller of beta
+
+
+@pytest.mark.parametrize(
+    ("measured", "expected"),
+    [
+        (0.11, 2 * (1 + 0.1 * 50 / 1000)),  # a tenth above the target
+        (0.095, 2 * (1 - 0.05 * 50 / 1000)),
+        (0.1, 2.0),
+        (5.0, 2 * (1 + 0.2 * 50 / 1000)),  # the error is bounded
+        (-5.0, 2 * (1 - 0.2 * 50 / 1000)),
+    ],
+)
+@pytest.mark.parametrize("where", [KlInReward, KlInLoss])
+def test_one_step_of_the_kl_controller(where: type[KlInReward | KlInLoss], measured: float, expected: float) -> None:
+    kl = where(control="adaptive", target_nats=0.1, horizon_sequences=1000)
+    assert next_kl_coefficient(kl, 2.0, measured, 50) == pytest.approx(expected)
+
+
+def test_the_kl_controller_compounds() -> None:
+    kl = KlInReward(control="adaptive", target_nats=1.0, horizon_sequences=10)
+    beta = 1.0
+    for measured in (3.0, 3.0, 0.0):  # + 20 %, + 20 %, - 20 % over half a horizon
+        beta = next_kl_coefficient(kl, beta, measured, 5)
+    assert beta == pytest.approx(1.1 * 1.1 * 0.9)
+
+
+@given(measured=st.floats(-1e3, 1e3), sequences=st.integers(1, 499))
+def test_beta_stays_positive_and_moves_towards_the_target(measured: float, sequences: int) -> None:
+    kl = KlInLoss(control="adaptive", target_nats=0.5, horizon_sequences=100)
+    beta = next_kl_coefficient(kl, 1.0, measured, sequences)
+    assert beta > 0
+    assert (beta - 1) * (measured - 0.5) >= 0
+
+
+def test_a_batch_too_large_for_the_horizon_is_refused() -> None:
+    kl = KlInLoss(control="adaptive", horizon_sequences=100)
+    with pytest.raises(ValueError, match=r"horizon_sequences=100 with 500 completions .* set it above 100"):
+        next_kl_coefficient(kl, 1.0, 0.0, 500)

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from algorithms import Coefficients, Objective, TokenBatch, policy_loss, preset, presets, with_overrides
-from algorithms.catalogue import PolicyGradientPreset
+from algorithms import Coefficients, Objective, StepSize, TokenBatch, policy_loss, preset, presets, with_overrides
+from algorithms.loss import aggregate
 from algorithms.objective import Aggregation
 from tests.algorithms.cases import (
     AGGREGATIONS,
@@ -34,7 +34,10 @@ splits = st.lists(st.integers(0, 3), min_size=8, max_size=8).map(torch.tensor)
 
 
 def without(batch: TokenBatch, name: str) -> TokenBatch:
+    count = name.removeprefix("step.")
     change: dict[str, Any] = {name: None}
+    if batch.step is not None and count != name:
+        change = {"step": batch.step._replace(**{count: None})}
     return replace(batch, **change)
 
 
@@ -70,7 +73,7 @@ def test_micro_token_mean_depends_on_the_split() -> None:
         selected = with_selection(objective, batch)
         whole, split = (in_micro_batches(objective, batch, part) for part in (torch.zeros(8), torch.arange(8) // 4))
         own = [
-            policy_loss(token_mean, replace(take(selected, rows), step_tokens=count)).value
+            policy_loss(token_mean, replace(take(selected, rows), step=StepSize(tokens=count))).value
             for rows, count in zip(halves, tokens, strict=True)
         ]
         torch.testing.assert_close(split * 4, own[0] + own[1], rtol=1e-9, atol=1e-9, msg=identify(objective))
@@ -91,9 +94,8 @@ def test_rows_may_come_in_any_order(aggregation: Aggregation, seed: int, order: 
             torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-9, msg=identify(objective))
 
 
-@EVERYWHERE
 @pytest.mark.parametrize("garbage", [math.nan, math.inf, -math.inf, 1e30])
-def test_padding_never_leaks(aggregation: Aggregation, garbage: float) -> None:
+def test_padding_never_leaks(garbage: float) -> None:
     batch = random_batch(1)
     names = ("old_logp", "ref_logp", "sampler_logp", "entropy", "values", "old_values", "returns")
     others: dict[str, Any] = {name: torch.where(batch.mask, getattr(batch, name), garbage).detach() for name in names}
@@ -104,7 +106,7 @@ def test_padding_never_leaks(aggregation: Aggregation, garbage: float) -> None:
         **others,
     )
     soiled = replace(soiled, entropy=_leaf(soiled.entropy), values=_leaf(soiled.values))
-    for objective in objectives(aggregation):
+    for objective in objectives(*EVERY_AGGREGATION):
         clean, dirty = policy_loss(objective, batch), policy_loss(objective, soiled)
         assert dirty.value == clean.value, identify(objective)
         assert dirty.metrics == clean.metrics
@@ -118,12 +120,11 @@ def _leaf(tensor: torch.Tensor | None) -> torch.Tensor:
     return tensor.requires_grad_()
 
 
-@EVERYWHERE
 @pytest.mark.parametrize("rows", [0, 1, 8])
-def test_a_batch_without_a_token_adds_nothing(aggregation: Aggregation, rows: int) -> None:
+def test_a_batch_without_a_token_adds_nothing(rows: int) -> None:
     batch = reordered(random_batch(2), torch.arange(rows))
     batch = replace(batch, mask=torch.zeros_like(batch.mask))
-    for objective in objectives(aggregation):
+    for objective in objectives(*EVERY_AGGREGATION):
         with torch.autograd.set_detect_anomaly(True):  # A NaN inside the backward pass is an error here.
             value = policy_loss(objective, batch).value
             assert value == 0, identify(objective)
@@ -165,9 +166,9 @@ def test_extreme_log_probs_give_finite_gradients(aggregation: Aggregation, seed:
 def test_a_fully_masked_completion_stays_in_the_denominator_over_completions(aggregation: str, kept: float) -> None:
     batch = random_batch(3, rows=4)
     batch = replace(batch, mask=torch.tensor([[1] * 6, [1] * 6, [1] * 6, [0] * 6]))
-    objective = preset("reinforce", aggregation=aggregation)
+    objective = preset("reinforce", Objective, aggregation=aggregation)
     with_it, _ = value_and_gradient(objective, batch)
-    without, _ = value_and_gradient(objective, replace(take(batch, torch.arange(3)), step_sequences=3))
+    without, _ = value_and_gradient(objective, replace(take(batch, torch.arange(3)), step=StepSize(3, 18)))
     torch.testing.assert_close(with_it, without * kept)
 
 
@@ -346,14 +347,14 @@ def test_a_part_of_a_step_needs_its_selection() -> None:
 @pytest.mark.parametrize(
     ("overrides", "lacking"),
     [
-        ({"aggregation": "token_mean"}, "step_tokens"),
-        ({"aggregation": "micro_token_mean"}, "step_micro_batches"),
-        ({"aggregation": "group_token_mean"}, "step_groups"),
+        ({"aggregation": "token_mean"}, "step.tokens"),
+        ({"aggregation": "micro_token_mean"}, "step.micro_batches"),
+        ({"aggregation": "group_token_mean"}, "step.groups"),
         ({"aggregation": "group_token_mean"}, "group_tokens"),
-        ({"aggregation": "seq_mean_token_mean"}, "step_sequences"),
-        ({"aggregation": "seq_mean_token_sum"}, "step_sequences"),
-        ({"aggregation": "constant_length"}, "step_sequences"),
-        ({"entropy.bonus": 0.1}, "step_tokens"),
+        ({"aggregation": "seq_mean_token_mean"}, "step.sequences"),
+        ({"aggregation": "seq_mean_token_sum"}, "step.sequences"),
+        ({"aggregation": "constant_length"}, "step.sequences"),
+        ({"entropy.bonus": 0.1}, "step.tokens"),
     ],
 )
 def test_a_part_of_a_step_needs_the_denominator_of_the_step(overrides: dict[str, object], lacking: str) -> None:
@@ -364,8 +365,86 @@ def test_a_part_of_a_step_needs_the_denominator_of_the_step(overrides: dict[str,
         policy_loss(objective, without(part, lacking))
 
 
-@pytest.mark.parametrize("name", presets("policy_gradient"))
-def test_every_preset_has_a_loss(name: PolicyGradientPreset) -> None:
-    value, gradient = value_and_gradient(preset(name), random_batch(10))
-    assert value.isfinite()
-    assert gradient.abs().max() > 0
+def test_every_preset_has_a_loss() -> None:
+    for name in presets("policy_gradient"):
+        value, gradient = value_and_gradient(preset(name, Objective), random_batch(10))
+        assert value.isfinite() and gradient.abs().max() > 0, name
+
+
+# What a batch must be
+
+FOUR_ROWS = random_batch(0, rows=4, width=5)
+TOKENS = int(FOUR_ROWS.mask.sum())
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"logp": torch.zeros(4)}, r"logp has shape \[4\]; it must be \[B, T\]"),
+        ({"old_logp": torch.zeros(4, 6)}, r"old_logp has shape \[4, 6\]; it must be that of logp, \[4, 5\]"),
+        ({"mask": torch.ones(5, 4)}, r"mask has shape \[5, 4\]"),
+        ({"mask": torch.full((4, 5), 0.5)}, "values other than 0 and 1"),
+        ({"advantages": torch.zeros(5)}, r"advantages has shape \[5\]; it must be \[4\] or \[4, 5\]"),
+        ({"groups": torch.zeros(4, 1)}, r"groups has shape \[4, 1\]; it must be \[4\]"),
+        ({"step_sequences": 3}, "step.sequences=3, but this micro-batch alone has 4"),
+        ({"step_tokens": TOKENS - 1}, f"step.tokens={TOKENS - 1}, but this micro-batch alone has {TOKENS}"),
+        ({"step_tokens": 0}, "step.tokens=0; it must be at least 1"),
+        ({"step_tokens": 99, "step": StepSize()}, "step is given beside step_sequences or step_tokens"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens=0; it must be at least 1"),
+        ({"step": StepSize(groups=0)}, "step.groups=0; it must be at least 1"),
+        *(
+            ({name: torch.zeros(4, 1)}, rf"{name} has shape \[4, 1\]; it must be that of logp, \[4, 5\]")
+            for name in ("ref_logp", "sampler_logp", "entropy", "selected", "values", "old_values", "returns")
+        ),
+        ({"selected": torch.zeros(4, 5)}, "selected is of torch.float32; it must be bool"),
+        ({"group_tokens": torch.ones(5)}, r"group_tokens has shape \[5\]; it must be \[4\]"),
+        (
+            {"group_tokens": FOUR_ROWS.mask.sum(1) - 1},
+            "group_tokens has a group with fewer tokens than one of its rows",
+        ),
+    ],
+)
+def test_a_batch_that_does_not_fit_together_is_refused(change: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        replace(FOUR_ROWS, **change)
+
+
+def test_a_step_is_given_as_such_or_by_its_two_counts() -> None:
+    assert FOUR_ROWS.step is None, "it is a whole step"
+    assert replace(FOUR_ROWS, step_sequences=4, step_tokens=TOKENS).step == StepSize(sequences=4, tokens=TOKENS)
+    assert replace(FOUR_ROWS, step_sequences=100).step == StepSize(sequences=100)
+    part = replace(FOUR_ROWS, step=StepSize(100, 1000, 25, 10))
+    assert replace(part, mask=part.mask).step == part.step
+
+
+# Aggregation
+
+LOSSES = torch.tensor([[1.0, 2.0, 3.0], [10.0, 90.0, 90.0], [90.0, 90.0, 90.0], [7.0, 5.0, 90.0]])
+OF_FOUR = replace(
+    random_batch(0, rows=4, width=3),
+    mask=torch.tensor([[1, 1, 1], [1, 0, 0], [0, 0, 0], [1, 1, 0]]),
+    groups=torch.tensor([8, 5, 3, 8]),
+    max_completion_tokens=5,
+)
+STEP = replace(
+    OF_FOUR,
+    step=StepSize(sequences=12, tokens=40, groups=6, micro_batches=4),
+    group_tokens=torch.tensor([10, 1, 0, 10]),
+)
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "alone", "in_step"),
+    [
+        ("token_mean", 28 / 6, 28 / 40),
+        ("micro_token_mean", 28 / 6, 28 / 6 / 4),
+        ("group_token_mean", ((6 + 12) / 5 + 10) / 3, ((6 + 12) / 10 + 10) / 6),
+        ("seq_mean_token_mean", (2 + 10 + 6) / 4, (2 + 10 + 6) / 12),
+        ("seq_mean_token_sum", 28 / 4, 28 / 12),
+        ("constant_length", 28 / (4 * 5), 28 / (12 * 5)),
+    ],
+)
+def test_aggregations_by_hand(aggregation: Aggregation, alone: float, in_step: float) -> None:
+    """The masked 90s do not count; the fully masked completion counts among completions, and its group among groups."""
+    assert aggregate(LOSSES, aggregation, OF_FOUR).item() == pytest.approx(alone)
+    assert aggregate(LOSSES, aggregation, STEP).item() == pytest.approx(in_step)

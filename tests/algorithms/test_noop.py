@@ -19,7 +19,6 @@ from algorithms import (
     select_tokens,
     with_overrides,
 )
-from algorithms.catalogue import PolicyGradientPreset
 from algorithms.objective import Aggregation
 from tests.algorithms.cases import EVERY_AGGREGATION, GRPO, gradients, identify, random_batch, take
 from tests.algorithms.points import moved, points
@@ -223,6 +222,15 @@ def test_bounds_for_the_other_sign_never_act(sign: str) -> None:
     check_all_pairs(family(with_overrides(GRPO, {"advantage_sign": sign}), BOUNDED), drift=0.4)
 
 
+def test_a_bound_that_acts_on_one_sign_in_one_of_two_objectives_is_not_inert() -> None:
+    """With the unified mask weight_max acts on positive advantages only, without it on both."""
+    negative = with_overrides(GRPO, {"advantage_sign": "negative", "rule.type": "cispo", "rule.weight_max": 1.3})
+    masked = with_overrides(negative, {"rule.mask": "unified"})
+    clipped = with_overrides(negative, {"rule.weight_max": 1.1})
+    assert "rule.weight_max" in differences_that_cannot_act(masked, with_overrides(masked, {"rule.weight_max": 1.1}), 2)
+    assert differences_that_cannot_act(masked, clipped, 2) == {}
+
+
 def test_k3_straight_is_k2_at_any_step() -> None:
     kls: list[dict[str, object]] = [
         {"kl.where": "loss", "kl.estimator": estimator, "kl.beta": 0.1}
@@ -332,15 +340,15 @@ def test_clip_higher_with_one_update_measures_noise() -> None:
 
 
 def test_only_the_ratio_part_of_a_mixed_difference_is_named() -> None:
-    assert set(differences_that_cannot_act(GRPO, preset("dapo"), 1)) == {"rule.clip_high"}
-    assert set(differences_that_cannot_act(GRPO, preset("reinforce"), 1)) == {
+    assert set(differences_that_cannot_act(GRPO, preset("dapo", Objective), 1)) == {"rule.clip_high"}
+    assert set(differences_that_cannot_act(GRPO, preset("reinforce", Objective), 1)) == {
         "ratio",
         "rule.type",
         "rule.clip_low",
         "rule.clip_high",
         "rule.dual_clip",
     }
-    assert differences_that_cannot_act(GRPO, preset("grpo", scale="none"), 1) == {}
+    assert differences_that_cannot_act(GRPO, preset("grpo", Objective, scale="none"), 1) == {}
 
 
 @pytest.mark.parametrize(
@@ -352,20 +360,20 @@ def test_only_the_ratio_part_of_a_mixed_difference_is_named() -> None:
         ("gspo", "gmpo"),
     ],
 )
-def test_presets_that_are_one_in_the_first_step(one: PolicyGradientPreset, other: PolicyGradientPreset) -> None:
-    a, b = preset(one), preset(other)
+def test_presets_that_are_one_in_the_first_step(one: str, other: str) -> None:
+    a, b = preset(one, Objective), preset(other, Objective)
     assert set(differences_that_cannot_act(a, b, 1)) == differing(a, b)
 
 
 def test_kimi_without_a_second_step_is_reinforce_with_a_group_mean() -> None:
-    plain = preset("reinforce", baseline="group_mean")
-    assert set(differences_that_cannot_act(preset("kimi_k1_5"), plain, 1)) == {"sequence_penalty"}
+    plain = preset("reinforce", Objective, baseline="group_mean")
+    assert set(differences_that_cannot_act(preset("kimi_k1_5", Objective), plain, 1)) == {"sequence_penalty"}
 
 
 def test_trl_rloo_is_rloo_with_one_update() -> None:
     """The product ratio's factor n_i undoes the mean over a completion's tokens."""
-    trl = preset("rloo", ratio="sequence_product", aggregation="seq_mean_token_mean")
-    assert set(differences_that_cannot_act(preset("rloo"), trl, 1)) == {"ratio", "aggregation"}
+    trl = preset("rloo", Objective, ratio="sequence_product", aggregation="seq_mean_token_mean")
+    assert set(differences_that_cannot_act(preset("rloo", Objective), trl, 1)) == {"ratio", "aggregation"}
 
 
 def test_the_same_objective_differs_in_nothing() -> None:

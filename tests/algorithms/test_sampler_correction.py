@@ -1,27 +1,25 @@
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
+from torch import Tensor
 
-from algorithms import sampler_weights, with_overrides
-from algorithms.knobs.sampler_correction import TokenBand
-from algorithms.sampler_correction import bounded_weights
+from algorithms import with_overrides
+from algorithms.sampler_correction import TokenBand, bounded_weights, raw_weights
 from tests.algorithms.cases import GRPO
 
 # Raw weights of tokens 0.5, 3, (masked) and 1.2, 1.1, 0.9; of completions 1.5 and 1.188.
-SAMPLER_LOGP = torch.full((2, 3), -1.0, dtype=torch.float64)
-OLD_LOGP = SAMPLER_LOGP + torch.tensor([[0.5, 3.0, 9.0], [1.2, 1.1, 0.9]], dtype=torch.float64).log()
-MASK = torch.tensor([[1, 1, 0], [1, 1, 1]])
+LOG_RATIO = torch.tensor([[0.5, 3.0, 1.0], [1.2, 1.1, 0.9]], dtype=torch.float64).log()
+MASK = torch.tensor([[1, 1, 0], [1, 1, 1]]).bool()
 
 
-def weights(**knobs: object) -> list[list[float]]:
-    objective = with_overrides(GRPO, {f"sampler_correction.{knob}": value for knob, value in knobs.items()})
-    sampler_logp = torch.where(MASK.bool(), SAMPLER_LOGP, math.nan)
-    result = sampler_weights(objective, OLD_LOGP.requires_grad_(), sampler_logp, MASK)
-    assert not result.requires_grad
-    return [[round(weight, 9) for weight in row] for row in result.tolist()]
+def weights(log_ratio: Tensor = LOG_RATIO, **knobs: object) -> list[list[float]]:
+    correction = with_overrides(
+        GRPO, {f"sampler_correction.{knob}": value for knob, value in knobs.items()}
+    ).sampler_correction
+    raw = raw_weights(correction, log_ratio.clone().requires_grad_(), MASK)
+    assert not raw.requires_grad
+    return [[round(weight, 9) for weight in row] for row in (MASK * bounded_weights(correction, raw)).tolist()]
 
 
 def test_by_hand() -> None:
@@ -41,5 +39,4 @@ def test_the_bounds_of_a_band_belong_to_it() -> None:
 
 @pytest.mark.parametrize("kind", ["token_truncate", "sequence_truncate", "token_band", "sequence_band"])
 def test_an_exact_sampler_has_weight_one(kind: str) -> None:
-    objective = with_overrides(GRPO, {"sampler_correction.type": kind})
-    assert (sampler_weights(objective, OLD_LOGP, OLD_LOGP, MASK) == MASK).all()
+    assert weights(0 * LOG_RATIO, type=kind) == MASK.tolist()

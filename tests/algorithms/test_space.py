@@ -4,11 +4,11 @@ from typing import Any
 
 from hypothesis import given
 
-from algorithms import GOVERNORS, KNOB_DESCRIPTIONS, KNOB_NAMES, Objective, active_knobs, preset, with_overrides
-from algorithms.space import UNIONS, defaults, exists, inactive_settings
+from algorithms import RULES, Objective, active_knobs, preset, with_overrides
+from algorithms.space import defaults, inactive_settings, knobs_of, unions_of
 from tests.algorithms.points import POLICY_GRADIENT_KNOBS, corners, points
 
-GRPO = preset("grpo")
+GRPO = preset("grpo", Objective)
 
 
 def test_only_knobs_that_exist_are_active() -> None:
@@ -44,14 +44,13 @@ def test_a_selector_that_is_absent_takes_its_knobs_with_it() -> None:
     kl = with_overrides(GRPO, {"kl.where": "loss", "kl.reference": "refreshed", "kl.control": "adaptive"})
     assert {"kl.refresh_every_steps", "kl.target_nats", "kl.horizon_sequences"} <= set(active_knobs(kl))
     assert not any(knob.startswith("kl.") and knob != "kl.where" for knob in active_knobs(GRPO))
-    assert not exists("kl.refresh_every_steps", {"kl.where": "none"})
 
 
 @given(points())
 def test_selectors_come_first(objective: Objective) -> None:
     names = list(active_knobs(objective))
     assert set(names) <= set(POLICY_GRADIENT_KNOBS)
-    for field, union in UNIONS.items():
+    for field, union in unions_of(Objective).items():
         assert next(name for name in names if name.startswith(f"{field}.")) == f"{field}.{union.selector}"
 
 
@@ -68,16 +67,28 @@ def test_objectives_are_the_same_where_their_active_knobs_are(objective: Objecti
         assert value == unset[knob]
 
 
-def test_a_knob_that_is_absent_somewhere_has_its_selector_as_governor() -> None:
+def test_a_knob_that_is_absent_somewhere_has_its_selector() -> None:
     everywhere = set.intersection(*(set(active_knobs(objective)) for objective in corners()))
-    assert everywhere == set(POLICY_GRADIENT_KNOBS) - set(GOVERNORS)
-    assert set(GOVERNORS) | set(GOVERNORS.values()) <= set(KNOB_NAMES)
-    assert GOVERNORS["scale_ddof"] == "scale"
-    assert GOVERNORS["ratio"] == GOVERNORS["rule.clip_low"] == "rule.type"
-    assert GOVERNORS["kl.beta"] == GOVERNORS["kl.reference"] == "kl.where"
-    assert GOVERNORS["kl.refresh_every_steps"] == "kl.reference"
-    assert GOVERNORS["entropy.adaptive.delta"] == "entropy.adaptive.type"
-    assert GOVERNORS["critic.lam"] == "baseline"
+    selectors = {name: knob.selector for name, knob in knobs_of(Objective).items() if knob.selector}
+    assert everywhere == set(POLICY_GRADIENT_KNOBS) - set(selectors)
+    assert set(selectors.values()) <= set(POLICY_GRADIENT_KNOBS)
+    assert selectors["scale_ddof"] == "scale"
+    assert selectors["ratio"] == selectors["rule.clip_low"] == "rule.type"
+    assert selectors["kl.beta"] == selectors["kl.reference"] == "kl.where"
+    assert selectors["kl.refresh_every_steps"] == "kl.reference"
+    assert selectors["entropy.adaptive.delta"] == "entropy.adaptive.type"
+    assert selectors["critic.lam"] == "baseline"
+
+
+def test_a_knob_exists_at_what_it_says_of_its_selector() -> None:
+    knobs = knobs_of(Objective)
+    for objective in corners():
+        active = active_knobs(objective)
+        for name, knob in knobs.items():
+            if knob.selector in active:
+                assert (name in active) == (active[knob.selector] in knob.exists_at), name
+            else:
+                assert (name in active) == (knob.selector is None), name
 
 
 def test_what_is_set_but_does_not_exist_is_found() -> None:
@@ -86,9 +97,9 @@ def test_what_is_set_but_does_not_exist_is_found() -> None:
 
 
 def test_descriptions_name_the_members_that_have_a_knob() -> None:
-    assert list(KNOB_DESCRIPTIONS) == list(KNOB_NAMES)
-    assert all(KNOB_DESCRIPTIONS.values())
-    assert KNOB_DESCRIPTIONS["rule.clip_low"].startswith("ppo_clip: ")
-    both = KNOB_DESCRIPTIONS["sampler_correction.weight_max"]
+    described = {name: knob.description for name, knob in knobs_of(Objective).items()}
+    assert all(described.values())
+    assert described["rule.clip_low"].startswith("ppo_clip: ")
+    both = described["sampler_correction.weight_max"]
     assert "token_truncate, sequence_truncate: upper bound" in both and " | token_band, sequence_band: above it" in both
-    assert all(f"{kind}: " in KNOB_DESCRIPTIONS["rule.type"] for kind in UNIONS["rule"].members)
+    assert all(f"{kind}: " in described["rule.type"] for kind in RULES.names())

@@ -9,10 +9,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from algorithms import AnyObjective, Objective
-from algorithms.knobs.overlong import Overlong, Penalise, Soft
-from algorithms.overrides import nearest
+from algorithms.objective import Overlong, Penalise, Soft
 from harness.config.run_spec import RunSpec, recorded_spec
-from harness.errors import RefusedError
+from harness.errors import RefusedError, UnknownNameError
 from harness.extras.replay.stored import StoredStep, read_steps
 from harness.extras.replay.summary import Bins, summarise, token_shares
 from harness.extras.replay.weights import replay_step
@@ -71,11 +70,12 @@ def _one(
 
 def find_objective(name: str) -> Objective:
     """A preset of policy gradients by name. RefusedError for an unknown name, or a preference algorithm."""
-    from algorithms import preset, presets
+    from algorithms import preset
 
-    if name not in presets():
-        raise RefusedError(f"--algorithms {name}: unknown algorithm; {nearest(name, presets('policy_gradient'))}")
-    objective = preset(name)
+    try:
+        objective = preset(name)
+    except UnknownNameError as error:
+        raise RefusedError(f"--algorithms: {error}") from None
     if not isinstance(objective, Objective):
         raise RefusedError(
             f"--algorithms {name}: learns from pairs of completions and their summed log-probs, with a reference "

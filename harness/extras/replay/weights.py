@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from algorithms import Loss, Objective, TokenBatch, advantages, policy_loss, select_tokens
-from algorithms.token_treatment import treatment
+from algorithms.diagnostics import treatment
 from harness.config.run_spec import RunSpec
 from harness.extras.replay.stored import StoredStep
 from harness.random_keys import random_key

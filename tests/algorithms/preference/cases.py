@@ -9,12 +9,20 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from algorithms import PreferenceObjective, preset, presets, with_overrides
-from algorithms.families import FAMILY_KNOBS
+import algorithms
+from algorithms import PreferenceObjective, presets, with_overrides
 from algorithms.preference import PreferenceLoss, preference_loss
 from algorithms.preference.objective import Link
+from algorithms.space import knobs_of
 
-PREFERENCE_KNOBS = tuple(FAMILY_KNOBS["preference"])
+PREFERENCE_KNOBS = tuple(knobs_of(PreferenceObjective))
+
+
+def preset(name: str, **overrides: object) -> PreferenceObjective:
+    """A preset of this family."""
+    return algorithms.preset(name, PreferenceObjective, **overrides)
+
+
 DPO = preset("dpo")
 
 VALUES: dict[str, tuple[Any, ...]] = {

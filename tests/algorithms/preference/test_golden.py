@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from algorithms import PreferenceObjective, preset
-from tests.algorithms.preference.cases import Pairs
+from algorithms import PreferenceObjective
+from tests.algorithms.preference.cases import Pairs, preset
 
 GOLDEN: dict[str, Any] = json.loads((Path(__file__).parents[2] / "golden" / "golden.json").read_text())
 TOLERANCE = 1e-6

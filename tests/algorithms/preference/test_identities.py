@@ -9,12 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from algorithms import PreferenceObjective, preset, presets
-from algorithms.catalogue import PreferencePreset
-from tests.algorithms.preference.cases import DPO, Pairs, random_pairs
+from algorithms import PreferenceObjective, presets
+from tests.algorithms.preference.cases import DPO, Pairs, preset, random_pairs
 
 seeds = st.integers(0, 10_000)
-PAIRWISE: tuple[PreferencePreset, ...] = (
+PAIRWISE: tuple[str, ...] = (
     "dpo",
     "ipo_sum",
     "cdpo",
@@ -84,16 +83,15 @@ def test_completions_of_one_token_know_no_length(seed: int) -> None:
     assert_same(preset("dpo"), preset("dpo", ld_alpha=0.3), short)
 
 
-@pytest.mark.parametrize("name", PAIRWISE)
-@given(seed=seeds, nats=st.floats(-5, 5))
-@settings(max_examples=10, deadline=None)
-def test_pairwise_links_do_not_see_a_common_shift(name: PreferencePreset, seed: int, nats: float) -> None:
+@given(name=st.sampled_from(PAIRWISE), seed=seeds, nats=st.floats(-5, 5))
+@settings(max_examples=50, deadline=None)
+def test_pairwise_links_do_not_see_a_common_shift(name: str, seed: int, nats: float) -> None:
     pairs = random_pairs(seed)
     torch.testing.assert_close(pairs.loss(preset(name)).value, shifted(pairs, nats).loss(preset(name)).value)
 
 
 @pytest.mark.parametrize("name", ["kto", "apo_zero", "sppo_hard", "nca", "dpop"])
-def test_the_others_do(name: PreferencePreset) -> None:
+def test_the_others_do(name: str) -> None:
     pairs, z = random_pairs(3), torch.zeros(())
     before = pairs.loss(preset(name), kl_reference=z).value
     after = shifted(pairs, -2.0).loss(preset(name), kl_reference=z).value
@@ -119,10 +117,9 @@ def test_swapping_the_sides_turns_the_sign(seed: int) -> None:
         assert ((gradient * of_swapped) <= 0).all()
 
 
-@pytest.mark.parametrize("name", presets("preference"))
-@given(seed=seeds)
-@settings(max_examples=5, deadline=None)
-def test_chosen_goes_up_and_rejected_goes_down(name: PreferencePreset, seed: int) -> None:
+@given(name=st.sampled_from(presets("preference")), seed=seeds)
+@settings(max_examples=60, deadline=None)
+def test_chosen_goes_up_and_rejected_goes_down(name: str, seed: int) -> None:
     """Near the reference, where every loss still wants more; the descent direction is minus the gradient."""
     pairs = random_pairs(seed, drift=0.05)
     chosen, rejected = pairs.gradients(pairs.loss(preset(name), kl_reference=torch.zeros(())))

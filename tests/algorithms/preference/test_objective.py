@@ -7,33 +7,30 @@ from hypothesis import given
 from pydantic import ValidationError
 
 from algorithms import (
-    GOVERNORS,
-    KNOB_DESCRIPTIONS,
-    KNOB_NAMES,
+    Objective,
     PreferenceObjective,
     active_knobs,
-    preset,
+    objective_knobs,
     presets,
     with_overrides,
 )
-from algorithms.families import FAMILY_KNOBS
-from algorithms.space import defaults, inactive_settings
-from tests.algorithms.preference.cases import PREFERENCE_KNOBS, VALUES, corners, points
+from algorithms.space import defaults, inactive_settings, knobs_of
+from tests.algorithms.preference.cases import PREFERENCE_KNOBS, VALUES, corners, points, preset
 
 
 def test_no_knob_is_in_both_families() -> None:
-    policy_gradient, preference = FAMILY_KNOBS.values()
+    policy_gradient, preference = knobs_of(Objective), knobs_of(PreferenceObjective)
     assert not {knob.partition(".")[0] for knob in policy_gradient} & set(preference)
-    assert (*policy_gradient, *preference) == KNOB_NAMES == tuple(KNOB_DESCRIPTIONS)
+    assert objective_knobs() == {**policy_gradient, **preference}
 
 
 def test_every_knob_is_described_and_every_number_says_where_its_default_comes_from() -> None:
-    fields = PreferenceObjective.model_fields
+    fields, knobs = PreferenceObjective.model_fields, knobs_of(PreferenceObjective)
     assert tuple(fields) == PREFERENCE_KNOBS
-    assert all(KNOB_DESCRIPTIONS[knob] == info.description for knob, info in fields.items())
+    assert all(knobs[knob].description == info.description for knob, info in fields.items())
     numbers = {knob for knob, info in fields.items() if isinstance(info.default, float)}
     assert len(numbers) == 9
-    assert [knob for knob in numbers if "default:" not in KNOB_DESCRIPTIONS[knob]] == []
+    assert [knob for knob in numbers if "default:" not in knobs[knob].description] == []
 
 
 def test_the_link_has_no_default() -> None:
@@ -54,9 +51,10 @@ def test_every_value_can_be_reached() -> None:
 
 def test_a_knob_that_is_absent_somewhere_has_its_selector_as_governor() -> None:
     everywhere = set.intersection(*(set(active_knobs(objective)) for objective in corners()))
-    assert everywhere == set(PREFERENCE_KNOBS) - set(GOVERNORS)
-    assert GOVERNORS["label_smoothing"] == GOVERNORS["desirable_weight"] == "link"
-    assert GOVERNORS["ld_alpha"] == "logp"
+    selectors = {name: knob.selector for name, knob in knobs_of(PreferenceObjective).items() if knob.selector}
+    assert everywhere == set(PREFERENCE_KNOBS) - set(selectors)
+    assert selectors["label_smoothing"] == selectors["desirable_weight"] == "link"
+    assert selectors["ld_alpha"] == "logp"
 
 
 @given(points())

@@ -63,7 +63,7 @@ ON_PLAN_AND_RUN = [
     (("std_norm", "--profile", "tniy"), "did you mean tiny?"),
     (("std_norm", "--set", "train.stpes=3"), "--set: unknown key train.stpes; did you mean train.steps"),
     (("std_norm", "--set", "train.steps=many"), "--set: train.steps is 'many': input should be a valid integer."),
-    (("std_norm", "--set", "algorithm=grop"), "unknown algorithm 'grop': did you mean grpo?"),
+    (("std_norm", "--set", "algorithm=grop"), "unknown algorithm 'grop'; did you mean grpo"),
     (("std_norm", "--set", "task.train=arithmetik"), "unknown task 'arithmetik'; did you mean 'arithmetic'?"),
     (("std_norm", "--set", "model.source=path:none"), "path:none: no config.json in none. Give a folder"),
     (("std_norm", "--set", "model.source=gguf:none.gguf"), "gguf:none.gguf: there is no such file. Give the path"),

@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 
 from algorithms import active_knobs, preset, presets
-from algorithms.families import Family
+from algorithms.overrides import Family
 from tests.harness.cli.conftest import Bench
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from algorithms.objective import Credit
 from harness.config.hashing import base_evaluation_hash, semantic_hash
-from harness.config.knobs import ALL_KNOBS, active, governor
+from harness.config.knobs import active, descriptions, governor
 from harness.config.reward import PART_OF_OPTIONS, NoiseOptions, RewardSpec, reward_problems
 from harness.errors import RefusedError
 from harness.plan.gate import check_gate
@@ -39,7 +39,7 @@ def part_of(knob: str) -> str:
 
 
 def test_the_table_holds_every_option() -> None:
-    options = {knob for knob in ALL_KNOBS if knob.startswith("reward.") and knob.count(".") == 2}
+    options = {knob for knob in descriptions() if knob.startswith("reward.") and knob.count(".") == 2}
     assert options == set(OPTIONS)
 
 

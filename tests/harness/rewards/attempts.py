@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from algorithms import preset
+from algorithms import Objective, preset
 from evals.grading import Reason, Verdict, grade
 from evals.tasks import get_task
 from evals.tasks.base import Problem
@@ -62,7 +62,7 @@ def context(
 ) -> RewardContext:
     """The options of a part are given by its name: `kimi_length={"from_step": 3}`."""
     spec = RewardSpec(parts=parts or {"correct": 1.0}, grader="numeric", **options)
-    learned = preset("grpo", **(objective or {}))
+    learned = preset("grpo", Objective, **(objective or {}))
     return RewardContext(step, seed, LIMIT_TOKENS, spec, learned.overlong, learned.credit, get_task(task))
 
 

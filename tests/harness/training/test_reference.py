@@ -5,14 +5,16 @@ import math
 import pytest
 import torch
 
-from algorithms import preset
+from algorithms import Objective, preset
 from harness.training.batching import TokenBudget
 from harness.training.reference import KlReference, Measured, frozen_copy, measure, rows_to_measure, start_metrics
 from tests.harness.training import rollouts
 
 
 def kl(**knobs: object):
-    return preset("grpo", **{"kl.where": "loss", **{f"kl.{name}": value for name, value in knobs.items()}}).kl
+    return preset(
+        "grpo", Objective, **{"kl.where": "loss", **{f"kl.{name}": value for name, value in knobs.items()}}
+    ).kl
 
 
 def test_a_frozen_copy_stays() -> None:
@@ -30,7 +32,7 @@ def test_a_frozen_copy_stays() -> None:
 class TestKlReference:
     def test_none_is_kept_where_none_is_needed(self) -> None:
         policy = rollouts.model()
-        assert KlReference(preset("grpo").kl, policy, None).policy is None
+        assert KlReference(preset("grpo", Objective).kl, policy, None).policy is None
         assert KlReference(kl(reference="iteration_start"), policy, None).policy is None
 
     def test_the_initial_copy_is_shared(self) -> None:

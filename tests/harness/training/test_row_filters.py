@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from algorithms import preset
+from algorithms import Objective, preset
 from harness.training.rollout_batch import Filtered, filter_rows, zero_std_rows
 from tests.harness.training import rollouts
 
@@ -16,7 +16,9 @@ TRUNCATED = torch.tensor([False, True, False, False] + [False] * 8 + [False, Tru
 
 def filtered(overlong: str = "penalise", zero_std: str = "keep", rewards: list[float] | None = None) -> Filtered:
     rollout = rollouts.rollout(rollouts.model(), rewards or REWARDS)
-    return filter_rows(preset("grpo", **{"overlong.type": overlong, "zero_std": zero_std}), rollout, TRUNCATED)
+    return filter_rows(
+        preset("grpo", Objective, **{"overlong.type": overlong, "zero_std": zero_std}), rollout, TRUNCATED
+    )
 
 
 def rows_in_loss(result: Filtered) -> list[int]:

@@ -188,7 +188,7 @@ def test_the_loss_is_told_how_many_micro_batches_there_are(monkeypatch: pytest.M
     real = policy_loss
 
     def recording(objective: Any, batch: TokenBatch, *rest: Any) -> Any:
-        counts.append(batch.step_micro_batches)
+        counts.append(batch.step and batch.step.micro_batches)
         return real(objective, batch, *rest)
 
     monkeypatch.setattr(policy_update, "policy_loss", recording)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from algorithms import TokenBatch, advantages, policy_loss, preset
+from algorithms import Objective, TokenBatch, advantages, policy_loss, preset
 from harness.extras.probe import gradients as module
 from harness.extras.probe.gradients import TokenWeights, WeighedRollout, gradients, token_weights
 from harness.training.sequences import score_completions
@@ -18,12 +18,12 @@ from tests.harness.training.rollouts import PAD, SAMPLES, gradient, model, rollo
 
 BATCH = 2 * SAMPLES
 OBJECTIVES = [
-    preset("reinforce", baseline="none"),
-    preset("reinforce", baseline="leave_one_out"),
-    preset("reinforce", baseline="group_mean"),
-    preset("grpo"),
-    preset("lite_ppo", **{"entropy.bonus": 0.1}),
-    preset("reinforce", baseline="leave_one_out", **{"entropy.bonus": 0.1}),
+    preset("reinforce", Objective, baseline="none"),
+    preset("reinforce", Objective, baseline="leave_one_out"),
+    preset("reinforce", Objective, baseline="group_mean"),
+    preset("grpo", Objective),
+    preset("lite_ppo", Objective, **{"entropy.bonus": 0.1}),
+    preset("reinforce", Objective, baseline="leave_one_out", **{"entropy.bonus": 0.1}),
 ]
 
 

@@ -28,7 +28,7 @@ def weights(objective: Objective, pool: WeighedRollout, truncated: Tensor = NONE
 
 
 def reinforce(**overrides: object) -> Objective:
-    return preset("reinforce", **overrides)
+    return preset("reinforce", Objective, **overrides)
 
 
 def spread(of_rows: Tensor, pool: WeighedRollout) -> Tensor:
@@ -68,7 +68,7 @@ def test_the_mean_over_tokens_divides_by_each_length(pool: WeighedRollout) -> No
 @pytest.mark.parametrize("name", ["dr_grpo", "sapo", "gspo"])
 def test_ratios_are_one(name: Literal["dr_grpo", "sapo", "gspo"], pool: WeighedRollout) -> None:
     """At the sampling policy a ratio-based rule has the plain policy gradient."""
-    objective = preset(name)
+    objective = preset(name, Objective)
     plain = with_overrides(objective, {"rule.type": "policy_gradient", "ratio": "none"})
     assert torch.allclose(weights(objective, pool).of_logps, weights(plain, pool).of_logps, atol=1e-6)
 
@@ -95,7 +95,7 @@ def test_an_entropy_bonus_weighs_the_entropy(pool: WeighedRollout) -> None:
 
 
 def test_a_random_peer_is_the_same_each_time(pool: WeighedRollout) -> None:
-    once, again = (weights(preset("brpo"), pool).of_logps for _ in range(2))
+    once, again = (weights(preset("brpo", Objective), pool).of_logps for _ in range(2))
     assert once.any()
     assert torch.equal(once, again)
 
@@ -103,4 +103,4 @@ def test_a_random_peer_is_the_same_each_time(pool: WeighedRollout) -> None:
 def test_padding_weighs_nothing(pool: WeighedRollout) -> None:
     assert pool.loss_mask.shape == (GROUPS * SAMPLES, WIDTH)
     for name in ("reinforce", "grpo", "lite_ppo", "magistral"):
-        assert not weights(preset(name), pool).of_logps[~pool.loss_mask].any(), name
+        assert not weights(preset(name, Objective), pool).of_logps[~pool.loss_mask].any(), name

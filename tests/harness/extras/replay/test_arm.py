@@ -140,7 +140,7 @@ def test_without_token_records_every_ratio_is_1_and_that_is_told(unrecorded: Cel
 @pytest.mark.parametrize(
     ("algorithm", "reason"),
     [
-        ("grop", "unknown algorithm; did you mean grpo"),
+        ("grop", "unknown algorithm 'grop'; did you mean grpo"),
         ("dpo", "learns from pairs of completions"),
         ("ppo", "need the critic's values"),
         ("reinforce_pp", "log-probs of the reference policy"),

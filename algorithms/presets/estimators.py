@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from algorithms.catalogue.entry import Preset
-from algorithms.knobs.critic import Critic
-from algorithms.knobs.kl import KlInLoss, KlInReward
-from algorithms.knobs.rule import PolicyGradient, PpoClip
+from algorithms.critic import Critic
+from algorithms.kl import KlInLoss, KlInReward
 from algorithms.objective import Objective
+from algorithms.presets import Preset
+from algorithms.rules.policy_gradient import PolicyGradient
+from algorithms.rules.ppo_clip import PpoClip
 
 REINFORCE = Preset(
-    Objective(baseline="batch_mean", rule=PolicyGradient(), aggregation="seq_mean_token_sum"),
+    name="reinforce",
+    objective=Objective(baseline="batch_mean", rule=PolicyGradient(), aggregation="seq_mean_token_sum"),
     summary="the plain policy gradient of the expected reward, with the batch's mean reward as baseline",
     source="REINFORCE, Williams 1992, Machine Learning 8:229",
     about="The sum over a completion's tokens makes it the gradient of the completion's log-prob. The mean includes "
     "the completion's own reward, which shrinks the gradient by (B - 1) / B.",
     implementations="Trainers that offer it mostly average over tokens instead (aggregation=token_mean).",
-    traps="It has no importance ratio: from the second optimiser step after a rollout on, its gradient is not that of "
-    "the policy any more. Its size grows with the completion's length, so a learning rate found for a mean over "
-    "tokens is too high here.",
+    traps="It has no importance ratio, so its gradient is biased from the second optimiser step after a rollout on. "
+    "The gradient grows with the completion's length, so a learning rate found for a mean over tokens is too high.",
 )
 
 REINFORCE_PP = Preset(
-    Objective(
+    name="reinforce_pp",
+    objective=Objective(
         scale="whiten_tokens",
         scale_eps=1e-8,
         ratio="token",
@@ -32,7 +34,7 @@ REINFORCE_PP = Preset(
     summary="no group: each token's return, KL penalty included, whitened over all tokens of the batch",
     source="REINFORCE++, Hu et al. 2501.03262, token-level KL and global normalisation",
     about="The return of a token is the completion's reward minus beta times the KL of the tokens from it on (gamma "
-    "1). beta 0.01 is that of the authors' scripts.",
+    "1). beta 0.01 is from the authors' scripts.",
     implementations="The authors' OpenRLHF takes the std with divisor n (scale_ddof=0) and bounds the variance from "
     "below by 1e-8; verl has n - 1 and adds 1e-8 to it, as here. TRL has no such estimator: its docs map the name to "
     "RLOO with advantages standardised by completion.",
@@ -41,7 +43,8 @@ REINFORCE_PP = Preset(
 )
 
 REINFORCE_PP_BASELINE = Preset(
-    Objective(
+    name="reinforce_pp_baseline",
+    objective=Objective(
         baseline="group_mean",
         scale="whiten_tokens",
         scale_eps=1e-8,
@@ -52,7 +55,7 @@ REINFORCE_PP_BASELINE = Preset(
     ),
     summary="rewards minus the group's mean, whitened over all tokens of the batch; k2 penalty in the loss",
     source="REINFORCE++-baseline, Hu et al. 2501.03262",
-    about="k2 is the estimator whose gradient is the reverse KL's. beta 0.001 is that of the authors' scripts.",
+    about="k2 is the estimator whose gradient is the reverse KL's. beta 0.001 is from the authors' scripts.",
     implementations="OpenRLHF by default puts k1 into the token reward, after the group's mean has been subtracted; "
     "its scripts for this estimator put k2 into the loss, as here. verl takes the KL from its general settings.",
     traps="A group of equal rewards does not vanish: whitening subtracts the mean over tokens, which is not 0 where "
@@ -61,7 +64,8 @@ REINFORCE_PP_BASELINE = Preset(
 )
 
 RLOO = Preset(
-    Objective(
+    name="rloo",
+    objective=Objective(
         baseline="leave_one_out",
         ratio="token",
         rule=PpoClip(),
@@ -75,12 +79,13 @@ RLOO = Preset(
     "is subtracted from its reward before the baseline; beta 0.05 is TRL's.",
     implementations="TRL clips the product ratio of the whole completion instead (ratio=sequence_product with "
     "aggregation=seq_mean_token_mean). OpenRLHF adds the KL by token after the baseline, with 0.01.",
-    traps="It is GRPO without std times G / (G - 1): against Dr. GRPO, KL apart, only the gradient's size differs. A "
-    "group of one gets 0 here, its raw score in verl.",
+    traps="Apart from the KL it is GRPO without std, times G / (G - 1): compared with Dr. GRPO only the size of the "
+    "gradient differs. A group of one gets 0 here and its raw score in verl.",
 )
 
 OPO = Preset(
-    Objective(baseline="length_weighted", rule=PolicyGradient(), aggregation="seq_mean_token_sum"),
+    name="opo",
+    objective=Objective(baseline="length_weighted", rule=PolicyGradient(), aggregation="seq_mean_token_sum"),
     summary="the variance-optimal baseline of the group, the mean reward weighted by length; strictly on-policy",
     source="OPO, Hao et al. 2505.23585, the optimal reward baseline",
     about="The weights follow from a gradient whose squared norm grows with the number of summed tokens, hence the "
@@ -91,7 +96,8 @@ OPO = Preset(
 )
 
 PPO = Preset(
-    Objective(
+    name="ppo",
+    objective=Objective(
         baseline="critic",
         scale="whiten_tokens",
         scale_eps=1e-8,
@@ -115,40 +121,43 @@ PPO = Preset(
 )
 
 GPG = Preset(
-    Objective(baseline="group_mean", scale="nonzero_frac", rule=PolicyGradient(), aggregation="token_mean"),
+    name="gpg",
+    objective=Objective(baseline="group_mean", scale="nonzero_frac", rule=PolicyGradient(), aggregation="token_mean"),
     summary="the plain gradient of group-centred rewards, scaled up by the share of rewards that count",
     source="GPG, Chu et al. 2504.02546, accurate gradient estimation",
     about="No ratio, clip, KL, critic or std. The scale makes up for completions that add nothing to the gradient.",
-    implementations="The paper counts groups of equal rewards as the ones without effect; verl divides by the share "
-    "of rewards that are not 0, as here. The two agree only where every such group is all wrong.",
+    implementations="The paper counts the groups of equal rewards, which have no effect; verl divides by the share of "
+    "rewards that are not 0, as here. The two agree only where every such group is all wrong.",
     traps="With rewards of 0 and 1 a right answer to a prompt that is always solved counts although its advantage is "
     "0, and a run whose success rate grows sees its gradient shrink. It has no importance ratio.",
     companions={"train.updates_per_rollout": 1},
 )
 
 BRPO = Preset(
-    Objective(baseline="random_peer", ratio="token", rule=PpoClip(), aggregation="seq_mean_token_mean"),
+    name="brpo",
+    objective=Objective(baseline="random_peer", ratio="token", rule=PpoClip(), aggregation="seq_mean_token_mean"),
     summary="every completion is compared with one random member of its group; the advantage is the sign",
     source="BRPO (Writing-Zero), Jia et al. 2506.00103",
-    about="A = 1, 0 or -1: better than, as good as or worse than the peer, which all of the group share. Ratio, clip "
-    "and aggregation are GRPO's. The paper compares with a generative judge; here rewards are compared.",
+    about="A is 1, 0 or -1: better than, as good as or worse than the peer, which is the same for the whole group. "
+    "Ratio, clip and aggregation are GRPO's. The paper compares with a generative judge; here rewards are compared.",
     implementations="The authors published no trainer.",
     traps="The advantages of a group do not sum to 0: a poor peer pushes nearly all of it up. The noise of the draw "
     "comes on top of GRPO's, so it needs more prompts for the same variance.",
 )
 
 RFT = Preset(
-    Objective(advantage_sign="positive", rule=PolicyGradient(), aggregation="token_mean"),
-    summary="likelihood of the completions that earned a reward, weighed by it; the others are left out",
+    name="rft",
+    objective=Objective(advantage_sign="positive", rule=PolicyGradient(), aggregation="token_mean"),
+    summary="likelihood of the completions that earned a reward, weighted by it; the others are left out",
     source="RFT, Yuan et al. 2308.01825; expert iteration, Anthony et al. 1705.08439, and STaR, Zelikman et al. "
     "2203.14465",
     about="Rejection-sampling fine-tuning as a policy gradient: no baseline, so that with rewards of 0 and 1 every "
-    "right completion has advantage 1, and only positive advantages count. Who samples is another "
-    "knob: rollout.sampler=initial is the paper's, offline; rollout.sampler=round is expert iteration.",
+    "right completion has advantage 1, and only positive advantages count. Which policy samples is another "
+    "knob: rollout.sampler=initial is offline, as in the paper; rollout.sampler=round is expert iteration.",
     implementations="The papers collect a data set first, keep distinct solutions of each problem and then fine-tune "
     "for some epochs; ReST-EM (2312.06585) does so from the base model in each round. Here each rollout batch is "
     "trained on as it comes, repetitions included.",
-    traps="Wrong completions stay in the denominator, so the gradient is as small as the success rate is: a prompt "
-    "that is always solved counts most. Nothing is pushed down; entropy tends to fall. A reward part that is "
-    "not 0 for wrong answers (format) makes them examples as well.",
+    traps="Wrong completions stay in the denominator, so the gradient shrinks with the success rate: a prompt that is "
+    "always solved counts most. Nothing is pushed down, and entropy tends to fall. A reward part that is not 0 for "
+    "wrong answers (format) turns them into examples too.",
 )

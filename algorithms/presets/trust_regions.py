@@ -1,13 +1,20 @@
-"""Presets that differ in what keeps a step near the policy that sampled: ratio, rule, penalty."""
+"""Presets that differ in what keeps a step near the policy that sampled: ratio, rule, penalty, selection of tokens."""
 
 from __future__ import annotations
 
-from algorithms.catalogue.entry import Preset
-from algorithms.knobs.rule import Cispo, Gmpo, PolicyGradient, PpoClip, Sapo
 from algorithms.objective import Objective
+from algorithms.presets import Preset
+from algorithms.rules.cispo import Cispo
+from algorithms.rules.gmpo import Gmpo
+from algorithms.rules.policy_gradient import PolicyGradient
+from algorithms.rules.ppo_clip import PpoClip
+from algorithms.rules.sapo import Sapo
+from algorithms.rules.weighted import Weighted
+from algorithms.selection import ClipCov, KlCov
 
 GSPO = Preset(
-    Objective(
+    name="gspo",
+    objective=Objective(
         baseline="group_mean",
         scale="group_std",
         ratio="sequence_mean",
@@ -27,7 +34,8 @@ GSPO = Preset(
 )
 
 CISPO = Preset(
-    Objective(
+    name="cispo",
+    objective=Objective(
         baseline="group_mean",
         scale="group_std",
         ratio="token",
@@ -49,13 +57,16 @@ CISPO = Preset(
 )
 
 KIMI_K1_5 = Preset(
-    Objective(baseline="group_mean", rule=PolicyGradient(), aggregation="seq_mean_token_sum", sequence_penalty=0.1),
+    name="kimi_k1_5",
+    objective=Objective(
+        baseline="group_mean", rule=PolicyGradient(), aggregation="seq_mean_token_sum", sequence_penalty=0.1
+    ),
     summary="policy mirror descent: plain gradient, and a squared penalty on the completion's log-ratio",
     source="Kimi k1.5 2501.12599, section 2.3.2",
-    about="The penalty pulls towards the policy at the start of the rollout; the optimiser is reset each time. tau is "
-    "not given: alone, a completion's log-ratio settles at A / tau, so that 0.1 lets an advantage of 0.5 move a "
-    "completion by 5 nats. Nor are the weight of the length reward and the number of steps per rollout given; 2 are "
-    "the fewest at which the penalty acts.",
+    about="The penalty pulls towards the policy at the start of the rollout; the optimiser is reset each time. The "
+    "paper gives neither tau, nor the weight of the length reward, nor the number of steps per rollout. Under the "
+    "penalty alone a completion's log-ratio settles at A / tau, so that tau 0.1 lets an advantage of 0.5 move a "
+    "completion by 5 nats. 2 steps are the fewest at which the penalty acts.",
     implementations="OpenKimi divides by the completion's length and has tau 0.01; ROLL (tau 0.1) and verl's dro "
     "square the log-ratio of each token, which drops the cross terms; prime-rl's default is a later recipe.",
     traps="With one optimiser step per rollout the penalty's gradient is 0 and this is REINFORCE with a group mean. "
@@ -69,7 +80,10 @@ KIMI_K1_5 = Preset(
 )
 
 SAPO = Preset(
-    Objective(baseline="group_mean", scale="group_std", ratio="token", rule=Sapo(), aggregation="seq_mean_token_mean"),
+    name="sapo",
+    objective=Objective(
+        baseline="group_mean", scale="group_std", ratio="token", rule=Sapo(), aggregation="seq_mean_token_mean"
+    ),
     summary="GRPO with a soft gate in place of the clip: the gradient fades as the ratio leaves 1",
     source="SAPO, Gao et al. 2511.20347",
     about="The gate's slope is 1 at ratio 1 whatever its temperature; it falls faster for A <= 0 (1.05 against 1).",
@@ -79,7 +93,8 @@ SAPO = Preset(
 )
 
 GMPO = Preset(
-    Objective(
+    name="gmpo",
+    objective=Objective(
         baseline="group_mean",
         scale="group_std",
         ratio="sequence_mean",
@@ -94,4 +109,45 @@ GMPO = Preset(
     "too large by that factor.",
     traps="It is not GSPO with a wider clip: there the mean is clipped, here the tokens are. At ratio 1 the two have "
     "one gradient.",
+)
+
+CLIP_COV = Preset(
+    name="clip_cov",
+    objective=Objective(
+        baseline="group_mean",
+        scale="group_std",
+        ratio="token",
+        rule=PpoClip(clip_low=1.0, clip_high=1.0),
+        select=ClipCov(),
+        aggregation="token_mean",
+        zero_std="refill",
+    ),
+    summary="random tokens of high covariance of advantage and log-prob lose their gradient",
+    source="Clip-Cov, Cui et al. 2505.22617, section 4",
+    about="The clip range 0 to 2 is from the authors' scripts: the covariance rule is meant to replace the clip.",
+    implementations="The authors' code and verl choose within each micro-batch, so that the choice depends on its "
+    "size; here it is over the whole optimiser step. verl adds rule.dual_clip=3.",
+    traps="2 tokens of 10,000: in a small batch one or none. The thresholds 1 and 5 are in units of standardised "
+    "advantage times nats: other scales select nothing.",
+)
+
+KL_COV = Preset(
+    name="kl_cov",
+    objective=Objective(
+        baseline="group_mean",
+        scale="group_std",
+        ratio="token",
+        rule=Weighted(),
+        select=KlCov(),
+        aggregation="token_mean",
+        zero_std="refill",
+    ),
+    summary="the tokens of highest covariance of advantage and log-prob get a penalty on their log-ratio; no clip",
+    source="KL-Cov, Cui et al. 2505.22617, section 4",
+    about="Nothing else bounds the ratio. The authors take several steps per rollout; 2 are the fewest at which the "
+    "penalty acts.",
+    implementations="verl's configuration has coef 0.1 where the paper and the authors' code have 1. Both choose "
+    "within each micro-batch; here it is over the whole optimiser step.",
+    traps="With one optimiser step per rollout the penalty is exactly 0, in value and gradient.",
+    companions={"train.updates_per_rollout": 2},
 )

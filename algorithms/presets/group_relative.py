@@ -1,14 +1,16 @@
-"""GRPO and what differs from it in one or two knobs of scale and aggregation."""
+"""GRPO, what differs from it in one or two knobs, and recipes of reasoning models that move several together."""
 
 from __future__ import annotations
 
-from algorithms.catalogue.entry import Preset
-from algorithms.knobs.overlong import Soft
-from algorithms.knobs.rule import PpoClip
-from algorithms.objective import Objective
+from algorithms.entropy import Entropy, StepBothWays
+from algorithms.objective import MaskAfter, Objective, Soft
+from algorithms.presets import Preset
+from algorithms.rules.policy_gradient import PolicyGradient
+from algorithms.rules.ppo_clip import PpoClip
 
 GRPO = Preset(
-    Objective(
+    name="grpo",
+    objective=Objective(
         baseline="group_mean", scale="group_std", ratio="token", rule=PpoClip(), aggregation="seq_mean_token_mean"
     ),
     summary="rewards standardised within the group of one prompt, PPO's clip, mean over completions",
@@ -26,7 +28,8 @@ GRPO = Preset(
 )
 
 DR_GRPO = Preset(
-    Objective(baseline="group_mean", ratio="token", rule=PpoClip(), aggregation="constant_length"),
+    name="dr_grpo",
+    objective=Objective(baseline="group_mean", ratio="token", rule=PpoClip(), aggregation="constant_length"),
     summary="GRPO without its two divisions: by the group's std and by the completion's length",
     source="Dr. GRPO, Liu et al. 2503.20783, section 3.2",
     about="Token losses are summed and divided by rollout.max_completion_tokens, a constant.",
@@ -38,7 +41,8 @@ DR_GRPO = Preset(
 )
 
 DAPO = Preset(
-    Objective(
+    name="dapo",
+    objective=Objective(
         baseline="group_mean",
         scale="group_std",
         ratio="token",
@@ -59,7 +63,10 @@ DAPO = Preset(
 )
 
 BNPO = Preset(
-    Objective(baseline="group_mean", scale="group_std", ratio="token", rule=PpoClip(), aggregation="micro_token_mean"),
+    name="bnpo",
+    objective=Objective(
+        baseline="group_mean", scale="group_std", ratio="token", rule=PpoClip(), aggregation="micro_token_mean"
+    ),
     summary="GRPO with the mean over the tokens of each micro-batch",
     source="TRL, loss_type='bnpo'",
     about="What trainers computed before they divided by the optimiser step's tokens. It is here to measure what that "
@@ -71,7 +78,10 @@ BNPO = Preset(
 )
 
 LITE_PPO = Preset(
-    Objective(baseline="group_mean", scale="batch_std", ratio="token", rule=PpoClip(), aggregation="token_mean"),
+    name="lite_ppo",
+    objective=Objective(
+        baseline="group_mean", scale="batch_std", ratio="token", rule=PpoClip(), aggregation="token_mean"
+    ),
     summary="group mean, std of the whole batch's raw rewards, mean over tokens; nothing else",
     source="LitePPO (Tricks or Traps), Liu et al. 2508.08221, section 5",
     about="The two tricks that the paper found to matter for base models, on top of PPO's clip without a critic.",
@@ -79,4 +89,67 @@ LITE_PPO = Preset(
     "ROLL's documentation shows a critic under it.",
     traps="The std is over raw rewards: it includes the spread between prompts, so it never vanishes as a group's "
     "does, and changes with the success rate of the batch.",
+)
+
+MAGISTRAL = Preset(
+    name="magistral",
+    objective=Objective(
+        baseline="group_mean",
+        scale="mini_batch_std",
+        ratio="token",
+        rule=PpoClip(clip_high=0.28),
+        aggregation="group_token_mean",
+        zero_std="drop",
+    ),
+    summary="group-centred rewards divided by their std over the optimiser step; mean over each group's tokens",
+    source="Magistral 2506.10910, section 2",
+    about="No KL, groups of equal rewards filtered. clip_high is tuned between 0.26 and 0.28 in the paper. A penalty "
+    "on length grows to 0.1 at the limit.",
+    implementations="The trainer is not public.",
+    traps="The std is of centred rewards within the optimiser step, not LitePPO's of raw rewards in the batch: it "
+    "depends on train.updates_per_rollout. Where all of a step's groups are equal it takes no step.",
+    companions={"reward.parts.magistral_length": 1.0},
+)
+
+SKYWORK_OR1 = Preset(
+    name="skywork_or1",
+    objective=Objective(
+        baseline="group_mean",
+        scale="group_std",
+        ratio="token",
+        rule=PpoClip(),
+        aggregation="token_mean",
+        entropy=Entropy(adaptive=StepBothWays()),
+        zero_std="drop",
+    ),
+    summary="GRPO with the mean over tokens and an entropy bonus that is steered to 0.2 nats",
+    source="Skywork-OR1, He et al. 2505.22312, section 3 and eq. 3.2",
+    about="The coefficient starts at 0, moves by 0.005 a rollout batch, and is applied only while the entropy is at "
+    "or below its target.",
+    implementations="The authors' scripts move it by 1e-4 and at most to 0.005, compare with `<`, and steer by the "
+    "sampled entropy while the bonus is of the full one. TRL lags one step behind. The authors' loss averages over "
+    "micro-batches.",
+    traps="0.2 nats is for a model that thinks at length; a policy that starts above it never gets a bonus. TRL's "
+    "docs speak of 2 to 10 nats and a target of 5: not the paper's. Fixed coefficients of 1e-4 collapsed and 5e-4 "
+    "exploded.",
+    companions={"train.updates_per_rollout": 1, "rollout.temperature": 1.0},
+)
+
+ACE_REASON = Preset(
+    name="ace_reason",
+    objective=Objective(
+        baseline="group_mean",
+        scale="group_std",
+        rule=PolicyGradient(),
+        aggregation="token_mean",
+        overlong=MaskAfter(),
+    ),
+    summary="strictly on-policy GRPO without ratio, mean over tokens, truncated completions out of the loss",
+    source="AceReason-Nemotron 1.1, Liu et al. 2506.13284, overlong filtering",
+    about="The truncated completions still count in the group's mean and std.",
+    implementations="The paper filters truncated completions in its 8K stage only and keeps them at 32K. It describes "
+    "this also as not using them for the reward, which would be overlong.type=mask_before.",
+    traps="Filtering helps where about a third is truncated and hurts where few are: the policy is never told that "
+    "running out of room is wrong. It has no importance ratio.",
+    companions={"train.updates_per_rollout": 1},
 )

@@ -1,0 +1,80 @@
+"""`entropy`: a bonus on the policy's entropy. Its knobs, and the controller of an adaptive coefficient."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from algorithms.space import Knobs
+
+
+class NotAdaptive(Knobs):
+    """The coefficient stays at entropy.bonus."""
+
+    type: Literal["none"] = "none"
+
+
+class _Adaptive(Knobs):
+    target_nats: float = Field(default=0.2, gt=0, description="entropy to hold; default: Skywork-OR1, section 4.4")
+    delta: float = Field(
+        default=0.005, gt=0, description="change of the coefficient per rollout batch; default: as target_nats"
+    )
+    coef_min: float = Field(default=0.0, ge=0, description="lower bound of the coefficient; default: TRL")
+    coef_max: float = Field(default=1.0, gt=0, description="upper bound of the coefficient; default: TRL")
+    estimator: Literal["full", "sampled"] = Field(
+        default="full",
+        description="the entropy that is compared with the target. full: over the whole vocabulary (the paper, TRL); "
+        "sampled: the mean of -log pi of the sampled tokens (the authors' code)",
+    )
+
+    @model_validator(mode="after")
+    def _bounds_in_order(self) -> Self:
+        if self.coef_max <= self.coef_min:
+            raise ValueError(
+                f"coef_max={self.coef_max:g} is not above coef_min={self.coef_min:g}: the coefficient could not move; "
+                "raise coef_max or lower coef_min"
+            )
+        return self
+
+
+class StepBothWays(_Adaptive):
+    """Rises by delta below the target, falls by delta above it, applies at or below it (Skywork-OR1 2505.22312)."""
+
+    type: Literal["step_both_ways"] = "step_both_ways"
+
+
+class StepUpOnly(_Adaptive):
+    """Rises by delta below the target; above it the bonus is off and the coefficient stays (Skywork-OR1's notes)."""
+
+    type: Literal["step_up_only"] = "step_up_only"
+
+
+Adaptive = Annotated[NotAdaptive | StepBothWays | StepUpOnly, Field(discriminator="type")]
+
+
+class Entropy(Knobs):
+    """Lowers the loss by coefficient x mean entropy over the optimiser step's tokens, under any aggregation."""
+
+    bonus: float = Field(
+        default=0.0, ge=0, description="coefficient of the bonus; if it is adaptive, the first one; default: off"
+    )
+    adaptive: Adaptive = NotAdaptive()
+
+
+def next_entropy_coefficient(adaptive: StepBothWays | StepUpOnly, coefficient: float, entropy: float) -> float:
+    """The coefficient after a measured entropy, in nats (Skywork-OR1, 2505.22312, section 4.4).
+
+    Below the target it rises by delta. Above the target it falls by delta (step_both_ways) or stays (step_up_only). At
+    the target it stays, and it never leaves its bounds.
+    """
+    if entropy < adaptive.target_nats:
+        coefficient += adaptive.delta
+    elif entropy > adaptive.target_nats and adaptive.type == "step_both_ways":
+        coefficient -= adaptive.delta
+    return min(max(coefficient, adaptive.coef_min), adaptive.coef_max)
+
+
+def applied_entropy_coefficient(adaptive: StepBothWays | StepUpOnly, coefficient: float, entropy: float) -> float:
+    """What the bonus is multiplied by at this entropy, in nats: the coefficient at or below the target, 0 above it."""
+    return coefficient if entropy <= adaptive.target_nats else 0.0

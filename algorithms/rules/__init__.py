@@ -1,0 +1,145 @@
+"""`rule`: the loss of one token from its advantage A and its importance ratio r.
+
+A rule is one class in one file, of this folder or of a plug-in. Its fields are the knobs `rule.*`; its methods are the
+loss, and all that the rest of bench must know of it: which ratios it can use, which tokens its bounds act on, what it
+computes in words, and which of its knobs cannot act (for the no-op guard). No other module treats any rule specially.
+
+The file is also read by commands that only list or describe rules. It must not import torch at its top.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from algorithms.space import Knobs
+from harness.plugins import Kind
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Ratio = Literal["none", "token", "sequence_mean", "sequence_product"]
+Sign = Literal["positive", "negative"]
+
+LOG_RATIO_LIMIT = 20.0
+"""Log-ratios are clamped to +-20 before the exponential, as in verl; beyond it a token has no gradient through r."""
+
+
+class Rule(Knobs):
+    """The base of all rules. Tensors are [B, T]: completions, tokens; they carry the gradient to log pi.
+
+    A rule must have `type`, its name, and the methods `loss` and `formula`. The rest has defaults, which claim nothing.
+    """
+
+    type: str
+
+    ratios: ClassVar[tuple[Ratio, ...]] = ("token", "sequence_mean", "sequence_product")
+    """The importance ratios that the rule can use; empty: it has no ratio, and the knob `ratio` does not exist."""
+    differentiates_ratio: ClassVar[bool] = True
+    """Whether the gradient reaches log pi through r. False for a rule that uses r as a weight, or not at all."""
+    acts_without_advantage: ClassVar[bool] = True
+    """Whether a token with A = 0 can have a gradient. False saves the forward pass of completions without advantage."""
+    inert_at_ratio_one: ClassVar[Mapping[str, str]] = {}
+    """Knobs that change no gradient where every r is 1, as in the first optimiser step, each with the reason."""
+
+    @abstractmethod
+    def loss(self, logp: Tensor, ratio: Tensor, advantages: Tensor) -> Tensor:
+        """The loss of every token, to be minimised. `logp` and `ratio` carry the gradient, `advantages` none.
+
+        A ratio of the whole completion stands at each of its tokens, and so does the completion's one term, which is
+        therefore their mean under seq_mean_token_mean (GSPO, GMPO).
+        """
+
+    @abstractmethod
+    def formula(self) -> str:
+        """The loss of a token in plain text, with the value of every knob: `-A clip(r, 0.8, 1.2)`."""
+
+    def clip_log_ratios(self, log_ratio: Tensor, advantages: Tensor) -> Tensor:
+        """Log-ratios of tokens as they enter the importance ratio, for a rule that clips them before that."""
+        return log_ratio
+
+    def bounds(self) -> tuple[float, float] | None:
+        """The interval outside which the rule bounds the ratio (see `bounded_ratio`); None for a rule without one."""
+        return None
+
+    def bounded_ratio(self, ratio: Tensor, log_ratio: Tensor) -> Tensor:
+        """What `bounds` bounds: the importance ratio, unless the rule bounds something else of a token's log-ratio."""
+        return ratio
+
+    def beyond_bounds(self, ratio: Tensor, advantages: Tensor) -> Tensor:
+        """Bool: tokens whose bounded ratio is beyond the bound towards which their advantage pulls it."""
+        low, high = self.bounds() or (-math.inf, math.inf)
+        return ((ratio < low) & (advantages < 0)) | ((ratio > high) & (advantages > 0))
+
+    def clip_metrics(self, ratio: Tensor, advantages: Tensor) -> dict[str, Tensor]:
+        """For each metric clip/* the tokens, as bool, that it is the fraction of. `ratio` is the bounded one."""
+        bounds = self.bounds()
+        if bounds is None:
+            return {}
+        low, high = ratio < bounds[0], ratio > bounds[1]
+        return {
+            "low_frac_sign_aware": low & (advantages < 0),
+            "high_frac_sign_aware": high & (advantages > 0),
+            "low_frac_any_sign": low,
+            "high_frac_any_sign": high,
+        }
+
+    def treatment(self, ratio: Tensor, advantages: Tensor) -> tuple[Tensor, Tensor]:
+        """Bool, for the records of tokens: where a bound acts on the bounded ratio, and what the rule leaves out."""
+        beyond = self.beyond_bounds(ratio, advantages)
+        return beyond, beyond & False
+
+    def slope_at_ratio_one(self, sign: Sign) -> float | None:
+        """d loss / d log pi where r = 1, divided by -A, for advantages of a sign; None: the guard assumes nothing."""
+        return None
+
+    def acts_on_sign(self) -> Mapping[str, Sign]:
+        """The knobs that can change a gradient for advantages of one sign only."""
+        return {}
+
+    @classmethod
+    def excludes(cls) -> tuple[str, ...]:
+        """As in the base class."""
+        return () if cls.ratios else ("ratio",)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: object) -> None:
+        """Refuse a rule without its methods where it is defined. Raises TypeError."""
+        if _is_rule(cls) and (missing := sorted(cls.__abstractmethods__)):
+            raise TypeError(f"the rule {_name_of(cls)!r} has no {' and no '.join(missing)}; give it the method")
+
+
+def _is_rule(thing: object) -> bool:
+    """Whether it is a rule with a name; a base of rules has none."""
+    return isinstance(thing, type) and issubclass(thing, Rule) and isinstance(thing.model_fields["type"].default, str)
+
+
+def _name_of(rule: type[Rule]) -> str:
+    return str(rule.model_fields["type"].default)
+
+
+RULES: Kind[type[Rule]] = Kind("rule", _is_rule, "algorithms.rules", "bench ls rules", _name_of)
+
+
+def bounded_exp(log_ratio: Tensor) -> Tensor:
+    """exp of log-ratios clamped to +-LOG_RATIO_LIMIT."""
+    return log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+
+
+def importance_ratio(kind: Ratio, log_ratio: Tensor, mask: Tensor) -> Tensor:
+    """r of every token [B, T]; the ratio of a whole completion stands at each of its tokens.
+
+    log_ratio [B, T]: log pi - log pi_old, 0 outside the mask; mask [B, T] bool.
+    """
+    match kind:
+        case "none":
+            return log_ratio.new_ones(log_ratio.shape)
+        case "token":
+            return bounded_exp(log_ratio)
+        case "sequence_mean":
+            log_r = log_ratio.sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)
+        case "sequence_product":
+            log_r = log_ratio.sum(1, keepdim=True)
+    return bounded_exp(log_r).expand_as(log_ratio)

@@ -1,0 +1,92 @@
+"""CISPO: the ratio as a bounded weight without gradient."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from algorithms.rules import Rule, Sign
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Cispo(Rule):
+    """-A stop_gradient(clip(r, weight_min, weight_max)) log pi (2506.13585): every token keeps a gradient.
+
+    The bounds are absolute bounds of the weight. The paper writes them as 1 - eps_low and 1 + eps_high.
+    """
+
+    type: Literal["cispo"] = "cispo"
+    weight_min: float = Field(
+        default=0.0, ge=0, description="lower bound of the weight; default 0, none, as in the paper"
+    )
+    weight_max: float | None = Field(
+        gt=0,
+        description="upper bound of the weight; none: unbounded. The paper gives no value, hence no default "
+        "(ScaleRL 2510.13786: 4 to 8; some trainers: 1.2)",
+    )
+    mask: Literal["none", "unified"] = Field(
+        default="none",
+        description="unified: instead of clipping the weight r, drop the tokens whose r a bound acts on (A > 0 above "
+        "weight_max, A < 0 below weight_min), the paper's unified formulation; with both bounds it has PPO-clip's "
+        "gradient",
+    )
+
+    differentiates_ratio: ClassVar[bool] = False
+    acts_without_advantage: ClassVar[bool] = False
+
+    @model_validator(mode="after")
+    def _bounds_in_order(self) -> Self:
+        if self.weight_max is not None and self.weight_max <= self.weight_min:
+            raise ValueError(
+                f"weight_max={self.weight_max:g} is not above weight_min={self.weight_min:g}: every token would get "
+                "the same weight; raise weight_max or lower weight_min"
+            )
+        if self.mask == "unified" and self.weight_max is None and self.weight_min == 0:
+            raise ValueError("mask=unified without bounds masks nothing: set weight_max or weight_min, or mask to none")
+        return self
+
+    def loss(self, logp: Tensor, ratio: Tensor, advantages: Tensor) -> Tensor:
+        ratio = ratio.detach()
+        if self.mask == "unified":
+            weights = ratio.masked_fill(self.beyond_bounds(ratio, advantages), 0)
+        else:
+            weights = ratio.clamp(self.weight_min, self.weight_max)
+        return -advantages * weights * logp
+
+    def formula(self) -> str:
+        low, high = f"{self.weight_min:g}", "infinity" if self.weight_max is None else f"{self.weight_max:g}"
+        eps_high = "none" if self.weight_max is None else f"{self.weight_max - 1:g}"
+        eps_low = f"{1 - self.weight_min:g}" if self.weight_min else "none"
+        eps = f"in the paper's terms eps_low {eps_low}, eps_high {eps_high}"
+        if self.mask == "unified":
+            return (
+                f"-A stop_gradient(r) log pi, and 0 where A > 0 and r > {high}, or A < 0 and r < {low}; absolute "
+                f"bounds, {eps}"
+            )
+        return f"-A stop_gradient(clip(r, {low}, {high})) log pi; absolute bounds of the weight, {eps}"
+
+    def bounds(self) -> tuple[float, float]:
+        return self.weight_min, math.inf if self.weight_max is None else self.weight_max
+
+    def treatment(self, ratio: Tensor, advantages: Tensor) -> tuple[Tensor, Tensor]:
+        """A clipped weight is bounded on both sides, whatever the sign of A; the unified mask leaves tokens out."""
+        if self.mask == "unified":
+            left_out = self.beyond_bounds(ratio, advantages)
+            return left_out & False, left_out
+        low, high = self.bounds()
+        bounded = ((ratio < low) | (ratio > high)) & (advantages != 0)
+        return bounded, bounded & False
+
+    def slope_at_ratio_one(self, sign: Sign) -> float:
+        low, high = self.bounds()
+        if self.mask == "unified":
+            return float(not (high < 1 if sign == "positive" else low > 1))
+        return max(low, min(1.0, high))
+
+    def acts_on_sign(self) -> Mapping[str, Sign]:
+        return {"weight_min": "negative", "weight_max": "positive"} if self.mask == "unified" else {}
