@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
-from evals.canonical import canonical_answer
+from evals.grading.numeric import canonical_answer
 
 BINS = 10
 

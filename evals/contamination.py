@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from evals.grading.text import normalise
+from evals.grading import normalise
 
 # Raise it whenever other things are found in the same texts; it belongs into the key of whatever keeps them.
 VERSION = 2

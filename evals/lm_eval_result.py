@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from evals.prompts import Message
-from evals.sampler import Decoding
+from evals.sampler import SamplingParams
 
 
 class LmEvalRow(TypedDict):
@@ -47,7 +47,7 @@ class LmEvalTask:
     version: str
     n_docs: int
     repeats: int
-    decodings: tuple[Decoding, ...]
+    decodings: tuple[SamplingParams, ...]
     max_gen_toks_assumed: bool
 
 

@@ -13,9 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from evals.errors import EvalError
-from evals.grading import grade
-from evals.grading.text import normalise
-from evals.sampler import Decoding, Draw, Sampler
+from evals.grading import grade, normalise
+from evals.sampler import Draw, Sampler, SamplingParams
 from evals.tasks.base import Problem, Task
 
 GIVEN_FRAC = 0.6
@@ -85,7 +84,7 @@ def probe(
     kept = [(problem, given, rest) for problem, given, rest in halves if _is_long_enough(rest)]
     drawn = sampler.draw(
         [Draw(prompt=given, example=problem.id, sample=0) for problem, given, _ in kept],
-        Decoding(max_completion_tokens=max_completion_tokens, temperature=0.0),
+        SamplingParams(max_completion_tokens=max_completion_tokens, temperature=0.0),
     )
     return [
         _completion(task, grader, problem, given, rest, completed.text)

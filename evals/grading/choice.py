@@ -1,10 +1,10 @@
-"""Multiple choice: the letter of an option, A to J."""
+"""The grader `choice`: the letter of an option of a multiple choice, A to J."""
 
 from __future__ import annotations
 
 import re
 
-from evals.grading.text import bare, normalise
+from evals.grading import Grader, Reason, bare, normalise
 
 # Longer texts are not the answer to a multiple choice.
 _MAX_CHARACTERS = 1_000
@@ -59,3 +59,23 @@ def last_stated_choice(text: str) -> str | None:
     plain = " ".join(_MARK_UP.sub(" ", text).split())
     stated = [first or second for first, second in _STATED.findall(plain)] or _BRACKETED.findall(plain)
     return stated[-1].upper() if stated else parse_choice(text)
+
+
+def compare_choice(candidate: str, answer: str) -> Reason:
+    """The same letter."""
+    letter = parse_choice(candidate)
+    if letter is None:
+        return "unparsed"
+    return "match" if letter == choice_letter(answer) else "mismatch"
+
+
+def _fault(answer: str) -> str | None:
+    if choice_letter(answer) is not None:
+        return None
+    return (
+        f"the reference answer {answer[:80]!r} is not a letter from A to J, and the grader 'choice' compares the "
+        "letters of a multiple choice; use the grader 'math' or 'exact' for this task"
+    )
+
+
+choice = Grader("choice", version=1, compare=compare_choice, fault=_fault)

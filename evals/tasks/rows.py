@@ -1,4 +1,5 @@
-"""Problems as rows of a local JSONL file or of a data set on the Hugging Face hub, checked against what was pinned."""
+"""Rows of a local JSONL file or of a data set on the Hugging Face hub, and problems made of them: checked against what
+was pinned."""
 
 from __future__ import annotations
 
@@ -7,17 +8,55 @@ import json
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, overload
 
 from evals.errors import DataMissingError, EvalError
-from evals.grading.numbers import parse_number
-from evals.row_sources import DATA_FOLDER_VARIABLE, Row, file_rows, hub_rows
+from evals.grading.numeric import parse_number
 from evals.tasks.base import Problem
 
+DATA_FOLDER_VARIABLE = "BENCH_DATA"
+
+Row = Mapping[str, object]
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
+
+
+def file_rows(path: Path) -> Iterator[tuple[str, Row]]:
+    """(place, row) of each line that is not blank.
+
+    Not read through `datasets`: it tells no line numbers, and wants all rows to have columns of one type.
+    Raises EvalError at a line that is not a JSON object.
+    """
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            where = f"{path}, line {number}"
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise EvalError(f"{where}: not valid JSON ({error}); each line must be one JSON object") from error
+            if not isinstance(row, dict):
+                raise EvalError(f"{where}: {type(row).__name__} given; each line must be one JSON object")
+            yield where, row
+
+
+def hub_rows(name: str, id: str, config: str | None, split: str, revision: str | None) -> Iterator[tuple[str, Row]]:
+    """(place, row) of each row of a split on the hub, or of a folder in its layout. `name` names it in places.
+
+    Raises DataMissingError, with the hub's words alone, if it cannot be had.
+    """
+    from datasets import load_dataset
+    from datasets.exceptions import DatasetsError
+
+    try:
+        rows = load_dataset(id, config, split=split, revision=revision)
+    except (OSError, ValueError, DatasetsError) as error:
+        raise DataMissingError(str(error)) from error
+    for number, row in enumerate(rows):
+        yield f"{name}, row {number}", row
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from evals.grading import EXTRACTION_VERSION, get_grader
+from evals.grading import get_grader
+from evals.grading.extract import EXTRACTION_VERSION
 from evals.pairs import parse_pair_source
 from evals.prompts import get_template
 from evals.tasks import get_task

@@ -16,7 +16,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from algorithms import KNOB_NAMES, AnyObjective, Objective, PreferenceObjective, preset, with_overrides
-from evals.errors import EvalError
 from evals.tasks import get_task
 from evals.tasks.base import Task
 from harness.config.knobs import ALL_KNOBS, governor
@@ -252,5 +251,5 @@ def _fill_from_task(nested: dict[str, Any]) -> None:
 def _known_task(name: Any) -> Task | None:
     try:
         return get_task(name) if isinstance(name, str) else None
-    except EvalError:
+    except RefusedError:
         return None

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from evals.prompts import get_template
-from evals.sampler import Decoding
+from evals.sampler import SamplingParams
 from evals.tasks.base import Problem, Task
 from harness.config.hashing import NUMERICS_VERSION, digest
 from harness.evaluate.subject import Subject
@@ -27,7 +27,7 @@ class Conditions:
     task: Task
     problems: str
     template: str
-    decoding: Decoding
+    decoding: SamplingParams
     seed: int
     thinking_budget_tokens: int | None = None
     fits_context: bool = False

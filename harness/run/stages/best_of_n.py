@@ -8,7 +8,7 @@ import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evals.estimators import best_of_n, best_of_n_kl
+from evals.metrics.success import best_of_n, best_of_n_kl
 from evals.tasks import get_task
 from harness.config.run_spec import RunSpec
 from harness.engines.base import Engine

@@ -1,11 +1,17 @@
-"""Standard errors of avg@n: for new problems of the kind, and for these very problems."""
+"""avg@n, the share of right samples, with its standard errors: for new problems of the kind, and for these problems."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from evals.estimators.success import avg_at_n
+from evals.metrics import Metric, mean
+from evals.metrics.success import pass_at_k
+
+
+def avg_at_n(n: int, c: int) -> float:
+    """Share of right samples, c / n: pass@1. Raises ValueError as `pass_at_k`."""
+    return pass_at_k(n, c, 1)
 
 
 def se_over_problems(counts: Sequence[int], n: int) -> float | None:
@@ -39,3 +45,30 @@ def se_over_samples(counts: Sequence[int], n: int) -> float | None:
 def _require_problems(counts: Sequence[int]) -> None:
     if not counts:
         raise ValueError("no problems given; an estimate needs at least one")
+
+
+def _percent(fraction: float | None) -> float | None:
+    return None if fraction is None else 100 * fraction
+
+
+AVG_AT_N = Metric(
+    "avg@n",
+    "the share of right samples",
+    "fraction",
+    "more",
+    lambda samples: mean(avg_at_n(samples.n, c) for c in samples.counts),
+)
+SE_PROBLEMS = Metric(
+    "se_problems_pp",
+    "standard error of avg@n for new problems of the kind",
+    "percentage points",
+    "less",
+    lambda samples: _percent(se_over_problems(samples.counts, samples.n)),
+)
+SE_SAMPLES = Metric(
+    "se_samples_pp",
+    "standard error of avg@n for these problems",
+    "percentage points",
+    "less",
+    lambda samples: _percent(se_over_samples(samples.counts, samples.n)),
+)

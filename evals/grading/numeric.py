@@ -1,4 +1,4 @@
-"""Reading a number from an answer, exactly: no floating point, no tolerance."""
+"""The grader `numeric`: numbers are read and compared exactly, without floating point and without a tolerance."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import unicodedata
 from fractions import Fraction
 from functools import lru_cache
 
-from evals.grading.text import bare, normalise
+from evals.grading import Grader, Reason, bare, normalise
 
 # Longer texts are not numbers anyone wrote as an answer. The bound keeps big-integer arithmetic cheap.
 MAX_CHARACTERS = 500
@@ -183,3 +183,35 @@ def _unit_factor(unit: str) -> int | None:
     if first and len(first[0]) < 4 and not _SHORT_UNITS.fullmatch(first[0].lower()):
         return None
     return factor
+
+
+def canonical_answer(extracted: str | None) -> Fraction | str | None:
+    """What is equal for answers that are one: their value if they state a number (`012` and `12`, `1/2` and `0.5`),
+    else their text. None: no answer.
+
+    Expressions that are equal but written differently (`x+1`, `1+x`) count as two answers: to compare every pair of
+    them by math-verify would cost more than the evaluation.
+    """
+    if extracted is None:
+        return None
+    value = parse_number(extracted)
+    return bare(normalise(extracted)) if value is None else value
+
+
+def compare_numeric(candidate: str, answer: str) -> Reason:
+    """Equal as numbers, exactly: `50%` is 50, and units do not count."""
+    if parse_number(candidate) is None:
+        return "unparsed"
+    return "match" if same_number(candidate, answer) else "mismatch"
+
+
+def _fault(answer: str) -> str | None:
+    if reference_number(answer) is not None:
+        return None
+    return (
+        f"the reference answer {answer[:80]!r} is not a number, and the grader 'numeric' compares numbers; use the "
+        "grader 'math' or 'exact' for this task"
+    )
+
+
+numeric = Grader("numeric", version=3, compare=compare_numeric, fault=_fault)

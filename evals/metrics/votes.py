@@ -1,4 +1,7 @@
-"""Majority votes over extracted answers: of all n samples, and of random subsets of k of them."""
+"""Majority votes over extracted answers: of all n samples, and of random subsets of k of them.
+
+Ties are shared, and a sample without a readable answer votes for nothing.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from evals.estimators.success import require_k
+from evals.metrics import Metric, Samples, mean
+from evals.metrics.success import require_k
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,8 +41,8 @@ class Votes:
 def count_votes(answers: Sequence[Hashable | None], correct: Sequence[bool]) -> Votes:
     """The votes of one problem's samples.
 
-    answers: [n], equal where they are one answer (see `evals.canonical`), None where there is none. correct: [n], their
-    verdicts. One answer has one verdict, but for oddities of a grader that sees how it is written: then the answer is
+    answers: [n], equal where they are one answer (see `Samples.answers`), None where there is none. correct: [n], their
+    verdicts. One answer has one verdict, but for oddities of a grader that minds how it is written: then the answer is
     right if more than half of its samples were judged right.
     """
     given = Counter(answers)
@@ -135,3 +139,29 @@ class _Binomials:
                 logs[-1] - logs - logs[::-1] + successes * self._log_drawn + successes[::-1] * self._log_left
             )
         return self._made[trials]
+
+
+def _votes(samples: Samples) -> list[Votes]:
+    return [
+        count_votes(answers, [row["correct"] for row in rows])
+        for answers, rows in zip(samples.answers, samples.by_problem, strict=True)
+    ]
+
+
+def _mean_maj_at_k(samples: Samples, k: int) -> float | None:
+    return mean(maj_at_k(votes, k) for votes in _votes(samples))
+
+
+def _mean_cons_at_n(samples: Samples) -> float | None:
+    return mean(map(cons_at_n, _votes(samples)))
+
+
+def _mean_distinct_answers(samples: Samples) -> float | None:
+    return mean(len(votes.right) + len(votes.wrong) for votes in _votes(samples))
+
+
+MAJ_AT_K = Metric("maj@{k}", "the majority vote of k samples is right", "fraction", "more", _mean_maj_at_k)
+CONS_AT_N = Metric("cons@n", "the majority vote of all n samples is right", "fraction", "more", _mean_cons_at_n)
+DISTINCT_ANSWERS = Metric(
+    "distinct_answers", "different answers among a problem's n samples", "count", None, _mean_distinct_answers
+)

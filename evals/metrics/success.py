@@ -1,10 +1,15 @@
-"""Success in k of n samples: at least one right, all right, or at least a share of them."""
+"""Success in k of n samples: at least one is right, all are, a share of them is, or the one is that a score puts
+first."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from operator import itemgetter
+
+from evals.metrics import Metric, Samples, mean
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
@@ -41,17 +46,35 @@ def g_pass_at_k(n: int, c: int, k: int, tau: float) -> float:
     return ways / math.comb(n, k)
 
 
-def avg_at_n(n: int, c: int) -> float:
-    """Share of right samples, c / n: the mean of pass@1. Raises ValueError as `pass_at_k`."""
-    return pass_at_k(n, c, 1)
+def best_of_n(scores: Sequence[float], values: Sequence[float], n: int) -> float:
+    """Expected value of the sample with the highest score among n: the mean over all subsets of n of the N samples.
+
+    With the scores in ascending order, the i-th sample is the best of a random subset with probability
+    C(i-1, n-1) / C(N, n); among samples with one score each is as likely as the others to be taken. Unbiased, as
+    `pass_at_k`, which it is where scores and values are the verdicts.
+    scores, values: of the samples of one problem [N]. Raises ValueError unless 1 <= n <= N, and for a NaN score.
+    """
+    if len(scores) != len(values) or not 1 <= n <= len(scores):
+        raise ValueError(
+            f"best_of_n: n={n} with {len(scores)} scores and {len(values)} values given; both are of the same samples, "
+            "and 1 <= n <= their number must hold"
+        )
+    if any(map(math.isnan, scores)):
+        raise ValueError("best_of_n: a score is NaN, which is neither better nor worse than another: leave it out")
+    expected, below = 0.0, 0
+    for _, tied in itertools.groupby(sorted(zip(scores, values, strict=True)), key=itemgetter(0)):
+        of_tied = [value for _, value in tied]
+        up_to = below + len(of_tied)
+        chance = (math.comb(up_to, n) - math.comb(below, n)) / math.comb(len(scores), n)
+        expected += chance * math.fsum(of_tied) / len(of_tied)
+        below = up_to
+    return expected
 
 
-def mean_pass_at_k(counts: Sequence[int], n: int, k: int) -> float:
-    """pass@k averaged over problems. counts: right samples of each problem [P], out of n each. Raises ValueError as
-    `pass_at_k`, and for no problems."""
-    if not counts:
-        raise ValueError("mean_pass_at_k: no problems given; an estimate needs at least one")
-    return math.fsum(pass_at_k(n, c, k) for c in counts) / len(counts)
+def best_of_n_kl(n: int) -> float:
+    """ln n - (n - 1) / n in nats, an upper bound of KL(best-of-n || policy): close where no single completion is likely
+    (Beirami et al., 2401.01879)."""
+    return math.log(n) - (n - 1) / n
 
 
 def _require_counts(name: str, n: int, c: int, k: int) -> None:
@@ -71,3 +94,15 @@ def require_k(name: str, n: int, k: int) -> None:
             f"{name}: k={k} with n={n} samples given; there is no unbiased estimate for k > n: "
             f"draw at least {k} samples a problem or ask for k <= {n}"
         )
+
+
+def _mean_pass_at_k(samples: Samples, k: int) -> float | None:
+    return mean(pass_at_k(samples.n, c, k) for c in samples.counts)
+
+
+def _mean_pass_hat_k(samples: Samples, k: int) -> float | None:
+    return mean(pass_hat_k(samples.n, c, k) for c in samples.counts)
+
+
+PASS_AT_K = Metric("pass@{k}", "at least one of k samples is right", "fraction", "more", _mean_pass_at_k)
+PASS_HAT_K = Metric("pass^{k}", "all of k samples are right", "fraction", "more", _mean_pass_hat_k)
