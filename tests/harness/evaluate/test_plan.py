@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from evals.errors import EvalError
-from evals.presets import get_preset
+from evals.sampler import get_preset
 from harness.evaluate.evaluation import TaskEvaluation
 from harness.evaluate.plan import plan_evaluations
 from harness.evaluate.subject import find_subject

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evals.estimators import Votes, cons_at_n, count_votes, maj_at_k, pass_at_k, pass_hat_k
+from evals.metrics.success import pass_at_k, pass_hat_k
+from evals.metrics.votes import Votes, cons_at_n, count_votes, maj_at_k
 
 # Up to four wrong answers a, b, c, d and two right ones A, B; None is a sample without an answer.
 ANSWERS = st.lists(st.sampled_from(["A", "A", "B", "a", "b", "c", "d", None]), min_size=1, max_size=9)

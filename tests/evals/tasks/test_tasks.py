@@ -7,8 +7,9 @@ import pytest
 
 from evals import get_task, grade, task_names
 from evals.contamination import is_contaminated, overlap
-from evals.errors import DataMissingError, EvalError, UnknownNameError
+from evals.errors import DataMissingError, EvalError
 from evals.tasks.rows import LoadedRows, Rows
+from harness.errors import RefusedError, UnknownNameError
 
 EVALUATION_ONLY = {"aime24", "aime25", "amc23", "math500"}
 
@@ -249,9 +250,9 @@ def test_columns_of_the_hub_are_mapped_and_other_rows_are_told(monkeypatch, tmp_
     assert grade("\\boxed{2}", problems[0].answer, task.require_grader(), task.extract).correct
 
 
-@pytest.mark.parametrize("name", ["gsm8", "GSM8K", "base", "declarative", "../tasks/gsm8k"])
+@pytest.mark.parametrize("name", ["gsm8", "GSM8K", "base", "../tasks/gsm8k"])
 def test_unknown_tasks(name):
-    with pytest.raises(UnknownNameError, match="arithmetic, gsm8k, math, math500"):
+    with pytest.raises(UnknownNameError, match=rf"unknown task {name!r}.*`bench ls tasks` lists all"):
         get_task(name)
 
 
@@ -265,10 +266,10 @@ def test_all_faults_of_a_file_are_named_at_once(write):
         )
     for part in (
         "mine.yaml",
-        "gradr: unknown key; did you mean 'grader'?",
-        "splits.train.row: unknown key; did you mean 'rows'?",
-        "splits.train.fields.problm: unknown key; did you mean 'problem'?",
-        "splits.test.hub.splt: unknown key; did you mean 'split'?",
+        "gradr: unknown key; did you mean grader?",
+        "splits.train.row: unknown key; did you mean rows?",
+        "splits.train.fields.problm: unknown key; did you mean problem?",
+        "splits.test.hub.splt: unknown key; did you mean split?",
         "splits.test.hub.split: Field required",
         "splits.test.digest:",
     ):
@@ -281,14 +282,14 @@ def test_all_faults_of_a_file_are_named_at_once(write):
         ("name: [", "cannot be read"),
         ("", "the document: "),
         ("name: x\nsplits: {}", "splits: "),
-        (MINIMAL.replace("exact", "exat"), "did you mean 'exact'"),
+        (MINIMAL.replace("exact", "exat"), "did you mean exact"),
         (MINIMAL.replace(", revision: abc", ""), "pin it with `revision"),
         (MINIMAL.replace("abc", "main"), "pin it with `revision"),
         (MINIMAL + "    rows: yes", "splits.test.rows"),
     ],
 )
 def test_faulty_files(write, text, message):
-    with pytest.raises(EvalError, match=message):
+    with pytest.raises(RefusedError, match=message):
         get_task(write(text))
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evals.grading.numbers import parse_number, reference_number, same_number
+from evals.grading.numeric import parse_number, reference_number, same_number
 
 READ = [
     ("18", 18), ("+7", 7), ("-5", -5), ("- 5", -5), ("007", 7), (".5", "1/2"), ("18.0", 18), ("18.50", "37/2"),

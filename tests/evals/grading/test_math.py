@@ -12,8 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from evals.errors import EvalError
-from evals.grading import grade, math_process
-from evals.grading.math_process import MathPool, MathProcess
+from evals.grading import grade
+from evals.grading import math as math_grader
+from evals.grading.math import MathPool, MathProcess
 
 
 @pytest.fixture
@@ -66,7 +67,7 @@ def test_survives(process, candidate):
 
 
 def test_a_timeout_is_a_verdict_of_its_own(pool, monkeypatch):
-    monkeypatch.setattr(math_process, "POOL", pool)
+    monkeypatch.setattr(math_grader, "POOL", pool)
     verdict = grade("\\boxed{9^{9^{9^{9}}}}", "1")
     assert (verdict.correct, verdict.reason) == (False, "timeout")
 
@@ -101,7 +102,7 @@ def test_a_worker_that_died_between_comparisons_is_replaced(process):
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux enforces RLIMIT_AS")
 def test_memory_is_limited(process):
     process.compare("x", "y")
-    limit = (math_process.MEMORY_BYTES, math_process.MEMORY_BYTES)
+    limit = (math_grader.MEMORY_BYTES, math_grader.MEMORY_BYTES)
     assert resource.prlimit(process._running().pid, resource.RLIMIT_AS) == limit
 
 
@@ -145,7 +146,7 @@ def test_a_pair_is_compared_once_but_a_crash_again(pool, monkeypatch):
 
 def test_what_is_remembered_is_bounded(pool, monkeypatch):
     asked = []
-    monkeypatch.setattr(math_process, "MAX_REMEMBERED", 3)
+    monkeypatch.setattr(math_grader, "MAX_REMEMBERED", 3)
 
     def compare(worker, candidate, answer):
         asked.append(candidate)
@@ -199,7 +200,7 @@ def test_the_users_script_is_not_imported_and_the_worker_ends_with_it(tmp_path):
     script.write_text(
         "print('started', flush=True)\n"
         "from evals import grade\n"
-        "from evals.grading.math_process import POOL\n"
+        "from evals.grading.math import POOL\n"
         "assert grade('\\\\boxed{x+1}', '1+x').correct\n"
         "print(POOL.workers[0]._running().pid)\n"
     )
