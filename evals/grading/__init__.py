@@ -41,6 +41,7 @@ class Grader:
     """A way to compare an extracted answer with the reference.
 
     version: raise it whenever a verdict can change; it is part of a run's semantic hash.
+    meaning: when it says that an answer is right, in a line.
     compare: (extracted answer, reference) -> reason.
     fault: why a reference cannot be compared with, for an error message that ends with a remedy; None if it can.
     compares_faulty: whether `compare` is asked even about references with a fault, of which it then knows the text.
@@ -48,6 +49,7 @@ class Grader:
 
     name: str
     version: int
+    meaning: str
     compare: Callable[[str, str], Reason]
     fault: Callable[[str], str | None] = lambda reference: None
     compares_faulty: bool = False
@@ -64,11 +66,11 @@ def get_grader(name: str) -> Grader:
     return GRADERS.find(name)
 
 
-def grader_versions() -> dict[str, int | str]:
-    """What verdicts depend on, by grader: its version; of a plug-in's, which may change without a new one, the digest
-    of its source."""
-    sources = {name: GRADERS.source(name) for name in GRADERS.names()}
-    return {name: get_grader(name).version if source is None else source.digest for name, source in sources.items()}
+def grader_version(name: str) -> int | str:
+    """What stands for a grader in a hash: the version of a shipped one, the digest of a plug-in's source. Raises
+    UnknownNameError."""
+    source = GRADERS.source(name)
+    return get_grader(name).version if source is None else source.digest
 
 
 def applicable_graders(answer: str) -> list[str]:

@@ -78,4 +78,6 @@ def _fault(answer: str) -> str | None:
     )
 
 
-choice = Grader("choice", version=1, compare=compare_choice, fault=_fault)
+choice = Grader(
+    "choice", version=1, meaning="the same letter of a multiple choice", compare=compare_choice, fault=_fault
+)

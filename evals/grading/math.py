@@ -321,4 +321,11 @@ class MathPool:
 
 POOL = MathPool()
 POOL.keep()
-math = Grader("math", version=3, compare=compare_math, fault=_fault, compares_faulty=True)
+math = Grader(
+    "math",
+    version=3,
+    meaning="equal as mathematics, by text, numbers or math-verify",
+    compare=compare_math,
+    fault=_fault,
+    compares_faulty=True,
+)

@@ -214,4 +214,6 @@ def _fault(answer: str) -> str | None:
     )
 
 
-numeric = Grader("numeric", version=3, compare=compare_numeric, fault=_fault)
+numeric = Grader(
+    "numeric", version=3, meaning="equal as numbers, exactly; units do not count", compare=compare_numeric, fault=_fault
+)

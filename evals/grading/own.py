@@ -14,4 +14,4 @@ def _never(candidate: str, answer: str) -> Reason:
     raise AssertionError("no reference is without a fault, so none is compared with")
 
 
-own = Grader(OWN, version=1, compare=_never, fault=lambda answer: _FAULT)
+own = Grader(OWN, version=1, meaning="what the problem itself says", compare=_never, fault=lambda answer: _FAULT)

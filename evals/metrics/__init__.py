@@ -144,6 +144,11 @@ def metric_facts(name: str) -> MetricFacts:
     return {"unit": metric.unit, "better": metric.better, "compares_arms": metric.compares_arms}
 
 
+def metric_sources() -> list[str]:
+    """The digests of the plug-ins that give metrics."""
+    return sorted({source.digest for name in METRICS.names() if (source := METRICS.source(name)) is not None})
+
+
 def mean(values: Iterable[float]) -> float | None:
     """None for no values."""
     numbers = list(values)

@@ -53,7 +53,7 @@ def _percent(fraction: float | None) -> float | None:
 
 AVG_AT_N = Metric(
     "avg@n",
-    "the share of right samples",
+    "a sample is right",
     "fraction",
     "more",
     lambda samples: mean(avg_at_n(samples.n, c) for c in samples.counts),

@@ -22,12 +22,12 @@ def _faulty_steps(samples: Samples) -> float | None:
     return mean(faulty for correct, faulty in checked if correct and faulty is not None)
 
 
-TRUNCATED = Metric("truncated_frac", "ended by the limit of tokens", "fraction", "less", _truncated)
-UNPARSED = Metric("unparsed_frac", "without an answer that the grader can read", "fraction", "less", _unparsed)
-UNGRADED = Metric("ungraded_frac", "whose grading timed out or crashed", "fraction", "less", _ungraded)
+TRUNCATED = Metric("truncated_frac", "samples that the token limit cut off", "fraction", "less", _truncated)
+UNPARSED = Metric("unparsed_frac", "samples without an answer that the grader can read", "fraction", "less", _unparsed)
+UNGRADED = Metric("ungraded_frac", "samples whose grading timed out or crashed", "fraction", "less", _ungraded)
 FAULTY_STEPS = Metric(
     "faulty_steps_frac",
-    "right samples whose steps are faulty, of those with checked steps",
+    "right samples with a faulty step, of those whose steps were checked",
     "fraction",
     "less",
     _faulty_steps,

@@ -17,8 +17,10 @@ def _mean_tokens_incorrect(samples: Samples) -> float | None:
     return mean(row["n_tokens"] for row in samples.rows if not row["correct"])
 
 
-MEAN_TOKENS = Metric("mean_tokens", "tokens of a completion", "tokens", "less", _mean_tokens)
-MEAN_TOKENS_CORRECT = Metric("mean_tokens_correct", "tokens of a right one", "tokens", "less", _mean_tokens_correct)
+MEAN_TOKENS = Metric("mean_tokens", "mean length of completions", "tokens", "less", _mean_tokens)
+MEAN_TOKENS_CORRECT = Metric(
+    "mean_tokens_correct", "mean length of right completions", "tokens", "less", _mean_tokens_correct
+)
 MEAN_TOKENS_INCORRECT = Metric(
-    "mean_tokens_incorrect", "tokens of a wrong one", "tokens", "less", _mean_tokens_incorrect
+    "mean_tokens_incorrect", "mean length of wrong completions", "tokens", "less", _mean_tokens_incorrect
 )

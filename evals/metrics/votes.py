@@ -163,5 +163,5 @@ def _mean_distinct_answers(samples: Samples) -> float | None:
 MAJ_AT_K = Metric("maj@{k}", "the majority vote of k samples is right", "fraction", "more", _mean_maj_at_k)
 CONS_AT_N = Metric("cons@n", "the majority vote of all n samples is right", "fraction", "more", _mean_cons_at_n)
 DISTINCT_ANSWERS = Metric(
-    "distinct_answers", "different answers among a problem's n samples", "count", None, _mean_distinct_answers
+    "distinct_answers", "mean number of different answers to a problem", "count", None, _mean_distinct_answers
 )

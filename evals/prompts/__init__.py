@@ -31,7 +31,8 @@ class Template:
     """A prompt with a hole, `{problem}`.
 
     version: of a named template, to be raised with every change of the other fields but the name. Of a user's file, the
-        digest of its content. It is part of a run's semantic hash, so that scores under two texts never mix.
+        digest of its content. It is part of a run's semantic hash (`template_version`), so that scores under two texts
+        never mix.
     system: the system message of a chat prompt, or None for none at all.
     chat: whether the prompt is a list of messages (for the tokenizer's chat template) or plain text.
     stop: strings that end a completion because nothing after them belongs to the answer. Whoever samples under this
@@ -115,3 +116,10 @@ def get_template(name: str) -> Template:
     Raises UnknownNameError, and EvalError for a file that is faulty or not there.
     """
     return _read_own(plugins.user_file(name).resolve()) if name.endswith(ENDINGS) else TEMPLATES.find(name)
+
+
+def template_version(name: str) -> int | str:
+    """What stands for a template in a hash: the version of a shipped one, the digest of a plug-in's source or of the
+    content of a user's file. Raises as `get_template`."""
+    source = None if name.endswith(ENDINGS) else TEMPLATES.source(name)
+    return get_template(name).version if source is None else source.digest

@@ -109,3 +109,9 @@ def _named(name: str) -> Task:
     task = TASKS.find(name)
     task.require_known_names()
     return task
+
+
+def task_source(name: str) -> str | None:
+    """The digest of the plug-in that a task comes from; None for other tasks, which their rows identify."""
+    source = TASKS.source(name) if name in TASKS.names() else None
+    return None if source is None else source.digest

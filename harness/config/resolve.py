@@ -132,7 +132,7 @@ def readable_errors(error: ValidationError) -> Iterator[tuple[str, str]]:
             case "extra_forbidden":
                 yield path, f"{path} is not a key here{suggest(path)}"
             case "value_error":
-                yield path, f"{path + ': ' if path else ''}{message}{'' if message.endswith('?') else '.'}"
+                yield path, f"{path + ': ' if path else ''}{message}{'' if message.endswith(('?', '.')) else '.'}"
             case _:
                 yield path, f"{path} is {detail['input']!r}: {message[0].lower()}{message[1:]}."
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from evals.prompts import get_template
+from evals.prompts import get_template, template_version
 from evals.sampler import SamplingParams
 from evals.tasks.base import Problem, Task
 from harness.config.hashing import NUMERICS_VERSION, digest
@@ -37,9 +37,10 @@ class Conditions:
 
         Raises RefusedError for a model's files that are not there.
         """
+        template = {"name": get_template(self.template).name, "version": template_version(self.template)}
         return model_conditions(self.subject, self.seed) | {
             "task": {"name": self.task.name, "problems": self.problems},
-            "template": {"name": self.template, "version": get_template(self.template).version},
+            "template": template,
             "decoding": asdict(self.decoding) | {"stop": list(self.decoding.stop), "fits_context": self.fits_context},
             "thinking_budget_tokens": self.thinking_budget_tokens,
         }

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from evals.evaluate import Request, SampleRow, disagreement, grade_sample, missing_requests, regrade, scores
-from evals.grading import grader_versions
+from evals.grading import GRADERS, grader_version
 from evals.grading.extract import EXTRACTION_VERSION
 from evals.prompts import get_template
 from evals.sampler import Draw, Drawn, SamplingParams
@@ -164,6 +164,6 @@ class TaskEvaluation:
         """What the stored verdicts depend on."""
         return {
             "grader": self._grader,
-            "graders": dict(sorted(grader_versions().items())),
+            "graders": {name: grader_version(name) for name in sorted(GRADERS.names())},
             "extraction": {"name": self.conditions.task.extract, "version": EXTRACTION_VERSION},
         }

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from algorithms import Objective
+from evals.metrics import metrics_for
 from evals.tasks import get_task
 from harness.config.hashing import semantic_hash
 from harness.config.knobs import active
@@ -24,7 +25,7 @@ from harness.plan.gate import Gate, Noop, check_gate, find_noops
 from harness.plan.memory import cuda_is_there, estimate_memory
 from harness.plan.sweep_file import SweepFile, load_profile, load_sweep
 from harness.records import CellRecord, cell_directory_name
-from harness.records.scores import METRIC_PREFIX, accuracy_names
+from harness.records.scores import METRIC_PREFIX
 
 RECOMMENDED_SEEDS = 6
 
@@ -310,7 +311,8 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
 def require_metric(plan: Plan, path: Path) -> None:
     """RefusedError unless the compared metric is an accuracy that the evaluation gives."""
     task, metric = plan.metric_task, plan.metric_name
-    metrics = accuracy_names(plan.first_spec.eval.k)
+    metrics = metrics_for(plan.first_spec.eval.k)
+    comparing = [name for name, (one, _) in metrics.items() if one.compares_arms]
     if not plan.sweep.compare.metric.startswith(METRIC_PREFIX):
         raise RefusedError(
             f"{path}: compare.metric is {plan.sweep.compare.metric!r}, but must be eval.final.[<task>.]<metric>."
@@ -321,4 +323,12 @@ def require_metric(plan: Plan, path: Path) -> None:
     if task not in names:
         raise RefusedError(f"{path}: compare.metric names task {task!r}, but eval.tasks are {', '.join(names)}.")
     if metric not in metrics:
-        raise RefusedError(f"{path}: compare.metric names {metric!r}, but this evaluation gives {', '.join(metrics)}.")
+        raise RefusedError(
+            f"{path}: compare.metric names {metric!r}, which this evaluation does not give{nearest(metric, comparing)} "
+            "eval.k gives the k; `bench ls metrics` lists all."
+        )
+    if metric not in comparing:
+        raise RefusedError(
+            f"{path}: compare.metric names {metric!r}, but arms are compared by a fraction of which more is better, "
+            f"e.g. {comparing[0]}. `bench ls metrics` says which metrics are."
+        )

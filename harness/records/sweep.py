@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 
 from harness.records.cell import CellRecord, is_cell_directory_name
 from harness.records.files import DamagedRecordError, read_json, typed_rows
-from harness.records.scores import require_bins
+from harness.records.scores import is_accuracy, require_bins
 
 
 class _Source(TypedDict):
@@ -111,6 +111,12 @@ class SweepRecord:
     @property
     def k(self) -> list[int]:
         return list(self.raw["k"])
+
+    def compares_arms(self, metric: str) -> bool:
+        """Whether arms can be compared by a metric: as `evals.metrics` knew it when the sweep ran; in older records by
+        its name."""
+        facts = (self.raw.get("metrics") or {}).get(metric)
+        return is_accuracy(metric) if facts is None else bool(facts["compares_arms"])
 
     @property
     def command(self) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from evals.metrics import metric_facts, metrics_for
 from harness.config.run_spec import RunSpec
 from harness.errors import BenchError, RefusedError
 from harness.executors.local import Ended, LocalPool
@@ -194,6 +195,7 @@ class SweepRun:
             "command": self.command,
             "tasks": plan.task_names,
             "k": list(spec.eval.k),
+            "metrics": {name: metric_facts(name) for name in metrics_for(spec.eval.k)},
             "gate": {"ok": plan.gate.ok, "differs": plan.gate.differs},
             "warnings": plan.warnings,
             "budget_tokens": spec.budget.tokens,
