@@ -69,11 +69,10 @@ def grade_sample(
 ) -> SampleRow:
     """The record of a drawn sample.
 
-    grader: decides `correct`; the task's own if None. `verdicts` adds all others that apply: `exact` and `math`
-        always, `numeric` where the reference is a number, `choice` where it is a choice's letter. `math` asks its
-        process only about what text, letters, words and numbers leave open, and once about each pair of answer and
-        reference. To a problem with a comparison of its own the others have nothing to say: its reference is one right
-        answer of several.
+    grader: decides `correct`; the task's own if None. `verdicts` adds those of all other graders that can compare with
+        the reference, except where the problem has a comparison of its own: then the reference is one of several right
+        answers. `math` starts its process only for what text, letters, words and numbers leave open, and asks it once
+        about each pair of answer and reference.
 
     Raises UnknownNameError for an unknown grader, EvalError if it cannot grade the task's references, if there is
     neither a grader nor one of the task's own, and for a problem without an answer.
@@ -112,16 +111,13 @@ def scores(rows: Iterable[SampleRow], ks: Iterable[int]) -> dict[str, float | No
     Raises ValueError if there are no rows, if problems differ in their number of samples, or if a k exceeds it.
     """
     samples = Samples.of(rows)
-    return {
-        name: metric.compute(samples) if k is None else metric.compute(samples, k)
-        for name, (metric, k) in metrics_for(ks).items()
-    }
+    return {name: metric.value(samples, k) for name, (metric, k) in metrics_for(ks).items()}
 
 
 def regrade(
     task: Task, problems: Iterable[Problem], rows: Sequence[SampleRow], grader: str | None = None
 ) -> list[SampleRow]:
-    """The records with everything that depends on grading made anew from their text; the rest stays as it is.
+    """The records, graded again from their text. What does not depend on grading stays as it is.
 
     grader: decides `correct`; the task's own if None.
 
@@ -151,7 +147,7 @@ def regrade(
 
 
 class Example(TypedDict):
-    """A sample of which two graders say different things."""
+    """A sample on which two graders differ."""
 
     task: str
     problem_id: str
@@ -163,8 +159,8 @@ class Example(TypedDict):
 class Disagreement(TypedDict):
     """How often two graders differ.
 
-    graders: their names, in alphabetical order. count: the samples on which they differ, of the n that have verdicts
-    of both. examples: the first of them, at most 5.
+    graders: their names, in alphabetical order. n: the number of samples with a verdict of both. count: the number of
+    those on which they differ. examples: the first of these, at most 5.
     """
 
     graders: tuple[str, str]

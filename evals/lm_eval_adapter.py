@@ -25,10 +25,11 @@ from evals.sampler import Draw, Drawn, Sampler, SamplingParams
 from harness.errors import RefusedError, nearest
 
 OWN_TASKS = Path(__file__).with_name("lm_eval_tasks")
-"""Task files over $BENCH_DATA; always looked through."""
+"""Our own task files, over rows in $BENCH_DATA. Every run finds them."""
 DEFAULT_MAX_GEN_TOKS = 256
-"""For a task that does not say how long a completion may be (gsm8k, minerva_math500): what lm-eval's hf backend takes,
-so that scores compare. It cuts reasoning short, so it is logged whenever it is used, and kept in the result."""
+"""The limit for a task that does not say how long a completion may be (gsm8k, minerva_math500): that of lm-eval's hf
+backend, so that scores compare. It cuts reasoning short, so it is logged whenever it is used, and kept in the
+result."""
 
 _INSTALL = "pip install -e '.[lm-eval]'"
 # Draws for a standard error that has no closed form; that of a mean has one.
@@ -51,8 +52,8 @@ def run_lm_eval(
 
     tasks: names of tasks, groups or tags: lm-eval's, those of `OWN_TASKS`, those of `include_path`. Naming a group, a
         tag or a task that is not in a file of its name reads lm-eval's whole index, which takes 10 seconds or more.
-    max_gen_toks: of every completion, whatever task files say; None: as they say, or DEFAULT_MAX_GEN_TOKS.
-    limit: the first documents of each task, at least 1; None for all.
+    max_gen_toks: the limit of every completion, whatever task files say; None: as they say, or DEFAULT_MAX_GEN_TOKS.
+    limit: how many documents of each task, from its first, at least 1; None for all.
     apply_chat_template: prompts are messages, few-shot examples among them as turns; otherwise text.
     A sample's noise is keyed by task, document and sample, so it is the same for every model.
 
@@ -96,7 +97,7 @@ def run_lm_eval(
 
 
 class _Drawing:
-    """Draws what lm-eval requests, and keeps what it has no place for."""
+    """Draws what lm-eval requests, and keeps what lm-eval has no place for."""
 
     def __init__(self, sampler: Sampler, chat: bool, max_gen_toks: int | None) -> None:
         self._sampler = sampler
@@ -126,7 +127,7 @@ class _Drawing:
         return texts
 
     def prompt(self, context: str) -> str | list[Message]:
-        """Of a request: messages, which `apply_chat_template` wrote as JSON, or text."""
+        """The prompt of a request: messages, which `apply_chat_template` wrote as JSON, or text."""
         if not self._chat:
             return context
         messages: list[Message] = json.loads(context)

@@ -152,7 +152,7 @@ def pairs_digest(pairs: Iterable[PreferencePair]) -> str:
 
 @lru_cache(maxsize=8)
 def _file_fingerprint(path: Path, size_bytes: int, modified_ns: int) -> str:
-    """Every cell of a plan asks for it; size and time of change tell another content of the same file."""
+    """Computed once for a file, though every cell of a plan asks for it: size and time of change tell other content."""
     return f"pairs:{pairs_digest(LocalPairs(path).load())}"
 
 
@@ -180,7 +180,7 @@ def _read_pairs(rows: Iterable[tuple[str, Row]], origin: str, name: str) -> tupl
 
 
 class Parts(NamedTuple):
-    """What a row holds, as it stands there."""
+    """The parts of a row, unchanged."""
 
     prompt: Prompt
     chosen: str
@@ -188,7 +188,7 @@ class Parts(NamedTuple):
 
 
 Layout = Callable[[Row], Parts]
-"""Takes a row apart. Raises EvalError, without the row's place, for one of another layout."""
+"""Takes a row apart. Raises EvalError, without the row's place, for a row of another layout."""
 
 
 def layout_of(row: Row) -> Layout:
@@ -239,7 +239,7 @@ def _messages_and_turns(row: Row) -> Parts:
 
 def _conversations(row: Row) -> Parts:
     chosen, rejected = _messages(row, "chosen"), _messages(row, "rejected")
-    # Of equal conversations the last turn is still no prompt.
+    # Where the conversations are equal, their last turn still is no part of the prompt.
     shared = min(_shared(chosen, rejected), len(chosen) - 1, len(rejected) - 1)
     prompt = chosen[:shared]
     if not prompt:

@@ -39,8 +39,8 @@ def parse_choice(text: str) -> str | None:
     """The letter that an answer states, as a capital, or None if it states none or more than one.
 
     Reads `B`, `(B)`, `[B]`, `B.`, `B)`, `\\text{(B)}`, `option B`, `the answer is B`, and each of these with the
-    option's text after it (`(B) 12`, `B. Paris`). Small letters count as capitals: an answer that is one
-    letter leaves no doubt.
+    option's text after it (`(B) 12`, `B. Paris`). Small letters count as capitals: an answer of one letter
+    leaves no doubt.
     """
     if len(text) > _MAX_CHARACTERS:
         return None
@@ -52,7 +52,8 @@ def parse_choice(text: str) -> str | None:
 
 
 def last_stated_choice(text: str) -> str | None:
-    """The letter that a text names last: after "answer", "option" or "choice", else in brackets, else as all there is.
+    """The letter that a text names last: after "answer", "option" or "choice", else in brackets, else as the whole
+    text.
 
     In running text small letters count only in brackets: "a" is a word.
     """

@@ -35,8 +35,8 @@ _LAST_NUMBER = re.compile(
     rf"|(?<![^\W\d_])(?:(?<![\w.,])[0-9]{{1,9}}[ ](?=[0-9]+/[0-9]))?"
     rf"(?:{_INTEGER}(?:\.[0-9]+)?|(?<![\w.])\.[0-9]+)(?:[eE][-+]?[0-9]+(?!\w)|/[0-9]+)?)"
 )
-# A number that one of the first follows, or one of the second precedes, is a part of an expression; after the last of
-# the first its right side was never written.
+# A number is part of a longer expression if _GOES_ON matches behind it, or _PART_OF before it. The last alternative of
+# _GOES_ON is an equation or a sum whose right side was never written.
 _GOES_ON = re.compile(
     r"[ ]?(?:\\(?:pi|sqrt|sin|cos|tan|log|ln|cdot|times|pm)(?![a-zA-Z])|[π√²³=]|\^(?!\s*\{?\s*\\circ))|[ ][+×][ ]"
     r"|[a-zA-Z](?![a-zA-Z])(?<![mgshlLCF])|\s*[-=+×/]\s*$"
@@ -55,12 +55,12 @@ _FIRST_ANSWER = re.compile(r"\\boxed\s*\{|####\s*[-$\\]?[0-9]|\banswers?\s*(?:is
 
 
 def extract_boxed(text: str) -> str | None:
-    """Content of the last `\\boxed{}` that was closed; of nested boxes, the inner one; of boxes that only a comma,
-    "and" or "or" parts, all of them."""
-    open_braces: list[tuple[int, int] | None] = []  # where a box and its content start; None for any other brace
-    boxes: list[
-        tuple[int, int, int, int]
-    ] = []  # of closed ones: where box and content start, where content and box end
+    """The content of the last `\\boxed{}` that was closed. Of nested boxes it is that of the inner one, of boxes that
+    are separated only by a comma, "and" or "or" that of all of them."""
+    # Where a box and its content start; None for any other brace.
+    open_braces: list[tuple[int, int] | None] = []
+    # Where a closed box and its content start, and where its content and the box end.
+    boxes: list[tuple[int, int, int, int]] = []
     for token in _BRACES.finditer(text):
         match token[0]:
             case "{":
@@ -89,7 +89,7 @@ def extract_boxed(text: str) -> str | None:
 
 
 def extract_gsm8k(text: str) -> str | None:
-    """The rest of the last line that has `####`. Markdown headings of that level, with text below, are passed over."""
+    """The rest of the last line with `####`. Markdown headings of that level, with text below, are passed over."""
     end = len(text.rstrip())
     for line in reversed(list(_HASHES.finditer(text))):
         content = line[1].strip()
@@ -106,7 +106,7 @@ def extract_hash(text: str) -> str | None:
 
 
 def extract_answer_tag(text: str) -> str | None:
-    """Content of the last `<answer>` element, else of the last box, as it is written: line breaks and spaces count,
+    """The content of the last `<answer>` element, else of the last box, as it is written: line breaks and spaces count,
     since the answer may be a board."""
     opened, tag, _ = text.rpartition("</answer>")[0].rpartition("<answer>")
     if not tag:
@@ -205,7 +205,7 @@ _SENTENCE_END = re.compile(r"\n|\.(?=[\s*$]|$)")
 # In a box, before the answer itself.
 _LEAD = r"\s*(?:the\s+)?(?:final\s+)?answers?\s*(?:(?:is|are)\b\s*:?|[:=])\s*"
 _LEAD_IN = re.compile(rf"\\text\w*\s*\{{{_LEAD}\}}|{_LEAD}", re.IGNORECASE)
-# What a formula is written between, at the start of a sentence and anywhere in it.
+# A displayed formula at the start of a sentence, and formulas in running text.
 _DISPLAY = re.compile(r"\s*(?:\$\$(.+?)\$\$|\\\[(.+?)\\\])", re.DOTALL)
 _IN_LINE = re.compile(r"\$(?![\s$])((?:[^$\\\n]|\\.)*(?<!\s))\$(?![0-9])|\\\(([^\n]*?)\\\)")
 _COMMAND = re.compile(r"\\[a-zA-Z]+(?:\s*\{[a-zA-Z .,]*\})?")
@@ -221,7 +221,7 @@ _NO_ANSWER = re.compile(
     r"|above|verified|confirmed|unique|found|given|known|obtained)\b.*",
     re.IGNORECASE | re.DOTALL,
 )
-# A number that one of the first precedes, or one of the second follows, is not itself the answer.
+# A number is not itself the answer if _BEFORE precedes it or _AFTER follows it.
 _BEFORE = re.compile(
     r"(?:a\s+|one\s+)?(?:twice|thrice|double|triple|half|(?:two|three|four|five)\s+times"
     r"|(?:third|quarter)\s+of|(?:the\s+)?(?:square|cube)\b[^.]*\bof|(?:less|more|fewer|greater|other)\s+than"
@@ -243,8 +243,8 @@ def stated_answer(text: str) -> str | None:
     """What follows the last "answer is", "answer:" or "Final answer" up to the sentence's end, without mark-up.
 
     In a sentence with more words than an answer has, it is the number or the formula that the sentence begins with,
-    else its only formula, else the number right of its "=". Of "twice 9, which is 18" it is the result, and all of
-    "twice 9", which is no number. None if no such phrase is there or none of it is an answer.
+    else its only formula, else the number right of its "=". For "twice 9, which is 18" it is the result; "twice 9"
+    stays whole, since it is no number. None if there is no such phrase, or no answer in it.
     """
     for phrase in reversed(list(_PHRASE.finditer(text))):
         rest = text[phrase.end() : phrase.end() + _MAX_CHARACTERS]

@@ -39,9 +39,9 @@ def compare_math(candidate: str, answer: str) -> Reason:
     about the rest.
 
     Numbers are equal exactly: 0.3333 is not 1/3, and 3.141593 is not pi. `50%` is 50 and 1/2. `x = 5` may be given as
-    `5`, but not as `y = 5`. Of a numeral in another base, `52_8`, the base may be left out. The order of a list counts
-    in brackets only; sets in braces are no tuples. Units are not compared, and small and capital letters of variables
-    are not told apart.
+    `5`, but not as `y = 5`. A numeral in another base, `52_8`, may be given without the base. The order of a list
+    counts in brackets only, and a set in braces is not a tuple. Units are not compared, and variables may be written
+    with small or capital letters.
     """
     reference = bare(normalise(answer))
     if candidate == reference:
@@ -108,7 +108,7 @@ def _words(answer: str) -> str:
     return _ARTICLE.sub("", words, count=1) if _ARTICLE.match(words) else words
 
 
-# One way of writing for an expression: what math-verify is given, and what tells two ways of writing apart.
+# One way of writing for expressions: what math-verify is given, and what tells that two are written differently.
 _CHARACTERS = str.maketrans(
     {
         "π": r"\pi ", "θ": r"\theta ", "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "×": r"\times ",
@@ -195,7 +195,7 @@ def is_well_formed(plain: str) -> bool:
 
 
 def _has_two_arguments(plain: str, start: int) -> bool:
-    """Of an expression whose braces match."""
+    """Whether two arguments follow at this place of an expression whose braces match."""
     for _ in range(2):
         argument = _ARGUMENT.match(plain, start)
         if argument is None:

@@ -16,7 +16,7 @@ _MULTIPLIERS = {
     "hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12,
     "bn": 10**9, "lakh": 10**5, "crore": 10**7,
 }  # fmt: skip
-# Words after a number that change its value or say that there is a second one. Of ordinals only the plural does: "18
+# Words after a number that change its value, or say that a second one follows. Ordinals do so only in the plural: "18
 # fifth graders", but "18 fifths".
 _NOT_UNITS = re.compile(
     "pi|sqrt|sin|cos|tan|log|ln|exp|mod|and|or|to|plus|minus|times|over|point|not|but|more|less|than|fewer"
@@ -88,8 +88,8 @@ def parse_number(text: str) -> Fraction | None:
 
 
 def reference_number(answer: str) -> Fraction | None:
-    """The number that a reference answer is, or None. An equation is none (`x + y = 5` is a line), but for a symbol's
-    value (`x = 5`)."""
+    """The number that a reference answer is, or None. An equation is no number (`x + y = 5` is a line), unless it gives
+    the value of a symbol (`x = 5`)."""
     if len(answer) > MAX_CHARACTERS:
         return None
     *left, _ = _EQUALS.split(bare(normalise(answer)))
@@ -163,8 +163,8 @@ def _decimal(digits: str) -> Fraction:
 
 
 def is_unit(text: str) -> bool:
-    """Whether it is one that a number may be followed by. Short words count only if they are known units, or if a space
-    precedes them in the text."""
+    """Whether a text is a unit that may follow a number. Short words count only if they are known units, or if the text
+    has a space before them."""
     return _unit_factor(text) == 1
 
 
@@ -186,11 +186,11 @@ def _unit_factor(unit: str) -> int | None:
 
 
 def canonical_answer(extracted: str | None) -> Fraction | str | None:
-    """What is equal for answers that are one: their value if they state a number (`012` and `12`, `1/2` and `0.5`),
-    else their text. None: no answer.
+    """A key that equal answers share: the value of those that state a number (`012` and `12`, `1/2` and `0.5`), the
+    text of others. None where there is no answer.
 
-    Expressions that are equal but written differently (`x+1`, `1+x`) count as two answers: to compare every pair of
-    them by math-verify would cost more than the evaluation.
+    Expressions that are equal but written differently (`x+1`, `1+x`) count as two answers: comparing every pair of them
+    by math-verify would cost more than the evaluation.
     """
     if extracted is None:
         return None

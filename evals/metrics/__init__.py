@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypedDict, get_args
 
+from evals.errors import EvalError
 from harness.errors import RefusedError
 from harness.plugins import Kind
 
@@ -96,12 +97,21 @@ class Metric:
         """Whether arms can be compared by it: in percentage points, of which more are better."""
         return self.unit == "fraction" and self.better == "more"
 
+    def value(self, samples: Samples, k: int | None) -> float | None:
+        """The metric of these samples; k of one for each k, None for others. Raises EvalError if it is no number."""
+        value = self.compute(samples) if k is None else self.compute(samples, k)
+        if value is None or isinstance(value, int | float):
+            return value
+        raise EvalError(
+            f"the metric {self.name} gave {value!r}: it must give a number, or None where there is no value"
+        )
+
 
 METRICS: Kind[Metric] = Kind("metric", lambda thing: isinstance(thing, Metric), "evals.metrics", "bench ls metrics")
 
 
 class MetricFacts(TypedDict):
-    """What a reader of records must know of a metric."""
+    """What is written down of a metric, for readers of records that do not know it."""
 
     unit: Unit
     better: Better | None
@@ -139,7 +149,7 @@ def find_metric(name: str) -> Metric:
 
 
 def metric_facts(name: str) -> MetricFacts:
-    """Of a metric by its name in records. Raises UnknownNameError."""
+    """What a reader of records must know of the metric of that name. Raises UnknownNameError."""
     metric = find_metric(name)
     return {"unit": metric.unit, "better": metric.better, "compares_arms": metric.compares_arms}
 

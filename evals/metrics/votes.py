@@ -41,9 +41,9 @@ class Votes:
 def count_votes(answers: Sequence[Hashable | None], correct: Sequence[bool]) -> Votes:
     """The votes of one problem's samples.
 
-    answers: [n], equal where they are one answer (see `Samples.answers`), None where there is none. correct: [n], their
-    verdicts. One answer has one verdict, but for oddities of a grader that minds how it is written: then the answer is
-    right if more than half of its samples were judged right.
+    answers: [n], equal where answers are equal (see `Samples.answers`), None where there is none. correct: [n], their
+    verdicts. One answer has one verdict, unless the grader minds how it is written. Then the answer is right if more
+    than half of its samples were judged right.
     """
     given = Counter(answers)
     judged_right = Counter(answer for answer, right in zip(answers, correct, strict=True) if right)
@@ -55,7 +55,7 @@ def count_votes(answers: Sequence[Hashable | None], correct: Sequence[bool]) -> 
 
 def cons_at_n(votes: Votes) -> float:
     """cons@n: whether the answer that most of the n samples give is right. Answers that tie share the vote, whichever
-    came first; 0 where no sample has an answer."""
+    came first. 0 where no sample has an answer."""
     most = max((*votes.right, *votes.wrong), default=0)
     tied = votes.right.count(most) + votes.wrong.count(most)
     return votes.right.count(most) / tied if tied else 0.0

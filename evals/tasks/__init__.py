@@ -43,8 +43,7 @@ class _Split(Declared):
             count=self.rows,
             digest=self.digest,
             digest_of=self.digest_of or ("file" if self.file else "hub"),
-            answers_required=grader is not None,
-            numeric_answers=grader == "numeric",
+            grader=grader,
         )
 
 

@@ -17,10 +17,9 @@ from harness.errors import nearest
 class Problem:
     """One problem.
 
-    answer: the reference without its working; empty where a task without a grader has none. solution: shows the
-    working.
-    difficulty: larger is harder, in a unit of the task's own. own_comparison: judges an extracted answer where more
-    than one is right; the grader `own` asks it.
+    answer: the reference without its working; empty where a task without a grader has none.
+    solution: the reference with its working. difficulty: larger is harder, in a unit of the task's own.
+    own_comparison: judges an extracted answer where more than one is right; the grader `own` asks it.
     """
 
     id: str
@@ -33,7 +32,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Step:
-    """One written step of a completion. `end`: the number of characters up to and with its last one."""
+    """One written step of a completion. end: the number of characters up to its last one, which is included."""
 
     end: int
     right: bool
@@ -44,7 +43,8 @@ class SplitSource(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Names the content, e.g. by a pinned digest, so that plans need no data. Part of a run's semantic hash."""
+        """What identifies the content, e.g. a pinned digest, so that plans need no data. It is part of a run's semantic
+        hash."""
 
     def load(self) -> Sequence[Problem]:
         """The problems, always in the same order. Raises DataMissingError if they cannot be had."""
@@ -88,8 +88,10 @@ class Task:
     check_steps: Callable[[Problem, str], bool | None] | None = None
 
     def require_known_names(self) -> None:
-        """Raise UnknownNameError or EvalError for an unknown template, grader or extraction. Not asked when the task is
-        made: a plug-in may give a task and its grader."""
+        """Raise UnknownNameError or EvalError for an unknown template, grader or extraction.
+
+        This is not asked when the task is made: a plug-in may give a task together with its grader.
+        """
         get_template(self.template)
         if self.grader is not None:
             get_grader(self.grader)

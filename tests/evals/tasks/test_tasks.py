@@ -139,7 +139,9 @@ def test_an_answer_that_the_grader_cannot_read_is_named(write, tmp_path):
         '{"question": "1+1", "answer": "2"}\n\n{"question": "sky?", "answer": "blue"}\n'
     )
     numeric = MINIMAL.replace("grader: exact", "grader: numeric")
-    with pytest.raises(EvalError, match=r"train.jsonl, line 3: the answer 'blue' is not a number, and.*'numeric'"):
+    with pytest.raises(
+        EvalError, match=r"train.jsonl, line 3: the reference answer 'blue' is not a number, and.*'numeric'"
+    ):
         get_task(write(numeric)).split("train").load()
     assert len(get_task(write(MINIMAL)).split("train").load()) == 2
 
