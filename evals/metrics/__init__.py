@@ -80,6 +80,8 @@ class Metric:
     better: whether more or less of it is better; None where neither is by itself.
     compute: samples -> value; with `{k}`, (samples, k) -> value. None where the value does not exist, e.g. a mean over
         no samples. Raises ValueError for a k that cannot be had from n samples.
+
+    Raises EvalError for a name with a full stop, and for an unknown unit or direction.
     """
 
     name: str
@@ -87,6 +89,18 @@ class Metric:
     unit: Unit
     better: Better | None
     compute: Callable[..., float | None]
+
+    def __post_init__(self) -> None:
+        if "." in self.name:
+            raise EvalError(
+                f"the metric {self.name} has a full stop in its name, by which eval.final.<task>.<metric> separates "
+                "names: rename it"
+            )
+        if self.unit not in get_args(Unit) or self.better not in (*get_args(Better), None):
+            raise EvalError(
+                f"the metric {self.name} has unit={self.unit!r} and better={self.better!r}: units are "
+                f"{', '.join(map(repr, get_args(Unit)))}, and better is 'more', 'less' or None"
+            )
 
     @property
     def has_k(self) -> bool:
@@ -100,10 +114,10 @@ class Metric:
     def value(self, samples: Samples, k: int | None) -> float | None:
         """The metric of these samples; k of one for each k, None for others. Raises EvalError if it is no number."""
         value = self.compute(samples) if k is None else self.compute(samples, k)
-        if value is None or isinstance(value, int | float):
+        if value is None or (isinstance(value, int | float) and math.isfinite(value)):
             return value
         raise EvalError(
-            f"the metric {self.name} gave {value!r}: it must give a number, or None where there is no value"
+            f"the metric {self.name} gave {value!r}: it must give a finite number, or None where there is no value"
         )
 
 

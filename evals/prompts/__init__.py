@@ -88,8 +88,7 @@ class _TemplateFile(Declared):
 
 def _read_shipped(path: Path) -> Template:
     file = read_yaml(path, _TemplateFile, "template")
-    assert file.name is not None and file.version is not None
-    return file.template(file.name, file.version)
+    return file.template(file.name or path.stem, file.version or 1)
 
 
 @plugins.cached

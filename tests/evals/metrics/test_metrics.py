@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from evals.metrics import METRICS, find_metric, metric_facts, metrics_for
+from evals.metrics import METRICS, Samples, find_metric, metric_facts, metrics_for
 from harness import plugins
 from harness.errors import RefusedError, UnknownNameError
 
@@ -70,6 +72,29 @@ def test_that_of_a_plug_in_stands_among_its_like(use, name, unit, better, after)
     assert metric_facts(mine)["compares_arms"] == (better == "more")
     plugins.use([], [])
     assert mine not in metrics_for([1])
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (("f.5",), "the metric f.5 has a full stop in its name"),
+        (
+            ("f", "percent"),
+            "the metric f has unit='percent' and better='more': units are 'count', ",
+        ),
+        (("f", "count", "most"), "the metric f has unit='count' and better='most': units are"),
+    ],
+)
+def test_a_faulty_metric_is_refused_when_it_is_made(use, given, says):
+    with pytest.raises(RefusedError, match=re.escape(says)):
+        use(*given)
+
+
+def test_what_is_no_number_is_refused(use):
+    use("mine")
+    metric = replace(find_metric("mine"), compute=lambda samples: float("nan"))
+    with pytest.raises(RefusedError, match="the metric mine gave nan: it must give a finite number"):
+        metric.value(Samples([]), None)
 
 
 def test_two_metrics_of_one_name_are_refused(use):
