@@ -1,4 +1,4 @@
-"""Tasks, prompts, graders and estimators. Nothing here runs a model: an evaluation is handed its samples."""
+"""Tasks, prompts, graders and metrics. Nothing here runs a model: an evaluation is handed its samples."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from evals.errors import DataMissingError, EvalError, UnknownNameError
-    from evals.estimators import pass_at_k
-    from evals.grading import Verdict, grade
+    from evals.errors import DataMissingError, EvalError
+    from evals.grading import Grader, Verdict, grade
+    from evals.metrics import Metric
+    from evals.metrics.success import pass_at_k
     from evals.prompts import Template, get_template
     from evals.tasks import get_task, task_names
     from evals.tasks.base import Problem, Task
@@ -16,25 +17,27 @@ if TYPE_CHECKING:
 _HOMES = {
     "DataMissingError": "evals.errors",
     "EvalError": "evals.errors",
+    "Grader": "evals.grading",
+    "Metric": "evals.metrics",
     "Problem": "evals.tasks.base",
     "Task": "evals.tasks.base",
     "Template": "evals.prompts",
-    "UnknownNameError": "evals.errors",
     "Verdict": "evals.grading",
     "get_task": "evals.tasks",
     "get_template": "evals.prompts",
     "grade": "evals.grading",
-    "pass_at_k": "evals.estimators",
+    "pass_at_k": "evals.metrics.success",
     "task_names": "evals.tasks",
 }
 
 __all__ = [
     "DataMissingError",
     "EvalError",
+    "Grader",
+    "Metric",
     "Problem",
     "Task",
     "Template",
-    "UnknownNameError",
     "Verdict",
     "get_task",
     "get_template",

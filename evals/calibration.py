@@ -1,4 +1,4 @@
-"""Calibration: is a policy right as often as it gives the answer? Its own answer frequencies are the confidences."""
+"""Calibration: is an answer right as often as the policy gives it? Answer frequencies are the confidences."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
-from evals.canonical import canonical_answer
+from evals.grading.numeric import canonical_answer
 
 BINS = 10
 
@@ -15,7 +15,7 @@ BINS = 10
 class ReliabilityBin(TypedDict):
     """The samples whose confidence lies in (low, high]; the first bin holds 0 too.
 
-    confidence: their mean confidence; correct_frac: the share of them that is right; None in a bin without samples.
+    confidence: their mean confidence. correct_frac: the share of them that is right. Both are None in an empty bin.
     """
 
     low: float
@@ -26,15 +26,15 @@ class ReliabilityBin(TypedDict):
 
 
 def reliability(rows: Sequence[Mapping[str, Any]]) -> list[ReliabilityBin]:
-    """The reliability diagram of one task's samples in ten equal-width bins of confidence, by confidence.
+    """The reliability diagram of one task's samples: ten bins of confidence, all of one width, in ascending order.
 
-    rows: `problem_id`, `extracted` and `correct` of each sample (see `SampleRow`), drawn from the policy itself
-        (temperature 1, no top-p or top-k), at least two a problem.
+    rows: `problem_id`, `extracted` and `correct` of each sample (see `SampleRow`). They must be drawn from the policy
+        itself (temperature 1, no top-p or top-k), at least two a problem.
 
-    The confidence of a sample is the share of the *other* samples of its problem that give the same answer: an unbiased
-    estimate of the policy's probability of that answer, which with the sample itself would be too high. It is noisy, so
-    bins of few samples a problem lie flatter than the diagonal even for a calibrated policy: compare evaluations with
-    equally many. "No answer" counts as one answer, which is always wrong.
+    The confidence of a sample is the share of the *other* samples of its problem that give the same answer. This is an
+    unbiased estimate of the policy's probability of that answer; with the sample itself it would be too high. It is
+    noisy: with few samples a problem, the bins lie flatter than the diagonal even for a calibrated policy. So compare
+    only evaluations with equally many. "No answer" counts as one answer, which is always wrong.
 
     Raises ValueError if there are no rows or if a problem has a single sample.
     """

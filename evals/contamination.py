@@ -8,17 +8,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from evals.grading.text import normalise
+from evals.grading import normalise
 
-# Raise it whenever other things are found in the same texts; it belongs into the key of whatever keeps them.
+# Raise it whenever other things are found in the same texts; it belongs in the key of whatever stores the result.
 VERSION = 2
 
 N_GRAM_WORDS = 8
 NEAR_COPY_FRAC = 0.8
-"""A problem of which this share stands in a training prompt in one piece is a near copy."""
+"""A problem is a near copy if one run of a training prompt holds this share of its words."""
 MAX_LEAKED_FRAC = 0.01
-"""Problems that were trained on raise a score by at most their share of all problems. Up to one percentage point that
-is less than the differences that matter in practice (`Task.margin_pp`)."""
+"""Problems that were trained on raise a score by at most their share of all problems. Up to one percentage point is
+less than the differences that matter in practice (`Task.margin_pp`)."""
 MAX_EXAMPLES = 20
 MAX_SHOWN_WORDS = 24
 
@@ -30,8 +30,8 @@ _WORD = re.compile(r"\w+")
 class Example:
     """An evaluation problem and the training prompt that has most of it.
 
-    problem, prompt: their ids. shared: the longest run of words that both have, shortened after 24 words. shared_words,
-    problem_words: how many words the run and the problem have.
+    problem, prompt: their ids. shared: the longest run of words that both have, cut after 24 words.
+    shared_words, problem_words: how many words the run and the problem have.
     """
 
     problem: str
@@ -46,13 +46,13 @@ class Example:
 class Overlap:
     """Evaluation problems that occur in the training prompts.
 
-    exact: with all their words in the same order and nothing else.
-    near_copies: not exact, but with at least 80% of their words in one run: inside a longer prompt, or the same problem
-        with another number or another last sentence.
-    n_gram: that share at least one run of 8 words with some training prompt (the exact ones among them). Of problems in
-        one style many do, by stock phrases.
-    problems: all evaluation problems.
-    examples: at most 20 of the problems found, the exact ones first, then by the share of the problem that is found.
+    exact: how many are a training prompt, word for word.
+    near_copies: how many others have at least 80% of their words in one run of a training prompt. They stand inside a
+        longer prompt, or are the same problem with another number or another last sentence.
+    n_gram: how many share at least one run of 8 words with some training prompt, the exact ones included. Many problems
+        of one style do, by stock phrases.
+    problems: how many evaluation problems there are.
+    examples: at most 20 of those found, the exact ones first, then by the share of the problem that is found.
     """
 
     exact: int
@@ -63,11 +63,11 @@ class Overlap:
 
 
 def overlap(training: Iterable[tuple[str, str]], evaluation: Iterable[tuple[str, str]]) -> Overlap:
-    """Evaluation problems that are also training prompts, whole or in runs of 8 words. Case, punctuation and spacing do
-    not count.
+    """Find the evaluation problems that are also training prompts, whole or in runs of 8 words. Case, punctuation and
+    spacing do not count.
 
-    training, evaluation: (id, text) of each prompt and problem. The training prompts are gone through once and not
-    kept, so memory grows with the evaluation alone.
+    training, evaluation: (id, text) of each prompt and problem. The training prompts are read once and not kept, so
+    memory grows with the evaluation alone.
     """
     names: list[str] = []
     texts: list[Words] = []
@@ -104,8 +104,10 @@ def overlap(training: Iterable[tuple[str, str]], evaluation: Iterable[tuple[str,
 
 
 def is_contaminated(found: Overlap) -> bool:
-    """Whether so many problems were trained on, as exact or near copies, that it may matter: more than 1% of them. Runs
-    of 8 words alone are no reason: of MATH-500 half the problems share one with MATH's other problems."""
+    """Whether so many problems were trained on, as exact or near copies, that it may matter: more than 1% of them.
+
+    Shared runs of 8 words are not counted: half the problems of MATH-500 share one with MATH's other problems.
+    """
     return found.exact + found.near_copies > MAX_LEAKED_FRAC * found.problems
 
 

@@ -1,29 +1,25 @@
-"""Evaluation without a sampler: which samples are still to be drawn, the record of a sample, the scores of records."""
+"""Evaluation without a sampler: which samples are still to be drawn, their records, and what records give: scores, new
+verdicts by another grader, and where graders disagree."""
 
 from __future__ import annotations
 
+import itertools
 import json
-import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypedDict
 
-from evals.canonical import canonical_answer
 from evals.errors import EvalError
-from evals.estimators import (
-    Votes,
-    avg_at_n,
-    cons_at_n,
-    count_votes,
-    maj_at_k,
-    mean_pass_at_k,
-    pass_hat_k,
-    se_over_problems,
-    se_over_samples,
-)
-from evals.grading import applicable_graders, extract_answer, judge
+from evals.grading import applicable_graders, judge
+from evals.grading.extract import extract_answer
+from evals.metrics import Samples, metrics_for
 from evals.prompts import Message, Template
 from evals.tasks.base import Problem, Task
+
+# A thread only waits for the process that compares expressions; there are as many of those.
+_THREADS = 2
+_MAX_EXAMPLES = 5
 
 
 @dataclass(frozen=True)
@@ -73,11 +69,10 @@ def grade_sample(
 ) -> SampleRow:
     """The record of a drawn sample.
 
-    grader: decides `correct`; the task's own if None. `verdicts` adds all others that apply: `exact` and `math`
-        always, `numeric` where the reference is a number, `choice` where it is a choice's letter. `math` asks its
-        process only about what text, letters, words and numbers leave open, and once about each pair of answer and
-        reference. To a problem with a comparison of its own the others have nothing to say: its reference is one right
-        answer of several.
+    grader: decides `correct`; the task's own if None. `verdicts` adds those of all other graders that can compare with
+        the reference, except where the problem has a comparison of its own: then the reference is one of several right
+        answers. `math` starts its process only for what text, letters, words and numbers leave open, and asks it once
+        about each pair of answer and reference.
 
     Raises UnknownNameError for an unknown grader, EvalError if it cannot grade the task's references, if there is
     neither a grader nor one of the task's own, and for a problem without an answer.
@@ -109,71 +104,90 @@ def grade_sample(
     )
 
 
-def scores(rows: Sequence[SampleRow], ks: Iterable[int]) -> dict[str, float | None]:
-    """Metrics of one task's finished evaluation; None for one that does not exist (e.g. a mean over no rows).
+def scores(rows: Iterable[SampleRow], ks: Iterable[int]) -> dict[str, float | None]:
+    """Every metric of one task's finished evaluation, by name (see `evals.metrics`); None for one that does not exist,
+    e.g. a mean over no rows.
 
-    For each k, of k of a problem's n samples, as fractions: `pass@k`: one is right; `pass^k`: all are; `maj@k`: their
-    majority vote is. `avg@n`: of all samples; `cons@n`: the majority vote of all. Votes are over canonical answers (see
-    `evals.canonical`), ties are shared, and a sample that counts in `unparsed_frac` votes for nothing.
-    `distinct_answers`: how many answers a problem's n samples give between them.
-    `se_problems_pp`, `se_samples_pp`: standard errors of avg@n in percentage points for new problems and for these
-    problems; `mean_tokens`, `mean_tokens_correct`, `mean_tokens_incorrect`; `truncated_frac`; `unparsed_frac`: no
-    answer that the grader can read; `ungraded_frac`: the grader timed out or crashed; `faulty_steps_frac`: of the
-    correct samples whose steps could be checked.
-
-    Raises ValueError if there are no rows, if problems differ in their number of samples, or if k exceeds it.
+    Raises ValueError if there are no rows, if problems differ in their number of samples, or if a k exceeds it.
     """
-    problems, n = _samples_by_problem(rows)
-    counts = [sum(row["correct"] for row in samples) for samples in problems]
-    votes = [_votes(samples) for samples in problems]
-    wanted = list(ks)
-    correct = [row for row in rows if row["correct"]]
-    incorrect = [row for row in rows if not row["correct"]]
-    return {
-        **{f"pass@{k}": mean_pass_at_k(counts, n, k) for k in wanted},
-        **{f"pass^{k}": _mean(pass_hat_k(n, c, k) for c in counts) for k in wanted},
-        **{f"maj@{k}": _mean(maj_at_k(vote, k) for vote in votes) for k in wanted},
-        "avg@n": _mean(avg_at_n(n, c) for c in counts),
-        "cons@n": _mean(map(cons_at_n, votes)),
-        "distinct_answers": _mean(len(vote.right) + len(vote.wrong) for vote in votes),
-        "se_problems_pp": _percent(se_over_problems(counts, n)),
-        "se_samples_pp": _percent(se_over_samples(counts, n)),
-        "mean_tokens": _mean(row["n_tokens"] for row in rows),
-        "mean_tokens_correct": _mean(row["n_tokens"] for row in correct),
-        "mean_tokens_incorrect": _mean(row["n_tokens"] for row in incorrect),
-        "truncated_frac": _mean(row["truncated"] for row in rows),
-        "unparsed_frac": _mean(row["reason"] == "unparsed" for row in rows),
-        "ungraded_frac": _mean(row["reason"] in {"timeout", "crash"} for row in rows),
-        "faulty_steps_frac": _mean(row["faulty_steps"] for row in correct if row["faulty_steps"] is not None),
-    }
+    samples = Samples.of(rows)
+    return {name: metric.value(samples, k) for name, (metric, k) in metrics_for(ks).items()}
 
 
-def _samples_by_problem(rows: Sequence[SampleRow]) -> tuple[list[list[SampleRow]], int]:
-    """The rows of each problem, and the number of samples that each has."""
-    if not rows:
-        raise ValueError("scores: no rows given; an evaluation has at least one problem and one sample")
-    problems: dict[str, list[SampleRow]] = {}
+def regrade(
+    task: Task, problems: Iterable[Problem], rows: Sequence[SampleRow], grader: str | None = None
+) -> list[SampleRow]:
+    """The records, graded again from their text. What does not depend on grading stays as it is.
+
+    grader: decides `correct`; the task's own if None.
+
+    Raises EvalError for a record of another task or of a problem that is not among `problems`, and as `grade_sample`.
+    """
+    by_id = {problem.id: problem for problem in problems}
     for row in rows:
-        problems.setdefault(row["problem_id"], []).append(row)
-    drawn = {problem: len(samples) for problem, samples in problems.items()}
-    fewest, most = min(drawn, key=drawn.__getitem__), max(drawn, key=drawn.__getitem__)
-    if drawn[fewest] != drawn[most]:
-        raise ValueError(
-            f"scores: problem {fewest!r} has {drawn[fewest]} samples and {most!r} has {drawn[most]}; all problems need "
-            "the same number: finish the evaluation first"
-        )
-    return list(problems.values()), drawn[most]
+        if row["task"] != task.name:
+            raise EvalError(
+                f"a record of task {row['task']} was given to be graded as one of {task.name}: grade the records of "
+                "each task by themselves"
+            )
+        if row["problem_id"] not in by_id:
+            raise EvalError(
+                f"problem {row['problem_id']!r} of a record is not among the {len(by_id)} problems of task {task.name} "
+                "that were given, so there is no answer to grade it by: give the problems that the samples were drawn "
+                "from"
+            )
+
+    def again(row: SampleRow) -> SampleRow:
+        request = Request(by_id[row["problem_id"]], row["sample"], "")
+        graded = grade_sample(task, request, row["text"], row["n_tokens"], row["truncated"], grader)
+        return {**row, **graded}
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return list(pool.map(again, rows))
 
 
-def _votes(samples: Sequence[SampleRow]) -> Votes:
-    answers = [None if row["reason"] == "unparsed" else canonical_answer(row["extracted"]) for row in samples]
-    return count_votes(answers, [row["correct"] for row in samples])
+class Example(TypedDict):
+    """A sample on which two graders differ."""
+
+    task: str
+    problem_id: str
+    sample: int
+    extracted: str | None
+    verdicts: dict[str, bool]
 
 
-def _mean(values: Iterable[float]) -> float | None:
-    numbers = list(values)
-    return math.fsum(numbers) / len(numbers) if numbers else None
+class Disagreement(TypedDict):
+    """How often two graders differ.
+
+    graders: their names, in alphabetical order. n: the number of samples with a verdict of both. count: the number of
+    those on which they differ. examples: the first of these, at most 5.
+    """
+
+    graders: tuple[str, str]
+    count: int
+    n: int
+    examples: list[Example]
 
 
-def _percent(fraction: float | None) -> float | None:
-    return None if fraction is None else 100 * fraction
+def disagreement(rows: Iterable[SampleRow]) -> list[Disagreement]:
+    """How often graders differ, for each pair of them with verdicts on the same samples, by name."""
+    pairs: dict[tuple[str, str], Disagreement] = {}
+    for row in rows:
+        verdicts: dict[str, bool] = json.loads(row["verdicts"])
+        for first, second in itertools.combinations(sorted(verdicts), 2):
+            pair = pairs.setdefault((first, second), Disagreement(graders=(first, second), count=0, n=0, examples=[]))
+            pair["n"] += 1
+            if verdicts[first] == verdicts[second]:
+                continue
+            pair["count"] += 1
+            if len(pair["examples"]) < _MAX_EXAMPLES:
+                pair["examples"].append(
+                    Example(
+                        task=row["task"],
+                        problem_id=row["problem_id"],
+                        sample=row["sample"],
+                        extracted=row["extracted"],
+                        verdicts={name: verdicts[name] for name in (first, second)},
+                    )
+                )
+    return [pairs[names] for names in sorted(pairs)]

@@ -6,7 +6,6 @@ The only file that knows lm-eval's interfaces. They are those of 0.4.13, and 0.5
 from __future__ import annotations
 
 import contextlib
-import difflib
 import json
 import logging
 import os
@@ -22,13 +21,15 @@ from typing import Any
 from evals.errors import EvalError
 from evals.lm_eval_result import LmEvalMetric, LmEvalResult, LmEvalRow, LmEvalTask
 from evals.prompts import Message
-from evals.sampler import Decoding, Draw, Drawn, Sampler
+from evals.sampler import Draw, Drawn, Sampler, SamplingParams
+from harness.errors import RefusedError, nearest
 
 OWN_TASKS = Path(__file__).with_name("lm_eval_tasks")
-"""Task files over $BENCH_DATA; always looked through."""
+"""Our own task files, over rows in $BENCH_DATA. Every run finds them."""
 DEFAULT_MAX_GEN_TOKS = 256
-"""For a task that does not say how long a completion may be (gsm8k, minerva_math500): what lm-eval's hf backend takes,
-so that scores compare. It cuts reasoning short, so it is logged whenever it is used, and kept in the result."""
+"""The limit for a task that does not say how long a completion may be (gsm8k, minerva_math500): that of lm-eval's hf
+backend, so that scores compare. It cuts reasoning short, so it is logged whenever it is used, and kept in the
+result."""
 
 _INSTALL = "pip install -e '.[lm-eval]'"
 # Draws for a standard error that has no closed form; that of a mean has one.
@@ -51,8 +52,8 @@ def run_lm_eval(
 
     tasks: names of tasks, groups or tags: lm-eval's, those of `OWN_TASKS`, those of `include_path`. Naming a group, a
         tag or a task that is not in a file of its name reads lm-eval's whole index, which takes 10 seconds or more.
-    max_gen_toks: of every completion, whatever task files say; None: as they say, or DEFAULT_MAX_GEN_TOKS.
-    limit: the first documents of each task, at least 1; None for all.
+    max_gen_toks: the limit of every completion, whatever task files say; None: as they say, or DEFAULT_MAX_GEN_TOKS.
+    limit: how many documents of each task, from its first, at least 1; None for all.
     apply_chat_template: prompts are messages, few-shot examples among them as turns; otherwise text.
     A sample's noise is keyed by task, document and sample, so it is the same for every model.
 
@@ -96,44 +97,44 @@ def run_lm_eval(
 
 
 class _Drawing:
-    """Draws what lm-eval requests, and keeps what it has no place for."""
+    """Draws what lm-eval requests, and keeps what lm-eval has no place for."""
 
     def __init__(self, sampler: Sampler, chat: bool, max_gen_toks: int | None) -> None:
         self._sampler = sampler
         self._chat = chat
         self._max_gen_toks = max_gen_toks
         self.drawn: dict[tuple[str, int], list[Drawn]] = defaultdict(list)
-        self.decodings: dict[str, list[Decoding]] = defaultdict(list)
+        self.decodings: dict[str, list[SamplingParams]] = defaultdict(list)
         self.assumed: set[str] = set()
 
     def generate_until(self, requests: Sequence[Any]) -> list[str]:
         """The completions of lm-eval's requests [N]. K samples of a document are the same request K times."""
         draws: list[Draw] = []
-        together: dict[Decoding, list[int]] = defaultdict(list)
+        together: dict[SamplingParams, list[int]] = defaultdict(list)
         seen: Counter[str] = Counter()
         for position, request in enumerate(requests):
             context, settings = request.args
             example = f"{request.task_name}/{request.doc_id}"
             draws.append(Draw(self.prompt(context), example, seen[example]))
             seen[example] += 1
-            together[self._decoding(request.task_name, settings)].append(position)
+            together[self._params(request.task_name, settings)].append(position)
         texts = [""] * len(requests)
-        for decoding, positions in together.items():
-            drawn = self._sampler.draw([draws[position] for position in positions], decoding)
+        for params, positions in together.items():
+            drawn = self._sampler.draw([draws[position] for position in positions], params)
             for position, one in zip(positions, drawn, strict=True):
                 self.drawn[requests[position].task_name, requests[position].doc_id].append(one)
-                texts[position] = _without_stop(one.text, decoding.stop)
+                texts[position] = _without_stop(one.text, params.stop)
         return texts
 
     def prompt(self, context: str) -> str | list[Message]:
-        """Of a request: messages, which `apply_chat_template` wrote as JSON, or text."""
+        """The prompt of a request: messages, which `apply_chat_template` wrote as JSON, or text."""
         if not self._chat:
             return context
         messages: list[Message] = json.loads(context)
         return messages
 
-    def _decoding(self, task: str, settings: Mapping[str, Any]) -> Decoding:
-        decoding, assumed = _decoding_of(task, settings, self._max_gen_toks)
+    def _params(self, task: str, settings: Mapping[str, Any]) -> SamplingParams:
+        params, assumed = _params_of(task, settings, self._max_gen_toks)
         if assumed and task not in self.assumed:
             self.assumed.add(task)
             _log.warning(
@@ -141,15 +142,17 @@ class _Drawing:
                 task,
                 DEFAULT_MAX_GEN_TOKS,
             )
-        if decoding not in self.decodings[task]:
-            self.decodings[task].append(decoding)
-        return decoding
+        if params not in self.decodings[task]:
+            self.decodings[task].append(params)
+        return params
 
 
-def _decoding_of(task: str, settings: Mapping[str, Any], max_gen_toks: int | None) -> tuple[Decoding, bool]:
-    """lm-eval's generation settings as a Decoding, and whether its length is the default. max_gen_toks: instead of the
-    length that the settings have. Meanings are those of
-    lm-eval's hf backend: greedy unless sampling is asked for or a temperature is given without `do_sample`."""
+def _params_of(task: str, settings: Mapping[str, Any], max_gen_toks: int | None) -> tuple[SamplingParams, bool]:
+    """lm-eval's generation settings as ours, and whether their length is the default.
+
+    Meanings are those of lm-eval's hf backend: greedy unless sampling is asked for, or a temperature is given without
+    `do_sample`. max_gen_toks: in place of the length that the settings have.
+    """
     unknown = sorted(settings.keys() - _SETTINGS)
     if unknown:
         raise EvalError(
@@ -168,14 +171,14 @@ def _decoding_of(task: str, settings: Mapping[str, Any], max_gen_toks: int | Non
     until = settings.get("until") or []
     given = [max_gen_toks] if max_gen_toks is not None else _lengths(settings)
     greedy = temperature == 0.0
-    decoding = Decoding(
+    params = SamplingParams(
         max_completion_tokens=given[0] if given else DEFAULT_MAX_GEN_TOKS,
         temperature=temperature,
         top_p=1.0 if greedy else float(settings.get("top_p", 1.0)),
         top_k=0 if greedy else max(0, int(settings.get("top_k", 0))),
         stop=tuple(stop for stop in ([until] if isinstance(until, str) else until) if stop),
     )
-    return decoding, not given
+    return params, not given
 
 
 def _lengths(settings: Mapping[str, Any]) -> list[int]:
@@ -232,11 +235,9 @@ def _task_manager(names: Sequence[str], include_path: Path | None) -> Any:
     manager = TaskManager(include_path=folders)
     for name in names:
         if name not in manager.task_index:
-            nearest = difflib.get_close_matches(name, manager.all_tasks, n=1)
-            hint = f"; did you mean {nearest[0]!r}?" if nearest else "."
             raise EvalError(
-                f"unknown lm-eval task {name!r}{hint} `lm_eval ls tasks` lists lm-eval's; {OWN_TASKS.name} has those "
-                "over local rows; --include-path adds a folder of your own"
+                f"unknown lm-eval task {name!r}{nearest(name, manager.all_tasks)} `lm_eval ls tasks` lists lm-eval's; "
+                f"{OWN_TASKS.name} has those over local rows; --include-path adds a folder of your own"
             )
     return manager
 
@@ -265,7 +266,7 @@ def _load(names: Sequence[str], manager: Any) -> Iterator[Any]:
     for name in dict.fromkeys(names):
         try:
             loaded = manager.load([name])["tasks"]
-        except EvalError:
+        except RefusedError:
             raise
         except (OSError, ValueError, TypeError, LookupError, ImportError, AssertionError, DatasetsError) as error:
             raise EvalError(f"lm-eval task {name} cannot be loaded: {error}. {_remedy(str(error))}") from error

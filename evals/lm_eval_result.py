@@ -1,4 +1,4 @@
-"""What lm-eval found of one model. Nothing here needs lm-eval."""
+"""What lm-eval measured on one model. Nothing here needs lm-eval."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from evals.prompts import Message
-from evals.sampler import Decoding
+from evals.sampler import SamplingParams
 
 
 class LmEvalRow(TypedDict):
     """One document under one filter, with its K samples (`repeats` of the task file).
 
     completions [K]: as lm-eval saw them, without the stop string. n_tokens, truncated [K]: as drawn.
-    filtered: what the filter made of the completions. metrics: those of lm-eval that are a number for each document.
+    filtered: what the filter made of the completions. metrics: lm-eval's, where they are a number for each document.
     """
 
     task: str
@@ -41,19 +41,19 @@ class LmEvalMetric:
 
 @dataclass(frozen=True)
 class LmEvalTask:
-    """How a task was run. `max_gen_toks_assumed`: it sets no limit of its own, so the default of ours was taken."""
+    """How a task was run. max_gen_toks_assumed: the task sets no limit of its own, so our default was taken."""
 
     name: str
     version: str
     n_docs: int
     repeats: int
-    decodings: tuple[Decoding, ...]
+    decodings: tuple[SamplingParams, ...]
     max_gen_toks_assumed: bool
 
 
 @dataclass(frozen=True)
 class LmEvalResult:
-    """Of one model. A group or a tag is present as its tasks."""
+    """The results of one model. A group or a tag stands here as its tasks."""
 
     tasks: tuple[LmEvalTask, ...]
     metrics: tuple[LmEvalMetric, ...]

@@ -13,9 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from evals.errors import EvalError
-from evals.grading import grade
-from evals.grading.text import normalise
-from evals.sampler import Decoding, Draw, Sampler
+from evals.grading import grade, normalise
+from evals.sampler import Draw, Sampler, SamplingParams
 from evals.tasks.base import Problem, Task
 
 GIVEN_FRAC = 0.6
@@ -32,9 +31,9 @@ class Completion:
 
     given, rest: the statement in its two parts. text: the model's continuation.
     exact: whether it begins with the rest, white space apart.
-    rouge_l: likeness of the rest and as many words of the continuation (see `rouge_l`).
-    correct: whether the right answer stands behind those words. The statement was not all there, so the rest or the
-        answer was known, but for guesses.
+    rouge_l: how much the rest resembles as many words of the continuation (see `rouge_l`).
+    correct: whether the right answer follows those words. The model saw a part of the statement, so it knew the rest or
+        the answer, or guessed.
     """
 
     problem_id: str
@@ -51,7 +50,7 @@ class Memorisation:
     """Means over the completed problems, as fractions.
 
     exact_frac: completed word for word. rouge_l: mean likeness. correct_frac: the answer came out.
-    problems: completed; skipped: left out, because less than 5 words of their statements would be left to complete.
+    problems: how many were completed. skipped: how many were not, because fewer than 5 words would have been left.
     """
 
     exact_frac: float
@@ -70,10 +69,10 @@ def probe(
 ) -> list[Completion]:
     """Greedy completions of the beginnings of the problems, in their order, without those that are too short.
 
-    The prompt is plain text without a chat template. max_completion_tokens: must hold the rest of a statement, and the
-    solution if its answer is to come out. given_frac: the share of a statement's words to give, in (0, 1).
+    The prompt is plain text without a chat template. max_completion_tokens: must hold the rest of a statement, and its
+    solution if the answer is to come out. given_frac: the share of a statement's words to give, in (0, 1).
 
-    Raises EvalError for a share that is none, for a task without a grader, and where all problems are too short.
+    Raises EvalError for a share outside (0, 1), for a task without a grader, and where all problems are too short.
     """
     if not 0 < given_frac < 1:
         raise EvalError(
@@ -85,7 +84,7 @@ def probe(
     kept = [(problem, given, rest) for problem, given, rest in halves if _is_long_enough(rest)]
     drawn = sampler.draw(
         [Draw(prompt=given, example=problem.id, sample=0) for problem, given, _ in kept],
-        Decoding(max_completion_tokens=max_completion_tokens, temperature=0.0),
+        SamplingParams(max_completion_tokens=max_completion_tokens, temperature=0.0),
     )
     return [
         _completion(task, grader, problem, given, rest, completed.text)

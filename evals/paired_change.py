@@ -17,11 +17,12 @@ from evals.lm_eval_result import LmEvalResult, LmEvalRow
 class PairedChange:
     """How a metric of a task changed from one model to another on the same problems.
 
-    filter: lm-eval's name of what read the answers; "" for a task of ours. before, after: means over problems;
-    difference: after - before. stderr: of the difference, sd / sqrt(n) of the n_problems differences (ddof 1), None for
-    one problem. gained, lost: problems on which the metric rose and fell.
+    filter: the filter of lm-eval that read the answers; "" for our own tasks.
+    before, after: means over problems. difference: after - before.
+    stderr: of the difference, sd / sqrt(n) of the n_problems differences (ddof 1); None for a single problem.
+    gained, lost: the number of problems on which the metric rose and fell.
 
-    The standard error is over problems. It knows nothing of training seeds: of one before and one after there is one.
+    The standard error is over problems. It says nothing about training seeds: two models show a single run.
     """
 
     task: str

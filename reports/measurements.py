@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from harness.records.scores import METRIC_PREFIX, accuracy_names, is_accuracy
+from harness.records.scores import METRIC_PREFIX, accuracy_names
 from reports.columns import Columns
 from reports.processes import each_in_processes
 
@@ -54,7 +54,7 @@ class Metric:
         task, _, name = metric.removeprefix(METRIC_PREFIX).rpartition(".")
         if task and task not in sweep.tasks:
             raise MetricError(f"metric {metric!r} names the task {task!r}: evaluated were {', '.join(sweep.tasks)}")
-        if not is_accuracy(name):
+        if not sweep.compares_arms(name):
             raise MetricError(
                 f"metric is {metric!r}: arms are compared in percentage points and the higher is called better, so it"
                 f" must be a fraction in [0, 1] of which more is better: {', '.join(accuracy_names(sweep.k))}"
@@ -247,7 +247,7 @@ def read_measurements(sweep: SweepRecord, processes: int = 1) -> dict[str, list[
         raise ValueError(f"no cell of {sweep.name} is done: a report needs at least one; `bench run` makes them")
     if all(measurement.score_pp is None for measurement in done.values()):
         recorded = {name for m in done.values() if m.final is not None for name in m.final["metrics"]}
-        names = sorted(filter(is_accuracy, recorded))
+        names = sorted(filter(sweep.compares_arms, recorded))
         if metric.name in names:
             raise MetricError(
                 f"the final {metric.name!r} on {metric.task} is not a finite number in any finished cell of "

@@ -1,93 +1,107 @@
-"""Grading: a completion's answer is extracted, then compared with the reference by a named grader."""
+"""Grading: the answer of a completion is found (`extract`), then compared with the reference by a named grader.
+
+A grader is a file of this folder, or of a plug-in, with a `Grader(...)` at its top level. This module holds what all of
+them stand on: verdicts, how a grader is found and asked, and the text of an answer as a reader sees it.
+"""
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
-from evals.errors import EvalError, UnknownNameError
-from evals.grading.choice import choice_letter
-from evals.grading.comparisons import (
-    compare_choice,
-    compare_exact,
-    compare_math,
-    compare_numeric,
-    require_mathematical,
-)
-from evals.grading.extract import VERSION as EXTRACTION_VERSION
-from evals.grading.extract import extract_answer, get_extraction
-from evals.grading.numbers import reference_number
-from evals.grading.verdict import OwnComparison, Reason, Verdict
+from evals.errors import EvalError
+from harness.plugins import Kind
+
+Reason = Literal["match", "mismatch", "unparsed", "timeout", "crash"]
+OwnComparison = Callable[[str], Reason]
+"""A problem's own way to judge an extracted answer, where more than one answer is right."""
+OWN = "own"
+"""The grader that leaves the verdict to the problem's own comparison (see own.py)."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a grader says of one completion.
+
+    extracted: the answer's text, or None where none was found.
+    reason: `unparsed`: there is no answer, or none that the grader can read. `timeout`, `crash`: the comparison did not
+        end, so `correct` is False for want of a proof; count these.
+    """
+
+    correct: bool
+    extracted: str | None
+    reason: Reason
 
 
 @dataclass(frozen=True)
 class Grader:
-    """A way to compare an extracted answer with the reference. Raise `version` whenever a verdict can change."""
+    """A way to compare an extracted answer with the reference.
 
+    version: raise it whenever a verdict can change; it is part of a run's semantic hash.
+    meaning: when it says that an answer is right, in a line.
+    compare: (extracted answer, reference) -> reason.
+    fault: why a reference cannot be compared with, for an error message that ends with a remedy; None if it can.
+    compares_faulty: whether `compare` is asked even about references with a fault, of which it then knows the text.
+    """
+
+    name: str
     version: int
+    meaning: str
     compare: Callable[[str, str], Reason]
+    fault: Callable[[str], str | None] = lambda reference: None
+    compares_faulty: bool = False
+
+    def can_compare_with(self, reference: str) -> bool:
+        return self.compares_faulty or self.fault(reference) is None
 
 
-def _compare_own(candidate: str, answer: str) -> Reason:
-    raise EvalError(
-        "the grader 'own' is the task's own comparison, and this problem has none: only tasks reasoning_gym:<name> "
-        "have one; use 'math', 'numeric' or 'exact', which compare with a reference answer"
-    )
-
-
-OWN = "own"
-GRADERS: dict[str, Grader] = {
-    "exact": Grader(version=2, compare=compare_exact),
-    "numeric": Grader(version=3, compare=compare_numeric),
-    "choice": Grader(version=1, compare=compare_choice),
-    "math": Grader(version=3, compare=compare_math),
-    OWN: Grader(version=1, compare=_compare_own),
-}
+GRADERS: Kind[Grader] = Kind("grader", lambda thing: isinstance(thing, Grader), "evals.grading", "bench ls graders")
 
 
 def get_grader(name: str) -> Grader:
     """The grader of that name. Raises UnknownNameError."""
-    if name not in GRADERS:
-        raise UnknownNameError("grader", name, GRADERS)
-    return GRADERS[name]
+    return GRADERS.find(name)
+
+
+def grader_version(name: str) -> int | str:
+    """What stands for a grader in a hash: the version of a shipped one, the digest of a plug-in's source. Raises
+    UnknownNameError."""
+    source = GRADERS.source(name)
+    return get_grader(name).version if source is None else source.digest
 
 
 def applicable_graders(answer: str) -> list[str]:
-    """The graders that can compare with this reference: `exact` and `math` with any, `numeric` with a number, `choice`
-    with a choice's letter. Cheap ones first."""
-    names = ["exact"]
-    if reference_number(answer) is not None:
-        names.append("numeric")
-    if choice_letter(answer) is not None:
-        names.append("choice")
-    return [*names, "math"]
+    """The graders that can compare with this reference."""
+    return [name for name, grader in GRADERS.all().items() if grader.can_compare_with(answer)]
 
 
 def require_gradable(answer: str, grader: str, own: OwnComparison | None = None) -> None:
-    """Without an answer to compare it with, find out whether a reference can be compared. Needs no process.
+    """Find out whether a reference can be compared with, without an answer to compare it with. Starts no process.
 
-    Raises UnknownNameError for an unknown grader, EvalError for a reference that is empty or that the grader cannot
-    read.
+    Raises UnknownNameError for an unknown grader, EvalError for a reference that is empty or has a fault.
     """
-    compare = get_grader(grader).compare
+    found = get_grader(grader)
     if not answer:
         raise EvalError("there is no answer to compare with. Give all rows their answers, or take another task.")
-    if grader == "math":
-        require_mathematical(answer)
-    elif grader != OWN or own is None:
-        compare("", answer)
+    if (grader != OWN or own is None) and (fault := found.fault(answer)) is not None:
+        raise EvalError(fault)
 
 
 def judge(extracted: str | None, answer: str, grader: str = "math", own: OwnComparison | None = None) -> Verdict:
     """The verdict on an answer that was extracted already. Raises as `grade`."""
-    compare = get_grader(grader).compare
+    found = get_grader(grader)
     reason: Reason
     if extracted is None:
         reason = "unparsed"
     elif grader == OWN and own is not None:
         reason = own(extracted)
+    elif not found.compares_faulty and (fault := found.fault(answer)) is not None:
+        raise EvalError(fault)
     else:
-        reason = compare(extracted, answer)
+        reason = found.compare(extracted, answer)
     return Verdict(correct=reason == "match", extracted=extracted, reason=reason)
 
 
@@ -97,35 +111,86 @@ def grade(
     """Whether a completion gives the reference answer.
 
     text: the completion. answer: the reference, without working.
-    grader: `exact` compares text; `numeric` compares numbers exactly, without units (see `numbers.parse_number`);
-        `choice` compares the letters of a multiple choice (see `choice.parse_choice`); `math` accepts what the others
-        accept and asks math-verify about the rest, in a process with limits on time and memory (see
-        `comparisons.compare_math`); `own` asks the problem itself.
+    grader: `exact` compares text. `numeric` compares numbers exactly, without units (see `numeric.parse_number`).
+        `choice` compares the letters of a multiple choice (see `choice.parse_choice`). `math` accepts what these accept
+        and asks math-verify about the rest, in a process with limits on time and memory (see `math.compare_math`).
+        `own` asks the problem itself. Plug-ins may add others.
     extract: `boxed`, `answer_tag` (`<answer>`), `gsm8k` (`####`), `hash` (after the last `#`), `last_number`, `choice`,
         or None for `chain`: what follows `</think>`, there the last box, else `####`, else "answer is", else the last
         number.
-    own: the problem's own comparison (`Problem.own_comparison`), read by the grader `own`.
+    own: the problem's own comparison (`Problem.own_comparison`), for the grader `own`.
 
-    Raises UnknownNameError for an unknown grader or extraction; EvalError if `numeric` is given a reference that is no
-    number, `choice` one that is no letter, or `own` a problem without a comparison.
+    Raises UnknownNameError for an unknown grader, EvalError for an unknown extraction, and where the grader cannot
+    compare with the reference: `numeric` with one that is no number, `choice` with one that is no letter, `own` for a
+    problem without a comparison.
     """
+    from evals.grading.extract import extract_answer
+
     get_grader(grader)
     return judge(extract_answer(text, extract or "chain"), answer, grader, own)
 
 
-__all__ = [
-    "EXTRACTION_VERSION",
-    "GRADERS",
-    "OWN",
-    "Grader",
-    "OwnComparison",
-    "Reason",
-    "Verdict",
-    "applicable_graders",
-    "extract_answer",
-    "get_extraction",
-    "get_grader",
-    "grade",
-    "judge",
-    "require_gradable",
-]
+# Hyphens and dashes that people and models write for a minus sign.
+_MINUS_SIGNS = "\u2010\u2011\u2012\u2013\u2212\ufe63\uff0d"
+
+
+class _Visible(dict[int, str]):
+    """A table for `str.translate`, filled as characters are met."""
+
+    def __missing__(self, code: int) -> str:
+        self[code] = replacement = self._replacement(chr(code))
+        return replacement
+
+    @staticmethod
+    def _replacement(character: str) -> str:
+        if character == "\n":
+            return "\n"
+        if character in _MINUS_SIGNS:
+            return "-"
+        if "\uff01" <= character <= "\uff5e":  # full-width forms of ASCII
+            return chr(ord(character) - 0xFEE0)
+        match unicodedata.category(character):
+            case "Cf":  # zero-width, direction marks, soft hyphen
+                return ""
+            case "Cc" | "Zs" | "Zl" | "Zp":
+                return " "
+            case "Nd":
+                return str(unicodedata.digit(character))
+            case _:
+                return character
+
+
+_VISIBLE = _Visible()
+_LINE_ENDS = re.compile(r"\r\n?")
+# Nobody nests mark-up deeper; the bound keeps the work linear in the text.
+_NESTING = 8
+# Mark-up around a whole answer: mathematics delimiters, bold, code, and text macros.
+_WRAPPERS = (
+    re.compile(r"\$\$?((?:[^$\\]|\\.)*)\$\$?", re.DOTALL),
+    re.compile(r"\\\((.*)\\\)", re.DOTALL),
+    re.compile(r"\\\[(.*)\\\]", re.DOTALL),
+    re.compile(r"\*\*([^*]*)\*\*", re.DOTALL),
+    re.compile(r"`([^`]*)`", re.DOTALL),
+    re.compile(
+        r"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mathbf|mathit|boldsymbol|mbox)\s*\{([^{}]*)\}", re.DOTALL
+    ),
+)
+
+
+def normalise(text: str) -> str:
+    """One form for characters that look alike (spaces, minus signs, digits of any script), none for invisible ones."""
+    return _LINE_ENDS.sub("\n", text).translate(_VISIBLE)
+
+
+def bare(answer: str) -> str:
+    """A normalised answer without the mark-up and the full stop around it, and with single spaces."""
+    answer = " ".join(answer.split())
+    for _ in range(_NESTING):
+        inner = answer.strip().removeprefix(":").rstrip(".,;: ")
+        for wrapper in _WRAPPERS:
+            if whole := wrapper.fullmatch(inner):
+                inner = whole[1]
+        if inner == answer:
+            break
+        answer = inner
+    return answer

@@ -1,10 +1,10 @@
-"""Multiple choice: the letter of an option, A to J."""
+"""The grader `choice`: the letter of an option of a multiple choice, A to J."""
 
 from __future__ import annotations
 
 import re
 
-from evals.grading.text import bare, normalise
+from evals.grading import Grader, Reason, bare, normalise
 
 # Longer texts are not the answer to a multiple choice.
 _MAX_CHARACTERS = 1_000
@@ -39,8 +39,8 @@ def parse_choice(text: str) -> str | None:
     """The letter that an answer states, as a capital, or None if it states none or more than one.
 
     Reads `B`, `(B)`, `[B]`, `B.`, `B)`, `\\text{(B)}`, `option B`, `the answer is B`, and each of these with the
-    option's text after it (`(B) 12`, `B. Paris`). Small letters count as capitals: an answer that is one
-    letter leaves no doubt.
+    option's text after it (`(B) 12`, `B. Paris`). Small letters count as capitals: an answer of one letter
+    leaves no doubt.
     """
     if len(text) > _MAX_CHARACTERS:
         return None
@@ -52,10 +52,33 @@ def parse_choice(text: str) -> str | None:
 
 
 def last_stated_choice(text: str) -> str | None:
-    """The letter that a text names last: after "answer", "option" or "choice", else in brackets, else as all there is.
+    """The letter that a text names last: after "answer", "option" or "choice", else in brackets, else as the whole
+    text.
 
     In running text small letters count only in brackets: "a" is a word.
     """
     plain = " ".join(_MARK_UP.sub(" ", text).split())
     stated = [first or second for first, second in _STATED.findall(plain)] or _BRACKETED.findall(plain)
     return stated[-1].upper() if stated else parse_choice(text)
+
+
+def compare_choice(candidate: str, answer: str) -> Reason:
+    """The same letter."""
+    letter = parse_choice(candidate)
+    if letter is None:
+        return "unparsed"
+    return "match" if letter == choice_letter(answer) else "mismatch"
+
+
+def _fault(answer: str) -> str | None:
+    if choice_letter(answer) is not None:
+        return None
+    return (
+        f"the reference answer {answer[:80]!r} is not a letter from A to J, and the grader 'choice' compares the "
+        "letters of a multiple choice; use the grader 'math' or 'exact' for this task"
+    )
+
+
+choice = Grader(
+    "choice", version=1, meaning="the same letter of a multiple choice", compare=compare_choice, fault=_fault
+)

@@ -6,15 +6,15 @@ import re
 from collections import deque
 from collections.abc import Callable
 
-from evals.errors import UnknownNameError
+from evals.errors import EvalError
+from evals.grading import bare, normalise
 from evals.grading.choice import last_stated_choice
 from evals.grading.lm_eval_filters import LM_EVAL_FILTERS
-from evals.grading.numbers import parse_number
-from evals.grading.stated import stated_answer, without_lead_in
-from evals.grading.text import bare, normalise
+from evals.grading.numeric import parse_number
+from harness.errors import nearest
 
 # Raise it whenever an extraction gives another text than before; it is part of a run's semantic hash.
-VERSION = 3
+EXTRACTION_VERSION = 3
 
 _BRACES = re.compile(r"\\(?:boxed|fbox)\s*\{|\\[{}]|[{}]")
 _HASHES = re.compile(r"####([^\n]*)")
@@ -35,8 +35,8 @@ _LAST_NUMBER = re.compile(
     rf"|(?<![^\W\d_])(?:(?<![\w.,])[0-9]{{1,9}}[ ](?=[0-9]+/[0-9]))?"
     rf"(?:{_INTEGER}(?:\.[0-9]+)?|(?<![\w.])\.[0-9]+)(?:[eE][-+]?[0-9]+(?!\w)|/[0-9]+)?)"
 )
-# A number that one of the first follows, or one of the second precedes, is a part of an expression; after the last of
-# the first its right side was never written.
+# A number is part of a longer expression if _GOES_ON matches behind it, or _PART_OF before it. The last alternative of
+# _GOES_ON is an equation or a sum whose right side was never written.
 _GOES_ON = re.compile(
     r"[ ]?(?:\\(?:pi|sqrt|sin|cos|tan|log|ln|cdot|times|pm)(?![a-zA-Z])|[π√²³=]|\^(?!\s*\{?\s*\\circ))|[ ][+×][ ]"
     r"|[a-zA-Z](?![a-zA-Z])(?<![mgshlLCF])|\s*[-=+×/]\s*$"
@@ -55,12 +55,12 @@ _FIRST_ANSWER = re.compile(r"\\boxed\s*\{|####\s*[-$\\]?[0-9]|\banswers?\s*(?:is
 
 
 def extract_boxed(text: str) -> str | None:
-    """Content of the last `\\boxed{}` that was closed; of nested boxes, the inner one; of boxes that only a comma,
-    "and" or "or" parts, all of them."""
-    open_braces: list[tuple[int, int] | None] = []  # where a box and its content start; None for any other brace
-    boxes: list[
-        tuple[int, int, int, int]
-    ] = []  # of closed ones: where box and content start, where content and box end
+    """The content of the last `\\boxed{}` that was closed. Of nested boxes it is that of the inner one, of boxes that
+    are separated only by a comma, "and" or "or" that of all of them."""
+    # Where a box and its content start; None for any other brace.
+    open_braces: list[tuple[int, int] | None] = []
+    # Where a closed box and its content start, and where its content and the box end.
+    boxes: list[tuple[int, int, int, int]] = []
     for token in _BRACES.finditer(text):
         match token[0]:
             case "{":
@@ -89,7 +89,7 @@ def extract_boxed(text: str) -> str | None:
 
 
 def extract_gsm8k(text: str) -> str | None:
-    """The rest of the last line that has `####`. Markdown headings of that level, with text below, are passed over."""
+    """The rest of the last line with `####`. Markdown headings of that level, with text below, are passed over."""
     end = len(text.rstrip())
     for line in reversed(list(_HASHES.finditer(text))):
         content = line[1].strip()
@@ -106,7 +106,7 @@ def extract_hash(text: str) -> str | None:
 
 
 def extract_answer_tag(text: str) -> str | None:
-    """Content of the last `<answer>` element, else of the last box, as it is written: line breaks and spaces count,
+    """The content of the last `<answer>` element, else of the last box, as it is written: line breaks and spaces count,
     since the answer may be a board."""
     opened, tag, _ = text.rpartition("</answer>")[0].rpartition("<answer>")
     if not tag:
@@ -195,6 +195,103 @@ def _maths_around(text: str, start: int, end: int) -> str | None:
     return None
 
 
+# The answer that a text states in words: "The answer is 18.", "Final answer: **18**".
+_PHRASE = re.compile(
+    r"\banswers?\s+(?:is|are|would\s+be|will\s+be|should\s+be|must\s+be)\b[ ]*:?"
+    r"|\banswers?(?:\*\*)?[ ]?[:=]|\bfinal\s+answer(?:\*\*)?[ ]*\n",
+    re.IGNORECASE,
+)
+_SENTENCE_END = re.compile(r"\n|\.(?=[\s*$]|$)")
+# In a box, before the answer itself.
+_LEAD = r"\s*(?:the\s+)?(?:final\s+)?answers?\s*(?:(?:is|are)\b\s*:?|[:=])\s*"
+_LEAD_IN = re.compile(rf"\\text\w*\s*\{{{_LEAD}\}}|{_LEAD}", re.IGNORECASE)
+# A displayed formula at the start of a sentence, and formulas in running text.
+_DISPLAY = re.compile(r"\s*(?:\$\$(.+?)\$\$|\\\[(.+?)\\\])", re.DOTALL)
+_IN_LINE = re.compile(r"\$(?![\s$])((?:[^$\\\n]|\\.)*(?<!\s))\$(?![0-9])|\\\(([^\n]*?)\\\)")
+_COMMAND = re.compile(r"\\[a-zA-Z]+(?:\s*\{[a-zA-Z .,]*\})?")
+_PROSE_WORD = re.compile(r"\b[^\W\d_]{2,}")
+_OR = re.compile(r"\bor\b")
+_LONG_WORD = re.compile(r"\b[^\W\d_]{4,}")
+_LEADING_NUMBER = re.compile(
+    r"-?(?:\\?[$£€¥₹]\s?)?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?(?:/[0-9]+)?(?![\w,]*[\w])"
+)
+# "I hope the answer is helpful."
+_NO_ANSWER = re.compile(
+    r"(?:not |now |indeed |therefore )?(?:in)?(?:correct|right|wrong|helpful|reasonable|clear|complete|as follows|below"
+    r"|above|verified|confirmed|unique|found|given|known|obtained)\b.*",
+    re.IGNORECASE | re.DOTALL,
+)
+# A number is not itself the answer if _BEFORE precedes it or _AFTER follows it.
+_BEFORE = re.compile(
+    r"(?:a\s+|one\s+)?(?:twice|thrice|double|triple|half|(?:two|three|four|five)\s+times"
+    r"|(?:third|quarter)\s+of|(?:the\s+)?(?:square|cube)\b[^.]*\bof|(?:less|more|fewer|greater|other)\s+than"
+    r"|(?:at\s+)?(?:least|most)|below|above|under|over|not)\b[^\d.]*",
+    re.IGNORECASE,
+)
+_AFTER = re.compile(
+    r"\$?\s*(?:minus|plus|times|over|divided|multiplied|squared|cubed|doubled|tripled|halved|factorial|(?:more|less|fewer)"
+    r"\s+than|is\s+(?:wrong|incorrect|false|not))\b",
+    re.IGNORECASE,
+)
+_RESULT = re.compile(r"=|\b(?:is|equals|gives|makes|but)\b(?!\s+(?:wrong|incorrect|false|not)\b)")
+# Answers in words are short; after more of them only a number or a formula counts.
+_MAX_WORDS = 4
+_MAX_CHARACTERS = 2_000
+
+
+def stated_answer(text: str) -> str | None:
+    """What follows the last "answer is", "answer:" or "Final answer" up to the sentence's end, without mark-up.
+
+    In a sentence with more words than an answer has, it is the number or the formula that the sentence begins with,
+    else its only formula, else the number right of its "=". For "twice 9, which is 18" it is the result; "twice 9"
+    stays whole, since it is no number. None if there is no such phrase, or no answer in it.
+    """
+    for phrase in reversed(list(_PHRASE.finditer(text))):
+        rest = text[phrase.end() : phrase.end() + _MAX_CHARACTERS]
+        display = _DISPLAY.match(rest)
+        if display is not None:
+            return bare(display[1] or display[2])
+        sentence = _SENTENCE_END.split(rest.lstrip(" \n:"), maxsplit=1)[0]
+        if sentence.count("**") % 2 == 1:  # of "**Answer:** 18" and "**Answer: 18**" one half is in the phrase
+            sentence = sentence.replace("**", "", 1) if sentence.startswith("**") else sentence.removesuffix("**")
+        sentence = sentence.strip()
+        if sentence and not _NO_ANSWER.fullmatch(sentence):
+            return _answer_of(sentence)
+    return None
+
+
+def without_lead_in(answer: str) -> str:
+    """Without "The answer is" at its start, in a text macro or bare."""
+    lead_in = _LEAD_IN.match(answer[:_MAX_CHARACTERS])
+    return bare(answer[lead_in.end() :]) if lead_in else answer
+
+
+def _answer_of(sentence: str) -> str | None:
+    content = bare(sentence)
+    prose = _COMMAND.sub(" ", content)
+    n_words = len(_PROSE_WORD.findall(prose))
+    has_digits = any(character.isdigit() for character in content)
+    if n_words < 2 and not _LONG_WORD.search(prose):
+        return content
+    if parse_number(content) is not None and ("=" not in content or n_words <= _MAX_WORDS):
+        return content
+    if not has_digits and n_words <= _MAX_WORDS and "$" not in content and "\\(" not in content:
+        return content
+    before = _BEFORE.match(content)
+    leading = _LEADING_NUMBER.match(content, before.end() if before else 0)
+    if leading is not None and (before or _AFTER.match(content, leading.end())):
+        *operation, result = _RESULT.split(content)
+        return _answer_of(result) if operation else content
+    formulas = list(_IN_LINE.finditer(sentence))
+    if formulas and (formulas[0].start() == 0 or len(formulas) == 1):
+        return bare(formulas[0][1] or formulas[0][2] or "")
+    if _OR.search(prose):  # more answers than one
+        return content
+    if leading is not None:
+        return leading[0]
+    return content if parse_number(content) is not None else None
+
+
 EXTRACTIONS: dict[str, Callable[[str], str | None]] = {
     "chain": extract_chain,
     "boxed": extract_boxed,
@@ -210,16 +307,17 @@ _VERBATIM = ("answer_tag",)
 
 
 def get_extraction(name: str) -> Callable[[str], str | None]:
-    """The extraction of that name. Raises UnknownNameError."""
+    """The extraction of that name. Raises EvalError for an unknown one."""
     if name not in EXTRACTIONS:
-        raise UnknownNameError("extraction", name, EXTRACTIONS)
+        raise EvalError(f"unknown extraction {name!r}{nearest(name, EXTRACTIONS)} There are {', '.join(EXTRACTIONS)}.")
     return EXTRACTIONS[name]
 
 
 def extract_answer(text: str, name: str = "chain") -> str | None:
     """The answer in a completion, or None; without mark-up, but by `answer_tag` as it is written.
 
-    Only what follows `</think>` counts; a thought that was never closed holds no answer. Raises UnknownNameError.
+    Only what follows `</think>` counts; a thought that was never closed holds no answer. Raises EvalError for an
+    unknown extraction.
     """
     extraction = get_extraction(name)
     if name in LM_EVAL_FILTERS:

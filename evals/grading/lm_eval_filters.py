@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from evals.grading.text import bare, normalise
+from evals.grading import bare, normalise
 
 _STRICT = re.compile(r"#### (-?[0-9.,]+)")
 _FLEXIBLE = re.compile(r"-?[$0-9.,]{2,}|-?[0-9]+")

@@ -1,7 +1,7 @@
 """A process that judges answers by other people's code, which may be slow, eat memory or crash.
 
-A limit on time by `signal.alarm` works in no thread but the main one and cannot interrupt the arithmetic of big
-integers. So such code runs in a worker of ours, which is killed and replaced. Callable from any thread.
+A time limit by `signal.alarm` works only in the main thread, and cannot interrupt the arithmetic of big integers. So
+such code runs in a worker of ours, which is killed and replaced. Callable from any thread.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from evals.errors import EvalError
-from evals.grading.verdict import Reason
+from evals.grading import Reason
 
 _REPLIES: Final[dict[str | None, Reason]] = {
     "match": "match",
@@ -28,6 +28,8 @@ _REPLIES: Final[dict[str | None, Reason]] = {
     "crash": "crash",
 }
 
+WORKER = Path(__file__).with_name("_worker.py")
+"""The program of workers. It is started by its path."""
 CPU_LIMIT_S = 2.0
 # Only for a worker that does not get to compute at all, e.g. one that is stopped or swapped out.
 WALL_LIMIT_S = 60.0
@@ -37,22 +39,22 @@ _START_LIMIT_S = 120.0
 class WorkerProcess:
     """One worker process, started when first needed and again after it was lost.
 
-    script: the worker, beside this file. It is started by its path with `memory_bytes` and `cpu_limit_s` as arguments,
-        says `ready`, and answers each line of JSON with one word: match, mismatch, unparsed or crash.
+    judge: which of the judges of _worker.py runs in it. It says `ready`, and answers each line of JSON with one word:
+        match, mismatch, unparsed or crash.
     hint: ends the EvalError of a worker that does not start: what it needs, and the way round it.
 
-    One that lives as long as the program is to be ended with it: see `keep`.
+    One that lives as long as the program should be ended with it: see `keep`.
     """
 
     def __init__(
         self,
-        script: str,
+        judge: str,
         hint: str,
         memory_bytes: int,
         cpu_limit_s: float = CPU_LIMIT_S,
         wall_limit_s: float = WALL_LIMIT_S,
     ) -> None:
-        self._script, self._hint, self._memory_bytes = script, hint, memory_bytes
+        self._judge, self._hint, self._memory_bytes = judge, hint, memory_bytes
         self._cpu_limit_s = cpu_limit_s
         self._wall_limit_s = wall_limit_s
         self._worker: subprocess.Popen[bytes] | None = None
@@ -98,16 +100,15 @@ class WorkerProcess:
         if self._worker is not None and self._worker.poll() is None:
             return self._worker
         self._stop()
-        command = [sys.executable, "-P", str(Path(__file__).with_name(self._script))]
         self._worker = subprocess.Popen(
-            [*command, str(self._memory_bytes), str(self._cpu_limit_s)],
+            [sys.executable, "-P", str(WORKER), self._judge, str(self._memory_bytes), str(self._cpu_limit_s)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
         if _read_line(self._worker, _START_LIMIT_S) != "ready":
             self._stop()
-            raise EvalError(f"the worker {self._script} did not start; {self._hint}")
+            raise EvalError(f"the worker process {self._judge} did not start; {self._hint}")
         return self._worker
 
     def _stop(self) -> None:

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from evals.errors import DataMissingError, EvalError
-from evals.estimators import avg_at_n, pass_at_k
 from evals.grading import grade
+from evals.metrics.averages import avg_at_n
+from evals.metrics.success import pass_at_k
 from evals.prompts import get_template
-from evals.row_sources import DATA_FOLDER_VARIABLE, Row, file_rows
+from evals.tasks.rows import DATA_FOLDER_VARIABLE, Row, file_rows
 
 
 def load_rows(files: Mapping[str, str], columns: Mapping[str, str], **_metadata: object) -> Any:

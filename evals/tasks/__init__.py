@@ -1,47 +1,116 @@
-"""The tasks that can be trained on and evaluated: Python modules with a `TASK`, YAML files, and reasoning-gym's."""
+"""The tasks that can be trained on and evaluated: this folder's Python modules and YAML files, those of plug-ins, YAML
+files of the user's own by their path, and the tasks of the package reasoning-gym."""
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Literal
 
-from evals.errors import UnknownNameError
+from pydantic import Field, StrictInt
 
-if TYPE_CHECKING:
-    from evals.tasks.base import Task
+from evals.tasks.base import Task
+from evals.tasks.rows import Fields, HubDataset, LocalFile, Rows
+from evals.yaml_file import ENDINGS, Declared, read_yaml
+from harness import plugins
+from harness.plugins import Kind
 
-_FOLDER = Path(__file__).parent
-_MODULES = {"arithmetic": "evals.tasks.arithmetic"}
 GYM_PREFIX = "reasoning_gym:"
 GYM_TASKS = f"{GYM_PREFIX}<name>[?option=value&...]"
 """How a task of the package reasoning-gym is named."""
 
 
+class _Hub(Declared):
+    id: str
+    split: str
+    config: str | None = None
+    revision: str | None = None
+    fields: Fields = Fields()
+
+
+class _Split(Declared):
+    file: str | None = None
+    fields: Fields = Fields()
+    hub: _Hub | None = None
+    rows: StrictInt | None = Field(None, gt=0)
+    digest: str | None = Field(None, pattern=r"^sha256:[0-9a-f]{64}$")
+    digest_of: Literal["file", "hub"] | None = None
+
+    def source(self, name: str, folder: Path | None, grader: str | None) -> Rows:
+        return Rows(
+            name=name,
+            local=LocalFile(self.file, folder, self.fields) if self.file else None,
+            hub=HubDataset(**dict(self.hub)) if self.hub else None,
+            count=self.rows,
+            digest=self.digest,
+            digest_of=self.digest_of or ("file" if self.file else "hub"),
+            grader=grader,
+        )
+
+
+class _TaskFile(Declared):
+    name: str
+    template: str = "boxed"
+    grader: str | None = "math"
+    extract: str = "chain"
+    margin_pp: float = Field(1.0, ge=0)
+    splits: dict[str, _Split] = Field(min_length=1)
+
+
+def _read_task(path: Path, data_folder: Path | None = None) -> Task:
+    """The task that a YAML file declares. data_folder: where its local files are; None for $BENCH_DATA. With
+    `grader: null` its rows need no answers."""
+    file = read_yaml(path, _TaskFile, "task")
+    beside = path.parent / file.template
+    return Task(
+        name=file.name,
+        template=str(beside) if file.template.endswith(ENDINGS) and beside.is_file() else file.template,
+        grader=file.grader,
+        extract=file.extract,
+        margin_pp=file.margin_pp,
+        splits={
+            name: split.source(f"{file.name}-{name}", data_folder, file.grader) for name, split in file.splits.items()
+        },
+    )
+
+
+TASKS: Kind[Task] = Kind(
+    "task", lambda thing: isinstance(thing, Task), "evals.tasks", "bench ls tasks", from_yaml=_read_task
+)
+
+
 def task_names() -> list[str]:
-    """Names of the shipped tasks, sorted. Imports none of them."""
-    return sorted([*_MODULES, *(path.stem for path in _FOLDER.glob("*.yaml"))])
+    """The shipped tasks and those of plug-ins, sorted."""
+    return sorted(TASKS.names())
 
 
 def get_task(name: str) -> Task:
-    """A shipped task by name; a task of one's own by the path of its YAML file (ending in `.yaml` or `.yml`), whose
-    local files are looked for beside it; or one of reasoning-gym's, `reasoning_gym:<name>[?option=value&...]`.
+    """A shipped task or a plug-in's by name; a task of one's own by the path of its YAML file (see
+    `plugins.user_file`), whose local files are looked for beside it; or one of reasoning-gym's,
+    `reasoning_gym:<name>[?option=value&...]`.
 
     Raises UnknownNameError for an unknown name, EvalError for a faulty file, for faulty options, and where
     reasoning-gym is named but not installed.
     """
-    from evals.tasks.declarative import load_task
-
     if name.startswith(GYM_PREFIX):
         from evals.tasks.reasoning_gym import load_gym_task
 
         return load_gym_task(name)
-    if name.endswith((".yaml", ".yml")):
-        path = Path(name)
-        return load_task(path, data_folder=path.parent)
-    if name not in task_names():
-        raise UnknownNameError("task", name, [*task_names(), GYM_TASKS])
-    if name in _MODULES:
-        task: Task = importlib.import_module(_MODULES[name]).TASK
-        return task
-    return load_task(_FOLDER / f"{name}.yaml", data_folder=None)
+    if not name.endswith(ENDINGS):
+        return _named(name)
+    path = plugins.user_file(name)
+    task = _read_task(path, data_folder=path.parent)
+    task.require_known_names()
+    return task
+
+
+@plugins.cached
+def _named(name: str) -> Task:
+    task = TASKS.find(name)
+    task.require_known_names()
+    return task
+
+
+def task_source(name: str) -> str | None:
+    """The digest of the plug-in that a task comes from; None for other tasks, which their rows identify."""
+    source = TASKS.source(name) if name in TASKS.names() else None
+    return None if source is None else source.digest

@@ -6,16 +6,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from evals.errors import EvalError, UnknownNameError
-from evals.grading import OwnComparison, get_extraction, get_grader
+from evals.errors import EvalError
+from evals.grading import OwnComparison, get_grader
+from evals.grading.extract import get_extraction
 from evals.prompts import get_template
+from harness.errors import nearest
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem. `answer` is the reference without its working, empty where a task without a grader has none;
-    `solution` shows the working; a larger `difficulty` is harder, in a unit of the task's own. `own_comparison` judges
-    an extracted answer where more than one is right; the grader `own` asks it."""
+    """One problem.
+
+    answer: the reference without its working; empty where a task without a grader has none.
+    solution: the reference with its working. difficulty: larger is harder, in a unit of the task's own.
+    own_comparison: judges an extracted answer where more than one is right; the grader `own` asks it.
+    """
 
     id: str
     problem: str
@@ -27,7 +32,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Step:
-    """One written step of a completion. `end`: the number of characters up to and with its last one."""
+    """One written step of a completion. end: the number of characters up to its last one, which is included."""
 
     end: int
     right: bool
@@ -38,7 +43,8 @@ class SplitSource(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Names the content, e.g. by a pinned digest, so that plans need no data. Part of a run's semantic hash."""
+        """What identifies the content, e.g. a pinned digest, so that plans need no data. It is part of a run's semantic
+        hash."""
 
     def load(self) -> Sequence[Problem]:
         """The problems, always in the same order. Raises DataMissingError if they cannot be had."""
@@ -63,14 +69,13 @@ class Generated:
 class Task:
     """A set of problems and the way they are evaluated by default.
 
-    template: name of a prompt template (`evals.prompts`).
-    grader, extract: names of a grader and of an extraction (`evals.grading`). Without a grader (None) the task has
-        prompts, but by itself nothing can be scored on it.
+    template: a prompt template, as `evals.prompts.get_template` finds it.
+    grader, extract: names of a grader (`evals.grading`) and of an extraction (`evals.grading.extract`). Without a
+        grader (None) the task has prompts, but by itself nothing can be scored on it.
     margin_pp: differences of pass@1 below this many percentage points do not matter in practice.
+    splits: by name. Training takes `train`, evaluation `test`; a task may lack one of them.
     written_steps: (problem, completion) -> the steps written in it, in order.
     check_steps: (problem, completion) -> whether the written work is faulty; None where no step is written.
-
-    Raises UnknownNameError for an unknown template, grader or extraction.
     """
 
     name: str
@@ -82,16 +87,22 @@ class Task:
     written_steps: Callable[[Problem, str], Sequence[Step]] | None = None
     check_steps: Callable[[Problem, str], bool | None] | None = None
 
-    def __post_init__(self) -> None:
+    def require_known_names(self) -> None:
+        """Raise UnknownNameError or EvalError for an unknown template, grader or extraction.
+
+        This is not asked when the task is made: a plug-in may give a task together with its grader.
+        """
         get_template(self.template)
         if self.grader is not None:
             get_grader(self.grader)
         get_extraction(self.extract)
 
     def split(self, name: str) -> SplitSource:
-        """The source of a split. Raises UnknownNameError."""
+        """The source of a split. Raises EvalError if there is none of that name."""
         if name not in self.splits:
-            raise UnknownNameError(f"split of task {self.name}", name, self.splits)
+            raise EvalError(
+                f"task {self.name} has no split {name!r}{nearest(name, self.splits)} It has {', '.join(self.splits)}."
+            )
         return self.splits[name]
 
     def require_grader(self) -> str:

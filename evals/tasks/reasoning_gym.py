@@ -8,11 +8,12 @@ An option is a field of the package's own configuration of that task; its value 
 wanted. `size` is the number of training problems. The package is imported when such a task is first named.
 
 Problems come from one stream with a fixed seed, without repetitions: the first TEST_PROBLEMS are the test split, those
-after them the training split. So the splits never overlap. They are made when first read: in a second for most tasks,
-in minutes for some (sokoban, zebra_puzzles), for which a smaller `size` is kind.
+after them the training split. So the splits never overlap. Problems are made when they are first read: in a second for
+most tasks, in minutes for some (sokoban, zebra_puzzles), for which a smaller `size` saves time.
 
-Answers are judged by the package's scorer of the task. It gives scores in [0, 1], some of them for a mere attempt;
-an answer is correct if it has the full score, 1.
+The package's scorer of the task judges the answers, in a process of its own: some scorers evaluate what the model wrote
+as an expression. Scores lie in [0, 1], some of them for a mere attempt; an answer is correct if it has the full score,
+1.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import dataclasses
-import difflib
 import json
 import os
 import pickle
@@ -30,15 +30,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib import metadata
-from pathlib import Path
 from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from evals.errors import EvalError, UnknownNameError
+from evals.errors import EvalError
 from evals.grading import OWN, Reason
+from evals.grading.worker_process import WORKER, WorkerProcess
 from evals.tasks import GYM_PREFIX as PREFIX
 from evals.tasks.base import Problem, Task
+from harness.errors import UnknownNameError, nearest
 
 TEST_PROBLEMS = 256
 TRAIN_PROBLEMS = 2048
@@ -47,6 +48,11 @@ MOST_DRAWS = 10
 _STREAM_SEED = 0
 _RECIPE_VERSION = 1
 _INSTALL = "pip install -e '.[reasoning-gym]'"
+_LIST = "python -c 'from reasoning_gym.factory import DATASETS; print(*sorted(DATASETS))'"
+# The package pulls in numpy and matplotlib, whose libraries reserve far more address space than they use.
+_MEMORY_BYTES = 8 << 30
+# Longer texts are not answers: the longest references are boards of some thousand characters.
+MAX_CHARACTERS = 20_000
 # What a task says of problems to which the package gives no reference answer, but only a scorer.
 _NO_REFERENCE = "(no reference: reasoning-gym's scorer decides)"
 
@@ -62,7 +68,7 @@ def load_gym_task(name: str) -> Task:
     data_set, _, written = name.removeprefix(PREFIX).partition("?")
     registry = _registry()
     if data_set not in registry:
-        raise UnknownNameError("reasoning-gym task", data_set, registry)
+        raise UnknownNameError("reasoning-gym task", data_set, registry, _LIST)
     config_class = registry[data_set][1]
     options = dict(_options(f"{PREFIX}{data_set}", config_class, written))
     size = options.pop("size", TRAIN_PROBLEMS)
@@ -85,18 +91,25 @@ def load_gym_task(name: str) -> Task:
     )
 
 
+PROCESS = WorkerProcess("reasoning_gym", f"it needs reasoning-gym: {_INSTALL}", _MEMORY_BYTES)
+"""The worker in which the package's scorers run."""
+PROCESS.keep()
+
+
 @dataclass(frozen=True)
 class GymScorer:
-    """The package's scorer of one problem, called in a worker process of its own."""
+    """The package's scorer of one problem, called in the worker."""
 
     data_set: str
     config: Any
     entry: dict[str, Any]
 
     def __call__(self, extracted: str) -> Reason:
-        from evals.grading.gym_process import PROCESS
-
-        return PROCESS.score(self.data_set, _pickled(self.config), _pickled(self.entry), extracted)
+        """`match` for an answer with the full score, 1. Raises EvalError if no worker starts."""
+        if len(extracted) > MAX_CHARACTERS:
+            return "unparsed"
+        config, entry = _pickled(self.config), _pickled(self.entry)
+        return PROCESS.ask({"task": self.data_set, "config": config, "entry": entry, "candidate": extracted})
 
 
 @dataclass(frozen=True)
@@ -117,7 +130,7 @@ class _Stream:
     def problems(self) -> list[Problem]:
         """Raises EvalError if there are too few different ones, or if the package fails to make one."""
         request = pickle.dumps((self.data_set, self.config, self.total, MOST_DRAWS))
-        command = [sys.executable, "-P", str(Path(__file__).with_name("gym_generator.py"))]
+        command = [sys.executable, "-P", str(WORKER), "problems"]
         environment = os.environ | {"PYTHONHASHSEED": "0"}
         done = subprocess.run(command, input=request, capture_output=True, env=environment, check=False)
         if done.returncode:
@@ -187,7 +200,7 @@ def _options(task: str, config_class: Any, written: str) -> Iterator[tuple[str, 
                 "decides which training problems come when."
             )
         if name not in settable:
-            raise UnknownNameError(f"option of {task}", name, settable)
+            raise EvalError(f"{task} has no option {name!r}{nearest(name, settable)} It has {', '.join(settable)}.")
         if name in seen:
             raise EvalError(f"{task}: option {name} is given twice; give it once")
         seen.add(name)
@@ -206,9 +219,7 @@ def _value(option: str, wanted: Any, text: str) -> Any:
             faults = as_json if text[:1] in "[{" else error
             reasons = "; ".join(dict.fromkeys(fault["msg"] for fault in faults.errors()))
             choices = [str(choice) for fault in error.errors() for choice in _choices(fault)]
-            nearest = difflib.get_close_matches(text, choices, n=1)
-            hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-            raise EvalError(f"{option} is {text!r}: {reasons}{hint}") from error
+            raise EvalError(f"{option} is {text!r}: {reasons}{nearest(text, choices)}") from error
 
 
 def _choices(fault: Any) -> list[str]:

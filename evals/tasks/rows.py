@@ -7,27 +7,65 @@ import json
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, overload
 
 from evals.errors import DataMissingError, EvalError
-from evals.grading.numbers import parse_number
-from evals.row_sources import DATA_FOLDER_VARIABLE, Row, file_rows, hub_rows
+from evals.grading import get_grader
 from evals.tasks.base import Problem
 
+DATA_FOLDER_VARIABLE = "BENCH_DATA"
+
+Row = Mapping[str, object]
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
+
+
+def file_rows(path: Path) -> Iterator[tuple[str, Row]]:
+    """(place, row) of each line that is not blank. The place is the file and the line, for messages.
+
+    The file is not read through `datasets`, which gives no line numbers and wants one type in each column. Raises
+    EvalError at a line that is not a JSON object.
+    """
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            where = f"{path}, line {number}"
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise EvalError(f"{where}: not valid JSON ({error}); each line must be one JSON object") from error
+            if not isinstance(row, dict):
+                raise EvalError(f"{where}: {type(row).__name__} given; each line must be one JSON object")
+            yield where, row
+
+
+def hub_rows(name: str, id: str, config: str | None, split: str, revision: str | None) -> Iterator[tuple[str, Row]]:
+    """(place, row) of each row of a split on the hub, or of a folder in its layout. name: of the split, in places.
+
+    Raises DataMissingError, with the hub's words alone, if the split cannot be had.
+    """
+    from datasets import load_dataset
+    from datasets.exceptions import DatasetsError
+
+    try:
+        rows = load_dataset(id, config, split=split, revision=revision)
+    except (OSError, ValueError, DatasetsError) as error:
+        raise DataMissingError(str(error)) from error
+    for number, row in enumerate(rows):
+        yield f"{name}, row {number}", row
 
 
 @dataclass(frozen=True)
 class Fields:
     """Which columns hold what. Rows without the `id` column are numbered; `solution` and `difficulty` may be absent.
 
-    answer_after: a mark in the answer column that the answer follows, e.g. GSM8K's `####`; the answer is then taken
-        without thousands separators.
-    difficulty_if_absent: the difficulty of a row that has no number there; None leaves it unknown, and a curriculum
-        then refuses the whole split.
+    answer_after: a mark in the answer column, e.g. GSM8K's `####`, behind which the answer stands. The answer is then
+        taken without thousands separators.
+    difficulty_if_absent: the difficulty of a row without a number there. None leaves it unknown, and a curriculum then
+        refuses the whole split.
     """
 
     id: str = "id"
@@ -83,12 +121,12 @@ class LoadedRows(Sequence[Problem]):
 
     @property
     def account(self) -> dict[str, Any]:
-        """What a record should say of them besides their number."""
+        """What a record says of them besides their number."""
         return {"origin": self.origin, "digest": self.digest, "matches_pin": self.matches_pin}
 
     @property
     def warning(self) -> str | None:
-        """To be shown wherever scores are."""
+        """What must be said wherever scores are shown; None if nothing must."""
         if self.matches_pin is not False:
             return None
         return (
@@ -109,14 +147,13 @@ class LoadedRows(Sequence[Problem]):
 
 @dataclass(frozen=True)
 class Rows:
-    """A split that is a file, a data set on the hub, or both (then the file wins where it is there).
+    """A split that is a file, a data set on the hub, or both; of both, the file is read where it exists.
 
     name: prefix of the ids of numbered rows, `<name>-00000`.
-    count: number of rows, always checked, or None.
-    digest: `rows_digest` of the content, or None; `digest_of` says which of the two it was made from. Rows from there
+    count: the number of rows, always checked, or None.
+    digest: `rows_digest` of the content, or None. digest_of: which of the two sources it was made from. Rows from there
         must have it; rows from the other are compared with it, and `LoadedRows.matches_pin` keeps the outcome.
-    answers_required: whether a row without an answer is an error; otherwise its answer is empty.
-    numeric_answers: whether an answer that is no number is an error, because the task's grader compares numbers.
+    grader: the task's; an answer that it cannot compare with is an error. None: rows need no answers.
 
     Raises EvalError if neither source is given, or a hub data set is pinned by neither digest nor revision.
     """
@@ -127,8 +164,7 @@ class Rows:
     count: int | None = None
     digest: str | None = None
     digest_of: Literal["file", "hub"] = "file"
-    answers_required: bool = True
-    numeric_answers: bool = False
+    grader: str | None = "exact"
 
     def __post_init__(self) -> None:
         if self.local is None and self.hub is None:
@@ -150,8 +186,8 @@ class Rows:
     def load(self) -> LoadedRows:
         """The problems in the source's order.
 
-        Raises DataMissingError if there is neither file nor hub; EvalError if a row is malformed or its answer is of
-        the wrong kind, an id repeats, or count or digest differ from the pinned ones.
+        Raises DataMissingError if there is neither file nor hub; EvalError if a row is malformed, if the grader cannot
+        compare with its answer, if an id repeats, or if count or digest differ from the pinned ones.
         """
         path = self.local.path() if self.local else None
         if self.local and path and path.is_file():
@@ -161,12 +197,14 @@ class Rows:
         else:
             raise DataMissingError(self._missing())
         problems = tuple(
-            _problem(row, where, fields, f"{self.name}-{i:05d}", self.answers_required)
+            _problem(row, where, fields, f"{self.name}-{i:05d}", self.grader is not None)
             for i, (where, row) in enumerate(rows)
         )
-        if self.numeric_answers:
+        if self.grader is not None:
+            grader = get_grader(self.grader)
             for (where, _), problem in zip(rows, problems, strict=True):
-                _require_number(problem.answer, where)
+                if not grader.can_compare_with(problem.answer):
+                    raise EvalError(f"{where}: {grader.fault(problem.answer)}")
         self._check_rows(problems, origin)
         digest = rows_digest(problems)
         matches = None if self.digest is None else digest == self.digest
@@ -241,14 +279,6 @@ def _problem(row: Row, where: str, fields: Fields, numbered_id: str, answer_requ
         solution=_text(row, fields.solution, where) if fields.solution in row else None,
         difficulty=float(difficulty) if isinstance(difficulty, int | float) else fields.difficulty_if_absent,
     )
-
-
-def _require_number(answer: str, where: str) -> None:
-    if parse_number(answer) is None:
-        raise EvalError(
-            f"{where}: the answer {answer[:80]!r} is not a number, and the grader 'numeric' of this task compares "
-            "numbers; correct the row, or name another grader in the task's file, e.g. `grader: math`"
-        )
 
 
 def _text(row: Row, name: str, where: str) -> str:

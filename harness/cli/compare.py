@@ -154,15 +154,13 @@ def _require_same_task(sides: list[Runs], tasks: list[str]) -> None:
 
 
 def _require_measured(side: Runs, group: Group, metric: str) -> None:
-    from harness.records.scores import is_accuracy
-
     done = group.measurements
     if not done:
         states = ", ".join(sorted({cell.state for cell in group.cells}))
         raise RefusedError(f"{group.label}: no cell is done ({states}). {_how_to_run(side)}")
     if not group.scored:
         metrics = {name for one in done if one.final is not None for name in one.final["metrics"]}
-        recorded = sorted(filter(is_accuracy, metrics))
+        recorded = sorted(filter(side.sweep.compares_arms, metrics))
         name = metric.rpartition(".")[2]
         if name in recorded:
             raise RefusedError(

@@ -109,7 +109,7 @@ def eval_(
 
     Example: bench eval runs/std_norm/cells/no_std-s0-1f2e3d4c5b --tasks arithmetic --samples 16 --temperature 1
     """
-    from evals.presets import get_preset
+    from evals.sampler import get_preset
     from harness.evaluate.lm_eval import LmEvaluation
     from harness.evaluate.plan import plan_evaluations
     from harness.evaluate.subject import find_subject

@@ -20,6 +20,9 @@ class Listing(StrEnum):
     algorithms = "algorithms"
     rules = "rules"
     tasks = "tasks"
+    templates = "templates"
+    graders = "graders"
+    metrics = "metrics"
     knobs = "knobs"
     runs = "runs"
 
@@ -29,7 +32,7 @@ def ls(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List shipped sweeps, profiles, algorithms, update rules, tasks, knobs, or the runs so far.
+    """List sweeps, profiles, algorithms, rules, tasks, prompt templates, graders, metrics, knobs, or the runs so far.
 
     Example: bench ls algorithms
     """
@@ -39,6 +42,9 @@ def ls(
         Listing.algorithms: _algorithms,
         Listing.rules: _rules,
         Listing.tasks: _tasks,
+        Listing.templates: _templates,
+        Listing.graders: _graders,
+        Listing.metrics: _metrics,
         Listing.knobs: _knobs,
     }
     listed = _runs(home_folder(home)) if what is Listing.runs else rows[what]()
@@ -90,6 +96,32 @@ def _tasks() -> list[tuple[str, str]]:
             GYM_TASKS,
             "any task of reasoning-gym; needs pip install -e '.[reasoning-gym]'; grader own; splits train, test",
         ),
+    ]
+
+
+def _templates() -> list[tuple[str, str]]:
+    from textwrap import shorten
+
+    from evals.prompts import TEMPLATES
+
+    return [
+        (name, f"{'a chat' if one.chat else 'plain text'}: {shorten(f'{one.system or str()} {one.text}', 90)}")
+        for name, one in TEMPLATES.all().items()
+    ]
+
+
+def _graders() -> list[tuple[str, str]]:
+    from evals.grading import GRADERS
+
+    return [(name, grader.meaning) for name, grader in GRADERS.all().items()]
+
+
+def _metrics() -> list[tuple[str, str]]:
+    from evals.metrics import METRICS
+
+    return [
+        (name, f"{one.unit}{f', {one.better} is better' if one.better else ''}: {one.meaning}")
+        for name, one in METRICS.all().items()
     ]
 
 

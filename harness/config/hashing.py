@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from algorithms import RULES, Objective
-from evals.grading import EXTRACTION_VERSION, get_grader
+from evals.grading import grader_version
+from evals.grading.extract import EXTRACTION_VERSION
+from evals.metrics import metric_sources
 from evals.pairs import parse_pair_source
-from evals.prompts import get_template
-from evals.tasks import get_task
+from evals.prompts import template_version
+from evals.tasks import get_task, task_source
+from evals.yaml_file import ENDINGS
 from harness import plugins
 from harness.config.knobs import active
 from harness.config.model_source import parse_source
@@ -27,6 +30,8 @@ NUMERICS_VERSION = 3
 
 # These may be paths. What lies there is hashed in their place.
 _REFERRING = ("model.source", "model.cold_start.data", "task.train", "eval.tasks", "pairs.data")
+# These too, but the name of a template that has one is hashed as well.
+_TEMPLATES = ("task.template", "eval.template", "model.cold_start.template")
 
 # Another GPU needs another share of its memory for the same numbers, and what is only recorded changes none.
 _NOT_HASHED = ("rollout.vllm_memory_frac", "train.token_records_max_tokens")
@@ -142,6 +147,7 @@ def _knobs(spec: RunSpec) -> dict[str, Any]:
     knobs = {knob: value for knob, value in active(spec).items() if knob not in (*_REFERRING, *_NOT_HASHED)}
     # The kind of device rounds in its own way; which one of a kind does not matter.
     knobs["train.device"] = spec.train.device.partition(":")[0]
+    knobs |= {knob: _template_name(knobs[knob]) for knob in _TEMPLATES if knob in knobs}
     return knobs
 
 
@@ -151,8 +157,8 @@ def _graded_rollouts(spec: RunSpec) -> dict[str, Any]:
         "start": _start(spec),
         "train": _problems(spec.task.train, "train"),
         "extraction_version": EXTRACTION_VERSION,
-        "template": get_template(spec.task.template).version,
-        "grader": get_grader(spec.rollout_grader).version,
+        "template": template_version(spec.task.template),
+        "grader": grader_version(spec.rollout_grader),
     }
 
 
@@ -167,7 +173,7 @@ def _start(spec: RunSpec) -> dict[str, Any]:
     start: dict[str, Any] = {"model": _fingerprint(spec.model.source)}
     recipe = spec.model.cold_start
     if recipe.type == "sft":
-        start |= {"demonstrations": _demonstrations(recipe.data), "template": get_template(recipe.template).version}
+        start |= {"demonstrations": _demonstrations(recipe.data), "template": template_version(recipe.template)}
     return start
 
 
@@ -184,9 +190,21 @@ def _demonstrations(data: str) -> str:
         ) from None
 
 
+def _template_name(given: str) -> str:
+    """A template's name; for the path of a file, the digest of its content, wherever the file lies."""
+    return str(template_version(given)) if given.endswith(ENDINGS) else given
+
+
 def _problems(task_name: str, split: str) -> dict[str, str]:
-    task = get_task(task_name)
-    return {"task": task.name, "extract": task.extract, "rows": task.split(split).fingerprint}
+    task, source = get_task(task_name), task_source(task_name)
+    problems = {"task": task.name, "extract": task.extract, "rows": task.split(split).fingerprint}
+    return problems if source is None else problems | {"source": source}
+
+
+def _metrics() -> dict[str, list[str]]:
+    """Those of plug-ins, by the digests of their sources; {} where there are none."""
+    sources = metric_sources()
+    return {"metrics": sources} if sources else {}
 
 
 def _train_data(spec: RunSpec) -> dict[str, str]:
@@ -201,8 +219,9 @@ def _evaluated(spec: RunSpec) -> dict[str, Any]:
     return {
         "eval": [_problems(name, "test") for name in spec.eval.tasks],
         "extraction_version": EXTRACTION_VERSION,
-        "template": get_template(spec.eval.template).version,
-        "grader": get_grader(spec.eval.grader).version,
+        "template": template_version(spec.eval.template),
+        "grader": grader_version(spec.eval.grader),
+        **_metrics(),
     }
 
 
@@ -213,8 +232,11 @@ def _references(spec: RunSpec) -> dict[str, Any]:
         "train": _train_data(spec),
         "eval": [_problems(name, "test") for name in spec.eval.tasks],
         "extraction_version": EXTRACTION_VERSION,
-        "templates": {name: get_template(name).version for name in (spec.task.template, spec.eval.template)},
-        "graders": {name: get_grader(name).version for name in sorted(graders)},
+        "templates": {
+            _template_name(name): template_version(name) for name in (spec.task.template, spec.eval.template)
+        },
+        "graders": {name: grader_version(name) for name in sorted(graders)},
+        **_metrics(),
     }
 
 

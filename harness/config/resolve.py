@@ -16,7 +16,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from algorithms import AnyObjective, Objective, PreferenceObjective, objective_knobs, preset, with_overrides
-from evals.errors import EvalError
 from evals.tasks import get_task
 from evals.tasks.base import Task
 from harness.config.knobs import descriptions, governor
@@ -133,7 +132,7 @@ def readable_errors(error: ValidationError) -> Iterator[tuple[str, str]]:
             case "extra_forbidden":
                 yield path, f"{path} is not a key here{suggest(path)}"
             case "value_error":
-                yield path, f"{path + ': ' if path else ''}{message}{'' if message.endswith('?') else '.'}"
+                yield path, f"{path + ': ' if path else ''}{message}{'' if message.endswith(('?', '.')) else '.'}"
             case _:
                 yield path, f"{path} is {detail['input']!r}: {message[0].lower()}{message[1:]}."
 
@@ -253,5 +252,5 @@ def _fill_from_task(nested: dict[str, Any]) -> None:
 def _known_task(name: Any) -> Task | None:
     try:
         return get_task(name) if isinstance(name, str) else None
-    except EvalError:
+    except RefusedError:
         return None

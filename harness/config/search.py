@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
+from evals.metrics import find_metric
 from harness.config.knobs import descriptions
 from harness.config.resolve import suggest
 from harness.config.section import Listed, Section
@@ -16,7 +17,6 @@ Scalar = str | int | float | bool | None
 Kind = Literal["float", "int", "log", "categorical"]
 _FINAL = "eval.final."
 GENERATED_TOKENS = "generated_tokens"
-MINIMISED = ("mean_tokens", GENERATED_TOKENS)
 
 
 class KnobRange(Section):
@@ -201,7 +201,7 @@ class Search(Section):
     @model_validator(mode="after")
     def _objectives_fit(self) -> Search:
         first, *rest = self.objectives
-        if direction(first) == "minimize" or not first.startswith(_FINAL):
+        if not first.startswith(_FINAL) or not find_metric(first.rpartition(".")[2]).compares_arms:
             raise ValueError(f"objectives begins with {first!r}: the first is accuracy, e.g. eval.final.pass@1")
         for other in rest:
             if other == first or not (other == GENERATED_TOKENS or other.startswith(_FINAL)):
@@ -241,5 +241,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def direction(objective: str) -> Literal["maximize", "minimize"]:
-    """Of an objective by its name: tokens are to be few."""
-    return "minimize" if objective.rpartition(".")[2] in MINIMISED else "maximize"
+    """The direction of an objective, by its name. Raises UnknownNameError for a metric that there is not."""
+    if objective == GENERATED_TOKENS or find_metric(objective.rpartition(".")[2]).better == "less":
+        return "minimize"
+    return "maximize"

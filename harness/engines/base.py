@@ -11,22 +11,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from evals.sampler import SamplingParams
 from harness.errors import BenchError, RefusedError
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-
-@dataclass(frozen=True)
-class SamplingParams:
-    """How completions are drawn. `stop` strings end a completion besides the model's end-of-sequence token."""
-
-    max_completion_tokens: int
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    stop: tuple[str, ...] = ()
+__all__ = [
+    "Completions",
+    "Engine",
+    "EngineMismatchError",
+    "GenerationCost",
+    "OnFinished",
+    "PromptTooLongError",
+    "SamplingParams",
+    "ends_with_stop",
+    "require_answerable",
+    "require_room",
+    "require_steady_positions",
+]
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from evals.prompts import get_template
-from evals.sampler import Decoding
+from evals.prompts import get_template, template_version
+from evals.sampler import SamplingParams
 from evals.tasks.base import Problem, Task
 from harness.config.hashing import NUMERICS_VERSION, digest
 from harness.evaluate.subject import Subject
@@ -27,7 +27,7 @@ class Conditions:
     task: Task
     problems: str
     template: str
-    decoding: Decoding
+    decoding: SamplingParams
     seed: int
     thinking_budget_tokens: int | None = None
     fits_context: bool = False
@@ -37,9 +37,10 @@ class Conditions:
 
         Raises RefusedError for a model's files that are not there.
         """
+        template = {"name": get_template(self.template).name, "version": template_version(self.template)}
         return model_conditions(self.subject, self.seed) | {
             "task": {"name": self.task.name, "problems": self.problems},
-            "template": {"name": self.template, "version": get_template(self.template).version},
+            "template": template,
             "decoding": asdict(self.decoding) | {"stop": list(self.decoding.stop), "fits_context": self.fits_context},
             "thinking_budget_tokens": self.thinking_budget_tokens,
         }

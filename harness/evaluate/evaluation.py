@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evals.evaluate import Request, SampleRow, grade_sample, missing_requests, scores
-from evals.grading import EXTRACTION_VERSION, GRADERS
+from evals.evaluate import Request, SampleRow, disagreement, grade_sample, missing_requests, regrade, scores
+from evals.grading import GRADERS, grader_version
+from evals.grading.extract import EXTRACTION_VERSION
 from evals.prompts import get_template
-from evals.regrade import disagreement, regrade
-from evals.sampler import Decoding, Draw, Drawn
+from evals.sampler import Draw, Drawn, SamplingParams
 from evals.tasks.base import Problem
 from harness.errors import RefusedError
 from harness.evaluate.conditions import Conditions
@@ -127,7 +127,7 @@ class TaskEvaluation:
         on_progress(done, len(requests), remark)
         drawing.draw(draws, decoding, record)
 
-    def _decoding(self, sampler: EngineSampler) -> Decoding:
+    def _decoding(self, sampler: EngineSampler) -> SamplingParams:
         conditions = self.conditions
         if not conditions.fits_context:
             return conditions.decoding
@@ -164,6 +164,6 @@ class TaskEvaluation:
         """What the stored verdicts depend on."""
         return {
             "grader": self._grader,
-            "graders": {name: grader.version for name, grader in sorted(GRADERS.items())},
+            "graders": {name: grader_version(name) for name in sorted(GRADERS.names())},
             "extraction": {"name": self.conditions.task.extract, "version": EXTRACTION_VERSION},
         }

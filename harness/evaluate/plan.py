@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from evals.errors import EvalError
 from evals.grading import get_grader, require_gradable
-from evals.presets import SamplingPreset, ks_of
 from evals.prompts import get_template
-from evals.sampler import Decoding
+from evals.sampler import SamplingParams, SamplingPreset, ks_of
 from evals.tasks import get_task
 from evals.tasks.base import Problem
 from evals.tasks.rows import LoadedRows
@@ -51,13 +50,14 @@ def plan_evaluations(
                 f"--tasks {seen[task.name]},{name}: both are named {task.name}, so their samples would be mixed. Name "
                 "them differently in their files, or evaluate them one after the other."
             )
-        own_template = get_template(template or task.template)
+        chosen_template = template or task.template
+        stop = get_template(chosen_template).stop
         settings = {
             "max_completion_tokens": preset.max_completion_tokens,
             "temperature": preset.temperature,
             "top_p": preset.top_p,
         } | {key: value for key, value in changes.items() if value is not None}
-        decoding = Decoding(**settings, stop=own_template.stop)  # type: ignore[arg-type]  # the keys are its fields
+        decoding = SamplingParams(**settings, stop=stop)  # type: ignore[arg-type]  # the keys are its fields
         if decoding.temperature == 0 and chosen > 1:
             raise RefusedError(
                 f"{name}: {chosen} samples a problem at temperature 0 would all be the same. Use --samples 1, or a "
@@ -77,7 +77,14 @@ def plan_evaluations(
         found.append(
             TaskEvaluation(
                 Conditions(
-                    subject, task, problems_digest(rows), own_template.name, decoding, seed, budget, fits_context
+                    subject,
+                    task,
+                    problems_digest(rows),
+                    template or task.template,
+                    decoding,
+                    seed,
+                    budget,
+                    fits_context,
                 ),
                 asked,
                 chosen,

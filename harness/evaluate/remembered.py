@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
-from evals.sampler import Decoding, Draw, Drawn
+from evals.sampler import Draw, Drawn, SamplingParams
 from harness.config.hashing import digest
 from harness.evaluate.evaluation import OnProgress
 from harness.evaluate.store import claimed
@@ -52,15 +52,15 @@ class RememberingSampler:
             }
             yield cls(folder, make_sampler, on_progress, known)
 
-    def draw(self, draws: Sequence[Draw], decoding: Decoding) -> list[Drawn]:
+    def draw(self, draws: Sequence[Draw], params: SamplingParams) -> list[Drawn]:
         """As `evals.sampler.Sampler.draw`."""
-        keys = [digest([draw.prompt, draw.example, draw.sample, asdict(decoding)]) for draw in draws]
+        keys = [digest([draw.prompt, draw.example, draw.sample, asdict(params)]) for draw in draws]
         missing = [index for index, key in enumerate(keys) if key not in self._known]
         if missing:
-            self._draw_missing([draws[index] for index in missing], [keys[index] for index in missing], decoding)
+            self._draw_missing([draws[index] for index in missing], [keys[index] for index in missing], params)
         return [self._known[key] for key in keys]
 
-    def _draw_missing(self, draws: Sequence[Draw], keys: Sequence[str], decoding: Decoding) -> None:
+    def _draw_missing(self, draws: Sequence[Draw], keys: Sequence[str], params: SamplingParams) -> None:
         there = len(self._known)
         sampler = self.make_sampler()
         self.on_progress(0, len(draws), f"{there} are there already" if there else "drawing")
@@ -75,4 +75,4 @@ class RememberingSampler:
             done += 1
             self.on_progress(done, len(draws), "drawing")
 
-        sampler.draw(draws, decoding, keep)
+        sampler.draw(draws, params, keep)

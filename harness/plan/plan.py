@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from algorithms import Objective
+from evals.metrics import metrics_for
 from evals.tasks import get_task
 from harness.config.hashing import semantic_hash
 from harness.config.knobs import active
@@ -21,7 +22,7 @@ from harness.plan.gate import Gate, Noop, check_gate, find_noops
 from harness.plan.memory import cuda_is_there, estimate_memory
 from harness.plan.sweep_file import Asked, SweepFile, ask
 from harness.records import CellRecord, cell_directory_name
-from harness.records.scores import METRIC_PREFIX, accuracy_names
+from harness.records.scores import METRIC_PREFIX
 
 RECOMMENDED_SEEDS = 6
 
@@ -286,7 +287,8 @@ def _choose_arms(sweep: SweepFile, arms: Sequence[str]) -> list[str]:
 def require_metric(plan: Plan) -> None:
     """RefusedError unless the compared metric is an accuracy that the evaluation gives."""
     path, task, metric = plan.asked.path, plan.metric_task, plan.metric_name
-    metrics = accuracy_names(plan.first_spec.eval.k)
+    metrics = metrics_for(plan.first_spec.eval.k)
+    comparing = [name for name, (one, _) in metrics.items() if one.compares_arms]
     if not plan.given_metric.startswith(METRIC_PREFIX):
         raise RefusedError(
             f"{path}: compare.metric is {plan.given_metric!r}, but must be eval.final.[<task>.]<metric>."
@@ -297,4 +299,12 @@ def require_metric(plan: Plan) -> None:
     if task not in names:
         raise RefusedError(f"{path}: compare.metric names task {task!r}, but eval.tasks are {', '.join(names)}.")
     if metric not in metrics:
-        raise RefusedError(f"{path}: compare.metric names {metric!r}, but this evaluation gives {', '.join(metrics)}.")
+        raise RefusedError(
+            f"{path}: compare.metric names {metric!r}, which this evaluation does not give{nearest(metric, comparing)} "
+            "eval.k gives the k; `bench ls metrics` lists all."
+        )
+    if metric not in comparing:
+        raise RefusedError(
+            f"{path}: compare.metric names {metric!r}, but arms are compared by a fraction of which more is better, "
+            f"e.g. {comparing[0]}. `bench ls metrics` says which metrics are."
+        )

@@ -23,7 +23,7 @@ from typing import Generic, ParamSpec, TypeVar, cast
 from harness.errors import RefusedError, UnknownNameError
 from harness.plugins.user_code import UserModule, find_user_module, make_importable
 
-__all__ = ["GROUP", "Kind", "UserModule", "asked_for", "cached", "find_file", "imported", "in_use", "source_of", "use"]
+__all__ = ["GROUP", "Kind", "UserModule", "asked_for", "cached", "imported", "in_use", "source_of", "use", "user_file"]
 
 GROUP = "bench.plugins"
 """The entry-point group; the value of an entry is the name of a module."""
@@ -73,13 +73,6 @@ def asked_for() -> tuple[list[str], list[Path]]:
     return [one.source.name for one in _named], list(_folders)
 
 
-def find_file(name: str) -> Path:
-    """A file that a sweep names by its path, which is also looked for where plug-ins are: beside the sweep file. The
-    path as it is, where there is no such file."""
-    candidates = [Path(name), *(folder / name for folder in _folders)]
-    return next((path for path in candidates if path.is_file()), Path(name))
-
-
 def in_use() -> list[UserModule]:
     """The plug-ins that were named, then those of installed packages."""
     return [one.source for one in _outside()]
@@ -98,6 +91,12 @@ def imported(module: str, named_by: str) -> ModuleType:
     source_of(module, named_by)
     make_importable([*(one.source for one in _named), *_referred.values()])
     return _executed(module, named_by)
+
+
+def user_file(given: str) -> Path:
+    """The path of a file that a setting names: relative to the current folder if the file is there, else to the first
+    folder of plug-ins, the sweep file's, that has it; as given if none has."""
+    return next((folder / given for folder in (Path(), *_folders) if (folder / given).is_file()), Path(given))
 
 
 def _executed(name: str, named_by: str) -> ModuleType:
@@ -148,7 +147,8 @@ class Kind(Generic[Thing]):
     """One kind of things, by their names.
 
     noun: "figure", in messages. is_one: whether an object at a module's top level is such a thing. package: dotted, the
-    folder of the shipped things. listed_by: the command that lists them. name_of: a thing's name.
+    folder of the shipped things. listed_by: the command that lists them. name_of: a thing's name. from_yaml: makes a
+    thing of a YAML file in that folder, for kinds that can be declared.
     """
 
     def __init__(
@@ -158,9 +158,10 @@ class Kind(Generic[Thing]):
         package: str,
         listed_by: str,
         name_of: Callable[[Thing], str] = lambda thing: thing.name,  # type: ignore[attr-defined]
+        from_yaml: Callable[[Path], Thing] | None = None,
     ) -> None:
         self.noun, self._is_one, self._package, self._listed_by = noun, is_one, package, listed_by
-        self._name_of = name_of
+        self._name_of, self._from_yaml = name_of, from_yaml
         self._known = cached(self._search)
 
     def all(self) -> dict[str, Thing]:
@@ -191,6 +192,9 @@ class Kind(Generic[Thing]):
         for info in pkgutil.iter_modules(package.__path__):
             if not info.name.startswith("_"):
                 self._take(known, vars(importlib.import_module(f"{self._package}.{info.name}")).values(), None)
+        if self._from_yaml is not None:
+            files = sorted(path for folder in package.__path__ for path in Path(folder).glob("*.yaml"))
+            self._take(known, map(self._from_yaml, files), None)
         for one in _outside():
             self._take(known, vars(one.module).values(), one.source)
         return known

@@ -66,11 +66,11 @@ class Plugin(_Part):
 
 
 class MetricFacts(_Part):
-    """What a reader must know of a metric. compared: arms may be compared by it, a fraction of which more is better."""
+    """What a reader must know of a metric; see `evals.metrics.Metric`."""
 
     unit: str
-    more_is_better: bool
-    compared: bool
+    better: Literal["more", "less"] | None
+    compares_arms: bool
 
 
 class Source(_Part):
@@ -155,9 +155,10 @@ class SweepRecord(_Part):
         """Where the held-out rows of a task came from; [] if they were generated, or older records do not say."""
         return [row for row in self.data if (row.task, row.split) == (task, "test")]
 
-    def may_compare_by(self, metric: str) -> bool:
-        """Whether arms may be compared by a metric of that name, e.g. `pass@1`."""
-        return self.metrics[metric].compared if metric in self.metrics else is_accuracy(metric)
+    def compares_arms(self, metric: str) -> bool:
+        """Whether arms can be compared by a metric: as `evals.metrics` knew it when the sweep ran; in older records by
+        its name."""
+        return self.metrics[metric].compares_arms if metric in self.metrics else is_accuracy(metric)
 
     @cached_property
     def cells(self) -> list[CellRecord]:

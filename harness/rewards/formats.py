@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from evals.grading.numbers import parse_number
+from evals.grading.numeric import parse_number
 from harness.rewards.attempt import Attempt, RewardContext
 
 _TAG = r"</?(?:think|answer)>"

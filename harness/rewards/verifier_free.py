@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
 
-from evals.grading.numbers import parse_number
+from evals.grading.numeric import parse_number
 from harness.rewards.attempt import Attempt, RewardContext
 
 

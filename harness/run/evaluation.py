@@ -10,7 +10,7 @@ from typing import Any
 from evals.calibration import expected_calibration_error, reliability
 from evals.evaluate import grade_sample, missing_requests, scores
 from evals.prompts import get_template
-from evals.sampler import Decoding, Draw
+from evals.sampler import Draw, SamplingParams
 from evals.tasks import get_task
 from evals.tasks.base import Problem, Task
 from harness.config.task import EvalSpec
@@ -83,7 +83,7 @@ class Evaluator:
         template = get_template(spec.template)
         requests = list(missing_requests(problems, template, samples))
         draws = [Draw(request.prompt, request.problem.id, request.sample) for request in requests]
-        decoding = Decoding(spec.max_completion_tokens, spec.temperature, spec.top_p, spec.top_k, template.stop)
+        decoding = SamplingParams(spec.max_completion_tokens, spec.temperature, spec.top_p, spec.top_k, template.stop)
         completions = EngineSampler(self.language_model, self.engine, self.seed).draw(draws, decoding)
         for request, drawn in zip(requests, completions, strict=True):
             yield {**grade_sample(task, request, drawn.text, drawn.n_tokens, drawn.truncated, spec.grader)}

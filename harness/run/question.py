@@ -16,6 +16,7 @@ from pathlib import Path
 import yaml
 from pydantic import ValidationError
 
+from evals.metrics import metric_facts, metrics_for
 from harness import plugins
 from harness.config.hashing import user_code
 from harness.config.run_spec import RunSpec
@@ -29,7 +30,7 @@ from harness.records import SweepRecord, read_sweep
 from harness.records.files import DamagedRecordError, is_disk_full, read_json, write_atomic, write_json
 from harness.records.study import STUDY
 from harness.records.sweep import Asked as AskedRecord
-from harness.records.sweep import CellEntry, Gate, Plugin, Source
+from harness.records.sweep import CellEntry, Gate, MetricFacts, Plugin, Source
 from harness.run.inputs import contamination, data_sources
 from harness.run.stages import find_stage, result_path, stages_of_cell
 
@@ -104,7 +105,7 @@ def _keep_files(asked: Asked, specs: Iterable[RunSpec], folder: Path) -> None:
         return
     wanted = {Path(SWEEP_FILE): _sweep_file(asked), Path(KEPT_PROFILE): asked.profile_path.read_bytes()}
     for name in sorted({name for spec in specs for name in _files_of_the_users(spec)}):
-        wanted[Path(name)] = plugins.find_file(name).read_bytes()
+        wanted[Path(name)] = plugins.user_file(name).read_bytes()
     for module in plugins.in_use():
         wanted |= {KEPT_CODE / path: content for path, content in _code_files(module)}
     for path, content in wanted.items():
@@ -178,6 +179,7 @@ def _question(plan: Plan, home: Path, command: str) -> SweepRecord:
         ],
         tasks=plan.task_names,
         k=list(plan.first_spec.eval.k),
+        metrics={name: MetricFacts(**metric_facts(name)) for name in metrics_for(plan.first_spec.eval.k)},
         gate=Gate(ok=plan.gate.ok, differs=plan.gate.differs),
         warnings=plan.warnings,
         budget_tokens=plan.first_spec.budget.tokens,

@@ -16,9 +16,9 @@ from functools import partial
 import torch
 
 from evals.prompts import Template
-from evals.sampler import Decoding, Draw, Drawn
+from evals.sampler import Draw, Drawn, SamplingParams
 from evals.tasks.base import Problem
-from harness.engines.base import Engine, SamplingParams, require_room
+from harness.engines.base import Engine, require_room
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel
 from harness.random_keys import random_key
@@ -36,7 +36,7 @@ class EngineSampler:
     seed: int
 
     def draw(
-        self, draws: Sequence[Draw], decoding: Decoding, on_drawn: OnDrawn = lambda index, drawn: None
+        self, draws: Sequence[Draw], params: SamplingParams, on_drawn: OnDrawn = lambda index, drawn: None
     ) -> list[Drawn]:
         """One completion for each draw, in their order.
 
@@ -50,7 +50,7 @@ class EngineSampler:
             drawn[index] = Drawn(self.language_model.decode(tokens), len(tokens), truncated)
             on_drawn(index, drawn[index])
 
-        draw_tokens(self.engine, prompts, keys, sampling_params(decoding, decoding.max_completion_tokens), take)
+        draw_tokens(self.engine, prompts, keys, params, take)
         return [drawn[index] for index in range(len(draws))]
 
 
@@ -59,11 +59,6 @@ def encode_prompts(language_model: LanguageModel, draws: Sequence[Draw]) -> list
     distinct = {repr(draw.prompt): draw.prompt for draw in draws}
     encoded = {text: language_model.encode(prompt) for text, prompt in distinct.items()}
     return [encoded[repr(draw.prompt)] for draw in draws]
-
-
-def sampling_params(decoding: Decoding, max_completion_tokens: int) -> SamplingParams:
-    """What an engine is told."""
-    return SamplingParams(max_completion_tokens, decoding.temperature, decoding.top_p, decoding.top_k, decoding.stop)
 
 
 def draw_tokens(
@@ -113,7 +108,7 @@ def forced_tokens(model: LanguageModel) -> list[int]:
 
 @dataclass(frozen=True)
 class BudgetedSampler:
-    """Draws thoughts of up to `budget_tokens`, then up to `decoding.max_completion_tokens` more for the answer.
+    """Draws thoughts of up to `budget_tokens`, then up to `params.max_completion_tokens` more for the answer.
 
     A thought that has not ended by then gets FORCED appended; a completion that was answering already just goes on. The
     text holds all of it, n_tokens counts all but the forced words. The thoughts of two budgets begin alike, since the
@@ -124,7 +119,7 @@ class BudgetedSampler:
     budget_tokens: int
 
     def draw(
-        self, draws: Sequence[Draw], decoding: Decoding, on_drawn: OnDrawn = lambda index, drawn: None
+        self, draws: Sequence[Draw], params: SamplingParams, on_drawn: OnDrawn = lambda index, drawn: None
     ) -> list[Drawn]:
         """As `EngineSampler.draw`."""
         engine, model = self.sampler.engine, self.sampler.language_model
@@ -132,7 +127,7 @@ class BudgetedSampler:
         forced_words = forced_tokens(model)
         # Before any thought is drawn: an answer that finds no room would cost them all.
         between = self.budget_tokens + len(forced_words)
-        require_room(model.model, max(map(len, prompts)), between + decoding.max_completion_tokens)
+        require_room(model.model, max(map(len, prompts)), between + params.max_completion_tokens)
         drawn: dict[int, Drawn] = {}
         thoughts: dict[int, list[int]] = {}
 
@@ -148,7 +143,11 @@ class BudgetedSampler:
             on_drawn(index, drawn[index])
 
         draw_tokens(
-            engine, prompts, self._keys(draws, step=0), sampling_params(decoding, self.budget_tokens), take_thought
+            engine,
+            prompts,
+            self._keys(draws, step=0),
+            replace(params, max_completion_tokens=self.budget_tokens),
+            take_thought,
         )
         unfinished = sorted(thoughts)
         forced = [[] if END_OF_THINKING in model.decode(thoughts[index]) else forced_words for index in unfinished]
@@ -163,7 +162,7 @@ class BudgetedSampler:
                 [[*prompts[index], *thoughts[index], *words] for index, words in zip(unfinished, forced, strict=True)],
                 # Another step: the answer's noise must not repeat that of the thought's first tokens.
                 self._keys([draws[index] for index in unfinished], step=1),
-                sampling_params(decoding, decoding.max_completion_tokens),
+                params,
                 take_answer,
             )
         return [drawn[index] for index in range(len(draws))]
@@ -173,16 +172,16 @@ class BudgetedSampler:
 
 
 def fitted(
-    decoding: Decoding, model: LanguageModel, template: Template, problems: Sequence[Problem], other_tokens: int = 0
-) -> Decoding:
-    """The decoding with its length lowered to what the context has room for behind the longest prompt.
+    params: SamplingParams, model: LanguageModel, template: Template, problems: Sequence[Problem], other_tokens: int = 0
+) -> SamplingParams:
+    """The parameters with its length lowered to what the context has room for behind the longest prompt.
 
     problems: of the whole task, so that the length does not depend on how many of them are asked for, or are missing.
     other_tokens: that stand between prompt and answer. Raises RefusedError if there is no room at all.
     """
     context = getattr(model.model.config, "max_position_embeddings", None)
     if context is None:
-        return decoding
+        return params
     prompts = encode_prompts(model, [Draw(template.render(problem.problem), problem.id, 0) for problem in problems])
     longest = max(len(prompt) for prompt in prompts)
     room = context - longest - other_tokens
@@ -192,4 +191,4 @@ def fitted(
             f"the model's context of {context} tokens has no room for an answer behind a prompt of {longest}{between}. "
             "Take a model with a longer context, another --template, or a smaller --thinking-budget."
         )
-    return replace(decoding, max_completion_tokens=min(decoding.max_completion_tokens, room))
+    return replace(params, max_completion_tokens=min(params.max_completion_tokens, room))

@@ -73,7 +73,7 @@ def _encoded_demonstrations(model: LanguageModel, recipe: SupervisedColdStart) -
 def _demonstrations(recipe: SupervisedColdStart) -> Iterator[tuple[str, str]]:
     """Endless (problem, solution); rows of a file in a new order each epoch."""
     if recipe.data == "demonstrations:arithmetic":
-        from evals.tasks.arithmetic_demonstrations import demonstrations
+        from evals.tasks.arithmetic import demonstrations
 
         yield from demonstrations(recipe.seed)
         return

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evals.sampler import Decoding, Draw, Drawn
+from evals.sampler import Draw, Drawn, SamplingParams
 
 
 class Scripted:
@@ -15,9 +15,9 @@ class Scripted:
 
     def __init__(self, script: Callable[[Draw], str]) -> None:
         self._script = script
-        self.calls: list[tuple[list[Draw], Decoding]] = []
+        self.calls: list[tuple[list[Draw], SamplingParams]] = []
 
-    def draw(self, draws: Sequence[Draw], decoding: Decoding) -> list[Drawn]:
+    def draw(self, draws: Sequence[Draw], decoding: SamplingParams) -> list[Drawn]:
         self.calls.append((list(draws), decoding))
         return [Drawn(text, len(text.split()), truncated=False) for text in map(self._script, draws)]
 

@@ -9,7 +9,7 @@ import pytest
 
 from evals.errors import EvalError
 from evals.lm_eval_adapter import DEFAULT_MAX_GEN_TOKS, OWN_TASKS, _task_manager, run_lm_eval
-from evals.sampler import Decoding, Draw
+from evals.sampler import Draw, SamplingParams
 from tests.evals.lm_eval_parity import minerva_runs
 from tests.evals.scripted import Scripted, undrawn, write_rows
 
@@ -87,7 +87,7 @@ def test_decoding_of_a_task_without_a_length_is_a_default_that_is_told(caplog):
     with caplog.at_level(logging.WARNING, "evals.lm_eval_adapter"):
         result = run_lm_eval(["gsm8k_local"], sampler, limit=2)
     ((draws, decoding),) = sampler.calls
-    assert decoding == Decoding(DEFAULT_MAX_GEN_TOKS, temperature=0.0, stop=("Question:", "</s>", "<|im_end|>"))
+    assert decoding == SamplingParams(DEFAULT_MAX_GEN_TOKS, temperature=0.0, stop=("Question:", "</s>", "<|im_end|>"))
     assert [draw.example for draw in draws] == ["gsm8k_local/0", "gsm8k_local/1"]
     assert "gsm8k_local does not say how many tokens a completion may have: at most 256 are drawn" in caplog.text
     (task,) = result.tasks
@@ -119,11 +119,11 @@ def test_default_length_is_that_of_lm_eval():
 @pytest.mark.parametrize(
     ("settings", "decoding"),
     [
-        ({"max_new_tokens": 5, "temperature": 0.7, "top_k": 20}, Decoding(5, 0.7, top_k=20)),
-        ({"max_gen_toks": 5, "do_sample": False, "temperature": 0.7, "top_p": 0.5}, Decoding(5, 0.0)),
-        ({"max_gen_toks": 5, "do_sample": True, "temperature": 1, "top_p": 0.5}, Decoding(5, 1.0, top_p=0.5)),
-        ({"max_gen_toks": 5, "max_tokens": 9, "until": ["", "a"]}, Decoding(5, 0.0, stop=("a",))),
-        ({"max_gen_toks": 5, "until": "abc"}, Decoding(5, 0.0, stop=("abc",))),
+        ({"max_new_tokens": 5, "temperature": 0.7, "top_k": 20}, SamplingParams(5, 0.7, top_k=20)),
+        ({"max_gen_toks": 5, "do_sample": False, "temperature": 0.7, "top_p": 0.5}, SamplingParams(5, 0.0)),
+        ({"max_gen_toks": 5, "do_sample": True, "temperature": 1, "top_p": 0.5}, SamplingParams(5, 1.0, top_p=0.5)),
+        ({"max_gen_toks": 5, "max_tokens": 9, "until": ["", "a"]}, SamplingParams(5, 0.0, stop=("a",))),
+        ({"max_gen_toks": 5, "until": "abc"}, SamplingParams(5, 0.0, stop=("abc",))),
     ],
 )
 def test_generation_settings(own, settings, decoding):
@@ -168,7 +168,7 @@ def test_samples_of_a_document_are_counted():
         (f"gsm8k_local_avg8/{doc}", sample) for doc in range(3) for sample in range(8)
     ]
     assert draws[0].prompt == ("What is 1+1?\nPlease reason step by step, and put your final answer within \\boxed{}.")
-    assert decoding == Decoding(1024, 0.6, top_p=0.95)
+    assert decoding == SamplingParams(1024, 0.6, top_p=0.95)
     # pass@2 of 2 right among 8: 1 - 15/28; pass@4: 1 - 15/70.
     assert {metric.name: metric.value for metric in result.metrics} == pytest.approx(
         {"avg@8": 10 / 24, "pass@2": (1 + 13 / 28) / 3, "pass@4": (1 + 55 / 70) / 3, "pass@8": 2 / 3}

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from evals.lm_eval_adapter import OWN_TASKS, run_lm_eval
-from evals.row_sources import file_rows
-from evals.sampler import Decoding, Draw, Drawn
+from evals.sampler import Draw, Drawn, SamplingParams
 from evals.tasks import get_task
+from evals.tasks.rows import file_rows
 from tests.evals.lm_eval_parity import IDENTICAL, Comparison, skip_unless_it_runs, verdicts
 from tests.evals.scripted import write_rows
 
@@ -26,7 +26,7 @@ MAX_TOKENS = 40
 class TinySampler:
     """The tiny model. Of a prompt that exceeds its context the end is kept, as lm-eval's hf backend does."""
 
-    def draw(self, draws: Sequence[Draw], decoding: Decoding) -> list[Drawn]:
+    def draw(self, draws: Sequence[Draw], decoding: SamplingParams) -> list[Drawn]:
         import torch
 
         from harness.engines.base import SamplingParams

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from evals.errors import EvalError
 from evals.memorisation import Completion, Memorisation, probe, rouge_l, split_statement, summarise
-from evals.sampler import Decoding, Draw, Drawn
+from evals.sampler import Draw, Drawn, SamplingParams
 from evals.tasks.base import Generated, Problem, Task
 
 STATEMENT = "Ana has  3 red and\n4 blue pens. How many pens does she have in all?"
@@ -23,9 +23,9 @@ class Scripted:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.asked: list[tuple[Draw, Decoding]] = []
+        self.asked: list[tuple[Draw, SamplingParams]] = []
 
-    def draw(self, draws: Sequence[Draw], decoding: Decoding) -> list[Drawn]:
+    def draw(self, draws: Sequence[Draw], decoding: SamplingParams) -> list[Drawn]:
         self.asked += [(draw, decoding) for draw in draws]
         return [Drawn(self.text, len(self.text), truncated=False) for _ in draws]
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from evals.errors import EvalError
 from evals.lm_eval_result import LmEvalResult, LmEvalRow, LmEvalTask
 from evals.paired_change import change_of_samples, changes_of_lm_eval
-from evals.sampler import Decoding
+from evals.sampler import SamplingParams
 
-TASK = LmEvalTask("sums", "1.0", 4, 1, (Decoding(8, temperature=0.0),), max_gen_toks_assumed=True)
+TASK = LmEvalTask("sums", "1.0", 4, 1, (SamplingParams(8, temperature=0.0),), max_gen_toks_assumed=True)
 
 
 def row(doc: int, value: float, filter_name: str = "none", **changed: object) -> LmEvalRow:
@@ -90,7 +90,9 @@ def test_other_documents_are_refused(changed, message):
         changes_of_lm_eval(result(0, 1), replace(after, rows=(after.rows[0], row(1, 1.0, **changed))))
 
 
-@pytest.mark.parametrize("changed", [{"n_docs": 5}, {"version": "2.0"}, {"decodings": (Decoding(9, temperature=0.0),)}])
+@pytest.mark.parametrize(
+    "changed", [{"n_docs": 5}, {"version": "2.0"}, {"decodings": (SamplingParams(9, temperature=0.0),)}]
+)
 def test_other_tasks_are_refused(changed):
     with pytest.raises(EvalError, match="differ in name, version, documents or decoding: sums; run both"):
         changes_of_lm_eval(result(0, 1), replace(result(0, 1), tasks=(replace(TASK, **changed),)))

@@ -7,7 +7,7 @@ import itertools
 import statistics
 from pathlib import Path
 
-from evals.estimators import best_of_n, best_of_n_kl
+from evals.metrics.success import best_of_n, best_of_n_kl
 from evals.tasks import get_task
 from harness.config.hashing import best_of_n_hash
 from harness.records.files import write_json

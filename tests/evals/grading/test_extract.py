@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from evals.errors import UnknownNameError
+from evals.errors import EvalError
 from evals.grading.extract import extract_answer
 
 CHAIN = [
@@ -132,7 +132,7 @@ def test_named_extractions(name, text, answer):
 
 
 def test_unknown_extraction_names_the_nearest():
-    with pytest.raises(UnknownNameError, match="'boxd'; did you mean 'boxed'"):
+    with pytest.raises(EvalError, match=r"extraction 'boxd'; did you mean boxed\? There are chain, boxed, "):
         extract_answer("", "boxd")
 
 
@@ -156,7 +156,6 @@ def test_answer_tag(text, answer):
     assert extract_answer(text, "answer_tag") == answer
 
 
-@pytest.mark.parametrize("name", ["chain", "boxed", "answer_tag", "gsm8k", "hash", "last_number"])
 @pytest.mark.parametrize(
     "text",
     [
@@ -184,7 +183,8 @@ def test_answer_tag(text, answer):
         "ends",
     ],
 )
-def test_degenerate_megabytes_take_linear_time(text, name):
-    start = time.process_time()
-    extract_answer(text, name)
-    assert time.process_time() - start < 5
+def test_degenerate_megabytes_take_linear_time(text):
+    for name in ("chain", "boxed", "answer_tag", "gsm8k", "hash", "last_number"):
+        start = time.process_time()
+        extract_answer(text, name)
+        assert time.process_time() - start < 5, name

@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evals import grade
-from evals.errors import EvalError, UnknownNameError
+from evals.errors import EvalError
 from evals.grading import GRADERS, OWN, Verdict, judge
+from harness.errors import UnknownNameError
 
 # Those that compare with a reference answer.
-COMPARING = sorted(set(GRADERS) - {OWN, "choice"})
+COMPARING = sorted(set(GRADERS.names()) - {OWN, "choice"})
 
 TABLE = [
     # (text, answer, grader, correct)
@@ -112,7 +113,7 @@ def test_the_problem_is_asked_where_it_has_a_comparison_of_its_own():
     assert grade("x", "x", "own", "answer_tag", own) == Verdict(False, None, "unparsed")
     assert asked == ["b\n a", "x"]
     assert grade("\\boxed{x}", "x", "exact", "answer_tag", own).correct, "another grader compares with the reference"
-    with pytest.raises(EvalError, match="only tasks reasoning_gym:<name> have one"):
+    with pytest.raises(EvalError, match="tasks reasoning_gym:<name> have one"):
         grade("\\boxed{x}", "x", "own")
 
 
@@ -140,9 +141,9 @@ def test_named_extraction():
 
 
 def test_bad_names_and_references_are_errors():
-    with pytest.raises(UnknownNameError, match="'numerc'; did you mean 'numeric'"):
+    with pytest.raises(UnknownNameError, match="'numerc'; did you mean numeric"):
         grade("1", "1", "numerc")
-    with pytest.raises(UnknownNameError, match="'chian'; did you mean 'chain'"):
+    with pytest.raises(EvalError, match="'chian'; did you mean chain"):
         grade("1", "1", "numeric", "chian")
     with pytest.raises(EvalError, match=r"'blue' is not a number.*'math' or 'exact'"):
         grade("\\boxed{1}", "blue", "numeric")

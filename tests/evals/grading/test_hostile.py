@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from evals.grading import GRADERS, OWN, extract_answer, judge
-from evals.grading.extract import EXTRACTIONS
+from evals.grading import GRADERS, OWN, judge
+from evals.grading.extract import EXTRACTIONS, extract_answer
 
 MEGABYTE = 1_000_000
 HOSTILE = {
@@ -56,21 +56,20 @@ HOSTILE = {
 REFERENCES = {"exact": ["18"], "numeric": ["18"], "choice": ["(B)"], "math": ["18", "x+1", "(B)", "\\text{even}"]}
 # How an answer stands in a completion, for each extraction.
 AROUND = {"answer_tag": "<answer>%s</answer>", "gsm8k": "#### %s", "hash": "#%s", "chain": "The answer is %s."}
-COMPARING = sorted(set(GRADERS) - {OWN})
+COMPARING = sorted(set(GRADERS.names()) - {OWN})
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
-@pytest.mark.parametrize("name", EXTRACTIONS)
-def test_extraction(name, text):
-    for completion in (text, AROUND.get(name, "so \\boxed{%s}.").replace("%s", text)):
-        extracted = extract_answer(completion, name)
-        assert extracted is None or extracted
+def test_extraction(text):
+    for name in EXTRACTIONS:
+        for completion in (text, AROUND.get(name, "so \\boxed{%s}.").replace("%s", text)):
+            extracted = extract_answer(completion, name)
+            assert extracted is None or extracted, name
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
-@pytest.mark.parametrize("grader", COMPARING)
-def test_comparison(grader, text):
-    for reference in REFERENCES[grader]:
+def test_comparison(text):
+    for grader, reference in [(one, reference) for one in COMPARING for reference in REFERENCES[one]]:
         verdict = judge(text, reference, grader)
         assert not verdict.correct or (text, reference) == (HOSTILE["right-to-left"], "18")
         assert verdict.reason in {"match", "mismatch", "unparsed", "timeout", "crash"}

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evals.grading import extract_answer, judge
+from evals.grading import judge
+from evals.grading.extract import extract_answer
 
 # Pieces of which answers are made, and of which the filters' rules speak.
 PIECES = [

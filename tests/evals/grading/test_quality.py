@@ -22,7 +22,7 @@ def test_there_are_enough_triples_and_most_forms_are_wrong_answers_too():
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_graders_that_apply_are_those_written_down(family):
     for triple in load(family):
-        assert applicable_graders(triple["answer"]) == triple["graders"], triple
+        assert sorted(applicable_graders(triple["answer"])) == sorted(triple["graders"]), triple
 
 
 @pytest.mark.parametrize("family", FAMILIES)

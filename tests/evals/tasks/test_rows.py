@@ -152,11 +152,11 @@ def test_an_answer_without_its_mark_is_an_error(hub):
 
 
 def test_an_answer_that_is_not_required_may_be_absent(hub):
-    rows = Rows("r", None, replace(HUB, revision="abc"), answers_required=False)
+    rows = Rows("r", None, replace(HUB, revision="abc"), grader=None)
     del hub.rows[0]["answer"]
     assert [(p.answer, p.solution) for p in rows.load()] == [("", None), ("3", "#### 3")]
     with pytest.raises(EvalError, match="row 0: no field 'answer'"):
-        replace(rows, answers_required=True).load()
+        replace(rows, grader="exact").load()
 
 
 def test_fingerprints(file):

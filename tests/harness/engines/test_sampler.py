@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from evals.sampler import Decoding, Draw
-from harness.engines.base import Engine, SamplingParams
+from evals.sampler import Draw, SamplingParams
+from harness.engines.base import Engine
 from harness.models.language_model import LanguageModel
 from harness.random_keys import random_key
 from harness.sampling.sampler import EngineSampler
@@ -29,7 +29,7 @@ def test_draws_are_those_of_the_engine(sampler: EngineSampler, engine: Engine, l
     keys = [[random_key(3, "eval", 0, problem, sample) for sample in range(2)] for problem in "ab"]
     prompts = [language_model.encode(PROBLEMS[problem]) for problem in "ab"]
     expected = engine.generate(prompts, torch.tensor(keys), SamplingParams(8))
-    drawn = sampler.draw(draws(*names), Decoding(8))
+    drawn = sampler.draw(draws(*names), SamplingParams(8))
     for row, one in enumerate(drawn):
         length = int(expected.lengths[row])
         assert one.text == language_model.decode(expected.tokens[row, :length].tolist())
@@ -40,18 +40,18 @@ def test_draws_are_those_of_the_engine(sampler: EngineSampler, engine: Engine, l
 def test_samples_do_not_depend_on_what_else_is_missing(sampler: EngineSampler) -> None:
     """Problems that lack unequally many samples, in any order."""
     names = ["a0", "b0", "a1", "c2", "a2", "b1"]
-    together = dict(zip(names, sampler.draw(draws(*names), Decoding(40)), strict=True))
+    together = dict(zip(names, sampler.draw(draws(*names), SamplingParams(40)), strict=True))
     for some in (["b1"], ["c2", "a2"], names[::-1]):
-        assert sampler.draw(draws(*some), Decoding(40)) == [together[name] for name in some]
+        assert sampler.draw(draws(*some), SamplingParams(40)) == [together[name] for name in some]
 
 
 def test_each_is_told_once_as_it_is_returned(sampler: EngineSampler) -> None:
     told: dict[int, object] = {}
     names = ["a0", "b0", "a1", "c2"]
-    drawn = sampler.draw(draws(*names), Decoding(40), lambda index, one: told.__setitem__(index, one))
+    drawn = sampler.draw(draws(*names), SamplingParams(40), lambda index, one: told.__setitem__(index, one))
     assert [told[index] for index in range(len(names))] == drawn
     assert len(told) == len(names)
 
 
 def test_nothing_to_draw(sampler: EngineSampler) -> None:
-    assert sampler.draw([], Decoding(4)) == []
+    assert sampler.draw([], SamplingParams(4)) == []

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from evals.sampler import Decoding
+from evals.sampler import SamplingParams
 from evals.tasks import get_task
 from harness.engines.choice import make_engine
 from harness.evaluate.conditions import Conditions, problems_digest
@@ -23,7 +23,7 @@ pytest.importorskip("vllm", reason="needs vLLM: make test-vllm")
 def evaluation(subject: Subject) -> TaskEvaluation:
     task = get_task("arithmetic")
     rows = task.split("test").load()
-    conditions = Conditions(subject, task, problems_digest(rows), task.template, Decoding(32), seed=0)
+    conditions = Conditions(subject, task, problems_digest(rows), task.template, SamplingParams(32), seed=0)
     return TaskEvaluation(conditions, rows[:6], 2, [1, 2])
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from evals.sampler import Decoding
+from evals.sampler import SamplingParams
 from evals.tasks import get_task
 from harness.engines.torch.engine import TorchEngine
 from harness.evaluate.conditions import Conditions, problems_digest
@@ -37,7 +37,7 @@ def evaluation() -> Make:
 
     def make(problems: int = 6, samples: int = 4, grader: str | None = None, **conditions: object) -> TaskEvaluation:
         task = get_task("arithmetic")
-        given = {"template": task.template, "decoding": Decoding(32), "seed": 0} | conditions
+        given = {"template": task.template, "decoding": SamplingParams(32), "seed": 0} | conditions
         subject = find_subject("builtin:tiny", "torch", "cpu", "float32")
         rows = task.split("test").load()
         asked = Conditions(subject, task, problems_digest(rows), **given)  # type: ignore[arg-type]

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from evals.regrade import regrade
-from evals.sampler import Decoding, Draw, Drawn
+from evals.evaluate import regrade
+from evals.sampler import Draw, Drawn, SamplingParams
 from harness.errors import RefusedError
 from harness.evaluate.evaluation import TaskEvaluation
 from harness.evaluate.store import SampleStore, store_folder
@@ -30,7 +30,7 @@ class Counting:
         self.language_model = sampler.language_model
         self.drawn: list[tuple[str, int]] = []
 
-    def draw(self, draws: Sequence[Draw], decoding: Decoding, on_drawn: OnDrawn) -> list[Drawn]:
+    def draw(self, draws: Sequence[Draw], decoding: SamplingParams, on_drawn: OnDrawn) -> list[Drawn]:
         def told(index: int, drawn: Drawn) -> None:
             if len(self.drawn) == self._dies_after:
                 raise Killed
@@ -129,7 +129,7 @@ def test_other_conditions_have_a_store_of_their_own(evaluation: Make) -> None:
         for changed in (
             {},
             {"seed": 1},
-            {"decoding": Decoding(33)},
+            {"decoding": SamplingParams(33)},
             {"template": "boxed"},
             {"thinking_budget_tokens": 9},
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from evals.errors import EvalError
-from evals.presets import get_preset
+from evals.sampler import get_preset
 from harness.evaluate.evaluation import TaskEvaluation
 from harness.evaluate.plan import plan_evaluations
 from harness.evaluate.subject import find_subject
@@ -39,7 +39,7 @@ def mine(tmp_path: Path) -> Path:
         ("choice", 2, r"problem p0: the reference answer '18' is not a letter"),
         (None, 3, r"problem p2: the reference answer .* cannot be read as mathematics"),
         ("exact", None, "problem p3: there is no answer to compare with"),
-        ("own", 1, "problem p0: the grader 'own' is the task's own comparison"),
+        ("own", 1, "problem p0: the grader 'own' is the problem's own comparison"),
     ],
 )
 def test_an_answer_that_the_grader_cannot_read_is_named(

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from evals.sampler import Decoding, Draw
+from evals.sampler import Draw, SamplingParams
 from harness.errors import RefusedError
 from harness.evaluate.remembered import RememberingSampler
 from harness.sampling.sampler import EngineSampler
 from tests.harness.evaluate.test_evaluation import Counting, Killed
 
-DECODING = Decoding(12)
+DECODING = SamplingParams(12)
 DRAWS = [Draw(f"{number}+1=", f"p{number}", sample) for number in range(3) for sample in range(2)]
 ASKED = {"model": "tiny", "seed": 0}
 
@@ -53,8 +53,8 @@ def test_other_prompts_decodings_and_samples_are_others(home: Path, sampler: Eng
             (Draw("2+2=", first.example, first.sample), DECODING),
             (Draw(first.prompt, "other", first.sample), DECODING),
             (Draw(first.prompt, first.example, 7), DECODING),
-            (first, Decoding(11)),
-            (first, Decoding(12, stop=("9",))),
+            (first, SamplingParams(11)),
+            (first, SamplingParams(12, stop=("9",))),
         ):
             before = len(counting.drawn)
             remembering.draw([draw], decoding)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from evals.sampler import Decoding, Draw
-from harness.engines.base import PromptTooLongError, SamplingParams
+from evals.sampler import Draw, SamplingParams
+from harness.engines.base import PromptTooLongError
 from harness.sampling.sampler import FORCED, BudgetedSampler, EngineSampler
 
 END = 0
@@ -53,7 +53,7 @@ def draw(script: Script, budget: int, answer_tokens: int = 8) -> Any:
     draws = [Draw("q", "problem", 0)]
     told: list[Any] = []
     (drawn,) = BudgetedSampler(sampler, budget).draw(
-        draws, Decoding(answer_tokens), lambda index, one: told.append((index, one))
+        draws, SamplingParams(answer_tokens), lambda index, one: told.append((index, one))
     )
     assert told == [(0, drawn)]
     return drawn
@@ -94,7 +94,7 @@ def test_the_words_are_qwens() -> None:
 
 def test_thoughts_of_two_budgets_begin_alike(sampler: EngineSampler) -> None:
     draws = [Draw("3+5+9=", "a", 0), Draw("3+5+9=", "a", 1), Draw("9+9+9+9+9=", "b", 0)]
-    free = sampler.draw(draws, Decoding(40))
+    free = sampler.draw(draws, SamplingParams(40))
     model = sampler.language_model
     spaced = SimpleNamespace(
         model=model.model,
@@ -102,7 +102,7 @@ def test_thoughts_of_two_budgets_begin_alike(sampler: EngineSampler) -> None:
         decode=model.decode,
         encode=model.encode,
     )
-    short = BudgetedSampler(EngineSampler(spaced, sampler.engine, 0), 4).draw(draws, Decoding(4))  # type: ignore[arg-type]
+    short = BudgetedSampler(EngineSampler(spaced, sampler.engine, 0), 4).draw(draws, SamplingParams(4))  # type: ignore[arg-type]
     assert all(one.text[:4] == other.text[:4] for one, other in zip(free, short, strict=True))
 
 

@@ -162,7 +162,8 @@ def test_the_metric_is_written_out(plan: Any) -> None:
     ("metric", "says"),
     [
         ("pass@1", "must be eval.final."),
-        ("eval.final.pass@3", "names 'pass@3', but this evaluation gives pass@1, pass@2"),
+        ("eval.final.pass@3", "names 'pass@3', which this evaluation does not give; did you mean pass@1, pass@2"),
+        ("eval.final.mean_tokens", "names 'mean_tokens', but arms are compared by a fraction of which more is better"),
         ("eval.final.gsm8k.pass@1", "names task 'gsm8k', but eval.tasks are arithmetic"),
     ],
 )

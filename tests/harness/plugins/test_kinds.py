@@ -12,8 +12,9 @@ from harness import plugins
 from harness.errors import RefusedError, UnknownNameError
 from harness.plugins import Kind
 
+KIND_PACKAGE = f"{__package__}.shipped"
 KIND: Kind[Any] = Kind(
-    "knob", lambda thing: hasattr(thing, "is_knob") and hasattr(thing, "name"), f"{__package__}.shipped", "bench ls x"
+    "knob", lambda thing: hasattr(thing, "is_knob") and hasattr(thing, "name"), KIND_PACKAGE, "bench ls x"
 )
 MINE = """
 class Knob:
@@ -76,6 +77,29 @@ def test_a_module_that_fails_is_the_users_mistake(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("1 / 0", encoding="utf-8")
     with pytest.raises(RefusedError, match=r"mine cannot be imported .ZeroDivisionError: division by zero"):
         plugins.use(["mine"], [tmp_path])
+
+
+def test_shipped_things_may_be_declared_in_yaml() -> None:
+    kind: Kind[Path] = Kind(
+        "file", lambda thing: isinstance(thing, Path), KIND_PACKAGE, "bench ls x", lambda path: path.stem, Path
+    )
+    assert kind.names() == ("quiet",)
+    assert kind.source("quiet") is None
+
+
+def test_a_file_is_looked_for_in_the_current_folder_then_beside_the_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, beside = tmp_path / "here", tmp_path / "beside"
+    for folder in (here, beside):
+        folder.mkdir()
+    monkeypatch.chdir(here)
+    plugins.use([], [beside])
+    assert plugins.user_file("mine.yaml") == Path("mine.yaml")
+    (beside / "mine.yaml").write_text("", encoding="utf-8")
+    assert plugins.user_file("mine.yaml") == beside / "mine.yaml"
+    (here / "mine.yaml").write_text("", encoding="utf-8")
+    assert plugins.user_file("mine.yaml") == Path("mine.yaml")
 
 
 def test_an_installed_package_registers_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,13 @@
+"""The grader `exact`: equal as text."""
+
+from __future__ import annotations
+
+from evals.grading import Grader, Reason, bare, normalise
+
+
+def compare_exact(candidate: str, answer: str) -> Reason:
+    """Equal as text, but for mark-up, invisible characters and look-alikes."""
+    return "match" if candidate == bare(normalise(answer)) else "mismatch"
+
+
+exact = Grader("exact", version=2, meaning="equal as text", compare=compare_exact)

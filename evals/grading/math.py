@@ -1,0 +1,331 @@
+"""The grader `math`: equal as mathematics.
+
+Most answers are settled by their text, letters, words or numbers. math-verify, in processes of its own, is asked about
+the rest, after both expressions were rewritten to plain LaTeX. Its own removal of units is not used: it takes `2h`,
+`5c` and `x + 3d` for quantities with units, and drops everything after the first `\\text` of `3 \\text{ or } 4 \\text{
+cm}`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import sys
+import threading
+from queue import LifoQueue
+
+from evals.grading import Grader, Reason, bare, normalise
+from evals.grading.choice import choice_letter, compare_choice
+from evals.grading.numeric import is_percentage, is_unit, parse_number, reference_number, same_number
+from evals.grading.worker_process import CPU_LIMIT_S, WALL_LIMIT_S, WorkerProcess
+
+# Longer texts are not answers: rewriting them would cost more than the verdict is worth. A request of this length fits
+# a pipe's buffer, so that writing it never waits for the worker.
+MAX_CHARACTERS = 5_000
+MEMORY_BYTES = 1 << 30
+# One serves a thread that grades one answer after another. The second starts only if two threads ask at once.
+WORKERS = 2
+# The samples of a prompt mostly give the same few answers.
+MAX_REMEMBERED = 4_096
+
+_IN_TEXT_MACRO = re.compile(r"\$?\\(?:text|textbf|textit|textrm|textnormal|mbox)\s*\{[^{}]*\}\$?\.?")
+_WORDS = re.compile(r"(?=.*[^\W\d_]{4})[^\W\d_]+(?:[ '’-][^\W\d_]+)*")
+_ARTICLE = re.compile(r"(?:an?|the)\s+")
+
+
+def compare_math(candidate: str, answer: str) -> Reason:
+    """Equal as mathematics. What follows from text, letters, words or numbers is settled here; math-verify is asked
+    about the rest.
+
+    Numbers are equal exactly: 0.3333 is not 1/3, and 3.141593 is not pi. `50%` is 50 and 1/2. `x = 5` may be given as
+    `5`, but not as `y = 5`. A numeral in another base, `52_8`, may be given without the base. The order of a list
+    counts in brackets only, and a set in braces is not a tuple. Units are not compared, and variables may be written
+    with small or capital letters.
+    """
+    reference = bare(normalise(answer))
+    if candidate == reference:
+        return "match"
+    if len(candidate) + len(reference) > MAX_CHARACTERS:
+        return "unparsed"
+    if choice_letter(answer) is not None and (letter := compare_choice(candidate, answer)) != "unparsed":
+        return letter
+    if _is_words(answer):
+        return "match" if _words(candidate) == _words(reference) else "mismatch"
+    if (same := _same_quantity(candidate, answer)) is not None:
+        return "match" if same else "mismatch"
+    return _compare_expressions(candidate, reference)
+
+
+def _fault(answer: str) -> str | None:
+    """A reference that cannot be read as mathematics has one: nothing but its own text would be accepted."""
+    if choice_letter(answer) is not None or _is_words(answer) or reference_number(answer) is not None:
+        return None
+    if len(answer) <= MAX_CHARACTERS and is_well_formed(plain_latex(bare(normalise(answer)))):
+        return None
+    return (
+        f"the reference answer {answer[:80]!r} cannot be read as mathematics, which the grader 'math' compares; "
+        "correct it, or use the grader 'exact' for this task"
+    )
+
+
+def _same_quantity(candidate: str, answer: str) -> bool | None:
+    """Whether two numbers or percentages are equal; None unless both are."""
+    same = same_number(candidate, answer)
+    if same is not False or is_percentage(candidate) == is_percentage(answer):
+        return same
+    value, reference = parse_number(candidate), parse_number(answer)
+    assert value is not None and reference is not None
+    return value / 100 == reference if is_percentage(candidate) else value == reference / 100
+
+
+def _compare_expressions(candidate: str, reference: str) -> Reason:
+    given, wanted = plain_latex(candidate), plain_latex(reference)
+    if spelling(given) == spelling(wanted):
+        return "match" if given else "unparsed"
+    if (numeral := based_digits(spelling(wanted))) is not None:
+        return "match" if spelling(given) == numeral[0] else "mismatch"
+    if (numeral := based_digits(spelling(given))) is not None:  # math-verify would drop the base
+        return "match" if numeral == (spelling(wanted), "10") else "mismatch"
+    if reference_number(reference) is not None and not is_mathematical(given):
+        return "unparsed"
+    if differ_in_kind(given, wanted):
+        return "mismatch"
+    return POOL.compare(given, wanted)
+
+
+def _is_words(answer: str) -> bool:
+    """Whether a reference is words and no product of variables: written as text, or more than three letters."""
+    reference = bare(normalise(answer))
+    if not any(character.isalpha() for character in reference) or reference_number(answer) is not None:
+        return False
+    return _IN_TEXT_MACRO.fullmatch(answer.strip()) is not None or _WORDS.fullmatch(reference) is not None
+
+
+def _words(answer: str) -> str:
+    unmarked = re.sub(r"\\(?:text\w*|mbox|math(?:rm|bf|it))\s*\{([^{}]*)\}", r"\1", answer)
+    words = " ".join(unmarked.replace("$", " ").split()).casefold().strip(" .,;:!'\"“”")
+    return _ARTICLE.sub("", words, count=1) if _ARTICLE.match(words) else words
+
+
+# One way of writing for expressions: what math-verify is given, and what tells that two are written differently.
+_CHARACTERS = str.maketrans(
+    {
+        "π": r"\pi ", "θ": r"\theta ", "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "×": r"\times ",
+        "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "∪": r"\cup ", "∩": r"\cap ", "±": r"\pm ", "∈": r"\in ",
+        "∅": r"\emptyset ", "²": "^2", "³": "^3", "°": r"^\circ", "⟨": r"\langle ", "⟩": r"\rangle ",
+    }
+)  # fmt: skip
+# `\\` is a line's end: the second of two backslashes starts no command.
+_COMMAND = r"(?<!\\)\\"
+_REWRITINGS = [
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"(?<!\\)\$|(?<!\\)\\[()\[\]]", " "),
+        (rf"{_COMMAND}(?:left|right|[bB]igg?[lrm]?)(?![a-zA-Z])", ""),
+        (rf"{_COMMAND}(?:displaystyle|textstyle|large|Large|limits)(?![a-zA-Z])", " "),
+        (rf"{_COMMAND}!\s*", ""),
+        (rf"{_COMMAND}(?:[,;: ]|q?quad(?![a-zA-Z]))|~", " "),
+        (rf"{_COMMAND}[dtc]frac(?![a-zA-Z])", r"\\frac"),
+        (rf"{_COMMAND}(?:leq|leqslant)(?![a-zA-Z])|<=", r"\\le "),
+        (rf"{_COMMAND}(?:geq|geqslant)(?![a-zA-Z])|>=", r"\\ge "),
+        (r"\s*\{\s*,\s*\}", ","),
+        (r"\*\*", "^"),
+        (r"√\s*(?:\(([^()]*)\)|([0-9]+|[a-zA-Z]))", r"\\sqrt{\1\2}"),
+        (r"(?<![a-zA-Z])\\?sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}"),
+        (r"(?<![a-zA-Z\\])pi(?![a-zA-Z])", r"\\pi "),
+        (r"\^\s*\{?\s*\\circ\s*\}?|\\degree(?![a-zA-Z])", " "),
+        (r"(?<![\w.])\.(?=[0-9])", "0."),  # math-verify reads `.01` as another number than `0.01`
+    )
+]
+_TEXT = re.compile(
+    r"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mathbf|mathit|mbox)\s*\{([^{}]*)\}(\s*\^\s*\{?-?[0-9]\}?)?"
+)
+_CONNECTIVE = re.compile(r"\W*(?:and|or)\W*", re.IGNORECASE)
+_UNIT_WORDS = re.compile(r"(?<=[0-9})a-z])\s+([a-zA-Z]{2,}(?:[ ./]+[a-zA-Z]+)*(?:\^\{?-?[0-9]\}?)?)[.\s]*$")
+_ENDS_IN_QUANTITY = re.compile(r"(?:[0-9})]|\\[a-zA-Z]+)\s*$")
+_PERCENT = re.compile(r"\s*\\?%\s*$")
+# What an expression has and words and lists of numbers have not.
+_MATHEMATICAL = re.compile(r"[-+*/^_()!<>=|\\{}\[\]√²³⁰-⁹]")
+_BRACKETS = re.compile(r"(\\\{|[(\[]|\\langle)(.*)(\\\}|[)\]]|\\rangle)")
+_ARGUMENT = re.compile(r"\s*(?:\\[a-zA-Z]+|\w|(?=\{))")
+_ENDS_OPEN = re.compile(r"(?:[-+*/^_=<>\\]|\\(?:cdot|times|pm|mp|div|cup|cap|in|le|ge|ne|sqrt|text|frac))$")
+_BASED = re.compile(r"(-?[0-9][0-9A-F]*)_\{?([0-9]+)\}?")
+
+
+def plain_latex(expression: str) -> str:
+    """An expression without its mark-up, spacing, units, degrees and percent signs, in plain LaTeX: `$\\dfrac12\\pi
+    \\text{ cm}^2$` -> `\\frac12\\pi`. Words that are no units are left where they are."""
+    expression = expression.translate(_CHARACTERS)
+    for pattern, replacement in _REWRITINGS:
+        expression = pattern.sub(replacement, expression)
+    expression = _TEXT.sub(_text, expression)
+    expression = _PERCENT.sub("", " ".join(expression.split()))
+    words = _UNIT_WORDS.search(expression)
+    if words is not None and is_unit(words[1]) and _ENDS_IN_QUANTITY.search(expression[: words.start()][-40:]):
+        expression = expression[: words.start()]
+    return expression.strip(" .,;:")
+
+
+def spelling(plain: str) -> str:
+    """Equal for two ways of writing the same plain expression: spaces and single braces do not count."""
+    without_spaces = re.sub(r"(?<![0-9])\s+|\s+(?![0-9])", "", plain)
+    return re.sub(r"([_^])\{(\w)\}", r"\1\2", without_spaces)
+
+
+def is_well_formed(plain: str) -> bool:
+    """Whether a plain expression can be read: it says something, what it opens it closes, each fraction has two parts,
+    and it does not end in an operator. Without math-verify, whose start alone takes longer than all references of a
+    task may take."""
+    braces = re.sub(r"\\[\\{}]", "", plain)
+    depth = 0
+    for brace in re.findall(r"[{}]", braces):
+        depth += 1 if brace == "{" else -1
+        if depth < 0:
+            return False
+    n_opened, n_closed = (sum(map(braces.count, brackets)) for brackets in ("([", ")]"))
+    return (
+        any(character.isalnum() for character in plain)
+        and depth == 0
+        and n_opened == n_closed
+        and plain.count("\\begin{") == plain.count("\\end{")
+        and _ENDS_OPEN.search(plain) is None
+        and all(_has_two_arguments(plain, command.end()) for command in re.finditer(r"\\frac(?![a-zA-Z])", plain))
+    )
+
+
+def _has_two_arguments(plain: str, start: int) -> bool:
+    """Whether two arguments follow at this place of an expression whose braces match."""
+    for _ in range(2):
+        argument = _ARGUMENT.match(plain, start)
+        if argument is None:
+            return False
+        start = argument.end()
+        is_letter = argument[0].strip().isalnum()  # as in `\\frac1{2x}`: what is in the braces is the next one
+        if not is_letter and plain[start : start + 1] == "{":
+            start = _closing(plain, start)
+    return True
+
+
+def _closing(plain: str, start: int) -> int:
+    """Just behind the brace that closes the one at `start`."""
+    depth = 0
+    for brace in re.finditer(r"\\[\\{}]|[{}]", plain[start:]):
+        depth += {"{": 1, "}": -1}.get(brace[0], 0)
+        if depth == 0:
+            return start + brace.end()
+    return len(plain)
+
+
+def is_mathematical(plain: str) -> bool:
+    """Whether it is more than words and numbers."""
+    return _MATHEMATICAL.search(plain) is not None
+
+
+def differ_in_kind(candidate: str, reference: str) -> bool:
+    """Whether one of two plain expressions is a set in braces, and the other a tuple or an interval."""
+    kinds = [_is_set(candidate), _is_set(reference)]
+    return None not in kinds and kinds[0] != kinds[1]
+
+
+def _is_set(plain: str) -> bool | None:
+    """None for an expression that is no list in brackets."""
+    brackets = _BRACKETS.fullmatch(plain)
+    if brackets is None or "," not in brackets[2] or "\\cup" in brackets[2]:
+        return None
+    return brackets[1] == "\\{"
+
+
+def based_digits(plain: str) -> tuple[str, str] | None:
+    """Digits and base of a numeral such as `52_8`, else None."""
+    numeral = _BASED.fullmatch(plain)
+    return (numeral[1], numeral[2]) if numeral else None
+
+
+def _text(macro: re.Match[str]) -> str:
+    content = macro[1]
+    if _CONNECTIVE.fullmatch(content):
+        return ", "
+    before = macro.string[: macro.start()].rstrip()[-1:]
+    follows_a_quantity = before.isalnum() or before in ("}", ")")
+    return " " if follows_a_quantity and is_unit(f" {content.strip(' ()')}") else macro[0]
+
+
+class MathProcess(WorkerProcess):
+    """A worker in which math-verify runs."""
+
+    def __init__(self, cpu_limit_s: float = CPU_LIMIT_S, wall_limit_s: float = WALL_LIMIT_S) -> None:
+        hint = (
+            f"the grader 'math' needs math-verify: run `{sys.executable} -c 'import math_verify'` to see what is "
+            "missing, or use the grader 'numeric'"
+        )
+        super().__init__("math", hint, MEMORY_BYTES, cpu_limit_s, wall_limit_s)
+
+    def compare(self, candidate: str, answer: str) -> Reason:
+        """Whether a candidate equals the answer mathematically, both in LaTeX. Raises EvalError if no worker starts."""
+        if len(candidate) + len(answer) > MAX_CHARACTERS:
+            return "unparsed"
+        return self.ask({"candidate": candidate, "answer": answer})
+
+
+class MathPool:
+    """Workers that share the comparisons of several threads, and remember the last ones."""
+
+    def __init__(self, workers: int = WORKERS, cpu_limit_s: float = CPU_LIMIT_S) -> None:
+        self.workers = [MathProcess(cpu_limit_s) for _ in range(workers)]
+        self._remembered: dict[tuple[str, str], Reason] = {}
+        self._lock = threading.Lock()
+        self._idle: LifoQueue[MathProcess] = LifoQueue()
+        self._all_idle()
+
+    def compare(self, candidate: str, answer: str) -> Reason:
+        """As `MathProcess.compare`. A crash is not remembered: it may be the machine's fault."""
+        pair = (candidate, answer)
+        with self._lock:
+            if pair in self._remembered:
+                return self._remembered[pair]
+        worker = self._idle.get()
+        try:
+            reason = worker.compare(candidate, answer)
+        finally:
+            self._idle.put(worker)
+        if reason != "crash":
+            with self._lock:
+                self._remembered[pair] = reason
+                if len(self._remembered) > MAX_REMEMBERED:
+                    del self._remembered[next(iter(self._remembered))]
+        return reason
+
+    def close(self) -> None:
+        """Ends the workers; the next comparison starts another."""
+        for worker in self.workers:
+            worker.close()
+
+    def forget(self) -> None:
+        """In a forked child: leave the workers to the parent."""
+        self._lock = threading.Lock()
+        for worker in self.workers:
+            worker.forget()
+        self._all_idle()
+
+    def keep(self) -> None:
+        """End the workers with the program, and leave them to the parent after a fork."""
+        atexit.register(self.close)
+        os.register_at_fork(after_in_child=self.forget)
+
+    def _all_idle(self) -> None:
+        self._idle = LifoQueue()
+        for worker in reversed(self.workers):
+            self._idle.put(worker)
+
+
+POOL = MathPool()
+POOL.keep()
+math = Grader(
+    "math",
+    version=3,
+    meaning="equal as mathematics, by text, numbers or math-verify",
+    compare=compare_math,
+    fault=_fault,
+    compares_faulty=True,
+)

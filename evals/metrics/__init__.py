@@ -1,0 +1,179 @@
+"""Metrics of an evaluation. Each is a `Metric(...)` at the top level of a file of this folder, or of a plug-in."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal, TypedDict, get_args
+
+from evals.errors import EvalError
+from harness.errors import RefusedError
+from harness.plugins import Kind
+
+if TYPE_CHECKING:
+    from evals.evaluate import SampleRow
+
+Unit = Literal["count", "percentage points", "tokens", "fraction"]
+Better = Literal["more", "less"]
+K = "{k}"
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """The graded samples of a finished evaluation of one task. by_problem: their records [P][n], n of each problem."""
+
+    by_problem: Sequence[Sequence[SampleRow]]
+
+    @classmethod
+    def of(cls, rows: Iterable[SampleRow]) -> Samples:
+        """Raises ValueError if there are no rows, or if problems differ in their number of samples."""
+        problems: dict[str, list[SampleRow]] = {}
+        for row in rows:
+            problems.setdefault(row["problem_id"], []).append(row)
+        if not problems:
+            raise ValueError("scores: no rows given; an evaluation has at least one problem and one sample")
+        drawn = {problem: len(samples) for problem, samples in problems.items()}
+        fewest, most = min(drawn, key=drawn.__getitem__), max(drawn, key=drawn.__getitem__)
+        if drawn[fewest] != drawn[most]:
+            raise ValueError(
+                f"scores: problem {fewest!r} has {drawn[fewest]} samples and {most!r} has {drawn[most]}; all problems "
+                "need the same number: finish the evaluation first"
+            )
+        return cls(list(problems.values()))
+
+    @property
+    def n(self) -> int:
+        """Samples of each problem."""
+        return len(self.by_problem[0])
+
+    @property
+    def rows(self) -> list[SampleRow]:
+        """All samples, problem by problem."""
+        return [row for samples in self.by_problem for row in samples]
+
+    @cached_property
+    def counts(self) -> list[int]:
+        """Right samples of each problem [P]."""
+        return [sum(row["correct"] for row in samples) for samples in self.by_problem]
+
+    @cached_property
+    def answers(self) -> list[list[Hashable | None]]:
+        """The answer of each sample [P][n], equal where answers are one (see `canonical_answer`); None where the grader
+        can read none."""
+        from evals.grading.numeric import canonical_answer
+
+        return [
+            [None if row["reason"] == "unparsed" else canonical_answer(row["extracted"]) for row in samples]
+            for samples in self.by_problem
+        ]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One number of an evaluation, or one for each k.
+
+    name: as records have it. With `{k}` in it, e.g. `pass@{k}`, there is one metric for each k of the evaluation.
+    meaning: in a line. unit: "fraction" lies in [0, 1].
+    better: whether more or less of it is better; None where neither is by itself.
+    compute: samples -> value; with `{k}`, (samples, k) -> value. None where the value does not exist, e.g. a mean over
+        no samples. Raises ValueError for a k that cannot be had from n samples.
+
+    Raises EvalError for a name with a full stop, and for an unknown unit or direction.
+    """
+
+    name: str
+    meaning: str
+    unit: Unit
+    better: Better | None
+    compute: Callable[..., float | None]
+
+    def __post_init__(self) -> None:
+        if "." in self.name:
+            raise EvalError(
+                f"the metric {self.name} has a full stop in its name, by which eval.final.<task>.<metric> separates "
+                "names: rename it"
+            )
+        if self.unit not in get_args(Unit) or self.better not in (*get_args(Better), None):
+            raise EvalError(
+                f"the metric {self.name} has unit={self.unit!r} and better={self.better!r}: units are "
+                f"{', '.join(map(repr, get_args(Unit)))}, and better is 'more', 'less' or None"
+            )
+
+    @property
+    def has_k(self) -> bool:
+        return K in self.name
+
+    @property
+    def compares_arms(self) -> bool:
+        """Whether arms can be compared by it: in percentage points, of which more are better."""
+        return self.unit == "fraction" and self.better == "more"
+
+    def value(self, samples: Samples, k: int | None) -> float | None:
+        """The metric of these samples; k of one for each k, None for others. Raises EvalError if it is no number."""
+        value = self.compute(samples) if k is None else self.compute(samples, k)
+        if value is None or (isinstance(value, int | float) and math.isfinite(value)):
+            return value
+        raise EvalError(
+            f"the metric {self.name} gave {value!r}: it must give a finite number, or None where there is no value"
+        )
+
+
+METRICS: Kind[Metric] = Kind("metric", lambda thing: isinstance(thing, Metric), "evals.metrics", "bench ls metrics")
+
+
+class MetricFacts(TypedDict):
+    """What is written down of a metric, for readers of records that do not know it."""
+
+    unit: Unit
+    better: Better | None
+    compares_arms: bool
+
+
+def metrics_for(ks: Iterable[int]) -> dict[str, tuple[Metric, int | None]]:
+    """Every metric of an evaluation with these k, and its k, by the name that records have.
+
+    Those that compare arms come first, and among them those of k samples; then all others by their units. Raises
+    RefusedError if two have one name, as `pass@8` of a plug-in and `pass@{k}` have.
+    """
+    wanted = list(ks)
+    found: dict[str, tuple[Metric, int | None]] = {}
+    for metric in sorted(METRICS.all().values(), key=_place):
+        for k in wanted if metric.has_k else (None,):
+            name = metric.name.replace(K, str(k))
+            if name in found and found[name] != (metric, k):
+                raise RefusedError(f"two metrics have the name {name}: {metric.name} and {found[name][0].name}.")
+            found[name] = metric, k
+    return found
+
+
+def _place(metric: Metric) -> tuple[bool, bool, int]:
+    return not metric.compares_arms, not metric.has_k, get_args(Unit).index(metric.unit)
+
+
+def find_metric(name: str) -> Metric:
+    """The metric that a name in records stands for: `pass@8` for `pass@{k}`. Raises UnknownNameError."""
+    for metric in METRICS.all().values():
+        before, k, after = map(re.escape, metric.name.partition(K))
+        if re.fullmatch(f"{before}[1-9][0-9]*{after}" if k else before, name):
+            return metric
+    return METRICS.find(name)
+
+
+def metric_facts(name: str) -> MetricFacts:
+    """What a reader of records must know of the metric of that name. Raises UnknownNameError."""
+    metric = find_metric(name)
+    return {"unit": metric.unit, "better": metric.better, "compares_arms": metric.compares_arms}
+
+
+def metric_sources() -> list[str]:
+    """The digests of the plug-ins that give metrics."""
+    return sorted({source.digest for name in METRICS.names() if (source := METRICS.source(name)) is not None})
+
+
+def mean(values: Iterable[float]) -> float | None:
+    """None for no values."""
+    numbers = list(values)
+    return math.fsum(numbers) / len(numbers) if numbers else None

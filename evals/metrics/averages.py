@@ -1,0 +1,74 @@
+"""avg@n, the share of right samples, with its standard errors: for new problems of the kind, and for these problems."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from evals.metrics import Metric, mean
+from evals.metrics.success import pass_at_k
+
+
+def avg_at_n(n: int, c: int) -> float:
+    """Share of right samples, c / n: pass@1. Raises ValueError as `pass_at_k`."""
+    return pass_at_k(n, c, 1)
+
+
+def se_over_problems(counts: Sequence[int], n: int) -> float | None:
+    """Standard error of avg@n as an estimate for new problems of the kind; None for a single problem.
+
+    The spread of c/n between problems, sd / sqrt(P), which holds both sources of noise: problems and samples.
+    counts: right samples of each problem [P], out of n each. Unit: a fraction, as avg@n.
+    """
+    _require_problems(counts)
+    problems = len(counts)
+    if problems < 2:
+        return None
+    shares = [avg_at_n(n, c) for c in counts]
+    mean = math.fsum(shares) / problems
+    return math.sqrt(math.fsum((share - mean) ** 2 for share in shares) / (problems - 1) / problems)
+
+
+def se_over_samples(counts: Sequence[int], n: int) -> float | None:
+    """Standard error of avg@n as an estimate for these very problems, drawing new samples; None for a single sample.
+
+    sqrt(sum of p(1-p)/(n-1) over problems) / P with p = c/n, where n-1 makes each problem's variance unbiased.
+    counts: right samples of each problem [P], out of n each. Unit: a fraction, as avg@n.
+    """
+    _require_problems(counts)
+    if n < 2:
+        return None
+    shares = [avg_at_n(n, c) for c in counts]
+    return math.sqrt(math.fsum(p * (1 - p) / (n - 1) for p in shares)) / len(shares)
+
+
+def _require_problems(counts: Sequence[int]) -> None:
+    if not counts:
+        raise ValueError("no problems given; an estimate needs at least one")
+
+
+def _percent(fraction: float | None) -> float | None:
+    return None if fraction is None else 100 * fraction
+
+
+AVG_AT_N = Metric(
+    "avg@n",
+    "a sample is right",
+    "fraction",
+    "more",
+    lambda samples: mean(avg_at_n(samples.n, c) for c in samples.counts),
+)
+SE_PROBLEMS = Metric(
+    "se_problems_pp",
+    "standard error of avg@n for new problems of the kind",
+    "percentage points",
+    "less",
+    lambda samples: _percent(se_over_problems(samples.counts, samples.n)),
+)
+SE_SAMPLES = Metric(
+    "se_samples_pp",
+    "standard error of avg@n for these problems",
+    "percentage points",
+    "less",
+    lambda samples: _percent(se_over_samples(samples.counts, samples.n)),
+)

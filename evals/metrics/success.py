@@ -1,0 +1,108 @@
+"""Success in k of n samples: at least one is right, all are, a share of them is, or the one is that a score puts
+first."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from operator import itemgetter
+
+from evals.metrics import Metric, Samples, mean
+
+
+def pass_at_k(n: int, c: int, k: int) -> float:
+    """Chance that at least one of k samples is right, given c right ones among n: 1 - C(n-c, k) / C(n, k).
+
+    Unbiased for 1 - (1 - p)^k (Chen et al., arXiv:2107.03374, eq. 1).
+    Raises ValueError unless 1 <= k <= n and 0 <= c <= n.
+    """
+    _require_counts("pass_at_k", n, c, k)
+    return 1.0 - math.comb(n - c, k) / math.comb(n, k)
+
+
+def pass_hat_k(n: int, c: int, k: int) -> float:
+    """pass^k: chance that all of k samples are right, given c right ones among n: C(c, k) / C(n, k).
+
+    Unbiased for p^k (Yao et al., arXiv:2406.12045). Raises ValueError as `pass_at_k`.
+    """
+    _require_counts("pass_hat_k", n, c, k)
+    return math.comb(c, k) / math.comb(n, k)
+
+
+def g_pass_at_k(n: int, c: int, k: int, tau: float) -> float:
+    """G-Pass@k_tau: chance that at least ceil(tau * k) of k samples are right, given c right ones among n.
+
+    The upper tail of the hypergeometric distribution (Liu et al., arXiv:2412.13147); pass^k at tau = 1, pass@k at
+    tau <= 1/k. `tau` is read as it is written, so that 0.07 of 100 are 7, not the 8 of its binary value.
+    Raises ValueError as `pass_at_k`, and unless 0 < tau <= 1.
+    """
+    _require_counts("g_pass_at_k", n, c, k)
+    if not 0 < tau <= 1:
+        raise ValueError(f"g_pass_at_k: tau={tau} given; it is the share of k samples to be right: 0 < tau <= 1")
+    needed = math.ceil(Fraction(str(tau)) * k)
+    ways = sum(math.comb(c, right) * math.comb(n - c, k - right) for right in range(needed, min(c, k) + 1))
+    return ways / math.comb(n, k)
+
+
+def best_of_n(scores: Sequence[float], values: Sequence[float], n: int) -> float:
+    """Expected value of the sample with the highest score among n: the mean over all subsets of n of the N samples.
+
+    With the scores in ascending order, the i-th sample is the best of a random subset with probability
+    C(i-1, n-1) / C(N, n); among samples with one score each is as likely as the others to be taken. Unbiased, as
+    `pass_at_k`, which it is where scores and values are the verdicts.
+    scores, values: of the samples of one problem [N]. Raises ValueError unless 1 <= n <= N, and for a NaN score.
+    """
+    if len(scores) != len(values) or not 1 <= n <= len(scores):
+        raise ValueError(
+            f"best_of_n: n={n} with {len(scores)} scores and {len(values)} values given; both are of the same samples, "
+            "and 1 <= n <= their number must hold"
+        )
+    if any(map(math.isnan, scores)):
+        raise ValueError("best_of_n: a score is NaN, which is neither better nor worse than another: leave it out")
+    expected, below = 0.0, 0
+    for _, tied in itertools.groupby(sorted(zip(scores, values, strict=True)), key=itemgetter(0)):
+        of_tied = [value for _, value in tied]
+        up_to = below + len(of_tied)
+        chance = (math.comb(up_to, n) - math.comb(below, n)) / math.comb(len(scores), n)
+        expected += chance * math.fsum(of_tied) / len(of_tied)
+        below = up_to
+    return expected
+
+
+def best_of_n_kl(n: int) -> float:
+    """ln n - (n - 1) / n in nats, an upper bound of KL(best-of-n || policy): close where no single completion is likely
+    (Beirami et al., 2401.01879)."""
+    return math.log(n) - (n - 1) / n
+
+
+def _require_counts(name: str, n: int, c: int, k: int) -> None:
+    if n < 1 or not 0 <= c <= n:
+        raise ValueError(
+            f"{name}: n={n} samples, c={c} right ones given; 0 <= c <= n and n >= 1 must hold: recount them"
+        )
+    require_k(name, n, k)
+
+
+def require_k(name: str, n: int, k: int) -> None:
+    """Raise ValueError unless k of n samples can be drawn; `name` is what was asked for."""
+    if k < 1:
+        raise ValueError(f"{name}: k={k} given; k counts the samples of one try and must be at least 1")
+    if k > n:
+        raise ValueError(
+            f"{name}: k={k} with n={n} samples given; there is no unbiased estimate for k > n: "
+            f"draw at least {k} samples a problem or ask for k <= {n}"
+        )
+
+
+def _mean_pass_at_k(samples: Samples, k: int) -> float | None:
+    return mean(pass_at_k(samples.n, c, k) for c in samples.counts)
+
+
+def _mean_pass_hat_k(samples: Samples, k: int) -> float | None:
+    return mean(pass_hat_k(samples.n, c, k) for c in samples.counts)
+
+
+PASS_AT_K = Metric("pass@{k}", "at least one of k samples is right", "fraction", "more", _mean_pass_at_k)
+PASS_HAT_K = Metric("pass^{k}", "all of k samples are right", "fraction", "more", _mean_pass_hat_k)

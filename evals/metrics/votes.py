@@ -1,0 +1,167 @@
+"""Majority votes over extracted answers: of all n samples, and of random subsets of k of them.
+
+Ties are shared, and a sample without a readable answer votes for nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from evals.metrics import Metric, Samples, mean
+from evals.metrics.success import require_k
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Votes:
+    """How the samples of one problem vote.
+
+    right, wrong: the number of samples behind each different answer, of the right answers and of the wrong ones.
+    unparsed: samples without an answer; they are drawn like the others, but vote for nothing.
+    """
+
+    right: tuple[int, ...]
+    wrong: tuple[int, ...]
+    unparsed: int = 0
+
+    @property
+    def n(self) -> int:
+        return sum(self.right) + sum(self.wrong) + self.unparsed
+
+
+def count_votes(answers: Sequence[Hashable | None], correct: Sequence[bool]) -> Votes:
+    """The votes of one problem's samples.
+
+    answers: [n], equal where answers are equal (see `Samples.answers`), None where there is none. correct: [n], their
+    verdicts. One answer has one verdict, unless the grader minds how it is written. Then the answer is right if more
+    than half of its samples were judged right.
+    """
+    given = Counter(answers)
+    judged_right = Counter(answer for answer, right in zip(answers, correct, strict=True) if right)
+    unparsed = given.pop(None, 0)
+    right = {answer: count for answer, count in given.items() if 2 * judged_right[answer] > count}
+    wrong = (count for answer, count in given.items() if answer not in right)
+    return Votes(tuple(sorted(right.values())), tuple(sorted(wrong)), unparsed)
+
+
+def cons_at_n(votes: Votes) -> float:
+    """cons@n: whether the answer that most of the n samples give is right. Answers that tie share the vote, whichever
+    came first. 0 where no sample has an answer."""
+    most = max((*votes.right, *votes.wrong), default=0)
+    tied = votes.right.count(most) + votes.wrong.count(most)
+    return votes.right.count(most) / tied if tied else 0.0
+
+
+def maj_at_k(votes: Votes, k: int) -> float:
+    """maj@k: the chance that a majority vote of k of the n samples is right, ties shared as in `cons_at_n`.
+
+    The mean over all C(n, k) subsets, drawn without replacement, so unbiased for the vote of k new samples; exact up to
+    rounding, without enumerating them. Raises ValueError unless 1 <= k <= n.
+    """
+    require_k("maj_at_k", votes.n, k)
+    if not votes.right:
+        return 0.0
+    if k == votes.n:
+        return cons_at_n(votes)
+    return _expected_share(votes, k)
+
+
+@lru_cache(maxsize=16_384)  # problems share few patterns of votes: all right, all different, ...
+def _expected_share(votes: Votes, k: int) -> float:
+    """Sums, over each right answer and each number of votes `top` with which it can come first, the share that ties
+    leave it.
+
+    A random subset of k is n independent draws of chance k/n, given that they are k in all. So the votes drawn for each
+    answer are independent binomials, whose joint distribution with the total is a product, taken answer by answer; the
+    chance that the total is k is divided out at the end. All terms are positive: nothing cancels.
+    """
+    drawn = _Binomials(votes.n, k)
+    expected = 0.0
+    for position, size in enumerate(votes.right):
+        rivals = (*votes.right[:position], *votes.right[position + 1 :], *votes.wrong)
+        for top in range(1, min(size, k) + 1):
+            share = _share_at_top(rivals, votes.unparsed, top, k - top, drawn)
+            expected += float(drawn.of(size)[top]) * share
+    return min(1.0, expected / float(drawn.of(votes.n)[k]))  # rounding may leave a share just above 1
+
+
+def _share_at_top(rivals: Sequence[int], unparsed: int, top: int, others: int, drawn: _Binomials) -> float:
+    """E[1 / (1 + ties); `others` samples are drawn besides the `top` ones, and no rival has more than `top` votes].
+
+    rivals: the samples behind each other answer.
+    """
+    import numpy as np
+
+    # Answers of fewer samples can neither win nor tie: to this vote they are as good as unparsed.
+    idle = drawn.of(unparsed + sum(rival for rival in rivals if rival < top))[: others + 1]
+    chance = np.zeros((others // top + 1, others + 1))  # [rivals that tie, samples drawn so far]
+    chance[0, : len(idle)] = idle
+    for rival in rivals:
+        if rival < top:
+            continue
+        of_rival = drawn.of(rival)
+        after = np.zeros_like(chance)
+        for lost in range(min(top, others + 1)):
+            after[:, lost:] += of_rival[lost] * chance[:, : others + 1 - lost]
+        if top <= others:
+            after[1:, top:] += of_rival[top] * chance[:-1, : others + 1 - top]
+        chance = after
+    return float((chance[:, others] / np.arange(1, len(chance) + 1)).sum())
+
+
+class _Binomials:
+    """Binomial distributions with the chance k/n, each made once. Needs 0 < k < n."""
+
+    def __init__(self, n: int, k: int) -> None:
+        import numpy as np
+
+        self._log_factorials = np.concatenate(([0.0], np.cumsum(np.log(np.arange(1, n + 1)))))
+        self._log_drawn, self._log_left = float(np.log(k / n)), float(np.log1p(-k / n))
+        self._made: dict[int, FloatArray] = {}
+
+    def of(self, trials: int) -> FloatArray:
+        """[trials + 1], by the number of successes."""
+        import numpy as np
+
+        if trials not in self._made:
+            logs = self._log_factorials[: trials + 1]
+            successes = np.arange(trials + 1)
+            self._made[trials] = np.exp(
+                logs[-1] - logs - logs[::-1] + successes * self._log_drawn + successes[::-1] * self._log_left
+            )
+        return self._made[trials]
+
+
+def _votes(samples: Samples) -> list[Votes]:
+    return [
+        count_votes(answers, [row["correct"] for row in rows])
+        for answers, rows in zip(samples.answers, samples.by_problem, strict=True)
+    ]
+
+
+def _mean_maj_at_k(samples: Samples, k: int) -> float | None:
+    return mean(maj_at_k(votes, k) for votes in _votes(samples))
+
+
+def _mean_cons_at_n(samples: Samples) -> float | None:
+    return mean(map(cons_at_n, _votes(samples)))
+
+
+def _mean_distinct_answers(samples: Samples) -> float | None:
+    return mean(len(votes.right) + len(votes.wrong) for votes in _votes(samples))
+
+
+MAJ_AT_K = Metric("maj@{k}", "the majority vote of k samples is right", "fraction", "more", _mean_maj_at_k)
+CONS_AT_N = Metric("cons@n", "the majority vote of all n samples is right", "fraction", "more", _mean_cons_at_n)
+DISTINCT_ANSWERS = Metric(
+    "distinct_answers", "mean number of different answers to a problem", "count", None, _mean_distinct_answers
+)

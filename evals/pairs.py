@@ -1,0 +1,343 @@
+"""Pairs of a chosen and a rejected completion of one prompt, from a JSONL file or a data set on the Hugging Face hub.
+
+Preference data come in these layouts. The first row tells which, and all others must have it too.
+
+| layout | prompt | chosen, rejected | e.g. |
+| --- | --- | --- | --- |
+| text | text (`prompt` or `question`) | text | argilla's, TRL's "standard" sets |
+| system and text | the same, with a `system` text | text | Intel/orca_dpo_pairs, truthy-dpo |
+| messages and text | messages | text | |
+| messages and turns | messages | one assistant message each | TRL's "conversational" sets |
+| conversations | the messages both sides begin with | messages | UltraFeedback binarized, orpo-dpo-mix |
+| dialogues | the text both sides begin with | "\\n\\nHuman: ...\\n\\nAssistant: ..." | Anthropic/hh-rlhf |
+
+A text `prompt` beside conversations repeats one of their turns and is not read; nor are other columns.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from evals.errors import DataMissingError, EvalError
+from evals.prompts import Message
+from evals.tasks.rows import DATA_FOLDER_VARIABLE, Row, file_rows, hub_rows
+from harness import plugins
+
+SHOWN_FAULTS = 5
+HUB = "hub:"
+_HUB_ADDRESS = re.compile(r"hub:(?P<id>[^:@]+)(:(?P<config>[^:@]+))?@(?P<revision>[^:@]+)")
+ROLES = ("system", "user", "assistant")
+HUMAN, ASSISTANT = "\n\nHuman:", "\n\nAssistant:"
+
+Prompt = str | list[Message]
+
+
+@dataclass(frozen=True)
+class PreferencePair:
+    """Two different completions of one prompt, one preferred to the other.
+
+    prompt: messages that end with a turn of the user, for the tokenizer's chat template; or text that the completions
+        continue as it is. where: its file and line, or its data set and row, for error messages.
+    """
+
+    id: str
+    prompt: Prompt
+    chosen: str
+    rejected: str
+    where: str
+
+
+class PairSource(Protocol):
+    """A fixed set of pairs."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the content without the network. Raises like `load` for a file."""
+
+    def load(self) -> Sequence[PreferencePair]:
+        """The pairs in the source's order.
+
+        Raises DataMissingError if they cannot be had, EvalError that names the first faulty rows.
+        """
+
+
+def parse_pair_source(data: str, split: str) -> PairSource:
+    """The source that `data` names.
+
+    data: a JSONL file by its path (absolute, from the current folder, beside the sweep file, or in $BENCH_DATA: the
+        first that is there), or `hub:<id>[:<config>]@<revision>` with a commit or a tag. split: of a data set on the
+        hub; a file is `train`.
+
+    Raises EvalError for a hub address without a revision, for a split of a file; DataMissingError for a missing file.
+    """
+    if data.startswith(HUB):
+        address = _HUB_ADDRESS.fullmatch(data)
+        if address is None or address["revision"] == "main":
+            raise EvalError(
+                f"the pairs {data}: what is on the hub can change under one name; pin it: "
+                f"{HUB}<id>[:<config>]@<revision> with a commit or a tag"
+            )
+        return HubPairs(address["id"], address["config"], address["revision"], split)
+    if split != "train":
+        raise EvalError(
+            f"the pairs {data} are a file, which has no split {split!r}; leave the split out, or at 'train'"
+        )
+    folder = os.environ.get(DATA_FOLDER_VARIABLE)
+    for path in (plugins.user_file(data), *([Path(folder, data)] if folder else [])):
+        if path.is_file():
+            return LocalPairs(path)
+    if Path(data).is_dir():
+        raise DataMissingError(f"the pairs {data!r} are a folder; give the path of a JSONL file in it")
+    looked = f"nor is it in $BENCH_DATA ({folder})" if folder else "$BENCH_DATA is not set"
+    raise DataMissingError(
+        f"no file {data} with pairs; {looked}. Give the path of a JSONL file, or {HUB}<id>@<revision>."
+    )
+
+
+@dataclass(frozen=True)
+class LocalPairs:
+    """Pairs in a JSONL file."""
+
+    path: Path
+
+    @property
+    def fingerprint(self) -> str:
+        status = self.path.stat()
+        return _file_fingerprint(self.path, status.st_size, status.st_mtime_ns)
+
+    def load(self) -> Sequence[PreferencePair]:
+        return _read_pairs(file_rows(self.path), str(self.path), self.path.stem)
+
+
+@dataclass(frozen=True)
+class HubPairs:
+    """Pairs in a split of a data set on the hub; `revision` is a commit or a tag."""
+
+    id: str
+    config: str | None
+    revision: str
+    split: str
+
+    @property
+    def fingerprint(self) -> str:
+        return f"{HUB}{self.id}@{self.revision}/{self.config or 'default'}/{self.split}"
+
+    def load(self) -> Sequence[PreferencePair]:
+        name = self.fingerprint
+        try:
+            return _read_pairs(hub_rows(name, self.id, self.config, self.split, self.revision), name, self.id)
+        except DataMissingError as error:
+            raise DataMissingError(
+                f"no pairs from {name}; allow access to the hub (network; HF_HUB_OFFLINE and HF_DATASETS_OFFLINE "
+                f"unset), check id, config, split and revision, or give a JSONL file. The hub said: {error}"
+            ) from error
+
+
+def pairs_digest(pairs: Iterable[PreferencePair]) -> str:
+    """`sha256:<hex>` of the (prompt, chosen, rejected) triples in order; ids and the file's layout do not count."""
+    digest = hashlib.sha256()
+    for pair in pairs:
+        triple = json.dumps([pair.prompt, pair.chosen, pair.rejected], sort_keys=True, separators=(",", ":"))
+        digest.update(triple.encode() + b"\n")
+    return f"sha256:{digest.hexdigest()}"
+
+
+@lru_cache(maxsize=8)
+def _file_fingerprint(path: Path, size_bytes: int, modified_ns: int) -> str:
+    """Computed once for a file, though every cell of a plan asks for it: size and time of change tell other content."""
+    return f"pairs:{pairs_digest(LocalPairs(path).load())}"
+
+
+def _read_pairs(rows: Iterable[tuple[str, Row]], origin: str, name: str) -> tuple[PreferencePair, ...]:
+    """Pairs without an `id` are numbered, `<name>-00000`."""
+    pairs: list[PreferencePair] = []
+    faults: list[str] = []
+    layout: Layout | None = None
+    for number, (where, row) in enumerate(rows):
+        layout = layout or layout_of(row)
+        try:
+            parts = take_apart(row, layout)
+        except EvalError as error:
+            faults.append(f"{where}: {error}")
+            continue
+        id = f"{name}-{number:05d}" if row.get("id") is None else str(row["id"])
+        pairs.append(PreferencePair(id, *parts, where))
+    if faults:
+        more = len(faults) - SHOWN_FAULTS
+        rest = [f"{more} more rows of {origin} are faulty"] if more > 0 else []
+        raise EvalError("\n".join(faults[:SHOWN_FAULTS] + rest))
+    if not pairs:
+        raise EvalError(f"{origin} holds no pairs; a row has `prompt`, `chosen` and `rejected`")
+    return tuple(pairs)
+
+
+class Parts(NamedTuple):
+    """The parts of a row, unchanged."""
+
+    prompt: Prompt
+    chosen: str
+    rejected: str
+
+
+Layout = Callable[[Row], Parts]
+"""Takes a row apart. Raises EvalError, without the row's place, for a row of another layout."""
+
+
+def layout_of(row: Row) -> Layout:
+    """The layout of a file whose first row this is."""
+    prompt, chosen = row.get("prompt"), row.get("chosen")
+    if isinstance(chosen, list):
+        return _messages_and_turns if isinstance(prompt, list) else _conversations
+    if isinstance(prompt, list):
+        return _messages_and_text
+    if prompt is None and isinstance(chosen, str) and chosen.startswith(HUMAN):
+        return _dialogues
+    return _system_and_text if "system" in row else _text
+
+
+def take_apart(row: Row, layout: Layout) -> Parts:
+    """Prompt and completions of a row. Raises EvalError, without the row's place, for a row that is no pair."""
+    parts = layout(row)
+    for name, side in (("chosen", parts.chosen), ("rejected", parts.rejected)):
+        if not side.strip():
+            raise EvalError(f"the completion in {name!r} is empty; remove the row")
+    if parts.chosen == parts.rejected:
+        raise EvalError("chosen and rejected are the same, so neither is preferred; remove the row")
+    return parts
+
+
+def _text(row: Row) -> Parts:
+    if row.get("system"):
+        raise EvalError("it has a 'system', which the first row lacks; give all rows one, empty where there is none")
+    return Parts(_text_prompt(row), _text_field(row, "chosen"), _text_field(row, "rejected"))
+
+
+def _system_and_text(row: Row) -> Parts:
+    prompt: list[Message] = [{"role": "user", "content": _text_prompt(row)}]
+    if row.get("system"):
+        prompt.insert(0, {"role": "system", "content": _text_field(row, "system")})
+    return Parts(prompt, _text_field(row, "chosen"), _text_field(row, "rejected"))
+
+
+def _messages_and_text(row: Row) -> Parts:
+    prompt = _ends_with_user(_messages(row, "prompt"), "'prompt'")
+    return Parts(prompt, _text_field(row, "chosen"), _text_field(row, "rejected"))
+
+
+def _messages_and_turns(row: Row) -> Parts:
+    prompt = _ends_with_user(_messages(row, "prompt"), "'prompt'")
+    return Parts(prompt, *(_one_turn(_messages(row, name), name) for name in ("chosen", "rejected")))
+
+
+def _conversations(row: Row) -> Parts:
+    chosen, rejected = _messages(row, "chosen"), _messages(row, "rejected")
+    # Where the conversations are equal, their last turn still is no part of the prompt.
+    shared = min(_shared(chosen, rejected), len(chosen) - 1, len(rejected) - 1)
+    prompt = chosen[:shared]
+    if not prompt:
+        raise EvalError(
+            "chosen and rejected are conversations that differ from their first turn on, so there is no prompt; begin "
+            "both with it, or give `prompt` as messages"
+        )
+    _ends_with_user(prompt, "what both sides begin with")
+    return Parts(prompt, _one_turn(chosen[shared:], "chosen"), _one_turn(rejected[shared:], "rejected"))
+
+
+def _dialogues(row: Row) -> Parts:
+    chosen, rejected = _text_field(row, "chosen"), _text_field(row, "rejected")
+    shared = chosen[: _shared(chosen, rejected)]
+    end = shared.rfind(ASSISTANT) + len(ASSISTANT)
+    if not shared.startswith(HUMAN) or ASSISTANT not in shared:
+        raise EvalError(
+            f"no field 'prompt', and chosen and rejected do not begin with the same {HUMAN!r} ... {ASSISTANT!r} as in "
+            "the first row"
+        )
+    for name, side in (("chosen", chosen), ("rejected", rejected)):
+        if HUMAN in side[end:]:
+            raise EvalError(f"{name!r} goes on with a turn of the human after the two sides part; cut it there")
+    return Parts(shared[:end], chosen[end:], rejected[end:])
+
+
+def _shared(one: Sequence[object], other: Sequence[object]) -> int:
+    """How many items both begin with."""
+    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+def _text_prompt(row: Row) -> str:
+    name = "question" if row.get("prompt") is None and "question" in row else "prompt"
+    prompt = _text_field(row, name)
+    if not prompt.strip():
+        raise EvalError(f"the field {name!r} is empty; remove the row")
+    return prompt
+
+
+def _ends_with_user(prompt: list[Message], where: str) -> list[Message]:
+    if prompt[-1]["role"] != "user":
+        raise EvalError(f"{where} ends with a turn of the {prompt[-1]['role']}; a prompt must end with one of the user")
+    return prompt
+
+
+def _one_turn(turns: list[Message], name: str) -> str:
+    if [turn["role"] for turn in turns] != ["assistant"]:
+        roles = ", ".join(turn["role"] for turn in turns) or "nothing"
+        raise EvalError(f"{name!r} must be one turn of the assistant after the prompt; it is {roles}")
+    return turns[0]["content"]
+
+
+def _messages(row: Row, name: str) -> list[Message]:
+    value = _field(row, name)
+    if not isinstance(value, list) or not value:
+        raise EvalError(f"the field {name!r} is {_kind(value)}; it must be a list of messages, as in the first row")
+    return [_message(item, f"message {number} of {name!r}") for number, item in enumerate(value, start=1)]
+
+
+def _message(item: object, where: str) -> Message:
+    if not isinstance(item, dict) or not {"role", "content"} <= item.keys():
+        has = ", ".join(map(repr, item)) if isinstance(item, dict) else _kind(item)
+        raise EvalError(f"{where} has {has}; a message has 'role' and 'content'")
+    role, content = item["role"], item["content"]
+    if role not in ROLES:
+        raise EvalError(f"{where} has the role {role!r}; roles are {', '.join(ROLES)}: rename it")
+    if not isinstance(content, str):
+        raise EvalError(f"the content of {where} is {_kind(content)}; it must be text")
+    return {"role": role, "content": content}
+
+
+def _text_field(row: Row, name: str) -> str:
+    value = _field(row, name)
+    if not isinstance(value, str):
+        raise EvalError(f"the field {name!r} is {_kind(value)}; it must be text, as the layout of the first row has it")
+    return value
+
+
+def _field(row: Row, name: str) -> object:
+    if name not in row:
+        raise EvalError(
+            f"no field {name!r}; the row has {', '.join(map(repr, row)) or 'none at all'}. A pair has `prompt`, "
+            "`chosen` and `rejected`: rename or add what is missing"
+        )
+    return row[name]
+
+
+def _kind(value: object) -> str:
+    match value:
+        case None:
+            return "null"
+        case []:
+            return "an empty list"
+        case list():
+            return "a list"
+        case dict():
+            return "an object"
+        case str():
+            return "text"
+        case _:
+            return f"{value!r}"

@@ -1,0 +1,124 @@
+"""Prompt templates: the YAML files of this folder, those of plug-ins, and YAML files of the user's own by their
+path."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypedDict
+
+from pydantic import StrictInt
+
+from evals.errors import EvalError
+from evals.yaml_file import ENDINGS, Declared, read_yaml
+from harness import plugins
+from harness.plugins import Kind
+
+HOLE = "{problem}"
+
+
+class Message(TypedDict):
+    """One turn of a chat, as chat templates of tokenizers take it."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True)
+class Template:
+    """A prompt with a hole, `{problem}`.
+
+    version: of a named template, to be raised with every change of the other fields but the name. Of a user's file, the
+        digest of its content. It is part of a run's semantic hash (`template_version`), so that scores under two texts
+        never mix.
+    system: the system message of a chat prompt, or None for none at all.
+    chat: whether the prompt is a list of messages (for the tokenizer's chat template) or plain text.
+    stop: strings that end a completion because nothing after them belongs to the answer. Whoever samples under this
+        template stops at the first of them, at the end token, or at a stop string of its own.
+
+    Raises EvalError for a text without the hole, for a plain prompt with a system message, and for stop strings that
+    are no tuple of texts.
+    """
+
+    name: str
+    version: int | str
+    text: str
+    system: str | None = None
+    chat: bool = False
+    stop: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if HOLE not in self.text:
+            raise EvalError(f"the template {self.name} has no {HOLE} in its text: put it where the problem belongs")
+        if self.system is not None and not self.chat:
+            raise EvalError(
+                f"the template {self.name} has a system message, but is plain text, which has none: set chat to true, "
+                "or put the message into the text"
+            )
+        if not isinstance(self.stop, tuple) or not all(isinstance(text, str) and text for text in self.stop):
+            raise EvalError(
+                f"the template {self.name} has stop={self.stop!r}: give a list of texts that are not empty (in Python "
+                'a tuple), e.g. ["Question:"]'
+            )
+
+    def render(self, problem: str) -> str | list[Message]:
+        """The prompt of one problem. The problem's own braces and backslashes are left alone."""
+        prompt = self.text.replace(HOLE, problem)
+        if not self.chat:
+            return prompt
+        system: list[Message] = [] if self.system is None else [{"role": "system", "content": self.system}]
+        return [*system, {"role": "user", "content": prompt}]
+
+
+class _TemplateFile(Declared):
+    """A user's file needs neither name nor version; a copy of a shipped one may keep them."""
+
+    name: str | None = None
+    version: StrictInt | None = None
+    text: str
+    system: str | None = None
+    chat: bool = False
+    stop: tuple[str, ...] = ()
+
+    def template(self, name: str, version: int | str) -> Template:
+        return Template(name, version, self.text, self.system, self.chat, self.stop)
+
+
+def _read_shipped(path: Path) -> Template:
+    file = read_yaml(path, _TemplateFile, "template")
+    return file.template(file.name or path.stem, file.version or 1)
+
+
+@plugins.cached
+def _read_own(path: Path) -> Template:
+    """Read once: an edit while a run is under way does not change its prompts."""
+    file = read_yaml(path, _TemplateFile, "template")
+    content = json.dumps([file.text, file.system, file.chat, list(file.stop)]).encode()
+    return file.template(file.name or path.stem, hashlib.blake2b(content, digest_size=20).hexdigest())
+
+
+TEMPLATES: Kind[Template] = Kind(
+    "template",
+    lambda thing: isinstance(thing, Template),
+    "evals.prompts",
+    "bench ls templates",
+    from_yaml=_read_shipped,
+)
+
+
+def get_template(name: str) -> Template:
+    """A shipped template or a plug-in's by its name; a user's own by the path of its YAML file (see
+    `plugins.user_file`).
+
+    Raises UnknownNameError, and EvalError for a file that is faulty or not there.
+    """
+    return _read_own(plugins.user_file(name).resolve()) if name.endswith(ENDINGS) else TEMPLATES.find(name)
+
+
+def template_version(name: str) -> int | str:
+    """What stands for a template in a hash: the version of a shipped one, the digest of a plug-in's source or of the
+    content of a user's file. Raises as `get_template`."""
+    source = None if name.endswith(ENDINGS) else TEMPLATES.source(name)
+    return get_template(name).version if source is None else source.digest
