@@ -20,6 +20,7 @@ class Listing(StrEnum):
     algorithms = "algorithms"
     tasks = "tasks"
     knobs = "knobs"
+    rewards = "rewards"
     runs = "runs"
 
 
@@ -28,7 +29,7 @@ def ls(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List shipped sweeps, profiles, algorithms, tasks, knobs, or the runs so far.
+    """List shipped sweeps, profiles, algorithms, tasks, knobs, reward parts, or the runs so far.
 
     Example: bench ls algorithms
     """
@@ -38,6 +39,7 @@ def ls(
         Listing.algorithms: _algorithms,
         Listing.tasks: _tasks,
         Listing.knobs: _knobs,
+        Listing.rewards: _rewards,
     }
     listed = _runs(home_folder(home)) if what is Listing.runs else rows[what]()
     if json:
@@ -86,9 +88,16 @@ def _tasks() -> list[tuple[str, str]]:
 
 
 def _knobs() -> list[tuple[str, str]]:
-    from harness.config.knobs import DESCRIPTIONS
+    from harness.config.knobs import descriptions
 
-    return list(DESCRIPTIONS.items())
+    return list(descriptions().items())
+
+
+def _rewards() -> list[tuple[str, str]]:
+    from harness.rewards.base import nameable_parts
+
+    listed = [(name, part.summary()) for name, part in nameable_parts().items()]
+    return [*listed, ("module:function", "a function of your own: (group, context) -> list of numbers")]
 
 
 def _runs(home: Path) -> list[tuple[str, str]]:

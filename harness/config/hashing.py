@@ -16,7 +16,6 @@ from harness.config.knobs import active
 from harness.config.model_source import parse_source
 from harness.config.run_spec import RunSpec
 from harness.errors import RefusedError
-from harness.rewards.parts import PARTS
 from harness.rewards.user_function import source_digest
 
 NUMERICS_VERSION = 3
@@ -50,7 +49,7 @@ def semantic_hash(spec: RunSpec) -> str:
 
     Raises RefusedError if a local model, demonstrations or a reward function are missing, EvalError if problems are.
     """
-    functions = {part: source_digest(part) for part in spec.reward.parts if part not in PARTS}
+    functions = {part: source for part in spec.reward.parts if (source := source_digest(part))}
     refers_to = _references(spec) | {"reward_functions": functions}
     return digest({"knobs": _knobs(spec), "refers_to": refers_to, "numerics": NUMERICS_VERSION})
 

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel
 
 from algorithms import GOVERNORS, KNOB_DESCRIPTIONS, KNOB_NAMES, Objective, PreferenceObjective, active_knobs
-from harness.config.reward import PART_OF_OPTIONS
+from harness import plugins
+from harness.config.reward import parts_with_options, reward_section
 from harness.config.run_spec import RunSpec
 from harness.config.section import Section
 
@@ -34,8 +35,8 @@ def is_of_drawing(knob: str) -> bool:
 def _flatten(value: Any, name: str, flat: dict[str, Any]) -> None:
     if isinstance(value, Objective | PreferenceObjective):
         flat.update({f"{name}.{knob}": setting for knob, setting in active_knobs(value).items()})
-    elif isinstance(value, Section):
-        absent = value.absent_fields()
+    elif isinstance(value, BaseModel):
+        absent = value.absent_fields() if isinstance(value, Section) else []
         for field, item in value:
             if field not in absent:
                 _flatten(item, f"{name}.{field}" if name else field, flat)
@@ -60,13 +61,13 @@ def governor(knob: str) -> str | None:
     if section == "objective":
         selector = GOVERNORS.get(rest)
         return f"objective.{selector}" if selector else None
-    part = PART_OF_OPTIONS.get(rest.partition(".")[0]) if section == "reward" else None
+    part = parts_with_options().get(rest.partition(".")[0]) if section == "reward" else None
     if part:
-        return f"reward.parts.{part}"
+        return f"reward.parts.{part.name}"
     if knob in _GOVERNORS:
         return _GOVERNORS[knob]
     selector = f"{knob.rpartition('.')[0]}.type"
-    return selector if selector in ALL_KNOBS and selector != knob else None
+    return selector if selector in descriptions() and selector != knob else None
 
 
 def _model_knobs(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str]]:
@@ -76,6 +77,8 @@ def _model_knobs(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str
         sections = list(_sections(info.annotation))
         if name == "objective":
             yield from ((f"objective.{knob}", KNOB_DESCRIPTIONS.get(knob, "")) for knob in KNOB_NAMES)
+        elif name == "reward":
+            yield from _model_knobs(reward_section(), "reward.")
         elif sections:
             for section in sections:
                 yield from _model_knobs(section, f"{name}.")
@@ -92,6 +95,11 @@ def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
             yield from _sections(argument)
 
 
-DESCRIPTIONS = dict(_model_knobs(RunSpec, ""))
-"""Every knob of the spec with what it does, "" where its name says it. `reward.parts` stands for all its parts."""
-ALL_KNOBS = tuple(DESCRIPTIONS)
+@plugins.cached
+def descriptions() -> Mapping[str, str]:
+    """Every knob of the spec with what it does, "" where its name says it. `reward.parts` stands for all its parts."""
+    return dict(_model_knobs(RunSpec, ""))
+
+
+def all_knobs() -> tuple[str, ...]:
+    return tuple(descriptions())

@@ -19,10 +19,10 @@ from algorithms import KNOB_NAMES, AnyObjective, Objective, PreferenceObjective,
 from evals.errors import EvalError
 from evals.tasks import get_task
 from evals.tasks.base import Task
-from harness.config.knobs import ALL_KNOBS, governor
+from harness.config.knobs import all_knobs, governor
 from harness.config.run_spec import RunSpec
 from harness.errors import RefusedError
-from harness.rewards.parts import PARTS
+from harness.rewards.base import nameable_parts
 
 Knobs = dict[str, Any]
 
@@ -133,7 +133,7 @@ def readable_errors(error: ValidationError) -> Iterator[tuple[str, str]]:
             case "extra_forbidden":
                 yield path, f"{path} is not a key here{suggest(path)}"
             case "value_error":
-                yield path, f"{path + ': ' if path else ''}{message}{'' if message.endswith('?') else '.'}"
+                yield path, f"{path + ': ' if path else ''}{message}{'' if message.endswith(('?', '.')) else '.'}"
             case _:
                 yield path, f"{path} is {detail['input']!r}: {message[0].lower()}{message[1:]}."
 
@@ -144,19 +144,20 @@ def _knob_of(location: Sequence[int | str]) -> str:
     knob = ""
     at_member = False
     for part in location:
-        at_member = not at_member and f"{knob}.type" in ALL_KNOBS
+        at_member = not at_member and f"{knob}.type" in all_knobs()
         if not at_member and part != "[key]":
             knob = f"{knob}.{part}" if knob else str(part)
     return knob
 
 
-def suggest(knob: str, known: Sequence[str] = ALL_KNOBS) -> str:
+def suggest(knob: str, known: Sequence[str] | None = None) -> str:
     """The end of a sentence: `"; did you mean train.steps?"` with the nearest knobs, also by last segment; `"."` when
     none is close."""
 
     def last(name: str) -> str:
         return name.rpartition(".")[2]
 
+    known = all_knobs() if known is None else known
     close = difflib.get_close_matches(knob, known, n=2, cutoff=0.75)
     close_last = difflib.get_close_matches(last(knob), {last(name) for name in known}, n=2, cutoff=0.75)
     candidates = dict.fromkeys([*close, *(name for name in known if last(name) in close_last)])
@@ -178,7 +179,10 @@ def _dotted(settings: Mapping[str, Any], prefix: str = "") -> Knobs:
 
 
 _PARTS = "reward.parts."
-_NAMEABLE = ("algorithm", *ALL_KNOBS, *(f"{_PARTS}{part}" for part in PARTS))
+
+
+def _nameable() -> tuple[str, ...]:
+    return ("algorithm", *all_knobs(), *(f"{_PARTS}{name}" for name in nameable_parts()))
 
 
 def _unknown_knobs(flat: Knobs) -> Iterator[tuple[str, str]]:
@@ -188,10 +192,10 @@ def _unknown_knobs(flat: Knobs) -> Iterator[tuple[str, str]]:
             yield knob, "seed is no knob: give `seeds` in the sweep, or --seeds."
         elif knob == "algorithm" or _is_part(knob):
             continue
-        elif within := [name for name in _NAMEABLE if name.startswith(f"{knob}.")]:
+        elif within := [name for name in _nameable() if name.startswith(f"{knob}.")]:
             yield knob, f"{knob} is a section: set its keys, e.g. {within[0]}."
-        elif knob not in ALL_KNOBS:
-            yield knob, f"unknown key {knob}{suggest(knob, _NAMEABLE)}"
+        elif knob not in all_knobs():
+            yield knob, f"unknown key {knob}{suggest(knob, _nameable())}"
 
 
 def _is_part(knob: str) -> bool:

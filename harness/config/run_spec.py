@@ -17,7 +17,7 @@ from algorithms import Objective
 from algorithms.preference import PreferenceObjective
 from harness.config.clashes import clashes
 from harness.config.model import ModelSpec
-from harness.config.reward import RewardSpec
+from harness.config.reward import Reward
 from harness.config.rollout import NoPairs, Pairs, RolloutSpec
 from harness.config.section import Section
 from harness.config.task import EvalSpec, TaskSpec
@@ -74,7 +74,7 @@ class RunSpec(Section):
 
     model: ModelSpec
     task: TaskSpec
-    reward: RewardSpec
+    reward: Reward
     rollout: RolloutSpec
     objective: Annotated[
         Annotated[Objective, Tag("policy_gradient")] | Annotated[PreferenceObjective, Tag("preference")],
@@ -168,6 +168,6 @@ def recorded_spec(cell: CellRecord) -> RunSpec:
         fields = [".".join(map(str, one["loc"])) for one in error.errors()]
         more = f" and {len(fields) - _SHOWN} more" if len(fields) > _SHOWN else ""
         raise RefusedError(
-            f"{cell.path / 'spec.json'}: another version of bench wrote it ({', '.join(fields[:_SHOWN])}{more} do not "
-            "fit). Use the version that ran its sweep."
+            f"{cell.path / 'spec.json'}: another version of bench wrote it, or plug-ins are missing that its sweep used "
+            f"({', '.join(fields[:_SHOWN])}{more} do not fit). Use the version and the plug-ins that ran its sweep."
         ) from None

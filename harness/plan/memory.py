@@ -94,7 +94,7 @@ def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
         "activations": activation_bytes(shape, tokens, width, spec.train.activation_checkpointing),
         "logits": logits_bytes(shape, spec.train.logits_chunk_tokens, width),
     }
-    if "reward_model" in spec.reward.parts:
+    if spec.reward.needs_reward_model:
         parts["reward_model"] = FLOAT32_BYTES * shape.parameters
     if not vllm:
         parts["kv_cache"] = torch_cache_bytes(spec, shape, width, device)

@@ -9,7 +9,7 @@ import math
 import statistics
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,7 +26,8 @@ from harness.config.run_spec import RunSpec
 from harness.engines.base import Completions, Engine, GenerationCost, SamplingParams
 from harness.models.language_model import LanguageModel
 from harness.random_keys import random_key
-from harness.rewards import Attempt, RewardContext, Rewards, graded, reward_groups, step_rewards
+from harness.rewards import Attempt, RewardContext, TotalReward
+from harness.rewards.parts.correct import true_verdict
 from harness.run.prompts import PromptOrder
 from harness.training.optimizer import DivergedError
 from harness.training.reward_model import RewardModel
@@ -79,6 +80,19 @@ class RolloutBatch:
         )
 
 
+@dataclass(frozen=True)
+class Rewards:
+    """One number a completion: the total, NaN for one that cannot be scored, and each part before its weight.
+
+    token_rewards [N, T]: rewards of steps at the tokens where they end, NaN at other tokens; not in the total. None
+    unless objective.credit is `steps`.
+    """
+
+    total: list[float]
+    parts: dict[str, list[float]]
+    token_rewards: Tensor | None = None
+
+
 def roll_out(
     problems: list[Problem],
     spec: RunSpec,
@@ -120,8 +134,8 @@ def grade_and_reward(
 
     Raises RefusedError if a reward function of the user's own cannot be imported or does not give its numbers.
     """
-    if (reward_model is None) == ("reward_model" in spec.reward.parts):
-        raise ValueError("a reward model comes with the part reward_model, and the part with a reward model")
+    if (reward_model is None) == spec.reward.needs_reward_model:
+        raise ValueError("a reward model comes with a part that needs it, and the part with a reward model")
     learned = [math.nan] * len(batch.completions.lengths)
     if reward_model is not None:
         learned = reward_model.scores(batch.sequences).tolist()
@@ -140,11 +154,10 @@ def grade_and_reward(
     overlong, credit = _rewarding_knobs(spec)
     context = RewardContext(step, spec.seed, batch.max_completion_tokens, spec.reward, overlong, credit, task)
     groups = [tried[start : start + batch.samples] for start in range(0, len(tried), batch.samples)]
-    rewards = reward_groups(groups, context)
-    if credit == "steps":
-        at_tokens = step_rewards(tried, context, batch.completions.tokens, language_model.decode)
-        rewards = replace(rewards, token_rewards=at_tokens)
-    return tried, rewards
+    reward = TotalReward(context)
+    total, parts = reward.of_groups(groups, context)
+    at_tokens = reward.at_steps(tried, context, batch.completions.tokens, language_model.decode)
+    return tried, Rewards(total, parts, at_tokens)
 
 
 def _rewarding_knobs(spec: RunSpec) -> tuple[Overlong, Credit]:
@@ -172,7 +185,7 @@ def rollout_metrics(batch: RolloutBatch, tried: Sequence[Attempt], rewards: Rewa
         "reward/mean": _mean(rewards.total),
         "reward/std": statistics.stdev(known) if len(known) > 1 else None,
         "reward/unscored": len(rewards.total) - len(known),
-        "reward/correct": _mean([graded(attempt) for attempt in tried]),
+        "reward/correct": _mean([true_verdict(attempt) for attempt in tried]),
         **{f"reward/{name}": _mean(part) for name, part in rewards.parts.items()},
         "reward/frac_zero_std": _mean([len(values) == 1 for values in distinct_by_group if values]),
         "reward/frac_all_0": float((~correct_by_group).all(1).float().mean()),

@@ -12,10 +12,10 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness.config.reward import RewardModelOptions
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel
 from harness.random_keys import permutation, random_key
+from harness.rewards.parts.learned import LearnedReward
 from harness.training.batching import micro_batches
 from harness.training.optimizer import warm_up_and_decay
 from harness.training.reference import frozen_copy
@@ -111,7 +111,7 @@ class RewardModel(nn.Module):
 
 
 def train_reward_model(
-    language_model: LanguageModel, sequences: Sequences, pairs: Tensor, options: RewardModelOptions, on_step: Progress
+    language_model: LanguageModel, sequences: Sequences, pairs: Tensor, options: LearnedReward, on_step: Progress
 ) -> RewardModel:
     """A reward model of pairs [P, 2] int64: rows of the sequences, the better completion first.
 

@@ -44,7 +44,7 @@ _INPUTS: Mapping[JobKind, tuple[Callable[[RunSpec], bool], Callable[[RunSpec], s
             lambda spec: f"pairs-{pairs_hash(spec)[:16]}.safetensors",
         ),
         "reward_model": (
-            lambda spec: "reward_model" in spec.reward.parts and spec.pairs.type != "dataset",
+            lambda spec: spec.reward.needs_reward_model and spec.pairs.type != "dataset",
             lambda spec: f"reward-model-{reward_model_hash(spec)[:16]}",
         ),
     }

@@ -17,6 +17,7 @@ from harness.engines.base import Engine
 from harness.errors import RefusedError
 from harness.random_keys import permutation, random_key, uniform
 from harness.records.files import read_json, write_folder, write_json
+from harness.rewards.parts.learned import LearnedReward
 from harness.run.prompts import reward_model_prompts
 from harness.sampling.graded import Conditions, GradedSamples, draw_graded
 from harness.training.reward_model import train_reward_model
@@ -53,7 +54,7 @@ def make_reward_model(
 
     RefusedError if no prompt has a right and a wrong completion, or if the scores come out equal or not finite.
     """
-    options = spec.reward.reward_model
+    options = spec.reward.of(LearnedReward)
     problems = reward_model_prompts(spec)
     total = len(problems) + options.steps
     drawn = draw_graded(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from algorithms import PreferenceObjective, preset
-from harness.config.knobs import ALL_KNOBS, active, governor
+from harness.config.knobs import active, all_knobs, governor
 from harness.config.resolve import Layer, resolve, suggest
 from harness.errors import RefusedError
 from tests.harness.config.cases import MINIMAL, spec
@@ -82,7 +82,7 @@ def test_every_default_is_written_out() -> None:
     assert spec({"eval.samples": 6}).eval.k == (1, 2, 4)
     knobs = active(resolved)
     of_pairs = {f"objective.{knob}" for knob in PreferenceObjective.model_fields}
-    missing = [knob for knob in ALL_KNOBS if knob not in {*knobs, *of_pairs, "reward.parts"}]
+    missing = [knob for knob in all_knobs() if knob not in {*knobs, *of_pairs, "reward.parts"}]
     assert all(governor(knob) for knob in missing)
 
 
@@ -156,7 +156,7 @@ def test_all_errors_of_all_layers_are_told_at_once() -> None:
         ({"objective.rule": "cispo"}, "objective.rule is a section"),
         ({"reward.parts": {}}, "reward.parts is a section"),
         ({"reward.parts": 1.0}, "reward.parts is a section"),
-        ({"reward.parts.corect": 1.0}, "unknown parts corect; did you mean correct"),
+        ({"reward.parts.corect": 1.0}, "unknown reward part 'corect'; did you mean correct?"),
         ({"reward.parts.format": "a"}, "reward.parts.format is 'a'"),
         ({"reward.parts.format.x": 1.0}, "unknown key reward.parts.format.x"),
         ({"train.steps.x": 1}, "unknown key train.steps.x; did you mean train.steps"),

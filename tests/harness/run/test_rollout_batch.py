@@ -15,8 +15,7 @@ from evals.tasks.base import Problem
 from harness.engines.base import Completions, SamplingParams
 from harness.models.language_model import LanguageModel
 from harness.models.tiny import tiny_tokenizer
-from harness.rewards import Rewards
-from harness.run.rollout import RolloutBatch, grade_and_reward, roll_out, rollout_metrics, rollout_rows
+from harness.run.rollout import Rewards, RolloutBatch, grade_and_reward, roll_out, rollout_metrics, rollout_rows
 from harness.training.reward_model import RewardModel
 from harness.training.sequences import Sequences
 from tests.harness.run.small import small_spec
@@ -256,5 +255,5 @@ def test_the_reward_model_pays_and_the_truth_is_logged() -> None:
     ("parts", "judge"), [({"correct": 0.0, "reward_model": 1.0}, None), ({"correct": 1.0}, Judge())]
 )
 def test_the_reward_model_and_its_part_come_together(parts: dict[str, float], judge: Judge | None) -> None:
-    with pytest.raises(ValueError, match="a reward model comes with the part reward_model"):
+    with pytest.raises(ValueError, match="a reward model comes with a part that needs it"):
         grade_and_reward(batch(), small_spec({"reward.parts": parts}), LANGUAGE_MODEL, 1, cast(Any, judge))

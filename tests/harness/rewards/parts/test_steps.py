@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from harness.models.tiny import tiny_tokenizer
-from harness.rewards import Attempt, step_rewards
-from harness.rewards.steps import process, token_at
+from harness.rewards import Attempt, TotalReward
+from harness.rewards.parts.steps import Process
+from harness.rewards.total import token_at
 from tests.harness.rewards.attempts import attempt, context, worked
 
 STEPS = {"correct": 1.0, "process": 0.5}
@@ -27,17 +28,19 @@ def decode(tokens: object) -> str:
     [("8,17#17", 1), ("8,18#18", 0.5), ("8#17", 1), ("9,18#17", 0), ("9,wait,8,17#17", 1), ("8,17,20#17", 2 / 3)],
 )
 def test_process_is_the_share_of_right_steps(text: str, share: float) -> None:
-    assert process([worked(text)], context(STEPS)) == pytest.approx([share])
+    assert Process().rewards([worked(text)], context(STEPS)) == pytest.approx([share])
 
 
 @pytest.mark.parametrize("text", ["#17", "", "8,wait#17"])
 def test_no_step_no_reward(text: str) -> None:
-    assert process([worked(text)], context(STEPS)) == [0]
+    assert Process().rewards([worked(text)], context(STEPS)) == [0]
 
 
 def test_each_step_has_its_reward_where_it_ends() -> None:
     tried = [worked("8,17#17"), worked("9,17#17"), worked("#17"), worked("9,wait,8,17#17")]
-    rewards = step_rewards(tried, context(STEPS), tokens_of(tried), decode)
+    given = context(STEPS, objective={"credit": "steps"})
+    rewards = TotalReward(given).at_steps(tried, given, tokens_of(tried), decode)
+    assert rewards is not None
     expected = torch.full((4, 15), torch.nan)
     for place in [(0, 0), (0, 3), (1, 3), (3, 7), (3, 10)]:
         expected[place] = 0.5
@@ -58,4 +61,4 @@ def test_a_step_ends_with_the_token_that_completes_it() -> None:
 
 def test_a_task_without_steps_is_told() -> None:
     with pytest.raises(ValueError, match="gsm8k does not say what a step is"):
-        process([attempt()], context(STEPS, task="gsm8k"))
+        Process().rewards([attempt()], context(STEPS, task="gsm8k"))

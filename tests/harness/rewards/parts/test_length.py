@@ -6,13 +6,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.rewards import Attempt
-from harness.rewards.lengths import kimi_length, magistral_length, overlong, soft_punishment
-from tests.harness.rewards.attempts import LIMIT_TOKENS, attempt, context, groups, judged_as, same, ungraded
+from harness.rewards import Attempt, RewardContext
+from harness.rewards.parts.length import KimiLength, MagistralLength, Overlong, soft_punishment
+from tests.harness.rewards.attempts import (
+    LIMIT_TOKENS,
+    attempt,
+    context,
+    groups,
+    judged_as,
+    part_rewards,
+    same,
+    ungraded,
+)
 
 KIMI = {"kimi_length": 1.0}
 SOFT = {"overlong.type": "soft", "overlong.cache_frac": 0.2, "overlong.factor": 0.5}
 PENALISE = {"overlong.type": "penalise", "overlong.penalty": -0.7}
+
+
+def kimi_length(group: list[Attempt], given: RewardContext) -> list[float]:
+    return part_rewards(KimiLength, group, given)
+
+
+def magistral_length(group: list[Attempt], given: RewardContext) -> list[float]:
+    return part_rewards(MagistralLength, group, given)
+
+
+def overlong(group: list[Attempt], given: RewardContext) -> list[float]:
+    return part_rewards(Overlong, group, given)
 
 
 def test_kimi_prefers_short_answers_and_never_rewards_a_wrong_one() -> None:
@@ -97,8 +118,3 @@ def test_overlong_soft_punishes_by_length_and_penalise_by_the_cut() -> None:
     group = [attempt(n_tokens=90), attempt(n_tokens=LIMIT_TOKENS), attempt(n_tokens=LIMIT_TOKENS, truncated=True)]
     assert overlong(group, context(objective=SOFT)) == pytest.approx([-0.25, -0.5, -0.5])
     assert overlong(group, context(objective=PENALISE)) == [0, 0, -0.7]
-
-
-@pytest.mark.parametrize("kind", ["mask_after", "mask_before", "drop"])
-def test_masks_leave_the_reward_alone(kind: str) -> None:
-    assert overlong([attempt(truncated=True)], context(objective={"overlong.type": kind})) == [0]

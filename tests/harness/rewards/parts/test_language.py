@@ -2,13 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from harness.config.reward import LanguageOptions
-from harness.rewards.languages import SCRIPTS, language, script_words
+from harness.rewards.parts.language import SCRIPTS, Language, script_words
 from tests.harness.rewards.attempts import attempt, context
 
 
 def share(text: str, target: str) -> float:
-    (reward,) = language([attempt(text)], context({"language": 1.0}, language={"target": target}))
+    (reward,) = Language.model_validate({"target": target}).rewards([attempt(text)], context())
     return reward
 
 
@@ -43,4 +42,4 @@ def test_silence_earns_nothing(text: str) -> None:
 
 
 def test_every_script_can_be_the_target() -> None:
-    assert set(LanguageOptions.model_json_schema()["properties"]["target"]["enum"]) == set(SCRIPTS)
+    assert set(Language.model_json_schema()["properties"]["target"]["enum"]) == set(SCRIPTS)

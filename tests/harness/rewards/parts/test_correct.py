@@ -5,10 +5,19 @@ from typing import Any
 
 import pytest
 
-from harness.rewards.verdicts import correct, proxy_correct
-from tests.harness.rewards.attempts import SUM, attempt, context, judged_as, same, ungraded
+from harness.rewards import Attempt, RewardContext
+from harness.rewards.parts.correct import Correct, ProxyCorrect
+from tests.harness.rewards.attempts import SUM, attempt, context, judged_as, part_rewards, same, ungraded
 
 MANY = 2000
+
+
+def correct(group: list[Attempt], given: RewardContext) -> list[float]:
+    return part_rewards(Correct, group, given)
+
+
+def proxy_correct(group: list[Attempt], given: RewardContext) -> list[float]:
+    return part_rewards(ProxyCorrect, group, given)
 
 
 def noisy(false_positive_rate: float = 0.0, false_negative_rate: float = 0.0, **settings: Any) -> Any:

@@ -3,16 +3,16 @@ from __future__ import annotations
 import pytest
 
 from evals.grading import Verdict
-from harness.rewards.verifier_free import majority, own_logp
+from harness.rewards.parts.verifier_free import Majority, OwnLogp
 from tests.harness.rewards.attempts import attempt, context
 
 
 def vote(*answers: str | None) -> list[float]:
-    return majority([attempt(verdict=Verdict(False, answer, "mismatch")) for answer in answers], context())
+    return Majority().rewards([attempt(verdict=Verdict(False, answer, "mismatch")) for answer in answers], context())
 
 
 def test_own_logp() -> None:
-    assert own_logp([attempt(mean_logp=-0.5), attempt(mean_logp=-2.0)], context()) == [-0.5, -2.0]
+    assert OwnLogp().rewards([attempt(mean_logp=-0.5), attempt(mean_logp=-2.0)], context()) == [-0.5, -2.0]
 
 
 @pytest.mark.parametrize(
@@ -34,4 +34,4 @@ def test_majority(answers: tuple[str | None, ...], rewards: list[float]) -> None
 
 def test_majority_asks_no_verifier() -> None:
     group = [attempt(verdict=Verdict(True, "42", "match")), *[attempt(verdict=Verdict(False, "0", "mismatch"))] * 2]
-    assert majority(group, context()) == [0, 1, 1]
+    assert Majority().rewards(group, context()) == [0, 1, 1]

@@ -4,8 +4,7 @@ import time
 
 import pytest
 
-from harness.config.reward import FormatOptions
-from harness.rewards.formats import PATTERNS, matches_format, reaches_answer
+from harness.rewards.parts.form import PATTERNS, Format, ReachesAnswer
 from tests.harness.rewards.attempts import attempt, context
 
 
@@ -30,7 +29,7 @@ from tests.harness.rewards.attempts import attempt, context
     ],
 )
 def test_think_answer(text: str, value: float) -> None:
-    assert matches_format([attempt(text)], context({"format": 1.0})) == [value]
+    assert Format().rewards([attempt(text)], context()) == [value]
 
 
 @pytest.mark.parametrize(
@@ -50,11 +49,11 @@ def test_think_answer(text: str, value: float) -> None:
     ],
 )
 def test_work_hash(text: str, value: float) -> None:
-    assert matches_format([attempt(text)], context({"format": 1.0}, format={"pattern": "work_hash"})) == [value]
+    assert Format(pattern="work_hash").rewards([attempt(text)], context()) == [value]
 
 
 def test_every_pattern_can_be_chosen() -> None:
-    allowed = FormatOptions.model_json_schema()["properties"]["pattern"]["enum"]
+    allowed = Format.model_json_schema()["properties"]["pattern"]["enum"]
     assert set(allowed) == set(PATTERNS)
 
 
@@ -80,4 +79,4 @@ def test_long_texts_take_no_time(pattern, text: str) -> None:
     ],
 )
 def test_reaches_answer(text: str, value: float) -> None:
-    assert reaches_answer([attempt(text)], context()) == [value]
+    assert ReachesAnswer().rewards([attempt(text)], context()) == [value]

@@ -7,8 +7,11 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
+from typing import Literal
 
-from harness.rewards.attempt import Attempt, RewardContext
+from pydantic import Field
+
+from harness.rewards import Attempt, RewardContext, RewardPart
 
 SCRIPTS: Mapping[str, str] = MappingProxyType(
     {
@@ -28,15 +31,23 @@ _SYMBOLS_COME_FROM = ("LATIN", "GREEK")
 _LATEX_COMMAND = re.compile(r"\\[A-Za-z]+")
 
 
-def language(group: Sequence[Attempt], context: RewardContext) -> list[float]:
-    """Share of a completion's words that are in the script `language.target`, after the language consistency reward of
-    DeepSeek-R1 (2501.12948, section 2.3.2), which defines neither word nor language.
+class Language(RewardPart):
+    """Share of a completion's words that are in the script `reward.language.target`.
 
-    A word is a run of letters of one script; a Chinese character is a word, as no spaces part them. LaTeX commands and
-    single Latin or Greek letters are mathematics, not words. 0 for a completion without words: silence earns nothing.
+    After the language consistency reward of DeepSeek-R1 (2501.12948, section 2.3.2), which defines neither word nor
+    language. A word is a run of letters of one script; a Chinese character is a word, as no spaces part them. LaTeX
+    commands and single Latin or Greek letters are mathematics, not words. A completion without words earns 0.
     """
-    target = SCRIPTS[context.options.language.target]
-    return [_share(target, list(script_words(attempt.text))) for attempt in group]
+
+    name = "language"
+
+    target: Literal["latin", "cyrillic", "greek", "arabic", "hebrew", "devanagari", "hangul", "han"] = Field(
+        "latin", description="script whose share of the words is rewarded"
+    )
+
+    def rewards(self, group: Sequence[Attempt], context: RewardContext) -> list[float]:
+        target = SCRIPTS[self.target]
+        return [_share(target, list(script_words(attempt.text))) for attempt in group]
 
 
 def _share(target: str, scripts: Sequence[str]) -> float:

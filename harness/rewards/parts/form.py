@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Literal
+
+from pydantic import Field
 
 from evals.grading.numbers import parse_number
-from harness.rewards.attempt import Attempt, RewardContext
+from harness.rewards import Attempt, RewardContext, RewardPart
 
 _TAG = r"</?(?:think|answer)>"
 _CONTENT = rf"(?!\s*{_TAG})(?:(?!{_TAG}).)+"
@@ -23,18 +26,31 @@ PATTERNS: Mapping[str, re.Pattern[str]] = MappingProxyType(
 """Name -> the pattern that a whole completion must match."""
 
 
-def matches_format(group: Sequence[Attempt], context: RewardContext) -> list[float]:
-    """1 for a completion of the form that `format.pattern` names, else 0."""
-    pattern = PATTERNS[context.options.format.pattern]
-    return [float(pattern.fullmatch(attempt.text) is not None) for attempt in group]
+class Format(RewardPart):
+    """1 for a completion of the form that `reward.format.pattern` names, else 0."""
+
+    name = "format"
+
+    pattern: Literal["think_answer", "work_hash"] = Field(
+        "think_answer",
+        description="<think>..</think><answer>..</answer>; or work, then # and a number (arithmetic)",
+    )
+
+    def rewards(self, group: Sequence[Attempt], context: RewardContext) -> list[float]:
+        pattern = PATTERNS[self.pattern]
+        return [float(pattern.fullmatch(attempt.text) is not None) for attempt in group]
 
 
-def reaches_answer(group: Sequence[Attempt], context: RewardContext) -> list[float]:
+class ReachesAnswer(RewardPart):
     """How far a completion gets towards an answer that can be graded: half for a box, half for a number as the answer.
 
     For models too weak to be right often enough to learn from correctness alone.
     """
-    return [
-        0.5 * ("\\boxed{" in attempt.text) + 0.5 * (parse_number(attempt.verdict.extracted or "") is not None)
-        for attempt in group
-    ]
+
+    name = "reaches_answer"
+
+    def rewards(self, group: Sequence[Attempt], context: RewardContext) -> list[float]:
+        return [
+            0.5 * ("\\boxed{" in attempt.text) + 0.5 * (parse_number(attempt.verdict.extracted or "") is not None)
+            for attempt in group
+        ]
