@@ -168,6 +168,6 @@ def recorded_spec(cell: CellRecord) -> RunSpec:
         fields = [".".join(map(str, one["loc"])) for one in error.errors()]
         more = f" and {len(fields) - _SHOWN} more" if len(fields) > _SHOWN else ""
         raise RefusedError(
-            f"{cell.path / 'spec.json'}: another version of bench wrote it, or plug-ins are missing that its sweep used "
-            f"({', '.join(fields[:_SHOWN])}{more} do not fit). Use the version and the plug-ins that ran its sweep."
+            f"{cell.path / 'spec.json'}: another version of bench wrote it ({', '.join(fields[:_SHOWN])}{more} do not "
+            "fit). Use the version that ran its sweep, with its plug-ins."
         ) from None
