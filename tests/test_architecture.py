@@ -124,8 +124,9 @@ def test_files_are_short(path: Path) -> None:
 
 def test_looking_around_starts_without_heavy_libraries(tmp_path: Path) -> None:
     """One process runs all of them; after each it says what has been imported."""
-    commands = ["--help", "run --help", "ls", "ls algorithms", "ls tasks", "ls knobs", "ls runs", "show grpo",
-                "show std_norm", "plan std_norm", "plan std_norm --json"]  # fmt: skip
+    listings = [f"ls {what}" for what in ("algorithms", "tasks", "knobs", "rewards", "engines", "runs")]
+    plans = ["plan std_norm", "plan std_norm --json"]
+    commands = ["--help", "run --help", "ls", *listings, "show grpo", "show std_norm", *plans]
     code = f"""
 import contextlib, io, sys
 from harness.cli import main

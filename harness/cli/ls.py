@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -21,6 +22,7 @@ class Listing(StrEnum):
     tasks = "tasks"
     knobs = "knobs"
     rewards = "rewards"
+    engines = "engines"
     runs = "runs"
 
 
@@ -29,7 +31,7 @@ def ls(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List shipped sweeps, profiles, algorithms, tasks, knobs, reward parts, or the runs so far.
+    """List shipped sweeps, profiles, algorithms, tasks, knobs, reward parts, engines, or the runs so far.
 
     Example: bench ls algorithms
     """
@@ -40,6 +42,7 @@ def ls(
         Listing.tasks: _tasks,
         Listing.knobs: _knobs,
         Listing.rewards: _rewards,
+        Listing.engines: _engines,
     }
     listed = _runs(home_folder(home)) if what is Listing.runs else rows[what]()
     if json:
@@ -98,6 +101,19 @@ def _rewards() -> list[tuple[str, str]]:
 
     listed = [(name, part.summary()) for name, part in nameable_parts().items()]
     return [*listed, ("module:function", "a function of your own: (group, context) -> list of numbers")]
+
+
+def _engines() -> list[tuple[str, str]]:
+    from harness.config.engine import ENGINES
+
+    return [
+        (name, f"{engine.description}; on {', '.join(engine.devices)}" + _default_on(engine.default_on))
+        for name, engine in ENGINES.all().items()
+    ]
+
+
+def _default_on(devices: Sequence[str]) -> str:
+    return f" (the default on {' and '.join(devices)})" if devices else ""
 
 
 def _runs(home: Path) -> list[tuple[str, str]]:

@@ -12,6 +12,7 @@ from evals.grading import EXTRACTION_VERSION, get_grader
 from evals.pairs import parse_pair_source
 from evals.prompts import get_template
 from evals.tasks import get_task
+from harness.config.engine import AUTO, ENGINES
 from harness.config.knobs import active
 from harness.config.model_source import parse_source
 from harness.config.run_spec import RunSpec
@@ -123,9 +124,16 @@ def _knobs(spec: RunSpec) -> dict[str, Any]:
     return knobs
 
 
+def _outside_engine(spec: RunSpec) -> dict[str, str]:
+    """The source of an engine that is a plug-in; nothing for shipped ones, which NUMERICS_VERSION covers."""
+    source = None if spec.rollout.engine == AUTO else ENGINES.source(spec.rollout.engine)
+    return {} if source is None else {"engine": source.digest}
+
+
 def _graded_rollouts(spec: RunSpec) -> dict[str, Any]:
     """What completions of the starting weights on the training problems, and their verdicts, come from."""
     return {
+        **_outside_engine(spec),
         "start": _start(spec),
         "train": _problems(spec.task.train, "train"),
         "extraction_version": EXTRACTION_VERSION,
@@ -171,6 +179,7 @@ def _train_data(spec: RunSpec) -> dict[str, str]:
 def _evaluated(spec: RunSpec) -> dict[str, Any]:
     """What an evaluation refers to."""
     return {
+        **_outside_engine(spec),
         "eval": [_problems(name, "test") for name in spec.eval.tasks],
         "extraction_version": EXTRACTION_VERSION,
         "template": get_template(spec.eval.template).version,
@@ -181,6 +190,7 @@ def _evaluated(spec: RunSpec) -> dict[str, Any]:
 def _references(spec: RunSpec) -> dict[str, Any]:
     graders = {name for name in (spec.reward.grader, spec.eval.grader) if name is not None}
     return {
+        **_outside_engine(spec),
         **_start(spec),
         "train": _train_data(spec),
         "eval": [_problems(name, "test") for name in spec.eval.tasks],

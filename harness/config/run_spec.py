@@ -16,6 +16,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from algorithms import Objective
 from algorithms.preference import PreferenceObjective
 from harness.config.clashes import clashes
+from harness.config.engine import engine_on
 from harness.config.model import ModelSpec
 from harness.config.reward import Reward
 from harness.config.rollout import NoPairs, Pairs, RolloutSpec
@@ -134,13 +135,6 @@ def dtype_on(device: str, dtype: str) -> Literal["float32", "bfloat16"]:
     if dtype == "auto":
         return "bfloat16" if device.startswith("cuda") else "float32"
     return "float32" if dtype == "float32" else "bfloat16"
-
-
-def engine_on(device: str, engine: str) -> Literal["torch", "vllm"]:
-    """`rollout.engine` with auto settled: vllm on CUDA, torch on a CPU."""
-    if engine == "auto":
-        return "vllm" if device.startswith("cuda") else "torch"
-    return "torch" if engine == "torch" else "vllm"
 
 
 def settled(spec: RunSpec, cuda_is_there: bool) -> RunSpec:

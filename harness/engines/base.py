@@ -1,8 +1,7 @@
-"""What every rollout engine promises. Shapes: P prompts, n samples a prompt, N = P * n rows, T longest completion.
+"""What every engine promises, what engines may ask of a model and of their input, and when a stop string ends a
+completion: one rule for all.
 
-What engines ask of a model and of their input.
-
-When a completion has come to a stop string: one rule for all engines.
+Shapes: P prompts, n samples a prompt, N = P * n rows, T longest completion.
 """
 
 from __future__ import annotations

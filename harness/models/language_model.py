@@ -9,11 +9,12 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from evals.prompts import Message
 from harness.config.model_source import parse_source
@@ -99,12 +100,10 @@ class LanguageModel:
 
     def remarks(self) -> list[str]:
         """What was decided for want of being said by the model: for the user, and for the record."""
-
         return vocabulary_remarks(self)
 
     def account(self) -> dict[str, Any]:
         """What a record should keep of the model besides its source."""
-
         return {
             "architecture": type(self.model).__name__,
             "vocabulary_tokens": vocabulary_size(self.model),
@@ -159,6 +158,15 @@ def weights_digest(weights: Mapping[str, Tensor]) -> str:
         digest.update(name.encode())
         digest.update(weights[name].detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def weight_version(model: nn.Module) -> int:
+    """Grows with every in-place write to a weight or buffer: by an optimiser, by `load_state_dict` or by hand.
+
+    torch counts the writes to each tensor; it does not see those through `.data` and by fused optimisers. The versions
+    of two different models do not compare.
+    """
+    return sum(tensor._version for tensor in chain(model.parameters(), model.buffers()))
 
 
 def require_matching_vocabulary(language_model: LanguageModel) -> None:

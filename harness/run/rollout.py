@@ -29,9 +29,9 @@ from harness.random_keys import random_key
 from harness.rewards import Attempt, RewardContext, TotalReward
 from harness.rewards.parts.correct import true_verdict
 from harness.run.prompts import PromptOrder
+from harness.training.batch import Filtered, ScoredRollout, filter_rows, zero_std_rows
 from harness.training.optimizer import DivergedError
 from harness.training.reward_model import RewardModel
-from harness.training.rollout_batch import Filtered, ScoredRollout, filter_rows, zero_std_rows
 from harness.training.sequences import Sequences
 
 

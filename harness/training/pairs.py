@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from harness.training.batching import grouped_micro_batches, micro_batches
-from harness.training.scoring import Scorer
-from harness.training.sequences import Sequences
+from harness.training.optimizer import grouped_micro_batches, micro_batches
+from harness.training.sequences import Scorer, Sequences
 
 
 @dataclass(frozen=True)

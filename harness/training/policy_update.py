@@ -17,11 +17,7 @@ from transformers import PreTrainedModel
 from algorithms import Coefficients, Loss, TokenBatch, acts_without_advantage, policy_loss, select_tokens
 from harness.config.run_spec import RunSpec
 from harness.random_keys import random_key
-from harness.training.batching import Part, TokenBudget, mini_batches
-from harness.training.optimizer import ClippedAdamW, OptimizerStep
-from harness.training.prefix_attention import shares_prompts
-from harness.training.reference import KlReference, measure_start, start_metrics
-from harness.training.rollout_batch import (
+from harness.training.batch import (
     ControlledCoefficients,
     PreparedRollout,
     ScoredRollout,
@@ -29,15 +25,19 @@ from harness.training.rollout_batch import (
     prepare,
     scored_while_training,
 )
-from harness.training.scoring import Critic, RolloutScores, Scorer
-from harness.training.sequences import completion_hidden, score_hidden
-from harness.training.token_records import MicroLoss, OptimizerPass, token_columns
+from harness.training.optimizer import ClippedAdamW, OptimizerStep, Part, TokenBudget, mini_batches
+from harness.training.prefix_attention import shares_prompts
+from harness.training.reference import KlReference, measure_start, start_metrics
+from harness.training.sequences import Critic, RolloutScores, Scorer, completion_hidden, score_hidden
 from harness.training.update_report import (
     GradientPasses,
+    MicroLoss,
+    OptimizerPass,
     UpdateReport,
     batch_metrics,
     coefficient_metrics,
     loss_metrics,
+    token_columns,
 )
 
 

@@ -22,13 +22,11 @@ from algorithms.preference import (
     preference_metric_names,
 )
 from harness.config.run_spec import RunSpec
-from harness.training.batching import Part, TokenBudget, mini_batches
-from harness.training.optimizer import ClippedAdamW, OptimizerStep
+from harness.training.optimizer import ClippedAdamW, OptimizerStep, Part, TokenBudget, mini_batches
 from harness.training.pairs import PairBatch, zero_point
 from harness.training.prefix_attention import shares_prompts
 from harness.training.reference import measure_start, rows_to_measure, start_metrics
-from harness.training.scoring import RolloutScores, Scorer
-from harness.training.sequences import Sequences, score_completions
+from harness.training.sequences import RolloutScores, Scorer, Sequences, score_completions
 from harness.training.update_report import GradientPasses, UpdateReport, entropy_metrics, step_metrics
 
 

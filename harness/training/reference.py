@@ -12,8 +12,8 @@ from transformers import PreTrainedModel
 from algorithms.knobs.kl import Kl
 from algorithms.ratios import LOG_RATIO_LIMIT
 from harness.config.run_spec import RunSpec
-from harness.training.batching import TokenBudget
 from harness.training.checkpoint import load_trained_weights, trained_weights
+from harness.training.optimizer import TokenBudget
 from harness.training.sequences import Sequences, exact_kl, passes, score_completions
 
 

@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 
 from algorithms import Objective, TokenBatch, advantages, policy_loss
 from harness.config.run_spec import RunSpec
-from harness.training.rollout_batch import ScoredRollout, filter_rows, peers_of
+from harness.training.batch import ScoredRollout, filter_rows, peers_of
 from harness.training.sequences import Sequences, score_completions
 
 _ROUNDING = 1e-5

@@ -26,8 +26,7 @@ from harness.run.inputs import require_room_for_completions
 from harness.run.prompts import training_prompts
 from harness.run.rollout import RolloutBatch, grade_and_reward, roll_out, scored
 from harness.training.checkpoint import load_latest
-from harness.training.scoring import RolloutScores, Scorer
-from harness.training.sequences import Sequences
+from harness.training.sequences import RolloutScores, Scorer, Sequences
 
 # Pools of different steps share no draw: the reference is independent of what is compared with it.
 _REFERENCE_STEP, _ESTIMATES_STEP = 0, 1

@@ -14,7 +14,7 @@ from harness.config.run_spec import RunSpec
 from harness.errors import RefusedError
 from harness.records import CellRecord
 from harness.records.files import DamagedRecordError
-from harness.training.rollout_batch import ScoredRollout
+from harness.training.batch import ScoredRollout
 from harness.training.sequences import Sequences
 
 NEEDED = ("step", "sample", "logps", "correct", "truncated")

@@ -13,8 +13,8 @@ from algorithms.token_treatment import treatment
 from harness.config.run_spec import RunSpec
 from harness.extras.replay.stored import StoredStep
 from harness.random_keys import random_key
-from harness.training.batching import mini_batches
-from harness.training.rollout_batch import ScoredRollout, filter_rows, peers_of
+from harness.training.batch import ScoredRollout, filter_rows, peers_of
+from harness.training.optimizer import mini_batches
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,10 @@ from harness.run.encoded_pairs import EncodedPairs
 from harness.run.learning.base import Examples, Row, StepOutcome, update_timing
 from harness.run.learning.rewards import RolloutLearner, there
 from harness.run.rollout import Experience, scored
+from harness.training.batch import ScoredRollout
 from harness.training.pairs import PairBatch
 from harness.training.preference_update import PreferenceUpdate
 from harness.training.reference import frozen_copy
-from harness.training.rollout_batch import ScoredRollout
 from harness.training.update_report import UpdateReport
 
 

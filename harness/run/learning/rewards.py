@@ -25,8 +25,7 @@ from harness.training.checkpoint import load_trained_weights, trained_weights
 from harness.training.policy_update import PolicyUpdate
 from harness.training.preference_update import PreferenceUpdate
 from harness.training.reference import frozen_copy
-from harness.training.token_records import TokenCharacters
-from harness.training.update_report import UpdateReport
+from harness.training.update_report import TokenCharacters, UpdateReport
 
 
 def there(copy: PreTrainedModel | None) -> PreTrainedModel:

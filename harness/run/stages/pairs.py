@@ -29,7 +29,7 @@ from harness.config.run_spec import RunSpec
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel
 from harness.run.encoded_pairs import EncodedPairs, PairCounts, Ragged, save_pairs
-from harness.training.scoring import Scorer
+from harness.training.sequences import Scorer
 
 CHUNK_PAIRS = 32
 """Scored together, so that no more than their log-probs are held padded."""

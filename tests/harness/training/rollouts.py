@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from harness.models.tiny import tiny_model
-from harness.training.rollout_batch import ScoredRollout
+from harness.training.batch import ScoredRollout
 from harness.training.sequences import Sequences
 
 PAD = 0

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from algorithms import Coefficients, preset
-from harness.training.rollout_batch import ControlledCoefficients
+from harness.training.batch import ControlledCoefficients
 
 ADAPTIVE = {"entropy.adaptive.type": "step_both_ways", "entropy.adaptive.delta": 0.1}
 

@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.training.scoring import Critic
-from harness.training.sequences import completion_hidden
+from harness.training.sequences import Critic, completion_hidden
 from tests.harness.training import rollouts
 
 ROWS = torch.tensor([3, 0, 8])

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.training.batching import mini_batches
+from harness.training.optimizer import mini_batches
 from tests.harness.run.small import small_spec
 
 GROUPS, SAMPLES = 4, 4

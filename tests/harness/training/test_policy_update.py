@@ -12,10 +12,9 @@ from transformers import PreTrainedModel
 
 from algorithms import presets
 from harness.config.run_spec import RunSpec
-from harness.training.batching import mini_batches
-from harness.training.optimizer import DivergedError
+from harness.training.batch import ScoredRollout, peers_of
+from harness.training.optimizer import DivergedError, mini_batches
 from harness.training.policy_update import PolicyUpdate
-from harness.training.rollout_batch import ScoredRollout, peers_of
 from harness.training.update_report import UpdateReport, mismatch_metrics
 from tests.harness.run.small import small_spec
 from tests.harness.training import rollouts

@@ -14,8 +14,7 @@ from transformers import PreTrainedModel
 
 from algorithms import PreferenceObjective
 from harness.config.run_spec import RunSpec
-from harness.training.batching import mini_batches
-from harness.training.optimizer import DivergedError
+from harness.training.optimizer import DivergedError, mini_batches
 from harness.training.pairs import PairBatch
 from harness.training.preference_update import PreferenceUpdate
 from harness.training.reference import frozen_copy

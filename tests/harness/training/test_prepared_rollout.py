@@ -12,9 +12,9 @@ from transformers import PreTrainedModel
 
 from algorithms import advantages
 from harness.config.run_spec import RunSpec
+from harness.training.batch import ControlledCoefficients, PreparedRollout, ScoredRollout, prepare
 from harness.training.reference import KlReference, frozen_copy
-from harness.training.rollout_batch import ControlledCoefficients, PreparedRollout, ScoredRollout, prepare
-from harness.training.scoring import Critic, Scorer
+from harness.training.sequences import Critic, Scorer
 from tests.harness.run.small import small_spec
 from tests.harness.training import rollouts
 from tests.harness.training.rollouts import GROUPS, SAMPLES

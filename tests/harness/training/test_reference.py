@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from algorithms import preset
-from harness.training.batching import TokenBudget
+from harness.training.optimizer import TokenBudget
 from harness.training.reference import KlReference, Measured, frozen_copy, measure, rows_to_measure, start_metrics
 from tests.harness.training import rollouts
 

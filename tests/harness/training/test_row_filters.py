@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from algorithms import preset
-from harness.training.rollout_batch import Filtered, filter_rows, zero_std_rows
+from harness.training.batch import Filtered, filter_rows, zero_std_rows
 from tests.harness.training import rollouts
 
 REWARDS = [1.0, 0, 0, 1, 0, 0, 0, 0, 1, 1, 1, 1, 0, 1, 0, 0]

@@ -13,13 +13,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from harness.errors import RefusedError
-from harness.training.batching import TokenBudget
+from harness.training.optimizer import TokenBudget
 from harness.training.pairs import PairBatch
 from harness.training.policy_update import PolicyUpdate
 from harness.training.preference_update import PreferenceUpdate
 from harness.training.reference import frozen_copy, measure
-from harness.training.scoring import RolloutScores, Scorer
-from harness.training.sequences import score_completions
+from harness.training.sequences import RolloutScores, Scorer, score_completions
 from harness.training.update_report import UpdateReport
 from tests.harness.run.small import small_spec
 from tests.harness.training import rollouts

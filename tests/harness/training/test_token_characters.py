@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
 from harness.models.language_model import load_model
-from harness.training.token_records import TokenCharacters
+from harness.training.update_report import TokenCharacters
 
 PIECES = [b"Wait", b" wait", b",", b" 1", "é".encode()[:1], "é".encode()[1:], "→".encode()[:2], "→".encode()[2:], b""]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness.training.batching import mini_batches
+from harness.training.optimizer import mini_batches
 from harness.training.policy_update import PolicyUpdate
 from tests.harness.run.small import small_spec
 from tests.harness.training import rollouts

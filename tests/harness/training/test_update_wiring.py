@@ -13,10 +13,10 @@ from torch import Tensor
 from algorithms import TokenBatch, policy_loss, select_tokens
 from harness.config.run_spec import RunSpec
 from harness.training import policy_update
-from harness.training.batching import mini_batches
+from harness.training.batch import PreparedRollout
+from harness.training.optimizer import mini_batches
 from harness.training.policy_update import PolicyUpdate
 from harness.training.reference import frozen_copy
-from harness.training.rollout_batch import PreparedRollout
 from tests.harness.training import rollouts
 from tests.harness.training.rollouts import GROUPS, SAMPLES
 from tests.harness.training.test_policy_update import assert_close_gradient, spec, update

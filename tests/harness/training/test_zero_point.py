@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from harness.training.pairs import PairBatch, unrelated, zero_point
-from harness.training.scoring import Scorer
+from harness.training.sequences import Scorer
 from tests.harness.run.small import small_spec
 from tests.harness.training import rollouts
 from tests.harness.training.pair_batches import PAIRS, moved_model, pair_batch

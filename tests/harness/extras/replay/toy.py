@@ -7,7 +7,7 @@ import math
 import torch
 
 from harness.extras.replay.stored import StoredStep
-from harness.training.rollout_batch import ScoredRollout
+from harness.training.batch import ScoredRollout
 from harness.training.sequences import Sequences
 
 LENGTHS = [1, 3, 2, 2]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from harness.config.rollout import PolicyPairs
 from harness.run.learning.pairs import Paired, pair_up
-from harness.training.rollout_batch import ScoredRollout
+from harness.training.batch import ScoredRollout
 from harness.training.sequences import Sequences
 
 BEST_WORST = PolicyPairs()

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from harness.engines.parity import weight_version
+from harness.models.language_model import weight_version
 
 
 def optimise(model: nn.Module, foreach: bool) -> None:

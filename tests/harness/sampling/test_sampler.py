@@ -6,12 +6,24 @@ import pytest
 import torch
 
 from evals.sampler import Decoding, Draw
+from harness.config.rollout import RolloutSpec
 from harness.engines.base import Engine, SamplingParams
-from harness.models.language_model import LanguageModel
+from harness.engines.choice import make_engine
+from harness.models.language_model import LanguageModel, load_model
 from harness.random_keys import random_key
 from harness.sampling.sampler import EngineSampler
 
 PROBLEMS = {"a": "3+5+9=", "b": "9+9+9+9+9=", "c": "2+7+1="}
+
+
+@pytest.fixture(scope="module")
+def language_model() -> LanguageModel:
+    return load_model("builtin:tiny")
+
+
+@pytest.fixture(scope="module")
+def engine(language_model: LanguageModel) -> Engine:
+    return make_engine(RolloutSpec(engine="torch", max_completion_tokens=40), language_model)
 
 
 @pytest.fixture

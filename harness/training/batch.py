@@ -29,8 +29,7 @@ from algorithms import (
 from harness.config.run_spec import RunSpec
 from harness.random_keys import permutation, random_key
 from harness.training.reference import KlReference
-from harness.training.scoring import RolloutScores, Scorer
-from harness.training.sequences import Sequences
+from harness.training.sequences import RolloutScores, Scorer, Sequences
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from harness.engines import vllm as vllm_engine
+from harness.engines.vllm import engine as vllm_engine
 from harness.models.language_model import LanguageModel
 from harness.models.start import StartingPoint
 from harness.records import CellRecord

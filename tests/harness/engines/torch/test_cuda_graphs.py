@@ -15,10 +15,8 @@ import torch
 from torch import Tensor
 
 from harness.engines.base import Completions, SamplingParams
-from harness.engines.torch import batches as cuda_graphs
 from harness.engines.torch import engine as torch_engine
-from harness.engines.torch.batches import GRAPHS
-from harness.engines.torch.decoding import DecodingBatch
+from harness.engines.torch.decoding import GRAPHS, DecodingBatch
 from harness.engines.torch.engine import TorchEngine
 from harness.models.language_model import LanguageModel, load_model
 from tests.harness.engines.test_engine import PROBLEMS, keys
@@ -39,14 +37,15 @@ class StandIn:
             self._step(batch, params, read_columns)
 
         monkeypatch.setattr(DecodingBatch, "step", noted)
-        cuda = SimpleNamespace(
-            CUDAGraph=lambda: SimpleNamespace(),
-            Stream=lambda: SimpleNamespace(wait_stream=lambda other: None),
-            current_stream=lambda: SimpleNamespace(wait_stream=lambda other: None),
-            stream=lambda stream: contextlib.nullcontext(),
-            graph=self._record,
-        )
-        monkeypatch.setattr(cuda_graphs, "torch", SimpleNamespace(cuda=cuda))
+        stand_ins = {
+            "CUDAGraph": lambda: SimpleNamespace(),
+            "Stream": lambda: SimpleNamespace(wait_stream=lambda other: None),
+            "current_stream": lambda: SimpleNamespace(wait_stream=lambda other: None),
+            "stream": lambda stream: contextlib.nullcontext(),
+            "graph": self._record,
+        }
+        for name, stand_in in stand_ins.items():
+            monkeypatch.setattr(torch.cuda, name, stand_in)
 
     @contextlib.contextmanager
     def _record(self, graph: SimpleNamespace, pool: object) -> Iterator[None]:

@@ -25,12 +25,11 @@ from transformers import (
 )
 
 from harness.engines import parity
-from harness.engines import vllm as vllm_engine
 from harness.engines.base import Completions, EngineMismatchError, SamplingParams
-from harness.engines.parity import weight_version
-from harness.engines.vllm import VllmEngine, resident_engine
+from harness.engines.vllm import engine as vllm_engine
+from harness.engines.vllm.engine import VllmEngine, resident_engine
 from harness.errors import RefusedError
-from harness.models.language_model import LanguageModel
+from harness.models.language_model import LanguageModel, weight_version
 from harness.random_keys import random_key
 from tests.harness.engines.test_engine import PROBLEMS, keys, rows_of
 

