@@ -1,19 +1,18 @@
-"""What the policy update learns from: completions with their rewards.
+"""The completions of a training step, from the prompt to the optimiser.
 
-Which completions of a rollout batch are learned from: the knobs `overlong` and `zero_std`.
-
-A rollout batch with all that must be known of it before its first optimiser step.
-
-Coefficients that follow a measurement from rollout batch to rollout batch: of the entropy bonus and of the KL.
+Shapes: N rows (completions), those of a prompt next to each other; T longest completion. Tensors are on the CPU.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from algorithms import (
     Coefficients,
@@ -26,88 +25,164 @@ from algorithms import (
     next_kl_coefficient,
     value_targets,
 )
+from evals.tasks.base import Problem
 from harness.config.run_spec import RunSpec
+from harness.engines.base import GenerationCost
 from harness.random_keys import permutation, random_key
+from harness.rewards import Attempt
 from harness.training.reference import KlReference
-from harness.training.sequences import RolloutScores, Scorer, Sequences
+from harness.training.sequences import Scorer, Scores, Sequences
+
+T = TypeVar("T")
+
+UNFILLED = torch.empty(0)
+"""Stands where a stage that is still to come puts a tensor of N rows."""
+UNSCORED = Scores(UNFILLED, UNFILLED, UNFILLED)
 
 
-@dataclass(frozen=True)
-class ScoredRollout:
-    """A rollout batch of N completions of at most T tokens, with its rewards."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Batch:
+    """N completions, as far as the step has got with them. Each stage returns the batch with more of its fields."""
 
+    # Drawn (harness.run.rollout).
     sequences: Sequences
     sampler_logps: Tensor
     """[N, T] log-probs that the sampler reported."""
-    rewards: Tensor
-    """[N] float; NaN: could not be scored."""
+    truncated: Tensor
+    """Bool [N]: cut at the limit."""
     groups: Tensor
     """[N] int64, equal for completions of one prompt."""
     max_completion_tokens: int
     """The limit under which they were drawn."""
-    loss_mask: Tensor
-    """Bool [N, T]: completion tokens that enter the loss."""
-    correct: Tensor
-    """Bool [N]: the grader's verdict, for metrics only."""
-    token_rewards: Tensor | None = None
-    """[N, T] rewards of steps within completions; see `algorithms.advantages`."""
+    problems: Sequence[Problem] = ()
+    """[N] what the prompt of each row asks."""
+    cost: GenerationCost = field(default_factory=GenerationCost)
+    rollout_s: float = 0.0
 
-    def rows(self, kept: Tensor) -> ScoredRollout:
-        """The rows where `kept` (bool [N]) is true, in their order."""
-        chosen = kept.nonzero()[:, 0]
+    # Graded and rewarded (harness.run.rollout).
+    attempts: Sequence[Attempt] = ()
+    """[N]"""
+    rewards: Tensor = UNFILLED
+    """[N] float; NaN: could not be scored."""
+    reward_columns: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """`reward` and, before its weight, each part `reward/<name>`: [N] each, as they are recorded."""
+    token_rewards: Tensor | None = None
+    """[N, T] rewards of steps within completions, then with the KL; see `algorithms.advantages`."""
+    correct: Tensor = UNFILLED
+    """Bool [N]: the grader's verdict, for metrics only."""
+    reward_s: float = 0.0
+    refill_rounds: int = 0
+
+    # Filtered (`filter_rows`).
+    loss_mask: Tensor = UNFILLED
+    """Bool [N, T]: completion tokens that enter the loss."""
+    places: Tensor = UNFILLED
+    """[N] int64: where each row was before rows were left out."""
+
+    # Prepared (`prepare`).
+    scores: Scores = UNSCORED
+    """Of the policy before the first optimiser step; filled in while training where `scored_while_training`."""
+    ref_logps: Tensor | None = None
+    """[N, T]"""
+    returns: Tensor | None = None
+    """[N, T] what the critic learns."""
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    @property
+    def generated_tokens(self) -> int:
+        return int(self.sequences.lengths.sum())
+
+    def by_group(self, values: Sequence[T]) -> list[Sequence[T]]:
+        """values [N], split by prompt."""
+        sizes = torch.unique_consecutive(self.groups, return_counts=True)[1].tolist()
+        ends = list(itertools.accumulate(sizes))
+        return [values[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+
+    def rows(self, chosen: Tensor) -> Batch:
+        """Those of the rows (int64 indices), in that order."""
+        return replace(self, **{own.name: _rows(getattr(self, own.name), chosen) for own in fields(self)})
+
+    @classmethod
+    def joined(cls, batches: Sequence[Batch]) -> Batch:
+        """Rounds of one step, rewarded, one after the other. Their groups have different numbers."""
+        longest = max(batch.sampler_logps.shape[1] for batch in batches)
+
+        def cat(tensors: Sequence[Tensor], fill: float = 0) -> Tensor:
+            return torch.cat([pad(one, (0, longest - one.shape[1]), value=fill) for one in tensors])
+
+        at_steps = [batch.token_rewards for batch in batches if batch.token_rewards is not None]
         return replace(
-            self,
-            sequences=self.sequences.rows(chosen),
-            sampler_logps=self.sampler_logps[chosen],
-            rewards=self.rewards[chosen],
-            groups=self.groups[chosen],
-            loss_mask=self.loss_mask[chosen],
-            correct=self.correct[chosen],
-            token_rewards=None if self.token_rewards is None else self.token_rewards[chosen],
+            batches[0],
+            sequences=Sequences(
+                [prompt for batch in batches for prompt in batch.sequences.prompts],
+                # Padding is masked everywhere, so any token id serves.
+                cat([batch.sequences.completions for batch in batches]),
+                torch.cat([batch.sequences.lengths for batch in batches]),
+            ),
+            sampler_logps=cat([batch.sampler_logps for batch in batches]),
+            truncated=torch.cat([batch.truncated for batch in batches]),
+            groups=torch.cat([batch.groups for batch in batches]),
+            problems=[problem for batch in batches for problem in batch.problems],
+            cost=sum((batch.cost for batch in batches), GenerationCost()),
+            rollout_s=sum(batch.rollout_s for batch in batches),
+            attempts=[attempt for batch in batches for attempt in batch.attempts],
+            rewards=torch.cat([batch.rewards for batch in batches]),
+            reward_columns={
+                name: [value for batch in batches for value in batch.reward_columns[name]]
+                for name in batches[0].reward_columns
+            },
+            # NaN: no step ends in padding.
+            token_rewards=cat(at_steps, fill=torch.nan) if at_steps else None,
+            correct=torch.cat([batch.correct for batch in batches]),
+            reward_s=sum(batch.reward_s for batch in batches),
+            refill_rounds=len(batches) - 1,
         )
 
 
-class Filtered(NamedTuple):
-    """The batch to learn from (it can be empty) and what was taken out of it."""
+def _rows(value: Any, chosen: Tensor) -> Any:
+    """Rows of one of a batch's fields, if it has any."""
+    if isinstance(value, Tensor):
+        return value if value is UNFILLED else value[chosen]
+    if isinstance(value, Sequences):
+        return value.rows(chosen)
+    if isinstance(value, Scores):
+        return Scores(*(_rows(tensor, chosen) for tensor in (value.logps, value.entropy, value.values)))
+    if isinstance(value, Mapping):
+        return {name: _rows(column, chosen) for name, column in value.items()}
+    if isinstance(value, Sequence) and value:
+        return [value[row] for row in chosen.tolist()]
+    return value
 
-    rollout: ScoredRollout
-    rows_dropped: int
-    groups_dropped: int
-    kept: Tensor
-    """Int64: the rows of the whole batch that are left, in their order."""
 
-
-def filter_rows(objective: Objective, rollout: ScoredRollout, truncated: Tensor) -> Filtered:
-    """Apply `overlong` and then `zero_std` to a batch; truncated [N] bool: cut at the completion limit.
+def filter_rows(objective: Objective, batch: Batch) -> Batch:
+    """What is learned from: the knobs `overlong` and then `zero_std`, applied to a rewarded batch. It can be empty.
 
     overlong: `mask_after` takes truncated completions out of the loss only; `mask_before` also makes their reward NaN,
     so that no baseline or std sees it; `drop` removes them. zero_std: groups whose scored rewards are all equal are
     kept, masked out of the loss, or removed (`drop`; `refill`, whose other half is to draw more, see
     `harness.run.rollout`).
     """
-    kept = torch.ones_like(truncated)
+    truncated, kept = batch.truncated, torch.ones_like(batch.truncated)
+    batch = replace(batch, loss_mask=batch.sequences.mask, places=torch.arange(len(batch)))
     match objective.overlong.type:
         case "mask_after":
-            rollout = replace(rollout, loss_mask=rollout.loss_mask & ~truncated[:, None])
+            batch = replace(batch, loss_mask=batch.loss_mask & ~truncated[:, None])
         case "mask_before":
-            rollout = replace(
-                rollout,
-                loss_mask=rollout.loss_mask & ~truncated[:, None],
-                rewards=rollout.rewards.masked_fill(truncated, torch.nan),
+            batch = replace(
+                batch,
+                loss_mask=batch.loss_mask & ~truncated[:, None],
+                rewards=batch.rewards.masked_fill(truncated, torch.nan),
             )
         case "drop":
             kept = ~truncated
-    alike = zero_std_rows(rollout.rewards.masked_fill(~kept, torch.nan), rollout.groups)
+    alike = zero_std_rows(batch.rewards.masked_fill(~kept, torch.nan), batch.groups)
     if objective.zero_std == "mask":
-        rollout = replace(rollout, loss_mask=rollout.loss_mask & ~alike[:, None])
+        batch = replace(batch, loss_mask=batch.loss_mask & ~alike[:, None])
     elif objective.zero_std != "keep":
         kept = kept & ~alike
-    if kept.all():
-        return Filtered(rollout, 0, 0, torch.arange(len(kept)))
-    before = len(torch.unique(rollout.groups))
-    rollout = rollout.rows(kept)
-    groups_dropped = before - len(torch.unique(rollout.groups))
-    return Filtered(rollout, int((~kept).sum()), groups_dropped, kept.nonzero()[:, 0])
+    return batch if kept.all() else batch.rows(kept.nonzero()[:, 0])
 
 
 def zero_std_rows(rewards: Tensor, groups: Tensor) -> Tensor:
@@ -121,41 +196,6 @@ def zero_std_rows(rewards: Tensor, groups: Tensor) -> Tensor:
         return torch.full((count,), fill, dtype=rewards.dtype).scatter_reduce(0, group, values, reduce)[group]
 
     return extreme(torch.inf, "amin") >= extreme(-torch.inf, "amax")
-
-
-@dataclass(frozen=True)
-class PreparedRollout:
-    """Tensors [N, T] on the CPU."""
-
-    rollout: ScoredRollout
-    scores: RolloutScores
-    """Old log-probs, entropies and values; filled in while training where `scored_while_training`."""
-    ref_logps: Tensor | None
-    token_rewards: Tensor | None
-    """Rewards of steps and the KL in the reward."""
-    returns: Tensor | None
-    coefficients: Coefficients
-    policy_waits: bool
-    """The critic's warm-up: no gradient for the policy."""
-
-    def advantages(self, spec: RunSpec, batches: list[Tensor], step: int) -> Tensor:
-        """[N, T] for a pass that is split into these optimiser steps (row indices)."""
-        objective, rollout = spec.policy_gradient, self.rollout
-        if self.policy_waits:
-            return torch.zeros(rollout.sequences.completions.shape)
-        split = torch.zeros(len(rollout.groups), dtype=torch.long)
-        for index, rows in enumerate(batches):
-            split[rows] = index
-        return advantages(
-            objective,
-            rollout.rewards,
-            rollout.groups,
-            rollout.sequences.mask,
-            values=self.scores.values if objective.baseline == "critic" else None,
-            token_rewards=self.token_rewards,
-            peers=peers_of(rollout.groups, spec.seed, step) if objective.baseline == "random_peer" else None,
-            mini_batches=split,
-        )
 
 
 def scored_while_training(spec: RunSpec) -> bool:
@@ -172,21 +212,22 @@ def scored_while_training(spec: RunSpec) -> bool:
 
 
 def prepare(
-    rollout: ScoredRollout,
+    batch: Batch,
     spec: RunSpec,
     step: int,
     scorer: Scorer,
     reference: KlReference,
     controlled: ControlledCoefficients,
-) -> PreparedRollout:
-    """Score the batch, put the KL into its rewards, let the controllers see it."""
-    objective, mask = spec.policy_gradient, rollout.sequences.mask
-    scores = RolloutScores.empty(rollout.sequences)
+) -> tuple[Batch, Coefficients]:
+    """Score a filtered batch, put the KL into its rewards, let the controllers see it. The coefficients are those in
+    force for it."""
+    objective, mask = spec.policy_gradient, batch.sequences.mask
+    scores = Scores.empty(batch.sequences)
     if not scored_while_training(spec):
-        scorer.fill(scores, rollout.sequences, torch.arange(len(mask)))
-    ref_logps = None if reference.policy is None else scorer.logps_of(reference.policy, rollout.sequences)
+        scorer.fill(scores, batch.sequences, torch.arange(len(mask)))
+    ref_logps = None if reference.policy is None else scorer.logps_of(reference.policy, batch.sequences)
     coefficients = controlled.in_force(_entropy_nats(objective, scores, mask))
-    token_rewards = rollout.token_rewards
+    token_rewards = batch.token_rewards
     if objective.kl.where != "none" and ref_logps is not None:
         if objective.kl.where == "reward":
             penalties = kl_penalties(objective.kl, scores.logps, ref_logps, coefficients.kl, mask)
@@ -197,9 +238,34 @@ def prepare(
             controlled.observe_kl(float(estimates[mask].mean()), len(mask))
     returns = None
     if objective.baseline == "critic":
-        returns = value_targets(objective, rollout.rewards, mask, scores.values, token_rewards)
-    waits = policy_waits(objective, step)
-    return PreparedRollout(rollout, scores, ref_logps, token_rewards, returns, coefficients, waits)
+        returns = value_targets(objective, batch.rewards, mask, scores.values, token_rewards)
+    prepared = replace(batch, scores=scores, ref_logps=ref_logps, token_rewards=token_rewards, returns=returns)
+    return prepared, coefficients
+
+
+def pass_advantages(batch: Batch, spec: RunSpec, steps: Sequence[Tensor], step: int) -> Tensor:
+    """[N, T] advantages of a prepared batch for a pass that is split into these optimiser steps (row indices)."""
+    objective = spec.policy_gradient
+    if policy_waits(objective, step):
+        return torch.zeros(batch.sequences.completions.shape)
+    return advantages(
+        objective,
+        batch.rewards,
+        batch.groups,
+        batch.sequences.mask,
+        values=batch.scores.values if objective.baseline == "critic" else None,
+        token_rewards=batch.token_rewards,
+        peers=peers_of(batch.groups, spec.seed, step) if objective.baseline == "random_peer" else None,
+        mini_batches=optimizer_step_of_row(len(batch), steps),
+    )
+
+
+def optimizer_step_of_row(rows: int, steps: Sequence[Tensor]) -> Tensor:
+    """[rows] int64: the number of the optimiser step (row indices each) that a row belongs to."""
+    split = torch.zeros(rows, dtype=torch.long)
+    for number, own in enumerate(steps):
+        split[own] = number
+    return split
 
 
 def policy_waits(objective: Objective, step: int) -> bool:
@@ -207,7 +273,7 @@ def policy_waits(objective: Objective, step: int) -> bool:
     return objective.baseline == "critic" and step <= objective.critic.warmup_steps
 
 
-def _entropy_nats(objective: Objective, scores: RolloutScores, mask: Tensor) -> float:
+def _entropy_nats(objective: Objective, scores: Scores, mask: Tensor) -> float:
     """The entropy that the adaptive bonus is steered by, a mean over tokens; 0 of an empty batch."""
     adaptive = objective.entropy.adaptive
     if adaptive.type == "none" or not mask.any():

@@ -1,23 +1,15 @@
-"""AdamW as every update uses it: named groups of weights, clipped one by one, at the run's learning rate.
+"""How a batch becomes optimiser steps: mini-batches, passes that fit the memory, and AdamW.
 
-Weights of less than float32 have float32 masters, which are what is optimised: most steps of a weight are smaller than
-half the distance to the next bfloat16, and would be lost. Their gradients are summed over micro-batches in float32 too.
-
-The learning rate over a run, and over supervised training.
-
-Micro-batches: the rows that pass through the model together.
-
-How a rollout batch is split into optimiser steps.
-
-How many tokens pass through a model at once, and what happens where the device's memory does not hold them.
+AdamW moves named groups of weights, each clipped by itself, at the run's learning rate. Weights of less than float32
+have float32 masters, which are what is optimised: most steps of a weight are smaller than half the distance to the next
+bfloat16, and would be lost. Their gradients are summed over micro-batches in float32 too.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -164,83 +156,6 @@ def warm_up_and_decay(step: int, steps: int) -> float:
     linearly from the first step on, never below 2 %."""
     warm_up = min(1.0, step / max(1.0, WARM_UP_FRAC * steps))
     return warm_up * max(LOWEST_FRAC, 1 - (step - 1) / steps)
-
-
-def micro_batches(
-    rows: Tensor, prompt_tokens: Sequence[int], completion_tokens: Sequence[int], budget_tokens: int
-) -> list[Tensor]:
-    """Split rows (int64 indices) so that no padded batch exceeds the budget, a single row excepted.
-
-    The token counts are those of all N rows, which the indices point into. A batch is as wide as its longest prompt and
-    its longest completion together. Rows are sorted by length first: padding is wasted work.
-    """
-    batches: list[list[int]] = []
-    width = 0
-    for row in sorted(rows.tolist(), key=lambda row: (completion_tokens[row], prompt_tokens[row])):
-        widest = max(width, prompt_tokens[row])
-        if batches and (len(batches[-1]) + 1) * (widest + completion_tokens[row]) <= budget_tokens:
-            batches[-1].append(row)
-            width = widest
-        else:
-            batches.append([row])
-            width = prompt_tokens[row]
-    return [torch.tensor(batch) for batch in batches]
-
-
-def grouped_micro_batches(
-    rows: Tensor,
-    group_of_row: Sequence[int],
-    prompt_tokens: Sequence[int],
-    completion_tokens: Sequence[int],
-    budget_tokens: int,
-) -> list[Tensor]:
-    """Split rows (int64 indices) so that those of one prompt stay together, which is then computed once, without
-    padding.
-
-    group_of_row [N] numbers prompts and prompt_tokens [P] is their tokens; completion_tokens [N]. A batch's distinct
-    prompts and its completions are within the budget, a single row excepted; the batches are of about equal size. Only
-    a group that exceeds the budget alone is split.
-    """
-    groups: dict[int, list[int]] = {}
-    for row in rows.tolist():
-        groups.setdefault(group_of_row[row], []).append(row)
-    sizes = {
-        group: prompt_tokens[group] + sum(completion_tokens[row] for row in members)
-        for group, members in groups.items()
-    }
-    total = sum(sizes.values())
-    wanted = total / max(1, math.ceil(total / budget_tokens))
-    batches: list[list[int]] = []
-    held = math.inf
-    for group, members in groups.items():
-        # A group goes where more than half of it still fits what is wanted.
-        if held + sizes[group] <= budget_tokens and held + sizes[group] / 2 <= wanted:
-            batches[-1] += members
-            held += sizes[group]
-            continue
-        held = math.inf
-        for row in members:
-            if held + completion_tokens[row] > budget_tokens:
-                batches.append([])
-                held = prompt_tokens[group]
-            batches[-1].append(row)
-            held += completion_tokens[row]
-    return [torch.tensor(batch) for batch in batches]
-
-
-@dataclass(frozen=True)
-class Part:
-    """Takes a micro-batch's rows out of tensors [N, T] and brings them to the model's device."""
-
-    rows: Tensor
-    longest: int
-    device: torch.device
-
-    def of(self, tensor: Tensor) -> Tensor:
-        return tensor[self.rows, : self.longest].to(self.device)
-
-    def if_any(self, tensor: Tensor | None) -> Tensor | None:
-        return None if tensor is None else self.of(tensor)
 
 
 def mini_batches(groups: Tensor, spec: RunSpec, step: int, epoch: int) -> list[Tensor]:

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from harness.training.optimizer import grouped_micro_batches, micro_batches
-from harness.training.sequences import Scorer, Sequences
+from harness.training.sequences import Scorer, Sequences, grouped_micro_batches, micro_batches
 
 
 @dataclass(frozen=True)

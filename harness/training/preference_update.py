@@ -22,11 +22,11 @@ from algorithms.preference import (
     preference_metric_names,
 )
 from harness.config.run_spec import RunSpec
-from harness.training.optimizer import ClippedAdamW, OptimizerStep, Part, TokenBudget, mini_batches
+from harness.training.optimizer import ClippedAdamW, OptimizerStep, TokenBudget, mini_batches
 from harness.training.pairs import PairBatch, zero_point
 from harness.training.prefix_attention import shares_prompts
 from harness.training.reference import measure_start, rows_to_measure, start_metrics
-from harness.training.sequences import RolloutScores, Scorer, Sequences, score_completions
+from harness.training.sequences import Part, Scorer, Scores, Sequences, score_completions
 from harness.training.update_report import GradientPasses, UpdateReport, entropy_metrics, step_metrics
 
 
@@ -75,7 +75,7 @@ class PreferenceUpdate:
 
         started_s = time.perf_counter()
         sequences = pairs.sequences
-        scores = RolloutScores.empty(sequences)
+        scores = Scores.empty(sequences)
         if not self._scored_while_training():
             self._scorer.fill(scores, sequences, torch.arange(len(sequences.lengths)))
         ref_logps = self._ref_logps(pairs)
@@ -110,7 +110,7 @@ class PreferenceUpdate:
 
     def _logps_of_measured(self, drawn: Sequences) -> Tensor:
         """[N, T] the policy's log-probs of the completions that the KL to the start is measured on, 0 elsewhere."""
-        scores = RolloutScores.empty(drawn)
+        scores = Scores.empty(drawn)
         if self.initial is not None:
             rows = rows_to_measure(len(drawn.lengths), self.spec.train.reference_rows)
             self._scorer.fill(scores, drawn, rows)
@@ -133,7 +133,7 @@ class PreferenceUpdate:
         pairs: PairBatch,
         step_pairs: Tensor,
         ref_logps: Tensor | None,
-        scores: RolloutScores,
+        scores: Scores,
         passed: GradientPasses,
     ) -> list[PreferenceLoss]:
         """The gradient of one optimiser step over some pairs (int64 indices), in micro-batches; the weights stay."""

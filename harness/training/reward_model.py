@@ -16,9 +16,9 @@ from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel
 from harness.random_keys import permutation, random_key
 from harness.rewards.parts.learned import LearnedReward
-from harness.training.optimizer import micro_batches, warm_up_and_decay
+from harness.training.optimizer import warm_up_and_decay
 from harness.training.reference import frozen_copy
-from harness.training.sequences import Sequences, completion_hidden
+from harness.training.sequences import Sequences, completion_hidden, micro_batches
 
 MICRO_BATCH_TOKENS = 4096
 WEIGHTS_FILE = "reward_model.safetensors"

@@ -1,32 +1,31 @@
-"""Prompts with their completions, and the log-probs a model gives to the completions.
+"""Prompts with their completions, and what models say about them: hidden states, log-probs, entropies.
 
 Shapes: N rows, P distinct prompts, W longest prompt, T longest completion, V vocabulary. Completions are padded on the
 right. A model passes over them with each prompt computed once where its architecture allows
 (`harness.training.prefix_attention`), and over padded rows otherwise.
-
-What the current weights say about a rollout batch, without gradient. Shapes: N rows, T longest completion.
-
-The critic of PPO: a value for every token of a completion, before it is drawn.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from harness.config.run_spec import RunSpec
-from harness.training.optimizer import TokenBudget, grouped_micro_batches, micro_batches
+from harness.training.optimizer import TokenBudget
 from harness.training.prefix_attention import PrefixLayout, attending_by, prefix_hidden, shares_prompts
 from harness.training.token_scores import LOGITS_CHUNK_TOKENS, output_head, token_kl, token_scores
+
+if TYPE_CHECKING:
+    from harness.training.critic import Critic
 
 
 class DistinctPrompts(NamedTuple):
@@ -100,6 +99,83 @@ class Sequences:
         lengths = prompts.lengths[prompts.of_row[rows]]
         computed = len(rows) * int(lengths.max() + fed.max())
         return PassTokens(computed, computed - int((lengths + fed).sum()))
+
+
+def micro_batches(
+    rows: Tensor, prompt_tokens: Sequence[int], completion_tokens: Sequence[int], budget_tokens: int
+) -> list[Tensor]:
+    """Split rows (int64 indices) so that no padded batch exceeds the budget, a single row excepted.
+
+    The token counts are those of all N rows, which the indices point into. A batch is as wide as its longest prompt and
+    its longest completion together. Rows are sorted by length first: padding is wasted work.
+    """
+    batches: list[list[int]] = []
+    width = 0
+    for row in sorted(rows.tolist(), key=lambda row: (completion_tokens[row], prompt_tokens[row])):
+        widest = max(width, prompt_tokens[row])
+        if batches and (len(batches[-1]) + 1) * (widest + completion_tokens[row]) <= budget_tokens:
+            batches[-1].append(row)
+            width = widest
+        else:
+            batches.append([row])
+            width = prompt_tokens[row]
+    return [torch.tensor(batch) for batch in batches]
+
+
+def grouped_micro_batches(
+    rows: Tensor,
+    group_of_row: Sequence[int],
+    prompt_tokens: Sequence[int],
+    completion_tokens: Sequence[int],
+    budget_tokens: int,
+) -> list[Tensor]:
+    """Split rows (int64 indices) so that those of one prompt stay together, which is then computed once, without
+    padding.
+
+    group_of_row [N] numbers prompts and prompt_tokens [P] is their tokens; completion_tokens [N]. A batch's distinct
+    prompts and its completions are within the budget, a single row excepted; the batches are of about equal size. Only
+    a group that exceeds the budget alone is split.
+    """
+    groups: dict[int, list[int]] = {}
+    for row in rows.tolist():
+        groups.setdefault(group_of_row[row], []).append(row)
+    sizes = {
+        group: prompt_tokens[group] + sum(completion_tokens[row] for row in members)
+        for group, members in groups.items()
+    }
+    total = sum(sizes.values())
+    wanted = total / max(1, math.ceil(total / budget_tokens))
+    batches: list[list[int]] = []
+    held = math.inf
+    for group, members in groups.items():
+        # A group goes where more than half of it still fits what is wanted.
+        if held + sizes[group] <= budget_tokens and held + sizes[group] / 2 <= wanted:
+            batches[-1] += members
+            held += sizes[group]
+            continue
+        held = math.inf
+        for row in members:
+            if held + completion_tokens[row] > budget_tokens:
+                batches.append([])
+                held = prompt_tokens[group]
+            batches[-1].append(row)
+            held += completion_tokens[row]
+    return [torch.tensor(batch) for batch in batches]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Takes a micro-batch's rows out of tensors [N, T] and brings them to the model's device."""
+
+    rows: Tensor
+    longest: int
+    device: torch.device
+
+    def of(self, tensor: Tensor) -> Tensor:
+        return tensor[self.rows, : self.longest].to(self.device)
+
+    def if_any(self, tensor: Tensor | None) -> Tensor | None:
+        return None if tensor is None else self.of(tensor)
 
 
 def score_completions(
@@ -237,7 +313,7 @@ def _unpacked(values: Tensor, mask: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class RolloutScores:
+class Scores:
     """[N, T] float32 on the CPU, 0 in padding and in rows that were not scored."""
 
     logps: Tensor
@@ -245,7 +321,7 @@ class RolloutScores:
     values: Tensor
 
     @classmethod
-    def empty(cls, sequences: Sequences) -> RolloutScores:
+    def empty(cls, sequences: Sequences) -> Scores:
         return cls(*(torch.zeros(sequences.completions.shape) for _ in range(3)))
 
 
@@ -266,7 +342,7 @@ class Scorer:
         self._budget = budget or TokenBudget.of(self.spec)
 
     @torch.inference_mode()
-    def fill(self, scores: RolloutScores, sequences: Sequences, rows: Tensor) -> None:
+    def fill(self, scores: Scores, sequences: Sequences, rows: Tensor) -> None:
         """Score the rows (int64 indices) and write the results into `scores`."""
         spec = self.spec
 
@@ -298,36 +374,3 @@ class Scorer:
 
         passes(self._budget, model, sequences, torch.arange(len(logps)), score)
         return logps
-
-
-class Critic(nn.Module):
-    """A value head on hidden states: of a trunk of its own, a copy of the starting policy, or of the policy's.
-
-    The head starts at 0, so that all values do.
-    """
-
-    def __init__(self, policy: PreTrainedModel, trunk: str) -> None:
-        """trunk: `own` or `shared`; the policy must hold its starting weights."""
-        super().__init__()
-        self.trunk = copy.deepcopy(policy) if trunk == "own" else None
-        self.head = nn.Linear(policy.config.get_text_config().hidden_size, 1, device=policy.device)
-        nn.init.zeros_(self.head.weight)
-        nn.init.zeros_(self.head.bias)
-        # The output embedding of a trunk predicts nothing here.
-        if self.trunk is not None and not policy.config.get_text_config().tie_word_embeddings:
-            self.trunk.get_output_embeddings().requires_grad_(False)
-
-    def values(self, sequences: Sequences, rows: Tensor, policy_hidden: Tensor, pad_token_id: int) -> Tensor:
-        """[len(rows), T'] the value of each completion token's state, before it is drawn; 0 in padding.
-
-        policy_hidden [len(rows), T', D]: the policy's hidden states at these rows, used where the trunk is shared.
-        """
-        hidden = policy_hidden
-        if self.trunk is not None:
-            hidden, _, _ = completion_hidden(self.trunk, sequences, rows, pad_token_id)
-        values: Tensor = self.head(hidden.to(self.head.weight.dtype))[:, :, 0]
-        mask = sequences.mask[rows, : values.shape[1]].to(values.device)
-        return values.float().where(mask, 0.0)
-
-    def trained(self) -> Iterator[nn.Parameter]:
-        return (weight for weight in self.parameters() if weight.requires_grad)

@@ -1,10 +1,6 @@
-"""What one rollout batch's optimiser steps measured.
+"""What one update measured: metrics of the step, time by phase, and what it did with every token.
 
-The forward and backward passes of an update: their time and how much of them is padding.
-
-What an update saw of every token, for whoever asks later: the report on single words, and replays.
-
-Which characters of a completion's text each of its tokens wrote.
+Shapes: N rows (completions), T longest completion.
 """
 
 from __future__ import annotations
@@ -22,9 +18,9 @@ from algorithms import Coefficients, Loss, Objective, combine_metrics, update_me
 from algorithms.ratios import LOG_RATIO_LIMIT
 from algorithms.token_treatment import treatment
 from harness.config.run_spec import RunSpec, TrainSpec
-from harness.training.batch import ScoredRollout
+from harness.training.batch import Batch
 from harness.training.optimizer import OptimizerStep
-from harness.training.sequences import PassTokens, RolloutScores
+from harness.training.sequences import PassTokens
 
 Metrics = dict[str, float | None]
 
@@ -58,6 +54,17 @@ class UpdateReport:
     tokens: list[dict[str, Any]] | None = None
     """For each row what is kept of its tokens; none where they are not recorded."""
 
+    @property
+    def timing(self) -> dict[str, Any]:
+        """What the update adds to a row of timing.jsonl."""
+        return {
+            "logprob_s": self.logprob_s,
+            "update_s": self.update_s,
+            "backward_s": self.backward_s,
+            "padding_frac": self.padding_frac,
+            "micro_batch_tokens": self.micro_batch_tokens,
+        }
+
 
 def step_metrics(train: TrainSpec, taken: Sequence[OptimizerStep]) -> Metrics:
     """Loss and gradient of the policy, means over the optimiser steps."""
@@ -71,7 +78,7 @@ def step_metrics(train: TrainSpec, taken: Sequence[OptimizerStep]) -> Metrics:
 
 
 def loss_metrics(spec: RunSpec, losses: Sequence[Loss], taken: Sequence[OptimizerStep]) -> Metrics:
-    """Of all micro-batches and optimiser steps together."""
+    """Metrics of the loss, over all micro-batches and optimiser steps."""
     objective = spec.policy_gradient
     metrics: Metrics = {
         **step_metrics(spec.train, taken),
@@ -84,24 +91,22 @@ def loss_metrics(spec: RunSpec, losses: Sequence[Loss], taken: Sequence[Optimize
 
 
 def entropy_metrics(logps: Tensor, entropy: Tensor) -> Metrics:
-    """Of a batch before its first optimiser step; both [tokens], by the policy, in nats."""
+    """Entropy of a batch before its first optimiser step; logps and entropy [tokens], by the policy, in nats."""
     return {"entropy/full": _mean(entropy), "entropy/sampled": _mean(-logps)}
 
 
-def batch_metrics(
-    rollout: ScoredRollout, advantage: Tensor, acting: Tensor, trainer_logps: Tensor, entropy: Tensor
-) -> Metrics:
-    """Of the batch before its first optimiser step; advantage, trainer_logps, entropy [N, T], acting bool [N]."""
-    mask = rollout.sequences.mask
+def batch_metrics(batch: Batch, advantage: Tensor, acting: Tensor) -> Metrics:
+    """The batch before its first optimiser step. advantage [N, T]; acting [N] bool: rows that add to a gradient."""
+    mask, trainer_logps = batch.sequences.mask, batch.scores.logps
     return {
-        **entropy_metrics(trainer_logps[mask], entropy[mask]),
-        "tokens_in_loss": int(rollout.loss_mask[acting].sum()),
-        "groups_skipped": len(set(rollout.groups.tolist()) - set(rollout.groups[acting].tolist())),
+        **entropy_metrics(trainer_logps[mask], batch.scores.entropy[mask]),
+        "tokens_in_loss": int(batch.loss_mask[acting].sum()),
+        "groups_skipped": len(set(batch.groups.tolist()) - set(batch.groups[acting].tolist())),
         "adv/mean": _mean(advantage[mask]),
         "adv/std": float(advantage[mask].std()) if int(mask.sum()) > 1 else None,
         "adv/abs_mean": _mean(advantage[mask].abs()),
-        **_advantage_by_pass_rate(rollout, advantage),
-        **mismatch_metrics(trainer_logps[mask], rollout.sampler_logps[mask]),
+        **_advantage_by_pass_rate(batch, advantage),
+        **mismatch_metrics(trainer_logps[mask], batch.sampler_logps[mask]),
     }
 
 
@@ -137,10 +142,10 @@ def mismatch_metrics(trainer_logps: Tensor, sampler_logps: Tensor) -> Metrics:
     }
 
 
-def _advantage_by_pass_rate(rollout: ScoredRollout, advantage: Tensor) -> Metrics:
+def _advantage_by_pass_rate(batch: Batch, advantage: Tensor) -> Metrics:
     """adv/abs_mean_at_rate_*: mean |A| over the tokens of prompts that are solved about equally often."""
-    bins = pass_rate_bin(rollout.groups, rollout.correct)
-    mask = rollout.sequences.mask
+    bins = pass_rate_bin(batch.groups, batch.correct)
+    mask = batch.sequences.mask
     return {
         f"adv/abs_mean_at_rate_{name}": _mean(advantage[mask & (bins == index)[:, None]].abs())
         for index, name in enumerate(PASS_RATE_BINS)
@@ -205,15 +210,12 @@ class OptimizerPass(NamedTuple):
     parts: list[MicroLoss]
 
 
-def token_columns(
-    rollout: ScoredRollout, scores: RolloutScores, advantage: Tensor, passes: Sequence[OptimizerPass]
-) -> list[dict[str, Any]]:
+def token_columns(batch: Batch, advantage: Tensor, passes: Sequence[OptimizerPass]) -> list[dict[str, Any]]:
     """For each of the N rows its columns of rollouts/*.parquet; see `harness.records.rollouts`.
 
-    scores: before the first optimiser step; advantage [N, T]: of the first pass over the rows; passes: all optimiser
-    steps, in their order.
+    advantage [N, T]: of the first pass over the rows; passes: all optimiser steps, in their order.
     """
-    lengths = rollout.sequences.lengths.tolist()
+    scores, lengths = batch.scores, batch.sequences.lengths.tolist()
     columns: list[dict[str, Any]] = [
         {
             "token/logp": logp[:length],
@@ -229,7 +231,7 @@ def token_columns(
         )
     ]
     for update, taken in enumerate(passes):
-        acted = {row: seen for part in taken.parts for row, seen in _seen(part, rollout).items()}
+        acted = {row: seen for part in taken.parts for row, seen in _seen(part, batch).items()}
         for row in taken.rows.tolist():
             columns[row]["token/update"].append(update)
             # A row that cannot act is not scored again: what it would have shown is not known.
@@ -241,12 +243,12 @@ def token_columns(
 _NOT_SEEN = dict.fromkeys(("token/log_ratio", "token/clipped", "token/masked"))
 
 
-def _seen(part: MicroLoss, rollout: ScoredRollout) -> dict[int, dict[str, Any]]:
+def _seen(part: MicroLoss, batch: Batch) -> dict[int, dict[str, Any]]:
     """By row, what the loss saw of its tokens: arrays that are at least as long as the completion."""
     trace, treated = part.loss.trace, treatment(part.loss.trace)
     width = trace.mask.shape[1]
     # Tokens of a completion that were out of the loss from the beginning are masked like those that it took out.
-    masked = treated.masked.cpu() | ~rollout.loss_mask[part.rows, :width]
+    masked = treated.masked.cpu() | ~batch.loss_mask[part.rows, :width]
     arrays = zip(
         part.rows.tolist(),
         trace.log_ratio.float().cpu().numpy(),

@@ -11,7 +11,6 @@ from evals.tasks.base import Problem
 if TYPE_CHECKING:
     from harness.run.encoded_pairs import EncodedPairs
     from harness.training.reward_model import RewardModel
-    from harness.training.update_report import UpdateReport
 
 Row = dict[str, Any]
 
@@ -46,17 +45,6 @@ class StepOutcome:
     """Lines of log.txt."""
     rollouts: list[Row] = field(default_factory=list)
     """Rows of rollouts/*.parquet."""
-
-
-def update_timing(report: UpdateReport) -> Row:
-    """What an update adds to a step's timing."""
-    return {
-        "logprob_s": report.logprob_s,
-        "update_s": report.update_s,
-        "backward_s": report.backward_s,
-        "padding_frac": report.padding_frac,
-        "micro_batch_tokens": report.micro_batch_tokens,
-    }
 
 
 class Learner(Protocol):

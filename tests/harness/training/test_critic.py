@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.training.sequences import Critic, completion_hidden
+from harness.training.critic import Critic
+from harness.training.sequences import completion_hidden
 from tests.harness.training import rollouts
 
 ROWS = torch.tensor([3, 0, 8])

@@ -6,8 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.training.optimizer import grouped_micro_batches
-from harness.training.sequences import PassTokens, Sequences
+from harness.training.sequences import PassTokens, Sequences, grouped_micro_batches
 from tests.harness.training.pair_batches import pair_batch
 
 GROUPS = st.lists(

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from algorithms import presets
 from harness.config.run_spec import RunSpec
-from harness.training.batch import ScoredRollout, peers_of
+from harness.training.batch import Batch, peers_of
 from harness.training.optimizer import DivergedError, mini_batches
 from harness.training.policy_update import PolicyUpdate
 from harness.training.update_report import UpdateReport, mismatch_metrics
@@ -38,7 +38,7 @@ def update(
 
 def naive_grpo(
     policy: PreTrainedModel,
-    rollout: ScoredRollout,
+    rollout: Batch,
     mini_batches: list[list[int]],
     learning_rate: float,
     temperature: float,

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from algorithms import advantages
+from algorithms import Coefficients, advantages
 from harness.config.run_spec import RunSpec
-from harness.training.batch import ControlledCoefficients, PreparedRollout, ScoredRollout, prepare
+from harness.training.batch import Batch, ControlledCoefficients, pass_advantages, prepare
+from harness.training.critic import Critic
 from harness.training.reference import KlReference, frozen_copy
-from harness.training.sequences import Critic, Scorer
+from harness.training.sequences import Scorer
 from tests.harness.run.small import small_spec
 from tests.harness.training import rollouts
 from tests.harness.training.rollouts import GROUPS, SAMPLES
@@ -28,11 +29,12 @@ class Prepared:
     policy: PreTrainedModel
     reference: PreTrainedModel
     controlled: ControlledCoefficients
-    result: PreparedRollout
+    result: Batch
+    coefficients: Coefficients
 
     @property
     def mask(self) -> Tensor:
-        return self.result.rollout.sequences.mask
+        return self.result.sequences.mask
 
 
 def prepared(settings: dict[str, Any], **changes: Any) -> Prepared:
@@ -47,14 +49,15 @@ def prepared(settings: dict[str, Any], **changes: Any) -> Prepared:
     if spec.policy_gradient.baseline == "critic":
         critic = Critic(policy, "own")
         torch.nn.init.normal_(critic.head.weight, generator=torch.Generator().manual_seed(0))
-    rollout: ScoredRollout = dataclasses.replace(rollouts.rollout(policy), **changes)
+    rollout = dataclasses.replace(rollouts.rollout(policy), **changes)
     controlled = ControlledCoefficients(spec.policy_gradient)
     kl_reference = KlReference(spec.policy_gradient.kl, policy, reference)
     scorer = Scorer(policy, critic, spec, rollouts.PAD)
-    return Prepared(spec, policy, reference, controlled, prepare(rollout, spec, 1, scorer, kl_reference, controlled))
+    result, coefficients = prepare(rollout, spec, 1, scorer, kl_reference, controlled)
+    return Prepared(spec, policy, reference, controlled, result, coefficients)
 
 
-def logps(policy: PreTrainedModel, rollout: ScoredRollout) -> Tensor:
+def logps(policy: PreTrainedModel, rollout: Batch) -> Tensor:
     scored = torch.zeros(rollout.sequences.completions.shape)
     for row, length in enumerate(rollout.sequences.lengths.tolist()):
         with torch.inference_mode():
@@ -64,7 +67,7 @@ def logps(policy: PreTrainedModel, rollout: ScoredRollout) -> Tensor:
 
 def test_the_kl_in_the_reward_is_a_cost_at_every_token() -> None:
     made = prepared({"algorithm": "rloo", **KL})
-    rollout = made.result.rollout
+    rollout = made.result
     gap = logps(made.policy, rollout) - logps(made.reference, rollout)
     assert made.result.token_rewards is not None
     torch.testing.assert_close(made.result.token_rewards, -0.3 * gap, rtol=1e-3, atol=1e-4)
@@ -84,7 +87,7 @@ def test_rewards_of_steps_and_the_kl_add_up() -> None:
 
 def test_advantages_are_those_of_the_critics_values() -> None:
     made = prepared({"algorithm": "ppo", **KL})
-    rollout, scores = made.result.rollout, made.result.scores
+    rollout, scores = made.result, made.result.scores
     assert float(scores.values[made.mask].abs().max()) > 0.1
     expected = advantages(
         made.spec.policy_gradient,
@@ -94,7 +97,7 @@ def test_advantages_are_those_of_the_critics_values() -> None:
         values=scores.values,
         token_rewards=made.result.token_rewards,
     )
-    got = made.result.advantages(made.spec, [torch.arange(GROUPS * SAMPLES)], step=1)
+    got = pass_advantages(made.result, made.spec, [torch.arange(GROUPS * SAMPLES)], step=1)
     torch.testing.assert_close(got, expected)
 
 
@@ -105,21 +108,21 @@ def test_what_is_masked_out_of_the_loss_still_counts_in_advantages() -> None:
     masked = prepared(settings, loss_mask=mask)
     batches = [torch.arange(GROUPS * SAMPLES)]
     torch.testing.assert_close(
-        masked.result.advantages(masked.spec, batches, 1), whole.result.advantages(whole.spec, batches, 1)
+        pass_advantages(masked.result, masked.spec, batches, 1), pass_advantages(whole.result, whole.spec, batches, 1)
     )
 
 
 def test_each_optimiser_step_has_its_own_std() -> None:
     made = prepared({"algorithm": "magistral"})
     halves = [torch.arange(8), torch.arange(8, 16)]
-    split = made.result.advantages(made.spec, halves, 1)
-    whole = made.result.advantages(made.spec, [torch.arange(16)], 1)
+    split = pass_advantages(made.result, made.spec, halves, 1)
+    whole = pass_advantages(made.result, made.spec, [torch.arange(16)], 1)
     assert not torch.allclose(split, whole)
     for rows in halves:
         alone = advantages(
             made.spec.policy_gradient,
-            made.result.rollout.rewards[rows],
-            made.result.rollout.groups[rows],
+            made.result.rewards[rows],
+            made.result.groups[rows],
             made.mask[rows],
         )
         torch.testing.assert_close(split[rows], alone)
@@ -130,7 +133,7 @@ def test_the_kl_controller_sees_the_batch() -> None:
     adaptive["objective.kl.estimator"] = "k2"
     far = prepared({**KL, **adaptive, "objective.kl.target_nats": 1e-6})
     near = prepared({**KL, **adaptive, "objective.kl.target_nats": 100.0})
-    assert far.result.coefficients.kl == near.result.coefficients.kl == 0.3
+    assert far.coefficients.kl == near.coefficients.kl == 0.3
     assert far.controlled.kl == pytest.approx(0.3 * (1 + 0.2 * 16 / 100))
     assert near.controlled.kl == pytest.approx(0.3 * (1 - 0.2 * 16 / 100))
 
@@ -144,10 +147,10 @@ def test_the_entropy_controller_sees_the_batch(estimator: str) -> None:
     nats = float(prepared(adaptive).result.scores.entropy[prepared(adaptive).mask].mean())
     if estimator == "sampled":
         made = prepared(adaptive)
-        nats = float(-logps(made.policy, made.result.rollout)[made.mask].mean())
+        nats = float(-logps(made.policy, made.result)[made.mask].mean())
     assert nats > 0.1
     above = prepared({**adaptive, "objective.entropy.adaptive.target_nats": 0.9 * nats})
     below = prepared({**adaptive, "objective.entropy.adaptive.target_nats": 1.1 * nats})
-    assert (above.result.coefficients.entropy, below.result.coefficients.entropy) == (0.0, 0.5)
+    assert (above.coefficients.entropy, below.coefficients.entropy) == (0.0, 0.5)
     assert above.controlled.entropy == pytest.approx(0.4)
     assert below.controlled.entropy == pytest.approx(0.6)

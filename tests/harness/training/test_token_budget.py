@@ -18,7 +18,7 @@ from harness.training.pairs import PairBatch
 from harness.training.policy_update import PolicyUpdate
 from harness.training.preference_update import PreferenceUpdate
 from harness.training.reference import frozen_copy, measure
-from harness.training.sequences import RolloutScores, Scorer, score_completions
+from harness.training.sequences import Scorer, Scores, score_completions
 from harness.training.update_report import UpdateReport
 from tests.harness.run.small import small_spec
 from tests.harness.training import rollouts
@@ -175,7 +175,7 @@ def test_scores_and_measurements_are_those_of_the_smaller_budget() -> None:
     budgets = TokenBudget(100), TokenBudget(50)
     results = []
     for budget, model in zip(budgets, (limited(copy.deepcopy(policy), 60), policy), strict=True):
-        scores = RolloutScores.empty(made)
+        scores = Scores.empty(made)
         scorer = Scorer(model, None, small_spec(), rollouts.PAD, budget)
         scorer.fill(scores, made, torch.arange(16))
         measured = measure(model, start, made, torch.arange(0, 16, 2), 1.0, rollouts.PAD, 64, budget)

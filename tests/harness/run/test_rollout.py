@@ -1,4 +1,4 @@
-"""What a rollout batch says of itself. The batches are made up; the language model is the tiny tokenizer alone."""
+"""What is made of drawn completions. They are made up; the language model is the tiny tokenizer alone."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from evals.tasks.base import Problem
 from harness.engines.base import Completions, SamplingParams
 from harness.models.language_model import LanguageModel
 from harness.models.tiny import tiny_tokenizer
-from harness.run.rollout import Rewards, RolloutBatch, grade_and_reward, roll_out, rollout_metrics, rollout_rows
-from harness.training.reward_model import RewardModel
+from harness.run.rollout import Rollouts, rollout_metrics, rollout_rows
+from harness.training.batch import Batch
 from harness.training.sequences import Sequences
 from tests.harness.run.small import small_spec
 
@@ -31,10 +31,11 @@ PROBLEMS = [
     Problem("1+4+7", "1+4+7=", "12", difficulty=5),
 ]
 LIMIT_TOKENS = 32
+TWO_SAMPLES = {"rollout.samples_per_prompt": 2}
 LENGTHS = [8, 8, 4, 4, 8, 4, 4, 32]
 
 
-def batch(problems: list[Problem] = PROBLEMS) -> RolloutBatch:
+def completions() -> Completions:
     """Every token has log-prob -1 in even rows and -2 in odd ones."""
     rows = [TOKENIZER(text)["input_ids"] for text in TEXTS]
     rows = [row if len(row) == 32 else [*row, TOKENIZER.eos_token_id] for row in rows]
@@ -42,17 +43,43 @@ def batch(problems: list[Problem] = PROBLEMS) -> RolloutBatch:
     assert lengths.tolist() == LENGTHS
     tokens = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
     logps = -torch.tensor([1.0, 2.0] * 4)[:, None] * (torch.arange(32) < lengths[:, None])
-    return RolloutBatch(problems, [[3]] * 4, Completions(tokens, logps, lengths, lengths == 32), 2, LIMIT_TOKENS)
+    return Completions(tokens, logps, lengths, lengths == 32)
 
 
-def rewarded(settings: dict[str, Any], step: int = 1) -> Rewards:
-    return grade_and_reward(batch(), small_spec(settings), LANGUAGE_MODEL, step)[1]
+class KeptKeys:
+    """An engine that gives the same completions whatever is asked, and keeps what it was asked for."""
+
+    keys: torch.Tensor
+    params: SamplingParams
+
+    def generate(
+        self, prompts: object, keys: torch.Tensor, params: SamplingParams, on_finished: object = None
+    ) -> Completions:
+        self.keys, self.params = keys, params
+        return completions()
 
 
-def metrics(total: list[float], parts: dict[str, list[float]] | None = None, **changes: Any) -> dict[str, float | None]:
-    made = batch(**changes)
-    tried, _ = grade_and_reward(made, small_spec(), LANGUAGE_MODEL, 1)
-    return rollout_metrics(made, tried, Rewards(total, parts or {}))
+def drawn(problems: list[Problem] = PROBLEMS) -> Batch:
+    return Rollouts(small_spec(TWO_SAMPLES), LANGUAGE_MODEL, KeptKeys()).draw(problems, 1, LIMIT_TOKENS)
+
+
+def rewarded(
+    settings: dict[str, Any] | None = None, batch: Batch | None = None, step: int = 1, judge: Any = None
+) -> Batch:
+    return Rollouts(small_spec(settings), LANGUAGE_MODEL, KeptKeys(), judge).reward(batch or drawn(), step)
+
+
+def parts(batch: Batch) -> dict[str, list[float]]:
+    return {
+        name.removeprefix("reward/"): list(values) for name, values in batch.reward_columns.items() if name != "reward"
+    }
+
+
+def metrics(
+    total: list[float], parts: dict[str, list[float]] | None = None, problems: list[Problem] = PROBLEMS
+) -> dict[str, float | None]:
+    columns = {"reward": total, **{f"reward/{name}": values for name, values in (parts or {}).items()}}
+    return rollout_metrics(replace(rewarded(batch=drawn(problems)), reward_columns=columns))
 
 
 NAN = math.nan
@@ -60,45 +87,46 @@ TOTAL = [1.0, 0.0, 1.0, 1.0, 1.0, 0.0, 1.0, 0.0]
 
 
 def test_attempts_say_what_was_drawn() -> None:
-    tried, rewards = grade_and_reward(batch(), small_spec(), LANGUAGE_MODEL, 1)
+    batch = rewarded()
+    tried = batch.attempts
     assert [attempt.text for attempt in tried] == TEXTS
     assert [attempt.n_tokens for attempt in tried] == LENGTHS
     assert [attempt.sample for attempt in tried] == [0, 1] * 4
     assert [attempt.mean_logp for attempt in tried] == [-1, -2] * 4
     assert [attempt.truncated for attempt in tried] == [False] * 7 + [True]
     assert [attempt.problem for attempt in tried] == [problem for problem in PROBLEMS for _ in range(2)]
-    assert rewards.total == TOTAL
-    assert rewards.token_rewards is None
+    assert batch.rewards.tolist() == batch.reward_columns["reward"] == TOTAL
+    assert batch.correct.tolist() == [reward == 1 for reward in TOTAL]
+    assert batch.token_rewards is None
 
 
 def test_groups_are_the_samples_of_a_prompt() -> None:
-    rewards = rewarded({"reward.parts": {"correct": 0.0, "kimi_length": 1.0}})
+    batch = rewarded({"reward.parts": {"correct": 0.0, "kimi_length": 1.0}})
     # The limit, 32 tokens, is not what a group is measured by: 8 and 8, 4 and 4, 8 and 4, 4 and 32.
-    assert rewards.total == [0, 0, 0, 0, -0.5, 0, 0.5, -0.5]
+    assert batch.rewards.tolist() == [0, 0, 0, 0, -0.5, 0, 0.5, -0.5]
 
 
 def test_the_step_reaches_the_parts() -> None:
     settings = {"reward.parts": {"correct": 0.0, "kimi_length": 1.0}, "reward.kimi_length.from_step": 3}
-    assert rewarded(settings, step=2).total == [0] * 8
-    assert any(rewarded(settings, step=3).total)
+    assert not rewarded(settings, step=2).rewards.any()
+    assert rewarded(settings, step=3).rewards.any()
 
 
 def test_the_limit_that_was_drawn_under_reaches_the_parts() -> None:
-    spec = small_spec({"objective.overlong.type": "soft", "objective.overlong.cache_frac": 0.875})
-    _, rewards = grade_and_reward(batch(), spec, LANGUAGE_MODEL, 1)
-    assert rewards.parts["overlong"] == pytest.approx([-4 / 28, -4 / 28, 0, 0, -4 / 28, 0, 0, -1])
-    _, rewards = grade_and_reward(replace(batch(), max_completion_tokens=64), spec, LANGUAGE_MODEL, 1)
-    assert rewards.parts["overlong"] == pytest.approx([0, 0, 0, 0, 0, 0, 0, -24 / 56])
+    settings = {"objective.overlong.type": "soft", "objective.overlong.cache_frac": 0.875}
+    assert parts(rewarded(settings))["overlong"] == pytest.approx([-4 / 28, -4 / 28, 0, 0, -4 / 28, 0, 0, -1])
+    longer = replace(drawn(), max_completion_tokens=64)
+    assert parts(rewarded(settings, longer))["overlong"] == pytest.approx([0, 0, 0, 0, 0, 0, 0, -24 / 56])
 
 
 def test_steps_are_rewarded_at_their_tokens_where_they_have_the_credit() -> None:
-    parts = {"reward.parts": {"correct": 1.0, "process": 0.5}}
-    whole = rewarded(parts)
+    settings = {"reward.parts": {"correct": 1.0, "process": 0.5}}
+    whole = rewarded(settings)
     assert whole.token_rewards is None
-    assert whole.total[:4] == [1.5, 0.25, 1, 1]
-    apart = rewarded(parts | {"objective.credit": "steps"})
-    assert apart.total == TOTAL
-    assert apart.parts == whole.parts
+    assert whole.rewards[:4].tolist() == [1.5, 0.25, 1, 1]
+    apart = rewarded(settings | {"objective.credit": "steps"})
+    assert apart.rewards.tolist() == TOTAL
+    assert parts(apart) == parts(whole)
     assert apart.token_rewards is not None
     assert apart.token_rewards.shape == (8, 32)
     places = [tuple(place) for place in (~apart.token_rewards.isnan()).nonzero().tolist()]
@@ -159,67 +187,63 @@ def test_problems_of_unknown_difficulty_do_not_count_for_the_slope() -> None:
 
 
 def test_answers_that_could_not_be_judged_do_not_count_as_wrong() -> None:
-    made = batch()
-    tried, _ = grade_and_reward(made, small_spec(), LANGUAGE_MODEL, 1)
+    batch = rewarded()
+    tried = list(batch.attempts)
     tried[1] = replace(tried[1], verdict=Verdict(False, "18", "timeout"))
-    assert rollout_metrics(made, tried, Rewards(TOTAL, {}))["reward/correct"] == pytest.approx(5 / 7)
+    judged = replace(batch, attempts=tried, reward_columns={"reward": TOTAL})
+    assert rollout_metrics(judged)["reward/correct"] == pytest.approx(5 / 7)
 
 
 def test_rows_are_json_without_nan() -> None:
-    made = batch()
-    tried, _ = grade_and_reward(made, small_spec(), LANGUAGE_MODEL, 1)
-    rewards = Rewards([NAN, *TOTAL[1:]], {"own_logp": [-1.0, NAN, *[-1.0] * 6]})
-    rows = rollout_rows(made, 3, tried, rewards)
+    columns = {"reward": [NAN, *TOTAL[1:]], "reward/own_logp": [-1.0, NAN, *[-1.0] * 6]}
+    batch = replace(rewarded(), reward_columns=columns)
+    rows = rollout_rows(batch, 3)
     json.dumps(rows, allow_nan=False)
     assert [row["reward"] for row in rows] == [None, *TOTAL[1:]]
     assert [row["reward/own_logp"] for row in rows[:3]] == [-1.0, None, -1.0]
     assert [row["tokens"] for row in rows] == [
-        made.completions.tokens[i, :length].tolist() for i, length in enumerate(LENGTHS)
+        batch.sequences.completions[i, :length].tolist() for i, length in enumerate(LENGTHS)
     ]
     assert {row["step"] for row in rows} == {3}
 
 
-def test_joined_batches_are_one_batch() -> None:
+def test_rounds_are_joined_to_one_batch() -> None:
     """As if the groups had been drawn together, but for the padding."""
-    whole = batch()
-    halves = [part(whole, 0, 4), part(whole, 4, 8)]
-    assert halves[0].completions.tokens.shape[1] == 8
-    joined = RolloutBatch.joined(halves)
-    assert (joined.problems, joined.prompts, joined.samples) == (whole.problems, whole.prompts, whole.samples)
-    assert joined.max_completion_tokens == whole.max_completion_tokens
-    assert joined.generated_tokens == whole.generated_tokens == 72
-    for name in ("tokens", "logps", "lengths", "truncated"):
-        assert torch.equal(getattr(joined.completions, name), getattr(whole.completions, name)), name
-
-
-def part(whole: RolloutBatch, first: int, end: int) -> RolloutBatch:
-    """Rows first to end, as wide as the longest of them."""
-    drawn, groups = whole.completions, slice(first // 2, end // 2)
-    rows, width = slice(first, end), int(drawn.lengths[first:end].max())
-    completions = Completions(
-        drawn.tokens[rows, :width], drawn.logps[rows, :width], drawn.lengths[rows], drawn.truncated[rows]
+    whole = rewarded({"reward.parts": {"correct": 1.0, "process": 0.5}, "objective.credit": "steps"})
+    halves = [narrowed(whole.rows(torch.arange(first, first + 4))) for first in (0, 4)]
+    assert halves[0].sequences.completions.shape[1] == 8
+    joined = Batch.joined(halves)
+    assert (joined.problems, joined.attempts, joined.reward_columns) == (
+        whole.problems,
+        whole.attempts,
+        whole.reward_columns,
     )
-    return RolloutBatch(whole.problems[groups], whole.prompts[groups], completions, 2, LIMIT_TOKENS)
+    assert joined.generated_tokens == whole.generated_tokens == 72
+    assert joined.refill_rounds == 1
+    for name in ("sampler_logps", "truncated", "groups", "rewards", "correct"):
+        assert torch.equal(getattr(joined, name), getattr(whole, name)), name
+    assert torch.equal(joined.sequences.completions, whole.sequences.completions)
+    assert joined.token_rewards is not None and whole.token_rewards is not None
+    assert torch.equal(joined.token_rewards.nan_to_num(-9), whole.token_rewards.nan_to_num(-9))
 
 
-class KeptKeys:
-    """An engine that draws nothing and keeps what it was asked for."""
-
-    keys: torch.Tensor
-    params: SamplingParams
-
-    def generate(
-        self, prompts: object, keys: torch.Tensor, params: SamplingParams, on_finished: object = None
-    ) -> Completions:
-        self.keys, self.params = keys, params
-        return batch().completions
+def narrowed(batch: Batch) -> Batch:
+    """As wide as its longest completion."""
+    sequences, width = batch.sequences, int(batch.sequences.lengths.max())
+    assert batch.token_rewards is not None
+    return replace(
+        batch,
+        sequences=replace(sequences, completions=sequences.completions[:, :width]),
+        sampler_logps=batch.sampler_logps[:, :width],
+        token_rewards=batch.token_rewards[:, :width],
+    )
 
 
 def test_prompts_that_are_drawn_later_in_a_step_have_their_own_noise() -> None:
     def keys(problems: list[Problem], first_example: int = 0) -> torch.Tensor:
         engine = KeptKeys()
-        made = roll_out(problems, small_spec(), 3, LANGUAGE_MODEL, engine, 48, first_example)
-        assert engine.params.max_completion_tokens == made.max_completion_tokens == 48
+        batch = Rollouts(small_spec(), LANGUAGE_MODEL, engine).draw(problems, 3, 48, first_example)
+        assert engine.params.max_completion_tokens == batch.max_completion_tokens == 48
         return engine.keys
 
     at_once = keys(PROBLEMS)
@@ -233,21 +257,20 @@ class Judge:
     SCORES = (0.5, -3.5, 2.5, 1.5, -1.5, 3.5, -2.5, -0.5)
 
     def scores(self, sequences: Sequences) -> torch.Tensor:
-        assert sequences.prompts == [[3]] * 8
+        assert len(sequences.prompts) == 8
         assert sequences.lengths.tolist() == LENGTHS
         return torch.tensor(self.SCORES)
 
 
 def test_the_reward_model_pays_and_the_truth_is_logged() -> None:
-    spec = small_spec({"reward.parts": {"correct": 0.0, "reward_model": 2.0}})
-    tried, rewards = grade_and_reward(batch(), spec, LANGUAGE_MODEL, 1, cast(RewardModel, Judge()))
+    batch = rewarded({"reward.parts": {"correct": 0.0, "reward_model": 2.0}}, judge=Judge())
     scores = list(Judge.SCORES)
-    assert rewards.total == [2 * score for score in scores]
-    assert rewards.parts == {"correct": TOTAL, "reward_model": scores}
-    found = rollout_metrics(batch(), tried, rewards)
+    assert batch.rewards.tolist() == [2 * score for score in scores]
+    assert parts(batch) == {"correct": TOTAL, "reward_model": scores}
+    found = rollout_metrics(batch)
     assert found["reward/correct"] == 0.625
     assert found["reward/reward_model"] == found["reward/mean"] == 0
-    row = rollout_rows(batch(), 1, tried, rewards)[7]
+    row = rollout_rows(batch, 1)[7]
     assert (row["reward"], row["reward/correct"], row["reward/reward_model"]) == (-1, 0, -0.5)
 
 
@@ -256,4 +279,4 @@ def test_the_reward_model_pays_and_the_truth_is_logged() -> None:
 )
 def test_the_reward_model_and_its_part_come_together(parts: dict[str, float], judge: Judge | None) -> None:
     with pytest.raises(ValueError, match="a reward model comes with a part that needs it"):
-        grade_and_reward(batch(), small_spec({"reward.parts": parts}), LANGUAGE_MODEL, 1, cast(Any, judge))
+        rewarded({"reward.parts": parts}, judge=judge)

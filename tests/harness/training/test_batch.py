@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from algorithms import preset
-from harness.training.batch import Filtered, filter_rows, zero_std_rows
+from harness.training.batch import Batch, filter_rows, zero_std_rows
 from tests.harness.training import rollouts
 
 REWARDS = [1.0, 0, 0, 1, 0, 0, 0, 0, 1, 1, 1, 1, 0, 1, 0, 0]
@@ -14,74 +14,73 @@ REWARDS = [1.0, 0, 0, 1, 0, 0, 0, 0, 1, 1, 1, 1, 0, 1, 0, 0]
 TRUNCATED = torch.tensor([False, True, False, False] + [False] * 8 + [False, True, False, False])
 
 
-def filtered(overlong: str = "penalise", zero_std: str = "keep", rewards: list[float] | None = None) -> Filtered:
-    rollout = rollouts.rollout(rollouts.model(), rewards or REWARDS)
-    return filter_rows(preset("grpo", **{"overlong.type": overlong, "zero_std": zero_std}), rollout, TRUNCATED)
+def filtered(overlong: str = "penalise", zero_std: str = "keep", rewards: list[float] | None = None) -> Batch:
+    batch = dataclasses.replace(rollouts.rollout(rollouts.model(), rewards or REWARDS), truncated=TRUNCATED)
+    return filter_rows(preset("grpo", **{"overlong.type": overlong, "zero_std": zero_std}), batch)
 
 
-def rows_in_loss(result: Filtered) -> list[int]:
-    return result.rollout.loss_mask.any(1).nonzero()[:, 0].tolist()
+def rows_in_loss(result: Batch) -> list[int]:
+    return result.loss_mask.any(1).nonzero()[:, 0].tolist()
 
 
 def test_nothing_is_taken_out_by_default() -> None:
     result = filtered()
-    assert (result.rows_dropped, result.groups_dropped) == (0, 0)
-    assert torch.equal(result.rollout.loss_mask, result.rollout.sequences.mask)
-    assert result.rollout.rewards.tolist() == REWARDS
+    assert result.places.tolist() == list(range(16))
+    assert torch.equal(result.loss_mask, result.sequences.mask)
+    assert result.rewards.tolist() == REWARDS
 
 
 def test_mask_after_keeps_the_reward() -> None:
     result = filtered("mask_after")
     assert rows_in_loss(result) == [row for row in range(16) if row not in (1, 13)]
-    assert result.rollout.rewards.tolist() == REWARDS
-    assert result.rows_dropped == 0
+    assert result.rewards.tolist() == REWARDS
+    assert len(result) == 16
 
 
 def test_mask_before_hides_the_reward_from_baselines() -> None:
     result = filtered("mask_before")
     assert rows_in_loss(result) == [row for row in range(16) if row not in (1, 13)]
-    assert result.rollout.rewards.isnan().nonzero()[:, 0].tolist() == [1, 13]
-    assert len(result.rollout.groups) == 16
+    assert result.rewards.isnan().nonzero()[:, 0].tolist() == [1, 13]
+    assert len(result.groups) == 16
 
 
 def test_drop_removes_rows_everywhere() -> None:
     result = filtered("drop")
-    rollout = result.rollout
-    assert (result.rows_dropped, result.groups_dropped) == (2, 0)
-    assert rollout.rewards.tolist() == [reward for row, reward in enumerate(REWARDS) if row not in (1, 13)]
-    assert len(rollout.sequences.prompts) == len(rollout.sequences.lengths) == len(rollout.sampler_logps) == 14
+    assert result.places.tolist() == [row for row in range(16) if row not in (1, 13)]
+    assert result.rewards.tolist() == [reward for row, reward in enumerate(REWARDS) if row not in (1, 13)]
+    assert len(result.sequences.prompts) == len(result.sequences.lengths) == len(result.sampler_logps) == 14
     whole = rollouts.rollout(rollouts.model(), REWARDS)
-    assert torch.equal(rollout.sequences.completions[1], whole.sequences.completions[2])
-    assert list(rollout.sequences.prompts[13]) == list(whole.sequences.prompts[15])
-    assert torch.equal(rollout.sampler_logps[12], whole.sampler_logps[14])
+    assert torch.equal(result.sequences.completions[1], whole.sequences.completions[2])
+    assert list(result.sequences.prompts[13]) == list(whole.sequences.prompts[15])
+    assert torch.equal(result.sampler_logps[12], whole.sampler_logps[14])
 
 
 def test_zero_std_mask_keeps_rows_in_the_batch() -> None:
     result = filtered(zero_std="mask")
     assert rows_in_loss(result) == [0, 1, 2, 3, 12, 13, 14, 15]
-    assert len(result.rollout.groups) == 16
-    assert result.rollout.rewards.tolist() == REWARDS
+    assert len(result.groups) == 16
+    assert result.rewards.tolist() == REWARDS
 
 
 @pytest.mark.parametrize("zero_std", ["drop", "refill"])
 def test_zero_std_drop_removes_groups(zero_std: str) -> None:
     result = filtered(zero_std=zero_std)
-    assert sorted(set(result.rollout.groups.tolist())) == [0, 3]
-    assert (result.rows_dropped, result.groups_dropped) == (8, 2)
+    assert sorted(set(result.groups.tolist())) == [0, 3]
+    assert result.places.tolist() == [0, 1, 2, 3, 12, 13, 14, 15]
 
 
 def test_spread_is_that_of_the_rows_that_remain() -> None:
     """The only right answer of the last group was cut off: what remains is equal."""
     result = filtered("drop", zero_std="drop")
-    assert sorted(set(result.rollout.groups.tolist())) == [0]
+    assert sorted(set(result.groups.tolist())) == [0]
     masked = filtered("mask_before", zero_std="mask")
     assert rows_in_loss(masked) == [0, 2, 3]
 
 
 def test_all_rows_can_go() -> None:
     result = filtered(zero_std="drop", rewards=[0.0] * 16)
-    assert len(result.rollout.groups) == len(result.rollout.sequences.prompts) == 0
-    assert (result.rows_dropped, result.groups_dropped) == (16, 4)
+    assert len(result.groups) == len(result.sequences.prompts) == 0
+    assert result.places.tolist() == []
 
 
 def test_unscored_rows_have_no_say() -> None:
@@ -96,7 +95,7 @@ def test_rows_keep_what_belongs_to_them() -> None:
     rollout = dataclasses.replace(
         rollouts.rollout(rollouts.model()), token_rewards=torch.arange(16.0)[:, None].expand(16, rollouts.WIDTH)
     )
-    kept = rollout.rows(torch.arange(16) % 5 == 0)
+    kept = rollout.rows(torch.tensor([0, 5, 10, 15]))
     assert kept.token_rewards is not None
     assert kept.token_rewards[:, 0].tolist() == [0, 5, 10, 15]
     assert torch.equal(kept.correct, rollout.correct[[0, 5, 10, 15]])
