@@ -15,9 +15,9 @@ from harness.models.language_model import load_model
 from harness.records import CellRecord
 from harness.run.cell import CellRun
 from harness.run.encoded_pairs import load_pairs
+from harness.run.learning import make_learner
 from harness.run.learning import pairs as learning_pairs
 from harness.run.learning.base import Examples, Learner
-from harness.run.learning.choice import make_learner
 from harness.run.learning.rewards import RoundStart
 from harness.run.prompts import training_prompts
 from harness.run.stages.pairs import prepare_pairs
