@@ -32,7 +32,7 @@ class DrawingLoad:
     logits_bytes_per_sample: int
     """Logits of one token, as the model computes them and in float32."""
     batches: tuple[tuple[int, int], ...]
-    """Of training and of evaluation: samples, and tokens of a prompt with its completion."""
+    """Samples, and tokens of a prompt with its completion: of the largest batch of training and of evaluation."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class EngineBackend:
 
     name: str
     title: str
-    """As sentences name it."""
+    """Its name in sentences."""
     description: str
     make: Callable[..., Any]
     """make(language_model, model, rollout) -> `harness.engines.base.Engine`.

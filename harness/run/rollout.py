@@ -201,7 +201,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def _share(holds: Sequence[bool]) -> float:
-    """In how many it holds, in float32."""
+    """The share of cases in which it holds, in float32."""
     return float(torch.tensor(holds).float().mean())
 
 

@@ -36,15 +36,16 @@ from harness.training.sequences import Scorer, Scores, Sequences
 T = TypeVar("T")
 
 UNFILLED = torch.empty(0)
-"""Stands where a stage that is still to come puts a tensor of N rows."""
+"""Stands for a tensor of N rows that a later stage fills in."""
 UNSCORED = Scores(UNFILLED, UNFILLED, UNFILLED)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Batch:
-    """N completions, as far as the step has got with them. Each stage returns the batch with more of its fields."""
+    """N completions, as far as the step has got with them: each stage returns the batch with more of its fields
+    filled."""
 
-    # Drawn (harness.run.rollout).
+    # Filled when the completions are drawn (harness.run.rollout).
     sequences: Sequences
     sampler_logps: Tensor
     """[N, T] log-probs that the sampler reported."""
@@ -58,32 +59,35 @@ class Batch:
     """[N] what the prompt of each row asks."""
     cost: GenerationCost = field(default_factory=GenerationCost)
     rollout_s: float = 0.0
+    """Wall-clock of drawing, encoding included."""
 
-    # Graded and rewarded (harness.run.rollout).
+    # Filled when they are graded and rewarded (harness.run.rollout).
     attempts: Sequence[Attempt] = ()
-    """[N]"""
+    """[N] the completions with their verdicts, as reward parts see them."""
     rewards: Tensor = UNFILLED
-    """[N] float; NaN: could not be scored."""
+    """[N] float32; NaN for a completion that could not be scored."""
     reward_columns: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """`reward` and, before its weight, each part `reward/<name>`: [N] each, as they are recorded."""
+    """What is recorded of the rewards, [N] numbers by column: `reward`, and each part before its weight,
+    `reward/<name>`."""
     token_rewards: Tensor | None = None
-    """[N, T] rewards of steps within completions, then with the KL; see `algorithms.advantages`."""
+    """[N, T] rewards of steps within completions, to which `prepare` adds the KL; see `algorithms.advantages`."""
     correct: Tensor = UNFILLED
     """Bool [N]: the grader's verdict, for metrics only."""
     reward_s: float = 0.0
+    """Wall-clock of grading and rewarding."""
     refill_rounds: int = 0
 
-    # Filtered (`filter_rows`).
+    # Filled by `filter_rows`.
     loss_mask: Tensor = UNFILLED
     """Bool [N, T]: completion tokens that enter the loss."""
     places: Tensor = UNFILLED
     """[N] int64: where each row was before rows were left out."""
 
-    # Prepared (`prepare`).
+    # Filled by `prepare`.
     scores: Scores = UNSCORED
-    """Of the policy before the first optimiser step; filled in while training where `scored_while_training`."""
+    """What the policy was before the first optimiser step; filled in while training if `scored_while_training`."""
     ref_logps: Tensor | None = None
-    """[N, T]"""
+    """[N, T] log-probs under the policy that the objective's KL refers to."""
     returns: Tensor | None = None
     """[N, T] what the critic learns."""
 
@@ -101,12 +105,12 @@ class Batch:
         return [values[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
     def rows(self, chosen: Tensor) -> Batch:
-        """Those of the rows (int64 indices), in that order."""
+        """The chosen rows (int64 indices), in that order."""
         return replace(self, **{own.name: _rows(getattr(self, own.name), chosen) for own in fields(self)})
 
     @classmethod
     def joined(cls, batches: Sequence[Batch]) -> Batch:
-        """Rounds of one step, rewarded, one after the other. Their groups have different numbers."""
+        """The rewarded rounds of one step as one batch. Their groups must have different numbers."""
         longest = max(batch.sampler_logps.shape[1] for batch in batches)
 
         def cat(tensors: Sequence[Tensor], fill: float = 0) -> Tensor:
@@ -142,7 +146,7 @@ class Batch:
 
 
 def _rows(value: Any, chosen: Tensor) -> Any:
-    """Rows of one of a batch's fields, if it has any."""
+    """The chosen rows of a field's value; the value itself if it has no rows."""
     if isinstance(value, Tensor):
         return value if value is UNFILLED else value[chosen]
     if isinstance(value, Sequences):
@@ -186,7 +190,10 @@ def filter_rows(objective: Objective, batch: Batch) -> Batch:
 
 
 def zero_std_rows(rewards: Tensor, groups: Tensor) -> Tensor:
-    """Bool [N]: rows of groups whose scored rewards [N] are all equal, so also of groups with none or one."""
+    """Bool [N]: the rows of groups whose scored rewards are all equal, which includes groups with one or none.
+
+    rewards [N], NaN for what could not be scored; groups [N] integers.
+    """
     group = torch.unique(groups, return_inverse=True)[1]
     scored = ~rewards.isnan()
     count = int(group.max()) + 1 if len(group) else 0
@@ -199,7 +206,7 @@ def zero_std_rows(rewards: Tensor, groups: Tensor) -> Tensor:
 
 
 def scored_while_training(spec: RunSpec) -> bool:
-    """Whether old log-probs can be those of the only optimiser step's own forward pass, so that one pass is saved."""
+    """Whether the only optimiser step's own forward pass can give the old log-probs, which saves a pass."""
     objective = spec.policy_gradient
     return (
         spec.optimizer_steps_per_rollout == 1
@@ -219,8 +226,8 @@ def prepare(
     reference: KlReference,
     controlled: ControlledCoefficients,
 ) -> tuple[Batch, Coefficients]:
-    """Score a filtered batch, put the KL into its rewards, let the controllers see it. The coefficients are those in
-    force for it."""
+    """Score a filtered batch, put the KL into its rewards, let the controllers see it. Returns the batch and the
+    coefficients in force for it."""
     objective, mask = spec.policy_gradient, batch.sequences.mask
     scores = Scores.empty(batch.sequences)
     if not scored_while_training(spec):
@@ -269,12 +276,12 @@ def optimizer_step_of_row(rows: int, steps: Sequence[Tensor]) -> Tensor:
 
 
 def policy_waits(objective: Objective, step: int) -> bool:
-    """Whether rollout batch `step` is of the critic's warm-up, in which only the critic's own weights move."""
+    """Whether step `step` is part of the critic's warm-up, in which only the critic's own weights move."""
     return objective.baseline == "critic" and step <= objective.critic.warmup_steps
 
 
 def _entropy_nats(objective: Objective, scores: Scores, mask: Tensor) -> float:
-    """The entropy that the adaptive bonus is steered by, a mean over tokens; 0 of an empty batch."""
+    """The entropy that steers the adaptive bonus, a mean over tokens; 0 for an empty batch."""
     adaptive = objective.entropy.adaptive
     if adaptive.type == "none" or not mask.any():
         return 0.0
@@ -283,7 +290,7 @@ def _entropy_nats(objective: Objective, scores: Scores, mask: Tensor) -> float:
 
 
 def peers_of(groups: Tensor, seed: int, step: int) -> Tensor:
-    """[N] for each row the row of its group that the whole group is compared with."""
+    """[N] int64: for each row the row of its group with which the whole group is compared."""
     peers = torch.zeros_like(groups)
     for name in torch.unique(groups).tolist():
         rows = (groups == name).nonzero()[:, 0]
@@ -294,7 +301,8 @@ def peers_of(groups: Tensor, seed: int, step: int) -> Tensor:
 
 @dataclass
 class ControlledCoefficients:
-    """The coefficients in force; fixed ones stay where the objective puts them."""
+    """Coefficients of the entropy bonus and of the KL that follow a measurement from batch to batch; fixed ones stay
+    where the objective puts them."""
 
     objective: Objective
     entropy: float = field(init=False)
@@ -305,7 +313,8 @@ class ControlledCoefficients:
         self.kl = 0.0 if self.objective.kl.where == "none" else self.objective.kl.beta
 
     def in_force(self, entropy_nats: float) -> Coefficients:
-        """For a batch whose policy has this entropy; the entropy controller's step comes after it."""
+        """The coefficients for a batch whose policy has this entropy. The entropy controller takes its step after
+        it."""
         adaptive = self.objective.entropy.adaptive
         if adaptive.type == "none":
             return Coefficients(entropy=self.entropy, kl=self.kl)
@@ -314,7 +323,7 @@ class ControlledCoefficients:
         return Coefficients(entropy=applied, kl=self.kl)
 
     def observe_kl(self, kl_nats: float, completions: int) -> None:
-        """Take the KL controller's step after a batch of so many completions with this KL a token."""
+        """Let the KL controller take its step after a batch of so many completions with this KL per token."""
         kl = self.objective.kl
         if kl.where != "none" and kl.control == "adaptive":
             self.kl = next_kl_coefficient(kl, self.kl, kl_nats, completions)

@@ -33,7 +33,7 @@ from harness.training.sequences import Part, Scorer, Scores, completion_hidden, 
 from harness.training.update_report import (
     GradientPasses,
     MicroLoss,
-    OptimizerPass,
+    StepLosses,
     UpdateReport,
     batch_metrics,
     coefficient_metrics,
@@ -44,10 +44,10 @@ from harness.training.update_report import (
 
 @dataclass
 class PolicyUpdate:
-    """Optimises a policy (and its critic) on rollout batches; the model must hold the starting weights.
+    """Optimises a policy, and its critic, on batches of completions. The model must hold the starting weights.
 
-    `initial` is a frozen copy of them, where the KL to them is to be measured. `state_dict` is all that a checkpoint
-    needs besides the policy's weights.
+    initial: a frozen copy of them, if the KL to them is to be measured. `state_dict` is all that a checkpoint needs
+    besides the policy's weights.
     """
 
     model: PreTrainedModel
@@ -97,7 +97,7 @@ class PolicyUpdate:
         """
         spec, objective = self.spec, self.spec.policy_gradient
         waits = policy_waits(objective, step)
-        # While only the critic learns nothing else moves: neither by weight decay nor as the trunk of its values.
+        # While only the critic learns, nothing else moves: not by weight decay, and not as the trunk of its values.
         learning_rates = self.optimizer.begin(
             step,
             policy=0.0 if waits else 1.0,
@@ -119,7 +119,7 @@ class PolicyUpdate:
         report.logprob_s = time.perf_counter() - started_s
 
         started_s = time.perf_counter()
-        done: list[OptimizerPass] = []
+        done: list[StepLosses] = []
         taken: list[OptimizerStep] = []
         passed = GradientPasses()
         in_loss = Coefficients(0.0, 0.0) if waits else coefficients
@@ -128,7 +128,7 @@ class PolicyUpdate:
                 selected = self._selected(batch, rows, pass_advantage, step, update=len(taken))
                 parts = self._gradient(batch, rows, pass_advantage, selected, in_loss, passed)
                 taken.append(self.optimizer.step(sum(float(part.loss.value.detach()) for part in parts)))
-                done.append(OptimizerPass(rows, parts))
+                done.append(StepLosses(rows, parts))
         self._reference.after_step(step, self.model)
         report.update_s = time.perf_counter() - started_s
         passed.write(report)
@@ -147,10 +147,10 @@ class PolicyUpdate:
         return report
 
     def _acting(self, batch: Batch, advantage: Tensor) -> Tensor:
-        """Bool [N]: rows that can add to a gradient. The others are in the denominators all the same."""
+        """Bool [N]: the rows that can add to a gradient. The others are in the denominators all the same."""
         if acts_without_advantage(self.spec.policy_gradient):
             return batch.loss_mask.any(1)
-        # Every term of the loss is multiplied by the advantage, so the other rows add exactly nothing.
+        # Every term of the loss is multiplied by the advantage, so rows without one add exactly nothing.
         return ((advantage != 0) & batch.loss_mask).any(1)
 
     def _selected(self, batch: Batch, rows: Tensor, advantage: Tensor, step: int, update: int) -> Tensor | None:

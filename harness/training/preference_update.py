@@ -34,10 +34,9 @@ from harness.training.update_report import GradientPasses, UpdateReport, entropy
 class PreferenceUpdate:
     """Optimises a policy on batches of pairs.
 
-    `initial` is a frozen copy of the starting weights, where the KL to them is to be measured. `reference` is the
-    frozen policy whose log-probs the objective subtracts; it may be renewed between batches. There need be none where
-    the objective has no reference, and where every batch brings its log-probs, except for `link=kto` (see
-    `harness.training.pairs`).
+    initial: a frozen copy of the starting weights, if the KL to them is to be measured. reference: the frozen policy
+    whose log-probs the objective subtracts; it may be renewed between batches. It may be None if the objective has no
+    reference, or if every batch brings its log-probs, unless the link is kto (see `harness.training.pairs`).
     """
 
     model: PreTrainedModel
@@ -63,8 +62,8 @@ class PreferenceUpdate:
     def run(self, pairs: PairBatch, step: int, drawn: Sequences | None = None) -> UpdateReport:
         """All optimiser steps on one batch of pairs; `step` counts batches from 1.
 
-        A batch without pairs takes no optimiser step. drawn: the completions that the pairs were chosen from, on which
-        the KL to the start is measured as for arms without pairs; none: it is measured on the pairs.
+        A batch without pairs takes no optimiser step. drawn: the completions from which the pairs were chosen. The KL
+        to the start is measured on them, as it is for arms without pairs; None: it is measured on the pairs.
 
         Raises DivergedError as soon as a loss or gradient is not finite; the weights are then those of the last
         optimiser step before it.
@@ -117,7 +116,7 @@ class PreferenceUpdate:
         return scores.logps
 
     def _scored_while_training(self) -> bool:
-        """Whether the only optimiser step's own forward pass says what the policy was before it."""
+        """Whether the only optimiser step's own forward pass gives the policy's log-probs before it."""
         return self.spec.optimizer_steps_per_rollout == 1
 
     def _ref_logps(self, pairs: PairBatch) -> Tensor | None:

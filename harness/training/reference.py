@@ -1,4 +1,4 @@
-"""Reference policies: frozen copies that the trained policy is kept near to, or measured against."""
+"""Reference policies: frozen copies that the trained policy is held near to, or measured against."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class KlReference:
             self._refresh_every_steps = kl.refresh_every_steps
 
     def after_step(self, step: int, model: PreTrainedModel) -> None:
-        """Renew the reference where it is due after this rollout batch."""
+        """Renew the reference if that is due after this step."""
         if self.policy is not None and self._refresh_every_steps and step % self._refresh_every_steps == 0:
             self.policy.load_state_dict(model.state_dict())
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights that cannot be had again from the starting ones."""
+        """The reference's weights, if it is not the starting policy."""
         if self.policy is None or not self._refresh_every_steps:
             return {}
         return {name: weight for name, weight in self.policy.state_dict().items() if name in self._trained}
@@ -58,10 +58,10 @@ class KlReference:
 
 
 class Measured(NamedTuple):
-    """Some of N completions under a reference."""
+    """What a reference says of some of N completions."""
 
     mask: Tensor
-    """Bool [N, T]: their tokens."""
+    """Bool [N, T]: the tokens of these completions."""
     reference_logps: Tensor
     """[tokens] in the mask's order, on the CPU."""
     kl: Tensor
@@ -112,7 +112,7 @@ def measure_start(
 
 
 def rows_to_measure(count: int, wanted: int) -> Tensor:
-    """Int64 indices, ascending, of `wanted` of `count` rows (all, if there are fewer), evenly spread over the batch."""
+    """`wanted` of `count` rows, or all if there are fewer: int64 indices, ascending, evenly spread over the batch."""
     wanted = min(count, wanted)
     return torch.arange(wanted) * count // max(1, wanted)
 
@@ -120,10 +120,10 @@ def rows_to_measure(count: int, wanted: int) -> Tensor:
 def start_metrics(policy_logps: Tensor, measured: Measured | None) -> dict[str, float | None]:
     """kl/*_start: the exact KL from the batch's policy to the starting one, and its estimates from the tokens.
 
-    Means over the measured tokens, in nats; kl/sequence_start: the exact KL summed over a completion's tokens, mean
-    over the measured completions. Where the policy drew the completions this estimates the KL of whole completions, and
-    the others estimate that of a token; on given completions they are of the contexts there. None where no row was
-    there to measure. policy_logps [N, T].
+    They are means over the measured tokens, in nats, except kl/sequence_start: the exact KL summed over a completion's
+    tokens, a mean over the measured completions. If the policy drew the completions, kl/sequence_start estimates the KL
+    of whole completions and the others that of a token; for given completions they hold for the contexts there. None if
+    there was no row to measure. policy_logps [N, T].
 
     k1 = -log r, k2 = (log r)^2 / 2, k3 = r - 1 - log r with r = start / policy (Schulman 2020, "Approximating KL
     divergence").

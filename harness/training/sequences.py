@@ -44,7 +44,7 @@ class PassTokens(NamedTuple):
 
     computed: int
     padding: int
-    """Of these."""
+    """How many of the computed ones are padding."""
 
 
 @dataclass(frozen=True)
@@ -72,14 +72,14 @@ class Sequences:
         return DistinctPrompts(tokens, lengths, torch.tensor(of_row))
 
     def rows(self, chosen: Tensor) -> Sequences:
-        """Those of the rows (int64 indices), in that order."""
+        """The chosen rows (int64 indices), in that order."""
         return Sequences([self.prompts[row] for row in chosen.tolist()], self.completions[chosen], self.lengths[chosen])
 
     def micro_batches(self, rows: Tensor, budget_tokens: int, shared: bool = False) -> list[Tensor]:
-        """Split rows (int64 indices) into what passes through a model at once, within a budget of tokens.
+        """Split rows (int64 indices) into micro-batches, which pass through a model at once, within a budget of tokens.
 
-        shared: for a model that computes each prompt once and no padding (`grouped_micro_batches`); otherwise rows of
-        similar length are together and padding counts (`micro_batches`).
+        shared: the model computes each prompt once and no padding (`grouped_micro_batches`). Otherwise rows of similar
+        length are together, and padding counts (`micro_batches`).
         """
         if len(rows) == 0:
             return []
@@ -104,10 +104,10 @@ class Sequences:
 def micro_batches(
     rows: Tensor, prompt_tokens: Sequence[int], completion_tokens: Sequence[int], budget_tokens: int
 ) -> list[Tensor]:
-    """Split rows (int64 indices) so that no padded batch exceeds the budget, a single row excepted.
+    """Split rows (int64 indices) so that no padded batch exceeds the budget, unless a single row does.
 
-    The token counts are those of all N rows, which the indices point into. A batch is as wide as its longest prompt and
-    its longest completion together. Rows are sorted by length first: padding is wasted work.
+    prompt_tokens, completion_tokens: counts of all N rows. A batch is as wide as its longest prompt and its longest
+    completion together. Rows are sorted by length first, since padding is wasted work.
     """
     batches: list[list[int]] = []
     width = 0
@@ -129,12 +129,11 @@ def grouped_micro_batches(
     completion_tokens: Sequence[int],
     budget_tokens: int,
 ) -> list[Tensor]:
-    """Split rows (int64 indices) so that those of one prompt stay together, which is then computed once, without
-    padding.
+    """Split rows (int64 indices) so that rows of one prompt stay together: the prompt is then computed once.
 
-    group_of_row [N] numbers prompts and prompt_tokens [P] is their tokens; completion_tokens [N]. A batch's distinct
-    prompts and its completions are within the budget, a single row excepted; the batches are of about equal size. Only
-    a group that exceeds the budget alone is split.
+    group_of_row [N]: the number of each row's prompt; prompt_tokens [P]; completion_tokens [N]. The distinct prompts
+    and the completions of a batch are within the budget, unless a single row exceeds it. Batches are of about equal
+    size. Only a group that alone exceeds the budget is split.
     """
     groups: dict[int, list[int]] = {}
     for row in rows.tolist():
@@ -148,7 +147,7 @@ def grouped_micro_batches(
     batches: list[list[int]] = []
     held = math.inf
     for group, members in groups.items():
-        # A group goes where more than half of it still fits what is wanted.
+        # A group joins a batch if more than half of it still fits the wanted size.
         if held + sizes[group] <= budget_tokens and held + sizes[group] / 2 <= wanted:
             batches[-1] += members
             held += sizes[group]
@@ -165,7 +164,7 @@ def grouped_micro_batches(
 
 @dataclass(frozen=True)
 class Part:
-    """Takes a micro-batch's rows out of tensors [N, T] and brings them to the model's device."""
+    """Takes the rows of a micro-batch out of tensors [N, T] and brings them to the model's device."""
 
     rows: Tensor
     longest: int
@@ -219,10 +218,10 @@ def completion_hidden(
 def passes(
     budget: TokenBudget, model: PreTrainedModel, sequences: Sequences, rows: Tensor, work: Callable[[Tensor], None]
 ) -> None:
-    """work(some rows) without gradient until all rows (int64 indices) have passed, as many at once as the budget lets.
+    """Call work(some rows), without gradient, until all rows (int64 indices) have passed, as many at once as the budget
+    allows.
 
-    Where memory runs out it is called for all rows again, so it must overwrite what it did. RefusedError as
-    `TokenBudget.run`.
+    If memory runs out, it is called for all rows again, so it must overwrite what it did. Raises as `TokenBudget.run`.
     """
     shared = shares_prompts(model.get_decoder())
 
@@ -242,7 +241,7 @@ def _hidden_in_line(
     lengths = prompts.lengths[used]
     tensors = (prompts.tokens[used, : int(lengths.max())], lengths, prompt_of_row, completions, mask.sum(1))
     layout = PrefixLayout.of(*(tensor.to(decoder.device) for tensor in tensors))
-    # As an embedding, whose backward pass adds up in a fixed order: a prompt's last token predicts for several rows.
+    # An embedding, since its backward pass adds up in a fixed order: a prompt's last token predicts for several rows.
     return functional.embedding(layout.predictors, prefix_hidden(decoder, layout))
 
 
@@ -278,7 +277,7 @@ def score_hidden(
     chunk_tokens: int = LOGITS_CHUNK_TOKENS,
     entropy_grad: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """The second half of `score_completions`, of the three tensors that `completion_hidden` returns."""
+    """The second half of `score_completions`, from the three tensors that `completion_hidden` returns."""
     logps, entropy = token_scores(
         hidden[mask], output_head(model), completions[mask], temperature, chunk_tokens, entropy_grad
     )
@@ -295,7 +294,7 @@ def exact_kl(
     pad_token_id: int,
     chunk_tokens: int = LOGITS_CHUNK_TOKENS,
 ) -> Tensor:
-    """KL(model || reference) of the distributions that every completion token is drawn from, in nats.
+    """KL(model || reference) between the distributions that every completion token is drawn from, in nats.
 
     [len(rows), T'] float32 over the whole vocabulary, at temperature-scaled logits; 0 in padding; no gradient.
     """

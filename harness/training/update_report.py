@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -33,26 +33,26 @@ MISMATCH_TAIL = 2.0
 
 @dataclass
 class UpdateReport:
-    """Wall-clock by phase in seconds; the metrics are reproducible.
+    """Metrics, which are reproducible, and wall-clock by phase in seconds, which is not.
 
-    Of the metrics, ratio/*, kl/*_old, kl/*_ref and clip/* are over the tokens that entered the loss (rows without an
-    advantage only where another term acts on them), all others over the rows that no filter dropped. What has nothing
-    to be measured on is None: a metric that exists in a run exists at each of its steps.
+    The metrics ratio/*, kl/*_old, kl/*_ref and clip/* are over the tokens that entered the loss (rows without an
+    advantage enter it only if another term acts on them); all others are over the rows that no filter dropped. A metric
+    that there was nothing to measure on is None: a run has the same metrics at all of its steps.
     """
 
     metrics: Metrics
     logprob_s: float = 0.0
     update_s: float = 0.0
-    """With the backward passes."""
+    """The backward passes included."""
     backward_s: float = 0.0
     padding_frac: float | None = None
-    """Padding among the tokens that the passes with gradient computed; none: they computed no token."""
+    """Padding among the tokens that the passes with gradient computed; None if they computed none."""
     micro_batch_tokens: int = 0
     """The budget in force after the update."""
     notes: list[str] = field(default_factory=list)
-    """For the log: what went another way than asked."""
+    """Lines for the log: what did not go as asked."""
     tokens: list[dict[str, Any]] | None = None
-    """For each row what is kept of its tokens; none where they are not recorded."""
+    """What is recorded of each row's tokens; None if they are not recorded."""
 
     @property
     def timing(self) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def batch_metrics(batch: Batch, advantage: Tensor, acting: Tensor) -> Metrics:
 
 
 def coefficient_metrics(objective: Objective, coefficients: Coefficients) -> Metrics:
-    """Coefficients that can change from batch to batch."""
+    """The coefficients that can change from batch to batch."""
     metrics: Metrics = {}
     if objective.entropy.adaptive.type != "none":
         metrics["entropy/coefficient"] = coefficients.entropy
@@ -171,7 +171,7 @@ def _mean_over_steps(values: list[float]) -> float | None:
 
 @dataclass
 class GradientPasses:
-    """Counts of all passes with gradient of one update, those of a try that ran out of memory included."""
+    """Counts the passes with gradient of one update, including those of a try that ran out of memory."""
 
     backward_s: float = 0.0
     _tokens: list[PassTokens] = field(default_factory=list)
@@ -190,30 +190,31 @@ class GradientPasses:
 
 
 def _now_s(tensor: Tensor) -> float:
-    """Wall-clock, when all work on the tensor's device is done: a GPU runs behind the host."""
+    """Wall-clock once all work on the tensor's device is done, since a GPU runs behind the host."""
     if tensor.is_cuda:
         torch.cuda.synchronize(tensor.device)
     return time.perf_counter()
 
 
 class MicroLoss(NamedTuple):
-    """The loss of a micro-batch, and its rows (int64 [B]) in the rollout batch."""
+    """The loss of a micro-batch, and its rows (int64 [B]) in the batch."""
 
     rows: Tensor
     loss: Loss
 
 
-class OptimizerPass(NamedTuple):
-    """One optimiser step: its rows (int64 indices), and the losses of those among them that could act."""
+class StepLosses(NamedTuple):
+    """The losses of one optimiser step. rows: all of its rows (int64 indices), also those that could not act."""
 
     rows: Tensor
     parts: list[MicroLoss]
 
 
-def token_columns(batch: Batch, advantage: Tensor, passes: Sequence[OptimizerPass]) -> list[dict[str, Any]]:
-    """For each of the N rows its columns of rollouts/*.parquet; see `harness.records.rollouts`.
+def token_columns(batch: Batch, advantage: Tensor, steps: Sequence[StepLosses]) -> list[dict[str, Any]]:
+    """What is recorded of every token: for each of the N rows its columns of rollouts/*.parquet (see
+    `harness.records.rollouts`), for the report on single words and for replays.
 
-    advantage [N, T]: of the first pass over the rows; passes: all optimiser steps, in their order.
+    advantage [N, T]: in the first pass over the rows; steps: all optimiser steps, in their order.
     """
     scores, lengths = batch.scores, batch.sequences.lengths.tolist()
     columns: list[dict[str, Any]] = [
@@ -230,7 +231,7 @@ def token_columns(batch: Batch, advantage: Tensor, passes: Sequence[OptimizerPas
             scores.logps.numpy(), scores.entropy.numpy(), advantage.cpu().numpy(), lengths, strict=True
         )
     ]
-    for update, taken in enumerate(passes):
+    for update, taken in enumerate(steps):
         acted = {row: seen for part in taken.parts for row, seen in _seen(part, batch).items()}
         for row in taken.rows.tolist():
             columns[row]["token/update"].append(update)
@@ -244,7 +245,7 @@ _NOT_SEEN = dict.fromkeys(("token/log_ratio", "token/clipped", "token/masked"))
 
 
 def _seen(part: MicroLoss, batch: Batch) -> dict[int, dict[str, Any]]:
-    """By row, what the loss saw of its tokens: arrays that are at least as long as the completion."""
+    """What the loss saw of each row's tokens: arrays that are at least as long as the completion."""
     trace, treated = part.loss.trace, treatment(part.loss.trace)
     width = trace.mask.shape[1]
     # Tokens of a completion that were out of the loss from the beginning are masked like those that it took out.
@@ -257,56 +258,3 @@ def _seen(part: MicroLoss, batch: Batch) -> dict[int, dict[str, Any]]:
         strict=True,
     )
     return {row: dict(zip(_NOT_SEEN, values, strict=True)) for row, *values in arrays}
-
-
-_UNFINISHED = "\N{REPLACEMENT CHARACTER}"
-"""What a decoder writes for the bytes of a character that is not complete yet."""
-
-Decode = Callable[[Sequence[int]], str]
-
-
-class TokenCharacters:
-    """Counts characters by token, for any tokenizer that can decode.
-
-    Most tokens write the same text wherever they stand after the first, which is remembered; completions for which the
-    remembered pieces do not add up to the text are decoded token by token.
-    """
-
-    def __init__(self, decode: Decode) -> None:
-        self._decode = decode
-        self._pieces: dict[int, str] = {}
-
-    def of(self, tokens: Sequence[int], text: str) -> list[int]:
-        """Characters of `text`, which is decode(tokens), that each token completes; they add up to its length.
-
-        0 for a special token and for one that only begins a character.
-        """
-        if not tokens:
-            return []
-        pieces = [self._decode(tokens[:1]), *(self._piece(token) for token in tokens[1:])]
-        if "".join(pieces) == text:
-            return [len(piece) for piece in pieces]
-        return self._one_by_one(tokens, text)
-
-    def _piece(self, token: int) -> str:
-        """The text of a token behind another: some tokenizers drop the space before the first one."""
-        if token not in self._pieces:
-            self._pieces[token] = self._decode([token, token])[len(self._decode([token])) :]
-        return self._pieces[token]
-
-    def _one_by_one(self, tokens: Sequence[int], text: str) -> list[int]:
-        """As text is streamed: what a token adds to the tokens since the last but one at which all was complete."""
-        counts: list[int] = []
-        start = complete = written = 0
-        for end in range(1, len(tokens) + 1):
-            before = self._decode(tokens[start:complete])
-            added = self._decode(tokens[start:end])[len(before) :]
-            if not added or added.endswith(_UNFINISHED) or not text.startswith(added, written):
-                counts.append(0)
-                continue
-            counts.append(len(added))
-            written += len(added)
-            start, complete = complete, end
-        # What no token completes, such as half a character at the limit, is the last one's.
-        counts[-1] += len(text) - written
-        return counts

@@ -30,7 +30,7 @@ EAGER_ROOM_TOKENS = 8
 
 @dataclass(frozen=True)
 class Decoder:
-    """A model with what decoding needs to know of it. eos_token_ids [E] int64, on the model's device."""
+    """A model, and what decoding needs besides. eos_token_ids [E] int64, on the model's device."""
 
     model: PreTrainedModel
     one_token_pass: OneTokenPass
@@ -40,7 +40,7 @@ class Decoder:
 
 @dataclass(frozen=True)
 class Survivors:
-    """With what a batch goes on, as int64 indices into its samples and rows.
+    """What a batch goes on with, as int64 indices into its samples and rows.
 
     samples [n]; rows [r], one of them several times where its samples part; last_tokens [r]; row_of_sample [n]: which
     of the r rows is a sample's, or None where each has its own, in the order of the samples.
@@ -56,8 +56,8 @@ class Survivors:
 class DecodingBatch:
     """The first `count` of N samples are completions; the others, and their rows, only fill the batch up.
 
-    The step works in tensors that stay where they are, and takes nothing from the host that changes from token to
-    token, so that it can be recorded and replayed.
+    A step works in tensors that stay where they are, and takes nothing from the host that changes from token to token.
+    So it can be recorded and replayed.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class Batches:
         self._weight_addresses: list[int] = []
 
     def begin_call(self) -> None:
-        """Forget what holds the addresses of weights that have been replaced."""
+        """Forget the graphs if weights have been replaced, since graphs hold the addresses of weights."""
         if self._on_cuda:
             addresses = [weight.data_ptr() for weight in self._decoder.model.parameters()]
             if addresses != self._weight_addresses:
@@ -199,7 +199,7 @@ class Batches:
         return batch
 
     def _graphed_batch(self, like: Layers, rows: int, columns: int, max_tokens: int) -> GraphedBatch:
-        """The one of so many rows, of which a larger one takes the place if its tensors are too small."""
+        """The batch of so many rows; a larger one takes its place if its tensors are too small."""
         batch = self._graphed.get(rows)
         if batch is None or batch.columns < columns or len(batch.tokens) < max_tokens:
             self._graphed.pop(rows, None)  # its memory is free before the next one's is taken
@@ -211,8 +211,11 @@ class Batches:
 
 @dataclass(frozen=True)
 class BatchShapes:
-    """bucketed: sizes are those of a geometric ladder, not exact. look_every_tokens: after so many
-    tokens the host learns which samples have ended."""
+    """Which shapes batches have, and how often the host looks at what was drawn.
+
+    bucketed: sizes are those of a geometric ladder, not exact. look_every_tokens: after so many tokens the host learns
+    which samples have ended.
+    """
 
     bucketed: bool
     look_every_tokens: int
@@ -233,7 +236,7 @@ class BatchShapes:
         return min(most, used + max(EAGER_ROOM_TOKENS, self.look_every_tokens))
 
     def read_columns(self, used: int, columns: int) -> int:
-        """Of a batch's columns those that attention reads."""
+        """How many of a batch's columns attention reads."""
         return min(_column_bucket(used), columns) if self.bucketed else used
 
 

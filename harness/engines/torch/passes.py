@@ -32,7 +32,7 @@ Layers = Sequence[tuple[Tensor, Tensor]]
 
 
 class Arena:
-    """Memory of one cache after another. Writing to fresh memory takes longer than to memory that was used before."""
+    """Memory that one cache after another uses: writing to fresh memory takes longer than to memory used before."""
 
     def __init__(self) -> None:
         self._blocks: list[Tensor] = []
@@ -43,7 +43,7 @@ class Arena:
         return sum(block.nbytes for block in self._blocks)
 
     def reset(self) -> None:
-        """What was taken is free again."""
+        """Everything that was taken is free again."""
         self._taken = 0
 
     def tensor(self, like: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -112,8 +112,10 @@ class StaticCache(Cache):  # type: ignore[misc]  # transformers ships it untyped
 
 
 class LayerMasks:
-    """Which columns each layer of a model sees. RefusedError for one with layers other than full or sliding-window
-    attention."""
+    """Which columns each layer of a model sees, as additive masks in the form that the model takes.
+
+    RefusedError for a model with layers other than full or sliding-window attention.
+    """
 
     def __init__(self, model: PreTrainedModel) -> None:
         config = model.config.get_text_config()
@@ -209,7 +211,8 @@ AttentionInterface.register(ONE_TOKEN_ATTENTION, one_token_attention)
 
 @contextmanager
 def one_token_at_a_time(model: PreTrainedModel) -> Iterator[None]:
-    """While it lasts, a model on a CPU that attends by `sdpa` attends by this, and takes one token a row only."""
+    """In this context a model on a CPU that attends by `sdpa` attends by `one_token_attention`, and takes only one
+    token a row."""
     config = model.config.get_text_config()
     if model.device.type != "cpu" or config._attn_implementation != "sdpa":
         yield
@@ -226,11 +229,11 @@ Masks = Tensor | dict[str, Tensor]
 
 
 class OneTokenPass:
-    """Calls the model's own layers one after another, without what surrounds them in its forward pass, which takes a
-    fifth of the time for a small model on a CPU.
+    """Calls the model's own layers one after another. What surrounds them in the model's forward pass is left out: for
+    a small model on a CPU it takes a fifth of the time.
 
-    Whether that is all that the model does is found out at the first call, where it must give the same bits; a model
-    that does more is called as a whole.
+    The first call finds out whether the layers are all that the model does: they must give the same bits as the whole.
+    A model that does more is called as a whole.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:

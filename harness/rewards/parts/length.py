@@ -85,7 +85,7 @@ class Overlong(RewardPart):
 
 
 def soft_punishment(n_tokens: int, max_tokens: int, cache_frac: float) -> float:
-    """In [-1, 0]: 0 up to L - C tokens, then linear to -1 at L; -1 beyond (DAPO, 2503.14476, eq. 13).
+    """DAPO's soft punishment in [-1, 0] (2503.14476, eq. 13): 0 up to L - C tokens, then linear to -1 at L; -1 beyond.
 
     L is max_tokens and C = cache_frac x L, which need not be whole. A completion cut at the limit has L tokens.
     """

@@ -36,7 +36,7 @@ class StepOutcome:
     metrics: Row
     """Reproducible fields of steps.jsonl, besides the step and the tokens so far."""
     generated_tokens: int
-    """In this step."""
+    """In this step alone."""
     reward: float | None
     """To be shown as the run goes on: the mean reward or, without rewards, the share of pairs ranked as labelled."""
     timing: Row

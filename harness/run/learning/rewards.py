@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from harness.config.run_spec import RunSpec
 from harness.engines.base import Engine, GenerationCost
 from harness.engines.choice import make_engine
-from harness.models.language_model import LanguageModel
+from harness.models.language_model import LanguageModel, TokenCharacters
 from harness.run.learning.base import Examples, Row, StepOutcome
 from harness.run.prompts import CompletionLimit, prompt_order
 from harness.run.rollout import Rollouts, rollout_metrics, rollout_rows
@@ -22,7 +22,7 @@ from harness.training.checkpoint import load_trained_weights, trained_weights
 from harness.training.policy_update import PolicyUpdate
 from harness.training.preference_update import PreferenceUpdate
 from harness.training.reference import frozen_copy
-from harness.training.update_report import TokenCharacters, UpdateReport
+from harness.training.update_report import UpdateReport
 
 
 def there(copy: PreTrainedModel | None) -> PreTrainedModel:

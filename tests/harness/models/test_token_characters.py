@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
-from harness.models.language_model import load_model
-from harness.training.update_report import TokenCharacters
+from harness.models.language_model import TokenCharacters, load_model
 
 PIECES = [b"Wait", b" wait", b",", b" 1", "é".encode()[:1], "é".encode()[1:], "→".encode()[:2], "→".encode()[2:], b""]
 
