@@ -88,7 +88,8 @@ def rows_of(completions: Completions) -> list[list[int]]:
     return [row[:length] for row, length in zip(completions.tokens.tolist(), completions.lengths.tolist(), strict=True)]
 
 
-def test_greedy_is_that_of_generate(engine: TorchEngine, model: PreTrainedModel) -> None:
+def test_greedy_is_that_of_generate(model: PreTrainedModel) -> None:
+    engine = TorchEngine(model, 0, EOS, decode=lambda tokens: "")
     drawn = engine.generate(PROMPTS, torch.zeros((len(PROMPTS), 1), dtype=torch.int64), SamplingParams(TOKENS, 0))
     for prompt, completion in zip(PROMPTS, rows_of(drawn), strict=True):
         ids = torch.tensor([prompt])
@@ -125,10 +126,9 @@ def test_samples_are_those_of_a_plain_loop(engine: TorchEngine, model: PreTraine
         assert logps[: len(tokens)] == pytest.approx(expected_logps, abs=2e-4)
 
 
-def test_layers_are_called_one_by_one_where_that_is_all_that_the_model_does(
-    engine: TorchEngine, model: PreTrainedModel
-) -> None:
+def test_layers_are_called_one_by_one_where_that_is_all_that_the_model_does(model: PreTrainedModel) -> None:
     """Gemma's softcap is not in the layers."""
+    engine = TorchEngine(model, 0, EOS, decode=lambda tokens: "")
     engine.generate(PROMPTS, torch.zeros((len(PROMPTS), 1), dtype=torch.int64), SamplingParams(3))
     assert engine.one_token_pass.by_layers == (model.config.model_type != "gemma3_text")
 
