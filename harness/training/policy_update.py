@@ -103,6 +103,7 @@ class PolicyUpdate:
             policy=0.0 if waits else 1.0,
             critic=objective.critic.learning_rate_factor,
         )
+        self._reference.begin(step, self.model)
         report = UpdateReport(metrics={})
 
         started_s = time.perf_counter()
@@ -129,7 +130,6 @@ class PolicyUpdate:
                 parts = self._gradient(batch, rows, pass_advantage, selected, in_loss, passed)
                 taken.append(self.optimizer.step(sum(float(part.loss.value.detach()) for part in parts)))
                 done.append(StepLosses(rows, parts))
-        self._reference.after_step(step, self.model)
         report.update_s = time.perf_counter() - started_s
         passed.write(report)
         report.micro_batch_tokens, report.notes = self._budget.tokens, self._budget.notes()
@@ -189,7 +189,7 @@ class PolicyUpdate:
         step_tokens, step_groups = max(1, int(batch.loss_mask[rows].sum())), len(torch.unique(batch.groups[rows]))
         group_tokens = _group_tokens(batch.groups, batch.loss_mask)
 
-        def share(micro: Tensor, micro_batches: int) -> Loss:
+        def micro_loss(micro: Tensor, micro_batches: int) -> Loss:
             logps, entropy, values = self._forward(batch, micro, entropy_grad=coefficients.entropy > 0)
             part = Part(micro, logps.shape[1], logps.device)
             tokens = TokenBatch(
@@ -218,7 +218,7 @@ class PolicyUpdate:
 
         def whole_step(micros: list[Tensor]) -> list[MicroLoss]:
             self.optimizer.zero_grad()
-            return [MicroLoss(micro, share(micro, len(micros))) for micro in micros]
+            return [MicroLoss(micro, micro_loss(micro, len(micros))) for micro in micros]
 
         return self._budget.run(lambda tokens: batch.sequences.micro_batches(acting, tokens, shared), whole_step)
 

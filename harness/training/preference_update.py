@@ -88,9 +88,9 @@ class PreferenceUpdate:
         passed = GradientPasses()
         for epoch in range(spec.train.epochs):
             for step_pairs in mini_batches(pairs.groups, spec, step, epoch):
-                shares = self._gradient(pairs, step_pairs, ref_logps, scores, passed)
-                taken.append(self.optimizer.step(sum(float(share.value.detach()) for share in shares)))
-                losses += shares
+                parts = self._gradient(pairs, step_pairs, ref_logps, scores, passed)
+                taken.append(self.optimizer.step(sum(float(part.value.detach()) for part in parts)))
+                losses += parts
         report.update_s = time.perf_counter() - started_s
         passed.write(report)
         report.micro_batch_tokens, report.notes = self._budget.tokens, self._budget.notes()
@@ -146,7 +146,7 @@ class PreferenceUpdate:
             coupled = couples_pairs(spec.preference)
             return [step_pairs] if coupled else pairs.micro_batches(step_pairs, budget_tokens, shared)
 
-        def share(micro: Tensor) -> PreferenceLoss:
+        def micro_loss(micro: Tensor) -> PreferenceLoss:
             rows = pairs.rows(micro)
             logps, entropy = score_completions(
                 self.model,
@@ -180,6 +180,6 @@ class PreferenceUpdate:
 
         def whole_step(micros: list[Tensor]) -> list[PreferenceLoss]:
             self.optimizer.zero_grad()
-            return [share(micro) for micro in micros]
+            return [micro_loss(micro) for micro in micros]
 
         return self._budget.run(split, whole_step)

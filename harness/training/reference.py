@@ -25,36 +25,59 @@ def frozen_copy(policy: PreTrainedModel) -> PreTrainedModel:
     return frozen
 
 
-class KlReference:
-    """The policy that the objective's KL refers to; `policy` is None where it needs no model of its own."""
+class RenewedCopy:
+    """A frozen copy of the policy, renewed at the first of every `every_steps` steps."""
 
-    def __init__(self, kl: Kl, model: PreTrainedModel, initial: PreTrainedModel | None) -> None:
-        """model holds the starting weights; initial is a frozen copy of them, where there is one already."""
-        self._refresh_every_steps = None
-        self.policy: PreTrainedModel | None = None
+    def __init__(self, model: PreTrainedModel, every_steps: int) -> None:
+        """model holds the starting weights."""
+        self.policy = frozen_copy(model)
         self._trained = trained_weights(model).keys()
-        if kl.where == "none" or kl.reference == "iteration_start":
-            return
-        if kl.reference == "initial":
-            self.policy = initial or frozen_copy(model)
-        else:
-            self.policy = frozen_copy(model)
-            self._refresh_every_steps = kl.refresh_every_steps
+        self._every_steps = every_steps
 
-    def after_step(self, step: int, model: PreTrainedModel) -> None:
-        """Renew the reference if that is due after this step."""
-        if self.policy is not None and self._refresh_every_steps and step % self._refresh_every_steps == 0:
+    def begin(self, step: int, model: PreTrainedModel) -> None:
+        """Called before each step (from 1) with the trained policy."""
+        if (step - 1) % self._every_steps == 0:
             self.policy.load_state_dict(model.state_dict())
 
     def state_dict(self) -> dict[str, Any]:
-        """The reference's weights, if it is not the starting policy."""
-        if self.policy is None or not self._refresh_every_steps:
-            return {}
+        """The copy's weights without those that training leaves alone."""
         return {name: weight for name, weight in self.policy.state_dict().items() if name in self._trained}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if self.policy is not None and self._refresh_every_steps:
-            load_trained_weights(self.policy, state)
+        load_trained_weights(self.policy, state)
+
+
+class KlReference:
+    """The policy that the objective's KL refers to."""
+
+    def __init__(self, kl: Kl, model: PreTrainedModel, initial: PreTrainedModel | None) -> None:
+        """model holds the starting weights; initial is a frozen copy of them, if there is one already."""
+        self._fixed: PreTrainedModel | None = None
+        self._renewed: RenewedCopy | None = None
+        if kl.where == "none" or kl.reference == "iteration_start":
+            return
+        if kl.reference == "initial":
+            self._fixed = initial or frozen_copy(model)
+        else:
+            self._renewed = RenewedCopy(model, kl.refresh_every_steps)
+
+    @property
+    def policy(self) -> PreTrainedModel | None:
+        """None if the KL needs no model of its own."""
+        return self._fixed if self._renewed is None else self._renewed.policy
+
+    def begin(self, step: int, model: PreTrainedModel) -> None:
+        """Called before each step (from 1) with the trained policy."""
+        if self._renewed is not None:
+            self._renewed.begin(step, model)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The reference's weights, if it is not the starting policy."""
+        return {} if self._renewed is None else self._renewed.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if self._renewed is not None:
+            self._renewed.load_state_dict(state)
 
 
 class Measured(NamedTuple):

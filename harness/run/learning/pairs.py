@@ -18,7 +18,7 @@ from harness.models.language_model import LanguageModel
 from harness.random_keys import permutation, random_key
 from harness.run.encoded_pairs import EncodedPairs
 from harness.run.learning.base import Examples, Row, StepOutcome
-from harness.run.learning.rewards import RolloutLearner, there
+from harness.run.learning.rewards import RolloutLearner, require_copy
 from harness.training.batch import Batch
 from harness.training.pairs import PairBatch
 from harness.training.preference_update import PreferenceUpdate
@@ -60,9 +60,9 @@ class PolicyPairsLearner(RolloutLearner):
             case "none":
                 return None
             case "initial":
-                return there(self._initial)
+                return require_copy(self._initial)
             case "round_start":
-                return there(self._round and self._round.policy)
+                return require_copy(self._round and self._round.policy)
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,13 @@ from harness.run.learning.base import Examples, Row, StepOutcome
 from harness.run.prompts import CompletionLimit, prompt_order
 from harness.run.rollout import Rollouts, rollout_metrics, rollout_rows
 from harness.training.batch import Batch, filter_rows
-from harness.training.checkpoint import load_trained_weights, trained_weights
 from harness.training.policy_update import PolicyUpdate
 from harness.training.preference_update import PreferenceUpdate
-from harness.training.reference import frozen_copy
+from harness.training.reference import RenewedCopy, frozen_copy
 from harness.training.update_report import UpdateReport
 
 
-def there(copy: PreTrainedModel | None) -> PreTrainedModel:
+def require_copy(copy: PreTrainedModel | None) -> PreTrainedModel:
     """A frozen copy that the spec needs. Raises RuntimeError if none was made, rather than let another policy do."""
     if copy is None:
         raise RuntimeError("no copy was made of the weights that are to be sampled from or compared with")
@@ -42,10 +41,10 @@ class RolloutLearner(ABC):
     """The subclass makes it."""
 
     def __init__(self, spec: RunSpec, start: LanguageModel, examples: Examples, engine: Engine) -> None:
-        """The engine draws from the policy as it is; where others are sampled from, one is made for them."""
+        """engine: draws from the policy as it is. If another policy is sampled from, an engine is made for it."""
         self._spec, self._start = spec, start
         self._initial = frozen_copy(start.model) if self._needs_initial() else None
-        self._round = RoundStart(start.model, spec.rollout.round_steps) if spec.rollout.sampler == "round" else None
+        self._round = RenewedCopy(start.model, spec.rollout.round_steps) if spec.rollout.sampler == "round" else None
         sampler = self._sampling_model()
         if sampler is not start.model:
             engine = make_engine(spec.rollout, start, sampler)
@@ -108,9 +107,9 @@ class RolloutLearner(ABC):
             case "policy":
                 return self._start.model
             case "initial":
-                return there(self._initial)
+                return require_copy(self._initial)
             case "round":
-                return there(self._round and self._round.policy)
+                return require_copy(self._round and self._round.policy)
 
     def _observe(self, batch: Batch, step: int, reward: float | None) -> None:
         """What later prompts and limits depend on."""
@@ -128,27 +127,6 @@ def _generation(cost: GenerationCost) -> Row:
         "decode_s": cost.decode_s,
         "occupancy_frac": cost.occupied / cost.slots if cost.slots else None,
     }
-
-
-class RoundStart:
-    """A frozen copy, renewed at the first of every `round_steps` steps."""
-
-    def __init__(self, model: PreTrainedModel, round_steps: int) -> None:
-        self.policy = frozen_copy(model)
-        self._trained = trained_weights(model).keys()
-        self._round_steps = round_steps
-
-    def begin(self, step: int, model: PreTrainedModel) -> None:
-        """Called before each step (from 1) with the trained policy."""
-        if (step - 1) % self._round_steps == 0:
-            self.policy.load_state_dict(model.state_dict())
-
-    def state_dict(self) -> dict[str, Any]:
-        """Without the weights that training leaves alone."""
-        return {name: weight for name, weight in self.policy.state_dict().items() if name in self._trained}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        load_trained_weights(self.policy, state)
 
 
 class PolicyGradientLearner(RolloutLearner):
