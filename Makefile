@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 VLLM_TESTS := tests/test_real_input.py $(addprefix tests/harness/engines/,\
-	test_engine.py test_vllm_engine.py test_vllm_cells.py test_vllm_evaluation.py test_parity.py test_choice.py)
+	test_engine.py test_parity.py test_choice.py vllm)
 
 .PHONY: demo test test-long test-vllm test-lm-eval .venv-vllm .venv-lm-eval check chromium models reasoning-gym \
 	postgresql clean

@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("algorithms", "evals", "harness", "reports", "sweeps")
 MAX_LINES = 400
 
+BASICS = ("harness.errors", "harness.random_keys")
 # A module follows the rule of the longest name that it starts with: the modules of ours that it may import.
 MAY_IMPORT = {
     "algorithms": ("algorithms", "harness.plugins", "harness.errors"),
@@ -23,6 +24,13 @@ MAY_IMPORT = {
     "sweeps": (),
     "harness": ("harness", "algorithms", "evals", "sweeps"),
     "harness.records": ("harness.records",),
+    "harness.rewards": ("harness.rewards", "harness.plugins", *BASICS, "algorithms", "evals"),
+    "harness.models": ("harness.models", "harness.config", *BASICS, "evals"),
+    "harness.engines": ("harness.engines", "harness.models", "harness.config", *BASICS, "evals"),
+    "harness.training": (
+        *("harness.training", "harness.engines", "harness.models", "harness.config", "harness.rewards"),
+        *("harness.records", *BASICS, "algorithms", "evals"),
+    ),
     "harness.cli": PACKAGES,
     "reports": ("reports", "harness.records"),
     "reports.statistics": ("reports.statistics",),
@@ -87,6 +95,9 @@ def test_imports_run_downwards(path: Path) -> None:
         ("harness.plan.plan", "import reports.statistics"),
         ("harness.records.cell", "from harness.run import sweep"),
         ("harness.records.cell", "from ..errors import BenchError"),
+        ("harness.rewards.total", "from harness.config.reward import RewardSpec"),
+        ("harness.engines.choice", "from harness.training.sequences import Sequences"),
+        ("harness.training.batch", "from harness.run.prompts import PromptOrder"),
         ("reports.page", "from harness.errors import BenchError"),
         ("reports.page", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from algorithms import Objective"),
         ("reports.statistics", "from reports.formats import percent"),
@@ -124,8 +135,9 @@ def test_files_are_short(path: Path) -> None:
 
 def test_looking_around_starts_without_heavy_libraries(tmp_path: Path) -> None:
     """One process runs all of them; after each it says what has been imported."""
-    commands = ["--help", "run --help", "ls", "ls algorithms", "ls rules", "ls tasks", "ls knobs", "ls runs",
-                "show cispo", "diff grpo cispo", "show std_norm", "plan std_norm", "plan std_norm --json"]  # fmt: skip
+    what = ("algorithms", "rules", "tasks", "templates", "graders", "metrics", "knobs", "rewards", "engines", "runs")
+    shown = ["show cispo", "diff grpo cispo", "show std_norm", "plan std_norm", "plan std_norm --json"]
+    commands = ["--help", "run --help", "ls", *(f"ls {one}" for one in what), *shown]
     code = f"""
 import contextlib, io, sys
 from harness.cli import main

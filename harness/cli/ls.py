@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -24,6 +25,8 @@ class Listing(StrEnum):
     graders = "graders"
     metrics = "metrics"
     knobs = "knobs"
+    rewards = "rewards"
+    engines = "engines"
     runs = "runs"
 
 
@@ -32,7 +35,7 @@ def ls(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List sweeps, profiles, algorithms, rules, tasks, prompt templates, graders, metrics, knobs, or the runs so far.
+    """List sweeps, algorithms, rules, tasks, templates, graders, metrics, rewards, engines, knobs and the like.
 
     Example: bench ls algorithms
     """
@@ -46,6 +49,8 @@ def ls(
         Listing.graders: _graders,
         Listing.metrics: _metrics,
         Listing.knobs: _knobs,
+        Listing.rewards: _rewards,
+        Listing.engines: _engines,
     }
     listed = _runs(home_folder(home)) if what is Listing.runs else rows[what]()
     if json:
@@ -129,6 +134,26 @@ def _knobs() -> list[tuple[str, str]]:
     from harness.config.knobs import descriptions
 
     return list(descriptions().items())
+
+
+def _rewards() -> list[tuple[str, str]]:
+    from harness.rewards.base import nameable_parts
+
+    listed = [(name, part.summary()) for name, part in nameable_parts().items()]
+    return [*listed, ("module:function", "a function of your own: (group, context) -> list of numbers")]
+
+
+def _engines() -> list[tuple[str, str]]:
+    from harness.config.engine import ENGINES
+
+    return [
+        (name, f"{engine.description}; on {', '.join(engine.devices)}" + _default_on(engine.default_on))
+        for name, engine in ENGINES.all().items()
+    ]
+
+
+def _default_on(devices: Sequence[str]) -> str:
+    return f" (the default on {' and '.join(devices)})" if devices else ""
 
 
 def _runs(home: Path) -> list[tuple[str, str]]:

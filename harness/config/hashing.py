@@ -9,21 +9,22 @@ from pathlib import Path
 from typing import Any
 
 from algorithms import RULES, Objective
-from evals.grading import grader_version
+from evals.grading import GRADERS, grader_version
 from evals.grading.extract import EXTRACTION_VERSION
-from evals.metrics import metric_sources
+from evals.metrics import METRICS, metric_sources
 from evals.pairs import parse_pair_source
-from evals.prompts import template_version
-from evals.tasks import get_task, task_source
+from evals.prompts import TEMPLATES, template_version
+from evals.tasks import TASKS, get_task, task_source
 from evals.yaml_file import ENDINGS
 from harness import plugins
+from harness.config.engine import AUTO, ENGINES
 from harness.config.knobs import active
 from harness.config.model_source import parse_source
 from harness.config.run_spec import RunSpec
 from harness.errors import RefusedError
-from harness.plugins import UserModule
-from harness.rewards.parts import PARTS
-from harness.rewards.user_function import source_digest
+from harness.plugins import Kind, UserModule
+from harness.rewards.base import PARTS
+from harness.rewards.user_function import is_reference, source_digest
 
 NUMERICS_VERSION = 3
 """Raised whenever the same spec gives other numbers than before; a golden five-step run guards it."""
@@ -58,7 +59,7 @@ def semantic_hash(spec: RunSpec) -> str:
 
     Raises RefusedError if a local model, demonstrations or a reward function are missing, EvalError if problems are.
     """
-    functions = {part: source_digest(part) for part in spec.reward.parts if part not in PARTS}
+    functions = {part: source for part in spec.reward.parts if (source := source_digest(part))}
     refers_to = _references(spec) | {"reward_functions": functions} | _outside_rule(spec)
     return digest({"knobs": _knobs(spec), "refers_to": refers_to, "numerics": NUMERICS_VERSION})
 
@@ -68,8 +69,23 @@ def user_code(spec: RunSpec) -> list[UserModule]:
 
     Raises RefusedError for one that cannot be found.
     """
-    functions = [part for part in spec.reward.parts if part not in PARTS]
-    return [plugins.source_of(name.partition(":")[0], f"reward.parts.{name}") for name in functions]
+    functions = [part for part in spec.reward.parts if is_reference(part)]
+    recipe = spec.model.cold_start
+    objective = spec.objective
+    named: list[tuple[Kind[Any], list[str]]] = [
+        (PARTS, [part for part in spec.reward.parts if part not in functions]),
+        (RULES, [objective.rule.type] if isinstance(objective, Objective) else []),
+        (ENGINES, [spec.rollout.engine]),
+        (TASKS, [spec.task.train, *spec.eval.tasks]),
+        (TEMPLATES, [spec.task.template, spec.eval.template, *([recipe.template] if recipe.type == "sft" else [])]),
+        (GRADERS, [spec.rollout_grader, spec.eval.grader]),
+        (METRICS, list(METRICS.names())),
+    ]
+    found = [
+        *(plugins.source_of(name.partition(":")[0], f"reward.parts.{name}") for name in functions),
+        *(source for kind, names in named for name in names if name in kind.names() and (source := kind.source(name))),
+    ]
+    return list({module.name: module for module in found}.values())
 
 
 def code_digests(spec: RunSpec) -> dict[str, str]:
@@ -151,9 +167,16 @@ def _knobs(spec: RunSpec) -> dict[str, Any]:
     return knobs
 
 
+def _outside_engine(spec: RunSpec) -> dict[str, str]:
+    """The source of an engine that is a plug-in; nothing for shipped ones, which NUMERICS_VERSION covers."""
+    source = None if spec.rollout.engine == AUTO else ENGINES.source(spec.rollout.engine)
+    return {} if source is None else {"engine": source.digest}
+
+
 def _graded_rollouts(spec: RunSpec) -> dict[str, Any]:
     """What completions of the starting weights on the training problems, and their verdicts, come from."""
     return {
+        **_outside_engine(spec),
         "start": _start(spec),
         "train": _problems(spec.task.train, "train"),
         "extraction_version": EXTRACTION_VERSION,
@@ -217,6 +240,7 @@ def _train_data(spec: RunSpec) -> dict[str, str]:
 def _evaluated(spec: RunSpec) -> dict[str, Any]:
     """What an evaluation refers to."""
     return {
+        **_outside_engine(spec),
         "eval": [_problems(name, "test") for name in spec.eval.tasks],
         "extraction_version": EXTRACTION_VERSION,
         "template": template_version(spec.eval.template),
@@ -228,6 +252,7 @@ def _evaluated(spec: RunSpec) -> dict[str, Any]:
 def _references(spec: RunSpec) -> dict[str, Any]:
     graders = {name for name in (spec.reward.grader, spec.eval.grader) if name is not None}
     return {
+        **_outside_engine(spec),
         **_start(spec),
         "train": _train_data(spec),
         "eval": [_problems(name, "test") for name in spec.eval.tasks],

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel
 
 from algorithms import Objective, PreferenceObjective, active_knobs, objective_knobs
-from harness.config.reward import PART_OF_OPTIONS
+from harness.config.reward import parts_with_options, reward_section
 from harness.config.run_spec import RunSpec
 from harness.config.section import Section
 from harness.plugins import cached
@@ -35,8 +35,8 @@ def is_of_drawing(knob: str) -> bool:
 def _flatten(value: Any, name: str, flat: dict[str, Any]) -> None:
     if isinstance(value, Objective | PreferenceObjective):
         flat.update({f"{name}.{knob}": setting for knob, setting in active_knobs(value).items()})
-    elif isinstance(value, Section):
-        absent = value.absent_fields()
+    elif isinstance(value, BaseModel):
+        absent = value.absent_fields() if isinstance(value, Section) else []
         for field, item in value:
             if field not in absent:
                 _flatten(item, f"{name}.{field}" if name else field, flat)
@@ -61,9 +61,9 @@ def governor(knob: str) -> str | None:
     if section == "objective":
         own = objective_knobs().get(rest)
         return f"objective.{own.selector}" if own and own.selector else None
-    part = PART_OF_OPTIONS.get(rest.partition(".")[0]) if section == "reward" else None
+    part = parts_with_options().get(rest.partition(".")[0]) if section == "reward" else None
     if part:
-        return f"reward.parts.{part}"
+        return f"reward.parts.{part.name}"
     if knob in _GOVERNORS:
         return _GOVERNORS[knob]
     selector = f"{knob.rpartition('.')[0]}.type"
@@ -77,6 +77,8 @@ def _model_knobs(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str
         sections = list(_sections(info.annotation))
         if name == "objective":
             yield from ((f"objective.{knob}", one.description) for knob, one in objective_knobs().items())
+        elif name == "reward":
+            yield from _model_knobs(reward_section(), "reward.")
         elif sections:
             for section in sections:
                 yield from _model_knobs(section, f"{name}.")

@@ -21,7 +21,7 @@ from evals.tasks.base import Task
 from harness.config.knobs import descriptions, governor
 from harness.config.run_spec import RunSpec
 from harness.errors import RefusedError
-from harness.rewards.parts import PARTS
+from harness.rewards.base import nameable_parts
 
 Knobs = dict[str, Any]
 
@@ -182,7 +182,7 @@ _PARTS = "reward.parts."
 
 def _unknown_knobs(flat: Knobs) -> Iterator[tuple[str, str]]:
     """Keys that are no knob, each with the complaint. Whether an objective knob exists at this point is not asked."""
-    nameable = ("algorithm", *descriptions(), *(f"{_PARTS}{part}" for part in PARTS))
+    nameable = ("algorithm", *descriptions(), *(f"{_PARTS}{part}" for part in nameable_parts()))
     for knob in flat:
         if knob == "seed":
             yield knob, "seed is no knob: give `seeds` in the sweep, or --seeds."

@@ -2,146 +2,96 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import Literal
+from collections.abc import Iterator
+from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, create_model, model_validator
 
 from algorithms.objective import Credit
 from evals.tasks import get_task
+from harness import plugins
 from harness.config.section import GraderName, Section
-from harness.errors import nearest
-from harness.rewards.parts import PARTS
+from harness.errors import UnknownNameError
+from harness.rewards import PARTS
+from harness.rewards.base import LISTED_BY, Part, RewardPart, nameable_parts
 from harness.rewards.user_function import is_reference
 
 
-class FormatOptions(Section):
-    """Of the part `format`."""
-
-    pattern: Literal["think_answer", "work_hash"] = Field(
-        "think_answer",
-        description="<think>..</think><answer>..</answer>; or work, then # and a number (arithmetic)",
-    )
-
-
-class KimiLengthOptions(Section):
-    """Of the part `kimi_length`."""
-
-    from_step: int = Field(1, ge=1, description="the part is 0 before this step (Kimi k1.5 starts without it)")
-
-
-class MagistralLengthOptions(Section):
-    """Of the part `magistral_length`."""
-
-    cache_frac: float = Field(
-        0.2,
-        gt=0,
-        le=1,
-        description="share of rollout.max_completion_tokens over which the penalty grows to its full size",
-    )
-    penalty: float = Field(-0.1, le=0, description="at the limit; default: Magistral (2506.10910)")
-
-
-class LanguageOptions(Section):
-    """Of the part `language`."""
-
-    target: Literal["latin", "cyrillic", "greek", "arabic", "hebrew", "devanagari", "hangul", "han"] = Field(
-        "latin", description="script whose share of the words is rewarded"
-    )
-
-
-class NoiseOptions(Section):
-    """Of the part `correct`: an imperfect verifier. The true verdict is logged beside it."""
-
-    false_positive_rate: float = Field(
-        0.0, ge=0, le=1, description="share of wrong answers that training takes as right"
-    )
-    false_negative_rate: float = Field(
-        0.0, ge=0, le=1, description="share of right answers that training takes as wrong"
-    )
-
-    @property
-    def acts(self) -> bool:
-        return self.false_positive_rate > 0 or self.false_negative_rate > 0
-
-
-class RewardModelOptions(Section):
-    """Of the part `reward_model`: a Bradley-Terry model of the verdict, trained once on completions of the starting
-    weights and shared by all arms and seeds."""
-
-    prompts: int = Field(512, ge=10, description="training prompts whose completions it learns from; a tenth held out")
-    samples_per_prompt: int = Field(8, ge=2, description="completions a prompt, drawn as in training")
-    label_noise_rate: float = Field(0.0, ge=0, lt=0.5, description="share of pairs whose better side is mistaken")
-    steps: int = Field(200, ge=1)
-    batch_size: int = Field(32, ge=1, description="pairs an optimiser step")
-    learning_rate: float = Field(1e-3, gt=0, description="peak; warms up over 5 % of the steps, then falls to 2 %")
-    seed: int = Field(0, ge=0)
-
-
 class RewardSpec(Section):
+    """What all reward sections have. That of a spec (`reward_section`) also has a field for each part with options."""
+
     parts: dict[str, float] = Field(
         {"correct": 1.0},
         min_length=1,
         description="reward parts and their weights, whose sum is the reward; `correct` weighs 1 unless it is set",
     )
     grader: GraderName | None = Field(None, description="grader behind the part `correct`; none: the task's own")
-    format: FormatOptions = FormatOptions()
-    kimi_length: KimiLengthOptions = KimiLengthOptions()
-    magistral_length: MagistralLengthOptions = MagistralLengthOptions()
-    language: LanguageOptions = LanguageOptions()
-    noise: NoiseOptions = NoiseOptions()
-    reward_model: RewardModelOptions = RewardModelOptions()
+
+    def of(self, part: type[Part]) -> Part:
+        """The part with its options."""
+        options: Part = getattr(self, part.section) if part.model_fields else part()
+        return options
+
+    @property
+    def needs_reward_model(self) -> bool:
+        """Whether a part reads the scores of a reward model."""
+        return any(name in self.parts for name, part in PARTS.all().items() if part.needs_reward_model)
 
     @model_validator(mode="after")
     def _parts_exist(self) -> RewardSpec:
-        unknown = [name for name in self.parts if name not in PARTS and not is_reference(name)]
-        if unknown:
-            raise ValueError(
-                f"unknown parts {', '.join(unknown)}{nearest(unknown[0], PARTS)} Known: {', '.join(PARTS)}, and "
-                "module:function for one of your own"
-            )
+        for name in self.parts:
+            if name in nameable_parts() or is_reference(name):
+                continue
+            if part := PARTS.all().get(name):
+                raise ValueError(f"parts.{name} cannot be set: {part.implied_by} brings it in. Leave it out")
+            raise UnknownNameError("reward part", name, nameable_parts(), LISTED_BY)
         return self
 
     @model_validator(mode="after")
     def _options_have_their_part(self) -> RewardSpec:
-        for name in self.absent_fields():
-            options = getattr(self, name)
+        for section in self.absent_fields():
+            options = getattr(self, section)
             changed = [field for field, value in options if value != type(options).model_fields[field].default]
             if changed:
-                part = PART_OF_OPTIONS[name]
                 raise ValueError(
-                    f"{name}.{changed[0]}={getattr(options, changed[0])} has no effect without the part {part}: "
-                    f"give reward.parts.{part} a weight, or leave it out"
+                    f"{section}.{changed[0]}={getattr(options, changed[0])} has no effect without the part "
+                    f"{options.name}: give reward.parts.{options.name} a weight, or leave it out"
                 )
         return self
 
     def absent_fields(self) -> list[str]:
-        return [name for name, part in PART_OF_OPTIONS.items() if part not in self.parts]
+        return [section for section, part in parts_with_options().items() if part.name not in self.parts]
 
 
-PART_OF_OPTIONS: Mapping[str, str] = MappingProxyType(
-    {
-        "format": "format",
-        "kimi_length": "kimi_length",
-        "magistral_length": "magistral_length",
-        "language": "language",
-        "noise": "correct",
-        "reward_model": "reward_model",
-    }
-)
-"""Field of the section with options -> the part that they belong to."""
+def parts_with_options() -> dict[str, type[RewardPart]]:
+    """The known parts that have options, by the name of the field that holds them."""
+    return {part.section: part for part in PARTS.all().values() if part.model_fields}
+
+
+@plugins.cached
+def reward_section() -> type[RewardSpec]:
+    """The section with the options of all known parts."""
+    options: dict[str, Any] = {section: (part, part()) for section, part in parts_with_options().items()}
+    return create_model("RewardSpec", __base__=RewardSpec, **options)
+
+
+Reward = Annotated[SerializeAsAny[RewardSpec], BeforeValidator(lambda value: reward_section().model_validate(value))]
+"""The field of a spec: it holds what the parts that are in use at the time make of the section."""
 
 
 def reward_problems(reward: RewardSpec, credit: Credit, task_name: str) -> Iterator[str]:
     """What the section cannot know by itself: whether the task has steps, and whether the objective needs them."""
-    if "process" in reward.parts and get_task(task_name).written_steps is None:
+    names = [name for name, part in PARTS.all().items() if part.rewards_steps]
+    if get_task(task_name).written_steps is None:
+        for name in names:
+            if name in reward.parts:
+                yield (
+                    f"reward.parts.{name} with task.train={task_name}: this task does not say what a step is. Train on "
+                    "arithmetic, or leave the part out"
+                )
+    if credit == "steps" and not any(reward.parts.get(name) for name in names):
+        missing = " or ".join(f"reward.parts.{name}" for name in names)
         yield (
-            f"reward.parts.process with task.train={task_name}: this task does not say what a step is. Train on "
-            "arithmetic, or leave the part out"
-        )
-    if credit == "steps" and not reward.parts.get("process"):
-        yield (
-            "objective.credit=steps without reward.parts.process: no step has a reward. Give reward.parts.process a "
-            "weight, or set objective.credit to completion"
+            f"objective.credit=steps without {missing}: no step has a reward. Give {missing} a weight, or set "
+            "objective.credit to completion"
         )

@@ -7,9 +7,17 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
+from harness.config.engine import AUTO, ENGINES, fields_of_other_engines
 from harness.config.section import Listed, Section
+
+
+def _known_engine(name: str) -> str:
+    return name if name == AUTO else ENGINES.find(name).name
+
+
+EngineName = Annotated[str, AfterValidator(_known_engine)]
 
 
 class NotStaged(Section):
@@ -40,10 +48,10 @@ Staged = Annotated[NotStaged | StagedAtStep | StagedOnConvergence, Field(discrim
 
 
 class RolloutSpec(Section):
-    engine: Literal["auto", "torch", "vllm"] = Field(
-        "auto",
+    engine: EngineName = Field(
+        AUTO,
         description="torch: samples from the trainer's own modules; vllm: an engine with a copy of the weights, synced "
-        "and checked after every update; auto = vllm on CUDA, torch on a CPU",
+        "and checked after every update; `bench ls engines` lists all; auto = vllm on CUDA, torch on a CPU",
     )
     vllm_memory_frac: float = Field(
         0.3, gt=0, le=1, description="share of the GPU's memory for vLLM: its weights and KV cache; read with vllm only"
@@ -66,7 +74,7 @@ class RolloutSpec(Section):
 
     def absent_fields(self) -> list[str]:
         without_rounds = [] if self.sampler == "round" else ["round_steps"]
-        return [*without_rounds, *(["vllm_memory_frac"] if self.engine == "torch" else [])]
+        return [*without_rounds, *fields_of_other_engines(self.engine)]
 
     @model_validator(mode="after")
     def _rounds_need_their_sampler(self) -> RolloutSpec:

@@ -16,8 +16,9 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from algorithms import Objective
 from algorithms.preference import PreferenceObjective
 from harness.config.clashes import clashes
+from harness.config.engine import engine_on
 from harness.config.model import ModelSpec
-from harness.config.reward import RewardSpec
+from harness.config.reward import Reward
 from harness.config.rollout import NoPairs, Pairs, RolloutSpec
 from harness.config.section import Section
 from harness.config.task import EvalSpec, TaskSpec
@@ -74,7 +75,7 @@ class RunSpec(Section):
 
     model: ModelSpec
     task: TaskSpec
-    reward: RewardSpec
+    reward: Reward
     rollout: RolloutSpec
     objective: Annotated[
         Annotated[Objective, Tag("policy_gradient")] | Annotated[PreferenceObjective, Tag("preference")],
@@ -136,13 +137,6 @@ def dtype_on(device: str, dtype: str) -> Literal["float32", "bfloat16"]:
     return "float32" if dtype == "float32" else "bfloat16"
 
 
-def engine_on(device: str, engine: str) -> Literal["torch", "vllm"]:
-    """`rollout.engine` with auto settled: vllm on CUDA, torch on a CPU."""
-    if engine == "auto":
-        return "vllm" if device.startswith("cuda") else "torch"
-    return "torch" if engine == "torch" else "vllm"
-
-
 def settled(spec: RunSpec, cuda_is_there: bool) -> RunSpec:
     """The spec with nothing left to the machine, so that one hash never means the numbers of two kinds of device."""
     device = device_kind(spec.train.device, cuda_is_there)
@@ -169,5 +163,5 @@ def recorded_spec(cell: CellRecord) -> RunSpec:
         more = f" and {len(fields) - _SHOWN} more" if len(fields) > _SHOWN else ""
         raise RefusedError(
             f"{cell.path / 'spec.json'}: another version of bench wrote it ({', '.join(fields[:_SHOWN])}{more} do not "
-            "fit). Use the version that ran its sweep."
+            "fit). Use the version that ran its sweep, with its plug-ins."
         ) from None

@@ -1,8 +1,7 @@
-"""What every rollout engine promises. Shapes: P prompts, n samples a prompt, N = P * n rows, T longest completion.
+"""What every engine promises, what engines may ask of a model and of their input, and when a stop string ends a
+completion: one rule for all.
 
-What engines ask of a model and of their input.
-
-When a completion has come to a stop string: one rule for all engines.
+Shapes: P prompts, n samples a prompt, N = P * n rows, T longest completion.
 """
 
 from __future__ import annotations
@@ -72,11 +71,11 @@ class Completions:
 
 
 OnFinished = Callable[[int, list[int], bool], None]
-"""Is given a sample's row, its tokens and whether they are truncated."""
+"""on_finished(row, tokens, truncated), for a sample that has ended."""
 
 
 class EngineMismatchError(BenchError):
-    """Sampler and trainer disagree on the same weights: what was drawn cannot be trusted, so the cell is invalid."""
+    """Engine and trainer disagree on the same weights. What was drawn cannot be trusted, so the cell is invalid."""
 
 
 class PromptTooLongError(RefusedError):
@@ -84,7 +83,7 @@ class PromptTooLongError(RefusedError):
 
 
 class Engine(Protocol):
-    """Draws completions from a model's current weights: those it has when `generate` is called."""
+    """Draws completions from the weights that a model has when `generate` is called."""
 
     def generate(
         self,
@@ -128,8 +127,8 @@ def require_room(model: PreTrainedModel, longest_prompt_tokens: int, max_complet
 
 
 def require_steady_positions(model: PreTrainedModel) -> None:
-    """Raise RefusedError for rotary embeddings of the type `dynamic`: their frequencies follow the longest sequence
-    that the model has seen, so that a sample would depend on what else was in its batch, and before it."""
+    """Raise RefusedError for rotary embeddings of the type `dynamic`. Their frequencies follow the longest sequence
+    that the model has seen, so a sample would depend on what else was in its batch and in those before."""
     rope = getattr(model.config.get_text_config(), "rope_parameters", None) or {}
     of_kinds = [rope, *(value for value in rope.values() if isinstance(value, dict))]
     if any(one.get("rope_type") == "dynamic" for one in of_kinds):
@@ -140,7 +139,7 @@ def require_steady_positions(model: PreTrainedModel) -> None:
 
 
 def ends_with_stop(tokens: list[int], stop: Sequence[str], decode: Callable[[list[int]], str]) -> bool:
-    """Whether the last token completes one of the strings, which none before it did."""
+    """Whether the last token completes one of the strings. It is asked after every token, so none before it did."""
     if not stop:
         return False
     # A token of a stop string holds at least one byte of it, or no text at all: there is room for eight of those.

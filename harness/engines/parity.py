@@ -1,35 +1,34 @@
 """Whether an engine with a copy of the weights gives the model's log-probs: asked after every sync.
 
-It finds weights that were left out, put in the wrong place or not taken over. What it cannot find is a difference
-smaller than rounding, such as that of one small step in bfloat16; `weight_version` is what tells when to sync.
-
-Whether a model's weights have changed, without looking at them.
+It finds weights that were left out, put in the wrong place or not taken over. A difference smaller than rounding, such
+as that of one small step in bfloat16, it cannot find: `weight_version` says when to sync.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
 from typing import TYPE_CHECKING
-
-import torch
-from torch import Tensor
 
 from harness.engines.base import EngineMismatchError
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor
     from transformers import PreTrainedModel
 
-# The mean difference of log-probs that counts as rounding. float32: correct engines differ by about 1e-5. bfloat16 has
-# 8 significant bits, so logits between 16 and 32 lie 0.125 apart: activations rounded in another order move most logits
-# by a fraction of that and some by two or three of these steps (SmolLM2-135M: 0.07 on average, 0.37 at most).
-BOUNDS = {torch.float32: 1e-3, torch.bfloat16: 0.25}
+BOUNDS = {"float32": 1e-3, "bfloat16": 0.25}
+"""The mean difference of log-probs that counts as rounding, by dtype.
+
+float32: correct engines differ by about 1e-5. bfloat16 has 8 significant bits, so logits between 16 and 32 lie 0.125
+apart: activations rounded in another order move most logits by a fraction of that and some by two or three of these
+steps (SmolLM2-135M: 0.07 on average, 0.37 at most).
+"""
 LENGTHS_TOKENS = (2, 17, 48)
 
 
 def probe_sequences(model: PreTrainedModel) -> list[list[int]]:
     """Token ids that are the same for every model with this vocabulary, and leave room for one token more."""
+    import torch
+
     longest = (getattr(model.config, "max_position_embeddings", None) or max(LENGTHS_TOKENS) + 1) - 1
     generator = torch.Generator().manual_seed(0)
     vocab = model.get_input_embeddings().num_embeddings
@@ -39,16 +38,19 @@ def probe_sequences(model: PreTrainedModel) -> list[list[int]]:
 def require_parity(
     model: PreTrainedModel, sequences: Sequence[Sequence[int]], engine_logps: Sequence[Sequence[float]], engine: str
 ) -> float:
-    """The mean difference of the log-probs of all tokens but each first one; engine_logps are those of `engine`.
+    """The mean difference of the log-probs of all tokens but each first one. engine_logps: those of the engine; engine:
+    its name, for messages.
 
     Raises EngineMismatchError if it exceeds the bound of the model's dtype, or is not a number.
     """
+    import torch
+
     differences = [
         (torch.tensor(logps) - _model_logps(model, sequence)).abs()
         for sequence, logps in zip(sequences, engine_logps, strict=True)
     ]
     difference = torch.cat(differences).mean().item()
-    bound = BOUNDS[model.dtype]
+    bound = BOUNDS[str(model.dtype).removeprefix("torch.")]
     # So that nan, which no comparison holds for, is a mismatch too.
     if not difference <= bound:
         raise EngineMismatchError(
@@ -59,16 +61,11 @@ def require_parity(
     return difference
 
 
-@torch.inference_mode()
 def _model_logps(model: PreTrainedModel, sequence: Sequence[int]) -> Tensor:
     """Float32 on the CPU [len(sequence) - 1], at temperature 1."""
+    import torch
+
     ids = torch.tensor([list(sequence)], device=model.device)
-    logps: Tensor = model(input_ids=ids, use_cache=False).logits[0, :-1].float().log_softmax(-1)
+    with torch.inference_mode():
+        logps: Tensor = model(input_ids=ids, use_cache=False).logits[0, :-1].float().log_softmax(-1)
     return logps.gather(1, ids[0, 1:, None])[:, 0].cpu()
-
-
-def weight_version(model: nn.Module) -> int:
-    """Grows with every in-place write to a weight or buffer: by an optimiser, by `load_state_dict` or by hand. torch
-    counts the writes of each tensor; those through `.data`, and by fused optimisers, it does not see. Says nothing of
-    two different models."""
-    return sum(tensor._version for tensor in chain(model.parameters(), model.buffers()))

@@ -1,1 +1,2 @@
-"""Language models: where they come from, how they are loaded and saved, the built-in tiny one and the cold start."""
+"""Language models: loading and saving them, their chat templates, adapters, the starting weights of cells, and the
+built-in tiny one."""

@@ -13,7 +13,7 @@ from harness.errors import RefusedError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-# Written by chat templates as one token each; the bars of some models are full-width.
+# What chat templates mean as one token each; the bars of some models are full-width.
 _MARKER = re.compile(r"<[|｜][^<>|｜\s]+[|｜]>|<(?:start|end)_of_\w+>")
 _TAG = re.compile(r"<[^<>\s]+>")
 _QUESTION, _ANSWER = "2+2=", "4 it is"
@@ -21,8 +21,9 @@ _QUESTION, _ANSWER = "2+2=", "4 it is"
 
 @dataclass(frozen=True)
 class TemplateCheck:
-    """turn_end: id of the token that the template writes after an answer, None where it writes none.
+    """What a look at a template found.
 
+    turn_end: id of the token that the template writes after an answer; None if it writes none.
     split: markers of the template that the tokenizer does not know as one token.
     """
 
@@ -31,7 +32,7 @@ class TemplateCheck:
 
     @property
     def fits(self) -> bool:
-        """Whether the template can be used. Some models know no token for a role and spell it out (Zephyr): that does
+        """Whether the template can be used. Some models have no token for a role and spell it out (Zephyr), which does
         no harm as long as their answers end with a token."""
         return not self.split or self.turn_end is not None
 
@@ -52,7 +53,7 @@ def render_chat(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message],
 
 
 def check_template(tokenizer: PreTrainedTokenizerBase) -> TemplateCheck:
-    """Look at a question and its answer under the tokenizer's template."""
+    """Look at how the tokenizer's template writes a question and its answer."""
     asked: Message = {"role": "user", "content": _QUESTION}
     prompt = render_chat(tokenizer, [asked])
     answered = render_chat(tokenizer, [asked, {"role": "assistant", "content": _ANSWER}], answer_follows=False)

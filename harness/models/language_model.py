@@ -1,19 +1,21 @@
 """A causal language model with its tokenizer, loaded from any `model.source`.
 
-Whether a model, its tokenizer and its chat template speak of the same tokens. Asked once, when a model is loaded.
+When it is loaded, model, tokenizer and chat template are checked against each other: they must speak of the same
+tokens.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from evals.prompts import Message
 from harness.config.model_source import parse_source
@@ -33,11 +35,11 @@ class LanguageModel:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     wanted_chat_template: ChatTemplate = "auto"
-    """As `model.chat_template`; `chat_template` is what it comes to."""
+    """The knob `model.chat_template`; `chat_template` is what it comes to."""
     unknown_tokens: frozenset[int] = frozenset()
     """Ids that the tokenizer can give and the model has no embedding for."""
     commit: str | None = None
-    """Of the repository on the hub that it is from."""
+    """The commit of the hub's repository that it was loaded from; None for other sources."""
 
     @property
     def chat_template(self) -> Literal["tokenizer", "plain"]:
@@ -48,7 +50,7 @@ class LanguageModel:
 
     @cached_property
     def template_check(self) -> TemplateCheck | None:
-        """Of the tokenizer's chat template, where that one is used."""
+        """What is known of the tokenizer's chat template; None where it is not used."""
         return check_template(self.tokenizer) if self.chat_template == "tokenizer" else None
 
     @property
@@ -62,7 +64,7 @@ class LanguageModel:
 
     @property
     def pad_token_id(self) -> int:
-        """The id in padded positions. They are masked everywhere, so any valid id serves where none is defined."""
+        """The id in padded positions. They are masked everywhere, so any valid id will do where none is defined."""
         pad = self.tokenizer.pad_token_id
         return self.eos_token_ids[0] if pad is None else int(pad)
 
@@ -87,24 +89,23 @@ class LanguageModel:
         return list(ids)
 
     def encode_completion(self, text: str) -> list[int]:
-        """Token ids of a completion that is given, to be learned: its text and one end-of-sequence token, the
-        tokenizer's own where it has one."""
+        """Token ids of a given completion, to be learned: its text and one end-of-sequence token, the tokenizer's own
+        where it has one."""
         own = self.tokenizer.eos_token_id
         tokens: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         return [*tokens, self.eos_token_ids[0] if own is None else int(own)]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Text of token ids without special tokens. Ids that only the model knows (padded embeddings) are no text."""
+        """The text of token ids without special tokens. Ids that only the model knows (padded embeddings) have no
+        text."""
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     def remarks(self) -> list[str]:
-        """What was decided for want of being said by the model: for the user, and for the record."""
-
+        """What the model's files left open and how it was decided: for the user, and for the record."""
         return vocabulary_remarks(self)
 
     def account(self) -> dict[str, Any]:
-        """What a record should keep of the model besides its source."""
-
+        """What the records keep of the model besides its source."""
         return {
             "architecture": type(self.model).__name__,
             "vocabulary_tokens": vocabulary_size(self.model),
@@ -159,6 +160,15 @@ def weights_digest(weights: Mapping[str, Tensor]) -> str:
         digest.update(name.encode())
         digest.update(weights[name].detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def weight_version(model: nn.Module) -> int:
+    """Grows with every in-place write to a weight or buffer: by an optimiser, by `load_state_dict` or by hand.
+
+    torch counts the writes to each tensor; it does not see those through `.data` and by fused optimisers. The versions
+    of two different models do not compare.
+    """
+    return sum(tensor._version for tensor in chain(model.parameters(), model.buffers()))
 
 
 def require_matching_vocabulary(language_model: LanguageModel) -> None:
@@ -246,3 +256,55 @@ def vocabulary_remarks(language_model: LanguageModel) -> list[str]:
 def _named_ends(language_model: LanguageModel) -> list[int]:
     """The end-of-sequence tokens without the chat template's."""
     return LanguageModel(language_model.model, language_model.tokenizer, "plain").eos_token_ids
+
+
+_UNFINISHED = "\N{REPLACEMENT CHARACTER}"
+"""What a decoder writes for the bytes of a character that is not complete yet."""
+
+
+class TokenCharacters:
+    """Counts the characters that each token of a completion wrote, for any tokenizer that can decode.
+
+    Most tokens write the same text wherever they stand after the first, and this text is remembered. A completion whose
+    text is not the sum of the remembered pieces is decoded token by token.
+    """
+
+    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
+        self._decode = decode
+        self._pieces: dict[int, str] = {}
+
+    def of(self, tokens: Sequence[int], text: str) -> list[int]:
+        """How many characters of `text`, which is decode(tokens), each token completes. They add up to its length.
+
+        0 for a special token, and for one that only begins a character.
+        """
+        if not tokens:
+            return []
+        pieces = [self._decode(tokens[:1]), *(self._piece(token) for token in tokens[1:])]
+        if "".join(pieces) == text:
+            return [len(piece) for piece in pieces]
+        return self._one_by_one(tokens, text)
+
+    def _piece(self, token: int) -> str:
+        """The text of a token behind another: some tokenizers drop the space before the first one."""
+        if token not in self._pieces:
+            self._pieces[token] = self._decode([token, token])[len(self._decode([token])) :]
+        return self._pieces[token]
+
+    def _one_by_one(self, tokens: Sequence[int], text: str) -> list[int]:
+        """As text is streamed: what a token adds to the text of the tokens since the last but one that completed a
+        character."""
+        counts: list[int] = []
+        start = complete = written = 0
+        for end in range(1, len(tokens) + 1):
+            before = self._decode(tokens[start:complete])
+            added = self._decode(tokens[start:end])[len(before) :]
+            if not added or added.endswith(_UNFINISHED) or not text.startswith(added, written):
+                counts.append(0)
+                continue
+            counts.append(len(added))
+            written += len(added)
+            start, complete = complete, end
+        # What no token completes, such as half a character at the limit, goes to the last token.
+        counts[-1] += len(text) - written
+        return counts

@@ -1,7 +1,4 @@
-"""Loading a model and its tokenizer through transformers; what goes wrong there, in words of `model.source`.
-
-GGUF files that do not load: what is wrong with one, in its own terms. Reading one whole takes seconds.
-"""
+"""Loads a model and its tokenizer through transformers, and says what is wrong with a source that does not load."""
 
 from __future__ import annotations
 
@@ -75,7 +72,7 @@ def _where(parsed: ModelSource) -> dict[str, Any]:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without progress bars, and without warnings of what is refused here in a sentence."""
+    """Without progress bars, and without the warnings about what is refused here in a sentence."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()
@@ -143,7 +140,7 @@ _TOKENS = "tokenizer.ggml.tokens"
 
 
 def gguf_architecture(path: Path) -> tuple[str, bool]:
-    """`general.architecture` of a whole GGUF file, and whether the file holds a tokenizer.
+    """`general.architecture` of a whole GGUF file, and whether the file holds a tokenizer. Reading it takes seconds.
 
     Raises RefusedError if the file is damaged, or the package `gguf` is missing.
     """

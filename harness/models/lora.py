@@ -1,4 +1,8 @@
-"""Low-rank adapters (LoRA, Hu et al. 2106.09685) through peft: W x + (alpha / rank) B A x, where only A and B learn."""
+"""Low-rank adapters (LoRA, Hu et al. 2106.09685) through peft: W x + (alpha / rank) B A x, where only A and B learn.
+
+`add_adapters` puts them on a model, `reset_adapters` sets them from a seed, and `merged_copy` gives the plain model
+that the adapted one amounts to, for engines to draw from.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,14 @@ import copy
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from harness.config.model import Lora
 from harness.errors import RefusedError
+from harness.models.language_model import weight_version
 from harness.random_keys import random_key
 
 if TYPE_CHECKING:
@@ -98,6 +104,47 @@ def remove_adapters(model: PreTrainedModel) -> None:
     for layer in adapted_layers(model):
         model.set_submodule(layer.name, layer.base)
     del model.get_decoder().peft_config
+
+
+class MergedWeights:
+    """A plain model beside an adapted one, whose weights are those of the base plus the adapters' product.
+
+    What is not adapted is shared, since training never writes to it. Merging in place and back again would drift by
+    rounding; here the base is never written, and each merge begins from it.
+    """
+
+    def __init__(self, adapted: PreTrainedModel) -> None:
+        # No reference to the adapted model itself: it is the key under which this is kept.
+        self._layers = adapted_layers(adapted)
+        self._sources = nn.ParameterList(
+            weight for layer in self._layers for weight in (layer.base.weight, layer.A, layer.B)
+        )
+        merged = {id(layer.base.weight) for layer in self._layers}
+        self.model: PreTrainedModel = copy.deepcopy(
+            adapted, {id(weight): weight for weight in adapted.parameters() if id(weight) not in merged}
+        )
+        remove_adapters(self.model)
+        self._version: int | None = None
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Merge again if an adapter or its base has been written since the last time."""
+        version = weight_version(self._sources)
+        if version == self._version:
+            return
+        for layer in self._layers:
+            self.model.get_submodule(layer.name).weight.copy_(layer.merged_weight())
+        self._version = version
+
+
+_merged: WeakKeyDictionary[PreTrainedModel, MergedWeights] = WeakKeyDictionary()
+
+
+def merged_copy(adapted: PreTrainedModel) -> MergedWeights:
+    """The merged copy of an adapted model: one for all engines over it."""
+    if adapted not in _merged:
+        _merged[adapted] = MergedWeights(adapted)
+    return _merged[adapted]
 
 
 def _require_targets(model: PreTrainedModel, lora: Lora) -> None:

@@ -1,6 +1,7 @@
-"""Starting weights of cells: loaded once a worker, copied back before each cell.
+"""The starting weights of cells: loaded once by each worker, and copied back before each cell.
 
-Activation checkpointing: a decoder layer's activations are computed again in the backward pass instead of kept.
+A cell's model may have adapters, and activation checkpointing: a decoder layer's activations are then computed again in
+the backward pass instead of being kept.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _Loaded = tuple[str, str, torch.dtype, ChatTemplate, bool]
 
 
 class StartingPoint:
-    """Holds the last model that was asked for, a pristine copy of its weights, and the last adapters put on it.
+    """Holds the last model that was asked for, an untouched copy of its weights, and the last adapters put on it.
 
     There is one set of weights: what `get` and `for_training` return share it, and the next call of either resets it.
     """
@@ -95,10 +96,10 @@ def _device(device: str) -> str:
 
 
 def set_activation_checkpointing(model: PreTrainedModel, on: bool) -> None:
-    """Mark the model's layers, in place. RefusedError for an architecture whose layers transformers does not do it for.
+    """Mark the model's layers, in place. RefusedError for an architecture that transformers does not checkpoint.
 
-    transformers heeds the mark in training mode only, where dropout acts too, and the mode here is evaluation: it is
-    heeded in training passes, by `harness.training.prefix_attention`. Sampling from the same layers is left alone.
+    transformers heeds the mark only in training mode, where dropout acts too. Models are in evaluation mode here, and
+    `harness.training.prefix_attention` heeds the mark in training passes. Sampling from the same layers is left alone.
     """
     from transformers.modeling_layers import GradientCheckpointingLayer
 

@@ -1,6 +1,7 @@
-"""The tiny model from scratch: a Llama of about 0.23M parameters over characters.
+"""The tiny model, untrained: a Llama of about 0.23M parameters over characters. `builtin:tiny` holds its trained
+weights.
 
-Two layers suffice for running sums of single digits, and few layers keep the per-token overhead on a CPU low.
+Two layers suffice for running sums of single digits, and few layers keep the overhead for each token low on a CPU.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def tiny_model(seed: int) -> LlamaForCausalLM:
-    """Random weights, fixed by the seed; torch's global generator is left as it was."""
+    """The model with random weights, fixed by the seed; torch's global generator is left as it was."""
     config = LlamaConfig(
         vocab_size=3 + len(CHARACTERS),
         hidden_size=96,

@@ -6,13 +6,13 @@ data (how long prompts are) are taken at PROMPT_TOKENS.
 
 from __future__ import annotations
 
-import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from algorithms import Objective
+from harness.config.engine import ENGINES, Device, DrawingLoad, engine_on
 from harness.config.model import Lora
 from harness.config.run_spec import RunSpec
 from harness.plan.model_shape import ModelShape, find_shape
@@ -25,30 +25,23 @@ FLOAT32_BYTES = 4
 # model is next to nothing, is 0.53 GiB on Linux); on CUDA the context and the libraries' kernels (not measured).
 PROCESS_BYTES = {"cpu": 0.5 * GIB, "cuda": 0.5 * GIB}
 
-# What the torch engine allows its cache of keys and values, and most rows of a batch (harness.engines.torch.engine).
-TORCH_CACHE_BYTES_CPU = 4 * GIB
-TORCH_MAX_ROWS = 1024
-# It copies a shrinking batch from one arena to another.
-TORCH_ARENAS = 2
-# vLLM's cache on a CPU (harness.engines.vllm).
-VLLM_CACHE_BYTES_CPU = 2 * GIB
-
-Device = Literal["cpu", "cuda"]
+# Samples that an evaluation asks for at once (harness.sampling.graded).
+EVALUATED_AT_ONCE = 1024
 
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """bytes: of each part, by name. vllm_memory_frac: share of the GPU's memory that vLLM takes besides, or 0."""
+    """parts_bytes: by name. engine_frac: share of the device's memory that the engine takes besides, or 0."""
 
     device: Device
     parameters: int
     trained_parameters: int
     parts_bytes: dict[str, int]
-    vllm_memory_frac: float
+    engine_frac: float
 
     @property
     def total_bytes(self) -> int:
-        """Without vLLM's share of a GPU."""
+        """Without the engine's share of a GPU."""
         return sum(self.parts_bytes.values())
 
     def as_json(self) -> dict[str, Any]:
@@ -59,12 +52,12 @@ class MemoryEstimate:
             "trained_parameters": self.trained_parameters,
             "gb": self.total_bytes / 1e9,
             "parts_gb": {name: size / 1e9 for name, size in self.parts_bytes.items()},
-            "vllm_memory_frac": self.vllm_memory_frac,
+            "vllm_memory_frac": self.engine_frac,
         }
 
     def needed_bytes(self, device_bytes: int) -> int:
-        """On a device with so much memory, vLLM's share included."""
-        return self.total_bytes + round(self.vllm_memory_frac * device_bytes)
+        """On a device with so much memory, the engine's share included."""
+        return self.total_bytes + round(self.engine_frac * device_bytes)
 
 
 def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
@@ -83,7 +76,6 @@ def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
     # A trunk of the critic's own is trained as the policy is: under adapters, only its adapters are.
     trunks = 2 if _critic_has_own_trunk(spec) else 1
     weights = trunks * total * width
-    vllm = spec.rollout.engine == "vllm" or (spec.rollout.engine == "auto" and device == "cuda")
     tokens = micro_batch_tokens(spec, shape)
     parts: dict[str, float] = {
         "process": PROCESS_BYTES[device],
@@ -94,18 +86,16 @@ def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
         "activations": activation_bytes(shape, tokens, width, spec.train.activation_checkpointing),
         "logits": logits_bytes(shape, spec.train.logits_chunk_tokens, width),
     }
-    if "reward_model" in spec.reward.parts:
+    if spec.reward.needs_reward_model:
         parts["reward_model"] = FLOAT32_BYTES * shape.parameters
-    if not vllm:
-        parts["kv_cache"] = torch_cache_bytes(spec, shape, width, device)
-    elif device == "cpu":
-        parts["vllm"] = shape.parameters * width + VLLM_CACHE_BYTES_CPU
+    engine = ENGINES.find(engine_on(device, spec.rollout.engine)).memory(drawing_load(spec, shape, width, device))
+    parts |= engine.parts_bytes
     return MemoryEstimate(
         device,
         shape.parameters,
         trained,
         {name: round(size) for name, size in parts.items() if size},
-        spec.rollout.vllm_memory_frac if vllm and device == "cuda" else 0.0,
+        engine.device_frac,
     )
 
 
@@ -115,8 +105,8 @@ def in_words(memory: dict[str, Any] | None) -> str:
         return "unknown, the model's size is not at hand"
     parts = sorted(memory["parts_gb"].items(), key=lambda part: -part[1])
     listed = ", ".join(f"{name.replace('_', ' ')} {size:.1f}" for name, size in parts if size >= 0.05)
-    vllm = memory["vllm_memory_frac"]
-    share = f" and {vllm:.0%} of the GPU's memory for vLLM" if vllm else ""
+    engine = memory["vllm_memory_frac"]
+    share = f" and {engine:.0%} of the GPU's memory for the engine" if engine else ""
     return f"about {memory['gb']:.1f} GB a cell on {memory['device']}{share} ({listed})"
 
 
@@ -161,18 +151,20 @@ def logits_bytes(shape: ModelShape, chunk_tokens: int, width: int) -> int:
     return chunk_tokens * shape.vocabulary * (3 * FLOAT32_BYTES + width)
 
 
-def torch_cache_bytes(spec: RunSpec, shape: ModelShape, width: int, device: Device) -> float:
-    """The torch engine's keys and values for the largest batch of training or evaluation, and one step's logits."""
-    a_token = 2 * shape.layers * shape.key_value * width
-    asked = {
-        (spec.rollout.prompts_per_step * spec.rollout.samples_per_prompt, spec.rollout.max_completion_tokens),
-        (TORCH_MAX_ROWS, spec.eval.max_completion_tokens),
-    }
-    most = TORCH_CACHE_BYTES_CPU if device == "cpu" else math.inf
-    rows_bytes = [min(TORCH_MAX_ROWS, rows) * row_tokens(shape, limit) * a_token for rows, limit in asked]
-    largest = min(most, max(rows_bytes))
-    logits = TORCH_MAX_ROWS * shape.vocabulary * (FLOAT32_BYTES + width)
-    return TORCH_ARENAS * largest + logits
+def drawing_load(spec: RunSpec, shape: ModelShape, width: int, device: Device) -> DrawingLoad:
+    """What the engine is to draw in the largest batch of training and of evaluation."""
+    rollout = spec.rollout
+    return DrawingLoad(
+        device,
+        rollout,
+        weights_bytes=shape.parameters * width,
+        cache_bytes_per_token=2 * shape.layers * shape.key_value * width,
+        logits_bytes_per_sample=shape.vocabulary * (FLOAT32_BYTES + width),
+        batches=(
+            (rollout.prompts_per_step * rollout.samples_per_prompt, row_tokens(shape, rollout.max_completion_tokens)),
+            (EVALUATED_AT_ONCE, row_tokens(shape, spec.eval.max_completion_tokens)),
+        ),
+    )
 
 
 def row_tokens(shape: ModelShape, completion_tokens: int) -> int:

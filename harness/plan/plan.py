@@ -11,6 +11,7 @@ from typing import Any
 from algorithms import Objective
 from evals.metrics import metrics_for
 from evals.tasks import get_task
+from harness.config.engine import ENGINES
 from harness.config.hashing import semantic_hash
 from harness.config.knobs import active
 from harness.config.model import Lora
@@ -235,10 +236,14 @@ def _warnings(asked: Asked, specs: Mapping[str, RunSpec], noops: Sequence[Noop])
             f"{count} seed{'s' if count > 1 else ''}: a sign-flip test cannot reach p < .05 below {RECOMMENDED_SEEDS} "
             + ("seeds; below 3 there is no test at all." if count < 3 else "seeds.")
         )
-    uncorrected = [arm for arm, spec in specs.items() if _samples_with_vllm(spec) and not _corrects_sampler(spec)]
-    if uncorrected:
+    for engine in (engine for engine in ENGINES.all().values() if engine.holds_copy):
+        uncorrected = [
+            arm for arm, spec in specs.items() if _samples_with(engine.name, spec) and not _corrects_sampler(spec)
+        ]
+        if not uncorrected:
+            continue
         warnings.append(
-            f"arms {', '.join(uncorrected)}: vLLM rounds in another way than the trainer, and "
+            f"arms {', '.join(uncorrected)}: {engine.title} rounds in another way than the trainer, and "
             "objective.sampler_correction.type is none. mismatch/* measures the difference; token_truncate corrects it."
         )
     rounded = [arm for arm, spec in specs.items() if _merges_into_bfloat16(spec)]
@@ -260,8 +265,8 @@ def _warnings(asked: Asked, specs: Mapping[str, RunSpec], noops: Sequence[Noop])
     return warnings
 
 
-def _samples_with_vllm(spec: RunSpec) -> bool:
-    return spec.pairs.type != "dataset" and spec.rollout.engine == "vllm"
+def _samples_with(engine: str, spec: RunSpec) -> bool:
+    return spec.pairs.type != "dataset" and spec.rollout.engine == engine
 
 
 def _merges_into_bfloat16(spec: RunSpec) -> bool:

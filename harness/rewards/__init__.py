@@ -1,13 +1,10 @@
-"""Reward parts and their weighted sum.
+"""The reward of a completion: a weighted sum of parts.
 
-A part of one's own is a function `(group: Sequence[Attempt], context: RewardContext) -> list[float]`, named by
-`module:function` under `reward.parts`.
+A part is a subclass of `RewardPart`, in `harness/rewards/parts/` or in a plug-in, or a function of the user's own,
+`(group: Sequence[Attempt], context: RewardContext) -> list[float]`, that `reward.parts` names by `module:function`.
 """
 
-from harness.rewards.attempt import Attempt, RewardContext, RewardPart
-from harness.rewards.parts import PARTS
-from harness.rewards.steps import step_rewards
-from harness.rewards.total import Rewards, reward_groups
-from harness.rewards.verdicts import graded
+from harness.rewards.base import PARTS, Attempt, RewardContext, RewardPart
+from harness.rewards.total import TotalReward
 
-__all__ = ["PARTS", "Attempt", "RewardContext", "RewardPart", "Rewards", "graded", "reward_groups", "step_rewards"]
+__all__ = ["PARTS", "Attempt", "RewardContext", "RewardPart", "TotalReward"]

@@ -1,56 +1,90 @@
-"""The reward of a rollout batch: the parts of every group, and their weighted sum."""
+"""The reward of a completion: the parts that a spec names, and their weighted sum."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import bisect
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from harness.rewards.attempt import Attempt, RewardContext
-from harness.rewards.parts import find_part
+from harness.rewards.base import PARTS, Attempt, RewardContext, RewardPart
+from harness.rewards.user_function import is_reference, load_function
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-
-@dataclass(frozen=True)
-class Rewards:
-    """One number a completion: the total, NaN for one that cannot be scored, and each part before its weight.
-
-    token_rewards [N, T]: rewards of steps at the tokens where they end, NaN at other tokens; not in the total. None
-    unless objective.credit is `steps`.
-    """
-
-    total: list[float]
-    parts: dict[str, list[float]]
-    token_rewards: Tensor | None = None
+PartFunction = Callable[[Sequence[Attempt], RewardContext], list[float]]
 
 
-def reward_groups(groups: Sequence[Sequence[Attempt]], context: RewardContext) -> Rewards:
-    """Weighted sum of the parts for each attempt, group after group. Parts of weight 0 are measured but cannot make an
-    attempt unscorable.
+class TotalReward:
+    """The parts of one run, looked up once."""
 
-    Raises RefusedError if a part of the user's own cannot be imported or gives something else than its numbers.
-    """
-    weights = _weights(context)
-    parts = {}
-    for name in weights:
-        part = find_part(name)
-        parts[name] = [value for group in groups for value in part(group, context)]
-    weighted = [(weight, parts[name]) for name, weight in weights.items() if weight]
-    rows = range(sum(map(len, groups)))
-    return Rewards([sum((weight * values[row] for weight, values in weighted), 0.0) for row in rows], parts)
+    def __init__(self, context: RewardContext) -> None:
+        """context: that of the run; its step and its limit do not count.
+
+        Raises RefusedError if a part of the user's own cannot be imported.
+        """
+        self._parts: dict[str, tuple[float, PartFunction]] = {}
+        self._of_steps: list[tuple[float, RewardPart]] = []
+        for name, given in _named_and_implied(context):
+            if is_reference(name):
+                self._parts[name] = (context.options.parts[name], load_function(name))
+                continue
+            part = context.options.of(PARTS.find(name))
+            weight = part.weight(given, context)
+            if weight is not None:
+                self._parts[name] = (weight, part.rewards)
+            if context.credit == "steps" and part.rewards_steps and given is not None:
+                self._of_steps.append((given, part))
+
+    def of_groups(
+        self, groups: Sequence[Sequence[Attempt]], context: RewardContext
+    ) -> tuple[list[float], dict[str, list[float]]]:
+        """For each attempt, group after group: the sum of its parts, and each part before its weight.
+
+        NaN is what cannot be scored. A part of weight 0 is measured, and cannot make the sum NaN.
+
+        Raises RefusedError if a part of the user's own gives something else than its numbers.
+        """
+        parts = {
+            name: [value for group in groups for value in rewards(group, context)]
+            for name, (_, rewards) in self._parts.items()
+        }
+        weighted = [(weight, parts[name]) for name, (weight, _) in self._parts.items() if weight]
+        rows = range(sum(map(len, groups)))
+        return [sum((weight * values[row] for weight, values in weighted), 0.0) for row in rows], parts
+
+    def at_steps(
+        self,
+        attempts: Sequence[Attempt],
+        context: RewardContext,
+        tokens: Tensor,
+        decode: Callable[[Sequence[int]], str],
+    ) -> Tensor | None:
+        """Rewards of single steps [N, T], at the token where a step ends; NaN where none does. They are not in the sum.
+        None unless `objective.credit` is `steps`.
+
+        tokens [N, T]: the completions of the N attempts, right-padded.
+        """
+        import torch
+
+        if not self._of_steps:
+            return None
+        rewards = torch.full(tokens.shape, torch.nan)
+        for row, attempt in enumerate(attempts):
+            completion = tokens[row, : attempt.n_tokens].tolist()
+            for weight, part in self._of_steps:
+                for end, reward in part.step_rewards(attempt, context):
+                    at = token_at(end, completion, decode)
+                    rewards[row, at] = rewards[row, at].nan_to_num() + weight * reward
+        return rewards
 
 
-def _weights(context: RewardContext) -> dict[str, float]:
-    """Every part to be measured with its weight in the total."""
-    weights = dict(context.options.parts)
-    if context.options.noise.acts:
-        # The true reward is logged beside the one that training sees.
-        weights |= {"correct": 0.0, "proxy_correct": weights["correct"]}
-    if context.credit == "steps":
-        weights["process"] = 0.0
-    overlong = context.overlong
-    if overlong.type == "soft" or (overlong.type == "penalise" and overlong.penalty):
-        weights["overlong"] = 1.0
-    return weights
+def _named_and_implied(context: RewardContext) -> Iterator[tuple[str, float | None]]:
+    """Names with the weights that `reward.parts` gives them."""
+    yield from context.options.parts.items()
+    yield from ((name, None) for name, part in PARTS.all().items() if part.implied_by)
+
+
+def token_at(end: int, completion: Sequence[int], decode: Callable[[Sequence[int]], str]) -> int:
+    """Position of the token with which the first `end` characters of the completion's text are complete."""
+    return bisect.bisect_left(range(len(completion)), end, key=lambda token: len(decode(completion[: token + 1])))

@@ -1,19 +1,15 @@
-"""A reward part of the user's own: `module:function`, imported also from the current working directory."""
+"""A reward part of the user's own: a function that `reward.parts` names by `module:function`."""
 
 from __future__ import annotations
 
 import ast
-import hashlib
-import importlib
 import math
-import sys
-from collections.abc import Sequence
-from importlib.machinery import PathFinder
+from collections.abc import Callable, Sequence
 from numbers import Real
-from pathlib import Path
 
+from harness import plugins
 from harness.errors import RefusedError, nearest
-from harness.rewards.attempt import Attempt, RewardContext, RewardPart
+from harness.rewards.base import PARTS, Attempt, RewardContext
 
 
 def is_reference(name: str) -> bool:
@@ -22,36 +18,30 @@ def is_reference(name: str) -> bool:
     return bool(colon) and all(part.isidentifier() for part in [*module.split("."), function])
 
 
-def source_digest(reference: str) -> str:
-    """blake2b of the file that holds the function, which is read but not run. What it imports does not count.
+def source_digest(part: str) -> str | None:
+    """Identifies the source of a part that is not shipped: of the module that holds it, and of what that imports beside
+    it. Nothing is executed. None for a shipped part.
 
-    Raises RefusedError if there is no such file, if it is no Python, or if it does not define the function.
+    Raises RefusedError if a function's module is not there, if it is no Python, or if it does not define the function.
     """
-    function = reference.rpartition(":")[2]
-    path = _source_file(reference)
-    source = path.read_bytes()
-    try:
-        names = _names(ast.parse(source))
-    except SyntaxError as error:
-        raise RefusedError(f"reward.parts.{reference}: {path} is no Python ({error}).") from None
+    if not is_reference(part):
+        source = PARTS.source(part)
+        return None if source is None else source.digest
+    module, _, function = part.partition(":")
+    source = plugins.source_of(module, f"reward.parts.{part}")
+    names = _names(ast.parse(source.contents[module]))
     if function not in names and "*" not in names:
-        raise RefusedError(f"reward.parts.{reference}: {path} defines no {function}{nearest(function, names)}")
-    return hashlib.blake2b(source, digest_size=20).hexdigest()
+        raise RefusedError(f"reward.parts.{part}: {source.path} defines no {function}{nearest(function, names)}")
+    return source.digest
 
 
-def load_function(reference: str) -> RewardPart:
-    """The function as a reward part. What it gives back is checked: one number an attempt, finite or NaN.
+def load_function(reference: str) -> Callable[[Sequence[Attempt], RewardContext], list[float]]:
+    """The function. What it gives back is checked: one number an attempt, finite or NaN.
 
     Raises RefusedError if it cannot be imported or is no function.
     """
     module, _, name = reference.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        function = getattr(importlib.import_module(module), name, None)
-    except ImportError as error:
-        raise RefusedError(f"reward.parts.{reference}: {module} cannot be imported ({error}).") from error
+    function = getattr(plugins.imported(module, f"reward.parts.{reference}"), name, None)
     if not callable(function):
         raise RefusedError(
             f"reward.parts.{reference}: {name} is no function of {module}. Give a function (group, context) -> list of "
@@ -79,22 +69,6 @@ def _numbers(reference: str, given: object, count: int) -> list[float]:
                 "that cannot be scored."
             )
     return [float(value) for value in values]
-
-
-def _source_file(reference: str) -> Path:
-    """Where the module is, found without importing it or the packages that hold it."""
-    names = reference.partition(":")[0].split(".")
-    path: Sequence[str] = [str(Path.cwd()), *sys.path]
-    spec = None
-    for depth in range(1, len(names) + 1):
-        spec = PathFinder.find_spec(".".join(names[:depth]), path)
-        path = list(spec.submodule_search_locations or []) if spec else []
-    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
-        raise RefusedError(
-            f"reward.parts.{reference}: there is no module {'.'.join(names)} in {Path.cwd()} or among the installed "
-            "ones. Run bench where its file is, or install it."
-        )
-    return Path(spec.origin)
 
 
 def _names(tree: ast.Module) -> set[str]:

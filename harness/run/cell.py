@@ -7,7 +7,9 @@ cuts the rows that came after it.
 from __future__ import annotations
 
 import os
+import resource
 import socket
+import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -36,11 +38,11 @@ from harness.records.rollouts import write_rollouts
 from harness.run.encoded_pairs import load_pairs
 from harness.run.evaluation import Evaluator
 from harness.run.health import health_flags
+from harness.run.learning import make_learner
 from harness.run.learning.base import Examples
-from harness.run.learning.choice import make_learner
 from harness.run.loop import DISK_FULL, INTERRUPTED, KILLED, Interrupted
 from harness.run.prompts import read_correct_counts, training_prompts
-from harness.run.provenance import peak_memory_mb, provenance, reset_peak_memory
+from harness.run.provenance import provenance
 from harness.run.stages import inputs_of_cell, source_of_start
 from harness.run.stages.reward_model import read_report
 from harness.training.checkpoint import (
@@ -362,3 +364,28 @@ def _is_done(cell: CellRecord) -> bool:
     """From status.json alone: this process holds the lease, so `CellRecord.state` would say `running`."""
     path = cell.path / "status.json"
     return path.exists() and read_json(path)["state"] == "done"
+
+
+_MB = 1e6
+_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+def reset_peak_memory(device: torch.device) -> None:
+    """Begin to measure anew: a worker has had other cells before, and a process begins at its parent's peak."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    # Only Linux has it, and a container may forbid it: then the peak is the process's.
+    with suppress(OSError):
+        _CLEAR.write_text("5")  # proc_pid_clear_refs(5): resets the peak resident set size
+
+
+def peak_memory_mb(device: torch.device) -> float:
+    """Since the last reset, in units of 10^6 bytes: of torch's allocator on CUDA, else of resident memory."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / _MB
+    if _STATUS.exists():
+        kibibytes = _STATUS.read_text().partition("VmHWM:")[2].split(maxsplit=1)[0]
+        return int(kibibytes) * 1024 / _MB
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak * (1 if sys.platform == "darwin" else 1024) / _MB

@@ -26,7 +26,7 @@ from harness.config.run_spec import RunSpec
 from harness.errors import RefusedError
 from harness.plan import Plan
 from harness.records.files import read_json, write_json
-from harness.rewards.parts import find_part
+from harness.rewards.user_function import is_reference, load_function
 from harness.run.prompts import candidates, require_prompts, reward_model_prompts
 
 if TYPE_CHECKING:
@@ -44,12 +44,13 @@ def require_inputs(plan: Plan) -> list[str]:
         if source.kind != "hf":
             source.require()
     for part in {part for spec in plan.arms.values() for part in spec.reward.parts}:
-        find_part(part)
+        if is_reference(part):
+            load_function(part)
     specs = plan.arms.values()
     for spec in {(spec.task, spec.rollout.prompts_per_step): spec for spec in specs if not _fixed(spec)}.values():
         require_prompts(spec)
     for spec in specs:
-        if "reward_model" in spec.reward.parts and not _fixed(spec):
+        if spec.reward.needs_reward_model and not _fixed(spec):
             reward_model_prompts(spec)
     for pairs in {spec.pairs for spec in specs}:
         if isinstance(pairs, DatasetPairs):

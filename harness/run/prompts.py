@@ -28,6 +28,7 @@ from harness.config.task import PassRateFilter, TaskSpec
 from harness.errors import RefusedError
 from harness.random_keys import permutation, random_key
 from harness.records.files import read_json
+from harness.rewards.parts.learned import LearnedReward
 
 LEAST_WEIGHT = 0.05
 """Of a prompt in the order `prioritised`: one that is always solved still comes a twentieth as often as one that never
@@ -203,7 +204,7 @@ def reward_model_prompts(spec: RunSpec) -> Sequence[Problem]:
 
     RefusedError if there are fewer than `reward.reward_model.prompts`.
     """
-    problems, wanted = get_task(spec.task.train).split("train").load(), spec.reward.reward_model.prompts
+    problems, wanted = get_task(spec.task.train).split("train").load(), spec.reward.of(LearnedReward).prompts
     if wanted > len(problems):
         raise RefusedError(
             f"reward.reward_model.prompts is {wanted}, but {spec.task.train} has {len(problems)} training prompts. "

@@ -1,19 +1,16 @@
-"""One step's experience: prompts, completions, rewards; and what it says about the policy.
-
-A step's experience: completions drawn until the batch is full, and rewarded.
-"""
+"""The completions that a step learns from: drawn until the batch is full, graded and rewarded; what they say of the
+policy; and their rows in the records."""
 
 from __future__ import annotations
 
 import math
 import statistics
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from algorithms import Objective
 from algorithms.objective import Credit, Overlong, Penalise
@@ -22,128 +19,127 @@ from evals.prompts import get_template
 from evals.tasks import get_task
 from evals.tasks.base import Problem
 from harness.config.run_spec import RunSpec
-from harness.engines.base import Completions, Engine, GenerationCost, SamplingParams
+from harness.engines.base import Engine, SamplingParams
 from harness.models.language_model import LanguageModel
 from harness.random_keys import random_key
-from harness.rewards import Attempt, RewardContext, Rewards, graded, reward_groups, step_rewards
+from harness.rewards import Attempt, RewardContext, TotalReward
+from harness.rewards.parts.correct import true_verdict
 from harness.run.prompts import PromptOrder
+from harness.training.batch import Batch, zero_std_rows
 from harness.training.optimizer import DivergedError
 from harness.training.reward_model import RewardModel
-from harness.training.rollout_batch import Filtered, ScoredRollout, filter_rows, zero_std_rows
 from harness.training.sequences import Sequences
 
 
-@dataclass(frozen=True)
-class RolloutBatch:
-    """N completions of P problems, `samples` each, next to each other, drawn under a limit of max_completion_tokens."""
+class Rollouts:
+    """Draws, grades and rewards completions as a spec says. What it names is looked up once, when this is made."""
 
-    problems: list[Problem]
-    prompts: list[list[int]]
-    completions: Completions
-    samples: int
-    max_completion_tokens: int
+    def __init__(
+        self, spec: RunSpec, language_model: LanguageModel, engine: Engine, reward_model: RewardModel | None = None
+    ) -> None:
+        """Raises RefusedError if a reward function of the user's own cannot be imported, ValueError for a part without
+        the reward model that it needs, or for a reward model that no part needs."""
+        if (reward_model is None) == spec.reward.needs_reward_model:
+            raise ValueError("a reward model comes with a part that needs it, and the part with a reward model")
+        self._spec, self._language_model = spec, language_model
+        self._engine, self._reward_model = engine, reward_model
+        self._template, self._task = get_template(spec.task.template), get_task(spec.task.train)
+        self._stop = spec.rollout.stop + self._template.stop
+        overlong, credit = _rewarding_knobs(spec)
+        limit = spec.rollout.max_completion_tokens
+        self._context = RewardContext(0, spec.seed, limit, spec.reward, overlong, credit, self._task)
+        self._reward = TotalReward(self._context)
 
-    @property
-    def generated_tokens(self) -> int:
-        return int(self.completions.lengths.sum())
+    def gather(self, step: int, done_frac: float, order: PromptOrder, max_completion_tokens: int) -> Batch:
+        """Draw, grade and reward a step's completions; with zero_std=refill until enough groups have unequal rewards.
 
-    @property
-    def sequences(self) -> Sequences:
-        """A row for each completion."""
-        prompts = [prompt for prompt in self.prompts for _ in range(self.samples)]
-        return Sequences(prompts, self.completions.tokens, self.completions.lengths)
+        done_frac: share of the run that is done. Refilling ends after `refill_max_rounds`, or where no prompt is left
+        that the step has not seen; the batch is then as full as it is.
 
-    @classmethod
-    def joined(cls, batches: Sequence[RolloutBatch]) -> RolloutBatch:
-        """Batches of one step, one after the other."""
-        drawn = [batch.completions for batch in batches]
-        longest = max(completions.tokens.shape[1] for completions in drawn)
+        Raises DivergedError if the policy's log-probs are not finite: such completions are noise, and if all of them
+        earned the same, no loss would ever tell.
+        """
+        refill = _refill(self._spec)
+        rounds: list[Batch] = []
+        seen: list[str] = []
+        wanted = self._spec.rollout.prompts_per_step
+        while problems := order.draw(step, wanted, done_frac, round=len(rounds), exclude=seen):
+            drawn = self.draw(problems, step, max_completion_tokens, first_example=len(seen))
+            if not torch.isfinite(drawn.sampler_logps).all():
+                raise DivergedError("the policy's log-probs are not finite")
+            rounds.append(self.reward(drawn, step))
+            seen += [problem.id for problem in problems]
+            if refill is None or len(rounds) > refill.refill_max_rounds:
+                break
+            wanted -= _useful_groups(rounds[-1], refill)
+            if wanted == 0:
+                break
+        return Batch.joined(rounds)
 
-        def widened(tensors: Iterable[Tensor]) -> Tensor:
-            # Padding is masked everywhere, so any token id serves.
-            return torch.cat([torch.nn.functional.pad(tensor, (0, longest - tensor.shape[1])) for tensor in tensors])
+    def draw(self, problems: Sequence[Problem], step: int, max_completion_tokens: int, first_example: int = 0) -> Batch:
+        """Draw completions of a step; the noise is keyed by (seed, step, prompt, sample).
 
-        return cls(
-            [problem for batch in batches for problem in batch.problems],
-            [prompt for batch in batches for prompt in batch.prompts],
-            Completions(
-                widened(completions.tokens for completions in drawn),
-                widened(completions.logps for completions in drawn),
-                torch.cat([completions.lengths for completions in drawn]),
-                torch.cat([completions.truncated for completions in drawn]),
-                sum((completions.cost for completions in drawn), GenerationCost()),
-            ),
-            batches[0].samples,
-            batches[0].max_completion_tokens,
-        )
-
-
-def roll_out(
-    problems: list[Problem],
-    spec: RunSpec,
-    step: int,
-    language_model: LanguageModel,
-    engine: Engine,
-    max_completion_tokens: int,
-    first_example: int = 0,
-) -> RolloutBatch:
-    """Draw completions of a step; the noise is keyed by (seed, step, prompt, sample). `first_example` is the number of
-    the first prompt: how many the step has drawn before."""
-    template = get_template(spec.task.template)
-    prompts = [language_model.encode(template.render(problem.problem)) for problem in problems]
-    samples = spec.rollout.samples_per_prompt
-    keys = torch.tensor(
-        [
-            [random_key(spec.seed, "rollout", step, example, sample) for sample in range(samples)]
-            for example in range(first_example, first_example + len(problems))
+        first_example: the number of the first prompt, which is how many the step has drawn before.
+        """
+        started_s = time.perf_counter()
+        rollout, samples = self._spec.rollout, self._spec.rollout.samples_per_prompt
+        prompts = [self._language_model.encode(self._template.render(problem.problem)) for problem in problems]
+        examples = range(first_example, first_example + len(problems))
+        keys = [
+            [random_key(self._spec.seed, "rollout", step, example, sample) for sample in range(samples)]
+            for example in examples
         ]
-    )
-    params = SamplingParams(
-        max_completion_tokens,
-        spec.rollout.temperature,
-        spec.rollout.top_p,
-        spec.rollout.top_k,
-        spec.rollout.stop + template.stop,
-    )
-    return RolloutBatch(problems, prompts, engine.generate(prompts, keys, params), samples, max_completion_tokens)
-
-
-def grade_and_reward(
-    batch: RolloutBatch,
-    spec: RunSpec,
-    language_model: LanguageModel,
-    step: int,
-    reward_model: RewardModel | None = None,
-) -> tuple[list[Attempt], Rewards]:
-    """Every completion decoded and graded, and its reward. The part `reward_model` needs one.
-
-    Raises RefusedError if a reward function of the user's own cannot be imported or does not give its numbers.
-    """
-    if (reward_model is None) == ("reward_model" in spec.reward.parts):
-        raise ValueError("a reward model comes with the part reward_model, and the part with a reward model")
-    learned = [math.nan] * len(batch.completions.lengths)
-    if reward_model is not None:
-        learned = reward_model.scores(batch.sequences).tolist()
-    task = get_task(spec.task.train)
-    lengths, truncated = batch.completions.lengths.tolist(), batch.completions.truncated.tolist()
-    mean_logps = (batch.completions.logps.sum(1) / batch.completions.lengths).tolist()
-    tried = []
-    for row, tokens in enumerate(batch.completions.tokens.tolist()):
-        problem = batch.problems[row // batch.samples]
-        text = language_model.decode(tokens[: lengths[row]])
-        verdict = grade(text, problem.answer, spec.rollout_grader, task.extract, problem.own_comparison)
-        sample = row % batch.samples
-        tried.append(
-            Attempt(problem, sample, text, lengths[row], truncated[row], verdict, mean_logps[row], learned[row])
+        params = SamplingParams(max_completion_tokens, rollout.temperature, rollout.top_p, rollout.top_k, self._stop)
+        drawn = self._engine.generate(prompts, torch.tensor(keys), params)
+        return Batch(
+            sequences=Sequences([prompt for prompt in prompts for _ in range(samples)], drawn.tokens, drawn.lengths),
+            sampler_logps=drawn.logps,
+            truncated=drawn.truncated,
+            groups=torch.tensor(examples).repeat_interleave(samples),
+            max_completion_tokens=max_completion_tokens,
+            problems=[problem for problem in problems for _ in range(samples)],
+            cost=drawn.cost,
+            rollout_s=time.perf_counter() - started_s,
         )
-    overlong, credit = _rewarding_knobs(spec)
-    context = RewardContext(step, spec.seed, batch.max_completion_tokens, spec.reward, overlong, credit, task)
-    groups = [tried[start : start + batch.samples] for start in range(0, len(tried), batch.samples)]
-    rewards = reward_groups(groups, context)
-    if credit == "steps":
-        at_tokens = step_rewards(tried, context, batch.completions.tokens, language_model.decode)
-        rewards = replace(rewards, token_rewards=at_tokens)
-    return tried, rewards
+
+    def reward(self, batch: Batch, step: int) -> Batch:
+        """Decode and grade every completion, and reward it.
+
+        Raises RefusedError if a reward function of the user's own does not give its numbers.
+        """
+        started_s = time.perf_counter()
+        attempts = self._graded(batch)
+        context = replace(self._context, step=step, max_completion_tokens=batch.max_completion_tokens)
+        total, parts = self._reward.of_groups(batch.by_group(attempts), context)
+        at_steps = self._reward.at_steps(attempts, context, batch.sequences.completions, self._language_model.decode)
+        return replace(
+            batch,
+            attempts=attempts,
+            rewards=torch.tensor(total),
+            reward_columns={"reward": total, **{f"reward/{name}": values for name, values in parts.items()}},
+            token_rewards=at_steps,
+            correct=torch.tensor([attempt.verdict.correct for attempt in attempts]),
+            reward_s=time.perf_counter() - started_s,
+        )
+
+    def _graded(self, batch: Batch) -> list[Attempt]:
+        learned = [math.nan] * len(batch)
+        if self._reward_model is not None:
+            learned = self._reward_model.scores(batch.sequences).tolist()
+        lengths, truncated = batch.sequences.lengths.tolist(), batch.truncated.tolist()
+        mean_logps = (batch.sampler_logps.sum(1) / batch.sequences.lengths).tolist()
+        samples = [sample for group in batch.by_group(batch.problems) for sample in range(len(group))]
+        attempts = []
+        for row, tokens in enumerate(batch.sequences.completions.tolist()):
+            problem = batch.problems[row]
+            text = self._language_model.decode(tokens[: lengths[row]])
+            verdict = grade(text, problem.answer, self._spec.rollout_grader, self._task.extract, problem.own_comparison)
+            attempts.append(
+                Attempt(
+                    problem, samples[row], text, lengths[row], truncated[row], verdict, mean_logps[row], learned[row]
+                )
+            )
+        return attempts
 
 
 def _rewarding_knobs(spec: RunSpec) -> tuple[Overlong, Credit]:
@@ -153,35 +149,47 @@ def _rewarding_knobs(spec: RunSpec) -> tuple[Overlong, Credit]:
     return Penalise(), "completion"
 
 
-def rollout_metrics(batch: RolloutBatch, tried: Sequence[Attempt], rewards: Rewards) -> dict[str, float | None]:
+def _refill(spec: RunSpec) -> Objective | None:
+    """The objective, if it wants batches refilled."""
+    objective = spec.objective
+    return objective if isinstance(objective, Objective) and objective.zero_std == "refill" else None
+
+
+def _useful_groups(batch: Batch, objective: Objective) -> int:
+    """Groups whose rewards differ, among those rows that overlong leaves to be rewarded."""
+    rewards = batch.rewards
+    if objective.overlong.type in ("mask_before", "drop"):
+        rewards = rewards.masked_fill(batch.truncated, torch.nan)
+    alike = zero_std_rows(rewards, batch.groups)
+    return len(torch.unique(batch.groups[~alike]))
+
+
+def rollout_metrics(batch: Batch) -> dict[str, float | None]:
     """reward/* and len/* of steps.jsonl; None where there is nothing to average.
 
     Means of rewards and of parts are over the attempts that have one; reward/correct is the true verdict, whatever
     training sees. reward/frac_zero_std is the share of groups whose rewards are all equal, of the groups with any.
     """
-    known = [reward for reward in rewards.total if not math.isnan(reward)]
-    distinct_by_group = [
-        {reward for reward in rewards.total[start : start + batch.samples] if not math.isnan(reward)}
-        for start in range(0, len(tried), batch.samples)
-    ]
-    lengths = batch.completions.lengths.float()
-    right = torch.tensor([attempt.verdict.correct for attempt in tried])
-    correct_by_group = right.view(-1, batch.samples)
+    total = batch.reward_columns["reward"]
+    known = [reward for reward in total if not math.isnan(reward)]
+    distinct_by_group = [{reward for reward in group if not math.isnan(reward)} for group in batch.by_group(total)]
+    lengths, right = batch.sequences.lengths.float(), batch.correct
+    right_by_group = batch.by_group(right.tolist())
     return {
-        "reward/mean": _mean(rewards.total),
+        "reward/mean": _mean(total),
         "reward/std": statistics.stdev(known) if len(known) > 1 else None,
-        "reward/unscored": len(rewards.total) - len(known),
-        "reward/correct": _mean([graded(attempt) for attempt in tried]),
-        **{f"reward/{name}": _mean(part) for name, part in rewards.parts.items()},
+        "reward/unscored": len(total) - len(known),
+        "reward/correct": _mean([true_verdict(attempt) for attempt in batch.attempts]),
+        **{name: _mean(values) for name, values in batch.reward_columns.items() if name != "reward"},
         "reward/frac_zero_std": _mean([len(values) == 1 for values in distinct_by_group if values]),
-        "reward/frac_all_0": float((~correct_by_group).all(1).float().mean()),
-        "reward/frac_all_1": float(correct_by_group.all(1).float().mean()),
+        "reward/frac_all_0": _share([not any(group) for group in right_by_group]),
+        "reward/frac_all_1": _share([all(group) for group in right_by_group]),
         "len/mean": float(lengths.mean()),
         "len/p95": float(lengths.quantile(0.95)),
         "len/correct": float(lengths[right].mean()) if right.any() else None,
         "len/incorrect": float(lengths[~right].mean()) if not right.all() else None,
-        "len/truncated_frac": float(batch.completions.truncated.float().mean()),
-        "len/difficulty_slope": _difficulty_slope(tried),
+        "len/truncated_frac": float(batch.truncated.float().mean()),
+        "len/difficulty_slope": _difficulty_slope(batch.attempts),
     }
 
 
@@ -191,146 +199,38 @@ def _mean(values: Sequence[float]) -> float | None:
     return math.fsum(numbers) / len(numbers) if numbers else None
 
 
-def _difficulty_slope(tried: Sequence[Attempt]) -> float | None:
+def _share(holds: Sequence[bool]) -> float:
+    """The share of cases in which it holds, in float32."""
+    return float(torch.tensor(holds).float().mean())
+
+
+def _difficulty_slope(attempts: Sequence[Attempt]) -> float | None:
     """Least-squares slope of completion tokens on the problem's difficulty; None where that is unknown or constant."""
-    known = [(attempt.problem.difficulty, attempt.n_tokens) for attempt in tried]
+    known = [(attempt.problem.difficulty, attempt.n_tokens) for attempt in attempts]
     points = [(difficulty, n_tokens) for difficulty, n_tokens in known if difficulty is not None]
     if len({difficulty for difficulty, _ in points}) < 2:
         return None
     return statistics.linear_regression(*zip(*points, strict=True)).slope
 
 
-def rollout_rows(batch: RolloutBatch, step: int, tried: Sequence[Attempt], rewards: Rewards) -> list[dict[str, Any]]:
+def rollout_rows(batch: Batch, step: int) -> list[dict[str, Any]]:
     """A row of rollouts/*.parquet for each completion; a reward that is NaN is None."""
-    tokens, logps = batch.completions.tokens.tolist(), batch.completions.logps.tolist()
+    tokens, logps = batch.sequences.completions.tolist(), batch.sampler_logps.tolist()
     return [
         {
             "step": step,
             "problem_id": attempt.problem.id,
-            "sample": row % batch.samples,
+            "sample": attempt.sample,
             "text": attempt.text,
             "tokens": tokens[row][: attempt.n_tokens],
             "logps": logps[row][: attempt.n_tokens],
-            "reward": _or_none(rewards.total[row]),
-            **{f"reward/{name}": _or_none(part[row]) for name, part in rewards.parts.items()},
+            **{name: _or_none(values[row]) for name, values in batch.reward_columns.items()},
             "correct": attempt.verdict.correct,
             "truncated": attempt.truncated,
         }
-        for row, attempt in enumerate(tried)
+        for row, attempt in enumerate(batch.attempts)
     ]
 
 
 def _or_none(reward: float) -> float | None:
     return None if math.isnan(reward) else reward
-
-
-@dataclass(frozen=True)
-class Experience:
-    """Everything that was drawn in a step, with its rewards."""
-
-    batch: RolloutBatch
-    tried: list[Attempt]
-    rewards: Rewards
-    refill_rounds: int
-    rollout_s: float
-    reward_s: float
-
-    def filtered(self, objective: Objective) -> Filtered:
-        """What of it a policy-gradient objective learns from."""
-        return filter_rows(objective, scored(self.batch, self.rewards, self.tried), self.batch.completions.truncated)
-
-
-def gather(
-    step: int,
-    progress: float,
-    spec: RunSpec,
-    order: PromptOrder,
-    max_completion_tokens: int,
-    language_model: LanguageModel,
-    engine: Engine,
-    reward_model: RewardModel | None = None,
-) -> Experience:
-    """Draw, grade and reward a step's completions; with zero_std=refill until enough groups have unequal rewards.
-
-    progress: share of the run that is done. Refilling ends after `refill_max_rounds`, or where no prompt is left that
-    the step has not seen; the batch is then as full as it is.
-
-    Raises DivergedError if the policy's log-probs are not finite: such completions are noise, and if all of them earned
-    the same, no loss would ever tell.
-    """
-    refill = _refill(spec)
-    rounds: list[tuple[RolloutBatch, list[Attempt], Rewards]] = []
-    wanted, rollout_s, reward_s = spec.rollout.prompts_per_step, 0.0, 0.0
-    while True:
-        seen = [problem.id for batch, _, _ in rounds for problem in batch.problems]
-        problems = order.draw(step, wanted, progress, round=len(rounds), exclude=seen)
-        if not problems:
-            break
-        started_s = time.perf_counter()
-        batch = roll_out(problems, spec, step, language_model, engine, max_completion_tokens, first_example=len(seen))
-        if not torch.isfinite(batch.completions.logps).all():
-            raise DivergedError("the policy's log-probs are not finite")
-        rolled_out_s = time.perf_counter()
-        tried, rewards = grade_and_reward(batch, spec, language_model, step, reward_model)
-        rounds.append((batch, tried, rewards))
-        rollout_s += rolled_out_s - started_s
-        reward_s += time.perf_counter() - rolled_out_s
-        if refill is None or len(rounds) > refill.refill_max_rounds:
-            break
-        wanted -= _useful_groups(batch, refill, rewards)
-        if wanted == 0:
-            break
-    batches, tries, earned = zip(*rounds, strict=True)
-    batch, tried, rewards = (
-        RolloutBatch.joined(batches),
-        [attempt for some in tries for attempt in some],
-        _joined(earned),
-    )
-    return Experience(batch, tried, rewards, len(rounds) - 1, rollout_s, reward_s)
-
-
-def scored(batch: RolloutBatch, rewards: Rewards, tried: Sequence[Attempt]) -> ScoredRollout:
-    """The batch in the form that the policy update takes: one row a completion."""
-    rows = range(len(batch.completions.lengths))
-    sequences = batch.sequences
-    return ScoredRollout(
-        sequences=sequences,
-        sampler_logps=batch.completions.logps,
-        rewards=torch.tensor(rewards.total),
-        groups=torch.tensor([row // batch.samples for row in rows]),
-        max_completion_tokens=batch.max_completion_tokens,
-        loss_mask=sequences.mask,
-        correct=torch.tensor([attempt.verdict.correct for attempt in tried]),
-        token_rewards=rewards.token_rewards,
-    )
-
-
-def _refill(spec: RunSpec) -> Objective | None:
-    """The objective, if it wants batches refilled."""
-    objective = spec.objective
-    return objective if isinstance(objective, Objective) and objective.zero_std == "refill" else None
-
-
-def _useful_groups(batch: RolloutBatch, objective: Objective, rewards: Rewards) -> int:
-    """Groups whose rewards differ, among those rows that overlong leaves to be rewarded."""
-    total, truncated = torch.tensor(rewards.total), batch.completions.truncated
-    if objective.overlong.type in ("mask_before", "drop"):
-        total = total.masked_fill(truncated, torch.nan)
-    groups = torch.arange(len(batch.problems)).repeat_interleave(batch.samples)
-    alike = zero_std_rows(total, groups)
-    return len(torch.unique(groups[~alike]))
-
-
-def _joined(earned: Sequence[Rewards]) -> Rewards:
-    """The rewards of several rounds, one after the other."""
-    parts = {name: [value for rewards in earned for value in rewards.parts[name]] for name in earned[0].parts}
-    at_tokens = [rewards.token_rewards for rewards in earned if rewards.token_rewards is not None]
-    joined = None
-    if at_tokens:
-        longest = max(tensor.shape[1] for tensor in at_tokens)
-        # NaN: no step ends in padding.
-        widened = [
-            torch.nn.functional.pad(tensor, (0, longest - tensor.shape[1]), value=torch.nan) for tensor in at_tokens
-        ]
-        joined = torch.cat(widened)
-    return Rewards([value for rewards in earned for value in rewards.total], parts, joined)

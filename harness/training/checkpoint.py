@@ -32,11 +32,11 @@ class Checkpoint:
     step: int
     """The last step that is done."""
     generated_tokens: int
-    """So far."""
+    """All that have been generated so far."""
     weights: dict[str, Tensor]
-    """The policy's, without those that training leaves alone: see `trained_weights`."""
+    """The policy's weights, without those that training leaves alone: see `trained_weights`."""
     trainer: dict[str, Any]
-    """The learner's: optimiser with its float32 masters, critic, reference, coefficients, start of the round."""
+    """The learner's state: optimiser with its float32 masters, critic, reference, coefficients, start of the round."""
     progress: dict[str, Any]
     """JSON: what the order of prompts and the completion limit have seen."""
     records: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -44,16 +44,16 @@ class Checkpoint:
 
 
 def trained_weights(model: nn.Module) -> dict[str, Tensor]:
-    """What of a model a checkpoint holds: its state without the weights that take no gradient. Of a model with adapters
-    these are the adapters alone, since the base is had again from `model.source`."""
+    """What a checkpoint holds of a model: its state without the weights that take no gradient. If the model has
+    adapters, these alone are left: the base comes from `model.source` again."""
     frozen = _frozen(model)
     return {name: weight for name, weight in model.state_dict().items() if name not in frozen}
 
 
 def load_trained_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Put back what `trained_weights` gave; the model must hold the starting weights.
+    """Put back what `trained_weights` gave. The model must hold the starting weights.
 
-    RuntimeError if these are not the weights of such a model.
+    RuntimeError if the weights are of another model.
     """
     missing, unexpected = model.load_state_dict(weights, strict=False)
     strangers = [*(set(missing) - _frozen(model)), *unexpected]
@@ -100,8 +100,7 @@ def checkpoint_folders(folder: Path) -> list[Path]:
 
 
 def load_latest(folder: Path) -> Checkpoint | None:
-    """The newest checkpoint whose checksums hold; None if there is none. A damaged one is passed over, and so is one of
-    another format."""
+    """The newest checkpoint that is whole and of this format; None if there is none."""
     for path in reversed(checkpoint_folders(folder)):
         checkpoint = load_checkpoint(path)
         if checkpoint is not None:

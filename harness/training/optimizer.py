@@ -1,23 +1,26 @@
-"""AdamW as every update uses it: named groups of weights, clipped one by one, at the run's learning rate.
+"""How a batch becomes optimiser steps: mini-batches, passes that fit the memory, and AdamW.
 
-Weights of less than float32 have float32 masters, which are what is optimised: most steps of a weight are smaller than
-half the distance to the next bfloat16, and would be lost. Their gradients are summed over micro-batches in float32 too.
-
-The learning rate over a run, and over supervised training.
+AdamW moves named groups of weights, each clipped by itself, at the run's learning rate. Weights of less than float32
+have float32 masters, which are what is optimised: most steps of a weight are smaller than half the distance to the next
+bfloat16, and would be lost. Their gradients are summed over micro-batches in float32 too.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import increment_version
 from torch.nn.utils import clip_grad_norm_
 
-from harness.config.run_spec import TrainSpec
+from algorithms import Objective
+from harness.config.run_spec import RunSpec, TrainSpec
+from harness.errors import RefusedError
+from harness.random_keys import permutation, random_key
 
 ADAM_BETAS = (0.9, 0.999)
 
@@ -31,14 +34,14 @@ class OptimizerStep(NamedTuple):
 
     loss: float
     grad_norms: dict[str, float]
-    """Of each group of weights, before clipping."""
+    """The norm of each group's gradient, before clipping."""
 
 
 class ClippedAdamW:
-    """Optimises groups of weights (name -> weights); those that take no gradient are left out.
+    """Optimises groups of weights (name -> weights); weights that take no gradient are left out.
 
-    A weight of less than float32 is the rounding of its master, which starts as the weight is when this is made. Its
-    `grad` is float32.
+    A weight of less than float32 is its master, rounded. The master starts as the weight is when this is made. The
+    weight's `grad` is float32.
     """
 
     def __init__(self, train: TrainSpec, groups: Mapping[str, Iterable[nn.Parameter]]) -> None:
@@ -49,7 +52,7 @@ class ClippedAdamW:
             name: [self._optimised(weight) for weight in weights if weight.requires_grad]
             for name, weights in groups.items()
         }
-        # One kernel for all weights. On a CPU it would round in another way than what earlier results were made with.
+        # One kernel for all weights. On a CPU it would round differently from what earlier results were made with.
         self._fused = all(weight.is_cuda for weights in self._groups.values() for weight in weights)
         self._adamw = self._new()
         # Never None: AdamW passes over weights without a gradient, so a step whose groups are all skipped would differ
@@ -63,10 +66,8 @@ class ClippedAdamW:
             rounded.grad = master.grad  # the same tensor: what a backward pass adds to, and what AdamW reads
 
     def begin(self, step: int, **factors: float) -> dict[str, float]:
-        """Get ready for rollout batch `step` (from 1); returns each group's learning rate.
-
-        It is the scheduled one times the group's factor, 1 where none is given.
-        """
+        """Get ready for batch `step` (from 1). Returns each group's learning rate: the scheduled one times the group's
+        factor, which is 1 unless it is given."""
         if self._train.optimizer_reset == "per_rollout":
             self._adamw = self._new()
         scheduled = self._train.learning_rate * schedule(step, self._train)
@@ -101,18 +102,18 @@ class ClippedAdamW:
         return OptimizerStep(loss, norms)
 
     def state_dict(self) -> dict[str, Any]:
-        """AdamW's, and the masters in the order of the weights that have one."""
+        """AdamW's state, and the masters in the order of the weights that have one."""
         return self._adamw.state_dict() | {"masters": [master.detach() for master in self._masters]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there; the weights themselves are loaded elsewhere, and are the masters rounded."""
+        """Go on from there. The weights themselves, which are the masters rounded, are loaded elsewhere."""
         self._adamw.load_state_dict({name: state[name] for name in ("state", "param_groups")})
         with torch.no_grad():
             for master, saved in zip(self._masters, state["masters"], strict=True):
                 master.copy_(saved)
 
     def _optimised(self, weight: nn.Parameter) -> nn.Parameter:
-        """What AdamW is to move for this weight: itself, or its master."""
+        """What AdamW moves for this weight: the weight itself, or its master."""
         if torch.finfo(weight.dtype).bits >= 32:
             return weight
         master = nn.Parameter(weight.detach().float())
@@ -137,7 +138,7 @@ LOWEST_FRAC = 0.02
 
 
 def schedule(step: int, train: TrainSpec) -> float:
-    """Learning-rate factor of rollout batch `step` (from 1): linear warm-up, then the named decay to 0 at the end."""
+    """The learning rate's factor at batch `step` (from 1): linear warm-up, then the named decay to 0 at the end."""
     if step <= train.warmup_steps:
         return step / train.warmup_steps
     decays: dict[str, Callable[[float], float]] = {
@@ -149,7 +150,94 @@ def schedule(step: int, train: TrainSpec) -> float:
 
 
 def warm_up_and_decay(step: int, steps: int) -> float:
-    """Learning-rate factor of step `step` (from 1) of supervised training: up over 5 % of the steps, while it falls
-    linearly from the first step on, never below 2 %."""
+    """The learning rate's factor at step `step` (from 1) of supervised training: warm-up over 5 % of the steps, times a
+    linear decay from the first step on that stops at 2 %."""
     warm_up = min(1.0, step / max(1.0, WARM_UP_FRAC * steps))
     return warm_up * max(LOWEST_FRAC, 1 - (step - 1) / steps)
+
+
+def mini_batches(groups: Tensor, spec: RunSpec, step: int, epoch: int) -> list[Tensor]:
+    """The rows (int64 indices) of each optimiser step of one pass over a batch; groups [N] int64.
+
+    Each step has whole groups, about equally many, in a new order each pass if there is more than one step. There are
+    `train.updates_per_rollout` steps, or fewer if so many groups were dropped that not each step would have one.
+    """
+    names = sorted(set(groups.tolist()))
+    if spec.optimizer_steps_per_rollout > 1:
+        key = random_key(spec.seed, "shuffle", step=step, example=epoch)
+        names = [names[index] for index in permutation(len(names), key)]
+    count = min(spec.train.updates_per_rollout, len(names))
+    edges = [len(names) * index // count for index in range(count + 1)] if count else []
+    return [
+        torch.isin(groups, torch.tensor(names[start:end])).nonzero()[:, 0] for start, end in itertools.pairwise(edges)
+    ]
+
+
+T = TypeVar("T")
+
+
+class TokenBudget:
+    """`train.micro_batch_tokens`, halved whenever a pass runs out of memory, for the rest of the cell."""
+
+    def __init__(self, tokens: int, divisible: bool = True) -> None:
+        """divisible: whether the results stay the same, up to rounding, however rows are split."""
+        self.tokens = tokens
+        self._divisible = divisible
+        self._notes: list[str] = []
+
+    @classmethod
+    def of(cls, spec: RunSpec) -> TokenBudget:
+        objective = spec.objective
+        micro = isinstance(objective, Objective) and objective.aggregation == "micro_token_mean"
+        return cls(spec.train.micro_batch_tokens, divisible=not micro)
+
+    def run(self, split: Callable[[int], list[Tensor]], work: Callable[[list[Tensor]], T]) -> T:
+        """work(split(tokens)), begun again with half the tokens whenever memory runs out.
+
+        split: gives the micro-batches for a budget. work: must not depend on what an earlier try of it left behind.
+        Raises RefusedError if no smaller micro-batches are possible, or if they would change the objective.
+        """
+        while True:
+            micro_batches = split(self.tokens)
+            try:
+                return work(micro_batches)
+            except torch.OutOfMemoryError as error:
+                reason = str(error).splitlines()[0] if str(error) else "out of memory"
+            # Not in the handler: its traceback keeps the tensors of the failed pass alive.
+            self._halve(split, len(micro_batches), reason)
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+
+    def notes(self) -> list[str]:
+        """A line for each halving since the last call."""
+        notes, self._notes = self._notes, []
+        return notes
+
+    def state_dict(self) -> dict[str, int]:
+        return {"micro_batch_tokens": self.tokens}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.tokens = state["micro_batch_tokens"]
+
+    def _halve(self, split: Callable[[int], list[Tensor]], count: int, reason: str) -> None:
+        """Take the next lower half of the budget that gives more micro-batches."""
+        if not self._divisible:
+            raise RefusedError(
+                f"out of memory with train.micro_batch_tokens={self.tokens} ({reason}). Under "
+                "objective.aggregation=micro_token_mean the budget is part of the objective and is not lowered by "
+                "itself. Set a lower train.micro_batch_tokens, for all arms alike."
+            )
+        tokens = self.tokens // 2
+        while tokens > 0 and len(split(tokens)) <= count:
+            tokens //= 2
+        if tokens == 0:
+            raise RefusedError(
+                f"out of memory in a pass that cannot be split further ({reason}). Use shorter completions "
+                "(rollout.max_completion_tokens), train.activation_checkpointing, a smaller train.logits_chunk_tokens, "
+                "or a device with more memory."
+            )
+        self._notes.append(
+            f"out of memory with {self.tokens} tokens a pass ({reason}): going on with {tokens} of them, which changes "
+            "results by no more than rounding"
+        )
+        self.tokens = tokens

@@ -1,7 +1,5 @@
-"""What a preference update learns from: pairs of a chosen and a rejected completion of one prompt.
-
-KTO's zero point: how far the policy is from the reference, whatever completion it is that one looks at.
-"""
+"""What a preference update learns from: pairs of a chosen and a rejected completion of one prompt. And KTO's zero
+point: how far the policy is from the reference on completions that have nothing to do with the prompt."""
 
 from __future__ import annotations
 
@@ -12,23 +10,22 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from harness.training.batching import grouped_micro_batches, micro_batches
-from harness.training.scoring import Scorer
-from harness.training.sequences import Sequences
+from harness.training.sequences import Scorer, Sequences, grouped_micro_batches, micro_batches
 
 
 @dataclass(frozen=True)
 class PairBatch:
-    """P pairs. Row i of both sides is a completion of the same prompt."""
+    """P pairs. Row i of either side is a completion of the same prompt."""
 
     chosen: Sequences
     rejected: Sequences
     groups: Tensor
     """[P] int64, equal for pairs of one prompt."""
     ref_chosen_logps: Tensor | None = None
-    """Log-probs of the chosen tokens under the reference policy, shaped as `chosen.completions`; none: yet unknown."""
+    """Log-probs of the chosen tokens under the reference policy, shaped as `chosen.completions`; None: not known
+    yet."""
     ref_rejected_logps: Tensor | None = None
-    """As `ref_chosen_logps`; there are both or none."""
+    """The same for the rejected tokens; None if the other is."""
 
     def __len__(self) -> int:
         return len(self.groups)
@@ -50,13 +47,13 @@ class PairBatch:
         return _stacked(self.ref_chosen_logps, self.ref_rejected_logps)
 
     def rows(self, pairs: Tensor) -> Tensor:
-        """Rows of `sequences` (int64 indices) of some pairs: their chosen sides, then their rejected ones."""
+        """The rows of `sequences` (int64 indices) of some pairs: their chosen sides, then their rejected ones."""
         return torch.cat([pairs, pairs + len(self)])
 
     def micro_batches(self, pairs: Tensor, budget_tokens: int, shared: bool = False) -> list[Tensor]:
-        """Split pairs (int64 indices) into ones that pass through the model together; see `Sequences.micro_batches`.
+        """Split pairs (int64 indices) into micro-batches; see `Sequences.micro_batches`.
 
-        The tokens of both sides are within the budget, a single pair excepted.
+        The tokens of both sides are within the budget, unless a single pair exceeds it.
         """
         if len(pairs) and shared:
             prompts = self.sequences.distinct_prompts
@@ -76,9 +73,10 @@ def _stacked(first: Tensor, second: Tensor) -> Tensor:
 def zero_point(pairs: PairBatch, step_pairs: Tensor, scorer: Scorer, reference: PreTrainedModel | None) -> Tensor:
     """z [] in nats at the current weights, on the CPU: estimated on the pairs of one optimiser step, without gradient.
 
-    The mean log-ratio of policy to reference, as the objective's `logp` makes it one number a completion, of
-    completions that do not belong to their prompts (2402.01306, section 4.1); see `unrelated`. 0 where there is none.
-    step_pairs: int64 indices. ValueError without a reference, as no batch brings its log-probs of these completions.
+    The mean log-ratio of policy to reference over completions that do not belong to their prompts (2402.01306, section
+    4.1; see `unrelated`), each a number as the objective's `logp` says. 0 if there are no such completions.
+
+    step_pairs: int64 indices. ValueError without a reference: no batch brings its log-probs of these completions.
     """
     if reference is None:
         raise ValueError("link=kto without a reference policy, which its zero point is measured against: give one")
@@ -94,8 +92,8 @@ def zero_point(pairs: PairBatch, step_pairs: Tensor, scorer: Scorer, reference: 
 def unrelated(pairs: PairBatch, step_pairs: Tensor) -> Sequences | None:
     """The prompt of each of these pairs (int64 indices) with the chosen completion of another prompt.
 
-    That of the next pair with a different prompt, where the first pair follows the last. None if all pairs are of one
-    prompt: nothing is unrelated then.
+    The completion is that of the next pair with another prompt; after the last pair comes the first. None if all pairs
+    have one prompt: nothing is unrelated then.
     """
     groups, count = pairs.groups[step_pairs].tolist(), len(step_pairs)
     if len(set(groups)) < 2:

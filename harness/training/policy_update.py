@@ -1,4 +1,4 @@
-"""The training step: one rollout batch becomes optimiser steps.
+"""The training step: one batch becomes optimiser steps.
 
 Shapes: N rows (completions), T longest completion. An optimiser step's denominators are those of all its rows, so it
 does not matter how the rows are split into micro-batches, nor that rows which cannot act are left out of them.
@@ -17,36 +17,37 @@ from transformers import PreTrainedModel
 from algorithms import Coefficients, Loss, StepSize, TokenBatch, acts_without_advantage, policy_loss, select_tokens
 from harness.config.run_spec import RunSpec
 from harness.random_keys import random_key
-from harness.training.batching import Part, TokenBudget, mini_batches
-from harness.training.optimizer import ClippedAdamW, OptimizerStep
-from harness.training.prefix_attention import shares_prompts
-from harness.training.reference import KlReference, measure_start, start_metrics
-from harness.training.rollout_batch import (
+from harness.training.batch import (
+    Batch,
     ControlledCoefficients,
-    PreparedRollout,
-    ScoredRollout,
+    pass_advantages,
     policy_waits,
     prepare,
     scored_while_training,
 )
-from harness.training.scoring import Critic, RolloutScores, Scorer
-from harness.training.sequences import completion_hidden, score_hidden
-from harness.training.token_records import MicroLoss, OptimizerPass, token_columns
+from harness.training.critic import Critic
+from harness.training.optimizer import ClippedAdamW, OptimizerStep, TokenBudget, mini_batches
+from harness.training.prefix_attention import shares_prompts
+from harness.training.reference import KlReference, measure_start, start_metrics
+from harness.training.sequences import Part, Scorer, Scores, completion_hidden, score_hidden
 from harness.training.update_report import (
     GradientPasses,
+    MicroLoss,
+    StepLosses,
     UpdateReport,
     batch_metrics,
     coefficient_metrics,
     loss_metrics,
+    token_columns,
 )
 
 
 @dataclass
 class PolicyUpdate:
-    """Optimises a policy (and its critic) on rollout batches; the model must hold the starting weights.
+    """Optimises a policy, and its critic, on batches of completions. The model must hold the starting weights.
 
-    `initial` is a frozen copy of them, where the KL to them is to be measured. `state_dict` is all that a checkpoint
-    needs besides the policy's weights.
+    initial: a frozen copy of them, if the KL to them is to be measured. `state_dict` is all that a checkpoint needs
+    besides the policy's weights.
     """
 
     model: PreTrainedModel
@@ -87,8 +88,8 @@ class PolicyUpdate:
         self._coefficients.load_state_dict(state["coefficients"])
         self._budget.load_state_dict(state["budget"])
 
-    def run(self, rollout: ScoredRollout, step: int) -> UpdateReport:
-        """All optimiser steps on one rollout batch; `step` counts rollout batches from 1.
+    def run(self, batch: Batch, step: int) -> UpdateReport:
+        """All optimiser steps on one filtered batch; `step` counts batches from 1.
 
         A batch that holds no row, because all were dropped, takes no optimiser step.
 
@@ -96,80 +97,79 @@ class PolicyUpdate:
         optimiser step before it.
         """
         spec, objective = self.spec, self.spec.policy_gradient
-        # While only the critic learns nothing else moves: neither by weight decay nor as the trunk of its values.
+        waits = policy_waits(objective, step)
+        # While only the critic learns, nothing else moves: not by weight decay, and not as the trunk of its values.
         learning_rates = self.optimizer.begin(
             step,
-            policy=0.0 if policy_waits(objective, step) else 1.0,
+            policy=0.0 if waits else 1.0,
             critic=objective.critic.learning_rate_factor,
         )
+        self._reference.begin(step, self.model)
         report = UpdateReport(metrics={})
 
         started_s = time.perf_counter()
-        prepared = prepare(rollout, spec, step, self._scorer, self._reference, self._coefficients)
-        measured = measure_start(self.model, self.initial, rollout.sequences, spec, self.pad_token_id, self._budget)
+        batch, coefficients = prepare(batch, spec, step, self._scorer, self._reference, self._coefficients)
+        measured = measure_start(self.model, self.initial, batch.sequences, spec, self.pad_token_id, self._budget)
         passes = []
         for epoch in range(spec.train.epochs):
-            batches = mini_batches(rollout.groups, spec, step, epoch)
-            passes.append((batches, prepared.advantages(spec, batches, step)))
+            steps = mini_batches(batch.groups, spec, step, epoch)
+            passes.append((steps, pass_advantages(batch, spec, steps, step)))
         advantage = passes[0][1]
-        acting = self._acting(rollout, advantage)
+        acting = self._acting(batch, advantage)
         if scored_while_training(spec):
-            self._scorer.fill(prepared.scores, rollout.sequences, (~acting).nonzero()[:, 0])
+            self._scorer.fill(batch.scores, batch.sequences, (~acting).nonzero()[:, 0])
         report.logprob_s = time.perf_counter() - started_s
 
         started_s = time.perf_counter()
-        done: list[OptimizerPass] = []
+        done: list[StepLosses] = []
         taken: list[OptimizerStep] = []
         passed = GradientPasses()
-        for batches, pass_advantage in passes:
-            for rows in batches:
-                selected = self._selected(prepared, rows, pass_advantage, step, update=len(taken))
-                parts = self._gradient(prepared, rows, pass_advantage, selected, passed)
+        in_loss = Coefficients(0.0, 0.0) if waits else coefficients
+        for steps, pass_advantage in passes:
+            for rows in steps:
+                selected = self._selected(batch, rows, pass_advantage, step, update=len(taken))
+                parts = self._gradient(batch, rows, pass_advantage, selected, in_loss, passed)
                 taken.append(self.optimizer.step(sum(float(part.loss.value.detach()) for part in parts)))
-                done.append(OptimizerPass(rows, parts))
-        self._reference.after_step(step, self.model)
+                done.append(StepLosses(rows, parts))
         report.update_s = time.perf_counter() - started_s
         passed.write(report)
         report.micro_batch_tokens, report.notes = self._budget.tokens, self._budget.notes()
 
-        scores = prepared.scores
         report.metrics = {
             **loss_metrics(spec, [part.loss for step_done in done for part in step_done.parts], taken),
             "learning_rate": learning_rates["policy"],
-            **batch_metrics(rollout, advantage, acting, scores.logps, scores.entropy),
-            **coefficient_metrics(objective, prepared.coefficients),
+            **batch_metrics(batch, advantage, acting),
+            **coefficient_metrics(objective, coefficients),
         }
         if self.initial is not None and spec.train.reference_rows:
-            report.metrics |= start_metrics(scores.logps, measured)
-        if 0 < int(rollout.sequences.lengths.sum()) <= spec.train.token_records_max_tokens:
-            report.tokens = token_columns(rollout, scores, advantage, done)
+            report.metrics |= start_metrics(batch.scores.logps, measured)
+        if 0 < batch.generated_tokens <= spec.train.token_records_max_tokens:
+            report.tokens = token_columns(batch, advantage, done)
         return report
 
-    def _acting(self, rollout: ScoredRollout, advantage: Tensor) -> Tensor:
-        """Bool [N]: rows that can add to a gradient. The others are in the denominators all the same."""
+    def _acting(self, batch: Batch, advantage: Tensor) -> Tensor:
+        """Bool [N]: the rows that can add to a gradient. The others are in the denominators all the same."""
         if self._acts_without_advantage:
-            return rollout.loss_mask.any(1)
-        # Every term of the loss is multiplied by the advantage, so the other rows add exactly nothing.
-        return ((advantage != 0) & rollout.loss_mask).any(1)
+            return batch.loss_mask.any(1)
+        # Every term of the loss is multiplied by the advantage, so rows without one add exactly nothing.
+        return ((advantage != 0) & batch.loss_mask).any(1)
 
-    def _selected(
-        self, prepared: PreparedRollout, rows: Tensor, advantage: Tensor, step: int, update: int
-    ) -> Tensor | None:
+    def _selected(self, batch: Batch, rows: Tensor, advantage: Tensor, step: int, update: int) -> Tensor | None:
         """Bool [N, T]: the tokens that `select` picks among those of one optimiser step, at the current weights."""
-        objective, rollout = self.spec.policy_gradient, prepared.rollout
+        objective = self.spec.policy_gradient
         if objective.select.type == "none":
             return None
-        current = prepared.scores
+        current = batch.scores
         if update > 0:
-            current = RolloutScores.empty(rollout.sequences)
-            self._scorer.fill(current, rollout.sequences, rows)
-        selected = torch.zeros_like(rollout.loss_mask)
+            current = Scores.empty(batch.sequences)
+            self._scorer.fill(current, batch.sequences, rows)
+        selected = torch.zeros_like(batch.loss_mask)
         selected[rows] = select_tokens(
             objective,
             current.logps[rows],
-            prepared.scores.logps[rows],
+            batch.scores.logps[rows],
             advantage[rows],
-            rollout.loss_mask[rows],
+            batch.loss_mask[rows],
             entropy=current.entropy[rows],
             key=random_key(self.spec.seed, "select", step=step, example="tokens", sample=update),
         )
@@ -177,55 +177,52 @@ class PolicyUpdate:
 
     def _gradient(
         self,
-        prepared: PreparedRollout,
+        batch: Batch,
         rows: Tensor,
         advantage: Tensor,
         selected: Tensor | None,
+        coefficients: Coefficients,
         passed: GradientPasses,
     ) -> list[MicroLoss]:
         """The gradient of one optimiser step over the rows, in micro-batches; the weights stay."""
-        rollout, loss_mask = prepared.rollout, prepared.rollout.loss_mask
-        acting = rows[self._acting(rollout, advantage)[rows]]
+        acting = rows[self._acting(batch, advantage)[rows]]
         shared = shares_prompts(self.model.get_decoder())
-        size = StepSize(len(rows), max(1, int(loss_mask[rows].sum())), len(torch.unique(rollout.groups[rows])))
-        group_tokens = _group_tokens(rollout.groups, loss_mask)
-        coefficients = Coefficients(0.0, 0.0) if prepared.policy_waits else prepared.coefficients
+        size = StepSize(len(rows), max(1, int(batch.loss_mask[rows].sum())), len(torch.unique(batch.groups[rows])))
+        group_tokens = _group_tokens(batch.groups, batch.loss_mask)
 
-        def share(micro: Tensor, micro_batches: int) -> Loss:
-            logps, entropy, values = self._forward(prepared, micro, entropy_grad=coefficients.entropy > 0)
+        def micro_loss(micro: Tensor, micro_batches: int) -> Loss:
+            logps, entropy, values = self._forward(batch, micro, entropy_grad=coefficients.entropy > 0)
             part = Part(micro, logps.shape[1], logps.device)
-            batch = TokenBatch(
+            tokens = TokenBatch(
                 logp=logps,
-                old_logp=part.of(prepared.scores.logps),
-                mask=part.of(loss_mask),
+                old_logp=part.of(batch.scores.logps),
+                mask=part.of(batch.loss_mask),
                 advantages=part.of(advantage),
-                ref_logp=part.if_any(prepared.ref_logps),
-                sampler_logp=part.of(rollout.sampler_logps),
+                ref_logp=part.if_any(batch.ref_logps),
+                sampler_logp=part.of(batch.sampler_logps),
                 entropy=entropy,
                 selected=part.if_any(selected),
                 values=values,
-                old_values=None if values is None else part.of(prepared.scores.values),
-                returns=part.if_any(prepared.returns),
-                groups=rollout.groups[micro].to(logps.device),
+                old_values=None if values is None else part.of(batch.scores.values),
+                returns=part.if_any(batch.returns),
+                groups=batch.groups[micro].to(logps.device),
                 group_tokens=group_tokens[micro].to(logps.device),
-                max_completion_tokens=rollout.max_completion_tokens,
+                max_completion_tokens=batch.max_completion_tokens,
                 step=size._replace(micro_batches=micro_batches),
             )
-            loss = policy_loss(self.spec.policy_gradient, batch, coefficients)
-            passed.backward(loss.value, rollout.sequences.pass_tokens(micro, shared))
+            loss = policy_loss(self.spec.policy_gradient, tokens, coefficients)
+            passed.backward(loss.value, batch.sequences.pass_tokens(micro, shared))
             return loss
 
         def whole_step(micros: list[Tensor]) -> list[MicroLoss]:
             self.optimizer.zero_grad()
-            return [MicroLoss(micro, share(micro, len(micros))) for micro in micros]
+            return [MicroLoss(micro, micro_loss(micro, len(micros))) for micro in micros]
 
-        return self._budget.run(lambda tokens: rollout.sequences.micro_batches(acting, tokens, shared), whole_step)
+        return self._budget.run(lambda tokens: batch.sequences.micro_batches(acting, tokens, shared), whole_step)
 
-    def _forward(
-        self, prepared: PreparedRollout, micro: Tensor, entropy_grad: bool
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
+    def _forward(self, batch: Batch, micro: Tensor, entropy_grad: bool) -> tuple[Tensor, Tensor, Tensor | None]:
         """Log-probs, entropies and, with a critic, values of some rows, with gradient."""
-        spec, sequences, scores = self.spec, prepared.rollout.sequences, prepared.scores
+        spec, sequences, scores = self.spec, batch.sequences, batch.scores
         hidden, completions, mask = completion_hidden(self.model, sequences, micro, self.pad_token_id)
         logps, entropy = score_hidden(
             self.model,

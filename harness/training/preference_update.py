@@ -22,13 +22,11 @@ from algorithms.preference import (
     preference_metric_names,
 )
 from harness.config.run_spec import RunSpec
-from harness.training.batching import Part, TokenBudget, mini_batches
-from harness.training.optimizer import ClippedAdamW, OptimizerStep
+from harness.training.optimizer import ClippedAdamW, OptimizerStep, TokenBudget, mini_batches
 from harness.training.pairs import PairBatch, zero_point
 from harness.training.prefix_attention import shares_prompts
 from harness.training.reference import measure_start, rows_to_measure, start_metrics
-from harness.training.scoring import RolloutScores, Scorer
-from harness.training.sequences import Sequences, score_completions
+from harness.training.sequences import Part, Scorer, Scores, Sequences, score_completions
 from harness.training.update_report import GradientPasses, UpdateReport, entropy_metrics, step_metrics
 
 
@@ -36,10 +34,9 @@ from harness.training.update_report import GradientPasses, UpdateReport, entropy
 class PreferenceUpdate:
     """Optimises a policy on batches of pairs.
 
-    `initial` is a frozen copy of the starting weights, where the KL to them is to be measured. `reference` is the
-    frozen policy whose log-probs the objective subtracts; it may be renewed between batches. There need be none where
-    the objective has no reference, and where every batch brings its log-probs, except for `link=kto` (see
-    `harness.training.pairs`).
+    initial: a frozen copy of the starting weights, if the KL to them is to be measured. reference: the frozen policy
+    whose log-probs the objective subtracts; it may be renewed between batches. It may be None if the objective has no
+    reference, or if every batch brings its log-probs, unless the link is kto (see `harness.training.pairs`).
     """
 
     model: PreTrainedModel
@@ -65,8 +62,8 @@ class PreferenceUpdate:
     def run(self, pairs: PairBatch, step: int, drawn: Sequences | None = None) -> UpdateReport:
         """All optimiser steps on one batch of pairs; `step` counts batches from 1.
 
-        A batch without pairs takes no optimiser step. drawn: the completions that the pairs were chosen from, on which
-        the KL to the start is measured as for arms without pairs; none: it is measured on the pairs.
+        A batch without pairs takes no optimiser step. drawn: the completions from which the pairs were chosen. The KL
+        to the start is measured on them, as it is for arms without pairs; None: it is measured on the pairs.
 
         Raises DivergedError as soon as a loss or gradient is not finite; the weights are then those of the last
         optimiser step before it.
@@ -77,7 +74,7 @@ class PreferenceUpdate:
 
         started_s = time.perf_counter()
         sequences = pairs.sequences
-        scores = RolloutScores.empty(sequences)
+        scores = Scores.empty(sequences)
         if not self._scored_while_training():
             self._scorer.fill(scores, sequences, torch.arange(len(sequences.lengths)))
         ref_logps = self._ref_logps(pairs)
@@ -91,9 +88,9 @@ class PreferenceUpdate:
         passed = GradientPasses()
         for epoch in range(spec.train.epochs):
             for step_pairs in mini_batches(pairs.groups, spec, step, epoch):
-                shares = self._gradient(pairs, step_pairs, ref_logps, scores, passed)
-                taken.append(self.optimizer.step(sum(float(share.value.detach()) for share in shares)))
-                losses += shares
+                parts = self._gradient(pairs, step_pairs, ref_logps, scores, passed)
+                taken.append(self.optimizer.step(sum(float(part.value.detach()) for part in parts)))
+                losses += parts
         report.update_s = time.perf_counter() - started_s
         passed.write(report)
         report.micro_batch_tokens, report.notes = self._budget.tokens, self._budget.notes()
@@ -112,14 +109,14 @@ class PreferenceUpdate:
 
     def _logps_of_measured(self, drawn: Sequences) -> Tensor:
         """[N, T] the policy's log-probs of the completions that the KL to the start is measured on, 0 elsewhere."""
-        scores = RolloutScores.empty(drawn)
+        scores = Scores.empty(drawn)
         if self.initial is not None:
             rows = rows_to_measure(len(drawn.lengths), self.spec.train.reference_rows)
             self._scorer.fill(scores, drawn, rows)
         return scores.logps
 
     def _scored_while_training(self) -> bool:
-        """Whether the only optimiser step's own forward pass says what the policy was before it."""
+        """Whether the only optimiser step's own forward pass gives the policy's log-probs before it."""
         return self.spec.optimizer_steps_per_rollout == 1
 
     def _ref_logps(self, pairs: PairBatch) -> Tensor | None:
@@ -135,7 +132,7 @@ class PreferenceUpdate:
         pairs: PairBatch,
         step_pairs: Tensor,
         ref_logps: Tensor | None,
-        scores: RolloutScores,
+        scores: Scores,
         passed: GradientPasses,
     ) -> list[PreferenceLoss]:
         """The gradient of one optimiser step over some pairs (int64 indices), in micro-batches; the weights stay."""
@@ -149,7 +146,7 @@ class PreferenceUpdate:
             coupled = couples_pairs(spec.preference)
             return [step_pairs] if coupled else pairs.micro_batches(step_pairs, budget_tokens, shared)
 
-        def share(micro: Tensor) -> PreferenceLoss:
+        def micro_loss(micro: Tensor) -> PreferenceLoss:
             rows = pairs.rows(micro)
             logps, entropy = score_completions(
                 self.model,
@@ -183,6 +180,6 @@ class PreferenceUpdate:
 
         def whole_step(micros: list[Tensor]) -> list[PreferenceLoss]:
             self.optimizer.zero_grad()
-            return [share(micro) for micro in micros]
+            return [micro_loss(micro) for micro in micros]
 
         return self._budget.run(split, whole_step)

@@ -1,17 +1,13 @@
-"""Rows that share prompts, laid out for one pass without padding in which every prompt is there once.
+"""One pass of a decoder over rows that share prompts: every prompt is computed once, however many completions follow
+it, and there is no padding except in attention itself.
 
 The tokens of a batch stand in line: first the distinct prompts, then each row's completion without its last token,
-which predicts nothing. Everything in a transformer but its attention looks at one token at a time and runs on the line
+which predicts nothing. Everything in a transformer except attention looks at one token at a time and runs on the line
 as it is. Attention needs blocks [sequences, positions]: one of all prompts, and some of completions of similar length.
+It is a function of ours, called by transformers' own modules. Hidden states and gradients are those of a padded batch,
+up to rounding.
 
 Shapes: n rows, P distinct prompts, W longest prompt, T longest completion, M tokens in line.
-
-One pass of a decoder over rows that share prompts, by an attention function of ours in transformers' own modules.
-
-Every prompt is computed once, however many completions follow it, and no padding but in attention itself; see
-`harness.training.prefix_attention`. Hidden states and gradients are those of a padded batch, up to rounding.
-
-Which attention function a decoder's layers call, also where a backward pass computes them again.
 """
 
 from __future__ import annotations
@@ -32,8 +28,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 BLOCK_FILL = 0.5
-"""How long a block's shortest completion is at least, in relation to its longest: against padding. A higher share makes
-more and smaller blocks, each of which costs a call of the attention kernel."""
+"""The shortest completion of a block is at least this share as long as its longest, which limits padding. A higher
+share makes more and smaller blocks, and each costs a call of the attention kernel."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +37,7 @@ class Block:
     """Sequences of similar length that stand next to each other in line, and pass through attention together."""
 
     start: int
-    """Of the first token in line."""
+    """The place in line of the first token."""
     lengths: Tensor
     """[b] int64, none of them 0."""
 
@@ -70,7 +66,7 @@ class Block:
         return own.reshape(len(self.lengths), self.width, *line.shape[1:])
 
     def in_line(self, padded: Tensor) -> Tensor:
-        """[tokens, ...] of [b, width, ...]: what `padded` did, undone."""
+        """[tokens, ...] of [b, width, ...]: undoes what `padded` did."""
         every = padded.flatten(0, 1)
         if self.places is None:
             return every
@@ -97,7 +93,7 @@ class PrefixLayout:
     prompts: Block
     completions: list[CompletionBlock]
     predictors: Tensor
-    """[n, T] int64: place in line of the token that predicts each completion token; any place in padding."""
+    """[n, T] int64: the place in line of the token that predicts each completion token; any place in padding."""
 
     @classmethod
     def of(
@@ -149,7 +145,7 @@ class PrefixLayout:
         return self._masks[key]
 
     def prompt_mask(self, window: int | None) -> Tensor | None:
-        """Bool [1, 1, W, W] for the prompts, whose padding is behind their tokens; None: all that is before a token."""
+        """Bool [1, 1, W, W] for the prompts, whose padding is behind their tokens; None: a token sees all before it."""
         if window is None or window >= self.prompts.width:
             return None
         place = torch.arange(self.prompts.width, device=self.tokens.device)
@@ -207,7 +203,7 @@ class _Collect(torch.autograd.Function):
 ATTENTION = "shared_prefix"
 PROBE_TOLERANCE = 1e-3
 PROBE_TOLERANCE_LOW_PRECISION = 0.1
-"""Of the norm of the hidden states: above what rounding does to them, below what a layer does that mixes tokens."""
+"""As a share of the hidden states' norm: more than rounding changes them, less than a layer that mixes tokens does."""
 
 _shares: WeakKeyDictionary[PreTrainedModel, bool] = WeakKeyDictionary()
 
@@ -222,9 +218,10 @@ def prefix_hidden(decoder: PreTrainedModel, layout: PrefixLayout) -> Tensor:
 
 
 def shares_prompts(decoder: PreTrainedModel) -> bool:
-    """Whether `prefix_hidden` is right for this decoder: its tokens must not mix but in attention by torch's SDPA.
+    """Whether `prefix_hidden` is right for this decoder: its tokens may mix only in attention, and that by torch's
+    SDPA.
 
-    Found out once a decoder, by a comparison with its own way.
+    It is found out once for each decoder, by a comparison with its own forward pass.
     """
     if decoder not in _shares:
         standard = decoder.config._attn_implementation == "sdpa" and decoder._supports_attention_backend
@@ -304,8 +301,8 @@ AttentionInterface.register(ATTENTION, _attention)
 def attending_by(decoder: PreTrainedModel, name: str | None = None) -> Iterator[None]:
     """Forward passes in this context use the attention function registered under the name; None: the decoder's own.
 
-    Layers of which activation checkpointing is asked are computed again in the backward pass, which may come later, and
-    there they use the same function. transformers itself checkpoints in training mode only, where dropout acts too.
+    Layers marked for activation checkpointing are computed again in the backward pass, which may come later; there they
+    use the same function. transformers itself checkpoints only in training mode, where dropout acts too.
     """
     name = name or decoder.config._attn_implementation
     layers = [

@@ -1,4 +1,4 @@
-"""Reference policies: frozen copies that the trained policy is kept near to, or measured against."""
+"""Reference policies: frozen copies that the trained policy is held near to, or measured against."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from transformers import PreTrainedModel
 from algorithms.kl import Kl
 from algorithms.rules import LOG_RATIO_LIMIT
 from harness.config.run_spec import RunSpec
-from harness.training.batching import TokenBudget
 from harness.training.checkpoint import load_trained_weights, trained_weights
+from harness.training.optimizer import TokenBudget
 from harness.training.sequences import Sequences, exact_kl, passes, score_completions
 
 
@@ -25,43 +25,66 @@ def frozen_copy(policy: PreTrainedModel) -> PreTrainedModel:
     return frozen
 
 
-class KlReference:
-    """The policy that the objective's KL refers to; `policy` is None where it needs no model of its own."""
+class RenewedCopy:
+    """A frozen copy of the policy, renewed at the first of every `every_steps` steps."""
 
-    def __init__(self, kl: Kl, model: PreTrainedModel, initial: PreTrainedModel | None) -> None:
-        """model holds the starting weights; initial is a frozen copy of them, where there is one already."""
-        self._refresh_every_steps = None
-        self.policy: PreTrainedModel | None = None
+    def __init__(self, model: PreTrainedModel, every_steps: int) -> None:
+        """model holds the starting weights."""
+        self.policy = frozen_copy(model)
         self._trained = trained_weights(model).keys()
-        if kl.where == "none" or kl.reference == "iteration_start":
-            return
-        if kl.reference == "initial":
-            self.policy = initial or frozen_copy(model)
-        else:
-            self.policy = frozen_copy(model)
-            self._refresh_every_steps = kl.refresh_every_steps
+        self._every_steps = every_steps
 
-    def after_step(self, step: int, model: PreTrainedModel) -> None:
-        """Renew the reference where it is due after this rollout batch."""
-        if self.policy is not None and self._refresh_every_steps and step % self._refresh_every_steps == 0:
+    def begin(self, step: int, model: PreTrainedModel) -> None:
+        """Called before each step (from 1) with the trained policy."""
+        if (step - 1) % self._every_steps == 0:
             self.policy.load_state_dict(model.state_dict())
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights that cannot be had again from the starting ones."""
-        if self.policy is None or not self._refresh_every_steps:
-            return {}
+        """The copy's weights without those that training leaves alone."""
         return {name: weight for name, weight in self.policy.state_dict().items() if name in self._trained}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if self.policy is not None and self._refresh_every_steps:
-            load_trained_weights(self.policy, state)
+        load_trained_weights(self.policy, state)
+
+
+class KlReference:
+    """The policy that the objective's KL refers to."""
+
+    def __init__(self, kl: Kl, model: PreTrainedModel, initial: PreTrainedModel | None) -> None:
+        """model holds the starting weights; initial is a frozen copy of them, if there is one already."""
+        self._fixed: PreTrainedModel | None = None
+        self._renewed: RenewedCopy | None = None
+        if kl.where == "none" or kl.reference == "iteration_start":
+            return
+        if kl.reference == "initial":
+            self._fixed = initial or frozen_copy(model)
+        else:
+            self._renewed = RenewedCopy(model, kl.refresh_every_steps)
+
+    @property
+    def policy(self) -> PreTrainedModel | None:
+        """None if the KL needs no model of its own."""
+        return self._fixed if self._renewed is None else self._renewed.policy
+
+    def begin(self, step: int, model: PreTrainedModel) -> None:
+        """Called before each step (from 1) with the trained policy."""
+        if self._renewed is not None:
+            self._renewed.begin(step, model)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The reference's weights, if it is not the starting policy."""
+        return {} if self._renewed is None else self._renewed.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if self._renewed is not None:
+            self._renewed.load_state_dict(state)
 
 
 class Measured(NamedTuple):
-    """Some of N completions under a reference."""
+    """What a reference says of some of N completions."""
 
     mask: Tensor
-    """Bool [N, T]: their tokens."""
+    """Bool [N, T]: the tokens of these completions."""
     reference_logps: Tensor
     """[tokens] in the mask's order, on the CPU."""
     kl: Tensor
@@ -112,7 +135,7 @@ def measure_start(
 
 
 def rows_to_measure(count: int, wanted: int) -> Tensor:
-    """Int64 indices, ascending, of `wanted` of `count` rows (all, if there are fewer), evenly spread over the batch."""
+    """`wanted` of `count` rows, or all if there are fewer: int64 indices, ascending, evenly spread over the batch."""
     wanted = min(count, wanted)
     return torch.arange(wanted) * count // max(1, wanted)
 
@@ -120,10 +143,10 @@ def rows_to_measure(count: int, wanted: int) -> Tensor:
 def start_metrics(policy_logps: Tensor, measured: Measured | None) -> dict[str, float | None]:
     """kl/*_start: the exact KL from the batch's policy to the starting one, and its estimates from the tokens.
 
-    Means over the measured tokens, in nats; kl/sequence_start: the exact KL summed over a completion's tokens, mean
-    over the measured completions. Where the policy drew the completions this estimates the KL of whole completions, and
-    the others estimate that of a token; on given completions they are of the contexts there. None where no row was
-    there to measure. policy_logps [N, T].
+    They are means over the measured tokens, in nats, except kl/sequence_start: the exact KL summed over a completion's
+    tokens, a mean over the measured completions. If the policy drew the completions, kl/sequence_start estimates the KL
+    of whole completions and the others that of a token; for given completions they hold for the contexts there. None if
+    there was no row to measure. policy_logps [N, T].
 
     k1 = -log r, k2 = (log r)^2 / 2, k3 = r - 1 - log r with r = start / policy (Schulman 2020, "Approximating KL
     divergence").

@@ -12,14 +12,13 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness.config.reward import RewardModelOptions
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel
 from harness.random_keys import permutation, random_key
-from harness.training.batching import micro_batches
+from harness.rewards.parts.learned import LearnedReward
 from harness.training.optimizer import warm_up_and_decay
 from harness.training.reference import frozen_copy
-from harness.training.sequences import Sequences, completion_hidden
+from harness.training.sequences import Sequences, completion_hidden, micro_batches
 
 MICRO_BATCH_TOKENS = 4096
 WEIGHTS_FILE = "reward_model.safetensors"
@@ -29,15 +28,15 @@ Progress = Callable[[int, int, float], None]
 class RewardModel(nn.Module):
     """score = (w . h - mean) / std with h the hidden state at a completion's last token.
 
-    The head w starts at 0 and has no bias, which no difference of scores could tell. mean and std are set by
-    `standardise`, and 0 and 1 before. All weights are frozen except in `train_reward_model`.
+    The head w starts at 0 and has no bias, since no difference of scores could show one. mean and std are 0 and 1 until
+    `standardise` sets them. All weights are frozen except in `train_reward_model`.
     """
 
     mean: Tensor
     std: Tensor
 
     def __init__(self, language_model: LanguageModel) -> None:
-        """The language model must hold the starting weights; they are copied, in float32, which is trained in."""
+        """The language model must hold the starting weights. They are copied and trained in float32."""
         super().__init__()
         self._pad_token_id = language_model.pad_token_id
         self.decoder = frozen_copy(language_model.model.get_decoder()).float()
@@ -49,7 +48,7 @@ class RewardModel(nn.Module):
 
     def forward(self, sequences: Sequences, rows: Tensor) -> Tensor:
         """w . h [len(rows)] of the rows (int64 indices), on the model's device, with its gradient."""
-        # completion_hidden leaves the last token out, which predicts nothing; here one more follows it.
+        # completion_hidden leaves out the last token, which predicts nothing; so one more is put behind it.
         longer = Sequences(sequences.prompts, functional.pad(sequences.completions, (0, 1)), sequences.lengths + 1)
         hidden, _, _ = completion_hidden(self.decoder, longer, rows, self._pad_token_id)
         last = sequences.lengths[rows].to(hidden.device)
@@ -76,7 +75,7 @@ class RewardModel(nn.Module):
     def standardise(self, sequences: Sequences) -> None:
         """Give the scores of these completions mean 0 and standard deviation 1.
 
-        RefusedError if they do not differ or are not finite, since the training went wrong.
+        RefusedError if they are all equal or not finite: then the training went wrong.
         """
         self.mean.zero_()
         self.std.fill_(1.0)
@@ -97,7 +96,7 @@ class RewardModel(nn.Module):
 
     @classmethod
     def load(cls, folder: Path, language_model: LanguageModel) -> RewardModel:
-        """What `save` wrote, bit for bit, on the language model's device; of that model only the shape counts.
+        """What `save` wrote, bit for bit, on the language model's device. Only that model's shape matters.
 
         Raises RefusedError for a file that is not what was written.
         """
@@ -111,9 +110,9 @@ class RewardModel(nn.Module):
 
 
 def train_reward_model(
-    language_model: LanguageModel, sequences: Sequences, pairs: Tensor, options: RewardModelOptions, on_step: Progress
+    language_model: LanguageModel, sequences: Sequences, pairs: Tensor, options: LearnedReward, on_step: Progress
 ) -> RewardModel:
-    """A reward model of pairs [P, 2] int64: rows of the sequences, the better completion first.
+    """A reward model trained on pairs [P, 2] int64: rows of the sequences, the better completion first.
 
     Loss: the mean of -log sigmoid(score(better) - score(worse)) over the pairs of a step, the negative log-likelihood
     of Bradley and Terry (1952, Biometrika 39:324), as in 2203.02155, eq. 1. The pairs come in a new order each epoch.

@@ -1,11 +1,10 @@
-"""Log-probs and entropies of tokens without ever holding more than one chunk of logits.
+"""Log-probs and entropies of tokens from hidden states, without ever holding more than one chunk of logits.
 
-The backward pass makes each chunk's logits again instead of keeping them: the memory is that of a chunk, for one more
-matrix product with the head. Shapes: M token positions, D hidden size, V vocabulary.
+`output_head` says how a causal language model turns hidden states into logits, apart from the rest of the model; with
+it the logits can be made a few positions at a time. The backward pass makes each chunk's logits again instead of
+keeping them: it needs the memory of one chunk, and one more matrix product with the head.
 
-How a causal language model turns hidden states into logits, apart from the rest of the model.
-
-Knowing the head, its logits can be made a few positions at a time.
+Shapes: M token positions, C of them in a chunk, D hidden size, V vocabulary.
 """
 
 from __future__ import annotations
@@ -89,7 +88,8 @@ class _TokenScores(torch.autograd.Function):
             token_logps[chunk] = logps.gather(1, targets[chunk, None])[:, 0]
             entropy[chunk] = logps.exp().mul_(logps).sum(1).neg_()
             del logps  # before the next chunk's logits are made
-        # Weight and bias are read through the head; saved, a change of them before the backward pass is an error.
+        # Weight and bias are read through the head. They are saved so that a change before the backward pass is an
+        # error.
         ctx.save_for_backward(hidden, targets, entropy, weight, bias)
         ctx.head, ctx.temperature, ctx.chunk_tokens = head, temperature, chunk_tokens
         ctx.set_materialize_grads(False)
@@ -104,7 +104,7 @@ class _TokenScores(torch.autograd.Function):
         head: OutputHead = ctx.head
         grad_logps = torch.zeros_like(entropy) if grad_logps is None else grad_logps
         grad_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
-        # Of half precision they are added up in float32; autograd rounds the sums if the weights want it.
+        # Half-precision products are added up in float32; autograd rounds the sums if the weights want it.
         grad_dtype = torch.promote_types(weight.dtype, torch.float32)
         grad_weight = torch.zeros_like(weight, dtype=grad_dtype) if ctx.needs_input_grad[1] else None
         grad_bias = torch.zeros_like(bias, dtype=grad_dtype) if ctx.needs_input_grad[2] else None
@@ -199,19 +199,19 @@ class OutputHead:
 
 
 def takes_unrounded(factor: Tensor) -> bool:
-    """Whether torch can give the float32 sums of this factor's products: on CUDA, in half precision."""
+    """Whether torch can give this factor's products as the float32 sums that they are: on CUDA, in half precision."""
     return factor.is_cuda and factor.dtype in (torch.bfloat16, torch.float16)
 
 
 def unrounded_product(one: Tensor, other: Tensor) -> Tensor:
-    """one @ other as float32: where `takes_unrounded` without rounding to their dtype first. [m, k] and [k, n]."""
+    """one @ other as float32; if it `takes_unrounded`, without rounding to its dtype first. [m, k] and [k, n]."""
     if takes_unrounded(one):
         return torch.mm(one, other, out_dtype=torch.float32)
     return (one @ other).float()
 
 
 def output_head(model: PreTrainedModel) -> OutputHead:
-    """The model's output head. RefusedError where its logits are made in a way that is not known here."""
+    """The model's output head. RefusedError if its logits are made in a way that is not known here."""
     head = _configured(model)
     if model not in _probed:
         _probe(model, head)
@@ -237,7 +237,7 @@ def _configured(model: PreTrainedModel) -> OutputHead:
 
 @torch.no_grad()
 def _probe(model: PreTrainedModel, head: OutputHead) -> None:
-    """Compare with the model's own logits: an architecture may treat them in a way that its config does not tell."""
+    """Compare with the model's own logits: an architecture may do more to them than its config says."""
     hidden: list[Tensor] = []
     hook = model.get_decoder().register_forward_hook(lambda *call: hidden.append(call[-1][0]))
     try:

@@ -1,6 +1,6 @@
-"""What one rollout batch's optimiser steps measured.
+"""What one update measured: metrics of the step, time by phase, and what it did with every token.
 
-The forward and backward passes of an update: their time and how much of them is padding.
+Shapes: N rows (completions), T longest completion.
 """
 
 from __future__ import annotations
@@ -9,16 +9,17 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from algorithms import Coefficients, Loss, Objective, combine_metrics, update_metric_names
+from algorithms.diagnostics import treatment
 from algorithms.rules import LOG_RATIO_LIMIT
 from harness.config.run_spec import RunSpec, TrainSpec
+from harness.training.batch import Batch
 from harness.training.optimizer import OptimizerStep
-from harness.training.rollout_batch import ScoredRollout
 from harness.training.sequences import PassTokens
 
 Metrics = dict[str, float | None]
@@ -32,26 +33,37 @@ MISMATCH_TAIL = 2.0
 
 @dataclass
 class UpdateReport:
-    """Wall-clock by phase in seconds; the metrics are reproducible.
+    """Metrics, which are reproducible, and wall-clock by phase in seconds, which is not.
 
-    Of the metrics, ratio/*, kl/*_old, kl/*_ref and clip/* are over the tokens that entered the loss (rows without an
-    advantage only where another term acts on them), all others over the rows that no filter dropped. What has nothing
-    to be measured on is None: a metric that exists in a run exists at each of its steps.
+    The metrics ratio/*, kl/*_old, kl/*_ref and clip/* are over the tokens that entered the loss (rows without an
+    advantage enter it only if another term acts on them); all others are over the rows that no filter dropped. A metric
+    that there was nothing to measure on is None: a run has the same metrics at all of its steps.
     """
 
     metrics: Metrics
     logprob_s: float = 0.0
     update_s: float = 0.0
-    """With the backward passes."""
+    """The backward passes included."""
     backward_s: float = 0.0
     padding_frac: float | None = None
-    """Padding among the tokens that the passes with gradient computed; none: they computed no token."""
+    """Padding among the tokens that the passes with gradient computed; None if they computed none."""
     micro_batch_tokens: int = 0
     """The budget in force after the update."""
     notes: list[str] = field(default_factory=list)
-    """For the log: what went another way than asked."""
+    """Lines for the log: what did not go as asked."""
     tokens: list[dict[str, Any]] | None = None
-    """For each row what is kept of its tokens; none where they are not recorded."""
+    """What is recorded of each row's tokens; None if they are not recorded."""
+
+    @property
+    def timing(self) -> dict[str, Any]:
+        """What the update adds to a row of timing.jsonl."""
+        return {
+            "logprob_s": self.logprob_s,
+            "update_s": self.update_s,
+            "backward_s": self.backward_s,
+            "padding_frac": self.padding_frac,
+            "micro_batch_tokens": self.micro_batch_tokens,
+        }
 
 
 def step_metrics(train: TrainSpec, taken: Sequence[OptimizerStep]) -> Metrics:
@@ -66,7 +78,7 @@ def step_metrics(train: TrainSpec, taken: Sequence[OptimizerStep]) -> Metrics:
 
 
 def loss_metrics(spec: RunSpec, losses: Sequence[Loss], taken: Sequence[OptimizerStep]) -> Metrics:
-    """Of all micro-batches and optimiser steps together."""
+    """Metrics of the loss, over all micro-batches and optimiser steps."""
     objective = spec.policy_gradient
     metrics: Metrics = {
         **step_metrics(spec.train, taken),
@@ -79,29 +91,27 @@ def loss_metrics(spec: RunSpec, losses: Sequence[Loss], taken: Sequence[Optimize
 
 
 def entropy_metrics(logps: Tensor, entropy: Tensor) -> Metrics:
-    """Of a batch before its first optimiser step; both [tokens], by the policy, in nats."""
+    """Entropy of a batch before its first optimiser step; logps and entropy [tokens], by the policy, in nats."""
     return {"entropy/full": _mean(entropy), "entropy/sampled": _mean(-logps)}
 
 
-def batch_metrics(
-    rollout: ScoredRollout, advantage: Tensor, acting: Tensor, trainer_logps: Tensor, entropy: Tensor
-) -> Metrics:
-    """Of the batch before its first optimiser step; advantage, trainer_logps, entropy [N, T], acting bool [N]."""
-    mask = rollout.sequences.mask
+def batch_metrics(batch: Batch, advantage: Tensor, acting: Tensor) -> Metrics:
+    """The batch before its first optimiser step. advantage [N, T]; acting [N] bool: rows that add to a gradient."""
+    mask, trainer_logps = batch.sequences.mask, batch.scores.logps
     return {
-        **entropy_metrics(trainer_logps[mask], entropy[mask]),
-        "tokens_in_loss": int(rollout.loss_mask[acting].sum()),
-        "groups_skipped": len(set(rollout.groups.tolist()) - set(rollout.groups[acting].tolist())),
+        **entropy_metrics(trainer_logps[mask], batch.scores.entropy[mask]),
+        "tokens_in_loss": int(batch.loss_mask[acting].sum()),
+        "groups_skipped": len(set(batch.groups.tolist()) - set(batch.groups[acting].tolist())),
         "adv/mean": _mean(advantage[mask]),
         "adv/std": float(advantage[mask].std()) if int(mask.sum()) > 1 else None,
         "adv/abs_mean": _mean(advantage[mask].abs()),
-        **_advantage_by_pass_rate(rollout, advantage),
-        **mismatch_metrics(trainer_logps[mask], rollout.sampler_logps[mask]),
+        **_advantage_by_pass_rate(batch, advantage),
+        **mismatch_metrics(trainer_logps[mask], batch.sampler_logps[mask]),
     }
 
 
 def coefficient_metrics(objective: Objective, coefficients: Coefficients) -> Metrics:
-    """Coefficients that can change from batch to batch."""
+    """The coefficients that can change from batch to batch."""
     metrics: Metrics = {}
     if objective.entropy.adaptive.type != "none":
         metrics["entropy/coefficient"] = coefficients.entropy
@@ -132,10 +142,10 @@ def mismatch_metrics(trainer_logps: Tensor, sampler_logps: Tensor) -> Metrics:
     }
 
 
-def _advantage_by_pass_rate(rollout: ScoredRollout, advantage: Tensor) -> Metrics:
+def _advantage_by_pass_rate(batch: Batch, advantage: Tensor) -> Metrics:
     """adv/abs_mean_at_rate_*: mean |A| over the tokens of prompts that are solved about equally often."""
-    bins = pass_rate_bin(rollout.groups, rollout.correct)
-    mask = rollout.sequences.mask
+    bins = pass_rate_bin(batch.groups, batch.correct)
+    mask = batch.sequences.mask
     return {
         f"adv/abs_mean_at_rate_{name}": _mean(advantage[mask & (bins == index)[:, None]].abs())
         for index, name in enumerate(PASS_RATE_BINS)
@@ -161,7 +171,7 @@ def _mean_over_steps(values: list[float]) -> float | None:
 
 @dataclass
 class GradientPasses:
-    """Counts of all passes with gradient of one update, those of a try that ran out of memory included."""
+    """Counts the passes with gradient of one update, including those of a try that ran out of memory."""
 
     backward_s: float = 0.0
     _tokens: list[PassTokens] = field(default_factory=list)
@@ -180,7 +190,71 @@ class GradientPasses:
 
 
 def _now_s(tensor: Tensor) -> float:
-    """Wall-clock, when all work on the tensor's device is done: a GPU runs behind the host."""
+    """Wall-clock once all work on the tensor's device is done, since a GPU runs behind the host."""
     if tensor.is_cuda:
         torch.cuda.synchronize(tensor.device)
     return time.perf_counter()
+
+
+class MicroLoss(NamedTuple):
+    """The loss of a micro-batch, and its rows (int64 [B]) in the batch."""
+
+    rows: Tensor
+    loss: Loss
+
+
+class StepLosses(NamedTuple):
+    """The losses of one optimiser step. rows: all of its rows (int64 indices), also those that could not act."""
+
+    rows: Tensor
+    parts: list[MicroLoss]
+
+
+def token_columns(batch: Batch, advantage: Tensor, steps: Sequence[StepLosses]) -> list[dict[str, Any]]:
+    """What is recorded of every token: for each of the N rows its columns of rollouts/*.parquet (see
+    `harness.records.rollouts`), for the report on single words and for replays.
+
+    advantage [N, T]: in the first pass over the rows; steps: all optimiser steps, in their order.
+    """
+    scores, lengths = batch.scores, batch.sequences.lengths.tolist()
+    columns: list[dict[str, Any]] = [
+        {
+            "token/logp": logp[:length],
+            "token/entropy": entropy[:length],
+            "token/advantage": advantages[:length],
+            "token/update": [],
+            "token/log_ratio": [],
+            "token/clipped": [],
+            "token/masked": [],
+        }
+        for logp, entropy, advantages, length in zip(
+            scores.logps.numpy(), scores.entropy.numpy(), advantage.cpu().numpy(), lengths, strict=True
+        )
+    ]
+    for update, taken in enumerate(steps):
+        acted = {row: seen for part in taken.parts for row, seen in _seen(part, batch).items()}
+        for row in taken.rows.tolist():
+            columns[row]["token/update"].append(update)
+            # A row that cannot act is not scored again: what it would have shown is not known.
+            for name, values in acted.get(row, _NOT_SEEN).items():
+                columns[row][name].append(None if values is None else values[: lengths[row]])
+    return columns
+
+
+_NOT_SEEN = dict.fromkeys(("token/log_ratio", "token/clipped", "token/masked"))
+
+
+def _seen(part: MicroLoss, batch: Batch) -> dict[int, dict[str, Any]]:
+    """What the loss saw of each row's tokens: arrays that are at least as long as the completion."""
+    trace, treated = part.loss.trace, treatment(part.loss.trace)
+    width = trace.mask.shape[1]
+    # Tokens of a completion that were out of the loss from the beginning are masked like those that it took out.
+    masked = treated.masked.cpu() | ~batch.loss_mask[part.rows, :width]
+    arrays = zip(
+        part.rows.tolist(),
+        trace.log_ratio.float().cpu().numpy(),
+        treated.clipped.cpu().numpy(),
+        masked.numpy(),
+        strict=True,
+    )
+    return {row: dict(zip(_NOT_SEEN, values, strict=True)) for row, *values in arrays}

@@ -1,7 +1,10 @@
 """The torch engine: samples from the trainer's own modules, so there is no second copy of the weights to keep in step.
 
-A prompt is computed once for all its samples, on a CPU also what they have drawn alike, and rows leave the batch when
-they finish.
+A call is cut into chunks of prompts whose keys and values fit the memory. `ChunkDecoding` draws a chunk: prefill, then
+steps of ever smaller batches. A prompt is computed once for all its samples, on a CPU also what they have drawn alike,
+and rows leave the batch when they finish. `DrawnSamples` is the host's record of what became of each sample.
+
+Shapes: P prompts, n samples a prompt, W longest prompt, N samples, t tokens drawn so far, T longest completion.
 """
 
 from __future__ import annotations
@@ -20,20 +23,19 @@ from harness.engines.base import (
     GenerationCost,
     OnFinished,
     SamplingParams,
+    ends_with_stop,
     require_answerable,
     require_steady_positions,
 )
-from harness.engines.torch.attention import OneTokenPass, one_token_at_a_time
-from harness.engines.torch.batches import EAGER, GRAPHS, Batches
-from harness.engines.torch.cache import LayerMasks
-from harness.engines.torch.chunks import ChunkDecoding, DrawnSamples
-from harness.engines.torch.decoding import Decoder
+from harness.engines.torch import CACHE_BYTES_CPU, MAX_ROWS
+from harness.engines.torch.decoding import EAGER, GRAPHS, Batches, BatchShapes, Decoder, DecodingBatch
+from harness.engines.torch.passes import LayerMasks, Layers, OneTokenPass, one_token_at_a_time, prefill
 
-# Samples decoded together. More cost memory and gain little once the matrix products are large enough.
-MAX_ROWS = 1024
-# Keys and values of the samples decoded together, in bytes: on a CPU, and as a share of a GPU's memory.
-CACHE_BYTES_CPU = 4 * 2**30
 CACHE_FRAC_CUDA = 0.15
+"""Share of a GPU's memory for the keys and values of the samples decoded together."""
+LEAVE_AT_FRAC = 0.25
+"""Rows that are no longer needed leave when they are this share of the batch: leaving copies the cache of the
+others."""
 
 
 class TorchEngine:
@@ -106,7 +108,7 @@ class TorchEngine:
     def _draw_chunk(
         self, prompts: Sequence[Sequence[int]], keys: Tensor, params: SamplingParams, drawn: DrawnSamples
     ) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], GenerationCost]:
-        """What `DrawnSamples.result` says of the chunk, and its cost."""
+        """The result of `drawn`, and what it cost."""
         started_s = self._now_s()
         decoding = ChunkDecoding(self._batches, self._shapes, drawn, params)
         decoding.begin(self._model, self._pad, prompts, keys)
@@ -140,3 +142,180 @@ def max_rows(model: PreTrainedModel, tokens_a_row: int) -> int:
     else:
         budget = CACHE_BYTES_CPU
     return max(1, min(MAX_ROWS, int(budget // (bytes_a_token * tokens_a_row))))
+
+
+class ChunkDecoding:
+    """Draws the samples of some prompts: `begin`, then `finish`, once each."""
+
+    def __init__(self, batches: Batches, shapes: BatchShapes, drawn: DrawnSamples, params: SamplingParams) -> None:
+        self._batches, self._shapes, self._drawn, self._params = batches, shapes, drawn, params
+        self._tokens = 1
+        self.slots = 0
+        """Rows of all passes together, the prefill aside."""
+        self._shared_slots, self._shared_tokens = 0, 1
+
+    def begin(self, model: PreTrainedModel, pad_token_id: int, prompts: Sequence[Sequence[int]], keys: Tensor) -> None:
+        """Compute each prompt once, and draw the first token for each of its keys [P, n]."""
+        samples = keys.shape[1]
+        shares = self._shapes.shares_prefixes and samples > 1
+        rows_a_prompt = 1 if shares else samples
+        lengths = torch.tensor([len(prompt) for prompt in prompts])
+        self._width = int(lengths.max())
+        self._most_columns = self._width + self._params.max_completion_tokens - 1  # the last token is not fed
+        batch, logits = None, []
+        for part in prefill(model, prompts, pad_token_id):
+            if batch is None:
+                batch = self._new_batch(part.layers, keys.numel(), len(prompts) * rows_a_prompt, self._width)
+            batch.cache.fill(part.layers, part.first * rows_a_prompt, rows_a_prompt)
+            logits.append(part.logits)
+        assert batch is not None, "there is at least one prompt"
+        batch.start(
+            lengths.repeat_interleave(rows_a_prompt).to(model.device),
+            self._width,
+            keys.reshape(-1).to(model.device),
+            torch.arange(len(prompts), device=model.device).repeat_interleave(samples) if shares else None,
+        )
+        batch.draw(torch.cat(logits).repeat_interleave(rows_a_prompt, dim=0), self._params)
+        self._batch = batch
+
+    def finish(self) -> None:
+        """Draw the other tokens."""
+        while (running := self._running()) and self._tokens < self._params.max_completion_tokens:
+            ahead = min(self._shapes.look_every_tokens, self._params.max_completion_tokens - self._tokens)
+            batch = self._batch = self._next_batch(running, ahead)
+            for _ in range(ahead):
+                batch.step(self._params, self._shapes.read_columns(self._width + self._tokens, batch.columns))
+                self._tokens += 1
+                self.slots += batch.rows
+        self._collect()
+
+    def occupied(self, lengths: Tensor) -> int:
+        """Rows of all passes that gave a token that counts, the samples being of these lengths."""
+        # Once no row is shared, each token that counts is one row's.
+        return self._shared_slots + int((lengths - self._shared_tokens).clamp_min(0).sum())
+
+    def _running(self) -> int:
+        batch = self._batch
+        if self._params.stop:
+            stopped = self._drawn.stopped(*self._so_far())
+            batch.ended[: batch.count] |= stopped.to(batch.ended.device)
+        return batch.count - int(batch.ended[: batch.count].sum())
+
+    def _next_batch(self, running: int, ahead: int) -> DecodingBatch:
+        """The batch to go on with: the same one, unless samples part, enough rows are idle or columns run out."""
+        batch = self._batch
+        used = self._width + self._tokens - 1
+        full = used + ahead > batch.columns
+        if batch.row_of_sample is None:
+            if not full and not self._worth_leaving(running):
+                return batch
+            survivors = batch.survivors(self._tokens)
+        else:
+            survivors = batch.survivors(self._tokens)
+            self._shared_slots += len(survivors.rows)
+            self._shared_tokens = self._tokens + 1
+            if not full and not survivors.part and not self._worth_leaving(len(survivors.rows)):
+                batch.feed(survivors)
+                return batch
+        self._collect()
+        self._drawn.keep(survivors.samples.cpu())
+        rows = len(survivors.rows)
+        if batch.row_of_sample is None:
+            rows = min(self._shapes.rows(rows), batch.rows)
+        following = self._new_batch(batch.cache.buffers, running, rows, used)
+        following.take_over(batch, survivors, used)
+        return following
+
+    def _worth_leaving(self, needed_rows: int) -> bool:
+        rows = self._batch.rows
+        return self._shapes.rows(needed_rows) < rows and needed_rows <= (1 - LEAVE_AT_FRAC) * rows
+
+    def _new_batch(self, like: Layers, samples: int, rows: int, used_columns: int) -> DecodingBatch:
+        limit = self._params.max_completion_tokens
+        return self._batches.make(like, samples, rows, used_columns, self._most_columns, limit)
+
+    def _so_far(self) -> tuple[Tensor, Tensor]:
+        """The batch's tokens and log-probs [t, n] that are drawn."""
+        batch = self._batch
+        return batch.tokens[: self._tokens, : batch.count], batch.logps[: self._tokens, : batch.count]
+
+    def _collect(self) -> None:
+        self._drawn.collect(*self._so_far())
+
+
+class DrawnSamples:
+    """Tokens and log-probs of N samples, on the CPU, and which of them the batch holds at present.
+
+    decode: token ids -> text; only called where there are stop strings.
+    on_finished: is told of each sample once, when it leaves the batch, or by `finish`; the first is `first_row`.
+    """
+
+    def __init__(
+        self,
+        samples: int,
+        max_tokens: int,
+        eos_token_ids: Sequence[int],
+        stop: tuple[str, ...],
+        decode: Callable[[list[int]], str],
+        on_finished: OnFinished | None = None,
+        first_row: int = 0,
+    ) -> None:
+        self._tokens = torch.zeros((samples, max_tokens), dtype=torch.int64)
+        self._logps = torch.zeros((samples, max_tokens))
+        self._eos = torch.tensor(list(eos_token_ids))
+        self._stop, self._decode = stop, decode
+        self._on_finished, self._first_row = on_finished, first_row
+        self._stop_lengths = torch.full((samples,), max_tokens + 1)
+        self._collected = 0
+        self._in_batch = torch.arange(samples)
+
+    def collect(self, tokens: Tensor, logps: Tensor) -> None:
+        """Take over what the batch has drawn so far: both [t, n]."""
+        new = slice(self._collected, len(tokens))
+        self._tokens[self._in_batch, new] = tokens[new].T.cpu()
+        self._logps[self._in_batch, new] = logps[new].T.cpu()
+        self._collected = len(tokens)
+
+    def stopped(self, tokens: Tensor, logps: Tensor) -> Tensor:
+        """Collect too; bool [n], the samples in the batch whose text holds a stop string by now."""
+        first_new = self._collected
+        self.collect(tokens, logps)
+        for sample in self._in_batch.tolist():
+            if self._stop_lengths[sample] <= first_new:
+                continue
+            drawn = self._tokens[sample, : self._collected].tolist()
+            for end in range(first_new + 1, self._collected + 1):
+                if ends_with_stop(drawn[:end], self._stop, self._decode):
+                    self._stop_lengths[sample] = end
+                    break
+        return self._stop_lengths[self._in_batch] <= self._collected
+
+    def keep(self, places: Tensor) -> None:
+        """The batch goes on with some of its samples only, by their places in it (int64)."""
+        left = torch.ones(len(self._in_batch), dtype=torch.bool)
+        left[places] = False
+        self._tell(self._in_batch[left])
+        self._in_batch = self._in_batch[places]
+
+    def finish(self) -> None:
+        """No sample goes on."""
+        self._tell(self._in_batch)
+
+    def _tell(self, samples: Tensor) -> None:
+        if self._on_finished is None:
+            return
+        lengths, truncated = self._ends(samples)
+        for sample, length, cut in zip(samples.tolist(), lengths.tolist(), truncated.tolist(), strict=True):
+            self._on_finished(self._first_row + sample, self._tokens[sample, :length].tolist(), cut)
+
+    def result(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """tokens and logps [N, T], meaningless beyond a sample's length; lengths [N]; truncated [N] bool."""
+        return self._tokens, self._logps, *self._ends(torch.arange(len(self._tokens)))
+
+    def _ends(self, samples: Tensor) -> tuple[Tensor, Tensor]:
+        """lengths and truncated of these samples, of what is collected."""
+        limit = self._tokens.shape[1]
+        is_eos = torch.isin(self._tokens[samples, : self._collected], self._eos)
+        eos_lengths = torch.where(is_eos.any(1), is_eos.int().argmax(1) + 1, limit + 1)
+        ends = torch.minimum(eos_lengths, self._stop_lengths[samples])
+        return ends.clamp_max(limit), ends > limit

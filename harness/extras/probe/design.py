@@ -136,7 +136,7 @@ def _unmeasurable_settings(spec: RunSpec) -> Iterator[str]:
         )
     if spec.rollout.sampler != "policy":
         yield f"rollout.sampler={spec.rollout.sampler}: a probe has one policy. Set rollout.sampler to policy"
-    if "reward_model" in spec.reward.parts:
+    if spec.reward.needs_reward_model:
         yield "reward.parts.reward_model: a probe trains no reward model. Leave the part out"
     if spec.task.filter.type != "none":
         yield (

@@ -11,8 +11,8 @@ Shapes: N completions in a pool, B in an estimate, T tokens of the longest one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import NamedTuple, Self, cast
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,8 +20,8 @@ from transformers import PreTrainedModel
 
 from algorithms import Objective, TokenBatch, advantages, policy_loss
 from harness.config.run_spec import RunSpec
-from harness.training.rollout_batch import ScoredRollout, filter_rows, peers_of
-from harness.training.sequences import Sequences, score_completions
+from harness.training.batch import Batch, filter_rows, peers_of
+from harness.training.sequences import Scores, Sequences, score_completions
 
 _ROUNDING = 1e-5
 """Relative: a few dozen roundings of float32, far below the noise of any estimate."""
@@ -80,25 +80,6 @@ def _multiples(vectors: Sequence[Tensor]) -> list[tuple[int, float]]:
     return found
 
 
-@dataclass(frozen=True, kw_only=True)
-class WeighedRollout(ScoredRollout):
-    """A rollout batch that takes the policy's log-probs and entropies along when rows are left out."""
-
-    logps: Tensor
-    """[N, T]"""
-    entropy: Tensor
-    """[N, T] in nats."""
-
-    @classmethod
-    def of(cls, rollout: ScoredRollout, logps: Tensor, entropy: Tensor) -> Self:
-        own = {field.name: getattr(rollout, field.name) for field in fields(ScoredRollout)}
-        return cls(**own, logps=logps, entropy=entropy)
-
-    def rows(self, kept: Tensor) -> Self:
-        """As in the base class."""
-        return self.of(super().rows(kept), self.logps[kept], self.entropy[kept])
-
-
 class TokenWeights(NamedTuple):
     """Derivatives of the loss, [N, T] each."""
 
@@ -106,30 +87,24 @@ class TokenWeights(NamedTuple):
     of_entropy: Tensor
 
 
-def token_weights(
-    objective: Objective, rollout: WeighedRollout, truncated: Tensor, batch_size: int, seed: int
-) -> TokenWeights:
-    """The weights of every completion of a pool [N, T] in the estimate that it belongs to.
+def token_weights(objective: Objective, pool: Batch, batch_size: int, seed: int) -> TokenWeights:
+    """The weights of every completion of a pool [N, T], rewarded and with scores, in the estimate that it belongs to.
 
     Each batch_size rows, of whole groups, are one estimate: one optimiser step at the policy that sampled them, so all
-    ratios are 1. truncated [N] bool: cut at the completion limit.
+    ratios are 1.
     """
-    parts = []
-    count = len(truncated)
-    for start in range(0, count, batch_size):
-        rows = (torch.arange(count) >= start) & (torch.arange(count) < start + batch_size)
-        parts.append(_of_estimate(objective, rollout.rows(rows), truncated[rows], seed))
+    parts = [
+        _of_estimate(objective, pool.rows(torch.arange(start, min(start + batch_size, len(pool)))), seed)
+        for start in range(0, len(pool), batch_size)
+    ]
     return TokenWeights(*map(torch.cat, zip(*parts, strict=True)))
 
 
-def _of_estimate(objective: Objective, rollout: WeighedRollout, truncated: Tensor, seed: int) -> TokenWeights:
-    logps = rollout.logps.clone().requires_grad_()
-    entropy = rollout.entropy.clone().requires_grad_()
-    # It takes rows out by their own `rows`, so they keep their log-probs.
-    filtered = cast(
-        WeighedRollout, filter_rows(objective, replace(rollout, logps=logps, entropy=entropy), truncated).rollout
-    )
-    if len(filtered.groups) == 0:
+def _of_estimate(objective: Objective, batch: Batch, seed: int) -> TokenWeights:
+    logps = batch.scores.logps.clone().requires_grad_()
+    entropy = batch.scores.entropy.clone().requires_grad_()
+    filtered = filter_rows(objective, replace(batch, scores=Scores(logps, entropy, batch.scores.values)))
+    if len(filtered) == 0:
         return TokenWeights(torch.zeros_like(logps), torch.zeros_like(entropy))
     advantage = advantages(
         objective,
@@ -139,15 +114,15 @@ def _of_estimate(objective: Objective, rollout: WeighedRollout, truncated: Tenso
         token_rewards=filtered.token_rewards,
         peers=peers_of(filtered.groups, seed, step=0) if objective.baseline == "random_peer" else None,
     )
-    batch = TokenBatch(
-        logp=filtered.logps,
-        old_logp=filtered.logps.detach(),
+    tokens = TokenBatch(
+        logp=filtered.scores.logps,
+        old_logp=filtered.scores.logps.detach(),
         mask=filtered.loss_mask,
         advantages=advantage,
         sampler_logp=filtered.sampler_logps,
-        entropy=filtered.entropy,
+        entropy=filtered.scores.entropy,
         groups=filtered.groups,
         max_completion_tokens=filtered.max_completion_tokens,
     )
-    loss = policy_loss(objective, batch).value
+    loss = policy_loss(objective, tokens).value
     return TokenWeights(*torch.autograd.grad(loss, (logps, entropy), allow_unused=True, materialize_grads=True))

@@ -6,7 +6,7 @@ Completions that gradient estimates are made of, drawn once for all objectives.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -14,20 +14,21 @@ from torch import Tensor
 
 from evals.tasks.base import Problem
 from harness.config.run_spec import RunSpec
+from harness.engines.base import Engine
 from harness.engines.choice import make_engine
 from harness.errors import RefusedError
 from harness.extras.probe.design import REFERENCE_PARTS, Design, Point
-from harness.extras.probe.gradients import TokenWeights, WeighedRollout, gradients, token_weights
+from harness.extras.probe.gradients import TokenWeights, gradients, token_weights
 from harness.extras.probe.moments import Array, InnerProducts, Tally, gram
 from harness.models.language_model import LanguageModel, weights_digest
 from harness.models.start import StartingPoint
 from harness.random_keys import random_key
 from harness.run.inputs import require_room_for_completions
 from harness.run.prompts import training_prompts
-from harness.run.rollout import RolloutBatch, grade_and_reward, roll_out, scored
+from harness.run.rollout import Rollouts
+from harness.training.batch import Batch
 from harness.training.checkpoint import load_latest
-from harness.training.scoring import RolloutScores, Scorer
-from harness.training.sequences import Sequences
+from harness.training.sequences import Scorer, Scores
 
 # Pools of different steps share no draw: the reference is independent of what is compared with it.
 _REFERENCE_STEP, _ESTIMATES_STEP = 0, 1
@@ -106,7 +107,7 @@ class _Probe:
                 f"none of {_completions(spec)} completions could be scored: their reward is NaN. Change reward.parts."
             )
         part = _completions(spec) // REFERENCE_PARTS
-        weights = [token_weights(spec.policy_gradient, rollout, pool.truncated, part, spec.seed)]
+        weights = [token_weights(spec.policy_gradient, rollout, part, spec.seed)]
         estimates = [self._gradients(pool, start, part, weights, spec) for start in range(0, _completions(spec), part)]
         reference = torch.cat(estimates)
         return Measurement(
@@ -131,9 +132,7 @@ class _Probe:
     def _point(self, pool: Pool, point: Point, reference: Tensor) -> dict[str, InnerProducts]:
         specs = self._design.points[point]
         weights = [
-            token_weights(
-                spec.policy_gradient, pool.rewarded(spec, self._policy), pool.truncated, point.batch_size, spec.seed
-            )
+            token_weights(spec.policy_gradient, pool.rewarded(spec, self._policy), point.batch_size, spec.seed)
             for spec in specs.values()
         ]
         estimates = self._design.estimates(point)
@@ -148,7 +147,7 @@ class _Probe:
     def _gradients(self, pool: Pool, start: int, count: int, weights: Sequence[TokenWeights], spec: RunSpec) -> Tensor:
         """[O, D] of the estimate whose completions are `count` rows of the pool from `start` on."""
         rows = torch.arange(start, start + count)
-        found = gradients(self._policy.model, pool.sequences, rows, weights, spec, self._policy.pad_token_id)
+        found = gradients(self._policy.model, pool.batch.sequences, rows, weights, spec, self._policy.pad_token_id)
         self._done += count * len(weights)
         self._report(self._done, self._total, f"groups of {spec.rollout.samples_per_prompt}, batches of {count}")
         return found
@@ -160,21 +159,15 @@ def _completions(spec: RunSpec) -> int:
 
 @dataclass(frozen=True)
 class Pool:
-    """N completions, those of a prompt next to each other, with the log-probs and entropies of the frozen policy."""
+    """N completions, those of a prompt next to each other, with their scores under the frozen policy."""
 
-    batch: RolloutBatch
-    sequences: Sequences
-    scores: RolloutScores
+    batch: Batch
+    engine: Engine
     step: int
 
-    def rewarded(self, spec: RunSpec, language_model: LanguageModel) -> WeighedRollout:
+    def rewarded(self, spec: RunSpec, language_model: LanguageModel) -> Batch:
         """All completions with the rewards that they earn under this spec's objective."""
-        tried, rewards = grade_and_reward(self.batch, spec, language_model, self.step)
-        return WeighedRollout.of(scored(self.batch, rewards, tried), self.scores.logps, self.scores.entropy)
-
-    @property
-    def truncated(self) -> Tensor:
-        return self.batch.completions.truncated
+        return Rollouts(spec, language_model, self.engine).reward(self.batch, self.step)
 
 
 def draw_pool(spec: RunSpec, prompts: int, step: int, problems: Sequence[Problem], policy: LanguageModel) -> Pool:
@@ -186,10 +179,9 @@ def draw_pool(spec: RunSpec, prompts: int, step: int, problems: Sequence[Problem
     engine = make_engine(spec.rollout, policy)
     keys = [random_key(spec.seed, "data", step, prompt) for prompt in range(prompts)]
     drawn = [problems[key % len(problems)] for key in keys]
-    batch = roll_out(drawn, spec, step, policy, engine, spec.rollout.max_completion_tokens)
-    if not torch.isfinite(batch.completions.logps).all():
+    batch = Rollouts(spec, policy, engine).draw(drawn, step, spec.rollout.max_completion_tokens)
+    if not torch.isfinite(batch.sampler_logps).all():
         raise RefusedError(f"model.source {spec.model.source}: its log-probs are not finite. Probe another model.")
-    sequences = batch.sequences
-    scores = RolloutScores.empty(sequences)
-    Scorer(policy.model, None, spec, policy.pad_token_id).fill(scores, sequences, torch.arange(len(sequences.lengths)))
-    return Pool(batch, sequences, scores, step)
+    scores = Scores.empty(batch.sequences)
+    Scorer(policy.model, None, spec, policy.pad_token_id).fill(scores, batch.sequences, torch.arange(len(batch)))
+    return Pool(replace(batch, scores=scores), engine, step)

@@ -14,7 +14,7 @@ from harness.config.run_spec import RunSpec
 from harness.errors import RefusedError
 from harness.records import CellRecord
 from harness.records.files import DamagedRecordError
-from harness.training.rollout_batch import ScoredRollout
+from harness.training.batch import Batch
 from harness.training.sequences import Sequences
 
 NEEDED = ("step", "sample", "logps", "correct", "truncated")
@@ -29,10 +29,8 @@ class StoredStep:
     """Everything that one step drew: N completions of at most T tokens, in E epochs of updates."""
 
     step: int
-    rollout: ScoredRollout
+    rollout: Batch
     """Without prompts and token ids, which no objective looks at."""
-    truncated: Tensor
-    """Bool [N]."""
     old_logps: Tensor
     """[N, T] before the update: the trainer's where they are recorded, else the sampler's."""
     log_ratios: Tensor
@@ -86,16 +84,15 @@ def _stored(step: int, rows: Sequence[dict[str, Any]], limit: int, epochs: int) 
     sequences = Sequences([[]] * len(rows), torch.zeros(shape, dtype=torch.long), lengths)
     return StoredStep(
         step=step,
-        rollout=ScoredRollout(
+        rollout=Batch(
             sequences=sequences,
             sampler_logps=sampler_logps,
             rewards=torch.tensor([math.nan if row["reward"] is None else row["reward"] for row in rows]),
             groups=groups,
             max_completion_tokens=limit,
-            loss_mask=sequences.mask,
+            truncated=torch.tensor([row["truncated"] for row in rows]),
             correct=torch.tensor([row["correct"] for row in rows]),
         ),
-        truncated=torch.tensor([row["truncated"] for row in rows]),
         old_logps=_padded([row["token/logp"] or row["logps"] for row in rows], shape),
         log_ratios=torch.stack([_padded([values or [] for values in epoch], shape) for epoch in later]),
         scored=torch.tensor([[values is not None for values in epoch] for epoch in later]),

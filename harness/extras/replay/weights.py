@@ -13,8 +13,8 @@ from algorithms.diagnostics import treatment
 from harness.config.run_spec import RunSpec
 from harness.extras.replay.stored import StoredStep
 from harness.random_keys import random_key
-from harness.training.batching import mini_batches
-from harness.training.rollout_batch import ScoredRollout, filter_rows, peers_of
+from harness.training.batch import Batch, filter_rows, optimizer_step_of_row, peers_of
+from harness.training.optimizer import mini_batches
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ def replay_step(stored: StoredStep, objective: Objective, spec: RunSpec) -> Toke
     A completion's ratio in an epoch is the one that it had when the cell itself trained on it. It is exactly 1 at the
     first optimiser step, and where nothing is recorded it is taken as 1.
     """
-    filtered = filter_rows(objective, stored.rollout, stored.truncated)
-    rollout, kept = filtered.rollout, filtered.kept
+    rollout = filter_rows(objective, stored.rollout)
+    kept = rollout.places
     mask = stored.rollout.sequences.mask.expand_as(stored.log_ratios)
     weight, clipped = torch.zeros_like(stored.log_ratios), torch.zeros_like(mask)
     masked, guessed = mask.clone(), torch.zeros_like(mask)
@@ -85,18 +85,13 @@ def replay_step(stored: StoredStep, objective: Objective, spec: RunSpec) -> Toke
     return TokenWeights(weight, clipped, masked, guessed, losses)
 
 
-def _advantages(
-    objective: Objective, rollout: ScoredRollout, batches: Sequence[Tensor], spec: RunSpec, step: int
-) -> Tensor:
+def _advantages(objective: Objective, rollout: Batch, batches: Sequence[Tensor], spec: RunSpec, step: int) -> Tensor:
     """[N, T] for a pass that is split into these optimiser steps (row indices)."""
-    split = torch.zeros(len(rollout.groups), dtype=torch.long)
-    for index, rows in enumerate(batches):
-        split[rows] = index
     return advantages(
         objective,
         rollout.rewards,
         rollout.groups,
         rollout.sequences.mask,
         peers=peers_of(rollout.groups, spec.seed, step) if objective.baseline == "random_peer" else None,
-        mini_batches=split,
+        mini_batches=optimizer_step_of_row(len(rollout), batches),
     )

@@ -11,7 +11,6 @@ from evals.tasks.base import Problem
 if TYPE_CHECKING:
     from harness.run.encoded_pairs import EncodedPairs
     from harness.training.reward_model import RewardModel
-    from harness.training.update_report import UpdateReport
 
 Row = dict[str, Any]
 
@@ -37,7 +36,7 @@ class StepOutcome:
     metrics: Row
     """Reproducible fields of steps.jsonl, besides the step and the tokens so far."""
     generated_tokens: int
-    """In this step."""
+    """In this step alone."""
     reward: float | None
     """To be shown as the run goes on: the mean reward or, without rewards, the share of pairs ranked as labelled."""
     timing: Row
@@ -46,17 +45,6 @@ class StepOutcome:
     """Lines of log.txt."""
     rollouts: list[Row] = field(default_factory=list)
     """Rows of rollouts/*.parquet."""
-
-
-def update_timing(report: UpdateReport) -> Row:
-    """What an update adds to a step's timing."""
-    return {
-        "logprob_s": report.logprob_s,
-        "update_s": report.update_s,
-        "backward_s": report.backward_s,
-        "padding_frac": report.padding_frac,
-        "micro_batch_tokens": report.micro_batch_tokens,
-    }
 
 
 class Learner(Protocol):

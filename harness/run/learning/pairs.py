@@ -1,9 +1,5 @@
-"""Learning from pairs of the policy's own completions: online, offline or iterative, as `rollout.sampler` says.
-
-Completions of one prompt become pairs of a chosen and a rejected one.
-
-Learning from a fixed set of pairs: nothing is generated.
-"""
+"""Learning from pairs: of the policy's own completions (online, offline or iterative, as `rollout.sampler` says), or of
+a fixed set, where nothing is generated."""
 
 from __future__ import annotations
 
@@ -21,13 +17,13 @@ from harness.engines.base import Engine
 from harness.models.language_model import LanguageModel
 from harness.random_keys import permutation, random_key
 from harness.run.encoded_pairs import EncodedPairs
-from harness.run.learning.base import Examples, Row, StepOutcome, update_timing
-from harness.run.learning.rewards import RolloutLearner, there
-from harness.run.rollout import Experience, scored
+from harness.run.learning.base import Examples, Row, StepOutcome
+from harness.run.learning.rewards import RolloutLearner, require_copy
+from harness.training.batch import Batch
 from harness.training.pairs import PairBatch
 from harness.training.preference_update import PreferenceUpdate
 from harness.training.reference import frozen_copy
-from harness.training.rollout_batch import ScoredRollout
+from harness.training.sequences import Sequences
 from harness.training.update_report import UpdateReport
 
 
@@ -43,17 +39,15 @@ class PolicyPairsLearner(RolloutLearner):
             start.model, spec, start.pad_token_id, self._initial, self._reference()
         )
 
-    def _learn(self, experience: Experience, step: int) -> tuple[UpdateReport, Row, list[Row]]:
-        rollout = scored(experience.batch, experience.rewards, experience.tried)
-        paired = pair_up(rollout, self._pairs, self._spec.seed, step)
-        sequences = rollout.sequences
-        batch = PairBatch(
-            chosen=sequences.rows(paired.chosen),
-            rejected=sequences.rows(paired.rejected),
-            groups=rollout.groups[paired.chosen],
+    def _learn(self, batch: Batch, step: int) -> tuple[UpdateReport, Row, list[Row]]:
+        paired = pair_up(batch, self._pairs, self._spec.seed, step)
+        pairs = PairBatch(
+            chosen=batch.sequences.rows(paired.chosen),
+            rejected=batch.sequences.rows(paired.rejected),
+            groups=batch.groups[paired.chosen],
         )
-        update = self._update.run(batch, step, drawn=sequences)
-        rows = range(len(experience.tried))
+        update = self._update.run(pairs, step, drawn=batch.sequences)
+        rows = range(len(batch))
         chosen, rejected = paired.chosen.tolist(), paired.rejected.tolist()
         columns = [{"times_chosen": chosen.count(row), "times_rejected": rejected.count(row)} for row in rows]
         return update, paired.metrics, columns
@@ -66,14 +60,14 @@ class PolicyPairsLearner(RolloutLearner):
             case "none":
                 return None
             case "initial":
-                return there(self._initial)
+                return require_copy(self._initial)
             case "round_start":
-                return there(self._round and self._round.policy)
+                return require_copy(self._round and self._round.policy)
 
 
 @dataclass(frozen=True)
 class Paired:
-    """Rows of a rollout batch that make pairs, and what made none."""
+    """Rows of a batch that make pairs, and what made none."""
 
     chosen: Tensor
     """[P] int64."""
@@ -96,7 +90,7 @@ class Paired:
         }
 
 
-def pair_up(rollout: ScoredRollout, pairs: PolicyPairs, seed: int, step: int) -> Paired:
+def pair_up(batch: Batch, pairs: PolicyPairs, seed: int, step: int) -> Paired:
     """Rank the completions of each prompt by their reward (NaN: left out) and pair them as `pairs.pairing` says.
 
     `best_worst` breaks ties by the order in which completions were drawn. `all` goes through every two of unequal
@@ -105,9 +99,9 @@ def pair_up(rollout: ScoredRollout, pairs: PolicyPairs, seed: int, step: int) ->
     chosen: list[int] = []
     rejected: list[int] = []
     without = equal_sides = over_cap = 0
-    rewards = rollout.rewards.tolist()
-    for group in torch.unique(rollout.groups).tolist():
-        rows = [row for row in (rollout.groups == group).nonzero()[:, 0].tolist() if rewards[row] == rewards[row]]
+    rewards = batch.rewards.tolist()
+    for group in torch.unique(batch.groups).tolist():
+        rows = [row for row in (batch.groups == group).nonzero()[:, 0].tolist() if rewards[row] == rewards[row]]
         unequal = [(a, b) for a, b in itertools.permutations(rows, 2) if rewards[a] > rewards[b]]
         if not unequal:
             without += 1
@@ -116,7 +110,7 @@ def pair_up(rollout: ScoredRollout, pairs: PolicyPairs, seed: int, step: int) ->
             best = max(rows, key=lambda row: (rewards[row], -row))
             worst = min(rows, key=lambda row: (rewards[row], row))
             unequal = [(best, worst)]
-        told_apart = [pair for pair in unequal if not _same_tokens(rollout, *pair)]
+        told_apart = [pair for pair in unequal if not _same_tokens(batch.sequences, *pair)]
         equal_sides += len(unequal) - len(told_apart)
         if len(told_apart) > pairs.max_per_prompt:
             over_cap += len(told_apart) - pairs.max_per_prompt
@@ -129,8 +123,7 @@ def pair_up(rollout: ScoredRollout, pairs: PolicyPairs, seed: int, step: int) ->
     )
 
 
-def _same_tokens(rollout: ScoredRollout, a: int, b: int) -> bool:
-    sequences = rollout.sequences
+def _same_tokens(sequences: Sequences, a: int, b: int) -> bool:
     length = int(sequences.lengths[a])
     return length == int(sequences.lengths[b]) and bool(
         (sequences.completions[a, :length] == sequences.completions[b, :length]).all()
@@ -156,7 +149,7 @@ class DatasetPairsLearner:
             metrics={"pairs/count": len(batch), "pairs/epochs": epochs, **update.metrics},
             generated_tokens=0,
             reward=update.metrics["rewards/accuracy"],
-            timing=update_timing(update),
+            timing=update.timing,
             notes=update.notes,
         )
 

@@ -1,9 +1,5 @@
-"""Learning from completions that are drawn and rewarded in each step.
-
-The policy as it was at the start of the round: it draws the completions of iterative methods.
-
-Learning from rewards: the policy-gradient objectives.
-"""
+"""Learning from completions that are drawn and rewarded in each step: what all such learners share, and the
+policy-gradient objectives, which learn from every completion by its advantage."""
 
 from __future__ import annotations
 
@@ -17,19 +13,18 @@ from transformers import PreTrainedModel
 from harness.config.run_spec import RunSpec
 from harness.engines.base import Engine, GenerationCost
 from harness.engines.choice import make_engine
-from harness.models.language_model import LanguageModel
-from harness.run.learning.base import Examples, Row, StepOutcome, update_timing
+from harness.models.language_model import LanguageModel, TokenCharacters
+from harness.run.learning.base import Examples, Row, StepOutcome
 from harness.run.prompts import CompletionLimit, prompt_order
-from harness.run.rollout import Experience, gather, rollout_metrics, rollout_rows
-from harness.training.checkpoint import load_trained_weights, trained_weights
+from harness.run.rollout import Rollouts, rollout_metrics, rollout_rows
+from harness.training.batch import Batch, filter_rows
 from harness.training.policy_update import PolicyUpdate
 from harness.training.preference_update import PreferenceUpdate
-from harness.training.reference import frozen_copy
-from harness.training.token_records import TokenCharacters
+from harness.training.reference import RenewedCopy, frozen_copy
 from harness.training.update_report import UpdateReport
 
 
-def there(copy: PreTrainedModel | None) -> PreTrainedModel:
+def require_copy(copy: PreTrainedModel | None) -> PreTrainedModel:
     """A frozen copy that the spec needs. Raises RuntimeError if none was made, rather than let another policy do."""
     if copy is None:
         raise RuntimeError("no copy was made of the weights that are to be sampled from or compared with")
@@ -46,39 +41,30 @@ class RolloutLearner(ABC):
     """The subclass makes it."""
 
     def __init__(self, spec: RunSpec, start: LanguageModel, examples: Examples, engine: Engine) -> None:
-        """The engine draws from the policy as it is; where others are sampled from, one is made for them."""
-        self._spec, self._start, self._reward_model = spec, start, examples.reward_model
+        """engine: draws from the policy as it is. If another policy is sampled from, an engine is made for it."""
+        self._spec, self._start = spec, start
         self._initial = frozen_copy(start.model) if self._needs_initial() else None
-        self._round = RoundStart(start.model, spec.rollout.round_steps) if spec.rollout.sampler == "round" else None
+        self._round = RenewedCopy(start.model, spec.rollout.round_steps) if spec.rollout.sampler == "round" else None
         sampler = self._sampling_model()
-        self._engine = engine if sampler is start.model else make_engine(spec.rollout, start, sampler)
+        if sampler is not start.model:
+            engine = make_engine(spec.rollout, start, sampler)
+        self._rollouts = Rollouts(spec, start, engine, examples.reward_model)
         self._order = prompt_order(spec.task, examples.problems, spec.seed)
         self._limit = CompletionLimit(spec.rollout)
 
     @abstractmethod
-    def _learn(self, experience: Experience, step: int) -> tuple[UpdateReport, Row, list[Row]]:
-        """Train on a step's completions; returns the report, metrics of what was chosen to be learned from, and for
-        each completion more columns of rollouts/*.parquet."""
+    def _learn(self, batch: Batch, step: int) -> tuple[UpdateReport, Row, list[Row]]:
+        """Train on a step's rewarded completions; returns the report, metrics of what was chosen to be learned from,
+        and for each completion more columns of rollouts/*.parquet."""
 
     def step(self, step: int, done_frac: float) -> StepOutcome:
         if self._round is not None:
             self._round.begin(step, self._start.model)
-        experience = gather(
-            step,
-            done_frac,
-            self._spec,
-            self._order,
-            self._limit.tokens,
-            self._start,
-            self._engine,
-            self._reward_model,
-        )
-        update, chosen, columns = self._learn(experience, step)
-        batch, tried, rewards = experience.batch, experience.tried, experience.rewards
-        measured = rollout_metrics(batch, tried, rewards)
+        batch = self._rollouts.gather(step, done_frac, self._order, self._limit.tokens)
+        update, chosen, columns = self._learn(batch, step)
+        measured = rollout_metrics(batch)
         reward = measured["reward/mean"]
-        self._observe(experience, step, reward)
-        rows = rollout_rows(batch, step, tried, rewards)
+        self._observe(batch, step, reward)
         return StepOutcome(
             metrics={
                 **measured,
@@ -89,13 +75,13 @@ class RolloutLearner(ABC):
             generated_tokens=batch.generated_tokens,
             reward=reward,
             timing={
-                "rollout_s": experience.rollout_s,
-                **_generation(batch.completions.cost),
-                "reward_s": experience.reward_s,
-                **update_timing(update),
+                "rollout_s": batch.rollout_s,
+                **_generation(batch.cost),
+                "reward_s": batch.reward_s,
+                **update.timing,
             },
             notes=update.notes,
-            rollouts=[row | more for row, more in zip(rows, columns, strict=True)],
+            rollouts=[row | more for row, more in zip(rollout_rows(batch, step), columns, strict=True)],
         )
 
     def trainer_state(self) -> dict[str, Any]:
@@ -121,15 +107,15 @@ class RolloutLearner(ABC):
             case "policy":
                 return self._start.model
             case "initial":
-                return there(self._initial)
+                return require_copy(self._initial)
             case "round":
-                return there(self._round and self._round.policy)
+                return require_copy(self._round and self._round.policy)
 
-    def _observe(self, experience: Experience, step: int, reward: float | None) -> None:
+    def _observe(self, batch: Batch, step: int, reward: float | None) -> None:
         """What later prompts and limits depend on."""
-        batch = experience.batch
-        right = torch.tensor([attempt.verdict.correct for attempt in experience.tried]).view(-1, batch.samples)
-        self._order.observe([problem.id for problem in batch.problems], right.float().mean(1).tolist())
+        right = batch.correct.view(-1, self._spec.rollout.samples_per_prompt)
+        ids = [group[0].id for group in batch.by_group(batch.problems)]
+        self._order.observe(ids, right.float().mean(1).tolist())
         self._limit.observe(step, math.nan if reward is None else reward)
 
 
@@ -143,27 +129,6 @@ def _generation(cost: GenerationCost) -> Row:
     }
 
 
-class RoundStart:
-    """A frozen copy, renewed at the first of every `round_steps` steps."""
-
-    def __init__(self, model: PreTrainedModel, round_steps: int) -> None:
-        self.policy = frozen_copy(model)
-        self._trained = trained_weights(model).keys()
-        self._round_steps = round_steps
-
-    def begin(self, step: int, model: PreTrainedModel) -> None:
-        """Called before each step (from 1) with the trained policy."""
-        if (step - 1) % self._round_steps == 0:
-            self.policy.load_state_dict(model.state_dict())
-
-    def state_dict(self) -> dict[str, Any]:
-        """Without the weights that training leaves alone."""
-        return {name: weight for name, weight in self.policy.state_dict().items() if name in self._trained}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        load_trained_weights(self.policy, state)
-
-
 class PolicyGradientLearner(RolloutLearner):
     """Every completion that the knobs `overlong` and `zero_std` leave is learned from, by its advantage."""
 
@@ -172,19 +137,18 @@ class PolicyGradientLearner(RolloutLearner):
         self._update: PolicyUpdate = PolicyUpdate(start.model, spec, start.pad_token_id, self._initial)
         self._characters = TokenCharacters(start.decode)
 
-    def _learn(self, experience: Experience, step: int) -> tuple[UpdateReport, Row, list[Row]]:
-        filtered = experience.filtered(self._spec.policy_gradient)
+    def _learn(self, batch: Batch, step: int) -> tuple[UpdateReport, Row, list[Row]]:
+        kept = filter_rows(self._spec.policy_gradient, batch)
         chosen = {
-            "rows_dropped": filtered.rows_dropped,
-            "groups_dropped": filtered.groups_dropped,
-            "refill_rounds": experience.refill_rounds,
+            "rows_dropped": len(batch) - len(kept),
+            "groups_dropped": len(torch.unique(batch.groups)) - len(torch.unique(kept.groups)),
+            "refill_rounds": batch.refill_rounds,
         }
-        update = self._update.run(filtered.rollout, step)
-        columns: list[Row] = [{} for _ in experience.tried]
+        update = self._update.run(kept, step)
+        columns: list[Row] = [{} for _ in range(len(batch))]
         if update.tokens is not None:
-            sequences = filtered.rollout.sequences
-            drawn = zip(sequences.completions.tolist(), sequences.lengths.tolist(), strict=True)
-            for row, kept, (tokens, length) in zip(filtered.kept.tolist(), update.tokens, drawn, strict=True):
-                chars = self._characters.of(tokens[:length], experience.tried[row].text)
-                columns[row] = {"token/chars": chars, **kept}
+            drawn = zip(kept.sequences.completions.tolist(), kept.attempts, strict=True)
+            for place, seen, (tokens, attempt) in zip(kept.places.tolist(), update.tokens, drawn, strict=True):
+                chars = self._characters.of(tokens[: attempt.n_tokens], attempt.text)
+                columns[place] = {"token/chars": chars, **seen}
         return update, chosen, columns

@@ -153,7 +153,7 @@ def _with_reference(
     import torch
 
     from harness.run.encoded_pairs import Ragged
-    from harness.training.scoring import Scorer
+    from harness.training.sequences import Scorer
 
     scorer = Scorer(start.model, None, spec, start.pad_token_id)
     chosen: list[Tensor] = []

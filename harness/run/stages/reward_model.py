@@ -14,6 +14,7 @@ from harness.config.hashing import reward_model_hash
 from harness.errors import RefusedError
 from harness.random_keys import permutation, random_key, uniform
 from harness.records.files import read_json, write_folder, write_json
+from harness.rewards.parts.learned import LearnedReward
 from harness.run.prompts import reward_model_prompts
 from harness.run.stages import Stage, StageContext
 
@@ -49,7 +50,7 @@ def _make(folder: Path, context: StageContext) -> None:
     from harness.training.reward_model import train_reward_model
 
     spec, start = context.spec, context.start
-    options = spec.reward.reward_model
+    options = spec.reward.of(LearnedReward)
     problems = reward_model_prompts(spec)
     total = len(problems) + options.steps
     drawn = draw_graded(
@@ -145,7 +146,7 @@ def _accuracy(scores: Tensor, pairs: Tensor) -> float | None:
 REWARD_MODEL = Stage(
     "reward_model",
     "training the reward model",
-    needed=lambda spec: "reward_model" in spec.reward.parts and spec.pairs.type != "dataset",
+    needed=lambda spec: spec.reward.needs_reward_model and spec.pairs.type != "dataset",
     key=lambda spec: f"reward-model-{reward_model_hash(spec)[:16]}",
     make=_make,
     remark=_remark,

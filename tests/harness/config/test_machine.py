@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from harness.config.engine import engine_on
 from harness.config.hashing import semantic_hash
-from harness.config.run_spec import device_kind, dtype_on, engine_on, settled
+from harness.config.run_spec import device_kind, dtype_on, settled
 from tests.harness.config.cases import spec
 
 LEFT_OPEN: dict[str, Any] = {"train.device": "auto", "model.dtype": "auto", "rollout.engine": "auto"}

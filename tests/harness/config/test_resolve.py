@@ -156,7 +156,7 @@ def test_all_errors_of_all_layers_are_told_at_once() -> None:
         ({"objective.rule": "cispo"}, "objective.rule is a section"),
         ({"reward.parts": {}}, "reward.parts is a section"),
         ({"reward.parts": 1.0}, "reward.parts is a section"),
-        ({"reward.parts.corect": 1.0}, "unknown parts corect; did you mean correct"),
+        ({"reward.parts.corect": 1.0}, "unknown reward part 'corect'; did you mean correct?"),
         ({"reward.parts.format": "a"}, "reward.parts.format is 'a'"),
         ({"reward.parts.format.x": 1.0}, "unknown key reward.parts.format.x"),
         ({"train.steps.x": 1}, "unknown key train.steps.x; did you mean train.steps"),

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from algorithms.objective import Credit
+from harness import plugins
 from harness.config.hashing import base_evaluation_hash, semantic_hash
 from harness.config.knobs import active, descriptions, governor
-from harness.config.reward import PART_OF_OPTIONS, NoiseOptions, RewardSpec, reward_problems
+from harness.config.reward import parts_with_options, reward_problems, reward_section
 from harness.errors import RefusedError
 from harness.plan.gate import check_gate
 from tests.harness.config.cases import spec
@@ -35,7 +36,7 @@ REWARD_MODEL = {"reward.parts": {"correct": 0.0, "reward_model": 1.0}}
 
 
 def part_of(knob: str) -> str:
-    return PART_OF_OPTIONS[knob.split(".")[1]]
+    return parts_with_options()[knob.split(".")[1]].name
 
 
 def test_the_table_holds_every_option() -> None:
@@ -71,7 +72,7 @@ def test_an_option_without_its_part_is_refused_with_the_remedy(knob: str) -> Non
 
 def test_noise_needs_the_part_that_it_is_in() -> None:
     with pytest.raises(ValueError, match=r"noise\.false_positive_rate=0\.1 has no effect without the part corr"):
-        RewardSpec(parts={"majority": 1.0}, grader="numeric", noise=NoiseOptions(false_positive_rate=0.1))
+        reward_section().model_validate({"parts": {"majority": 1.0}, "noise": {"false_positive_rate": 0.1}})
 
 
 def test_an_option_at_its_default_does_no_harm() -> None:
@@ -98,8 +99,12 @@ def test_arms_with_and_without_a_part_differ_in_its_weight_only() -> None:
         (REWARD_MODEL | {"reward.reward_model.label_noise_rate": 0.5}, "reward.reward_model.label_noise_rate is 0.5"),
         (REWARD_MODEL | {"reward.reward_model.prompts": 9}, "reward.reward_model.prompts is 9"),
         (REWARD_MODEL | {"reward.reward_model.samples_per_prompt": 1}, "reward.reward_model.samples_per_prompt is 1"),
-        ({"reward.parts.kimi_lenght": 1.0}, "unknown parts kimi_lenght; did you mean kimi_length"),
-        ({"reward.parts.my.module:": 1.0}, "unknown parts my.module:. Known: correct"),
+        (
+            {"reward.parts.kimi_lenght": 1.0},
+            "unknown reward part 'kimi_lenght'; did you mean kimi_length? `bench ls rewards` lists all.",
+        ),
+        ({"reward.parts.my.module:": 1.0}, "unknown reward part 'my.module:'."),
+        ({"reward.parts.overlong": 1.0}, "parts.overlong cannot be set: objective.overlong brings it in."),
         ({"reward.kimi_length.form_step": 1}, "unknown key reward.kimi_length.form_step; did you mean reward.kimi"),
     ],
 )
@@ -113,7 +118,7 @@ PROCESS = {"correct": 1.0, "process": 0.5}
 
 
 def problems(parts: dict[str, float], task: str = "arithmetic", credit: Credit = "completion") -> list[str]:
-    return list(reward_problems(RewardSpec(parts=parts, grader="numeric"), credit, task))
+    return list(reward_problems(reward_section()(parts=parts, grader="numeric"), credit, task))
 
 
 def test_steps_need_a_task_that_has_them() -> None:
@@ -143,6 +148,7 @@ def test_a_function_is_known_by_its_source(tmp_path: Path, monkeypatch: pytest.M
 
     def hashes(source: str) -> tuple[str, str]:
         (package / "inner.py").write_text(source)
+        plugins.use([], [tmp_path])  # a new run
         return semantic_hash(with_function), base_evaluation_hash(with_function)
 
     one, same, other = hashes("def mine(): 1"), hashes("def mine(): 1"), hashes("def mine(): 2")

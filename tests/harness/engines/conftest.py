@@ -1,4 +1,5 @@
-"""The engine that is held to the contract of `harness.engines.base`: torch in .venv, vLLM in .venv-vllm."""
+"""The engines that are held to the contract of `harness.engines.base`: torch in .venv, vLLM in .venv-vllm, and in both
+the one that docs/extending.md shows."""
 
 from __future__ import annotations
 
@@ -8,10 +9,11 @@ from collections.abc import Iterator
 import pytest
 
 from harness.config.rollout import RolloutSpec
-from harness.engines import vllm as vllm_engine
 from harness.engines.base import Engine
 from harness.engines.choice import make_engine
+from harness.engines.vllm import engine as vllm_engine
 from harness.models.language_model import LanguageModel, load_model
+from tests.examples.extending.engine import PlainEngine
 from tests.harness.engines.wide_heads import with_wide_heads
 
 HAS_VLLM = importlib.util.find_spec("vllm") is not None
@@ -32,6 +34,8 @@ def language_model() -> LanguageModel:
     return with_wide_heads(tiny) if HAS_VLLM else tiny
 
 
-@pytest.fixture(scope="package", params=[ENGINE])
+@pytest.fixture(scope="package", params=[ENGINE, "example"])
 def engine(request: pytest.FixtureRequest, language_model: LanguageModel) -> Engine:
+    if request.param == "example":
+        return PlainEngine(language_model, language_model.model)
     return make_engine(RolloutSpec(engine=request.param, max_completion_tokens=40), language_model)

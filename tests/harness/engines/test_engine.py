@@ -15,7 +15,7 @@ from torch import Tensor
 from harness.config.rollout import RolloutSpec
 from harness.engines.base import Completions, Engine, PromptTooLongError, SamplingParams
 from harness.engines.choice import make_engine
-from harness.engines.token_sampling import sampling_logps
+from harness.engines.torch.sampling import sampling_logps
 from harness.models.language_model import LanguageModel
 from harness.random_keys import random_key
 from harness.training.sequences import Sequences, score_completions

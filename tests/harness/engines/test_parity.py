@@ -42,7 +42,7 @@ def test_the_models_own_log_probs_pass(language_model: LanguageModel) -> None:
     assert require_parity(language_model.model, sequences, logps(language_model, sequences), "vLLM") < 1e-5
 
 
-@pytest.mark.parametrize("off", [5 * BOUNDS[torch.float32], -0.5, float("nan"), float("inf")])
+@pytest.mark.parametrize("off", [5 * BOUNDS["float32"], -0.5, float("nan"), float("inf")])
 def test_others_do_not(language_model: LanguageModel, off: float) -> None:
     """One token in four is off: the mean over tokens, not over sequences, and of either sign."""
     sequences = [[3, 4], [5, 6, 7, 8]]

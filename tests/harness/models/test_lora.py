@@ -8,7 +8,14 @@ from transformers import PreTrainedModel
 
 from harness.config.model import Lora
 from harness.errors import RefusedError
-from harness.models.lora import adapted_layers, add_adapters, has_adapters, remove_adapters, reset_adapters
+from harness.models.lora import (
+    MergedWeights,
+    adapted_layers,
+    add_adapters,
+    has_adapters,
+    remove_adapters,
+    reset_adapters,
+)
 from harness.training.reference import frozen_copy
 from harness.training.sequences import score_completions
 from tests.harness.training import rollouts
@@ -159,3 +166,77 @@ def test_without_peft_it_is_refused_with_the_command(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(RefusedError, match=r"pip install -e '\.\[lora\]'"):
         adapted(rollouts.model())
+
+
+def learn(model: PreTrainedModel, seed: int = 0) -> None:
+    """Write to every adapter, as an optimiser does."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for layer in adapted_layers(model):
+            layer.A.add_(0.05 * torch.randn(layer.A.shape, generator=generator))
+            layer.B.add_(0.05 * torch.randn(layer.B.shape, generator=generator))
+
+
+def state(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    return {name: weight.clone() for name, weight in model.state_dict().items()}
+
+
+def assert_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    assert one.keys() == other.keys()
+    assert all(torch.equal(weight, other[name]) for name, weight in one.items())
+
+
+class TestMergedWeights:
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_fifty_merges_do_not_drift(self, dtype: torch.dtype) -> None:
+        base = rollouts.model().to(dtype)
+        before = state(base)
+        model = adapted(base)
+        merged = MergedWeights(model)
+        for step in range(50):
+            learn(model, step)
+            merged.refresh()
+        fresh = MergedWeights(model)
+        fresh.refresh()
+        assert_equal(state(merged.model), state(fresh.model))
+        assert_equal(state(base), before)
+        assert merged.model.state_dict().keys() == before.keys()
+        moved = [name for name, weight in before.items() if not torch.equal(weight, merged.model.state_dict()[name])]
+        assert len(moved) == 14
+
+    @pytest.mark.parametrize("architecture", ["Llama", "Qwen2", "Qwen3", "Gemma2"])
+    def test_the_copy_computes_what_the_adapted_model_does(self, architecture: str) -> None:
+        model = adapted(causal_model(architecture))
+        learn(model)
+        merged = MergedWeights(model)
+        merged.refresh()
+        assert not has_adapters(merged.model)
+        tokens = torch.tensor([[4, 13, 5, 14]])
+        torch.testing.assert_close(merged.model(tokens).logits, model(tokens).logits, rtol=1e-4, atol=1e-4)
+
+    def test_merges_only_after_a_write(self) -> None:
+        model = adapted(rollouts.model())
+        merged = MergedWeights(model)
+        merged.refresh()
+        layers = adapted_layers(model)
+        weight = merged.model.get_submodule(layers[0].name).weight
+        written = weight._version
+        merged.refresh()
+        assert weight._version == written
+        learn(model)
+        for part in (layers[0].A, layers[0].B, layers[0].base.weight):
+            with torch.no_grad():
+                part.mul_(2)
+            merged.refresh()
+            assert weight._version > written
+            assert torch.equal(weight, layers[0].merged_weight())
+            written = weight._version
+
+    def test_what_is_not_adapted_is_shared(self) -> None:
+        model = adapted(rollouts.model())
+        copied = MergedWeights(model).model
+        shared = {
+            name for name, weight in copied.named_parameters() if weight is dict(model.named_parameters()).get(name)
+        }
+        assert shared == {name for name, _ in copied.named_parameters() if "_proj" not in name}
+        assert copied.get_output_embeddings().weight is model.get_input_embeddings().weight

@@ -11,8 +11,8 @@ import transformers
 from torch import Tensor
 
 from harness.config.run_spec import TrainSpec
-from harness.engines import vllm as vllm_engine
-from harness.engines.torch import engine as torch_engine
+from harness.engines.torch import CACHE_BYTES_CPU, TORCH
+from harness.engines.vllm import CPU_CACHE_BYTES
 from harness.models.language_model import load_model
 from harness.plan import memory
 from harness.plan.memory import MemoryEstimate, activation_bytes, estimate_memory, in_words
@@ -142,14 +142,14 @@ def test_the_device_decides_width_and_engine() -> None:
     on_cpu, auto = estimated(**auto_device), estimated(cuda=True, **auto_device)
     assert (on_cpu.device, auto.device) == ("cpu", "cuda")
     assert on_cpu.parts_bytes["weights"] == 2 * auto.parts_bytes["weights"]
-    assert (on_cpu.vllm_memory_frac, auto.vllm_memory_frac) == (0.0, 0.3)
+    assert (on_cpu.engine_frac, auto.engine_frac) == (0.0, 0.3)
     assert "kv_cache" in on_cpu.parts_bytes
     assert "kv_cache" not in auto.parts_bytes
     assert auto.needed_bytes(10**12) == auto.total_bytes + 3 * 10**11
     vllm_cpu = estimated(rollout__engine="vllm")
-    assert vllm_cpu.parts_bytes["vllm"] == 4 * vllm_cpu.parameters + vllm_engine.CPU_CACHE_BYTES
+    assert vllm_cpu.parts_bytes["vllm"] == 4 * vllm_cpu.parameters + CPU_CACHE_BYTES
     torch_cuda = estimated(train__device="cuda", rollout__engine="torch")
-    assert (torch_cuda.device, torch_cuda.vllm_memory_frac) == ("cuda", 0)
+    assert (torch_cuda.device, torch_cuda.engine_frac) == ("cuda", 0)
 
 
 def test_passes_are_as_large_as_budget_row_and_batch_allow() -> None:
@@ -168,10 +168,8 @@ def test_passes_are_as_large_as_budget_row_and_batch_allow() -> None:
     assert tokens(replace(shape, context_tokens=64), train__micro_batch_tokens=10) == 64
 
 
-def test_the_constants_are_those_of_the_engines() -> None:
-    assert memory.TORCH_CACHE_BYTES_CPU == torch_engine.CACHE_BYTES_CPU
-    assert memory.TORCH_MAX_ROWS == torch_engine.MAX_ROWS == CHUNK_SAMPLES
-    assert memory.VLLM_CACHE_BYTES_CPU == vllm_engine.CPU_CACHE_BYTES
+def test_an_evaluation_asks_for_a_chunk_at_once() -> None:
+    assert memory.EVALUATED_AT_ONCE == CHUNK_SAMPLES
 
 
 def test_the_cache_holds_keys_and_values_twice() -> None:
@@ -181,15 +179,18 @@ def test_the_cache_holds_keys_and_values_twice() -> None:
     shape = ModelShape(3, 8, 16, 8, 6, 4, 50, True)
     a_token = 2 * 3 * 6 * 4
     logits = 1024 * 50 * 8
-    assert memory.torch_cache_bytes(spec, shape, 4, "cpu") == 2 * 1024 * (256 + 44) * a_token + logits
-    many_layers = replace(shape, layers=10**6)
-    assert memory.torch_cache_bytes(spec, many_layers, 4, "cpu") == 2 * torch_engine.CACHE_BYTES_CPU + logits
+
+    def cache(shape: ModelShape) -> float:
+        return TORCH.memory(memory.drawing_load(spec, shape, 4, "cpu")).parts_bytes["kv_cache"]
+
+    assert cache(shape) == 2 * 1024 * (256 + 44) * a_token + logits
+    assert cache(replace(shape, layers=10**6)) == 2 * CACHE_BYTES_CPU + logits
 
 
 def test_in_words() -> None:
     estimate = MemoryEstimate("cuda", 10, 10, {"weights": 1_000_000_000, "logits": 2_500_000_000, "copies": 7}, 0.4)
     assert in_words(estimate.as_json()) == (
-        "about 3.5 GB a cell on cuda and 40% of the GPU's memory for vLLM (logits 2.5, weights 1.0)"
+        "about 3.5 GB a cell on cuda and 40% of the GPU's memory for the engine (logits 2.5, weights 1.0)"
     )
     assert in_words(None) == "unknown, the model's size is not at hand"
     assert estimate_memory(small_spec({"model.source": "hf:nobody/nothing"}), cuda=False) is None

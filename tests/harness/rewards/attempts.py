@@ -12,8 +12,8 @@ from algorithms import Objective, preset
 from evals.grading import Reason, Verdict, grade
 from evals.tasks import get_task
 from evals.tasks.base import Problem
-from harness.config.reward import RewardSpec
-from harness.rewards import Attempt, RewardContext
+from harness.config.reward import reward_section
+from harness.rewards import Attempt, RewardContext, RewardPart, TotalReward
 
 PROBLEM = Problem(id="1", problem="What is 6 times 7?", answer="42")
 SUM = Problem(id="3+5+9", problem="3+5+9=", answer="17", difficulty=3)
@@ -61,9 +61,19 @@ def context(
     **options: Any,
 ) -> RewardContext:
     """The options of a part are given by its name: `kimi_length={"from_step": 3}`."""
-    spec = RewardSpec(parts=parts or {"correct": 1.0}, grader="numeric", **options)
+    spec = reward_section()(parts=parts or {"correct": 1.0}, grader="numeric", **options)
     learned = preset("grpo", Objective, **(objective or {}))
     return RewardContext(step, seed, LIMIT_TOKENS, spec, learned.overlong, learned.credit, get_task(task))
+
+
+def part_rewards(part: type[RewardPart], group: Sequence[Attempt], given: RewardContext) -> list[float]:
+    """What a part gives with the options of the context."""
+    return given.options.of(part).rewards(group, given)
+
+
+def rewarded(groups: Sequence[Sequence[Attempt]], given: RewardContext) -> tuple[list[float], dict[str, list[float]]]:
+    """The sum of the parts and each of them."""
+    return TotalReward(given).of_groups(groups, given)
 
 
 def same(one: Sequence[float], other: Sequence[float]) -> bool:

@@ -17,6 +17,7 @@ from harness.engines.torch.engine import TorchEngine
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel, load_model
 from harness.records.files import read_json
+from harness.rewards.parts.learned import LearnedReward
 from harness.run.prompts import reward_model_prompts
 from harness.run.stages import reward_model as reward_model_stage
 from harness.run.stages.reward_model import verdict_pairs, with_label_noise
@@ -60,7 +61,7 @@ def make(folder: Path, model: LanguageModel, spec: RunSpec) -> list[tuple[int, i
 
 
 def drawn_for(spec: RunSpec, model: LanguageModel) -> GradedSamples:
-    samples = spec.reward.reward_model.samples_per_prompt
+    samples = spec.reward.of(LearnedReward).samples_per_prompt
     return draw_graded(reward_model_prompts(spec), samples, Conditions.of_training(spec), model, engine_of(model))
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from harness.models.tiny import tiny_model
-from harness.training.rollout_batch import ScoredRollout
+from harness.training.batch import Batch
 from harness.training.sequences import Sequences
 
 PAD = 0
@@ -42,7 +42,7 @@ def sequences(seed: int = 0, rows: int = GROUPS * SAMPLES, width: int = WIDTH) -
     return Sequences([prompts[row // SAMPLES] for row in range(rows)], completions[:, :longest], lengths)
 
 
-def rollout(policy: PreTrainedModel, rewards: list[float] | None = None, seed: int = 0) -> ScoredRollout:
+def rollout(policy: PreTrainedModel, rewards: list[float] | None = None, seed: int = 0) -> Batch:
     """Sampler log-probs are the policy's own, row by row."""
     made = sequences(seed)
     logps = torch.zeros(made.completions.shape)
@@ -50,12 +50,13 @@ def rollout(policy: PreTrainedModel, rewards: list[float] | None = None, seed: i
         for row in range(len(made.prompts)):
             logps[row, : int(made.lengths[row])] = completion_logps(policy, made, row)
     earned = torch.tensor(rewards or REWARDS)
-    return ScoredRollout(
+    return Batch(
         sequences=made,
         sampler_logps=logps,
         rewards=earned,
         groups=torch.arange(GROUPS).repeat_interleave(SAMPLES),
         max_completion_tokens=WIDTH,
+        truncated=torch.zeros(len(earned), dtype=torch.bool),
         loss_mask=made.mask,
         correct=earned == 1,
     )

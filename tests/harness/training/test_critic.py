@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.training.scoring import Critic
+from harness.training.critic import Critic
 from harness.training.sequences import completion_hidden
 from tests.harness.training import rollouts
 

@@ -1,14 +1,18 @@
+"""AdamW with masters, the learning rate, and how a batch is split into optimiser steps."""
+
 from __future__ import annotations
 
 import io
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from harness.config.run_spec import TrainSpec
-from harness.training.optimizer import ClippedAdamW, DivergedError
+from harness.training.optimizer import ClippedAdamW, DivergedError, mini_batches, schedule, warm_up_and_decay
+from tests.harness.run.small import small_spec
 
 
 def weights(*values: float) -> nn.Parameter:
@@ -206,3 +210,77 @@ def test_a_fused_optimiser_counts_its_writes() -> None:
     optimizer.step(0.0)
     assert policy._version > before
     assert float(policy.detach()) == pytest.approx(0.9)
+
+
+def train_spec(**settings: Any) -> TrainSpec:
+    return small_spec({f"train.{name}": value for name, value in settings.items()}).train
+
+
+class TestSchedule:
+    def test_constant(self) -> None:
+        assert [schedule(step, train_spec(steps=3)) for step in (1, 2, 3)] == [1, 1, 1]
+
+    def test_warm_up_is_linear_and_ends_at_the_peak(self) -> None:
+        train = train_spec(steps=10, warmup_steps=4)
+        assert [schedule(step, train) for step in range(1, 7)] == [0.25, 0.5, 0.75, 1, 1, 1]
+
+    def test_linear(self) -> None:
+        train = train_spec(steps=6, warmup_steps=2, lr_schedule="linear")
+        assert [schedule(step, train) for step in range(1, 7)] == [0.5, 1, 1, 0.75, 0.5, 0.25]
+
+    def test_cosine(self) -> None:
+        train = train_spec(steps=4, lr_schedule="cosine")
+        expected = [1, (1 + math.sqrt(0.5)) / 2, 0.5, (1 - math.sqrt(0.5)) / 2]
+        assert [schedule(step, train) for step in range(1, 5)] == pytest.approx(expected)
+
+    def test_warm_up_longer_than_the_run(self) -> None:
+        assert schedule(2, train_spec(steps=2, warmup_steps=4, lr_schedule="linear")) == 0.5
+
+
+def test_warm_up_and_decay() -> None:
+    """5 % of 100 steps up, then down along the line that ends at step 101, but never below 2 %."""
+    factors = [warm_up_and_decay(step, 100) for step in (1, 3, 5, 6, 51, 98, 99, 100)]
+    assert factors == pytest.approx([0.2, 0.6 * 0.98, 0.96, 0.95, 0.5, 0.03, 0.02, 0.02])
+
+
+GROUPS, SAMPLES = 4, 4
+
+
+class TestMiniBatches:
+    def batches(self, updates: int, epochs: int, step: int = 1, seed: int = 0) -> list[list[int]]:
+        settings = {"train.updates_per_rollout": updates, "train.epochs": epochs}
+        groups = torch.arange(GROUPS).repeat_interleave(SAMPLES)
+        return [
+            rows.tolist()
+            for epoch in range(epochs)
+            for rows in mini_batches(groups, small_spec(settings, seed), step, epoch)
+        ]
+
+    @pytest.mark.parametrize(("updates", "epochs"), [(1, 1), (2, 1), (4, 3), (1, 2)])
+    def test_each_pass_holds_every_row_once_in_whole_groups(self, updates: int, epochs: int) -> None:
+        batches = self.batches(updates, epochs)
+        assert len(batches) == updates * epochs
+        for epoch in range(epochs):
+            rows = [row for batch in batches[epoch * updates : (epoch + 1) * updates] for row in batch]
+            assert sorted(rows) == list(range(GROUPS * SAMPLES))
+        for batch in batches:
+            assert len(batch) == GROUPS * SAMPLES / updates
+            groups = {row // SAMPLES for row in batch}
+            assert batch == [row for row in range(GROUPS * SAMPLES) if row // SAMPLES in groups]
+
+    def test_order_varies_with_step_epoch_and_seed(self) -> None:
+        orders = [tuple(map(tuple, self.batches(4, 1, step))) for step in range(1, 30)]
+        assert len(set(orders)) > 10
+        both = self.batches(4, 8)
+        assert len({tuple(map(tuple, both[4 * epoch : 4 * epoch + 4])) for epoch in range(8)}) > 3
+        assert len({tuple(map(tuple, self.batches(4, 1, seed=seed))) for seed in range(20)}) > 5
+
+    @pytest.mark.parametrize(("groups", "sizes"), [(0, []), (1, [1]), (3, [1, 1, 1]), (4, [1, 1, 1, 1])])
+    def test_fewer_groups_than_steps(self, groups: int, sizes: list[int]) -> None:
+        """Some groups were dropped: no optimiser step is taken on nothing."""
+        spec = small_spec({"train.updates_per_rollout": 4})
+        assert [len(rows) for rows in mini_batches(torch.arange(groups), spec, 1, 0)] == sizes
+
+    def test_groups_that_do_not_divide(self) -> None:
+        spec = small_spec({"train.updates_per_rollout": 2})
+        assert sorted(len(rows) for rows in mini_batches(torch.tensor([5, 7, 9]), spec, 1, 0)) == [1, 2]

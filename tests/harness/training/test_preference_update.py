@@ -14,8 +14,7 @@ from transformers import PreTrainedModel
 
 from algorithms import PreferenceObjective
 from harness.config.run_spec import RunSpec
-from harness.training.batching import mini_batches
-from harness.training.optimizer import DivergedError
+from harness.training.optimizer import DivergedError, mini_batches
 from harness.training.pairs import PairBatch
 from harness.training.preference_update import PreferenceUpdate
 from harness.training.reference import frozen_copy
@@ -24,8 +23,8 @@ from harness.training.update_report import UpdateReport
 from tests.harness.run.small import small_spec
 from tests.harness.training import rollouts
 from tests.harness.training.pair_batches import PAIRS, moved_model, pair_batch, part, token_logps
+from tests.harness.training.test_pairs import naive_zero_point
 from tests.harness.training.test_policy_update import assert_close_gradient
-from tests.harness.training.test_zero_point import naive_zero_point
 
 
 def spec(settings: dict[str, Any] | None = None) -> RunSpec:

@@ -4,10 +4,19 @@ import math
 
 import pytest
 import torch
+from transformers import PreTrainedModel
 
 from algorithms import Objective, preset
-from harness.training.batching import TokenBudget
-from harness.training.reference import KlReference, Measured, frozen_copy, measure, rows_to_measure, start_metrics
+from harness.training.optimizer import TokenBudget
+from harness.training.reference import (
+    KlReference,
+    Measured,
+    RenewedCopy,
+    frozen_copy,
+    measure,
+    rows_to_measure,
+    start_metrics,
+)
 from tests.harness.training import rollouts
 
 
@@ -21,12 +30,28 @@ def test_a_frozen_copy_stays() -> None:
     policy = rollouts.model()
     copied = frozen_copy(policy)
     before = rollouts.weights(copied).clone()
-    with torch.no_grad():
-        for weight in policy.parameters():
-            weight.add_(1)
+    change(policy)
     assert torch.equal(rollouts.weights(copied), before)
     assert not any(weight.requires_grad for weight in copied.parameters())
     assert all(weight.requires_grad for weight in policy.parameters())
+
+
+def change(policy: PreTrainedModel) -> None:
+    with torch.no_grad():
+        for weight in policy.parameters():
+            weight.add_(1)
+
+
+def test_a_renewed_copy_is_the_policy_that_began_the_round() -> None:
+    policy = rollouts.model()
+    copied = RenewedCopy(policy, every_steps=2)
+    for step, begins in ((1, True), (2, False), (3, True), (4, False)):
+        copied.begin(step, policy)
+        assert torch.equal(rollouts.weights(copied.policy), rollouts.weights(policy)) == begins
+        change(policy)
+    resumed = RenewedCopy(rollouts.model(), every_steps=2)
+    resumed.load_state_dict(copied.state_dict())
+    assert torch.equal(rollouts.weights(resumed.policy), rollouts.weights(copied.policy))
 
 
 class TestKlReference:
@@ -43,21 +68,17 @@ class TestKlReference:
         assert alone is not None
         assert torch.equal(rollouts.weights(alone), rollouts.weights(policy))
 
-    def test_is_renewed_when_due_and_carried_by_its_state(self) -> None:
+    def test_a_renewed_one_is_not_the_initial_copy(self) -> None:
         policy = rollouts.model()
         initial = frozen_copy(policy)
         reference = KlReference(kl(reference="refreshed", refresh_every_steps=2), policy, initial)
-        start = rollouts.weights(initial).clone()
-        with torch.no_grad():
-            for weight in policy.parameters():
-                weight.add_(1)
-        assert reference.policy is not None
-        reference.after_step(1, policy)
-        assert torch.equal(rollouts.weights(reference.policy), start)
-        reference.after_step(2, policy)
+        assert reference.policy is not None and reference.policy is not initial
+        change(policy)
+        reference.begin(2, policy)
+        assert torch.equal(rollouts.weights(reference.policy), rollouts.weights(initial))
+        reference.begin(3, policy)
         assert torch.equal(rollouts.weights(reference.policy), rollouts.weights(policy))
-        assert torch.equal(rollouts.weights(initial), start)
-
+        assert not torch.equal(rollouts.weights(initial), rollouts.weights(policy))
         resumed = KlReference(kl(reference="refreshed", refresh_every_steps=2), rollouts.model(), None)
         resumed.load_state_dict(reference.state_dict())
         assert resumed.policy is not None

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from evals.tasks import get_task
-from harness.config.reward import RewardModelOptions
 from harness.engines.torch.engine import TorchEngine
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel, load_model
 from harness.models.tiny import tiny_tokenizer
 from harness.random_keys import permutation, random_key
+from harness.rewards.parts.learned import LearnedReward
 from harness.run.stages.reward_model import verdict_pairs, with_label_noise
 from harness.sampling.graded import Conditions, GradedSamples, draw_graded
 from harness.training import reward_model
@@ -37,12 +37,12 @@ def with_random_head() -> RewardModel:
     return model
 
 
-def options(**settings: Any) -> RewardModelOptions:
-    return RewardModelOptions(**{"steps": 4, "batch_size": 2, **settings})
+def options(**settings: Any) -> LearnedReward:
+    return LearnedReward(**{"steps": 4, "batch_size": 2, **settings})
 
 
 def train(
-    made: RewardModelOptions, sequences: Sequences = SEQUENCES, pairs: Tensor = PAIRS
+    made: LearnedReward, sequences: Sequences = SEQUENCES, pairs: Tensor = PAIRS
 ) -> tuple[RewardModel, list[float]]:
     """The reward model of random weights after its training, and the loss of each step."""
     losses: list[float] = []
@@ -104,7 +104,7 @@ def test_equal_completions_of_a_prompt_are_scored_once(monkeypatch: pytest.Monke
     assert sorted(scored) == [0, 2, 3, 5]
 
 
-def naive_training(made: RewardModelOptions, order: list[int], factors: list[float]) -> tuple[Tensor, list[float]]:
+def naive_training(made: LearnedReward, order: list[int], factors: list[float]) -> tuple[Tensor, list[float]]:
     """Pair by pair: weights of the decoder and of the head at the end, and each step's loss."""
     decoder = rollouts.model().get_decoder()
     head = torch.zeros(decoder.config.hidden_size, requires_grad=True)

@@ -13,13 +13,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from harness.errors import RefusedError
-from harness.training.batching import TokenBudget
+from harness.training.optimizer import TokenBudget
 from harness.training.pairs import PairBatch
 from harness.training.policy_update import PolicyUpdate
 from harness.training.preference_update import PreferenceUpdate
 from harness.training.reference import frozen_copy, measure
-from harness.training.scoring import RolloutScores, Scorer
-from harness.training.sequences import score_completions
+from harness.training.sequences import Scorer, Scores, score_completions
 from harness.training.update_report import UpdateReport
 from tests.harness.run.small import small_spec
 from tests.harness.training import rollouts
@@ -176,7 +175,7 @@ def test_scores_and_measurements_are_those_of_the_smaller_budget() -> None:
     budgets = TokenBudget(100), TokenBudget(50)
     results = []
     for budget, model in zip(budgets, (limited(copy.deepcopy(policy), 60), policy), strict=True):
-        scores = RolloutScores.empty(made)
+        scores = Scores.empty(made)
         scorer = Scorer(model, None, small_spec(), rollouts.PAD, budget)
         scorer.fill(scores, made, torch.arange(16))
         measured = measure(model, start, made, torch.arange(0, 16, 2), 1.0, rollouts.PAD, 64, budget)

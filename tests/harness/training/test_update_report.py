@@ -1,18 +1,23 @@
-"""What an update tells besides the metrics of its loss; and a model in half precision."""
+"""What an update tells besides the metrics of its loss, also of a model in half precision, and what it keeps of
+tokens."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from harness.training import policy_update, sequences
+from harness.training.optimizer import mini_batches
 from harness.training.policy_update import PolicyUpdate
 from harness.training.update_report import mismatch_metrics
+from tests.harness.run.small import small_spec
 from tests.harness.training import rollouts
-from tests.harness.training.rollouts import SAMPLES
+from tests.harness.training.rollouts import GROUPS, REWARDS, SAMPLES
 from tests.harness.training.test_policy_update import ZERO_REWARDS, spec, update
 
 
@@ -69,3 +74,111 @@ def test_a_model_in_half_precision_makes_a_step() -> None:
     assert not torch.equal(rollouts.weights(policy), before)
     assert report.metrics["grad_norm"] == pytest.approx(float(exact.metrics["grad_norm"] or 0), rel=0.1)
     assert report.metrics["entropy/full"] == pytest.approx(float(exact.metrics["entropy/full"] or 0), rel=0.05)
+
+
+N = GROUPS * SAMPLES
+
+
+def recorded(settings: dict[str, Any]) -> tuple[list[dict[str, Any]], Any, Any]:
+    """The records of one update of the random policy, its metrics and its rollout."""
+    policy = rollouts.model()
+    rollout = rollouts.rollout(policy)
+    spec = small_spec({"train.learning_rate": 3e-3, "train.max_grad_norm": 1e9, **settings})
+    report = PolicyUpdate(policy, spec, rollouts.PAD).run(rollout, step=1)
+    assert report.tokens is not None
+    return report.tokens, report.metrics, rollout
+
+
+@pytest.mark.parametrize("budget", [24, 512])
+def test_what_was_known_before_the_update(budget: int) -> None:
+    """However the rows were split: the policy's own log-probs, and advantages by hand, for each of its tokens."""
+    tokens, _, rollout = recorded({"train.micro_batch_tokens": budget})
+    lengths = rollout.sequences.lengths.tolist()
+    grouped = torch.tensor(REWARDS).view(GROUPS, SAMPLES)
+    expected = ((grouped - grouped.mean(1, keepdim=True)) / (grouped.std(1, keepdim=True) + 1e-6)).flatten().tolist()
+    for row, record in enumerate(tokens):
+        assert {len(record[name]) for name in ("token/logp", "token/entropy", "token/advantage")} == {lengths[row]}
+        np.testing.assert_allclose(record["token/logp"], rollout.sampler_logps[row, : lengths[row]], atol=1e-5)
+        np.testing.assert_allclose(record["token/advantage"], expected[row], rtol=1e-5)
+        assert (record["token/entropy"] > 0).all()
+
+
+@pytest.mark.parametrize(("updates", "epochs"), [(1, 1), (2, 1), (2, 2)])
+def test_each_optimiser_step_of_a_row(updates: int, epochs: int) -> None:
+    """The number of the step; ratios that are 1 at the first and elsewhere as the metrics say; nothing of rows that
+    cannot act."""
+    tokens, metrics, rollout = recorded({"train.updates_per_rollout": updates, "train.epochs": epochs})
+    spec = small_spec({"train.updates_per_rollout": updates, "train.epochs": epochs})
+    for epoch in range(epochs):
+        for index, rows in enumerate(mini_batches(rollout.groups, spec, step=1, epoch=epoch)):
+            assert {tokens[row]["token/update"][epoch] for row in rows.tolist()} == {epoch * updates + index}
+    seen: list[float] = []
+    for row, record in enumerate(tokens):
+        acted = row // SAMPLES != 1
+        assert [values is not None for values in record["token/log_ratio"]] == [acted] * epochs
+        for number, values in zip(record["token/update"], record["token/log_ratio"], strict=True):
+            if values is not None:
+                assert len(values) == rollout.sequences.lengths[row]
+                assert (np.abs(values).max() > 1e-4) == (number > 0)
+                seen += np.exp(values).tolist()
+    assert np.mean(seen) == pytest.approx(metrics["ratio/mean"], rel=1e-5)
+    assert np.max(seen) == pytest.approx(metrics["ratio/max"], rel=1e-5)
+
+
+def test_what_the_rule_clipped() -> None:
+    """The share is that of the metrics, and each clipped token is beyond the bound to which its advantage pulls."""
+    clip = {"objective.rule.clip_low": 0.02, "objective.rule.clip_high": 0.05}
+    tokens, metrics, _ = recorded({"train.epochs": 2, "train.updates_per_rollout": 2} | clip)
+    seen = clipped = 0
+    for record in tokens:
+        passes = zip(record["token/log_ratio"], record["token/clipped"], record["token/masked"], strict=True)
+        for log_ratio, bounded, masked in passes:
+            if log_ratio is None:
+                continue
+            up = record["token/advantage"] > 0
+            np.testing.assert_array_equal(bounded, np.where(up, np.exp(log_ratio) > 1.05, np.exp(log_ratio) < 0.98))
+            assert not masked.any()
+            seen += len(bounded)
+            clipped += int(bounded.sum())
+    assert clipped > 0
+    total = metrics["clip/low_frac_sign_aware"] + metrics["clip/high_frac_sign_aware"]
+    assert clipped / seen == pytest.approx(total, rel=1e-5)
+
+
+def test_what_never_entered_the_loss_is_masked() -> None:
+    policy = rollouts.model()
+    rollout = rollouts.rollout(policy)
+    rollout.loss_mask[0] = False
+    rollout.loss_mask[1, 0] = False
+    # Every row acts where a KL is in the loss.
+    spec = small_spec({"objective.kl.where": "loss", "objective.kl.reference": "iteration_start"})
+    tokens = PolicyUpdate(policy, spec, rollouts.PAD).run(rollout, step=1).tokens
+    assert tokens is not None
+    assert tokens[0]["token/masked"] == [None]
+    masked = tokens[1]["token/masked"][0]
+    assert masked[0] and not masked[1:].any()
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_off_and_off_beyond_a_size(limit: int) -> None:
+    """-1: one token fewer than the batch has."""
+    policy = rollouts.model()
+    rollout = rollouts.rollout(policy)
+    size = int(rollout.sequences.lengths.sum())
+
+    def tokens(most: int) -> object:
+        spec = small_spec({"train.token_records_max_tokens": most})
+        return PolicyUpdate(rollouts.model(), spec, rollouts.PAD).run(rollout, step=1).tokens
+
+    assert tokens(size) is not None
+    assert tokens(0 if limit == 0 else size - 1) is None
+
+
+def test_training_does_not_notice() -> None:
+    weights = []
+    for most in (0, 20_000):
+        policy = rollouts.model()
+        spec = small_spec({"train.token_records_max_tokens": most, "train.epochs": 2})
+        PolicyUpdate(policy, spec, rollouts.PAD).run(rollouts.rollout(policy), step=1)
+        weights.append(rollouts.weights(policy))
+    assert torch.equal(*weights)

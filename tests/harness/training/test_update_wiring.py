@@ -13,10 +13,10 @@ from torch import Tensor
 from algorithms import TokenBatch, policy_loss, select_tokens
 from harness.config.run_spec import RunSpec
 from harness.training import policy_update
-from harness.training.batching import mini_batches
+from harness.training.batch import Batch, pass_advantages
+from harness.training.optimizer import mini_batches
 from harness.training.policy_update import PolicyUpdate
 from harness.training.reference import frozen_copy
-from harness.training.rollout_batch import PreparedRollout
 from tests.harness.training import rollouts
 from tests.harness.training.rollouts import GROUPS, SAMPLES
 from tests.harness.training.test_policy_update import assert_close_gradient, spec, update
@@ -92,7 +92,7 @@ def test_the_distance_to_the_start_is_measured_without_any_penalty() -> None:
 def test_an_empty_batch_has_the_metrics_of_every_step() -> None:
     policy = rollouts.model()
     rollout = rollouts.rollout(policy)
-    empty = rollout.rows(torch.zeros(GROUPS * SAMPLES, dtype=torch.bool))
+    empty = rollout.rows(torch.tensor([], dtype=torch.long))
     trained = PolicyUpdate(policy, spec(), rollouts.PAD, frozen_copy(policy))
     assert trained.run(empty, 1).metrics.keys() == trained.run(rollout, 2).metrics.keys()
 
@@ -100,13 +100,12 @@ def test_an_empty_batch_has_the_metrics_of_every_step() -> None:
 def test_later_passes_have_their_own_mini_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """With mini_batch_std the advantages of a pass depend on how that pass is split."""
     splits: list[list[list[int]]] = []
-    real = PreparedRollout.advantages
 
-    def recording(self: PreparedRollout, spec: RunSpec, batches: list[Tensor], step: int) -> Tensor:
-        splits.append([rows.tolist() for rows in batches])
-        return real(self, spec, batches, step)
+    def recording(batch: Batch, spec: RunSpec, steps: list[Tensor], step: int) -> Tensor:
+        splits.append([rows.tolist() for rows in steps])
+        return pass_advantages(batch, spec, steps, step)
 
-    monkeypatch.setattr(PreparedRollout, "advantages", recording)
+    monkeypatch.setattr(policy_update, "pass_advantages", recording)
     settings = {"algorithm": "magistral", "train.updates_per_rollout": 2, "train.epochs": 4}
     policy = rollouts.model()
     rollout = rollouts.rollout(policy, [1.0, 0, 0, 1] * GROUPS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ from transformers import PreTrainedModel
 
 from algorithms import Objective, TokenBatch, advantages, policy_loss, preset
 from harness.extras.probe import gradients as module
-from harness.extras.probe.gradients import TokenWeights, WeighedRollout, gradients, token_weights
-from harness.training.sequences import score_completions
+from harness.extras.probe.gradients import TokenWeights, gradients, token_weights
+from harness.training.batch import Batch
+from harness.training.sequences import Scores, score_completions
 from tests.harness.run.small import small_spec
 from tests.harness.training.rollouts import PAD, SAMPLES, gradient, model, rollout
 
@@ -33,20 +35,19 @@ def policy() -> PreTrainedModel:
 
 
 @pytest.fixture(scope="module")
-def pool(policy: PreTrainedModel) -> WeighedRollout:
+def pool(policy: PreTrainedModel) -> Batch:
     made = rollout(policy)
     with torch.no_grad():
         logps, entropy = score_completions(policy, made.sequences, torch.arange(len(made.groups)), 1.0, PAD)
-    return WeighedRollout.of(made, logps, entropy)
+    return replace(made, scores=Scores(logps, entropy, torch.zeros(logps.shape)))
 
 
 @pytest.fixture(scope="module")
-def weights(pool: WeighedRollout) -> list[TokenWeights]:
-    none_cut = torch.zeros(len(pool.groups), dtype=torch.bool)
-    return [token_weights(objective, pool, none_cut, BATCH, seed=0) for objective in OBJECTIVES]
+def weights(pool: Batch) -> list[TokenWeights]:
+    return [token_weights(objective, pool, BATCH, seed=0) for objective in OBJECTIVES]
 
 
-def plain(policy: PreTrainedModel, pool: WeighedRollout, rows: Tensor, index: int) -> Tensor:
+def plain(policy: PreTrainedModel, pool: Batch, rows: Tensor, index: int) -> Tensor:
     objective = OBJECTIVES[index]
     logps, entropy = score_completions(policy, pool.sequences, rows, 1.0, PAD, entropy_grad=True)
     mask = pool.loss_mask[rows, : logps.shape[1]]
@@ -66,7 +67,7 @@ def plain(policy: PreTrainedModel, pool: WeighedRollout, rows: Tensor, index: in
 @pytest.mark.parametrize("start", [0, BATCH])
 @pytest.mark.parametrize("micro_batch_tokens", [24, 4096])
 def test_gradients_are_those_of_the_loss(
-    start: int, micro_batch_tokens: int, policy: PreTrainedModel, pool: WeighedRollout, weights: list[TokenWeights]
+    start: int, micro_batch_tokens: int, policy: PreTrainedModel, pool: Batch, weights: list[TokenWeights]
 ) -> None:
     rows = torch.arange(start, start + BATCH)
     spec = small_spec({"train.micro_batch_tokens": micro_batch_tokens})
@@ -78,7 +79,7 @@ def test_gradients_are_those_of_the_loss(
 
 
 def test_multiples_are_differentiated_once(
-    policy: PreTrainedModel, pool: WeighedRollout, weights: list[TokenWeights], monkeypatch: pytest.MonkeyPatch
+    policy: PreTrainedModel, pool: Batch, weights: list[TokenWeights], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
     grad = torch.autograd.grad
@@ -93,7 +94,7 @@ def test_multiples_are_differentiated_once(
     assert len(calls) == len(OBJECTIVES) - 1
 
 
-def test_all_zero_weights_have_a_gradient_of_zero(policy: PreTrainedModel, pool: WeighedRollout) -> None:
+def test_all_zero_weights_have_a_gradient_of_zero(policy: PreTrainedModel, pool: Batch) -> None:
     nothing = TokenWeights(*(torch.zeros(pool.loss_mask.shape) for _ in range(2)))
     found = gradients(policy, pool.sequences, torch.arange(BATCH), [nothing, nothing], small_spec(), PAD)
     assert found.shape == (2, sum(weight.numel() for weight in policy.parameters()))

@@ -193,11 +193,11 @@ def test_the_reference_is_drawn_apart_and_group_sizes_share_their_draws(
     measure(design, frozen_policy(design.reference, None), quiet)
 
     reference, pairs, fours = (pool.batch for pool in pools)
-    prompts = [[problem.id for problem in batch.problems[:16]] for batch in (reference, pairs, fours)]
+    prompts = [[group[0].id for group in batch.by_group(batch.problems)[:16]] for batch in (reference, pairs, fours)]
     assert prompts[0] != prompts[1] == prompts[2]
     for prompt in range(16):
-        row, length = 4 * prompt, int(fours.completions.lengths[4 * prompt])
-        assert torch.equal(fours.completions.tokens[row, :length], pairs.completions.tokens[2 * prompt, :length])
+        row, length = 4 * prompt, int(fours.sequences.lengths[4 * prompt])
+        assert torch.equal(fours.sequences.completions[row, :length], pairs.sequences.completions[2 * prompt, :length])
 
 
 def test_completions_that_cannot_be_scored_are_refused(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_by_hand(tmp_path: Path) -> None:
     assert rollout.groups.tolist() == [0, 0, 1]
     assert rollout.rewards.tolist() == [1.0, pytest.approx(math.nan, nan_ok=True), 1.0]
     assert rollout.sequences.lengths.tolist() == [2, 1, 2]
-    assert (rollout.correct.tolist(), step.truncated.tolist()) == ([True, False, True], [False, True, False])
+    assert (rollout.correct.tolist(), rollout.truncated.tolist()) == ([True, False, True], [False, True, False])
     assert rollout.sampler_logps.tolist() == [[-1, -2], [-3, 0], [-1, -2]]
     assert step.old_logps.tolist() == [[-1.5, -2.5], [-3, 0], [-1, -2]], "the trainer's where they are recorded"
     assert step.log_ratios.tolist() == [[[0.25, -0.25], [0, 0], [0, 0]], [[0, 0]] * 3]

@@ -7,7 +7,7 @@ import math
 import torch
 
 from harness.extras.replay.stored import StoredStep
-from harness.training.rollout_batch import ScoredRollout
+from harness.training.batch import Batch
 from harness.training.sequences import Sequences
 
 LENGTHS = [1, 3, 2, 2]
@@ -26,16 +26,15 @@ def stored(epochs: int = 2) -> StoredStep:
     old_logps = torch.where(sequences.mask, -torch.arange(1.0, 4.0), 0)
     return StoredStep(
         step=1,
-        rollout=ScoredRollout(
+        rollout=Batch(
             sequences=sequences,
             sampler_logps=old_logps,
             rewards=torch.tensor(REWARDS),
             groups=torch.tensor([0, 0, 1, 1]),
             max_completion_tokens=LIMIT,
-            loss_mask=sequences.mask,
+            truncated=torch.tensor([False, True, False, False]),
             correct=torch.tensor(REWARDS) == 1,
         ),
-        truncated=torch.tensor([False, True, False, False]),
         old_logps=old_logps,
         log_ratios=log_ratios[:epochs],
         # The second prompt has no advantage under the cell's own objective, and was not scored again.

@@ -15,10 +15,9 @@ from harness.models.language_model import load_model
 from harness.records import CellRecord
 from harness.run.cell import CellRun
 from harness.run.encoded_pairs import load_pairs
+from harness.run.learning import make_learner
 from harness.run.learning import pairs as learning_pairs
 from harness.run.learning.base import Examples, Learner
-from harness.run.learning.choice import make_learner
-from harness.run.learning.rewards import RoundStart
 from harness.run.prompts import training_prompts
 from harness.training.pairs import PairBatch
 from harness.training.preference_update import PreferenceUpdate
@@ -143,27 +142,6 @@ def test_pairs_of_a_prompt_stay_together_and_are_drawn_anew(monkeypatch: pytest.
         assert len(batch) > len(set(batch.groups.tolist())) > 1
         prompts = {group: batch.chosen.prompts[row] for row, group in enumerate(batch.groups.tolist())}
         assert all(batch.rejected.prompts[row] == prompts[group] for row, group in enumerate(batch.groups.tolist()))
-
-
-def test_the_reference_of_a_round_is_the_policy_that_began_it() -> None:
-    model = load_model("builtin:tiny").model
-    rounds = RoundStart(model, round_steps=2)
-
-    def same() -> bool:
-        return all(torch.equal(weight, model.state_dict()[name]) for name, weight in rounds.policy.state_dict().items())
-
-    def train() -> None:
-        with torch.no_grad():
-            for weight in model.parameters():
-                weight += 0.1
-
-    for step, begins in ((1, True), (2, False), (3, True), (4, False)):
-        rounds.begin(step, model)
-        assert same() == begins
-        train()
-    other = RoundStart(load_model("builtin:tiny").model, round_steps=2)
-    other.load_state_dict(copy.deepcopy(rounds.state_dict()))
-    assert all(torch.equal(a, b) for a, b in zip(other.policy.parameters(), rounds.policy.parameters(), strict=True))
 
 
 def test_at_the_start_of_a_round_the_policy_is_its_own_reference() -> None:

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from harness.config.rollout import PolicyPairs
 from harness.run.learning.pairs import Paired, pair_up
-from harness.training.rollout_batch import ScoredRollout
+from harness.training.batch import Batch
 from harness.training.sequences import Sequences
 
 BEST_WORST = PolicyPairs()
 
 
-def rollout(rewards: list[list[float]], completions: list[list[int]] | None = None) -> ScoredRollout:
+def rollout(rewards: list[list[float]], completions: list[list[int]] | None = None) -> Batch:
     """Groups of rewards; completions default to all different ones of one token."""
     flat = [reward for group in rewards for reward in group]
     tokens = completions or [[row] for row in range(len(flat))]
@@ -25,13 +25,13 @@ def rollout(rewards: list[list[float]], completions: list[list[int]] | None = No
         torch.tensor([[*row, *[0] * (longest - len(row))] for row in tokens]),
         torch.tensor([len(row) for row in tokens]),
     )
-    return ScoredRollout(
+    return Batch(
         sequences=sequences,
         sampler_logps=torch.zeros(len(flat), longest),
         rewards=torch.tensor(flat),
         groups=torch.tensor([index for index, group in enumerate(rewards) for _ in group]),
         max_completion_tokens=longest,
-        loss_mask=sequences.mask,
+        truncated=torch.zeros(len(flat), dtype=torch.bool),
         correct=torch.zeros(len(flat), dtype=torch.bool),
     )
 

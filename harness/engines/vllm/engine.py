@@ -1,0 +1,340 @@
+"""vLLM in this process: the only file that imports vllm. One engine a process holds a copy of the weights of one model.
+
+Before it generates for a model whose weights it does not hold, they are written into it and a parity probe compares
+log-probs (`harness.engines.parity`); `sync_s` is the time of both. vLLM mixes prefill and decoding in its batches, so
+all the rest is `decode_s`. vLLM seeds the process's random generators, draws from them, and on a CPU disables
+torch.set_num_threads; each is put right again. On a CPU it binds the process's memory to one NUMA node for good.
+
+What is promised of noise: a sample's seed is made of its key alone, so the same call gives the same tokens with the
+same version of vLLM on the same hardware. Company in the batch changes a sample's logits by rounding only, which now
+and then decides a token; VLLM_BATCH_INVARIANT=1 rules that out on the GPUs that vLLM supports it on. The noise is not
+that of the torch engine, and differs between devices and versions of vLLM. On a CPU vLLM uses the lower 32 bits of a
+seed.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import json
+import os
+import random
+import tempfile
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from harness.engines.base import (
+    Completions,
+    EngineMismatchError,
+    GenerationCost,
+    OnFinished,
+    SamplingParams,
+    ends_with_stop,
+    require_answerable,
+)
+from harness.engines.parity import probe_sequences, require_parity
+from harness.engines.vllm import CPU_CACHE_BYTES, temperature_refusal
+from harness.errors import RefusedError
+from harness.models.language_model import weight_version
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+# Read when vllm is imported. It runs in this process, where weights are handed over by reference and no threads are
+# bound to cores, and reports nothing to its makers.
+_ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_LOGGING_STREAM": "ext://sys.stderr",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+
+
+class VllmEngine:
+    """Engine (see `harness.engines.base`) that lends this process's vLLM to one model.
+
+    decode: token ids -> text; only called where `stop` strings are given. memory_frac: share of the GPU's memory.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        pad_token_id: int,
+        eos_token_ids: Sequence[int],
+        decode: Callable[[list[int]], str],
+        memory_frac: float,
+    ) -> None:
+        """Starts vLLM if none for this architecture is running.
+
+        Raises RefusedError if it is not installed, or cannot run this model here.
+        """
+        self._model, self._memory_frac = model, memory_frac
+        self._pad, self._eos, self._decode = pad_token_id, list(eos_token_ids), decode
+        resident_engine(model, memory_frac)
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        keys: Tensor,
+        params: SamplingParams,
+        on_finished: OnFinished | None = None,
+    ) -> Completions:
+        require_answerable(self._model, prompts, params.max_completion_tokens)
+        if refusal := temperature_refusal(params.temperature):
+            raise RefusedError(refusal)
+        resident = resident_engine(self._model, self._memory_frac)
+        started = time.perf_counter()
+        resident.hold(self._model)
+        synced = time.perf_counter()
+        count = keys.shape[1]
+        samples = [_Sample(prompts[row // count], key) for row, key in enumerate(keys.reshape(-1).tolist())]
+        resident.complete(samples, params, self._eos, self._decode, on_finished)
+        return _completions(samples, self._pad, params, synced - started, time.perf_counter() - synced)
+
+
+@dataclass
+class _Sample:
+    """prompt: its token ids. stopped: ended by its last token, not by the limit."""
+
+    prompt: Sequence[int]
+    key: int
+    tokens: list[int] = field(default_factory=list)
+    logps: list[float] = field(default_factory=list)
+    stopped: bool = False
+
+
+class _Resident:
+    """A running vLLM for one architecture, with dummy weights at first."""
+
+    def __init__(self, vllm: Any, model: PreTrainedModel, key: str, memory_frac: float) -> None:
+        self._vllm, self.key = vllm, key
+        self._on_cpu = model.device.type == "cpu"
+        self._devices = [] if self._on_cpu else [model.device]
+        self._synced: tuple[weakref.ref[nn.Module], int] | None = None
+        with _else_untouched(self._devices), tempfile.TemporaryDirectory(prefix="bench-vllm-") as folder:
+            config = copy.deepcopy(model.config)
+            config.architectures = [type(model).__name__]
+            config.save_pretrained(folder)
+            self._engine = self._vllm.LLM(
+                folder,
+                load_format="dummy",
+                skip_tokenizer_init=True,
+                generation_config="vllm",
+                dtype=str(model.dtype).removeprefix("torch."),
+                logprobs_mode="processed_logprobs",
+                gpu_memory_utilization=memory_frac,
+                kv_cache_memory_bytes=CPU_CACHE_BYTES if self._on_cpu else None,
+                enforce_eager=self._on_cpu,
+                # A prompt in parts takes noise back that was drawn too early, which a generator on a CPU cannot do.
+                enable_chunked_prefill=False if self._on_cpu else None,
+            ).llm_engine
+
+    def try_out(self) -> None:
+        """What vLLM has no kernel for fails only here."""
+        self._score([[0, 0]])
+
+    def hold(self, model: PreTrainedModel) -> None:
+        """Sync, if this model's weights as they are now are not those held. Raises EngineMismatchError."""
+        version = weight_version(model)
+        if self._synced is not None and self._synced[0]() is model and self._synced[1] == version:
+            return
+        self._synced = None
+        self._write(model)
+        sequences = probe_sequences(model)
+        require_parity(model, sequences, self._score(sequences), "vLLM")
+        self._synced = (weakref.ref(model), version)
+
+    def complete(
+        self,
+        samples: list[_Sample],
+        params: SamplingParams,
+        eos: list[int],
+        decode: Callable[[list[int]], str],
+        on_finished: OnFinished | None,
+    ) -> None:
+        """Fill in the samples' tokens and log-probs."""
+        asked = [
+            self._sampling(
+                max_tokens=params.max_completion_tokens,
+                temperature=params.temperature,
+                top_p=params.top_p,
+                top_k=params.top_k,
+                # 63 bits: vLLM takes -1 for no seed at all.
+                seed=sample.key & (2**63 - 1),
+                logprobs=0,
+                stop_token_ids=eos,
+                # Token by token only where each must be looked at.
+                output_kind="DELTA" if params.stop else "FINAL_ONLY",
+            )
+            for sample in samples
+        ]
+
+        def take(answer: Any) -> None:
+            row, drawn = int(answer.request_id), answer.outputs[0]
+            sample = samples[row]
+            if sample.stopped:  # what was under way when the request was aborted
+                return
+            for token, logp in zip(drawn.token_ids, drawn.logprobs.logprobs, strict=True):
+                if not sample.stopped:
+                    sample.tokens.append(token)
+                    sample.logps.append(logp)
+                    sample.stopped = token in eos or ends_with_stop(sample.tokens, params.stop, decode)
+            if sample.stopped and not answer.finished:
+                self._engine.abort_request([answer.request_id])
+            if on_finished is not None and (sample.stopped or answer.finished):
+                on_finished(row, sample.tokens, not sample.stopped)
+
+        # Keys and values of old weights, and those of earlier calls, which would make rounding depend on history.
+        if not self._engine.reset_prefix_cache():
+            raise EngineMismatchError("vLLM keeps keys and values of old weights: its prefix cache cannot be emptied.")
+        self._run([sample.prompt for sample in samples], asked, take)
+
+    def shut_down(self) -> None:
+        with _else_untouched(self._devices):
+            self._engine.engine_core.shutdown()
+            # Its memory is free once nothing refers to it, whoever may still refer to this object.
+            del self._engine
+
+    def _score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Log-prob of each token but the first, at temperature 1."""
+        asked = self._sampling(max_tokens=1, temperature=0.0, prompt_logprobs=0, output_kind="FINAL_ONLY")
+        scored: dict[int, list[float]] = {}
+
+        def take(answer: Any) -> None:
+            scored[int(answer.request_id)] = list(answer.prompt_logprobs.logprobs)
+
+        self._run(sequences, [asked] * len(sequences), take)
+        return [scored[row] for row in range(len(sequences))]
+
+    def _sampling(self, output_kind: str, **params: Any) -> Any:
+        return self._vllm.SamplingParams(
+            **params,
+            # What ends a completion is given as stop_token_ids; vLLM would look into the config too.
+            ignore_eos=True,
+            detokenize=False,
+            flat_logprobs=True,
+            output_kind=self._vllm.sampling_params.RequestOutputKind[output_kind],
+        )
+
+    def _run(self, prompts: Sequence[Sequence[int]], asked: Sequence[Any], take: Callable[[Any], None]) -> None:
+        """Ask vLLM and take its answers until it has finished; `request_id` is the prompt's index. A vLLM that was left
+        on the way is of no more use."""
+        finished = False
+        try:
+            with _else_untouched(self._devices):
+                for row, (prompt, sampling) in enumerate(zip(prompts, asked, strict=True)):
+                    self._engine.add_request(str(row), {"prompt_token_ids": list(prompt)}, sampling)
+                while self._engine.has_unfinished_requests():
+                    for answer in self._engine.step():
+                        take(answer)
+            finished = True
+        finally:
+            if not finished:
+                _drop(self)
+
+    def _write(self, model: PreTrainedModel) -> None:
+        # A tied output head is packed again, on a CPU, only where it comes under its own name.
+        weights = [(name, weight.detach()) for name, weight in model.named_parameters(remove_duplicate=False)]
+        if self._on_cpu:
+            # Weights are packed for the processor, which load_weights would not do again.
+            self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+        else:
+            self._engine.apply_model(lambda inside: inside.load_weights(weights) and None)
+
+
+_resident: _Resident | None = None
+
+
+def resident_engine(model: PreTrainedModel, memory_frac: float) -> _Resident:
+    """This process's vLLM for models of this architecture, dtype and device; one for others is shut down first."""
+    global _resident
+    config = {name: value for name, value in model.config.to_dict().items() if name != "_name_or_path"}
+    key = json.dumps([type(model).__name__, str(model.dtype), str(model.device), memory_frac, config], default=str)
+    if _resident is not None and _resident.key != key:
+        _drop(_resident)
+    if _resident is None:
+        _resident = _start(model, key, memory_frac)
+    return _resident
+
+
+def _start(model: PreTrainedModel, key: str, memory_frac: float) -> _Resident:
+    vllm = _import_vllm(model.device.type == "cpu")
+    try:
+        resident = _Resident(vllm, model, key, memory_frac)
+        resident.try_out()
+    except (ValueError, RuntimeError) as error:
+        raise RefusedError(
+            f"vLLM {vllm.__version__} cannot run this {type(model).__name__} on {model.device}: {error}. Use --set "
+            "rollout.engine=torch."
+        ) from error
+    return resident
+
+
+def _drop(resident: _Resident) -> None:
+    global _resident
+    if _resident is resident:
+        _resident = None
+    resident.shut_down()
+
+
+def _import_vllm(on_cpu: bool) -> Any:
+    if importlib.util.find_spec("vllm") is None:
+        remedy = (
+            "On a CPU it runs in an environment of its own: make .venv-vllm, then .venv-vllm/bin/bench. Or use"
+            if on_cpu
+            else "Run: pip install -e '.[vllm]'. Or use"
+        )
+        raise RefusedError(
+            "rollout.engine asks for vLLM (auto does on CUDA), which is not installed here. "
+            f"{remedy} --set rollout.engine=torch."
+        )
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    try:
+        importlib.import_module("vllm.sampling_params")
+        return importlib.import_module("vllm")
+    except ImportError as error:
+        raise RefusedError(
+            f"vLLM is installed here but cannot be imported: {error}. Mend the installation, or use --set "
+            "rollout.engine=torch."
+        ) from error
+
+
+@contextmanager
+def _else_untouched(devices: list[torch.device]) -> Iterator[None]:
+    """vLLM seeds the global random generators when it starts and draws from them later; on a CPU it replaces
+    torch.set_num_threads by a function that does nothing."""
+    python, numpy = random.getstate(), np.random.get_state()
+    set_num_threads, threads = torch.set_num_threads, torch.get_num_threads()
+    try:
+        with torch.random.fork_rng(devices):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        torch.set_num_threads = set_num_threads
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+
+
+def _completions(
+    samples: list[_Sample], pad: int, params: SamplingParams, sync_s: float, decode_s: float
+) -> Completions:
+    lengths = torch.tensor([len(sample.tokens) for sample in samples])
+    tokens = torch.full((len(samples), int(lengths.max())), pad)
+    logps = torch.zeros(tokens.shape)
+    for row, sample in enumerate(samples):
+        tokens[row, : len(sample.tokens)] = torch.tensor(sample.tokens)
+        if params.temperature > 0:
+            logps[row, : len(sample.tokens)] = torch.tensor(sample.logps)
+    # How full its batches are, vLLM does not say.
+    cost = GenerationCost(sync_s=sync_s, decode_s=decode_s)
+    return Completions(tokens, logps, lengths, torch.tensor([not sample.stopped for sample in samples]), cost)

@@ -1,0 +1,126 @@
+"""What a reward part is, what it is given, and which parts there are."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from evals.grading import Verdict
+from evals.tasks.base import Problem
+from harness.plugins import Kind
+
+if TYPE_CHECKING:
+    from algorithms.objective import Credit, Overlong
+    from evals.tasks.base import Task
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A completion to be rewarded, with the grader's verdict on it.
+
+    sample: its number in the group of its prompt, from 0. n_tokens: with the end-of-sequence token.
+    truncated: cut at the limit. mean_logp: mean log-prob of its tokens under the sampler, in nats.
+    reward_model_score: in standard deviations of what the starting weights get; NaN where no reward model is in use.
+    """
+
+    problem: Problem
+    sample: int
+    text: str
+    n_tokens: int
+    truncated: bool
+    verdict: Verdict
+    mean_logp: float
+    reward_model_score: float = math.nan
+
+
+@dataclass(frozen=True)
+class RewardContext:
+    """What the attempts of one step have in common.
+
+    step: counts rollout batches from 1. options: the section `reward` of the spec; the options of a part are an
+    attribute of it, e.g. `context.options.kimi_length.from_step`. overlong, credit: those knobs of a policy-gradient
+    objective; an objective on pairs has neither, and these are their defaults.
+    """
+
+    step: int
+    seed: int
+    max_completion_tokens: int
+    options: RewardOptions
+    overlong: Overlong
+    credit: Credit
+    task: Task
+
+
+class RewardPart(BaseModel):
+    """A part of the reward. The fields of a subclass are its options, each a knob `reward.<section>.<field>`; an
+    instance holds their values. Give each a default, bounds and a description: pydantic's `Field`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    name: ClassVar[str] = ""
+    """The knob `reward.parts.<name>` is its weight."""
+    section: ClassVar[str] = ""
+    """Where its options are; by default its name."""
+    implied_by: ClassVar[str] = ""
+    """The knob that brings the part in, where `reward.parts` cannot: see `weight`."""
+    needs_reward_model: ClassVar[bool] = False
+    """Whether it reads `Attempt.reward_model_score`, so that a reward model must be trained first."""
+    rewards_steps: ClassVar[bool] = False
+    """Whether it rewards single steps (see `step_rewards`), so that the task must say what a step is."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: object) -> None:
+        cls.section = cls.__dict__.get("section") or cls.name
+
+    @classmethod
+    def summary(cls) -> str:
+        """What it rewards: the first sentence of its docstring."""
+        return inspect.cleandoc(cls.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
+
+    def rewards(self, group: Sequence[Attempt], context: RewardContext) -> list[float]:
+        """A number for each attempt at one prompt, in their order; NaN for one that cannot be scored."""
+        raise NotImplementedError
+
+    def weight(self, given: float | None, context: RewardContext) -> float | None:
+        """The part's weight in the sum. given: its weight in `reward.parts`, None if it is not there.
+
+        0: it is measured and recorded only. None: not even that. The context is that of a whole run: its step and its
+        limit do not count.
+        """
+        return given
+
+    def step_rewards(self, attempt: Attempt, context: RewardContext) -> list[tuple[int, float]]:
+        """For `objective.credit=steps`: each step's end, as a number of characters of the text, and its reward."""
+        raise NotImplementedError
+
+
+Part = TypeVar("Part", bound=RewardPart)
+
+
+class RewardOptions(Protocol):
+    """The section `reward` of a spec, as far as parts read it."""
+
+    @property
+    def parts(self) -> Mapping[str, float]:
+        """The weights."""
+
+    def of(self, part: type[Part]) -> Part:
+        """The part with its options."""
+
+
+def _is_part(thing: object) -> bool:
+    return isinstance(thing, type) and issubclass(thing, RewardPart) and bool(thing.name)
+
+
+LISTED_BY = "bench ls rewards"
+PARTS: Kind[type[RewardPart]] = Kind("reward part", _is_part, "harness.rewards.parts", LISTED_BY)
+
+
+def nameable_parts() -> dict[str, type[RewardPart]]:
+    """The parts that `reward.parts` can name, besides functions of the user's own."""
+    return {name: part for name, part in PARTS.all().items() if not part.implied_by}

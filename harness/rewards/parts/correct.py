@@ -1,0 +1,66 @@
+"""Reward for a right answer, as the grader sees it and as an imperfect verifier would."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from pydantic import Field
+
+from harness.random_keys import random_key, uniform
+from harness.rewards import Attempt, RewardContext, RewardPart
+
+
+class Correct(RewardPart):
+    """1 for a correct answer, else 0; no reward where the grader came to no end.
+
+    Its options are those of an imperfect verifier, whose verdict takes its place in training (`ProxyCorrect`); the true
+    one is recorded beside it.
+    """
+
+    name = "correct"
+    section = "noise"
+
+    false_positive_rate: float = Field(
+        0.0, ge=0, le=1, description="share of wrong answers that training takes as right"
+    )
+    false_negative_rate: float = Field(
+        0.0, ge=0, le=1, description="share of right answers that training takes as wrong"
+    )
+
+    @property
+    def is_noisy(self) -> bool:
+        return self.false_positive_rate > 0 or self.false_negative_rate > 0
+
+    def rewards(self, group: Sequence[Attempt], context: RewardContext) -> list[float]:
+        return [true_verdict(attempt) for attempt in group]
+
+    def weight(self, given: float | None, context: RewardContext) -> float | None:
+        return 0.0 if self.is_noisy else given
+
+
+class ProxyCorrect(RewardPart):
+    """`correct` with label noise: what training sees in its place."""
+
+    name = "proxy_correct"
+    implied_by = "reward.noise"
+
+    def rewards(self, group: Sequence[Attempt], context: RewardContext) -> list[float]:
+        return [seen_verdict(attempt, context) for attempt in group]
+
+    def weight(self, given: float | None, context: RewardContext) -> float | None:
+        return context.options.parts["correct"] if context.options.of(Correct).is_noisy else None
+
+
+def true_verdict(attempt: Attempt) -> float:
+    """1 for a correct answer, else 0; NaN where the grader came to no end."""
+    return math.nan if attempt.verdict.reason in ("timeout", "crash") else float(attempt.verdict.correct)
+
+
+def seen_verdict(attempt: Attempt, context: RewardContext) -> float:
+    """The verdict that training sees: a wrong answer passes with `noise.false_positive_rate`, a right one fails with
+    `noise.false_negative_rate`. The draw is keyed by seed, step, problem and sample, so arms share it."""
+    verdict, noise = true_verdict(attempt), context.options.of(Correct)
+    rate = noise.false_negative_rate if verdict else noise.false_positive_rate
+    key = random_key(context.seed, "select", context.step, f"verdict/{attempt.problem.id}", attempt.sample)
+    return 1.0 - verdict if uniform(key) < rate else verdict

@@ -1,0 +1,56 @@
+"""Rewards for the form of a completion, whatever it says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Literal
+
+from pydantic import Field
+
+from evals.grading.numeric import parse_number
+from harness.rewards import Attempt, RewardContext, RewardPart
+
+_TAG = r"</?(?:think|answer)>"
+_CONTENT = rf"(?!\s*{_TAG})(?:(?!{_TAG}).)+"
+
+PATTERNS: Mapping[str, re.Pattern[str]] = MappingProxyType(
+    {
+        # A thought, then an answer, each once and not empty, and nothing around them (DeepSeek-R1, 2501.12948).
+        "think_answer": re.compile(rf"\s*<think>{_CONTENT}</think>\s*<answer>{_CONTENT}</answer>\s*", re.DOTALL),
+        # Work, then one `#` with an integer behind it: the form of the arithmetic task's solutions.
+        "work_hash": re.compile(r"\s*[^#\s][^#]*#\s*-?[0-9]+\s*"),
+    }
+)
+"""Name -> the pattern that a whole completion must match."""
+
+
+class Format(RewardPart):
+    """1 for a completion of the form that `reward.format.pattern` names, else 0."""
+
+    name = "format"
+
+    pattern: Literal["think_answer", "work_hash"] = Field(
+        "think_answer",
+        description="<think>..</think><answer>..</answer>; or work, then # and a number (arithmetic)",
+    )
+
+    def rewards(self, group: Sequence[Attempt], context: RewardContext) -> list[float]:
+        pattern = PATTERNS[self.pattern]
+        return [float(pattern.fullmatch(attempt.text) is not None) for attempt in group]
+
+
+class ReachesAnswer(RewardPart):
+    """How far a completion gets towards an answer that can be graded: half for a box, half for a number as the answer.
+
+    For models too weak to be right often enough to learn from correctness alone.
+    """
+
+    name = "reaches_answer"
+
+    def rewards(self, group: Sequence[Attempt], context: RewardContext) -> list[float]:
+        return [
+            0.5 * ("\\boxed{" in attempt.text) + 0.5 * (parse_number(attempt.verdict.extracted or "") is not None)
+            for attempt in group
+        ]

@@ -1,0 +1,80 @@
+"""Reward for keeping to one language, told by the script that it is written in."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Literal
+
+from pydantic import Field
+
+from harness.rewards import Attempt, RewardContext, RewardPart
+
+SCRIPTS: Mapping[str, str] = MappingProxyType(
+    {
+        "latin": "LATIN",
+        "cyrillic": "CYRILLIC",
+        "greek": "GREEK",
+        "arabic": "ARABIC",
+        "hebrew": "HEBREW",
+        "devanagari": "DEVANAGARI",
+        "hangul": "HANGUL",
+        "han": "CJK",
+    }
+)
+"""Target -> the first word of its letters' names in Unicode."""
+
+_SYMBOLS_COME_FROM = ("LATIN", "GREEK")
+_LATEX_COMMAND = re.compile(r"\\[A-Za-z]+")
+
+
+class Language(RewardPart):
+    """Share of a completion's words that are in the script `reward.language.target`.
+
+    After the language consistency reward of DeepSeek-R1 (2501.12948, section 2.3.2), which defines neither word nor
+    language. A word is a run of letters of one script; a Chinese character is a word, as no spaces part them. LaTeX
+    commands and single Latin or Greek letters are mathematics, not words. A completion without words earns 0.
+    """
+
+    name = "language"
+
+    target: Literal["latin", "cyrillic", "greek", "arabic", "hebrew", "devanagari", "hangul", "han"] = Field(
+        "latin", description="script whose share of the words is rewarded"
+    )
+
+    def rewards(self, group: Sequence[Attempt], context: RewardContext) -> list[float]:
+        target = SCRIPTS[self.target]
+        return [_share(target, list(script_words(attempt.text))) for attempt in group]
+
+
+def _share(target: str, scripts: Sequence[str]) -> float:
+    return scripts.count(target) / len(scripts) if scripts else 0.0
+
+
+def script_words(text: str) -> Iterator[str]:
+    """The script of each word of a text, in order."""
+    # Compatibility forms become plain letters: full-width ones, and those of mathematical alphabets.
+    text = _LATEX_COMMAND.sub(" ", unicodedata.normalize("NFKC", text))
+    script, letters = "", 0
+    for character in f"{text} ":
+        following = _script(character)
+        if following == "MARK":
+            continue
+        if following == script and script != "CJK":
+            letters += 1
+            continue
+        if script and (letters > 1 or script not in _SYMBOLS_COME_FROM):
+            yield script
+        script, letters = following, 1
+
+
+@lru_cache(maxsize=65536)
+def _script(character: str) -> str:
+    """First word of a letter's name; MARK for a sign that belongs to the letter before it; empty for anything else."""
+    category = unicodedata.category(character)
+    if category.startswith("M"):
+        return "MARK"
+    return unicodedata.name(character, "").partition(" ")[0] if category.startswith("L") else ""

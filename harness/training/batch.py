@@ -1,0 +1,335 @@
+"""The completions of a training step, from the prompt to the optimiser.
+
+Shapes: N rows (completions), those of a prompt next to each other; T longest completion. Tensors are on the CPU.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from algorithms import (
+    Coefficients,
+    Objective,
+    advantages,
+    applied_entropy_coefficient,
+    kl_estimate,
+    kl_penalties,
+    next_entropy_coefficient,
+    next_kl_coefficient,
+    value_targets,
+)
+from evals.tasks.base import Problem
+from harness.config.run_spec import RunSpec
+from harness.engines.base import GenerationCost
+from harness.random_keys import permutation, random_key
+from harness.rewards import Attempt
+from harness.training.reference import KlReference
+from harness.training.sequences import Scorer, Scores, Sequences
+
+T = TypeVar("T")
+
+UNFILLED = torch.empty(0)
+"""Stands for a tensor of N rows that a later stage fills in."""
+UNSCORED = Scores(UNFILLED, UNFILLED, UNFILLED)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Batch:
+    """N completions, as far as the step has got with them: each stage returns the batch with more of its fields
+    filled."""
+
+    # Filled when the completions are drawn (harness.run.rollout).
+    sequences: Sequences
+    sampler_logps: Tensor
+    """[N, T] log-probs that the sampler reported."""
+    truncated: Tensor
+    """Bool [N]: cut at the limit."""
+    groups: Tensor
+    """[N] int64, equal for completions of one prompt."""
+    max_completion_tokens: int
+    """The limit under which they were drawn."""
+    problems: Sequence[Problem] = ()
+    """[N] what the prompt of each row asks."""
+    cost: GenerationCost = field(default_factory=GenerationCost)
+    rollout_s: float = 0.0
+    """Wall-clock of drawing, encoding included."""
+
+    # Filled when they are graded and rewarded (harness.run.rollout).
+    attempts: Sequence[Attempt] = ()
+    """[N] the completions with their verdicts, as reward parts see them."""
+    rewards: Tensor = UNFILLED
+    """[N] float32; NaN for a completion that could not be scored."""
+    reward_columns: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """What is recorded of the rewards, [N] numbers by column: `reward`, and each part before its weight,
+    `reward/<name>`."""
+    token_rewards: Tensor | None = None
+    """[N, T] rewards of steps within completions, to which `prepare` adds the KL; see `algorithms.advantages`."""
+    correct: Tensor = UNFILLED
+    """Bool [N]: the grader's verdict, for metrics only."""
+    reward_s: float = 0.0
+    """Wall-clock of grading and rewarding."""
+    refill_rounds: int = 0
+
+    # Filled by `filter_rows`.
+    loss_mask: Tensor = UNFILLED
+    """Bool [N, T]: completion tokens that enter the loss."""
+    places: Tensor = UNFILLED
+    """[N] int64: where each row was before rows were left out."""
+
+    # Filled by `prepare`.
+    scores: Scores = UNSCORED
+    """What the policy was before the first optimiser step; filled in while training if `scored_while_training`."""
+    ref_logps: Tensor | None = None
+    """[N, T] log-probs under the policy that the objective's KL refers to."""
+    returns: Tensor | None = None
+    """[N, T] what the critic learns."""
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    @property
+    def generated_tokens(self) -> int:
+        return int(self.sequences.lengths.sum())
+
+    def by_group(self, values: Sequence[T]) -> list[Sequence[T]]:
+        """values [N], split by prompt."""
+        sizes = torch.unique_consecutive(self.groups, return_counts=True)[1].tolist()
+        ends = list(itertools.accumulate(sizes))
+        return [values[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+
+    def rows(self, chosen: Tensor) -> Batch:
+        """The chosen rows (int64 indices), in that order."""
+        return replace(self, **{own.name: _rows(getattr(self, own.name), chosen) for own in fields(self)})
+
+    @classmethod
+    def joined(cls, batches: Sequence[Batch]) -> Batch:
+        """The rewarded rounds of one step as one batch. Their groups must have different numbers."""
+        longest = max(batch.sampler_logps.shape[1] for batch in batches)
+
+        def cat(tensors: Sequence[Tensor], fill: float = 0) -> Tensor:
+            return torch.cat([pad(one, (0, longest - one.shape[1]), value=fill) for one in tensors])
+
+        at_steps = [batch.token_rewards for batch in batches if batch.token_rewards is not None]
+        return replace(
+            batches[0],
+            sequences=Sequences(
+                [prompt for batch in batches for prompt in batch.sequences.prompts],
+                # Padding is masked everywhere, so any token id serves.
+                cat([batch.sequences.completions for batch in batches]),
+                torch.cat([batch.sequences.lengths for batch in batches]),
+            ),
+            sampler_logps=cat([batch.sampler_logps for batch in batches]),
+            truncated=torch.cat([batch.truncated for batch in batches]),
+            groups=torch.cat([batch.groups for batch in batches]),
+            problems=[problem for batch in batches for problem in batch.problems],
+            cost=sum((batch.cost for batch in batches), GenerationCost()),
+            rollout_s=sum(batch.rollout_s for batch in batches),
+            attempts=[attempt for batch in batches for attempt in batch.attempts],
+            rewards=torch.cat([batch.rewards for batch in batches]),
+            reward_columns={
+                name: [value for batch in batches for value in batch.reward_columns[name]]
+                for name in batches[0].reward_columns
+            },
+            # NaN: no step ends in padding.
+            token_rewards=cat(at_steps, fill=torch.nan) if at_steps else None,
+            correct=torch.cat([batch.correct for batch in batches]),
+            reward_s=sum(batch.reward_s for batch in batches),
+            refill_rounds=len(batches) - 1,
+        )
+
+
+def _rows(value: Any, chosen: Tensor) -> Any:
+    """The chosen rows of a field's value; the value itself if it has no rows."""
+    if isinstance(value, Tensor):
+        return value if value is UNFILLED else value[chosen]
+    if isinstance(value, Sequences):
+        return value.rows(chosen)
+    if isinstance(value, Scores):
+        return Scores(*(_rows(tensor, chosen) for tensor in (value.logps, value.entropy, value.values)))
+    if isinstance(value, Mapping):
+        return {name: _rows(column, chosen) for name, column in value.items()}
+    if isinstance(value, Sequence) and value:
+        return [value[row] for row in chosen.tolist()]
+    return value
+
+
+def filter_rows(objective: Objective, batch: Batch) -> Batch:
+    """What is learned from: the knobs `overlong` and then `zero_std`, applied to a rewarded batch. It can be empty.
+
+    overlong: `mask_after` takes truncated completions out of the loss only; `mask_before` also makes their reward NaN,
+    so that no baseline or std sees it; `drop` removes them. zero_std: groups whose scored rewards are all equal are
+    kept, masked out of the loss, or removed (`drop`; `refill`, whose other half is to draw more, see
+    `harness.run.rollout`).
+    """
+    truncated, kept = batch.truncated, torch.ones_like(batch.truncated)
+    batch = replace(batch, loss_mask=batch.sequences.mask, places=torch.arange(len(batch)))
+    match objective.overlong.type:
+        case "mask_after":
+            batch = replace(batch, loss_mask=batch.loss_mask & ~truncated[:, None])
+        case "mask_before":
+            batch = replace(
+                batch,
+                loss_mask=batch.loss_mask & ~truncated[:, None],
+                rewards=batch.rewards.masked_fill(truncated, torch.nan),
+            )
+        case "drop":
+            kept = ~truncated
+    alike = zero_std_rows(batch.rewards.masked_fill(~kept, torch.nan), batch.groups)
+    if objective.zero_std == "mask":
+        batch = replace(batch, loss_mask=batch.loss_mask & ~alike[:, None])
+    elif objective.zero_std != "keep":
+        kept = kept & ~alike
+    return batch if kept.all() else batch.rows(kept.nonzero()[:, 0])
+
+
+def zero_std_rows(rewards: Tensor, groups: Tensor) -> Tensor:
+    """Bool [N]: the rows of groups whose scored rewards are all equal, which includes groups with one or none.
+
+    rewards [N], NaN for what could not be scored; groups [N] integers.
+    """
+    group = torch.unique(groups, return_inverse=True)[1]
+    scored = ~rewards.isnan()
+    count = int(group.max()) + 1 if len(group) else 0
+
+    def extreme(fill: float, reduce: str) -> Tensor:
+        values = rewards.masked_fill(~scored, fill)
+        return torch.full((count,), fill, dtype=rewards.dtype).scatter_reduce(0, group, values, reduce)[group]
+
+    return extreme(torch.inf, "amin") >= extreme(-torch.inf, "amax")
+
+
+def scored_while_training(spec: RunSpec) -> bool:
+    """Whether the only optimiser step's own forward pass can give the old log-probs, which saves a pass."""
+    objective = spec.policy_gradient
+    return (
+        spec.optimizer_steps_per_rollout == 1
+        and objective.baseline != "critic"
+        and objective.kl.where != "reward"
+        and (objective.kl.where == "none" or objective.kl.control == "fixed")
+        and objective.select.type == "none"
+        and objective.entropy.adaptive.type == "none"
+    )
+
+
+def prepare(
+    batch: Batch,
+    spec: RunSpec,
+    step: int,
+    scorer: Scorer,
+    reference: KlReference,
+    controlled: ControlledCoefficients,
+) -> tuple[Batch, Coefficients]:
+    """Score a filtered batch, put the KL into its rewards, let the controllers see it. Returns the batch and the
+    coefficients in force for it."""
+    objective, mask = spec.policy_gradient, batch.sequences.mask
+    scores = Scores.empty(batch.sequences)
+    if not scored_while_training(spec):
+        scorer.fill(scores, batch.sequences, torch.arange(len(mask)))
+    ref_logps = None if reference.policy is None else scorer.logps_of(reference.policy, batch.sequences)
+    coefficients = controlled.in_force(_entropy_nats(objective, scores, mask))
+    token_rewards = batch.token_rewards
+    if objective.kl.where != "none" and ref_logps is not None:
+        if objective.kl.where == "reward":
+            penalties = kl_penalties(objective.kl, scores.logps, ref_logps, coefficients.kl, mask)
+            # NaN marks tokens where no step ends; the penalty is due at them too.
+            token_rewards = penalties if token_rewards is None else token_rewards.nan_to_num(0.0) + penalties
+        if objective.kl.control == "adaptive" and mask.any():
+            estimates = kl_estimate(objective.kl.estimator, scores.logps, ref_logps, scores.logps)
+            controlled.observe_kl(float(estimates[mask].mean()), len(mask))
+    returns = None
+    if objective.baseline == "critic":
+        returns = value_targets(objective, batch.rewards, mask, scores.values, token_rewards)
+    prepared = replace(batch, scores=scores, ref_logps=ref_logps, token_rewards=token_rewards, returns=returns)
+    return prepared, coefficients
+
+
+def pass_advantages(batch: Batch, spec: RunSpec, steps: Sequence[Tensor], step: int) -> Tensor:
+    """[N, T] advantages of a prepared batch for a pass that is split into these optimiser steps (row indices)."""
+    objective = spec.policy_gradient
+    if policy_waits(objective, step):
+        return torch.zeros(batch.sequences.completions.shape)
+    return advantages(
+        objective,
+        batch.rewards,
+        batch.groups,
+        batch.sequences.mask,
+        values=batch.scores.values if objective.baseline == "critic" else None,
+        token_rewards=batch.token_rewards,
+        peers=peers_of(batch.groups, spec.seed, step) if objective.baseline == "random_peer" else None,
+        mini_batches=optimizer_step_of_row(len(batch), steps),
+    )
+
+
+def optimizer_step_of_row(rows: int, steps: Sequence[Tensor]) -> Tensor:
+    """[rows] int64: the number of the optimiser step (row indices each) that a row belongs to."""
+    split = torch.zeros(rows, dtype=torch.long)
+    for number, own in enumerate(steps):
+        split[own] = number
+    return split
+
+
+def policy_waits(objective: Objective, step: int) -> bool:
+    """Whether step `step` is part of the critic's warm-up, in which only the critic's own weights move."""
+    return objective.baseline == "critic" and step <= objective.critic.warmup_steps
+
+
+def _entropy_nats(objective: Objective, scores: Scores, mask: Tensor) -> float:
+    """The entropy that steers the adaptive bonus, a mean over tokens; 0 for an empty batch."""
+    adaptive = objective.entropy.adaptive
+    if adaptive.type == "none" or not mask.any():
+        return 0.0
+    per_token = scores.entropy if adaptive.estimator == "full" else -scores.logps
+    return float(per_token[mask].mean())
+
+
+def peers_of(groups: Tensor, seed: int, step: int) -> Tensor:
+    """[N] int64: for each row the row of its group with which the whole group is compared."""
+    peers = torch.zeros_like(groups)
+    for name in torch.unique(groups).tolist():
+        rows = (groups == name).nonzero()[:, 0]
+        key = random_key(seed, "select", step=step, example=name)
+        peers[rows] = rows[permutation(len(rows), key)[0]]
+    return peers
+
+
+@dataclass
+class ControlledCoefficients:
+    """Coefficients of the entropy bonus and of the KL that follow a measurement from batch to batch; fixed ones stay
+    where the objective puts them."""
+
+    objective: Objective
+    entropy: float = field(init=False)
+    kl: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.entropy = self.objective.entropy.bonus
+        self.kl = 0.0 if self.objective.kl.where == "none" else self.objective.kl.beta
+
+    def in_force(self, entropy_nats: float) -> Coefficients:
+        """The coefficients for a batch whose policy has this entropy. The entropy controller takes its step after
+        it."""
+        adaptive = self.objective.entropy.adaptive
+        if adaptive.type == "none":
+            return Coefficients(entropy=self.entropy, kl=self.kl)
+        applied = applied_entropy_coefficient(adaptive, self.entropy, entropy_nats)
+        self.entropy = next_entropy_coefficient(adaptive, self.entropy, entropy_nats)
+        return Coefficients(entropy=applied, kl=self.kl)
+
+    def observe_kl(self, kl_nats: float, completions: int) -> None:
+        """Let the KL controller take its step after a batch of so many completions with this KL per token."""
+        kl = self.objective.kl
+        if kl.where != "none" and kl.control == "adaptive":
+            self.kl = next_kl_coefficient(kl, self.kl, kl_nats, completions)
+
+    def state_dict(self) -> dict[str, float]:
+        return {"entropy": self.entropy, "kl": self.kl}
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        self.entropy, self.kl = state["entropy"], state["kl"]
