@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from reports.analysis import Analysis, analyse
 from reports.data_files import DATA_FILES, write_data
 from reports.document import Report, report_document
-from reports.figures import FIGURES, render_figures
+from reports.figures import render_figures
 from reports.figures.rendering import RenderedFigure
 from reports.problem_table import problem_table
 from reports.processes import end_processes
@@ -41,7 +41,7 @@ def write_report(
     figures = render_figures(analysis)
     if analysis.processes > 1:
         end_processes()
-    write_figures(out_dir, figures, [kind.name for kind in FIGURES])
+    write_figures(out_dir, figures)
     write_data(analysis, figures, out_dir / "data")
     write_text(out_dir / "report.json", json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
     content = _content(analysis, report, figures) | {"reload_s": reload_s}

@@ -11,6 +11,8 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Generic, TypeVar
 
+from harness import plugins
+
 MANY_CELLS = 24
 """Fewer are reported on before another process would have started and imported what it needs."""
 
@@ -35,8 +37,8 @@ def process_count(n_cells: int) -> int:
 
 def each_in_processes(function: Callable[[Item], Result], items: Sequence[Item], processes: int) -> list[Result]:
     """[function(item) for item in items], in so many processes, of which this one is the first. Function, items and
-    results are sent by pickle. An exception in one is raised here; what one was doing when it was killed, as for its
-    memory, this one does."""
+    results are sent by pickle. The others have the plug-ins of this one. An exception in one is raised here; what one
+    was doing when it was killed, as for its memory, this one does."""
     if processes == 1:
         return [function(item) for item in items]
     from concurrent.futures import BrokenExecutor
@@ -47,7 +49,12 @@ def each_in_processes(function: Callable[[Item], Result], items: Sequence[Item],
     # Arrow's own allocator keeps what was freed: a tenth of a process, and there are several.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     # They start anew rather than as forks, which would inherit the locks of threads that they do not have.
-    executor = get_reusable_executor(max_workers=processes - 1, env=dict.fromkeys(THREADS_OF, "1"))
+    executor = get_reusable_executor(
+        max_workers=processes - 1,
+        env=dict.fromkeys(THREADS_OF, "1"),
+        initializer=plugins.use,
+        initargs=plugins.as_used(),
+    )
     waiting = deque(enumerate(items))
     results: dict[int, Result] = {}
     faults: list[BaseException] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,14 +37,14 @@ def write_text(path: Path, text: str) -> None:
     aside.replace(path)
 
 
-def write_figures(out_dir: Path, figures: Sequence[RenderedFigure], possible: Iterable[str]) -> None:
-    """Write the pictures into out_dir/figures, and make out_dir/data for their numbers. possible: the names of all
-    figures that a report may have; an earlier one may have had records for more of them."""
+def write_figures(out_dir: Path, figures: Sequence[RenderedFigure]) -> None:
+    """Write the pictures into out_dir/figures, and make out_dir/data for their numbers. Those of an earlier report,
+    which may have had records for more of them, go."""
     for folder in (out_dir / "figures", out_dir / "data"):
         folder.mkdir(parents=True, exist_ok=True)
-    for name in possible:
-        for stale in (f"figures/{name}.svg", f"figures/{name}.png", f"data/{name}.csv"):
-            (out_dir / stale).unlink(missing_ok=True)
+    for earlier in list((out_dir / "figures").glob("*.svg")):
+        for stale in (earlier, earlier.with_suffix(".png"), out_dir / "data" / f"{earlier.stem}.csv"):
+            stale.unlink(missing_ok=True)
     for figure in figures:
         write_text(out_dir / "figures" / f"{figure.name}.svg", figure.svg)
         (out_dir / "figures" / f"{figure.name}.png").write_bytes(figure.png)

@@ -23,7 +23,7 @@ from typing import Generic, ParamSpec, TypeVar, cast
 from harness.errors import RefusedError, UnknownNameError
 from harness.plugins.user_code import UserModule, find_user_module, make_importable
 
-__all__ = ["GROUP", "Kind", "UserModule", "cached", "imported", "in_use", "source_of", "use"]
+__all__ = ["GROUP", "Kind", "UserModule", "as_used", "cached", "imported", "in_use", "source_of", "use"]
 
 GROUP = "bench.plugins"
 """The entry-point group; the value of an entry is the name of a module."""
@@ -71,6 +71,11 @@ def use(names: Sequence[str], folders: Sequence[Path], named_by: str = "plugins"
 def in_use() -> list[UserModule]:
     """The plug-ins that were named, then those of installed packages."""
     return [one.source for one in _outside()]
+
+
+def as_used() -> tuple[list[str], list[Path]]:
+    """The names and the folders for `use` in another process that is to have the same plug-ins."""
+    return [one.source.name for one in _named], list(_folders)
 
 
 def source_of(module: str, named_by: str) -> UserModule:

@@ -1,86 +1,77 @@
-"""Figures of a report. To add one: a module with NAME, TITLE and draw(analysis) -> Drawing | None, listed here."""
+"""Figures of a report, found in this folder and in plug-ins: every `Figure` at the top level of a module is one."""
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any, Literal, TypeGuard, get_args
 
+from harness.errors import RefusedError
+from harness.plugins import Kind
+from harness.records.files import DamagedRecordError
 from reports.analysis import Analysis
-from reports.figures import (
-    across_tasks,
-    difficulty,
-    distinct_answers,
-    entropy,
-    entropy_law,
-    entropy_score,
-    forest,
-    learning,
-    length,
-    maj_at_k,
-    overoptimisation,
-    paired_difference,
-    pareto,
-    pass_at_k,
-    preference,
-    reflection_policy,
-    reflection_update,
-    reflection_words,
-    reliability,
-    reward,
-    sharpening,
-    stability,
-)
 from reports.figures.rendering import RenderedFigure, render_figure
 from reports.figures.style import Drawing
 from reports.processes import SentOnce, each_in_processes
 from reports.reflection import DEFAULT_WORDS
 
+Group = Literal["Result", "Learning", "Policy", "Cost", "Records"]
+"""What a figure is about: whether an arm helps; how it learned; what became of the policy; what it cost; the rest."""
+
+AFTER_OURS = 1000
+
 
 @dataclass(frozen=True)
-class FigureKind:
-    """`name` is the stem of its files; `draw` gives None when the records hold nothing to show."""
+class Figure:
+    """One figure of a report.
+
+    name: the stem of its files, e.g. `pass_at_k`. title: its heading. draw: makes the drawing from the records of a
+    sweep, or returns None where they hold nothing to show; it imports matplotlib itself. group: what it is about.
+    order: its place on the page, from the lowest; figures with one order follow each other by name.
+
+    Raises ValueError for a name that cannot be a file's, or an unknown group.
+    """
 
     name: str
     title: str
     draw: Callable[[Analysis], Drawing | None]
+    group: Group
+    order: int = AFTER_OURS
+
+    def __post_init__(self) -> None:
+        require_figure_name(self.name)
+        if self.group not in get_args(Group):
+            raise ValueError(
+                f"figure {self.name}: its group is {self.group!r}; give one of {', '.join(get_args(Group))}"
+            )
 
 
-FIGURES: list[FigureKind] = [
-    FigureKind(module.NAME, module.TITLE, module.draw)
-    for module in (  # the reading order
-        forest,
-        learning,
-        reward,
-        paired_difference,
-        overoptimisation,
-        preference,
-        pass_at_k,
-        maj_at_k,
-        entropy,
-        entropy_law,
-        entropy_score,
-        length,
-        stability,
-        across_tasks,
-        pareto,
-        difficulty,
-        sharpening,
-        distinct_answers,
-        reliability,
-        reflection_words,
-        reflection_policy,
-        reflection_update,
-    )
-]
+def require_figure_name(name: str) -> None:
+    """Raises ValueError unless it can be the stem of files and an anchor on a page."""
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        raise ValueError(f"a figure has the name {name!r}: use lower-case letters, digits and _, e.g. pass_at_k")
+
+
+def _is_figure(thing: object) -> TypeGuard[Figure]:
+    return isinstance(thing, Figure)
+
+
+FIGURES: Kind[Figure] = Kind("figure", _is_figure, "reports.figures", "bench ls figures")
+
+
+def in_reading_order() -> list[Figure]:
+    """Every figure that a report may have."""
+    return sorted(FIGURES.all().values(), key=lambda figure: (figure.order, figure.name))
 
 
 def render_figures(analysis: Analysis) -> list[RenderedFigure]:
     """Draw every figure for which there are records, in reading order."""
-    names = [kind.name for kind in FIGURES]
+    names = [figure.name for figure in in_reading_order()]
     if analysis.processes == 1:
         rendered = [_render(analysis, name) for name in names]
     else:
@@ -96,8 +87,23 @@ def _render_sent(analysis: SentOnce[Analysis], name: str) -> RenderedFigure | No
 
 
 def _render(analysis: Analysis, name: str) -> RenderedFigure | None:
-    kind = next(kind for kind in FIGURES if kind.name == name)
-    return render_figure(kind.name, kind.title, _command(analysis), partial(kind.draw, analysis))
+    return render_figure(name, FIGURES.find(name).title, _command(analysis), partial(draw, FIGURES, name, analysis))
+
+
+def draw(kind: Kind[Any], name: str, *records: object) -> Drawing | None:
+    """The drawing that the figure of a name makes of the records. Raises RefusedError for whatever a plug-in's raises
+    but DamagedRecordError."""
+    try:
+        drawing: Drawing | None = kind.find(name).draw(*records)
+    except DamagedRecordError:
+        raise
+    except Exception as error:  # ours are bugs of ours; whatever the user's code raises is told as the user's mistake
+        source = kind.source(name)
+        if source is None:
+            raise
+        fault = f"{type(error).__name__}: {error}"
+        raise RefusedError(f"{source.path}: the {kind.noun} {name!r} cannot be drawn ({fault}).") from error
+    return drawing
 
 
 def _command(analysis: Analysis) -> str:

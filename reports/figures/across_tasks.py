@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from reports.across_tasks import AcrossTasks, across_tasks_rows
 from reports.analysis import Analysis
+from reports.figures import Figure
 from reports.figures.lines import arm_label, seeds_per_arm
 from reports.figures.panels import STRIPS, as_strip, keep_only_grid
 from reports.figures.style import GREY, ArmStyle, Drawing, arm_styles
@@ -17,13 +18,11 @@ from reports.statistics import MIN_PAIRS, Estimate
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-NAME = "across_tasks"
-TITLE = "Arms over all tasks"
 
 NO_BETTER = 0.5
 
 
-def draw(analysis: Analysis) -> Drawing | None:
+def draw_across_tasks(analysis: Analysis) -> Drawing | None:
     """None with fewer than three tasks, or where no run has a score on all of them."""
     sweep = analysis.sweep
     # The baseline, which has no panel for its improvement over itself, is never the last, where the ticks' labels are.
@@ -92,3 +91,8 @@ def _known(row: dict[str, str | float | list[int] | None]) -> dict[str, str | in
     """A row of report.json as one of a table: seeds are counted, and what does not exist is left out."""
     plain = {key: len(value) if isinstance(value, list) else value for key, value in row.items()}
     return {key: value for key, value in plain.items() if value is not None and value == value}
+
+
+ACROSS_TASKS = Figure(
+    name="across_tasks", title="Arms over all tasks", draw=draw_across_tasks, group="Result", order=140
+)

@@ -11,6 +11,7 @@ import numpy as np
 from reports.analysis import Analysis
 from reports.curves import Curve, Line
 from reports.difficulty import BIN_LABELS, MOST_FILES, Difficulty, difficulty
+from reports.figures import Figure
 from reports.figures.grid import Column, Trace, describe_grid, draw_grid, grid_rows
 from reports.figures.style import Drawing
 from reports.statistics import MIN_PAIRS, FloatArray, t_interval
@@ -18,8 +19,6 @@ from reports.statistics import MIN_PAIRS, FloatArray, t_interval
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-NAME = "difficulty"
-TITLE = "Which problems each arm learns from"
 
 COLUMNS = (
     Column("share of the gradient", Trace("share"), as_percent=True),
@@ -28,7 +27,7 @@ COLUMNS = (
 )
 
 
-def draw(analysis: Analysis) -> Drawing | None:
+def draw_difficulty(analysis: Analysis) -> Drawing | None:
     """None when no cell kept rollouts."""
     sweep = analysis.sweep
     found = {
@@ -82,3 +81,8 @@ def _bins(axes: Axes) -> None:
 
 def _named_bins(rows: list[dict[str, str | int | float]]) -> list[dict[str, str | int | float]]:
     return [row | {"bin": BIN_LABELS[int(row["bin"])]} for row in rows]
+
+
+DIFFICULTY = Figure(
+    name="difficulty", title="Which problems each arm learns from", draw=draw_difficulty, group="Learning", order=160
+)

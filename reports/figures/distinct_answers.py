@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from reports.analysis import Analysis
+from reports.figures import Figure
 from reports.figures.lines import seeds_per_arm
 from reports.figures.panels import MEAN_Y, SEEDS_Y, STRIPS, as_strip, keep_only_grid, share_limits
 from reports.figures.style import BASE_MODEL, GREY, Drawing, arm_styles, short_name
@@ -10,13 +11,10 @@ from reports.formats import number, percent
 from reports.measurements import finite
 from reports.statistics import MIN_PAIRS, t_interval
 
-NAME = "distinct_answers"
-TITLE = "Different answers to a problem"
-
 FIELD = "distinct_answers"
 
 
-def draw(analysis: Analysis) -> Drawing | None:
+def draw_distinct_answers(analysis: Analysis) -> Drawing | None:
     """None when no final evaluation counted them, as in older records."""
     sweep = analysis.sweep
     by_arm = {
@@ -78,3 +76,12 @@ def _bar(by_arm: dict[str, dict[int, float]], alpha: float) -> str:
     if all(len(values) < MIN_PAIRS for values in by_arm.values()):
         return f"fewer than {MIN_PAIRS} seeds: no band."
     return f"bar: {percent(1 - alpha)} t interval of the mean over training seeds, from {MIN_PAIRS} seeds on."
+
+
+DISTINCT_ANSWERS = Figure(
+    name="distinct_answers",
+    title="Different answers to a problem",
+    draw=draw_distinct_answers,
+    group="Policy",
+    order=180,
+)

@@ -6,17 +6,15 @@ import math
 from typing import TYPE_CHECKING
 
 from reports.analysis import Analysis
+from reports.figures import Figure
 from reports.figures.style import Drawing
 from reports.figures.training import draw_step_field
 
 if TYPE_CHECKING:
     from reports.measurements import Measurement
 
-NAME = "entropy"
-TITLE = "Policy entropy"
 
-
-def draw(analysis: Analysis) -> Drawing | None:
+def draw_entropy(analysis: Analysis) -> Drawing | None:
     full = draw_step_field(
         analysis,
         "entropy/full",
@@ -42,3 +40,6 @@ def _vocabulary_tokens(measurement: Measurement) -> int | None:
     model = measurement.cell.provenance.get("model")
     size = model.get("vocabulary_tokens") if isinstance(model, dict) else None
     return size if isinstance(size, int) and size > 0 else None
+
+
+ENTROPY = Figure(name="entropy", title="Policy entropy", draw=draw_entropy, group="Policy", order=90)

@@ -10,6 +10,7 @@ import numpy as np
 
 from reports.analysis import Analysis
 from reports.entropy_laws import ENTROPY_KINDS, EntropyFit
+from reports.figures import Figure
 from reports.figures.lines import PANEL_CHARACTERS, PANEL_COLUMNS, arm_label, legend_below, seeds_per_arm
 from reports.figures.style import GREY, INK, WIDTH_IN, ArmStyle, Drawing, arm_styles
 from reports.formats import number, percent
@@ -17,11 +18,9 @@ from reports.laws import FIRST_FRAC, first_part
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Canvas
     from matplotlib.lines import Line2D
 
-NAME = "entropy_law"
-TITLE = "Reward against entropy, with the fitted law"
 
 STRETCHES = 20
 TITLE_CHARACTERS = 46
@@ -33,7 +32,7 @@ FORECAST_DASH = (0, (4, 2))
 Row = dict[str, str | int | float]
 
 
-def draw(analysis: Analysis) -> Drawing | None:
+def draw_entropy_law(analysis: Analysis) -> Drawing | None:
     """A panel an arm; of the training reward, or where none was recorded of the first task's score. None without both
     entropy and reward."""
     fits = _shown(analysis.entropy_fits)
@@ -83,12 +82,12 @@ def _stretches(fit: EntropyFit) -> Iterator[Row]:
 
 def _figure(
     fits: Sequence[EntropyFit], points: dict[str, list[Row]], styles: dict[str, ArmStyle], alpha: float
-) -> Figure:
-    from matplotlib.figure import Figure
+) -> Canvas:
+    from matplotlib.figure import Figure as Canvas
 
     columns = min(PANEL_COLUMNS, len(fits))
     rows = -(-len(fits) // columns)
-    figure = Figure(figsize=(WIDTH_IN, 1.1 + 2.1 * rows), layout="constrained")
+    figure = Canvas(figsize=(WIDTH_IN, 1.1 + 2.1 * rows), layout="constrained")
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     for fit, axes in zip(fits, grid.flat, strict=False):
         _draw_points(axes, points[fit.arm], styles[fit.arm])
@@ -257,3 +256,12 @@ def _caption(fits: Sequence[EntropyFit], alpha: float, view: tuple[float, float]
     if hot:
         parts.append(f"Entropy recorded at temperature {', '.join(f'{t:g}' for t in hot)} is not the law's H.")
     return " ".join(parts)
+
+
+ENTROPY_LAW = Figure(
+    name="entropy_law",
+    title="Reward against entropy, with the fitted law",
+    draw=draw_entropy_law,
+    group="Policy",
+    order=100,
+)

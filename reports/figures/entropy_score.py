@@ -6,15 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 
 from reports.analysis import Analysis
+from reports.figures import Figure
 from reports.figures.style import WIDTH_IN, Drawing, arm_styles, legend_columns, short_name
-
-NAME = "entropy_score"
-TITLE = "Final score against entropy in training"
 
 LEGEND_ROW_IN = 0.22
 
 
-def draw(analysis: Analysis) -> Drawing | None:
+def draw_entropy_score(analysis: Analysis) -> Drawing | None:
     """None when no cell recorded its entropy."""
     from matplotlib.figure import Figure
 
@@ -50,3 +48,12 @@ def draw(analysis: Analysis) -> Drawing | None:
 def _counts(by_arm: Mapping[str, Sequence[object]]) -> str:
     counts = sorted({len(points) for points in by_arm.values() if points})
     return f"n = {counts[0]} an arm" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]} an arm"
+
+
+ENTROPY_SCORE = Figure(
+    name="entropy_score",
+    title="Final score against entropy in training",
+    draw=draw_entropy_score,
+    group="Policy",
+    order=110,
+)

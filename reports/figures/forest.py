@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from reports.analysis import Analysis
 from reports.benchmarks import contrasts_by_task
 from reports.contrasts import Contrast
+from reports.figures import Figure
 from reports.figures.panels import MEAN_Y, SEEDS_Y, STRIPS, as_strip, keep_only_grid, share_limits
 from reports.figures.style import GREY, ArmStyle, Drawing, arm_styles, bounded_view, short_name
 from reports.formats import interval, percent, signed_pp
@@ -17,14 +18,12 @@ from reports.statistics import PairedComparison
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-NAME = "forest"
-TITLE = "Effect of each arm against the baseline"
 
 TASK_ROOM_IN = 0.24
 TASK_OFFSET_POINTS = 17
 
 
-def draw(analysis: Analysis) -> Drawing | None:
+def draw_forest(analysis: Analysis) -> Drawing | None:
     """None without a contrast that has a pair."""
     by_task = contrasts_by_task(analysis)
     if not by_task:
@@ -157,3 +156,8 @@ def _caption(analysis: Analysis, by_task: Mapping[str, Sequence[Contrast]], view
     if absent := _without_a_pair(by_task):
         parts.append(f"Not shown, as no seed has a score on both sides: {'; '.join(absent)}.")
     return " ".join(parts)
+
+
+FOREST = Figure(
+    name="forest", title="Effect of each arm against the baseline", draw=draw_forest, group="Result", order=10
+)

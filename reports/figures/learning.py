@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from reports.analysis import Analysis
 from reports.curves import evaluation_curves
+from reports.figures import Figure
 from reports.figures.style import Drawing
 from reports.figures.training import draw_training
 
-NAME = "learning"
-TITLE = "Held-out learning curves"
 
-
-def draw(analysis: Analysis) -> Drawing | None:
+def draw_learning(analysis: Analysis) -> Drawing | None:
     """None when no cell was evaluated more than once: a point is no curve."""
     sweep, metric = analysis.sweep, analysis.metric
     start = analysis.base_metrics.get(metric.name)
@@ -23,3 +21,6 @@ def draw(analysis: Analysis) -> Drawing | None:
         f"{'' if start is None else ', the first the model before training'}."
     )
     return draw_training(analysis, curves, metric.name, f"{metric.name} of {metric.task}, held out", what)
+
+
+LEARNING = Figure(name="learning", title="Held-out learning curves", draw=draw_learning, group="Learning", order=20)

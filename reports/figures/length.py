@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from reports.analysis import Analysis
+from reports.figures import Figure
 from reports.figures.grid import Column, Trace, draw_step_grid
 from reports.figures.style import Drawing
-
-NAME = "length"
-TITLE = "Completion length"
 
 COLUMNS = (
     Column("tokens per completion", Trace("len/mean", "mean"), Trace("len/p95", "95th percentile")),
@@ -16,10 +14,13 @@ COLUMNS = (
 )
 
 
-def draw(analysis: Analysis) -> Drawing | None:
+def draw_length(analysis: Analysis) -> Drawing | None:
     return draw_step_grid(
         analysis,
         COLUMNS,
         "Tokens of a completion in the step's rollouts, truncated ones included, and the share that was cut off at the"
         " limit. A step in which no completion is right, or none is wrong, has no mean of them.",
     )
+
+
+LENGTH = Figure(name="length", title="Completion length", draw=draw_length, group="Policy", order=120)

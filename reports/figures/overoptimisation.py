@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reports.analysis import Analysis
+from reports.figures import Figure
 from reports.figures.lines import (
     MAX_OVERLAID_ARMS,
     PANEL_CHARACTERS,
@@ -23,11 +24,9 @@ from reports.overoptimisation import STRETCHES, ArmPaths, Path, arm_paths
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Canvas
     from matplotlib.lines import Line2D
 
-NAME = "overoptimisation"
-TITLE = "Proxy and truth along training"
 
 X_LABEL = "KL to the starting policy (nats, square-root scale)"
 Y_LABELS = ("proxy (sd)", "truth (% right)")
@@ -39,7 +38,7 @@ Yardstick = list[dict[str, Any]]
 Row = dict[str, str | int | float]
 
 
-def draw(analysis: Analysis) -> Drawing | None:
+def draw_overoptimisation(analysis: Analysis) -> Drawing | None:
     """None when no cell recorded the reward of a reward model beside the truth and the KL."""
     sweep = analysis.sweep
     paths = {arm: found for arm, cells in analysis.measurements.items() if (found := arm_paths(cells)) is not None}
@@ -55,10 +54,10 @@ def draw(analysis: Analysis) -> Drawing | None:
     return Drawing(figure, _caption(paths, any(yardsticks.values())), _rows(paths, yardsticks))
 
 
-def _overlay(paths: Mapping[str, ArmPaths], yardstick: Yardstick, styles: Mapping[str, ArmStyle]) -> Figure:
-    from matplotlib.figure import Figure
+def _overlay(paths: Mapping[str, ArmPaths], yardstick: Yardstick, styles: Mapping[str, ArmStyle]) -> Canvas:
+    from matplotlib.figure import Figure as Canvas
 
-    figure = Figure(figsize=(WIDTH_IN, 5.4), layout="constrained")
+    figure = Canvas(figsize=(WIDTH_IN, 5.4), layout="constrained")
     pair = figure.subplots(2, 1, sharex=True)
     for arm, found in paths.items():
         _draw_seeds(pair, found, styles[arm])
@@ -76,7 +75,7 @@ def _overlay(paths: Mapping[str, ArmPaths], yardstick: Yardstick, styles: Mappin
 
 def _panels(
     paths: Mapping[str, ArmPaths], yardsticks: Mapping[str, Yardstick], styles: Mapping[str, ArmStyle]
-) -> Figure:
+) -> Canvas:
     """For each arm one pair of panels, proxy above truth."""
     rows = -(-len(paths) // PANEL_COLUMNS)
     layout = Panels(
@@ -207,3 +206,12 @@ def _rows(paths: Mapping[str, ArmPaths], yardsticks: Mapping[str, Yardstick]) ->
         for row in yardstick
     ]
     return of_paths + best
+
+
+OVEROPTIMISATION = Figure(
+    name="overoptimisation",
+    title="Proxy and truth along training",
+    draw=draw_overoptimisation,
+    group="Learning",
+    order=50,
+)

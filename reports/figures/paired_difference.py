@@ -8,17 +8,15 @@ import numpy as np
 
 from reports.analysis import Analysis
 from reports.curves import TOKENS, evaluation_curves, paired_curves
+from reports.figures import Figure
 from reports.figures.lines import count_from_zero, curve_rows, describe_curves, draw_curves
 from reports.figures.style import GREY, Drawing, arm_styles, bounded_view, short_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-NAME = "paired_difference"
-TITLE = "Difference from the baseline along training"
 
-
-def draw(analysis: Analysis) -> Drawing | None:
+def draw_paired_difference(analysis: Analysis) -> Drawing | None:
     """None without a pair of cells that were both evaluated along training."""
     sweep, metric, axis = analysis.sweep, analysis.metric, analysis.axis
     start = analysis.base_metrics.get(metric.name)
@@ -56,3 +54,12 @@ def draw(analysis: Analysis) -> Drawing | None:
         f" equivalence, ±{sweep.margin_pp:g} pp. {axis.note}"
     )
     return Drawing(figure, caption.rstrip(), curve_rows(curves, axis.field, "difference_pp"))
+
+
+PAIRED_DIFFERENCE = Figure(
+    name="paired_difference",
+    title="Difference from the baseline along training",
+    draw=draw_paired_difference,
+    group="Learning",
+    order=40,
+)

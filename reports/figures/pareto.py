@@ -11,6 +11,7 @@ import numpy as np
 
 from reports.analysis import Analysis
 from reports.contrasts import EQUAL_TOKENS_TOLERANCE
+from reports.figures import Figure
 from reports.figures.lines import arm_label, seeds_per_arm
 from reports.figures.style import GREY, WIDTH_IN, ArmStyle, Drawing, arm_styles, bounded_view, legend_columns
 from reports.formats import percent, tokens
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
-NAME = "pareto"
-TITLE = "Accuracy against generated tokens"
 
 LEGEND_ROW_IN = 0.22
 TRAINING, ANSWER = "generated_tokens", "mean_tokens"
@@ -41,7 +40,7 @@ class Spot:
     high: float
 
 
-def draw(analysis: Analysis) -> Drawing | None:
+def draw_pareto(analysis: Analysis) -> Drawing | None:
     """None without a final score. Tokens of training are left out where all arms generated equally many."""
     from matplotlib.figure import Figure
 
@@ -147,3 +146,6 @@ def _bar(counts: dict[str, int], alpha: float) -> str:
     if max(counts.values()) < MIN_PAIRS:
         return f"fewer than {MIN_PAIRS} seeds: no band."
     return f"bar: {percent(1 - alpha)} t interval of the mean score over training seeds, from {MIN_PAIRS} seeds on."
+
+
+PARETO = Figure(name="pareto", title="Accuracy against generated tokens", draw=draw_pareto, group="Cost", order=150)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from reports.analysis import Analysis
+from reports.figures import Figure
 from reports.figures.grid import Column, Trace, draw_step_grid
 from reports.figures.style import Drawing
-
-NAME = "preference"
-TITLE = "Chosen and rejected answers in training"
 
 COLUMNS = (
     Column(
@@ -20,7 +18,7 @@ COLUMNS = (
 )
 
 
-def draw(analysis: Analysis) -> Drawing | None:
+def draw_preference(analysis: Analysis) -> Drawing | None:
     """None when no cell trained on pairs."""
     return draw_step_grid(
         analysis,
@@ -30,3 +28,8 @@ def draw(analysis: Analysis) -> Drawing | None:
         " rejected, is on its scale and so has an axis for each arm; accuracy is the share of pairs with a margin above"
         " 0, those without one counting half. Grey lines: no margin, guessing.",
     )
+
+
+PREFERENCE = Figure(
+    name="preference", title="Chosen and rejected answers in training", draw=draw_preference, group="Learning", order=60
+)

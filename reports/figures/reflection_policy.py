@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from reports.analysis import Analysis
+from reports.figures import Figure
 from reports.figures.style import Drawing
 from reports.figures.word_panels import draw_words
 from reports.reflection.curves import ENTROPY, LOGP
 
-NAME = "reflection_policy"
-TITLE = "Reflection tokens: log-prob and entropy"
 
-
-def draw(analysis: Analysis) -> Drawing | None:
+def draw_reflection_policy(analysis: Analysis) -> Drawing | None:
     """None where no word occurs or no tokens are recorded."""
     return draw_words(
         analysis,
@@ -20,3 +18,12 @@ def draw(analysis: Analysis) -> Drawing | None:
         "Before each update, the mean log-prob of the drawn tokens that wrote reflection words and of all others, and "
         "the mean entropy of the distributions that they were drawn from.",
     )
+
+
+REFLECTION_POLICY = Figure(
+    name="reflection_policy",
+    title="Reflection tokens: log-prob and entropy",
+    draw=draw_reflection_policy,
+    group="Policy",
+    order=210,
+)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from reports.analysis import Analysis
+from reports.figures import Figure
 from reports.figures.style import Drawing
 from reports.figures.word_panels import draw_words
 from reports.reflection.curves import FREQUENCY, RIGHT
 
-NAME = "reflection_words"
-TITLE = "Reflection words in training"
 
-
-def draw(analysis: Analysis) -> Drawing | None:
+def draw_reflection_words(analysis: Analysis) -> Drawing | None:
     """None where no word occurs."""
     return draw_words(
         analysis,
@@ -20,3 +18,8 @@ def draw(analysis: Analysis) -> Drawing | None:
         "Occurrences of reflection words among the tokens drawn in training, and the share of right answers among the "
         "completions with one and among those without.",
     )
+
+
+REFLECTION_WORDS = Figure(
+    name="reflection_words", title="Reflection words in training", draw=draw_reflection_words, group="Policy", order=200
+)

@@ -10,19 +10,18 @@ import numpy as np
 
 from reports.analysis import Analysis
 from reports.curves import Curve, Line, to_line
+from reports.figures import Figure
 from reports.figures.lines import draw_curves, seeds_per_arm
 from reports.figures.style import BASE_MODEL, GREY, Drawing, arm_styles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-NAME = "reliability"
-TITLE = "Calibration of answer frequencies"
 
 Bin = dict[str, Any]
 
 
-def draw(analysis: Analysis) -> Drawing | None:
+def draw_reliability(analysis: Analysis) -> Drawing | None:
     """None when no final evaluation has a reliability diagram: its samples were not drawn from the policy itself."""
     sweep = analysis.sweep
     by_arm = {
@@ -91,3 +90,8 @@ def _unit_square(axes: Axes) -> None:
 
 def _rows(arm: str, seed: int | str, bins: Sequence[Bin]) -> list[dict[str, str | int | float]]:
     return [{"arm": arm, "seed": seed, **inside} for inside in bins if inside["count"]]
+
+
+RELIABILITY = Figure(
+    name="reliability", title="Calibration of answer frequencies", draw=draw_reliability, group="Policy", order=190
+)

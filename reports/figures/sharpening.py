@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reports.analysis import Analysis
+from reports.figures import Figure
 from reports.figures.lines import curve_rows, describe_curves, draw_curves
 from reports.figures.over_k import evaluated_k, log2_axis
 from reports.figures.style import GREY, Drawing, arm_styles
@@ -13,11 +14,8 @@ from reports.sharpening import gain_curves
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-NAME = "sharpening"
-TITLE = "Sharpening or learning"
 
-
-def draw(analysis: Analysis) -> Drawing | None:
+def draw_sharpening(analysis: Analysis) -> Drawing | None:
     """None without pass@k at two k or more, before and after training."""
     sweep = analysis.sweep
     curves = gain_curves(analysis)
@@ -44,3 +42,6 @@ def draw(analysis: Analysis) -> Drawing | None:
         " evaluated once: its own noise is not in the band. Crossings of 0 are in the table below."
     )
     return Drawing(figure, caption, curve_rows(curves, "k", "gain_pp"))
+
+
+SHARPENING = Figure(name="sharpening", title="Sharpening or learning", draw=draw_sharpening, group="Result", order=170)

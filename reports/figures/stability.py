@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from reports.analysis import Analysis
+from reports.figures import Figure
 from reports.figures.grid import Column, Trace, draw_step_grid
 from reports.figures.style import Drawing
-
-NAME = "stability"
-TITLE = "Clipping, KL and groups without signal"
 
 COLUMNS = (
     Column(
@@ -26,7 +24,7 @@ COLUMNS = (
 )
 
 
-def draw(analysis: Analysis) -> Drawing | None:
+def draw_stability(analysis: Analysis) -> Drawing | None:
     return draw_step_grid(
         analysis,
         COLUMNS,
@@ -34,3 +32,8 @@ def draw(analysis: Analysis) -> Drawing | None:
         " training started from; share of groups (the completions of one prompt) whose rewards are all equal, which"
         " give no gradient under a baseline of the group, and of those in which every completion is right.",
     )
+
+
+STABILITY = Figure(
+    name="stability", title="Clipping, KL and groups without signal", draw=draw_stability, group="Policy", order=130
+)

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from harness.records.study import StudyRecord
 from reports.figures.rendering import RenderedFigure
 from reports.search.document import search_document, trials_csv
-from reports.search.figures import FIGURE_NAMES, render_search_figures
+from reports.search.figures import render_search_figures
 from reports.search.sentences import (
     confirmed_statement,
     current_confirmation,
@@ -37,7 +37,7 @@ def write_search_report(study: StudyRecord, out_dir: Path) -> dict[str, Any]:
     """
     report = search_document(study)
     figures = render_search_figures(study)
-    write_figures(out_dir, figures, FIGURE_NAMES)
+    write_figures(out_dir, figures)
     for figure in figures:
         write_text(out_dir / "data" / f"{figure.name}.csv", figure.csv)
     write_text(out_dir / "data" / "trials.csv", trials_csv(study))

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from harness.records import SweepRecord
 from harness.records.files import DamagedRecordError
 from reports.analysis import analyse
-from reports.figures import FIGURES
+from reports.figures import in_reading_order
 from reports.measurements import MetricError, read_measurements
 from reports.page import write_report
 from tests.reports.rewriting import write_steps
@@ -135,7 +135,7 @@ def test_a_report_comes_out_and_no_panel_is_empty(tmp_path, records):
     html = (tmp_path / "report" / "index.html").read_text()
     assert "nan" not in re.sub(r"<svg.*?</svg>|<style.*?</style>", "", html, flags=re.DOTALL).lower().split()
     analysis = analyse(sweep)
-    for kind in FIGURES:
+    for kind in in_reading_order():
         drawing = kind.draw(analysis)
         if drawing is not None:
             assert drawing.rows, kind.name

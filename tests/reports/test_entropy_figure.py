@@ -5,7 +5,7 @@ import json
 import pytest
 
 from reports.analysis import analyse
-from reports.figures import entropy
+from reports.figures.entropy import draw_entropy
 from tests.reports.synthetic import write_sweep
 
 
@@ -22,5 +22,5 @@ def test_the_caption_names_the_largest_entropy_there_can_be(tmp_path, models, se
     sweep = write_sweep(tmp_path, {"base": 0.0, "up": 3.0}, seeds=1)
     for cell, model in zip(sweep.cells, models, strict=True):
         (cell.path / "provenance.json").write_text(json.dumps({"model": model}))
-    drawing = entropy.draw(analyse(sweep))
+    drawing = draw_entropy(analyse(sweep))
     assert drawing is not None and sentence in drawing.caption

@@ -13,7 +13,7 @@ from matplotlib.text import Text
 
 from harness.records import SweepRecord
 from reports.analysis import analyse
-from reports.figures import FIGURES, render_figures
+from reports.figures import in_reading_order, render_figures
 from reports.figures.lines import extremes
 from reports.figures.pareto import frontier
 from reports.figures.style import OKABE_ITO, RC, Drawing, arm_styles, bounded_view, legend_columns, short_name
@@ -33,7 +33,7 @@ def test_styles_tell_arms_apart_without_colour():
 
 
 def test_the_reading_order():
-    assert [kind.name for kind in FIGURES] == [
+    assert [kind.name for kind in in_reading_order()] == [
         "forest",
         "learning",
         "reward",
@@ -91,7 +91,7 @@ def test_no_text_is_clipped_and_no_two_texts_overlap(tmp_path, arms, seeds):
 
     names = {f"base_{LONG}": 0.0, **{f"{LONG[:-2]}{i:02}": -4.0 * i for i in range(arms - 1)}}
     analysis = analyse(write_sweep(tmp_path, names, seeds=seeds, other_tasks=OTHER_TASKS))
-    for kind in FIGURES:
+    for kind in in_reading_order():
         with rc_context(RC):
             drawing = kind.draw(analysis)
             assert drawing is not None
@@ -114,8 +114,10 @@ def test_no_text_is_clipped_and_no_two_texts_overlap(tmp_path, arms, seeds):
 )
 def test_captions_name_n_and_the_band(tmp_path, seeds, band):
     analysis = analyse(write_sweep(tmp_path, {"base": 0.0, "up": 1.0}, seeds=seeds, other_tasks=OTHER_TASKS))
-    captions = {kind.name: drawing.caption for kind in FIGURES if (drawing := kind.draw(analysis)) is not None}
-    assert len(captions) == len(FIGURES)
+    captions = {
+        kind.name: drawing.caption for kind in in_reading_order() if (drawing := kind.draw(analysis)) is not None
+    }
+    assert len(captions) == len(in_reading_order())
     assert all(f"n = {seeds}" in caption for caption in captions.values())
     few, many = "no band", "95% t interval"
     bars = {"forest": ("fewer than three pairs", many), "distinct_answers": (few, many), "pareto": (few, many)}
@@ -237,7 +239,9 @@ def test_without_best_of_n_the_paths_are_drawn_alone(tmp_path, absent):
 
 def drawn(sweep: SweepRecord, names: Collection[str]) -> list[Drawing]:
     analysis = analyse(sweep)
-    drawings = [drawing for kind in FIGURES if kind.name in names and (drawing := kind.draw(analysis)) is not None]
+    drawings = [
+        drawing for kind in in_reading_order() if kind.name in names and (drawing := kind.draw(analysis)) is not None
+    ]
     assert len(drawings) == len(names)
     return drawings
 
@@ -359,7 +363,7 @@ def test_arms_over_all_tasks_the_baseline_first_and_absent_ones_by_name(tmp_path
 
 
 def test_a_caption_names_the_command_with_the_words_that_were_chosen(tmp_path, monkeypatch):
-    monkeypatch.setattr("reports.figures.FIGURES", FIGURES[1:3])
+    monkeypatch.setattr("reports.figures.in_reading_order", lambda: in_reading_order()[1:3])
     sweep = write_sweep(tmp_path / "mine", {"base": 0.0}, seeds=1)
     analysis = analyse(sweep, ["The sum", "2"])
     endings = {figure.caption.partition(" Made by: ")[2] for figure in render_figures(analysis)}

@@ -7,7 +7,7 @@ import pytest
 from matplotlib.lines import Line2D
 
 from reports.analysis import analyse
-from reports.figures import entropy_law
+from reports.figures.entropy_law import draw_entropy_law
 from reports.figures.style import Drawing
 from reports.statistics import FloatArray
 from tests.reports.rewriting import rewrite_rows, write_spec
@@ -17,7 +17,7 @@ A, B = 0.2, 0.9
 
 
 def drawn(sweep) -> Drawing:
-    drawing = entropy_law.draw(analyse(sweep))
+    drawing = draw_entropy_law(analyse(sweep))
     assert drawing is not None
     return drawing
 
@@ -141,7 +141,7 @@ def test_without_entropy_there_is_no_figure_and_an_arm_without_it_no_panel(sweep
     rewrite_rows(sweep, "steps.jsonl", without, arm="up")
     assert len([axes for axes in drawn(sweep).figure.axes if axes.get_visible()]) == 1
     rewrite_rows(sweep, "steps.jsonl", without)
-    assert entropy_law.draw(analyse(sweep)) is None
+    assert draw_entropy_law(analyse(sweep)) is None
 
 
 @pytest.mark.parametrize("entropy", [0.0, 5.0])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from harness.records import SweepRecord
 from reports.analysis import analyse
-from reports.figures import reflection_policy, reflection_update, reflection_words
+from reports.figures import FIGURES
 from reports.measurements import read_measurements
 from reports.page import write_report
 from reports.reflection import DEFAULT_WORDS, ArmWords, Reflection, read_reflection, stretches_of, word_curves
@@ -166,7 +166,7 @@ def test_the_first_point_is_the_model_before_any_update(tmp_path: Any) -> None:
 def test_where_no_word_occurs_one_line_says_so(tmp_path: Any) -> None:
     sweep = one_cell(tmp_path / "records", [recorded(1, "1+1=2", True), recorded(1, "Waiting", False)])
     analysis = analyse(sweep)
-    assert [figure.draw(analysis) for figure in (reflection_words, reflection_policy, reflection_update)] == [None] * 3
+    assert [FIGURES.find(f"reflection_{of}").draw(analysis) for of in ("words", "policy", "update")] == [None] * 3
     table = reflection_table(analysis.reflection)
     assert (table.columns, table.rows) == ([], [])
     sentence = "None of However, Recheck, Wait, Aha, Hmm, Alternatively occurs in the 2 completions."
@@ -217,8 +217,8 @@ def test_of_arms_without_token_records_only_the_text_is_told(tmp_path: Any) -> N
     row = row_of(analysis.reflection, "any of them")
     assert (row.n_occurrences, row.n_tokens_recorded) == (4, 0)
     assert (row.logp_nats, row.ratio, row.bounded_frac, row.other_logp_nats) == (None, None, None, None)
-    assert reflection_words.draw(analysis) is not None
-    assert reflection_policy.draw(analysis) is None
+    assert FIGURES.find("reflection_words").draw(analysis) is not None
+    assert FIGURES.find("reflection_policy").draw(analysis) is None
     assert "Of arm0 no tokens are recorded" in reflection_table(analysis.reflection).note
 
 
@@ -233,7 +233,7 @@ def test_the_words_are_a_setting(tmp_path: Any) -> None:
 
 
 def test_the_data_of_a_figure_has_both_sides(tmp_path: Any) -> None:
-    drawing = reflection_update.draw(analyse(one_cell(tmp_path, arms=2)))
+    drawing = FIGURES.find("reflection_update").draw(analyse(one_cell(tmp_path, arms=2)))
     assert drawing is not None
     first = drawing.rows[0]
     assert (first["arm"], first["generated_tokens"]) == ("arm0", 0.0)

@@ -8,17 +8,15 @@ from harness.records.study import StudyRecord, TrialRecord
 from reports.figures.lines import legend_below
 from reports.figures.style import INK, WIDTH_IN, Drawing
 from reports.search.counting import count
+from reports.search.figures import SearchFigure
 from reports.search.figures.marks import axis_label, count_kinds, draw_trials, kind_of, label_values
 from reports.search.objectives import Objective, complete_trials
-
-NAME = "history"
-TITLE = "History of the search"
 
 # Of the height of the axes: a strip for trials without a value, and where in it they are marked.
 STRIP, STRIP_Y = 0.1, 0.035
 
 
-def draw(study: StudyRecord, objective: Objective) -> Drawing | None:
+def draw_history(study: StudyRecord, objective: Objective) -> Drawing | None:
     """None if no trial has a value."""
     from matplotlib.figure import Figure
 
@@ -94,3 +92,6 @@ def _others(
 def _row(trial: TrialRecord, objective: Objective, value: float | None) -> dict[str, str | int | float]:
     row: dict[str, str | int | float] = {"trial": trial.number, "kind": kind_of(trial), "metric": objective.metric}
     return row if value is None else row | {"value": value}
+
+
+HISTORY = SearchFigure(name="history", title="History of the search", draw=draw_history, each_objective=True, order=20)

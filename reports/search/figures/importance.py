@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from harness.records.study import StudyRecord
 from reports.figures.style import OKABE_ITO, WIDTH_IN, Drawing
+from reports.search.figures import SearchFigure
 from reports.search.figures.marks import shortened
 from reports.search.knobs import short_knobs
 from reports.search.objectives import Objective
-
-NAME = "importance"
-TITLE = "Importance of knobs"
 
 BAR_IN, MARGINS_IN = 0.26, 0.75
 MAX_CHARACTERS = 40
 
 
-def draw(study: StudyRecord, objective: Objective) -> Drawing | None:
+def draw_importance(study: StudyRecord, objective: Objective) -> Drawing | None:
     """None where importances were refused; the page then says why."""
     from matplotlib.figure import Figure
 
@@ -47,3 +45,8 @@ def draw(study: StudyRecord, objective: Objective) -> Drawing | None:
         for name, share in reversed(shares)
     ]
     return Drawing(figure, caption, rows)
+
+
+IMPORTANCE = SearchFigure(
+    name="importance", title="Importance of knobs", draw=draw_importance, each_objective=True, order=30
+)

@@ -7,17 +7,15 @@ from typing import Any
 from harness.records.study import StudyRecord, TrialRecord
 from reports.figures.lines import legend_below
 from reports.figures.style import GREY, INK, WIDTH_IN, Drawing
+from reports.search.figures import SearchFigure
 from reports.search.figures.marks import BLUE, MARKS, VERMILION, best_label, count_kinds, kind_of, label_values
 from reports.search.objectives import Objective
-
-NAME = "intermediate"
-TITLE = "Learning curves of trials"
 
 COLORS = {"complete": BLUE, "pruned": VERMILION, "failed": VERMILION, "running": GREY}
 DOTTED = (0, (1.5, 1.5))
 
 
-def draw(study: StudyRecord, objective: Objective) -> Drawing | None:
+def draw_intermediate(study: StudyRecord, objective: Objective) -> Drawing | None:
     """None if nothing was reported."""
     from matplotlib.figure import Figure
 
@@ -75,3 +73,6 @@ def draw(study: StudyRecord, objective: Objective) -> Drawing | None:
 
 def _curve(trial: TrialRecord) -> list[tuple[int, float]]:
     return [(step, value) for step, value in trial.intermediate if value is not None]
+
+
+INTERMEDIATE = SearchFigure(name="intermediate", title="Learning curves of trials", draw=draw_intermediate, order=60)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.records.study import StudyRecord, TrialRecord
 from reports.figures.style import GREY, INK, WIDTH_IN, Drawing
+from reports.search.figures import SearchFigure
 from reports.search.figures.knob_axis import KnobAxis
 from reports.search.figures.marks import TICK_CHARACTER_IN, TICK_POINTS, best_label, kind_of, shortened, two_lines
 from reports.search.knobs import short_knobs, value_text
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-NAME = "parallel_coordinates"
-TITLE = "Settings of all trials"
 
 MIN_TRIALS = 2
 # All in inches, from the left or the top.
@@ -52,7 +51,7 @@ class Scale:
         return mpl.colormaps["cividis"](LIGHT - (LIGHT - DARK) * goodness)
 
 
-def draw(study: StudyRecord, objective: Objective) -> Drawing | None:
+def draw_parallel_coordinates(study: StudyRecord, objective: Objective) -> Drawing | None:
     """None below two complete trials."""
     trials = complete_trials(study)
     knobs = [name for name in study.knobs if any(name in trial.params for trial in trials)]
@@ -172,3 +171,8 @@ def _not_drawn(study: StudyRecord, conditional: Sequence[str]) -> str:
     if states:
         words += f" Trials that are {' or '.join(sorted(states))} are left out."
     return words
+
+
+PARALLEL_COORDINATES = SearchFigure(
+    name="parallel_coordinates", title="Settings of all trials", draw=draw_parallel_coordinates, order=40
+)

@@ -8,18 +8,16 @@ from harness.records.study import StudyRecord, TrialRecord
 from reports.figures.lines import legend_below
 from reports.figures.style import GREY, WIDTH_IN, Drawing
 from reports.search.counting import count
+from reports.search.figures import SearchFigure
 from reports.search.figures.marks import axis_label, count_kinds, draw_trials, kind_of, label_values
 from reports.search.objectives import Objective, complete_trials, objectives_of
-
-NAME = "pareto"
-TITLE = "Pareto front"
 
 # Of the figure: about the size of the axes, and of a label with a trial's number.
 AXES_IN = (5.4, 2.9)
 LABEL_IN = (0.3, 0.17)
 
 
-def draw(study: StudyRecord, objective: Objective) -> Drawing | None:
+def draw_pareto(study: StudyRecord, objective: Objective) -> Drawing | None:
     """The first objective against the second. None with one objective, or without a complete trial."""
     from matplotlib.figure import Figure
 
@@ -101,3 +99,6 @@ def _row(trial: TrialRecord, study: StudyRecord, cost: Objective, objective: Obj
     row: dict[str, str | int | float] = {"trial": trial.number, "kind": kind_of(trial)}
     row |= {one.metric: value for one in (objective, cost) if (value := one.of(trial)) is not None}
     return row | {"on_front": int(trial.number in study.front)}
+
+
+PARETO = SearchFigure(name="pareto", title="Pareto front", draw=draw_pareto, order=10)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from harness.records.study import StudyRecord, TrialRecord
 from reports.figures.panels import Panels, keep_only_grid, legend_at_bottom, share_limits
 from reports.figures.style import Drawing
+from reports.search.figures import SearchFigure
 from reports.search.figures.knob_axis import KnobAxis
 from reports.search.figures.marks import (
     TICK_CHARACTER_IN,
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
-NAME = "slices"
-TITLE = "Each knob by itself"
 
 MIN_TRIALS = 2
 PANELS = partial(Panels, height=1.15, column_gap=0.25, row_gap=0.66, left=0.75, top=0.42, bottom=0.4)
@@ -39,7 +38,7 @@ EDGE = 0.06
 """Room at both ends of a panel, as a part of the knob's range."""
 
 
-def draw(study: StudyRecord, objective: Objective) -> Drawing | None:
+def draw_slices(study: StudyRecord, objective: Objective) -> Drawing | None:
     """None below two complete trials."""
     trials = complete_trials(study)
     knobs = [name for name in study.knobs if any(name in trial.params for trial in trials)]
@@ -116,3 +115,6 @@ def _fits(axis: KnobAxis, width_in: float) -> bool:
 
 def _fitting_characters(ticks: int, width_in: float) -> int:
     return max(3, int(width_in / (1 + 2 * EDGE) / ticks / TICK_CHARACTER_IN) - 1)
+
+
+SLICES = SearchFigure(name="slices", title="Each knob by itself", draw=draw_slices, each_objective=True, order=50)

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 
 from harness.records.study import RangeRecord, StudyRecord
 from reports.figures.style import RC, Drawing
-from reports.search.figures import FIGURE_NAMES, FIGURES, render_search_figures
+from reports.search.figures import in_reading_order, render_search_figures
 from reports.search.figures.knob_axis import KnobAxis
 from reports.search.figures.marks import shortened, two_lines
 from reports.search.objectives import objectives_of
@@ -26,6 +26,10 @@ VARIED: Changes = {
 FAILED: Changes = {
     number: {"state": "failed", "values": None, "reason": "broke", "intermediate": []} for number in range(5)
 }
+EVERY_FIGURE = {
+    *("pareto", "history", "history_2", "importance", "importance_2", "parallel_coordinates", "slices", "slices_2"),
+    "intermediate",
+}
 LONG_TASK = {"metric": "eval.final./a/folder/with/a_long_name/of_problems.jsonl.pass@1", "direction": "maximize"}
 
 
@@ -33,8 +37,8 @@ def drawings(study: StudyRecord) -> dict[str, Drawing]:
     """By name of the figure, and of the second objective."""
     drawn: dict[str, Drawing] = {}
     with mpl.rc_context(RC):
-        for kind in FIGURES:
-            for objective in objectives_of(study)[: 2 if kind.each else 1]:
+        for kind in in_reading_order():
+            for objective in objectives_of(study)[: 2 if kind.each_objective else 1]:
                 drawing = kind.draw(study, objective)
                 if drawing is not None:
                     drawn[f"{kind.name}{'' if objective.index == 0 else '_2'}"] = drawing
@@ -74,7 +78,7 @@ def test_no_text_is_clipped_and_no_two_texts_overlap(tmp_path, document):
     ("document", "expected"),
     [
         (study_document(40), {"history", "importance", "parallel_coordinates", "slices", "intermediate"}),
-        (study_document(40, objectives=2), {*FIGURE_NAMES} - {"intermediate"}),
+        (study_document(40, objectives=2), EVERY_FIGURE - {"intermediate"}),
         (study_document(1), {"history", "intermediate"}),
         (study_document(5, changes=FAILED), set()),
         (study_document(0), set()),
