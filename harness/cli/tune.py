@@ -150,7 +150,7 @@ def _confirm(
     from harness.cli.report import write
     from harness.run.sweep import SweepRun
     from harness.search.confirm import Winner, confirmation, confirmation_plan
-    from reports.search.counting import count
+    from reports.formats import count
 
     winner = Winner.of(study)
     confirming = confirmation_plan(plan, winner, seeds, settings)

@@ -95,6 +95,11 @@ class SweepRecord:
         return list(self.raw["seeds"])
 
     @property
+    def co_changes(self) -> dict[str, str]:
+        """The knobs that change along with those under test, each with its reason."""
+        return dict(self.raw.get("co_changes") or {})
+
+    @property
     def varied(self) -> dict[str, dict[str, Any]]:
         """Per arm the knobs in which arms differ, with their values."""
         return dict(self.raw["varied"])
@@ -128,6 +133,16 @@ class SweepRecord:
     def budget_tokens(self) -> int | None:
         budget_tokens: int | None = self.raw["budget_tokens"]
         return budget_tokens
+
+    @property
+    def contamination(self) -> list[dict[str, Any]]:
+        """For each evaluation task, how many of its problems occur in the training prompts; empty in older records."""
+        return list(self.raw.get("contamination") or [])
+
+    @property
+    def best_of_n(self) -> dict[str, list[dict[str, Any]]]:
+        """For each arm with a reward model the best of n completions of the starting policy by it, a row for each n."""
+        return {arm: rows or [] for arm, rows in (self.raw.get("best_of_n") or {}).items()}
 
     def data_of(self, task: str) -> list[dict[str, Any]]:
         """Where the held-out rows of a task came from, `origin` and `digest`; [] if they were generated, or older

@@ -14,11 +14,9 @@ from typing import Any, Literal, TypeGuard, get_args
 from harness.errors import RefusedError
 from harness.plugins import Kind
 from harness.records.files import DamagedRecordError
-from reports.analysis import Analysis
-from reports.figures.rendering import RenderedFigure, render_figure
-from reports.figures.style import Drawing
+from reports.drawing.rendering import Drawing, RenderedFigure, render_figure
+from reports.measure.analysis import Analysis
 from reports.processes import SentOnce, each_in_processes
-from reports.reflection import DEFAULT_WORDS
 
 Group = Literal["Result", "Learning", "Policy", "Cost", "Records"]
 """What a figure is about: whether an arm helps; how it learned; what became of the policy; what it cost; the rest."""
@@ -108,6 +106,6 @@ def draw(kind: Kind[Any], name: str, *records: object) -> Drawing | None:
 
 def _command(analysis: Analysis) -> str:
     """What to type for the same figures."""
-    words = [*analysis.reflection_words]
-    followed = [] if words == [*DEFAULT_WORDS] else ["--reflection-words", ",".join(words)]
+    words = analysis.reflection_words
+    followed = [] if words is None else ["--reflection-words", ",".join(words)]
     return shlex.join(["bench", "report", analysis.sweep.name, *followed])

@@ -1,4 +1,4 @@
-"""Arms over all tasks at once: interquartile mean, and probability of improvement over the baseline."""
+"""Arms over all tasks together: interquartile mean, and probability of improvement over the baseline."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from reports.across_tasks import AcrossTasks, across_tasks_rows
-from reports.analysis import Analysis
+from reports.drawing.curves import arm_label, seeds_per_arm
+from reports.drawing.panels import STRIPS, as_strip, keep_only_grid
+from reports.drawing.rendering import Drawing
+from reports.drawing.style import GREY, ArmStyle, arm_styles
 from reports.figures import Figure
-from reports.figures.lines import arm_label, seeds_per_arm
-from reports.figures.panels import STRIPS, as_strip, keep_only_grid
-from reports.figures.style import GREY, ArmStyle, Drawing, arm_styles
 from reports.formats import percent
+from reports.measure.across_tasks import AcrossTasks, across_tasks, across_tasks_rows
+from reports.measure.analysis import Analysis
 from reports.statistics import MIN_PAIRS, Estimate
 
 if TYPE_CHECKING:
@@ -23,10 +24,10 @@ NO_BETTER = 0.5
 
 
 def draw_across_tasks(analysis: Analysis) -> Drawing | None:
-    """None with fewer than three tasks, or where no run has a score on all of them."""
+    """None with fewer than three tasks, or if no run has a score on all of them."""
     sweep = analysis.sweep
-    # The baseline, which has no panel for its improvement over itself, is never the last, where the ticks' labels are.
-    arms = sorted(analysis.across_tasks, key=lambda arm: arm.arm != sweep.baseline)
+    # The baseline has no improvement over itself, so it must not be the last row, which has the labels of the ticks.
+    arms = sorted(across_tasks(analysis), key=lambda arm: arm.arm != sweep.baseline)
     if not arms:
         return None
     compared = any(arm.improvement is not None for arm in arms)
@@ -88,7 +89,7 @@ def _caption(analysis: Analysis, arms: Sequence[AcrossTasks]) -> str:
 
 
 def _known(row: dict[str, str | float | list[int] | None]) -> dict[str, str | int | float]:
-    """A row of report.json as one of a table: seeds are counted, and what does not exist is left out."""
+    """A row of report.json as one of a table: with the number of seeds, and without what does not exist."""
     plain = {key: len(value) if isinstance(value, list) else value for key, value in row.items()}
     return {key: value for key, value in plain.items() if value is not None and value == value}
 

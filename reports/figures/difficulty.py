@@ -1,4 +1,4 @@
-"""Which problems each arm learns from: gradient share, advantages and lengths by the prompt's pass rate."""
+"""Which problems each arm learns from: share of the gradient, advantages and lengths by the pass rate of a prompt."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reports.analysis import Analysis
-from reports.curves import Curve, Line
-from reports.difficulty import BIN_LABELS, MOST_FILES, Difficulty, difficulty
+from reports.drawing.grid import Column, Trace, describe_grid, draw_grid, grid_rows
+from reports.drawing.rendering import Drawing
 from reports.figures import Figure
-from reports.figures.grid import Column, Trace, describe_grid, draw_grid, grid_rows
-from reports.figures.style import Drawing
+from reports.measure.analysis import Analysis
+from reports.measure.curves import Curve, Line
+from reports.measure.difficulty import BIN_LABELS, MOST_FILES, Difficulty, difficulty
 from reports.statistics import MIN_PAIRS, FloatArray, t_interval
 
 if TYPE_CHECKING:
@@ -28,18 +28,14 @@ COLUMNS = (
 
 
 def draw_difficulty(analysis: Analysis) -> Drawing | None:
-    """None when no cell kept rollouts."""
+    """None if no cell kept rollouts."""
     sweep = analysis.sweep
-    found = {
-        arm: by_seed
-        for arm, cells in analysis.measurements.items()
-        if (by_seed := [one for m in cells if (one := difficulty(m)) is not None])
-    }
+    found = analysis.by_seed(difficulty)
     by_field = {
         trace.field: {
             arm: curve
             for arm, by_seed in found.items()
-            if (curve := _curve(arm, by_seed, trace.field, sweep.alpha)) is not None
+            if (curve := _curve(arm, [*by_seed.values()], trace.field, sweep.alpha)) is not None
         }
         for column in COLUMNS
         for trace in column.traces
@@ -57,7 +53,7 @@ def draw_difficulty(analysis: Analysis) -> Drawing | None:
 
 
 def _curve(arm: str, by_seed: Sequence[Difficulty], field: str, alpha: float) -> Curve | None:
-    """Mean and band of each bin over the seeds that have it; None without any."""
+    """The mean and the band of each bin over the seeds that have it; None without any."""
     values = np.array([getattr(one, field) for one in by_seed], dtype=np.float64)
     filled = [i for i in range(values.shape[1]) if not np.isnan(values[:, i]).all()]
     if not filled:

@@ -1,4 +1,4 @@
-"""Reward against entropy with the fitted law, its ceiling, and the forecast from the beginning of training."""
+"""Reward against entropy, with the fitted law, its ceiling, and the forecast from the beginning of training."""
 
 from __future__ import annotations
 
@@ -8,34 +8,33 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reports.analysis import Analysis
-from reports.entropy_laws import ENTROPY_KINDS, EntropyFit
+from reports.drawing.curves import PANEL_CHARACTERS, PANEL_COLUMNS, arm_label, legend_below, seeds_per_arm
+from reports.drawing.rendering import DataRow, Drawing
+from reports.drawing.style import GREY, INK, ArmStyle, arm_styles, new_figure
+from reports.extras.law_fits import ENTROPY_KINDS, EntropyFit, entropy_fits
 from reports.figures import Figure
-from reports.figures.lines import PANEL_CHARACTERS, PANEL_COLUMNS, arm_label, legend_below, seeds_per_arm
-from reports.figures.style import GREY, INK, WIDTH_IN, ArmStyle, Drawing, arm_styles
 from reports.formats import number, percent
 from reports.laws import FIRST_FRAC, first_part
+from reports.measure.analysis import Analysis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Canvas
+    from matplotlib.figure import Figure as MatplotlibFigure
     from matplotlib.lines import Line2D
 
 
 STRETCHES = 20
 TITLE_CHARACTERS = 46
 GRID_POINTS = 100
-# A ceiling may lie far from every point: the scale takes in this many times the points' range beyond it, no more.
+# A ceiling may lie far from every point. Beyond the points, the view holds at most this share of their range.
 CEILING_RANGE = 0.6
 FORECAST_DASH = (0, (4, 2))
 
-Row = dict[str, str | int | float]
-
 
 def draw_entropy_law(analysis: Analysis) -> Drawing | None:
-    """A panel an arm; of the training reward, or where none was recorded of the first task's score. None without both
-    entropy and reward."""
-    fits = _shown(analysis.entropy_fits)
+    """A panel for each arm, of the training reward or, if it was not recorded, of the score on the first task. None
+    without both entropy and reward."""
+    fits = _shown(entropy_fits(analysis))
     if not fits:
         return None
     sweep = analysis.sweep
@@ -50,7 +49,7 @@ def draw_entropy_law(analysis: Analysis) -> Drawing | None:
 
 
 def _shown(fits: Sequence[EntropyFit]) -> list[EntropyFit]:
-    """The pooled fits of the first target and kind of entropy for which there are points."""
+    """The pooled fits of the first target and the first kind of entropy that have points."""
     pooled = [fit for fit in fits if fit.seed is None]
     target = pooled[0].target if pooled else None
     of_target = [fit for fit in pooled if fit.target == target]
@@ -58,8 +57,8 @@ def _shown(fits: Sequence[EntropyFit]) -> list[EntropyFit]:
     return [fit for fit in of_target if fit.entropy == kind]
 
 
-def _stretches(fit: EntropyFit) -> Iterator[Row]:
-    """Means over equal shares of each seed's points, the first part of training and the rest apart."""
+def _stretches(fit: EntropyFit) -> Iterator[DataRow]:
+    """Means over equal shares of each seed's points, separately for the first part of training and the rest."""
     for seed, run in fit.runs.items():
         head = first_part(run)
         for part, chosen, most in (
@@ -81,13 +80,11 @@ def _stretches(fit: EntropyFit) -> Iterator[Row]:
 
 
 def _figure(
-    fits: Sequence[EntropyFit], points: dict[str, list[Row]], styles: dict[str, ArmStyle], alpha: float
-) -> Canvas:
-    from matplotlib.figure import Figure as Canvas
-
+    fits: Sequence[EntropyFit], points: dict[str, list[DataRow]], styles: dict[str, ArmStyle], alpha: float
+) -> MatplotlibFigure:
     columns = min(PANEL_COLUMNS, len(fits))
     rows = -(-len(fits) // columns)
-    figure = Canvas(figsize=(WIDTH_IN, 1.1 + 2.1 * rows), layout="constrained")
+    figure = new_figure(1.1 + 2.1 * rows)
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     for fit, axes in zip(fits, grid.flat, strict=False):
         _draw_points(axes, points[fit.arm], styles[fit.arm])
@@ -112,7 +109,7 @@ def _shows_ceiling(fit: EntropyFit, view: tuple[float, float]) -> bool:
 
 
 def _legend(fits: Sequence[EntropyFit], view: tuple[float, float]) -> list[Line2D]:
-    """In no arm's colour, as each has a panel of its own; only of what is drawn. view: the lowest and highest y."""
+    """The handles of what is drawn, in no arm's colour, since each arm has its own panel. view: the ends of y."""
     from matplotlib.lines import Line2D
 
     first = f"first {FIRST_FRAC:.0%} of training"
@@ -129,7 +126,7 @@ def _legend(fits: Sequence[EntropyFit], view: tuple[float, float]) -> list[Line2
     return handles
 
 
-def _draw_points(axes: Axes, rows: Sequence[Row], style: ArmStyle) -> None:
+def _draw_points(axes: Axes, rows: Sequence[DataRow], style: ArmStyle) -> None:
     for part, fill in (("first", style.color), ("later", "none")):
         x, y = ([row[key] for row in rows if row["part"] == part] for key in ("entropy_nats", "reward"))
         look: dict[str, Any] = {"markersize": 3.5, "markeredgewidth": 0.7, "markerfacecolor": fill}
@@ -137,7 +134,7 @@ def _draw_points(axes: Axes, rows: Sequence[Row], style: ArmStyle) -> None:
 
 
 def _draw_law(axes: Axes, fit: EntropyFit, style: ArmStyle, alpha: float) -> None:
-    """The line of all points, thinner from the smallest entropy down to 0, and there its ceiling."""
+    """The line of all points, thinner from the smallest entropy down to 0, where its ceiling is."""
     if fit.law is None or fit.uncertainty is None:
         return
     smallest, largest = _range(fit)
@@ -152,7 +149,7 @@ def _draw_law(axes: Axes, fit: EntropyFit, style: ArmStyle, alpha: float) -> Non
 
 
 def _draw_forecast(axes: Axes, fit: EntropyFit, style: ArmStyle, alpha: float) -> None:
-    """The law of the first part alone, with the cone in which its line lies."""
+    """The law of the first part alone, with the band of its line."""
     found = fit.forecast
     if found is None:
         return
@@ -162,8 +159,9 @@ def _draw_forecast(axes: Axes, fit: EntropyFit, style: ArmStyle, alpha: float) -
     axes.plot(grid, center, color=GREY, linewidth=1.2, linestyle=FORECAST_DASH)
 
 
-def _scale(axes: Axes, fits: Sequence[EntropyFit], points: dict[str, list[Row]], alpha: float) -> None:
-    """From no entropy to the largest; in height the points, ceilings and forecasts, as far as they are not far off."""
+def _scale(axes: Axes, fits: Sequence[EntropyFit], points: dict[str, list[DataRow]], alpha: float) -> None:
+    """Show entropies from 0 to the largest, and of y the points and those ceilings and forecasts that are not far
+    off."""
     rewards = [float(row["reward"]) for rows in points.values() for row in rows]
     low, high = min(rewards), max(rewards)
     room = CEILING_RANGE * ((high - low) or abs(high) or 1.0)
@@ -172,13 +170,13 @@ def _scale(axes: Axes, fits: Sequence[EntropyFit], points: dict[str, list[Row]],
     low, high = max(low - room, min(wanted)), min(high + room, max(wanted))
     margin = 0.06 * ((high - low) or 1.0)
     axes.set_ylim(low - margin, high + margin)
-    axes.locator_params(axis="y", nbins=5)  # with more, their labels have decimals that take room from the panels
+    axes.locator_params(axis="y", nbins=5)  # more ticks have labels with decimals, which take room from the panels
     largest = max(_range(fit)[1] for fit in fits) or 1.0
     axes.set_xlim(-0.04 * largest, 1.04 * largest)
 
 
 def _ends_of_bars(fits: Sequence[EntropyFit], alpha: float) -> Iterator[float]:
-    """Of the intervals of ceilings."""
+    """The ends of the intervals of ceilings."""
     for fit in fits:
         if fit.law is not None and fit.uncertainty is not None and fit.has_ceiling:
             half_width = float(fit.uncertainty.half_widths([0.0], alpha)[0])
@@ -186,7 +184,7 @@ def _ends_of_bars(fits: Sequence[EntropyFit], alpha: float) -> Iterator[float]:
 
 
 def _ends_of_bands(fits: Sequence[EntropyFit], alpha: float) -> Iterator[float]:
-    """Of the forecasts' cones, at their two sides."""
+    """The ends of the bands of forecasts, at both sides of the view."""
     for fit in fits:
         if fit.forecast is not None:
             sides = [0.0, _range(fit)[1]]
@@ -217,7 +215,7 @@ def _finding(fit: EntropyFit, alpha: float) -> str:
 
 
 def _ceilings(fits: Sequence[EntropyFit], alpha: float, view: tuple[float, float]) -> str:
-    """Of the caption: how those in view are drawn, and where the others are."""
+    """The part of the caption on ceilings: how those in view are drawn, and where the others are."""
     shown = [_shows_ceiling(fit, view) for fit in fits if fit.has_ceiling]
     drawn = (
         f"; diamond and bar: its ceiling at H = 0 with its {percent(1 - alpha)} interval (of whole runs, or with one"

@@ -1,4 +1,4 @@
-"""Forest plot: the paired difference of every contrast with its interval, and a dot per seed."""
+"""The forest plot: the paired difference of every contrast with its interval, and a dot for each seed."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from reports.analysis import Analysis
-from reports.benchmarks import contrasts_by_task
-from reports.contrasts import Contrast
+from reports.drawing.panels import MEAN_Y, SEEDS_Y, STRIPS, as_strip, keep_only_grid, share_limits, write_above
+from reports.drawing.rendering import Drawing
+from reports.drawing.style import GREY, ArmStyle, arm_styles, bounded_view, short_name
 from reports.figures import Figure
-from reports.figures.panels import MEAN_Y, SEEDS_Y, STRIPS, as_strip, keep_only_grid, share_limits
-from reports.figures.style import GREY, ArmStyle, Drawing, arm_styles, bounded_view, short_name
 from reports.formats import interval, percent, signed_pp
+from reports.measure.across_tasks import contrasts_by_task
+from reports.measure.analysis import Analysis
+from reports.measure.contrasts import Contrast
 from reports.statistics import PairedComparison
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ TASK_OFFSET_POINTS = 17
 
 
 def draw_forest(analysis: Analysis) -> Drawing | None:
-    """None without a contrast that has a pair."""
+    """None if no contrast has a pair."""
     by_task = contrasts_by_task(analysis)
     if not by_task:
         return None
@@ -52,14 +53,8 @@ def draw_forest(analysis: Analysis) -> Drawing | None:
     share_limits(strips, "x")
     keep_only_grid(strips[:-1], "x")
     for row, task in first.items():
-        strips[row].annotate(
-            task if task == compared else f"{task} (not tested)",
-            (0, 1),
-            (0, TASK_OFFSET_POINTS),
-            xycoords="axes fraction",
-            textcoords="offset points",
-            fontweight="bold",
-        )
+        heading = task if task == compared else f"{task} (not tested)"
+        write_above(strips[row], heading, TASK_OFFSET_POINTS, fontweight="bold")
     of_task = "" if first else f" of {compared}"
     strips[-1].set_xlabel(f"{analysis.metric.name}{of_task}: difference from {short_name(sweep.baseline)} (pp)")
     return Drawing(
@@ -82,7 +77,7 @@ def _draw_contrast(
     *,
     tested: bool,
 ) -> None:
-    """view: in which bars are drawn whole. tested: on the compared task, so with its verdict."""
+    """view: bars are cut at its ends. tested: it is on the compared task, so it has a verdict."""
     over_seeds = not math.isnan(comparison.low)
     low, high = _interval(contrast, comparison)
     shown = [max(low, view[0]), min(high, view[1])]
@@ -109,14 +104,14 @@ def _draw_contrast(
 
 
 def _interval(contrast: Contrast, comparison: PairedComparison) -> tuple[float, float]:
-    """Over seeds, or of evaluation noise alone where there are too few."""
+    """The interval over seeds, or that of evaluation noise alone if seeds are too few."""
     if math.isnan(comparison.low):
         return contrast.noise_low_pp, contrast.noise_high_pp
     return comparison.low, comparison.high
 
 
 def _without_a_pair(by_task: Mapping[str, Sequence[Contrast]]) -> list[str]:
-    """The arms that have no row, or not on every task."""
+    """The arms that have no row at all, or none on some tasks."""
     tasks: dict[str, list[str]] = {}
     for task, contrasts in by_task.items():
         for contrast in contrasts:

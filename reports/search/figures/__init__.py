@@ -9,10 +9,9 @@ from typing import TypeGuard
 
 from harness.plugins import Kind
 from harness.records.study import StudyRecord
+from reports.drawing.rendering import Drawing, RenderedFigure, render_figure
 from reports.figures import AFTER_OURS, draw, require_figure_name
-from reports.figures.rendering import RenderedFigure, render_figure
-from reports.figures.style import Drawing
-from reports.search.objectives import Objective, objectives_of
+from reports.search.values import Objective, objectives_of
 
 
 @dataclass(frozen=True)

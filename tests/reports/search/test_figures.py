@@ -10,13 +10,13 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.lines import Line2D
 
 from harness.records.study import RangeRecord, StudyRecord
-from reports.figures.style import RC, Drawing
+from reports.drawing.rendering import Drawing
+from reports.drawing.style import RC
+from reports.search.drawing import KnobAxis, shortened, two_lines
 from reports.search.figures import in_reading_order, render_search_figures
-from reports.search.figures.knob_axis import KnobAxis
-from reports.search.figures.marks import shortened, two_lines
-from reports.search.objectives import objectives_of
+from reports.search.values import objectives_of
+from tests.reports.figures.test_figures import drawn_texts
 from tests.reports.search.studies import LONG_KNOBS, Changes, study_document, write_study
-from tests.reports.test_figures import drawn_texts
 
 VARIED: Changes = {
     5: {"same_as": 2},

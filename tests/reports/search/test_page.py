@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from reports.search.page import write_search_report
-from tests.reports.browser import find_chromium, measure
+from reports.search import write_search_report
+from tests.reports.page.browser import find_chromium, measure
 from tests.reports.search.studies import KNOBS, LONG_KNOBS, Changes, confirmation, study_document, write_study
 
 SCRIPT = "<script>alert(1)</script>"
