@@ -173,8 +173,8 @@ def test_files_are_short(path: Path) -> None:
 
 def test_looking_around_starts_without_heavy_libraries(tmp_path: Path) -> None:
     """One process runs all of them; after each it says what has been imported."""
-    commands = ["--help", "run --help", "ls", "ls algorithms", "ls tasks", "ls knobs", "ls runs", "show grpo",
-                "show std_norm", "plan std_norm", "plan std_norm --json"]  # fmt: skip
+    commands = ["--help", "run --help", "ls", "ls algorithms", "ls tasks", "ls knobs", "ls figures", "ls runs",
+                "show grpo", "show std_norm", "plan std_norm", "plan std_norm --json"]  # fmt: skip
     code = f"""
 import contextlib, io, sys
 from harness.cli import main

@@ -20,6 +20,7 @@ class Listing(StrEnum):
     algorithms = "algorithms"
     tasks = "tasks"
     knobs = "knobs"
+    figures = "figures"
     runs = "runs"
 
 
@@ -28,7 +29,7 @@ def ls(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List shipped sweeps, profiles, algorithms, tasks, knobs, or the runs so far.
+    """List shipped sweeps, profiles, algorithms, tasks, knobs, figures of reports, or the runs so far.
 
     Example: bench ls algorithms
     """
@@ -38,6 +39,7 @@ def ls(
         Listing.algorithms: _algorithms,
         Listing.tasks: _tasks,
         Listing.knobs: _knobs,
+        Listing.figures: _figures,
     }
     listed = _runs(home_folder(home)) if what is Listing.runs else rows[what]()
     if json:
@@ -89,6 +91,16 @@ def _knobs() -> list[tuple[str, str]]:
     from harness.config.knobs import DESCRIPTIONS
 
     return list(DESCRIPTIONS.items())
+
+
+def _figures() -> list[tuple[str, str]]:
+    from reports.figures import in_reading_order
+    from reports.search.figures import in_reading_order as of_a_search
+
+    return [
+        *((figure.name, f"{figure.group}: {figure.title}") for figure in in_reading_order()),
+        *((figure.name, f"Search: {figure.title}") for figure in of_a_search()),
+    ]
 
 
 def _runs(home: Path) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from reports.measure.analysis import Analysis, derived
-from reports.measure.measurements import Measurement
+from reports.measure.measurements import Columns, Measurement
 from reports.statistics import MIN_PAIRS, FloatArray, t_band
 
 Points = Sequence[tuple[float, float | None]] | FloatArray
@@ -76,10 +76,14 @@ class Curve:
         return Curve(self.arm, lines, self.grid, factor * self.mean, factor * self.low, factor * self.high)
 
 
-def step_curves(analysis: Analysis, field: str) -> list[Curve]:
-    """A field of steps.jsonl over training, for every arm that recorded it."""
+def step_curves(analysis: Analysis, value: str | Callable[[Columns], FloatArray]) -> list[Curve]:
+    """A field of steps.jsonl over training, or what is computed from its fields, for every arm that recorded it."""
     x = training_axis(analysis).field
-    return curves_of(analysis, lambda m: np.column_stack([m.steps[x], m.steps[field]]))
+
+    def points(m: Measurement) -> Points:
+        return np.column_stack([m.steps[x], m.steps[value] if isinstance(value, str) else value(m.steps)])
+
+    return curves_of(analysis, points)
 
 
 def evaluation_curves(analysis: Analysis, metric: str, alpha: float) -> list[Curve]:
