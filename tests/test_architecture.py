@@ -100,7 +100,7 @@ def test_imports_run_downwards(path: Path) -> None:
         ("reports.page", "from harness.config import RunSpec"),
         ("reports.page.verdict", "from reports.search.values import Objective"),
         ("reports.measure.curves", "from reports.drawing.style import INK"),
-        ("reports", "from reports.measure.analysis import analyse"),
+        ("reports", "from reports.measure import analyse"),
         ("reports.page", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from algorithms import Objective"),
         ("reports.statistics", "from reports.formats import percent"),
         ("reports.laws", "from harness.records import read_sweep"),

@@ -23,7 +23,7 @@ from reports.drawing.style import (
     short_name,
 )
 from reports.formats import percent, tokens
-from reports.measure.analysis import Analysis
+from reports.measure import Analysis
 from reports.measure.curves import Curve, Line, step_curves, training_axis
 from reports.statistics import MIN_PAIRS, FloatArray
 

@@ -17,7 +17,7 @@ from reports.drawing.curves import (
 from reports.drawing.panels import Panels, keep_only_grid, legend_at_bottom, share_limits, write_above
 from reports.drawing.rendering import DataRow, Drawing
 from reports.drawing.style import GREY, ArmStyle, arm_styles, say_not_recorded, short_name
-from reports.measure.analysis import Analysis
+from reports.measure import Analysis
 from reports.measure.curves import Curve, step_curves, training_axis
 
 if TYPE_CHECKING:

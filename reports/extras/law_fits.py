@@ -27,7 +27,7 @@ from reports.laws import (
     forecast,
     law_uncertainty,
 )
-from reports.measure.analysis import Analysis, derived
+from reports.measure import Analysis, derived
 from reports.measure.measurements import Measurement, finite
 from reports.processes import each_in_processes
 from reports.statistics import PairedComparison, compare_paired

@@ -9,7 +9,7 @@ from reports.extras.law_fits import ComputeFit, EntropyFit, compute_fits, entrop
 from reports.formats import MISSING, Table, number, p_value, percent, points, tokens
 
 if TYPE_CHECKING:
-    from reports.measure.analysis import Analysis
+    from reports.measure import Analysis
 
 NOTHING = (math.nan, math.nan)
 

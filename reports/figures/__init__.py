@@ -15,7 +15,7 @@ from harness.errors import RefusedError
 from harness.plugins import Kind
 from harness.records.files import DamagedRecordError
 from reports.drawing.rendering import Drawing, RenderedFigure, render_figure
-from reports.measure.analysis import Analysis
+from reports.measure import Analysis
 from reports.processes import SentOnce, each_in_processes
 
 Group = Literal["Result", "Learning", "Policy", "Cost", "Records"]

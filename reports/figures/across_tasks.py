@@ -12,8 +12,8 @@ from reports.drawing.rendering import Drawing
 from reports.drawing.style import GREY, ArmStyle, arm_styles
 from reports.figures import Figure
 from reports.formats import percent
+from reports.measure import Analysis
 from reports.measure.across_tasks import AcrossTasks, across_tasks, across_tasks_rows
-from reports.measure.analysis import Analysis
 from reports.statistics import MIN_PAIRS, Estimate
 
 if TYPE_CHECKING:

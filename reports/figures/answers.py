@@ -15,7 +15,7 @@ from reports.drawing.rendering import DataRow, Drawing
 from reports.drawing.style import BASE_MODEL, GREY, arm_styles, short_name
 from reports.figures import Figure
 from reports.formats import number, percent
-from reports.measure.analysis import Analysis
+from reports.measure import Analysis
 from reports.measure.curves import Curve, Line, to_line
 from reports.measure.measurements import finite
 from reports.statistics import MIN_PAIRS, t_interval

@@ -11,7 +11,7 @@ import numpy as np
 from reports.drawing.grid import Column, Trace, describe_grid, draw_grid, grid_rows
 from reports.drawing.rendering import Drawing
 from reports.figures import Figure
-from reports.measure.analysis import Analysis
+from reports.measure import Analysis
 from reports.measure.curves import Curve, Line
 from reports.measure.difficulty import BIN_LABELS, MOST_FILES, Difficulty, difficulty
 from reports.statistics import MIN_PAIRS, FloatArray, t_interval

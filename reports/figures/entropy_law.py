@@ -15,7 +15,7 @@ from reports.extras.law_fits import ENTROPY_KINDS, EntropyFit, entropy_fits
 from reports.figures import Figure
 from reports.formats import number, percent
 from reports.laws import FIRST_FRAC, first_part
-from reports.measure.analysis import Analysis
+from reports.measure import Analysis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,8 +11,8 @@ from reports.drawing.rendering import Drawing
 from reports.drawing.style import GREY, ArmStyle, arm_styles, bounded_view, short_name
 from reports.figures import Figure
 from reports.formats import interval, percent, signed_pp
+from reports.measure import Analysis
 from reports.measure.across_tasks import contrasts_by_task
-from reports.measure.analysis import Analysis
 from reports.measure.contrasts import Contrast
 from reports.statistics import PairedComparison
 

@@ -18,7 +18,7 @@ from reports.drawing.grid import Column, Trace, draw_step_grid
 from reports.drawing.rendering import Drawing
 from reports.drawing.style import GREY, bounded_view, short_name
 from reports.figures import Figure
-from reports.measure.analysis import Analysis
+from reports.measure import Analysis
 from reports.measure.curves import TOKENS, evaluation_curves, paired_curves, training_axis
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from reports.drawing.curves import curve_rows, describe_curves, draw_curves
 from reports.drawing.rendering import Drawing
 from reports.drawing.style import BASE_MODEL, GREY
 from reports.figures import Figure
-from reports.measure.analysis import Analysis
+from reports.measure import Analysis
 from reports.measure.curves import Curve
 from reports.measure.over_k import base_line_over_k, curves_over_k, gain_curves
 

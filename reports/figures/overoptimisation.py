@@ -20,7 +20,7 @@ from reports.drawing.panels import Panels, keep_only_grid, legend_at_bottom, sha
 from reports.drawing.rendering import DataRow, Drawing
 from reports.drawing.style import GREY, SEED_ALPHA, ArmStyle, arm_styles, new_figure
 from reports.figures import Figure
-from reports.measure.analysis import Analysis
+from reports.measure import Analysis
 from reports.measure.overoptimisation import STRETCHES, ArmPaths, Path, arm_paths
 
 if TYPE_CHECKING:

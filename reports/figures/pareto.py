@@ -14,7 +14,7 @@ from reports.drawing.rendering import DataRow, Drawing
 from reports.drawing.style import GREY, LEGEND_ROW_IN, ArmStyle, arm_styles, bounded_view, legend_columns, new_figure
 from reports.figures import Figure
 from reports.formats import percent, tokens
-from reports.measure.analysis import Analysis
+from reports.measure import Analysis
 from reports.measure.contrasts import EQUAL_TOKENS_TOLERANCE
 from reports.measure.measurements import Measurement
 from reports.statistics import MIN_PAIRS, t_interval

@@ -12,7 +12,7 @@ from reports.drawing.grid import Column, Trace, draw_step_grid
 from reports.drawing.rendering import DataRow, Drawing
 from reports.drawing.style import LEGEND_ROW_IN, arm_styles, legend_columns, new_figure, short_name
 from reports.figures import Figure
-from reports.measure.analysis import Analysis
+from reports.measure import Analysis
 
 if TYPE_CHECKING:
     from reports.measure.measurements import Measurement

@@ -32,7 +32,7 @@ from reports.extras.reflection.curves import (
     word_curves,
 )
 from reports.figures import Figure
-from reports.measure.analysis import Analysis
+from reports.measure import Analysis
 from reports.measure.curves import Curve, training_axis
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from reports.measure.analysis import Analysis, derived
+from reports.measure import Analysis, derived
 from reports.measure.contrasts import Contrast, compare_arms
 from reports.measure.measurements import Measurement, finite
 from reports.statistics import Estimate, FloatArray, interquartile_mean_over_tasks, probability_of_improvement

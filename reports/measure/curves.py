@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reports.measure.analysis import Analysis, derived
+from reports.measure import Analysis, derived
 from reports.measure.measurements import Columns, Measurement
 from reports.statistics import MIN_PAIRS, FloatArray, t_band
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from reports.measure.analysis import Analysis
+from reports.measure import Analysis
 from reports.measure.problems import ProblemScores, problem_scores
 
 FLIPS_PER_CONTRAST = 3

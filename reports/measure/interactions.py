@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from reports.measure.analysis import Analysis
+from reports.measure import Analysis
 from reports.measure.measurements import Measurement
 from reports.statistics import Effect, FloatArray, PairedComparison, benjamini_hochberg, factorial_effects
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from reports.measure.analysis import Analysis
+from reports.measure import Analysis
 from reports.measure.curves import Curve, Line, Points, curves_of, mean_curve, to_line
 from reports.measure.measurements import Measurement
 from reports.statistics import FloatArray

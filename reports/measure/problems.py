@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from reports.measure.analysis import Analysis, derived
+from reports.measure import Analysis, derived
 from reports.measure.contrasts import Contrast
 from reports.measure.measurements import Measurement
 from reports.statistics import CrossedEstimate, FloatArray, crossed_bootstrap

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.records.tables import read_first_row
-from reports.measure.analysis import Analysis
+from reports.measure import Analysis
 from reports.measure.measurements import Measurement
 
 SAMPLES_PER_ARM = 2

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reports.figures import render_figures
-from reports.measure.analysis import Analysis, analyse
+from reports.measure import Analysis, analyse
 from reports.measure.samples import sample_completions
-from reports.page.data_files import DATA_FILES, write_data
-from reports.page.document import Report, report_document
+from reports.page.document import DATA_FILES, Report, report_document, write_data
 from reports.page.record_tables import troubled_cells
 from reports.page.tables import problem_table, report_tables, result_table
 from reports.page.templating import write_page

@@ -1,15 +1,23 @@
-"""report.json: every number of a report as plain data. A number that is not finite becomes null."""
+"""A report as data: every number of it in report.json, the final scores as CSV, the big tables as parquet.
+
+In report.json a number that is not finite becomes null.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from reports.extras.law_tables import law_rows
 from reports.extras.reflection import read_reflection
+from reports.formats import csv_text
+from reports.measure import Analysis
 from reports.measure.across_tasks import across_tasks, across_tasks_rows
-from reports.measure.analysis import Analysis
 from reports.measure.arms import ArmSummary, hidden_knob_warnings
 from reports.measure.contrasts import Contrast
 from reports.measure.flips import find_flips
@@ -17,16 +25,26 @@ from reports.measure.interactions import interaction_rows, interactions
 from reports.measure.measurements import finite
 from reports.measure.over_k import gain_curves, sharpening
 from reports.measure.overoptimisation import proxy_and_truth
-from reports.measure.problems import new_problems_row, over_new_problems
+from reports.measure.problems import new_problems_row, over_new_problems, problem_scores
+from reports.page.templating import write_text
 from reports.statistics import Comparison, PairedComparison
 
 if TYPE_CHECKING:
+    import pyarrow
+
     from harness.records import CellRecord
 
 Report = dict[str, list[dict[str, Any]]]
 
 SECTIONS = ("contrasts", "arms", "cells", "laws", "interactions", "across_tasks", "flips", "reflection")
 """The keys of report.json. Each holds a list, which may be empty."""
+
+FINAL_SCORES = "final_scores.csv"
+PROBLEMS = "problems.parquet"
+STEPS = "steps.parquet"
+
+DATA_FILES = {FINAL_SCORES: "final scores", PROBLEMS: "problems", STEPS: "steps"}
+"""The files under data/ besides those of figures, with what they hold."""
 
 COMPARISON_KEYS = {
     "difference_pp": "difference",
@@ -166,3 +184,51 @@ def without_nan(value: Any) -> Any:
     if isinstance(value, list):
         return [without_nan(item) for item in value]
     return value
+
+
+def write_data(analysis: Analysis, folder: Path) -> None:
+    """Write final_scores.csv; problems.parquet, the share of right samples by arm, seed and problem; steps.parquet,
+    every field of every step of every cell."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / FINAL_SCORES, csv_text(_final_scores(analysis)))
+    _write_parquet(folder / PROBLEMS, problem_scores(analysis).rows())
+    _write_parquet(folder / STEPS, _steps(analysis))
+
+
+def _final_scores(analysis: Analysis) -> list[dict[str, Any]]:
+    """A row for each finished cell and task, with every metric of its final evaluation."""
+    return [
+        {"arm": arm, "seed": m.cell.seed, "task": row["task"], "generated_tokens": row["generated_tokens"]}
+        | row["metrics"]
+        for arm, cells in analysis.measurements.items()
+        for m in cells
+        for row in m.scores
+        if row["final"]
+    ]
+
+
+def _steps(analysis: Analysis) -> dict[str, pyarrow.Array]:
+    """The columns of all steps; a field that a cell did not record is null there."""
+    import pyarrow
+
+    cells = [(arm, m.cell.seed, m.steps) for arm, some in analysis.measurements.items() for m in some]
+    lengths = [steps.length for *_, steps in cells]
+    fields = dict.fromkeys(name for *_, steps in cells for name in steps.fields)
+    return {
+        "arm": pyarrow.array(np.repeat([arm for arm, *_ in cells], lengths)),
+        "seed": pyarrow.array(np.repeat([seed for _, seed, _ in cells], lengths)),
+        **{
+            name: pyarrow.array(
+                np.concatenate([steps.fields.get(name, np.full(steps.length, np.nan)) for *_, steps in cells]),
+                from_pandas=True,  # NaN becomes null
+            )
+            for name in fields
+        },
+    }
+
+
+def _write_parquet(path: Path, columns: Mapping[str, Any]) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.table(columns), path, compression="zstd")

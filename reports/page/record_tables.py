@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from reports.formats import Table, duration, megabytes, percent, seconds, tokens
-from reports.measure.analysis import Analysis
+from reports.measure import Analysis
 from reports.page.document import Report
 
 MOST_KNOB_COLUMNS = 8

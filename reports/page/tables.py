@@ -14,7 +14,7 @@ import numpy as np
 from reports.extras.law_tables import law_tables
 from reports.extras.reflection import read_reflection, reflection_table
 from reports.formats import Table, count, interval, number, p_value, percent, points, ratio, signed_pp, tokens
-from reports.measure.analysis import Analysis
+from reports.measure import Analysis
 from reports.measure.problems import problem_scores
 from reports.page.document import Report
 from reports.page.record_tables import cost_table, knob_table, provenance_table

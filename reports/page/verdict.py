@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reports.formats import interval, number, p_value, percent, points, ratio, signed_pp
-from reports.measure.analysis import Analysis
+from reports.measure import Analysis
 from reports.page.document import Report
 from reports.statistics import MIN_PAIRS, NO_SPREAD
 

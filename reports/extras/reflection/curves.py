@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reports.extras.reflection.summary import per_1000_tokens, read_reflection, share
+from reports.extras.reflection import per_1000_tokens, read_reflection, share
 from reports.extras.reflection.tally import OTHER, WORD, Count, FloatArray, Sum, Tally
-from reports.measure.analysis import Analysis, derived
+from reports.measure import Analysis, derived
 from reports.measure.curves import Axis, Curve, mean_curve, to_line, training_axis
 from reports.measure.measurements import Columns
 

@@ -10,7 +10,7 @@ import numpy as np
 from reports.drawing.curves import draw_training
 from reports.drawing.rendering import Drawing
 from reports.figures import Figure
-from reports.measure.analysis import Analysis
+from reports.measure import Analysis
 from reports.measure.curves import step_curves
 from reports.measure.measurements import Columns
 from reports.statistics import FloatArray

@@ -13,7 +13,7 @@ from algorithms import preset
 from harness.records import SweepRecord
 from reports.extras.law_fits import EntropyFit, entropy_fits, entropy_interventions
 from reports.extras.law_tables import law_tables
-from reports.measure.analysis import Analysis, analyse
+from reports.measure import Analysis, analyse
 from reports.measure.measurements import Row
 from reports.page.document import report_document
 from reports.statistics import compare_paired

@@ -12,11 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.records import SweepRecord
-from reports.extras.reflection import DEFAULT_WORDS, ArmWords, Reflection, read_reflection, reflection_table
+from reports.extras.reflection import ArmWords, Reflection, read_reflection, reflection_table
 from reports.extras.reflection.curves import FREQUENCY, LOGP, MOST_POINTS, RATIO, word_curves
-from reports.extras.reflection.tally import OTHER, WORD, Count, Rollouts, Sum, tally, tokens_of_words, word_pattern
+from reports.extras.reflection.tally import (
+    DEFAULT_WORDS,
+    OTHER,
+    WORD,
+    Count,
+    Rollouts,
+    Sum,
+    tally,
+    tokens_of_words,
+    word_pattern,
+)
 from reports.figures import FIGURES
-from reports.measure.analysis import analyse
+from reports.measure import analyse
 from reports.page import write_report
 from tests.reports.rewriting import write_steps
 from tests.reports.synthetic import write_sweep

@@ -16,7 +16,7 @@ from reports.drawing.rendering import Drawing
 from reports.drawing.style import RC
 from reports.figures import in_reading_order, render_figures
 from reports.figures.pareto import frontier
-from reports.measure.analysis import analyse
+from reports.measure import analyse
 from tests.reports.rewriting import rewrite_rows, write_steps
 from tests.reports.synthetic import BEST_OF_N, STEPS, TASK, write_sweep
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-import reports.measure.analysis
+import reports.measure
 from harness import plugins
 from harness.cli.ls import Listing, ls
 from harness.errors import RefusedError
@@ -45,7 +45,7 @@ def use(folder: Path, text: str) -> None:
 def test_the_example_is_on_the_page_with_its_data_and_leaves_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int
 ) -> None:
-    monkeypatch.setattr(reports.measure.analysis, "process_count", lambda n_cells: processes)
+    monkeypatch.setattr(reports.measure, "process_count", lambda n_cells: processes)
     (tmp_path / "mine").mkdir()
     shutil.copy(EXAMPLE, tmp_path / "mine")
     sweep = write_sweep(tmp_path / "sweep", {"base": 0.0, "up": 3.0}, seeds=2)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from reports.figures.policy import draw_entropy
-from reports.measure.analysis import analyse
+from reports.measure import analyse
 from tests.reports.synthetic import write_sweep
 
 

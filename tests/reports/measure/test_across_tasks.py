@@ -6,8 +6,8 @@ import math
 import pytest
 from scipy import stats
 
+from reports.measure import analyse
 from reports.measure.across_tasks import contrasts_by_task
-from reports.measure.analysis import analyse
 from reports.page.document import report_document
 from reports.page.tables import across_tasks_table
 from tests.reports.rewriting import add_tasks, rewrite_rows

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from reports.measure.analysis import analyse
+from reports.measure import analyse
 from reports.measure.arms import ArmSummary, hidden_knob_warnings
 from tests.reports.synthetic import write_sweep
 

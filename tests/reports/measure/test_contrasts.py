@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from reports.measure.analysis import analyse
+from reports.measure import analyse
 from reports.measure.contrasts import Contrast
 from reports.statistics import compare_paired
 from tests.reports.synthetic import Changes, write_sweep

@@ -10,8 +10,8 @@ import pytest
 
 from harness.records import CellRecord
 from reports.formats import duration, megabytes
-from reports.measure.analysis import analyse
-from reports.measure.cost import Cost, summarise_cost
+from reports.measure import analyse
+from reports.measure.arms import Cost, summarise_cost
 from reports.measure.measurements import Measurement, Metric
 from reports.page import write_report
 from reports.page.document import report_document

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from harness.records import SweepRecord
-from reports.measure.analysis import analyse
+from reports.measure import analyse
 from reports.measure.curves import (
     STEPS,
     TOKENS,

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports.measure.analysis import analyse
+from reports.measure import analyse
 from reports.measure.flips import biggest_movers, find_flips, mark_first_difference
 from reports.measure.problems import ProblemScores
 from tests.reports.synthetic import write_sweep

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reports.measure.analysis import analyse
+from reports.measure import analyse
 from reports.measure.measurements import Row
 from reports.page.document import report_document
 from reports.page.tables import effect_name, interaction_table

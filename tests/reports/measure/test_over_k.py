@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reports.formats import MISSING, Table
-from reports.measure.analysis import Analysis, analyse
+from reports.measure import Analysis, analyse
 from reports.measure.curves import Curve, Line
 from reports.measure.over_k import gain_curves, points_over_k, sharpening
 from reports.page.document import report_document

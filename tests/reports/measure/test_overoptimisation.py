@@ -7,7 +7,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from reports.measure.analysis import analyse
+from reports.measure import analyse
 from reports.measure.measurements import Measurement, read_measurements
 from reports.measure.overoptimisation import KL, PROXY, STRETCHES, TRUTH, arm_paths, proxy_and_truth
 from reports.page.document import report_document

@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from harness.records import SweepRecord
-from reports.measure.analysis import analyse
+from reports.measure import analyse
 from reports.measure.measurements import read_measurements
 from reports.measure.problems import ProblemScores, mean_of_known, problem_scores, problem_scores_pp
 from reports.page.document import report_document

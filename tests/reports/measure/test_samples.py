@@ -3,7 +3,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.parquet
 
-from reports.measure.analysis import analyse
+from reports.measure import analyse
 from reports.measure.samples import SAMPLE_CHARACTERS, sample_completions
 from tests.reports.synthetic import write_sweep
 

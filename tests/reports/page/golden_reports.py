@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from reports.measure.analysis import analyse
+from reports.measure import analyse
 from reports.page.document import report_document
 from tests.reports.synthetic import Changes, write_sweep
 

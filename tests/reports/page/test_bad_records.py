@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from harness.records import SweepRecord
 from harness.records.files import DamagedRecordError
 from reports.figures import in_reading_order
-from reports.measure.analysis import analyse
+from reports.measure import analyse
 from reports.measure.measurements import MetricError, read_measurements
 from reports.page import write_report
 from tests.reports.rewriting import write_steps

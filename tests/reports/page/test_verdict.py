@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from reports.measure.analysis import analyse
+from reports.measure import analyse
 from reports.page.document import report_document
 from reports.page.tables import result_table
 from reports.page.verdict import Check, statements, validity_checks, verdict_details, verdict_sentence
