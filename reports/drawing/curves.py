@@ -88,7 +88,7 @@ def describe_curves(curves: Sequence[Curve], alpha: float) -> str:
     """The part of a caption that says what lines and band are, how many seeds there are, and how they are averaged."""
     counts = sorted({curve.n for curve in curves})
     if counts[-1] == 1:
-        return "One seed per arm (n = 1): no band, so nothing is shown of the spread between seeds. No smoothing."
+        return "One seed per arm (n = 1): no band, so nothing is known of the spread between seeds. No smoothing."
     parts = [f"Thin lines: seeds ({seeds_per_arm(counts)}); thick line: their mean."]
     if counts[-1] >= MIN_PAIRS:
         parts.append(f"Band: pointwise {percent(1 - alpha)} t interval over training seeds.")
@@ -101,7 +101,7 @@ def describe_curves(curves: Sequence[Curve], alpha: float) -> str:
             if any(curve.ends_past_a_seed for curve in curves)
             else ""
         )
-        parts.append(f"{drawn}: seeds interpolated linearly onto a common grid, over the range that all cover{end}.")
+        parts.append(f"{drawn}: seeds interpolated linearly onto a common grid over the range that all cover{end}.")
     return " ".join([*parts, "No smoothing."])
 
 

@@ -254,7 +254,7 @@ def _fit_compute_law(
     most = max(map(len, runs))
     try:
         if most < MIN_POINTS:  # the same few checkpoints of many seeds are no better a curve
-            raise LawRefusedError(f"{most} evaluations a run, and a fit needs {MIN_POINTS}")
+            raise LawRefusedError(f"{most} evaluations per run, and a fit needs {MIN_POINTS}")
         law = fit_compute_law(tokens, scores, None if start is None else 100 * start)
     except LawRefusedError as error:
         refused = str(error)

@@ -111,20 +111,20 @@ def _compute_row(fit: ComputeFit) -> dict[str, Any]:
 Row = dict[str, Any]
 
 ENTROPY_NOTE = (
-    "R = −a·exp(H) + b (Cui et al. 2505.22617), least squares on all seeds pooled; the seeds' own fits are in "
-    "report.json. R is the training reward, or the score in percent. H is the policy's mean entropy in nats {kinds}. "
-    "Intervals at {level}, in brackets: with one seed a bootstrap of blocks of steps, which does not include training "
-    "variance, and of 95% holds rather 75 to 90% at 20 steps and 90% at 40; with several, one of whole runs. Ceiling: "
-    "R at H = 0, with its seeds' difference from the baseline's, paired, its p not corrected for the number of arms. "
-    "Exponent: c of R = −a·exp(c·H) + b fitted freely, 1 by the law. Forecast: the law of the first 30% of training, "
-    "told the later entropies, against the last value and a line in log step (of each run or of all pooled, whichever "
-    "is better); root mean squared errors on the rest. It beats them where its error is the smallest and its a above "
-    "0 by the 95% interval."
+    "R = −a·exp(H) + b (Cui et al. 2505.22617), by least squares on all seeds pooled; the fits of single seeds are "
+    "in report.json. R is the training reward, or the score in percent. H is the policy's mean entropy in nats "
+    "{kinds}. Brackets: {level} intervals, with several seeds by a bootstrap of whole runs, with one by a bootstrap "
+    "of blocks of steps. The latter leaves training variance out, and a nominal 95% then holds 75 to 90% of the time "
+    "at 20 steps and 90% at 40. Ceiling: R at H = 0, with the paired difference of its seeds from the baseline's; p "
+    "is not corrected for the number of arms. Exponent: c of a free fit of R = −a·exp(c·H) + b; the law has c = 1. "
+    "Forecast: the law of the first 30% of training, given the later entropies, against the last value and a line in "
+    "log step (each run's or that of all pooled, whichever is better), by root mean squared errors on the rest. It "
+    "beats them if its error is the smallest and its a is above 0 by the 95% interval."
 )
 KINDS = {"full": "over the whole vocabulary", "sampled": "of the sampled tokens (mean of −log p)"}
 COMPUTE_NOTE = (
     "R = start + (asymptote − start) / (1 + (midpoint / tokens)^exponent), the sigmoid of 2510.13786, fitted to the "
-    "evaluations along training of all seeds pooled; scores in percent. Described, not tested."
+    "evaluations along training of all seeds pooled; scores are in percent. The fit describes; nothing is tested."
 )
 
 
@@ -145,7 +145,7 @@ def _entropy_table(rows: list[Row]) -> Table:
     kinds = " and ".join(KINDS[kind] for kind in KINDS if any(row["entropy"] == kind for row in rows))
     note = ENTROPY_NOTE.format(kinds=kinds, level=percent(rows[0]["level"]))
     columns = ["arm", "R", "a", "b", "ceiling", "ceiling − baseline's", "R²", "exponent"]
-    columns += ["forecast misses by", "last value", "line in log step", "remarks"]
+    columns += ["forecast error", "error of last value", "error of log-step line", "remarks"]
     return Table("Entropy law", columns, [
         [
             row["arm"],

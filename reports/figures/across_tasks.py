@@ -67,24 +67,24 @@ def _caption(analysis: Analysis, arms: Sequence[AcrossTasks]) -> str:
     counts = [len(arm.seeds) for arm in arms]
     parts = [
         f"Final {analysis.metric.name} of all runs on {', '.join(sweep.tasks)} together ({seeds_per_arm(counts)}): the"
-        " mean of the middle half of the scores"
+        " interquartile mean, that of the middle half of the scores"
     ]
     if any(arm.improvement is not None for arm in arms):
         parts[0] += (
-            f", and how likely a run of the arm beats one of {sweep.baseline} on a task drawn at random, half where"
-            f" they tie (grey line: {NO_BETTER:g}, no better and no worse)"
+            f", and the probability that a run of the arm beats a run of {sweep.baseline} on a random task, ties"
+            f" counting half (grey line: {NO_BETTER:g}, neither better nor worse)"
         )
     parts[0] += "."
     if max(counts) >= MIN_PAIRS:
         parts.append(
-            f"Bar: {percent(1 - sweep.alpha)} percentile bootstrap interval over runs, each with all its tasks; of few"
-            " runs it is too narrow, and no verdict rests on it."
+            f"Bar: {percent(1 - sweep.alpha)} percentile bootstrap interval over runs, each with all its tasks. With"
+            " few runs it is too narrow, so no verdict rests on it."
         )
     if min(counts) < MIN_PAIRS:
-        parts.append(f"Hollow marker: fewer than {MIN_PAIRS} runs on a side, no band.")
+        parts.append(f"Hollow marker: fewer than {MIN_PAIRS} runs in an arm, so no interval.")
     shown = {arm.arm for arm in arms}
     if absent := [arm for arm in sweep.arms if arm not in shown]:
-        parts.append(f"Not shown, as no run has a score on every task: {'; '.join(absent)}.")
+        parts.append(f"Not shown, because no run has a score on every task: {'; '.join(absent)}.")
     return " ".join(parts)
 
 

@@ -55,8 +55,8 @@ def draw_distinct_answers(analysis: Analysis) -> Drawing | None:
     strips[-1].set_xlabel(f"different answers per problem of {analysis.metric.task}")
     samples = " or ".join(map(str, sorted(_sample_counts(analysis))))
     caption = (
-        f"How many different answers the samples of a problem give between them, {samples} of them, averaged over"
-        f" the problems of {analysis.metric.task}. Small dots: seeds ({seeds_per_arm([*map(len, by_arm.values())])});"
+        f"The number of different answers among the {samples} samples of a problem, averaged over the problems of"
+        f" {analysis.metric.task}. Small dots: seeds ({seeds_per_arm([*map(len, by_arm.values())])});"
         f" large marker: their mean; {_bar(by_arm, sweep.alpha)}"
     )
     rows: list[DataRow] = [
@@ -85,8 +85,8 @@ def _sample_counts(analysis: Analysis) -> set[int]:
 
 def _bar(by_arm: dict[str, dict[int, float]], alpha: float) -> str:
     if all(len(values) < MIN_PAIRS for values in by_arm.values()):
-        return f"fewer than {MIN_PAIRS} seeds: no band."
-    return f"bar: {percent(1 - alpha)} t interval of the mean over training seeds, from {MIN_PAIRS} seeds on."
+        return f"fewer than {MIN_PAIRS} seeds: no interval."
+    return f"bar: {percent(1 - alpha)} t interval of the mean over training seeds, if there are at least {MIN_PAIRS}."
 
 
 def draw_reliability(analysis: Analysis) -> Drawing | None:
@@ -107,9 +107,9 @@ def draw_reliability(analysis: Analysis) -> Drawing | None:
     )
     n_bins = len(next(iter(next(iter(by_arm.values())).values())))
     caption = (
-        f"Final evaluation on {analysis.metric.task}: share of samples that are right against their confidence, the"
-        " share of the other samples of the same problem that give the same answer. A point for each of"
-        f" {n_bins} equal-width bins of confidence that holds samples. Grey diagonal: right as often as confident."
+        f"Final evaluation on {analysis.metric.task}: the share of right samples against their confidence, which is"
+        " the share of the other samples of the problem that give the same answer. There is a point for each of"
+        f" {n_bins} equally wide bins of confidence that holds samples. Grey diagonal: right as often as confident."
         f" {_describe_reliability(curves)}"
     )
     rows = [
@@ -146,7 +146,7 @@ def _describe_reliability(curves: Sequence[Curve]) -> str:
     if all(curve.n == 1 for curve in curves):
         return "One seed per arm (n = 1); no band."
     seeds = seeds_per_arm([curve.n for curve in curves])
-    return f"Thin lines: seeds ({seeds}); thick line: their samples together; no band."
+    return f"Thin lines: seeds ({seeds}); thick line: all their samples pooled; no band."
 
 
 def _unit_square(axes: Axes) -> None:

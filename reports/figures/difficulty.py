@@ -44,10 +44,11 @@ def draw_difficulty(analysis: Analysis) -> Drawing | None:
     if figure is None:
         return None
     caption = (
-        "By the share of a prompt's completions that are right in its step: none; up to but without ¼, ½, ¾ and 1; all."
-        " Share of the gradient: of the sum of |A| over all tokens, which the size of the gradient goes with; mean |A|:"
-        " of the advantages as recorded, after normalisation and filters; tokens: all completions. From up to"
-        f" {MOST_FILES} stretches of training per cell, spread over it. {describe_grid(analysis, by_field)}"
+        "Prompts are grouped by their pass rate, the share of right completions in their step: 0; below ¼, ½, ¾ and 1;"
+        " 1. Share of the gradient: the share of the sum of |A| over all tokens, to which the size of the gradient is"
+        " roughly proportional. Mean |A|: advantages as recorded, after normalisation and filters. Tokens: all"
+        f" completions. Up to {MOST_FILES} stretches of training are read per cell, spread over it."
+        f" {describe_grid(analysis, by_field)}"
     )
     return Drawing(figure, caption, _named_bins(grid_rows(by_field, "bin")))
 

@@ -218,8 +218,8 @@ def _ceilings(fits: Sequence[EntropyFit], alpha: float, view: tuple[float, float
     """The part of the caption on ceilings: how those in view are drawn, and where the others are."""
     shown = [_shows_ceiling(fit, view) for fit in fits if fit.has_ceiling]
     drawn = (
-        f"; diamond and bar: its ceiling at H = 0 with its {percent(1 - alpha)} interval (of whole runs, or with one"
-        " seed of blocks of its steps, without training variance)"
+        f"; diamond and bar: its ceiling at H = 0 with its {percent(1 - alpha)} interval (from whole runs; with one"
+        " seed from blocks of its steps, without training variance)"
     )
     beyond = (
         "; a ceiling that is not drawn lies beyond the view" if any(shown) else "; its ceiling lies beyond the view"
@@ -234,19 +234,19 @@ def _caption(fits: Sequence[EntropyFit], alpha: float, view: tuple[float, float]
     }[fits[0].entropy]
     counts = [len(fit.runs) for fit in fits]
     parts = [
-        f"H: {what}. A point: the mean over an equal share of a seed's steps, at most {STRETCHES} a seed"
+        f"H: {what}. Each point is the mean over an equal share of a seed's steps, at most {STRETCHES} per seed"
         f" ({seeds_per_arm(counts)}); filled: the first {FIRST_FRAC:.0%} of training, hollow: later.",
-        "Line: R = -a exp(H) + b, fitted to every step of all seeds, thin where there are none"
+        "Line: R = -a exp(H) + b, fitted to every step of all seeds, thin beyond the points"
         f"{_ceilings(fits, alpha, view)}.",
         f"Dashed: the law of the first {FIRST_FRAC:.0%} alone; band: the {percent(1 - alpha)} interval of that line,"
-        " not of single points. It wins where its a is above 0 by the 95% interval and it misses the later steps by"
-        " less than the last value and a line in log step do, though it alone is told their entropies.",
+        " not of single points. This forecast wins if its a is above 0 by the 95% interval and its error on the later"
+        " steps is below those of the last value and of a line in log step, although it alone knows their entropies.",
     ]
     ends = [*_ends_of_bars(fits, alpha), *_ends_of_bands(fits, alpha)]
     if min(ends, default=view[0]) < view[0] or max(ends, default=view[1]) > view[1]:
-        parts.append("Bars and bands that reach the edge go on beyond it.")
+        parts.append("Bars and bands that reach the edge extend beyond it.")
     if any(fit.law is None for fit in fits):
-        parts.append("Where a fit is refused, the panel says why.")
+        parts.append("If a fit is refused, its panel says why.")
     acting = [fit.arm for fit in fits if fit.interventions]
     if acting:
         parts.append(f"Arms that act on entropy, for which the law is not expected to hold: {', '.join(acting)}.")

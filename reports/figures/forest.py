@@ -134,22 +134,22 @@ def _caption(analysis: Analysis, by_task: Mapping[str, Sequence[Contrast]], view
     n += " pair" if pairs == [1] else " pairs"
     parts = [f"Paired difference per training seed (small dots, {n}) and their mean (large marker)."]
     if any(comparison.verdict != "no_test" for _, comparison in contrasts):
-        shared = f", alpha {sweep.alpha:g} shared by {m} contrasts" if m > 1 else ""
+        shared = f" (alpha {sweep.alpha:g} split over {m} contrasts)" if m > 1 else ""
         parts.append(f"Bar: {percent(1 - sweep.alpha / m)} t interval over seeds{shared}.")
     if any(not math.isnan(contrast.noise_low_pp) for contrast, _ in contrasts):
         parts.append(
-            "Dotted bar, hollow marker: fewer than three pairs; 95% interval from evaluation noise alone, which does"
-            " not include training variance."
+            "Dotted bar, hollow marker: fewer than three pairs; the 95% interval is that of evaluation noise alone,"
+            " without training variance."
         )
     parts.append(f"Grey band: the region of equivalence, ±{sweep.margin_pp:g} pp.")
     if any(end < view[0] or end > view[1] for contrast, c in contrasts for end in _interval(contrast, c)):
-        parts.append("An arrow: the bar goes on.")
+        parts.append("Arrow: the bar extends beyond the view.")
     if len(by_task) > 1:
-        parts.append(f"Only {analysis.metric.task} is compared; on the others the intervals describe.")
+        parts.append(f"Only {analysis.metric.task} is tested; on the other tasks intervals describe.")
     if any(contrast.flagged_seeds for contrast, _ in contrasts):
         parts.append("Hollow dot: a cell of the pair is flagged.")
     if absent := _without_a_pair(by_task):
-        parts.append(f"Not shown, as no seed has a score on both sides: {'; '.join(absent)}.")
+        parts.append(f"Not shown, because no seed has a score in both arms: {'; '.join(absent)}.")
     return " ".join(parts)
 
 

@@ -31,16 +31,16 @@ def draw_learning(analysis: Analysis) -> Drawing | None:
     curves = evaluation_curves(analysis, metric.name, analysis.sweep.alpha)
     if all(len(line.x) < 2 for curve in curves for line in curve.lines):
         return None
-    before = "" if analysis.base_metrics.get(metric.name) is None else ", the first the model before training"
+    before = "" if analysis.base_metrics.get(metric.name) is None else "; the first is the model before training"
     what = (
-        f"{metric.name} on held-out problems of {metric.task}; the last point is the final, compared evaluation"
-        f"{before}."
+        f"{metric.name} on held-out problems of {metric.task}. The last point is the final evaluation, by which arms"
+        f" are compared{before}."
     )
     return draw_training(analysis, curves, metric.name, f"{metric.name} of {metric.task}, held out", what)
 
 
 def draw_reward(analysis: Analysis) -> Drawing | None:
-    what = "Mean reward of the step's own rollouts, on training prompts: not what arms are compared on."
+    what = "Mean reward of each step's rollouts, on training prompts. Arms are not compared by it."
     return draw_step_field(analysis, "reward/mean", "training reward", what)
 
 
@@ -68,9 +68,9 @@ def draw_paired_difference(analysis: Analysis) -> Drawing | None:
     ylabel = f"{metric.name} of {metric.task}: difference (pp)"
     figure = draw_curves(analysis, curves, xlabel=axis.label, ylabel=ylabel, set_up=set_up)
     caption = (
-        f"{metric.name} on held-out problems of {metric.task} minus that of {short_name(sweep.baseline)} with the same"
-        f" seed, at equal {'tokens' if axis == TOKENS else 'steps'}. The evaluations on the way may have fewer"
-        " samples than the last, which alone is tested; its difference stands where the two cells end on average."
+        f"{metric.name} on held-out problems of {metric.task}, minus that of {short_name(sweep.baseline)} with the same"
+        f" seed at equal {'tokens' if axis == TOKENS else 'steps'}. Only the last evaluation is tested; those before"
+        " it may have fewer samples. The last difference stands at the mean of the points where the two cells end."
         f" {describe_curves(curves, alpha)} Grey band: the region of"
         f" equivalence, ±{sweep.margin_pp:g} pp. {axis.note}"
     )
@@ -93,10 +93,10 @@ def draw_preference(analysis: Analysis) -> Drawing | None:
     return draw_step_grid(
         analysis,
         PREFERENCE_COLUMNS,
-        "Mean log-prob of a token of the chosen and of the rejected answers under the policy: the usual failure is that"
-        " both fall while the margin grows. Rewards are those of the arm's objective: the margin, chosen minus"
-        " rejected, is on its scale and so has an axis for each arm; accuracy is the share of pairs with a margin above"
-        " 0, those without one counting half. Grey lines: no margin, guessing.",
+        "Mean log-prob per token of the chosen and of the rejected answers under the policy. The usual failure is that"
+        " both fall while the margin grows. Rewards are those of the arm's objective. The margin, chosen minus"
+        " rejected, is on the scale of that objective, so each arm has its own axis. Accuracy is the share of pairs"
+        " with a margin above 0, ties counting half. Grey lines: no margin, and the accuracy of guessing.",
     )
 
 

@@ -40,10 +40,10 @@ def draw_sharpening(analysis: Analysis) -> Drawing | None:
         analysis, curves, xlabel="k (log scale)", ylabel="pass@k: trained - before (pp)", set_up=set_up
     )
     caption = (
-        f"pass@k on {analysis.metric.task} after training minus that of the model before it. A line that falls below 0"
-        " at large k says that training made likely what the model could do before, and lost variety; one that stays"
-        f" above says that it solves more problems. {describe_curves(curves, analysis.sweep.alpha)} The model before"
-        " training is evaluated once: its own noise is not in the band. Crossings of 0 are in the table below."
+        f"pass@k on {analysis.metric.task} after training minus pass@k before it. A line that falls below 0 at large k"
+        " means that training made likely what the model could already do, and lost variety. A line that stays above 0"
+        f" means that the model solves more problems. {describe_curves(curves, analysis.sweep.alpha)} The model before"
+        " training is evaluated once, so its noise is not in the band. The table below lists where lines cross 0."
     )
     return Drawing(figure, caption, curve_rows(curves, "k", "gain_pp"))
 

@@ -169,15 +169,15 @@ def _caption(paths: Mapping[str, ArmPaths], has_yardstick: bool) -> str:
         else "One seed per arm (n = 1)"
     )
     parts = [
-        "Above the reward of the arm's reward model, in its own standard deviations, so that arms with different ones"
-        " share no scale; below the true verdict on the same"
-        " completions, those of the training batches; x: the mean KL of a completion to the starting policy, on a"
-        f" square-root scale. A path in the order of training: each of at most {STRETCHES} points is the mean over an"
-        f" equal share of a cell's steps, the large marker is its end. {seeds}; no band, nothing interpolated."
+        "Above: the reward by the arm's reward model, in standard deviations of this model, so arms with different ones"
+        " share no scale. Below: the true verdict on the same completions, those of the training batches. x: the mean"
+        " KL of a completion to the starting policy, on a square-root scale. Paths follow training: each of at most"
+        f" {STRETCHES} points is the mean over an equal share of a cell's steps, and the large marker is the end."
+        f" {seeds}; no band, no interpolation."
     ]
     if has_yardstick:
         parts.append(
-            "Dotted grey: the best by the proxy of n = 1, 2, 4, … completions of the starting policy, on problems of"
+            "Dotted grey: the best, by the proxy, of n = 1, 2, 4, … completions of the starting policy, on problems of"
             " the evaluation."
         )
     return " ".join(parts)

@@ -82,9 +82,9 @@ def draw_pareto(analysis: Analysis) -> Drawing | None:
     caption = (
         f"Final {metric.name} on {metric.task} against {against}."
         f"{'' if TRAINING in spots else ' All arms generated equally many tokens in training.'} Small dots: seeds"
-        f" ({seeds_per_arm([*counts.values()])}); large marker: their mean; {_bar(counts, sweep.alpha)} Grey line,"
-        " where there is more than one: the arms that no other beats on both; it takes the means as they are and tests"
-        " nothing."
+        f" ({seeds_per_arm([*counts.values()])}); large marker: their mean; {_bar(counts, sweep.alpha)} Grey"
+        " line: the frontier, if several arms are on it, which no other arm beats on both. It goes by means; nothing is"
+        " tested."
     )
     return Drawing(figure, caption, rows)
 
@@ -139,8 +139,9 @@ def _draw_frontier(axes: Axes, spots: Sequence[Spot], handles: dict[str, Line2D]
 
 def _bar(counts: dict[str, int], alpha: float) -> str:
     if max(counts.values()) < MIN_PAIRS:
-        return f"fewer than {MIN_PAIRS} seeds: no band."
-    return f"bar: {percent(1 - alpha)} t interval of the mean score over training seeds, from {MIN_PAIRS} seeds on."
+        return f"fewer than {MIN_PAIRS} seeds: no interval."
+    level = percent(1 - alpha)
+    return f"bar: {level} t interval of the mean score over training seeds, if there are at least {MIN_PAIRS}."
 
 
 PARETO = Figure(name="pareto", title="Accuracy against generated tokens", draw=draw_pareto, group="Cost", order=150)

@@ -25,13 +25,13 @@ def draw_entropy(analysis: Analysis) -> Drawing | None:
         analysis,
         "entropy/full",
         "entropy (nats per token)",
-        f"Mean entropy of the policy's next-token distribution, over the whole vocabulary{scale}.",
+        f"Mean entropy of the policy's next-token distribution over the whole vocabulary{scale}.",
     )
     return full or draw_step_field(
         analysis,
         "entropy/sampled",
         "sampled entropy (nats per token)",
-        "Sampled entropy: mean of -log p of the tokens drawn.",
+        "Sampled entropy: the mean of -log p over the drawn tokens.",
     )
 
 
@@ -39,7 +39,7 @@ def _largest_entropies(analysis: Analysis) -> str:
     """The part of the caption that gives a scale: the entropy of the uniform distribution. Older records lack it."""
     cells = [measurement for some in analysis.measurements.values() for measurement in some]
     sizes = sorted({size for cell in cells if (size := _vocabulary_tokens(cell)) is not None})
-    return "".join(f"; over {size:,} tokens it is at most ln {size:,} = {math.log(size):.2f}" for size in sizes)
+    return "".join(f"; with {size:,} tokens it is at most ln {size:,} = {math.log(size):.2f}" for size in sizes)
 
 
 def _vocabulary_tokens(measurement: Measurement) -> int | None:
@@ -72,15 +72,15 @@ def draw_entropy_score(analysis: Analysis) -> Drawing | None:
     axes.set_ylabel(f"final {metric.name} of {metric.task} (%)")
     figure.legend(loc="outside lower center", ncols=columns)
     caption = (
-        f"A point for each finished cell, {_counts(by_arm)}; no band. Entropy of the policy's next-token distribution, "
-        "over the whole vocabulary, averaged over the steps of training: an association, not a cause."
+        f"Each point is a finished cell ({_counts(by_arm)}); no band. The entropy is that of the policy's next-token"
+        " distribution over the whole vocabulary, averaged over training steps. This shows an association, no cause."
     )
     return Drawing(figure, caption, rows)
 
 
 def _counts(by_arm: Mapping[str, Sequence[object]]) -> str:
     counts = sorted({len(points) for points in by_arm.values() if points})
-    return f"n = {counts[0]} an arm" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]} an arm"
+    return f"n = {counts[0]} per arm" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]} per arm"
 
 
 LENGTH_COLUMNS = (
@@ -94,8 +94,8 @@ def draw_length(analysis: Analysis) -> Drawing | None:
     return draw_step_grid(
         analysis,
         LENGTH_COLUMNS,
-        "Tokens of a completion in the step's rollouts, truncated ones included, and the share that was cut off at the"
-        " limit. A step in which no completion is right, or none is wrong, has no mean of them.",
+        "Tokens per completion in each step's rollouts, including truncated ones, and the share of completions that"
+        " were cut off at the limit. A step without a right (or wrong) completion has no mean for these.",
     )
 
 
@@ -121,9 +121,9 @@ def draw_stability(analysis: Analysis) -> Drawing | None:
     return draw_step_grid(
         analysis,
         STABILITY_COLUMNS,
-        "Share of the tokens in the loss on which a bound of the ratio acts; exact KL of the policy to the one that"
-        " training started from; share of groups (the completions of one prompt) whose rewards are all equal, which"
-        " give no gradient under a baseline of the group, and of those in which every completion is right.",
+        "The share of tokens in the loss on which a bound of the importance ratio acts. The exact KL of the policy to"
+        " the one that training started from. The share of groups (the completions of one prompt) with equal rewards,"
+        " which give no gradient under a group baseline, and of groups in which every completion is right.",
     )
 
 

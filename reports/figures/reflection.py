@@ -113,10 +113,10 @@ def _draw_words(
     legend_at_bottom(figure, _legend(labels))
     curves = [curve for arm in arms for curve in _of(arm, sides)]
     caption = (
-        f"{what} Words looked for: {', '.join(words_looked_for)}. The first point, at 0, is the first step's rollout,"
-        " by the model before any update; each later one a stretch of steps, at what was generated before them. A"
-        f" stretch without the words has no point; of more than {MOST_FILES} files of completions so many are read,"
-        f" spread over each run, and the steps of the others have none."
+        f"{what} Words looked for: {', '.join(words_looked_for)}. The first point, at 0, is the rollout of the first"
+        " step, by the model before any update. Each later point is a stretch of steps, at what was generated before"
+        f" them; a stretch without the words has no point. At most {MOST_FILES} files of completions are read, spread"
+        " over each run; the steps of other files have no points."
         f" {describe_curves(curves, sweep.alpha)} {axis.note}"
     )
     return Drawing(figure, caption.rstrip(), _rows(arms, quantities, sides, axis.field))

@@ -147,7 +147,7 @@ def hidden_knob_warnings(arm: ArmSummary, baseline: ArmSummary) -> list[str]:
     if norm is not None and other is not None and max(norm, other) > HIDDEN_KNOB_RATIO * min(norm, other):
         warnings.append(
             f"{arm.arm} has a mean gradient norm of {norm:.3g}, {baseline.arm} of {other:.3g}: "
-            "the learning rate and the clipping act as a second knob; repeat the arm at matched norm"
+            "learning rate and clipping act as a second knob; repeat the arm at a matched norm"
         )
     clipped, reference = arm.grad_clipped_frac, baseline.grad_clipped_frac
     if (
@@ -158,6 +158,6 @@ def hidden_knob_warnings(arm: ArmSummary, baseline: ArmSummary) -> list[str]:
     ):
         warnings.append(
             f"{arm.arm} clips {clipped:.0%} of its steps, {baseline.arm} {reference:.0%}: max_grad_norm acts as a"
-            " second knob; repeat the arm at matched norm"
+            " second knob; repeat the arm at a matched norm"
         )
     return warnings

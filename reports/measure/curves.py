@@ -26,7 +26,7 @@ class Axis:
 
 
 TOKENS = Axis("generated_tokens", "generated tokens")
-STEPS = Axis("step", "training step", "Over steps, as training on fixed data generates no tokens.")
+STEPS = Axis("step", "training step", "Over steps, because training on fixed data generates no tokens.")
 
 
 @derived

@@ -125,12 +125,12 @@ def over_new_problems(analysis: Analysis, contrast: Contrast) -> NewProblems | N
         return NewProblems(None, "no seed has a score in both arms")
     shared = sorted(set.intersection(*(set(one) for pair in scores for one in pair)))
     if not shared:
-        return NewProblems(None, f"the records hold no {pairs[0][0].metric.name} of single problems")
+        return NewProblems(None, f"the records hold no {pairs[0][0].metric.name} for single problems")
     if len(shared) < MIN_PROBLEMS:
         return NewProblems(
             None,
-            f"an interval over problems takes at least {MIN_PROBLEMS} of them with a {pairs[0][0].metric.name} in every"
-            f" run, not {len(shared)}",
+            f"an interval over problems needs at least {MIN_PROBLEMS} problems with a {pairs[0][0].metric.name} in"
+            f" every run, and there are {len(shared)}",
         )
     differences = np.array([[treated[name] - control[name] for name in shared] for treated, control in scores])
     return NewProblems(crossed_bootstrap(differences, contrast.comparison.alpha))

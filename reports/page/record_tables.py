@@ -15,25 +15,25 @@ ABSENT = "(absent)"
 """How sweep.json records a knob that an arm does not have."""
 
 COST_NOTE = (
-    "Medians over the steps of a cell, then means over the finished cells of the arm; evaluations and training in all "
-    "are of a whole cell, peak memory is the highest (on a CPU that of the process), tokens a pass the lowest. "
-    "These describe and are not tested: "
-    "cells that ran at the same time shared the machine, and an arm that ran beside others is slower for it."
+    "Medians over the steps of a cell, then means over the finished cells of the arm. Evaluations and total training "
+    "are those of a whole cell, peak memory is its highest (on a CPU that of the process), tokens per pass are its "
+    "lowest. Cost describes; nothing of it is tested: cells that ran at the same time shared the machine, and an arm "
+    "that ran beside others is slower for it."
 )
 COST_COLUMNS: dict[str, tuple[str, Callable[[float | None], str]]] = {
     "step_s": ("step", duration),
     "rollout_s": ("rollout", duration),
-    "sync_s": ("of it sync", duration),
-    "prefill_s": ("of it prefill", duration),
-    "decode_s": ("of it decode", duration),
+    "sync_s": ("rollout: sync", duration),
+    "prefill_s": ("rollout: prefill", duration),
+    "decode_s": ("rollout: decode", duration),
     "reward_s": ("reward", duration),
     "logprob_s": ("log-probs", duration),
     "update_s": ("update", duration),
-    "backward_s": ("of it backward", duration),
+    "backward_s": ("update: backward", duration),
     "tokens_per_s": ("tokens/s", tokens),
     "occupancy_frac": ("occupancy", percent),
     "padding_frac": ("padding", percent),
-    "micro_batch_tokens": ("tokens a pass", tokens),
+    "micro_batch_tokens": ("tokens per pass", tokens),
     "peak_memory_mb": ("peak memory", megabytes),
     "evaluation_s": ("evaluations", duration),
 }
@@ -53,14 +53,14 @@ def knob_table(analysis: Analysis) -> Table:
         changed = {knob: value for knob, value in varied.get(arm, {}).items() if value != baseline.get(knob)}
         present = ", ".join(f"{knob}={value}" for knob, value in changed.items() if value != ABSENT)
         rows.append([arm, "baseline" if arm == sweep.baseline else present])
-    return Table("Knobs that differ", ["arm", f"knobs that are not as in {sweep.baseline}"], rows)
+    return Table("Knobs that differ", ["arm", f"knobs that differ from {sweep.baseline}"], rows)
 
 
 def cost_table(report: Report) -> Table:
     """What was recorded of the cost of any arm; older records hold less."""
     costs = [arm["cost"] for arm in report["arms"]]
     shown = {key: column for key, column in COST_COLUMNS.items() if any(cost[key] is not None for cost in costs)}
-    columns = ["arm", *(heading for heading, _ in shown.values()), "training in all"]
+    columns = ["arm", *(heading for heading, _ in shown.values()), "total training"]
     rows = [
         [
             arm["arm"],

@@ -28,26 +28,27 @@ Columns = Sequence[tuple[str, Callable[[Row], str]]]
 MOST_PROBLEMS = 12
 
 INTERACTION_NOTE = (
-    "A main effect is averaged over the values of all other knobs; an interaction is how much larger the first knob's "
-    "effect is at the second's value than at its reference: 0 where they add up. Paired by seed, over {seeds} with "
-    "a score in every arm. Intervals are of each effect on its own; q is p after Benjamini and Hochberg over all {m} "
-    "effects: of those with q at most 0.05, 5% are expected to be false."
+    "A main effect is averaged over the values of all other knobs. An interaction is how much larger the first "
+    "knob's effect is at the second's value than at its reference; 0 if the two add up. Paired by seed, over {seeds} "
+    "with a score in every arm. Each interval is that of one effect on its own. q is p after Benjamini and Hochberg "
+    "over all {m} effects: of those with q at most 0.05, 5% are expected to be false."
 )
 ACROSS_TASKS_NOTE = (
-    "IQM: mean of the middle half of all scores, runs and tasks together. P(improvement): how likely a run of the arm "
-    "beats one of the baseline on a task drawn at random, half where they tie; it says nothing of how much. Intervals: "
-    "percentile bootstrap over runs, each with all its tasks (after Agarwal et al. 2108.13264); of few runs it is "
-    "too narrow, so the verdicts do not rest on it."
+    "IQM: the mean of the middle half of all scores, of runs and tasks together. P(improvement): the probability "
+    "that a run of the arm beats a run of the baseline on a random task, ties counting half; it does not say by how "
+    "much. Intervals: percentile bootstrap over runs, each with all its tasks (after Agarwal et al. 2108.13264). "
+    "With few runs they are too narrow, so no verdict rests on them."
 )
 SHARPENING_NOTE = (
-    "pass@k after training minus before it, mean over seeds. Crossover: the k at which the gain, once above 0,"
-    " falls below 0 for the first time, with all k around it at which the t interval over training seeds holds 0; the"
-    " model before training is evaluated once and its noise is not in it. A dash: the gain does not fall below 0 among"
-    " the k evaluated."
+    "pass@k after training minus pass@k before it, mean over seeds. Crossover: the k at which the gain, once above 0,"
+    " first falls below 0. Its interval holds all k around it at which the t interval over training seeds holds 0; the"
+    " model before training is evaluated once, and its noise is not included. A dash: the gain does not fall below 0"
+    " among the evaluated k."
 )
 PROBLEM_NOTE = (
-    "Share of right samples of the final evaluation, over the seeds of an arm; the problems with the widest range"
-    " between arms. They are the extremes of many: expect part of their range to be chance, and less of it next time."
+    "The share of right samples in the final evaluation, over the seeds of an arm, for the problems with the widest"
+    " range between arms. They are the extremes of many problems: part of their range is chance, and would be smaller"
+    " another time."
 )
 
 
@@ -281,6 +282,6 @@ def _ceiling_sentence(analysis: Analysis, gains: Sequence[Row]) -> str:
     if not ceiling:
         return ""
     return (
-        f" At k = {max(ceiling.values())}, pass@k is 100 % before and after training ({', '.join(ceiling)}): a gain of"
-        " 0 there is a tie and no crossover; harder problems would show whether the gain falls below 0."
+        f" At k = {max(ceiling.values())}, pass@k is 100% before and after training ({', '.join(ceiling)}): a gain of"
+        " 0 there is a tie, not a crossover. Harder problems would show whether the gain falls below 0."
     )

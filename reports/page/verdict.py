@@ -57,7 +57,7 @@ def interim_sentence(report: Report) -> str | None:
         return None
     return (
         f"Interim look: {ended} of {total} cells have ended. Levels and p values hold for the planned number of seeds, "
-        "looked at once; who stops when a verdict pleases is wrong more often than they say."
+        "looked at once. Stopping as soon as a verdict pleases is wrong more often than they say."
     )
 
 
@@ -94,8 +94,8 @@ def verdict_details(row: Row) -> list[str]:
         alpha = round((1 - row["level"]) * row["n_contrasts"], 9)
         if row["p_holm"] < alpha:
             details.append(
-                f"p is below {alpha:.3g} after Holm, whose later steps are less strict than the interval, which holds "
-                "0: the verdict goes by the interval."
+                f"p is below {alpha:.3g} after Holm, whose later steps are less strict than the interval. The interval "
+                "holds 0, and the verdict follows the interval."
             )
     if row["verdict"] == "equivalent":
         level = percent((1 - row["level"]) / 2)
@@ -203,9 +203,9 @@ def _over_new_problems(row: Row) -> str:
     if low is not None and low == high:
         return f"{effect}, {NO_SPREAD} over {n_seeds} seeds and {n_problems} problems."
     conservative = (
-        " It is conservative, as a rule wider than its level asks for: its t has the"
-        f" {min(n_seeds, n_problems) - 1} degrees of freedom of the fewer of the two, and the noise of single scores"
-        " counts as that of seeds and of problems too."
+        " It is conservative, usually wider than its level requires: its t has only"
+        f" {min(n_seeds, n_problems) - 1} degrees of freedom, by the fewer of the two, and the noise of single scores"
+        " counts both as that of seeds and as that of problems."
     )
     return (
         f"{effect}, {percent(row['level'])} interval {interval(low, high)}, by a bootstrap over"

@@ -86,7 +86,7 @@ def confirmed_statement(confirmed: ConfirmationRecord) -> Statement:
         f" {_scores(confirmed.search_pp, confirmed.confirmed_pp, f'{fresh} and fresh samples')}."
     )
     control = (
-        "The default was no complete trial, so there is no control."
+        "The default was not a complete trial, so there is no control."
         if confirmed.default_search_pp is None
         else "As a control, the default, which nobody picked, scored"
         f" {_scores(confirmed.default_search_pp, confirmed.default_confirmed_pp, 'the same fresh seeds')}."
@@ -167,7 +167,7 @@ def _is_picked_among_several(study: StudyRecord) -> bool:
 def _scores(search_pp: float, confirmed_pp: float | None, fresh: str) -> str:
     """A score in the search and with fresh seeds, and how it changed."""
     if confirmed_pp is None:
-        return f"{points(search_pp)}% in the search; with {fresh} nothing of it was measured"
+        return f"{points(search_pp)}% in the search; with {fresh} no score was measured"
     shrinkage_pp = search_pp - confirmed_pp
     if points(abs(shrinkage_pp)) == points(0.0):
         change = "stayed the same"

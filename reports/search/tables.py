@@ -35,7 +35,7 @@ def best_table(study: StudyRecord) -> Table | None:
     if best.is_default:
         note = "The best is the default itself."
     else:
-        note = "The default was no trial of this search." if compared is None else ""
+        note = "The default was not a trial of this search." if compared is None else ""
     return Table("Best setting" + (" against the default" if compared is not None else ""), columns, rows, note)
 
 

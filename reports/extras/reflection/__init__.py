@@ -223,12 +223,12 @@ TABLE_COLUMNS = [
     *("ratio, first to last", "clipped or masked"),
 ]
 TABLE_NOTE = (
-    f"In completions drawn in training (of more than {MOST_FILES} files of them in all, in so many, spread over "
-    "training), all seeds together, as whole words in upper or lower case. Before training: in "
-    "the first step's completions; at the end: in the last fifth of the steps. From the log-prob on: means over the "
-    "tokens that wrote the word, and behind the stroke over all other tokens. Ratio: at the first and the "
-    "last optimiser step on a rollout batch. These describe and are not tested; an answer with such a word need not "
-    "be right or wrong because of it."
+    "They are counted in completions drawn in training, all seeds together, as whole words in upper or lower case; "
+    f"at most {MOST_FILES} files of completions are read, spread over training. Before training: in the first step's "
+    "completions; at the end: in the last fifth of the steps. From the log-prob on, a cell holds the mean over the "
+    "tokens that wrote the word / the mean over all other tokens. Ratio: at the first and the last optimiser step on "
+    "a rollout batch. These numbers describe; nothing is tested. An answer with such a word need not be right or "
+    "wrong because of it."
 )
 
 
@@ -238,14 +238,14 @@ def reflection_table(reflection: Reflection) -> Table:
     names = ", ".join(reflection.words)
     if not reflection.n_completions:
         return Table(
-            TABLE_TITLE, [], [], f"No completions drawn in training are recorded, in which to look for {names}."
+            TABLE_TITLE, [], [], f"No completions drawn in training are recorded, so nothing is known of {names}."
         )
     if not reflection.arms:
         return Table(TABLE_TITLE, [], [], f"None of {names} occurs in the {reflection.n_completions:,} completions.")
     unrecorded = dict.fromkeys(row.arm for row in reflection.arms if row.n_occurrences and not row.n_tokens_recorded)
     missing = (
-        f" Of {', '.join(unrecorded)} no tokens are recorded (they learn from pairs, or train.token_records_max_tokens "
-        "left their steps out)."
+        f" No tokens are recorded for {', '.join(unrecorded)} (they learn from pairs, or "
+        "train.token_records_max_tokens left their steps out)."
         if unrecorded
         else ""
     )

@@ -61,9 +61,9 @@ def draw_importance(study: StudyRecord, objective: Objective) -> Drawing | None:
     axes.set_ylim(-0.6, len(shares) - 0.4)
     axes.set_xlabel(f"share of the variance of {objective.name} (%)")
     caption = (
-        f"fANOVA's shares of the variance of {objective.words} over the searched ranges, from"
-        f" n = {found.n_trials} complete trials: of the knobs by themselves, without their interactions, scaled to sum"
-        " to 100%. A small share says that the knob mattered little within its range; with few trials not even that."
+        f"The share of the variance of {objective.words} over the searched ranges that each knob accounts for on its"
+        f" own, by fANOVA, from n = {found.n_trials} complete trials; interactions are left out, and shares sum to"
+        " 100%. A small share means that the knob mattered little within its range; with few trials, not even that."
     )
     rows: list[DataRow] = [
         {"knob": name, "metric": objective.metric, "share": share, "n_trials": found.n_trials}
@@ -105,9 +105,9 @@ def draw_slices(study: StudyRecord, objective: Objective) -> Drawing | None:
     some = any(name not in trial.params for trial in trials for name in knobs)
     caption = (
         f"Values of {objective.words} against those of each knob, n = {len(trials)} complete trials"
-        f" ({count_kinds(trials)}); {objective.wish}. All other knobs vary at the same time, and a sampler looks most"
-        " where it found most: no panel is an experiment."
-        f"{' A panel with fewer trials says so: the others did not draw the knob.' if some else ''}"
+        f" ({count_kinds(trials)}); {objective.wish}. All other knobs vary as well, and a sampler looks most where it"
+        " has found good values, so no panel is an experiment."
+        f"{' A panel with fewer trials says so: the other trials did not draw the knob.' if some else ''}"
     )
     rows: list[DataRow] = [
         {"knob": name, "trial": trial.number, "kind": kind_of(trial), "knob_value": value_text(trial.params[name]),

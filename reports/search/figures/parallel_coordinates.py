@@ -86,7 +86,7 @@ def draw_parallel_coordinates(study: StudyRecord, objective: Objective) -> Drawi
     figure.legend(handles=handles, loc="lower center", ncols=2, handlelength=4.0, borderaxespad=0.3)
     caption = (
         f"A line for each of n = {len(trials)} complete trials, from knob to knob down to its"
-        f" {objective.words} on the colour bar: the darker, the better"
+        f" {objective.words} on the colour bar; darker is better"
         f" ({objective.wish}).{_not_drawn(study, conditional)}"
     )
     return Drawing(figure, caption, [_row(trial, objective, knobs) for trial in trials])
@@ -163,9 +163,9 @@ def _row(trial: TrialRecord, objective: Objective, knobs: Sequence[str]) -> Data
 
 def _not_drawn(study: StudyRecord, conditional: Sequence[str]) -> str:
     logs = any(knob.kind == "log" for knob in study.knobs.values())
-    words = " Learning rates and other knobs that are drawn on a log scale are shown on one." if logs else ""
+    words = " Knobs that are drawn on a log scale, such as learning rates, are shown on one." if logs else ""
     if conditional:
-        words += " Not drawn: the trial's other knobs leave this one without a meaning."
+        words += " Not drawn: the trial's other knobs make this one meaningless."
     states = {trial.state for trial in study.trials} - {"complete"}
     if states:
         words += f" Trials that are {' or '.join(sorted(states))} are left out."

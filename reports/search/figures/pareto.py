@@ -65,8 +65,8 @@ def draw_pareto(study: StudyRecord, objective: Objective) -> Drawing | None:
     caption = (
         f"{objective.name} ({objective.wish}) against {cost.name} ({cost.wish}), n = {len(trials)} complete trials"
         f" ({count_kinds(trials)}). Line and numbers: the {count(len(front), 'trial')} of the front, which no other"
-        " beats on both; values as they are, nothing is tested."
-        f"{'' if len(labelled) == len(front) else ' Of neighbours on it one has its number.'}"
+        " beats on both, by their values as they are; nothing is tested."
+        f"{'' if len(labelled) == len(front) else ' Of close neighbours only one is numbered.'}"
     )
     return Drawing(figure, caption, [_row(trial, study, cost, objective) for trial in trials])
 

@@ -64,8 +64,8 @@ def draw_history(study: StudyRecord, objective: Objective) -> Drawing | None:
     legend_below(figure, [*handles.values()])
     caption = (
         f"Value of each trial, n = {len(trials)} ({count_kinds(trials)}), {count(len(study.seeds), 'seed')} each;"
-        f" {objective.wish}. Line: best of the complete ones so far; it can"
-        f" only {'rise' if objective.maximize else 'fall'}, and by luck too. {_others(trials, valued, without)}"
+        f" {objective.wish}. Line: the best complete trial so far; it can"
+        f" only {'rise' if objective.maximize else 'fall'}, by luck as well. {_others(trials, valued, without)}"
     )
     rows = [_row(trial, objective, value) for trial, value in zip(trials, values, strict=True)]
     return Drawing(figure, caption.strip(), rows)
@@ -95,9 +95,9 @@ def _others(
 ) -> str:
     words = []
     if any(trial.state == "pruned" for trial, _ in valued):
-        words.append("Pruned trials at the last value that they reported, of a training cut short.")
+        words.append("Pruned trials stand at the last value that they reported, from partial training.")
     if without:
-        words.append(f"At the bottom, without a value: {count_kinds(without)}.")
+        words.append(f"At the bottom: trials without a value ({count_kinds(without)}).")
     return " ".join(words)
 
 
@@ -146,7 +146,7 @@ def draw_intermediate(study: StudyRecord, objective: Objective) -> Drawing | Non
     label_values(axes.yaxis, objective)
     legend_below(figure, [*handles.values()])
     silent = len(study.trials) - len(trials)
-    what = "What each seed of a trial came to" if by_seed else "What trials reported while they trained"
+    what = "The score of each seed of a trial" if by_seed else "What trials reported while they trained"
     caption = (
         f"{what}, n = {len(trials)} ({count_kinds(trials)}); {objective.wish}. A"
         " pruned trial ends with a cross, a failed one with a bar."

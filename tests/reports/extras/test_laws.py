@@ -254,7 +254,7 @@ def rows(sweep: SweepRecord) -> list[Row]:
 
 
 def with_many_evaluations(folder: Path, arms: Mapping[str, float]) -> SweepRecord:
-    """Ten evaluations a run, on a sigmoid that starts at the score before training."""
+    """Ten evaluations per run, on a sigmoid that starts at the score before training."""
     sweep = write_sweep(folder, arms, seeds=2)
     for cell in sweep.cells:
         (first, *_) = cell.read_scores()
@@ -280,10 +280,10 @@ def test_the_sigmoid_is_found_from_the_score_before_training(tmp_path):
 
 def test_the_same_few_checkpoints_in_many_seeds_are_no_curve(tmp_path):
     (row,) = found = rows(write_sweep(tmp_path, {"base": 0.0}, seeds=6))
-    assert row["refused"] == "4 evaluations a run, and a fit needs 8"
+    assert row["refused"] == "4 evaluations per run, and a fit needs 8"
     assert row["asymptote"] is None
     (table,) = law_tables(found)
-    assert table.rows == [[f"pass@1 of {TASK}", "Refused: 4 evaluations a run, and a fit needs 8."]]
+    assert table.rows == [[f"pass@1 of {TASK}", "Refused: 4 evaluations per run, and a fit needs 8."]]
 
 
 def test_an_arm_that_generates_nothing_is_refused(tmp_path):

@@ -225,7 +225,7 @@ def test_of_arms_without_token_records_only_the_text_is_told(tmp_path: Any) -> N
     assert (row.logp_nats, row.ratio, row.bounded_frac, row.other_logp_nats) == (None, None, None, None)
     assert FIGURES.find("reflection_words").draw(analysis) is not None
     assert FIGURES.find("reflection_policy").draw(analysis) is None
-    assert "Of arm0 no tokens are recorded" in reflection_table(read_reflection(analysis)).note
+    assert "No tokens are recorded for arm0" in reflection_table(read_reflection(analysis)).note
 
 
 def test_the_words_are_a_setting(tmp_path: Any) -> None:

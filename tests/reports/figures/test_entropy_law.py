@@ -80,7 +80,7 @@ def test_a_far_ceiling_does_not_squeeze_the_points(sweep):
 
 
 def test_what_leaves_the_view_is_said(sweep):
-    beyond = "Bars and bands that reach the edge go on beyond it."
+    beyond = "Bars and bands that reach the edge extend beyond it."
     assert beyond not in drawn(sweep).caption
     rng = np.random.default_rng(0)
     rewrite_rows(sweep, "steps.jsonl", lambda row: row | {"reward/mean": rng.normal()})
@@ -99,7 +99,7 @@ def test_a_refused_law_leaves_the_points_and_says_why(sweep):
     axes = drawing.figure.axes[1]
     assert axes.get_title(loc="left").replace("\n", " ").startswith("up (n = 2) law refused: entropy spans 0.00")
     assert [line.get_marker() for line in axes.lines] == ["s", "s"]
-    assert "Where a fit is refused, the panel says why." in drawing.caption
+    assert "If a fit is refused, its panel says why." in drawing.caption
 
 
 def test_the_legend_has_only_what_is_drawn(sweep):
@@ -155,8 +155,8 @@ def test_entropy_that_is_gone_or_large_is_drawn(sweep, entropy):
 @pytest.mark.parametrize(
     ("steep", "in_legend", "says", "says_not"),
     [
-        ([], True, "there are none; diamond and bar: its ceiling at H = 0 with its 95% interval", "beyond the view"),
-        (["base", "up"], False, "there are none; its ceiling lies beyond the view.", "diamond"),
+        ([], True, "beyond the points; diamond and bar: its ceiling at H = 0 with its 95% interval", "beyond the view"),
+        (["base", "up"], False, "beyond the points; its ceiling lies beyond the view.", "diamond"),
         (["up"], True, "training variance); a ceiling that is not drawn lies beyond the view.", "its ceiling lies"),
     ],
 )

@@ -89,7 +89,7 @@ def test_captions_name_n_and_the_band(tmp_path, seeds, band):
     }
     assert len(captions) == len(in_reading_order())
     assert all(f"n = {seeds}" in caption for caption in captions.values())
-    few, many = "no band", "95% t interval"
+    few, many = "no interval", "95% t interval"
     bars = {"forest": ("fewer than three pairs", many), "distinct_answers": (few, many), "pareto": (few, many)}
     bars |= {"across_tasks": (few, "95% percentile bootstrap interval")}
     bandless = ("entropy_score", "overoptimisation", "reliability")
@@ -100,7 +100,7 @@ def test_captions_name_n_and_the_band(tmp_path, seeds, band):
 
 def test_a_caption_on_words_says_how_much_was_read(tmp_path):
     (drawing,) = drawn(write_sweep(tmp_path, {"base": 0.0}, seeds=1), ["reflection_words"])
-    assert "of more than 240 files of completions so many are read" in drawing.caption
+    assert "At most 240 files of completions are read" in drawing.caption
 
 
 def test_a_dollar_sign_in_a_name_is_no_formula(tmp_path):
@@ -143,7 +143,7 @@ def test_where_an_arm_generates_nothing_all_curves_run_over_steps(tmp_path):
         rewrite_rows(sweep, file, lambda row: row | {"generated_tokens": 0}, arm="offline")
     for kind in drawn(sweep, names):
         assert x_label(kind) == "training step"
-        assert kind.caption.endswith("Over steps, as training on fixed data generates no tokens.")
+        assert kind.caption.endswith("Over steps, because training on fixed data generates no tokens.")
         assert {row["arm"]: row["step"] for row in kind.rows} == {"base": STEPS, "offline": STEPS}
 
 
@@ -228,7 +228,7 @@ def test_a_bar_that_is_cut_ends_in_an_arrow(tmp_path):
     assert contrast.comparison is not None
     (cut,) = (np.max(line.get_xdata()) for line in axes.lines if line.get_marker() == ">")
     assert max(contrast.differences_pp) < cut < contrast.comparison.high
-    assert "An arrow: the bar goes on." in drawing.caption
+    assert "Arrow: the bar extends beyond the view." in drawing.caption
 
 
 def test_ticks_of_answers_of_nearly_one_length_are_what_they_say(tmp_path):
@@ -279,7 +279,7 @@ def test_the_forest_has_every_task_and_says_which_is_tested(tmp_path):
     headings = [text.get_text() for axes in drawing.figure.axes for text in axes.texts]
     assert headings == ["arithmetic", "gsm8k (not tested)", "aime24 (not tested)"]
     assert {row["task"] for row in drawing.rows} == {"arithmetic", "gsm8k", "aime24"}
-    assert "Only arithmetic is compared" in drawing.caption
+    assert "Only arithmetic is tested" in drawing.caption
 
 
 def test_the_forest_names_an_arm_that_it_cannot_show(tmp_path):
@@ -289,7 +289,7 @@ def test_the_forest_names_an_arm_that_it_cannot_show(tmp_path):
     rewrite_rows(sweep, "scores.jsonl", lambda row: row | {"final": row["final"] and row["task"] == TASK}, "partial")
     (drawing,) = drawn(sweep, ["forest"])
     assert [axes.get_title(loc="left") for axes in drawing.figure.axes] == ["up", "partial", "up"]
-    assert drawing.caption.endswith("Not shown, as no seed has a score on both sides: broken; partial on gsm8k.")
+    assert drawing.caption.endswith("Not shown, because no seed has a score in both arms: broken; partial on gsm8k.")
 
 
 def test_arms_over_all_tasks_the_baseline_first_and_absent_ones_by_name(tmp_path):
@@ -302,7 +302,7 @@ def test_arms_over_all_tasks_the_baseline_first_and_absent_ones_by_name(tmp_path
     ]
     assert panels == ["base (n = 3)", "baseline", "up (n = 3)", ""]
     assert [set(row) >= {"improvement", "improvement_low"} for row in drawing.rows] == [False, True]
-    assert drawing.caption.endswith("Not shown, as no run has a score on every task: broken.")
+    assert drawing.caption.endswith("Not shown, because no run has a score on every task: broken.")
     alone = write_sweep(tmp_path / "alone", {"base": 0.0}, seeds=1, other_tasks=OTHER_TASKS)
     (drawing,) = drawn(alone, ["across_tasks"])
     assert len(drawing.figure.axes) == 1 and "beats" not in drawing.caption
@@ -333,4 +333,4 @@ def test_distinct_answers_are_compared_at_equal_samples_only(tmp_path):
     rewrite_rows(sweep, "scores.jsonl", lambda row: row | {"n_samples": 4})
     (drawing,) = drawn(sweep, ["distinct_answers"])
     assert "base model" not in [row["arm"] for row in drawing.rows]
-    assert "4 of them" in drawing.caption
+    assert "the 4 samples of a problem" in drawing.caption

@@ -12,8 +12,8 @@ from tests.reports.synthetic import write_sweep
 @pytest.mark.parametrize(
     ("models", "sentence"),
     [
-        ([{"vocabulary_tokens": 32}] * 2, "vocabulary; over 32 tokens it is at most ln 32 = 3.47."),
-        ([{"vocabulary_tokens": 32}, {"vocabulary_tokens": 151_936}], "3.47; over 151,936 tokens it is at most ln"),
+        ([{"vocabulary_tokens": 32}] * 2, "vocabulary; with 32 tokens it is at most ln 32 = 3.47."),
+        ([{"vocabulary_tokens": 32}, {"vocabulary_tokens": 151_936}], "3.47; with 151,936 tokens it is at most ln"),
         ([None, {}], "over the whole vocabulary. "),
         (["a name", {"vocabulary_tokens": "many"}], "over the whole vocabulary. "),
     ],

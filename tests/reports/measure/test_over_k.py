@@ -133,8 +133,8 @@ def test_the_table_says_where_nothing_could_be_lost(tmp_path):
     table = sharpening_table(analyse(sweep))
     assert [row[2:5] for row in table.rows[:2]] == [["+0.0", MISSING, MISSING]] * 2
     assert table.rows[2][2] == "-5.0" and table.rows[2][3] != MISSING
-    assert "At k = 8, pass@k is 100 % before and after training (base, up): a gain of 0 there is a tie" in table.note
-    assert "100 %" not in sharpening_table(analyse(write_sweep(tmp_path / "below", {"base": 0.0}, seeds=2))).note
+    assert "At k = 8, pass@k is 100% before and after training (base, up): a gain of 0 there is a tie" in table.note
+    assert "100%" not in sharpening_table(analyse(write_sweep(tmp_path / "below", {"base": 0.0}, seeds=2))).note
 
 
 def test_points_over_k_are_of_one_family_and_ordered():

@@ -117,7 +117,7 @@ def test_the_interval_is_that_of_seeds_and_problems(tmp_path):
     assert (found["level"], found["n_seeds"], found["n_problems"], found["refused"]) == (0.95, 4, PROBLEMS, None)
     (sentence,) = (detail for detail in verdict_details(row) if "new problems" in detail)
     assert "95% interval [" in sentence and "4 seeds and 20 problems" in sentence
-    assert "It is conservative" in sentence and "its t has the 3 degrees of freedom" in sentence
+    assert "It is conservative" in sentence and "its t has only 3 degrees of freedom" in sentence
 
 
 def test_it_is_given_only_where_the_sweep_asks_for_it(tmp_path):
@@ -147,7 +147,7 @@ def test_few_problems_are_refused(tmp_path, problems):
     write_samples(sweep, problems)
     (row,) = report_document(analyse(sweep))["contrasts"]
     assert row["new_problems"]["low_pp"] is None
-    why = f"takes at least 5 of them with a pass@1 in every run, not {problems}"
+    why = f"needs at least 5 problems with a pass@1 in every run, and there are {problems}"
     assert f"Over new problems: refused, an interval over problems {why}." in verdict_details(row)
 
 

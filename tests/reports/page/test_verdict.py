@@ -140,7 +140,7 @@ def test_equal_scores_share_a_rank_and_an_arm_without_one_comes_last(tmp_path):
 def test_a_p_after_holm_below_alpha_that_the_interval_does_not_bear_out_is_explained(report):
     contrast = report["contrasts"][0] | {"verdict": "inconclusive", "level": 0.975, "n_contrasts": 2, "p_holm": 0.04}
     (detail,) = verdict_details(contrast)
-    assert detail.startswith("p is below 0.05 after Holm") and "the verdict goes by the interval" in detail
+    assert detail.startswith("p is below 0.05 after Holm") and "the verdict follows the interval" in detail
     assert verdict_details(contrast | {"verdict": "equivalent"})[0] == detail
     for change in ({"p_holm": 0.051}, {"p_holm": None}, {"verdict": "better"}):
         assert verdict_details(contrast | change) == []

@@ -169,7 +169,7 @@ def test_curves_end_where_their_trials_were_pruned(tmp_path):
     by_seed = drawings(write_study(tmp_path, study_document(20, pruner={"type": "wilcoxon"})))["intermediate"]
     axes = by_seed.figure.axes[0]
     assert (axes.get_xlabel(), "of each seed" in axes.get_ylabel()) == ("training seed", True)
-    assert by_seed.caption.startswith("What each seed of a trial came to")
+    assert by_seed.caption.startswith("The score of each seed of a trial")
     document = study_document(3, changes={number: {"intermediate": [[1, None]]} for number in range(3)})
     assert "intermediate" not in drawings(write_study(tmp_path, document))
 

@@ -172,7 +172,7 @@ def test_figures_of_an_earlier_report_do_not_stay(tmp_path):
 
 @pytest.mark.parametrize(
     ("default", "note"),
-    [({"is_default": False}, "The default was no trial of this search."), ({}, "The best is the default itself.")],
+    [({"is_default": False}, "The default was not a trial of this search."), ({}, "The best is the default itself.")],
 )
 def test_one_trial_has_nothing_to_be_compared_with(tmp_path, default, note):
     study = write_study(tmp_path, study_document(1, changes={0: default}))
