@@ -94,12 +94,12 @@ def _knobs() -> list[tuple[str, str]]:
 
 
 def _figures() -> list[tuple[str, str]]:
-    from reports.figures import in_reading_order
-    from reports.search.figures import in_reading_order as of_a_search
+    from reports.figures import FIGURES, in_reading_order
+    from reports.search.figures import SEARCH_FIGURES
 
     return [
-        *((figure.name, f"{figure.group}: {figure.title}") for figure in in_reading_order()),
-        *((figure.name, f"Search: {figure.title}") for figure in of_a_search()),
+        *((figure.name, f"{figure.group}: {figure.title}") for figure in in_reading_order(FIGURES)),
+        *((figure.name, f"Search: {figure.title}") for figure in in_reading_order(SEARCH_FIGURES)),
     ]
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 X_LABEL_IN = 0.27
-"""From the bottom of a panel to the label of its x axis; the labels of the ticks lie between."""
+"""The distance of the x axis's label from the bottom of a panel; the labels of the ticks lie between."""
 PANEL_LEGEND_ROW_IN = 0.2
 
 

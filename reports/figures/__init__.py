@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, TypeGuard, get_args
+from typing import Any, Literal, Protocol, TypeGuard, TypeVar, get_args
 
 from harness.errors import RefusedError
 from harness.plugins import Kind
@@ -22,17 +22,18 @@ Group = Literal["Result", "Learning", "Policy", "Cost", "Records"]
 """What a figure is about: whether an arm helps; how it learned; what became of the policy; what it cost; the rest."""
 
 AFTER_OURS = 1000
+"""An order beyond those of the shipped figures."""
 
 
 @dataclass(frozen=True)
 class Figure:
     """One figure of a report.
 
-    name: the stem of its files, e.g. `pass_at_k`. title: its heading. draw: makes the drawing from the records of a
-    sweep, or returns None where they hold nothing to show; it imports matplotlib itself. group: what it is about.
-    order: its place on the page, from the lowest; figures with one order follow each other by name.
+    name: that of its files, e.g. `pass_at_k`. title: its heading. draw: draws it from the records of a sweep, or
+    returns None if they hold nothing to show; matplotlib is imported only when it is called. group: what the figure is
+    about. order: its place on the page; lower orders come first, and figures of the same order by name.
 
-    Raises ValueError for a name that cannot be a file's, or an unknown group.
+    Raises ValueError for a name that cannot be that of a file, or an unknown group.
     """
 
     name: str
@@ -62,14 +63,26 @@ def _is_figure(thing: object) -> TypeGuard[Figure]:
 FIGURES: Kind[Figure] = Kind("figure", _is_figure, "reports.figures", "bench ls figures")
 
 
-def in_reading_order() -> list[Figure]:
-    """Every figure that a report may have."""
-    return sorted(FIGURES.all().values(), key=lambda figure: (figure.order, figure.name))
+class Placed(Protocol):
+    """What has a place on a page."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def order(self) -> int: ...
+
+
+AnyFigure = TypeVar("AnyFigure", bound=Placed)
+
+
+def in_reading_order(kind: Kind[AnyFigure]) -> list[AnyFigure]:
+    """Every figure of a kind that a page may have."""
+    return sorted(kind.all().values(), key=lambda figure: (figure.order, figure.name))
 
 
 def render_figures(analysis: Analysis) -> list[RenderedFigure]:
     """Draw every figure for which there are records, in reading order."""
-    names = [figure.name for figure in in_reading_order()]
+    names = [figure.name for figure in in_reading_order(FIGURES)]
     if analysis.processes == 1:
         rendered = [_render(analysis, name) for name in names]
     else:
@@ -85,17 +98,20 @@ def _render_sent(analysis: SentOnce[Analysis], name: str) -> RenderedFigure | No
 
 
 def _render(analysis: Analysis, name: str) -> RenderedFigure | None:
-    return render_figure(name, FIGURES.find(name).title, _command(analysis), partial(draw, FIGURES, name, analysis))
+    drawing = partial(drawing_of, FIGURES, name, analysis)
+    return render_figure(name, FIGURES.find(name).title, _command(analysis), drawing)
 
 
-def draw(kind: Kind[Any], name: str, *records: object) -> Drawing | None:
-    """The drawing that the figure of a name makes of the records. Raises RefusedError for whatever a plug-in's raises
-    but DamagedRecordError."""
+def drawing_of(kind: Kind[Any], name: str, *records: object) -> Drawing | None:
+    """What the figure of a name draws from the records; None if they hold nothing to show. Raises RefusedError for
+    whatever the figure of a plug-in raises, except DamagedRecordError."""
     try:
-        drawing: Drawing | None = kind.find(name).draw(*records)
+        drawing = kind.find(name).draw(*records)
+        if not isinstance(drawing, Drawing | None):
+            raise TypeError(f"draw returns {type(drawing).__name__}, but must return a Drawing or None")
     except DamagedRecordError:
         raise
-    except Exception as error:  # ours are bugs of ours; whatever the user's code raises is told as the user's mistake
+    except Exception as error:  # in a shipped figure it is our bug, in a plug-in the user's mistake
         source = kind.source(name)
         if source is None:
             raise

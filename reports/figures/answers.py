@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 DISTINCT = "distinct_answers"
 
 Bin = dict[str, Any]
-"""Of a reliability diagram: samples with a confidence between two bounds, their mean confidence, the share right."""
+"""A bin of a reliability diagram: how many samples have a confidence in it, their mean confidence, the share right."""
 
 
 def draw_distinct_answers(analysis: Analysis) -> Drawing | None:

@@ -67,7 +67,7 @@ def _numbers(name: str, column: pyarrow.ChunkedArray) -> npt.NDArray[Any]:
     from pyarrow import types
 
     if not (types.is_integer(column.type) or types.is_floating(column.type) or types.is_null(column.type)):
-        raise ValueError(f"{name!r} holds something that is no number")
+        raise ValueError(f"{name!r} holds something that is not a number")
     values = column.combine_chunks()
     if not types.is_integer(column.type) or values.null_count:
         values = values.cast("float64")  # null becomes NaN
@@ -101,11 +101,13 @@ class Metric:
             raise MetricError(f"metric is {metric!r}: give eval.final.<task>.<metric>, or eval.final.<metric>")
         task, _, name = metric.removeprefix(METRIC_PREFIX).rpartition(".")
         if task and task not in sweep.tasks:
-            raise MetricError(f"metric {metric!r} names the task {task!r}: evaluated were {', '.join(sweep.tasks)}")
+            raise MetricError(
+                f"metric {metric!r} names the task {task!r}: the sweep evaluates {', '.join(sweep.tasks)}"
+            )
         if not is_accuracy(name):
             raise MetricError(
-                f"metric is {metric!r}: arms are compared in percentage points and the higher is called better, so it"
-                f" must be a fraction in [0, 1] of which more is better: {', '.join(accuracy_names(sweep.k))}"
+                f"metric is {metric!r}: arms are compared in percentage points and the higher one is called better, so"
+                f" it must be a fraction in [0, 1] of which more is better: {', '.join(accuracy_names(sweep.k))}"
             )
         return cls(task or sweep.tasks[0], name)
 
@@ -124,7 +126,7 @@ class Measurement:
         path = self.cell.path / "steps.jsonl"
         columns = _columns(path, self.cell.read_step_columns(), ("step", "generated_tokens"))
         if (back := np.flatnonzero(np.diff(columns["step"]) <= 0)).size:
-            raise _damaged(path, f"row {back[0] + 2} is of no later step than the row before it")
+            raise _damaged(path, f"the step of row {back[0] + 2} is no later than that of the row before it")
         return columns
 
     @cached_property

@@ -66,7 +66,7 @@ class Stretch:
 
 
 Stretches = dict[str, dict[int, list[Stretch]]]
-"""By arm and seed, in the order of training."""
+"""The stretches of each arm and seed, in the order of training."""
 
 
 @derived

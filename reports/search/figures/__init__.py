@@ -10,7 +10,7 @@ from typing import TypeGuard
 from harness.plugins import Kind
 from harness.records.study import StudyRecord
 from reports.drawing.rendering import Drawing, RenderedFigure, render_figure
-from reports.figures import AFTER_OURS, draw, require_figure_name
+from reports.figures import AFTER_OURS, drawing_of, in_reading_order, require_figure_name
 from reports.search.values import Objective, objectives_of
 
 
@@ -18,10 +18,10 @@ from reports.search.values import Objective, objectives_of
 class SearchFigure:
     """One figure of the page of a search.
 
-    name, title, order: as those of a `reports.figures.Figure`. draw: makes the drawing of an objective, or returns None
-    where the record holds nothing to show. each_objective: the second objective has one too, not the first alone.
+    name, title, order: as those of a `reports.figures.Figure`. draw: draws it for an objective, or returns None if the
+    record holds nothing to show. each_objective: it is drawn for the second objective too, not for the first alone.
 
-    Raises ValueError for a name that cannot be a file's.
+    Raises ValueError for a name that cannot be that of a file.
     """
 
     name: str
@@ -43,19 +43,14 @@ SEARCH_FIGURES: Kind[SearchFigure] = Kind(
 )
 
 
-def in_reading_order() -> list[SearchFigure]:
-    """Every figure that the page of a search may have."""
-    return sorted(SEARCH_FIGURES.all().values(), key=lambda figure: (figure.order, figure.name))
-
-
 def render_search_figures(study: StudyRecord) -> list[RenderedFigure]:
     """Draw every figure for which there is something to show, in reading order."""
     rendered = []
-    for figure in in_reading_order():
+    for figure in in_reading_order(SEARCH_FIGURES):
         for objective in objectives_of(study)[: 2 if figure.each_objective else 1]:
             name = figure.name if objective.index == 0 else f"{figure.name}_{objective.index + 1}"
             several = figure.each_objective and len(study.objectives) > 1
             title = f"{figure.title}: {objective.name}" if several else figure.title
-            drawing = partial(draw, SEARCH_FIGURES, figure.name, study, objective)
+            drawing = partial(drawing_of, SEARCH_FIGURES, figure.name, study, objective)
             rendered.append(render_figure(name, title, study.command, drawing))
     return [figure for figure in rendered if figure is not None]

@@ -141,8 +141,8 @@ def draw_intermediate(study: StudyRecord, objective: Objective) -> Drawing | Non
     axes.set_xlim(left=0)
     axes.locator_params(axis="x", integer=True)
     by_seed = study.pruner["type"] == "wilcoxon"
-    told = "of each seed" if by_seed else "while training"
-    axes.set(xlabel="training seed" if by_seed else "step", ylabel=f"{objective.name} {told}{objective.unit}")
+    reported = "of each seed" if by_seed else "while training"
+    axes.set(xlabel="training seed" if by_seed else "step", ylabel=f"{objective.name} {reported}{objective.unit}")
     label_values(axes.yaxis, objective)
     legend_below(figure, [*handles.values()])
     silent = len(study.trials) - len(trials)

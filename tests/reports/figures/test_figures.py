@@ -14,7 +14,7 @@ from matplotlib.text import Text
 from harness.records import SweepRecord
 from reports.drawing.rendering import Drawing
 from reports.drawing.style import RC
-from reports.figures import in_reading_order, render_figures
+from reports.figures import FIGURES, in_reading_order, render_figures
 from reports.figures.pareto import frontier
 from reports.measure import analyse
 from tests.reports.rewriting import rewrite_rows, write_steps
@@ -25,7 +25,7 @@ LONG = "a_name_of_forty_characters_" + 13 * "x"
 
 
 def test_every_figure_has_a_place_of_its_own_in_the_reading_order():
-    places = [figure.order for figure in in_reading_order()]
+    places = [figure.order for figure in in_reading_order(FIGURES)]
     assert len(places) > 20 and places == sorted(set(places))
 
 
@@ -61,7 +61,7 @@ def test_no_text_is_clipped_and_no_two_texts_overlap(tmp_path, arms, seeds):
 
     names = {f"base_{LONG}": 0.0, **{f"{LONG[:-2]}{i:02}": -4.0 * i for i in range(arms - 1)}}
     analysis = analyse(write_sweep(tmp_path, names, seeds=seeds, other_tasks=OTHER_TASKS))
-    for kind in in_reading_order():
+    for kind in in_reading_order(FIGURES):
         with rc_context(RC):
             drawing = kind.draw(analysis)
             assert drawing is not None
@@ -85,9 +85,9 @@ def test_no_text_is_clipped_and_no_two_texts_overlap(tmp_path, arms, seeds):
 def test_captions_name_n_and_the_band(tmp_path, seeds, band):
     analysis = analyse(write_sweep(tmp_path, {"base": 0.0, "up": 1.0}, seeds=seeds, other_tasks=OTHER_TASKS))
     captions = {
-        kind.name: drawing.caption for kind in in_reading_order() if (drawing := kind.draw(analysis)) is not None
+        kind.name: drawing.caption for kind in in_reading_order(FIGURES) if (drawing := kind.draw(analysis)) is not None
     }
-    assert len(captions) == len(in_reading_order())
+    assert len(captions) == len(in_reading_order(FIGURES))
     assert all(f"n = {seeds}" in caption for caption in captions.values())
     few, many = "no interval", "95% t interval"
     bars = {"forest": ("fewer than three pairs", many), "distinct_answers": (few, many), "pareto": (few, many)}
@@ -210,7 +210,9 @@ def test_without_best_of_n_the_paths_are_drawn_alone(tmp_path, absent):
 def drawn(sweep: SweepRecord, names: Collection[str]) -> list[Drawing]:
     analysis = analyse(sweep)
     drawings = [
-        drawing for kind in in_reading_order() if kind.name in names and (drawing := kind.draw(analysis)) is not None
+        drawing
+        for kind in in_reading_order(FIGURES)
+        if kind.name in names and (drawing := kind.draw(analysis)) is not None
     ]
     assert len(drawings) == len(names)
     return drawings
@@ -309,7 +311,7 @@ def test_arms_over_all_tasks_the_baseline_first_and_absent_ones_by_name(tmp_path
 
 
 def test_a_caption_names_the_command_with_the_words_that_were_chosen(tmp_path, monkeypatch):
-    monkeypatch.setattr("reports.figures.in_reading_order", lambda: in_reading_order()[1:3])
+    monkeypatch.setattr("reports.figures.in_reading_order", lambda kind: in_reading_order(kind)[1:3])
     sweep = write_sweep(tmp_path / "mine", {"base": 0.0}, seeds=1)
     analysis = analyse(sweep, ["The sum", "2"])
     endings = {figure.caption.partition(" Made by: ")[2] for figure in render_figures(analysis)}

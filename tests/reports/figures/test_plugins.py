@@ -55,7 +55,7 @@ def test_the_example_is_on_the_page_with_its_data_and_leaves_again(
     plugins.use(["figure"], [tmp_path / "mine"])
     source = FIGURES.source(NAME)
     assert source is not None and source.path == tmp_path / "mine" / "figure.py" and source.digest
-    assert in_reading_order()[-1].name == NAME
+    assert in_reading_order(FIGURES)[-1].name == NAME
     write_report(sweep, out)
     html, markdown = ((out / name).read_text() for name in ("index.html", "report.md"))
     assert f'<figure id="{NAME}">\n<h2>Tokens per right answer</h2>' in html

@@ -150,7 +150,7 @@ def test_a_field_that_holds_no_number_is_a_damaged_record(tmp_path, value):
     (measurement,) = read_measurements(write_sweep(tmp_path, {"base": 0.0}, seeds=1))["base"]
     steps = measurement.cell.path / "steps.jsonl"
     steps.write_text(steps.read_text().replace('"grad_norm": 1.0', f'"grad_norm": {value}'))
-    with pytest.raises(DamagedRecordError, match=r"steps\.jsonl: 'grad_norm' holds something that is no number"):
+    with pytest.raises(DamagedRecordError, match=r"steps\.jsonl: 'grad_norm' holds something that is not a number"):
         _ = measurement.steps
 
 
@@ -192,5 +192,5 @@ def test_steps_that_do_not_rise_are_a_damaged_record(tmp_path, step, row):
     (measurement,) = read_measurements(write_sweep(tmp_path, {"base": 0.0}, seeds=1))["base"]
     path = measurement.cell.path / "steps.jsonl"
     path.write_text(path.read_text().replace('{"step": 3,', f'{{"step": {step},'))
-    with pytest.raises(DamagedRecordError, match=rf"steps\.jsonl: row {row} is of no later step than the row before"):
+    with pytest.raises(DamagedRecordError, match=rf"steps\.jsonl: the step of row {row} is no later than that of the row before"):
         _ = measurement.steps

@@ -9,7 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from reports.drawing.style import SEED_ALPHA
-from reports.figures import in_reading_order
+from reports.figures import FIGURES, in_reading_order
 from reports.page import templating, write_report
 from tests.reports.rewriting import write_steps
 from tests.reports.synthetic import STEPS, Changes, write_sweep
@@ -47,7 +47,7 @@ def page(tmp_path_factory):
 def test_the_files(page):
     names = {str(path.relative_to(page)) for path in page.rglob("*") if path.is_file()}
     assert {"index.html", "report.md", "report.json", "data/final_scores.csv"} <= names
-    for figure in (kind.name for kind in in_reading_order()):
+    for figure in (kind.name for kind in in_reading_order(FIGURES)):
         assert {f"figures/{figure}.svg", f"figures/{figure}.png", f"data/{figure}.csv"} <= names
 
 
@@ -95,7 +95,7 @@ def test_every_figure_and_section_is_in_the_contents(page):
     html = (page / "index.html").read_text()
     contents = html[html.index("<ol>") : html.index("</ol>")]
     targets = re.findall(r'href="#([^"]+)"', contents)
-    assert set(targets) >= {kind.name for kind in in_reading_order()} | {
+    assert set(targets) >= {kind.name for kind in in_reading_order(FIGURES)} | {
         "verdict",
         "results",
         "flips",

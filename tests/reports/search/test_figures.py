@@ -12,8 +12,9 @@ from matplotlib.lines import Line2D
 from harness.records.study import RangeRecord, StudyRecord
 from reports.drawing.rendering import Drawing
 from reports.drawing.style import RC
+from reports.figures import in_reading_order
 from reports.search.drawing import KnobAxis, shortened, two_lines
-from reports.search.figures import in_reading_order, render_search_figures
+from reports.search.figures import SEARCH_FIGURES, render_search_figures
 from reports.search.values import objectives_of
 from tests.reports.figures.test_figures import drawn_texts
 from tests.reports.search.studies import LONG_KNOBS, Changes, study_document, write_study
@@ -37,7 +38,7 @@ def drawings(study: StudyRecord) -> dict[str, Drawing]:
     """By name of the figure, and of the second objective."""
     drawn: dict[str, Drawing] = {}
     with mpl.rc_context(RC):
-        for kind in in_reading_order():
+        for kind in in_reading_order(SEARCH_FIGURES):
             for objective in objectives_of(study)[: 2 if kind.each_objective else 1]:
                 drawing = kind.draw(study, objective)
                 if drawing is not None:
