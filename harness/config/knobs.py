@@ -9,10 +9,10 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel
 
 from algorithms import GOVERNORS, KNOB_DESCRIPTIONS, KNOB_NAMES, Objective, PreferenceObjective, active_knobs
-from harness import plugins
 from harness.config.reward import parts_with_options, reward_section
 from harness.config.run_spec import RunSpec
 from harness.config.section import Section
+from harness.plugins import cached
 
 
 def active(spec: RunSpec) -> dict[str, Any]:
@@ -95,11 +95,7 @@ def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
             yield from _sections(argument)
 
 
-@plugins.cached
-def descriptions() -> Mapping[str, str]:
+@cached
+def descriptions() -> dict[str, str]:
     """Every knob of the spec with what it does, "" where its name says it. `reward.parts` stands for all its parts."""
     return dict(_model_knobs(RunSpec, ""))
-
-
-def all_knobs() -> tuple[str, ...]:
-    return tuple(descriptions())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from algorithms import KNOB_NAMES, AnyObjective, Objective, PreferenceObjective,
 from evals.errors import EvalError
 from evals.tasks import get_task
 from evals.tasks.base import Task
-from harness.config.knobs import all_knobs, governor
+from harness.config.knobs import descriptions, governor
 from harness.config.run_spec import RunSpec
 from harness.errors import RefusedError
 from harness.rewards.base import nameable_parts
@@ -144,20 +144,20 @@ def _knob_of(location: Sequence[int | str]) -> str:
     knob = ""
     at_member = False
     for part in location:
-        at_member = not at_member and f"{knob}.type" in all_knobs()
+        at_member = not at_member and f"{knob}.type" in descriptions()
         if not at_member and part != "[key]":
             knob = f"{knob}.{part}" if knob else str(part)
     return knob
 
 
-def suggest(knob: str, known: Sequence[str] | None = None) -> str:
+def suggest(knob: str, known: Iterable[str] | None = None) -> str:
     """The end of a sentence: `"; did you mean train.steps?"` with the nearest knobs, also by last segment; `"."` when
     none is close."""
 
     def last(name: str) -> str:
         return name.rpartition(".")[2]
 
-    known = all_knobs() if known is None else known
+    known = list(descriptions() if known is None else known)
     close = difflib.get_close_matches(knob, known, n=2, cutoff=0.75)
     close_last = difflib.get_close_matches(last(knob), {last(name) for name in known}, n=2, cutoff=0.75)
     candidates = dict.fromkeys([*close, *(name for name in known if last(name) in close_last)])
@@ -181,21 +181,18 @@ def _dotted(settings: Mapping[str, Any], prefix: str = "") -> Knobs:
 _PARTS = "reward.parts."
 
 
-def _nameable() -> tuple[str, ...]:
-    return ("algorithm", *all_knobs(), *(f"{_PARTS}{name}" for name in nameable_parts()))
-
-
 def _unknown_knobs(flat: Knobs) -> Iterator[tuple[str, str]]:
     """Keys that are no knob, each with the complaint. Whether an objective knob exists at this point is not asked."""
+    nameable = ("algorithm", *descriptions(), *(f"{_PARTS}{part}" for part in nameable_parts()))
     for knob in flat:
         if knob == "seed":
             yield knob, "seed is no knob: give `seeds` in the sweep, or --seeds."
         elif knob == "algorithm" or _is_part(knob):
             continue
-        elif within := [name for name in _nameable() if name.startswith(f"{knob}.")]:
+        elif within := [name for name in nameable if name.startswith(f"{knob}.")]:
             yield knob, f"{knob} is a section: set its keys, e.g. {within[0]}."
-        elif knob not in all_knobs():
-            yield knob, f"unknown key {knob}{suggest(knob, _nameable())}"
+        elif knob not in descriptions():
+            yield knob, f"unknown key {knob}{suggest(knob, nameable)}"
 
 
 def _is_part(knob: str) -> bool:

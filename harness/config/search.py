@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from harness.config.knobs import all_knobs
+from harness.config.knobs import descriptions
 from harness.config.resolve import suggest
 from harness.config.section import Listed, Section
 
@@ -174,7 +174,7 @@ class Search(Section):
                     f"{knob} decides how a trial is measured, not what is trained, so that trials could not be "
                     "compared: set it in base"
                 )
-            if knob not in all_knobs() and not knob.startswith("reward.parts."):
+            if knob not in descriptions() and not knob.startswith("reward.parts."):
                 raise ValueError(f"{knob} is no knob{suggest(knob).removesuffix('.')}")
         return knobs
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 
 import sweeps
-from harness.config.knobs import all_knobs
+from harness.config.knobs import descriptions
 from harness.config.resolve import readable_errors, suggest
 from harness.config.search import Search
 from harness.config.section import Listed, Section
@@ -27,7 +27,7 @@ ArmName = Annotated[str, Field(pattern=_ARM_NAME)]
 
 
 def _is_knob_or_section(entry: str) -> str:
-    known = ("algorithm", *all_knobs())
+    known = ("algorithm", *descriptions())
     if not entry.startswith("reward.parts.") and not any(f"{knob}.".startswith(f"{entry}.") for knob in known):
         raise ValueError(f"{entry} is no knob and no section of knobs{suggest(entry, known).removesuffix('.')}")
     return entry

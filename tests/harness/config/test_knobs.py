@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.config.knobs import active, all_knobs, governor
+from harness.config.knobs import active, descriptions, governor
 from tests.harness.config.cases import spec
 
 
@@ -44,7 +44,7 @@ def test_who_decides_whether_a_knob_exists() -> None:
 
 
 def test_all_knobs_cover_the_active_ones_once() -> None:
-    assert len(set(all_knobs())) == len(all_knobs())
+    assert len(set(descriptions())) == len(descriptions())
     sft = {"model.cold_start": {"type": "sft", "data": "demonstrations:arithmetic"}}
     variants: tuple[dict[str, Any], ...] = (
         {},
@@ -55,5 +55,5 @@ def test_all_knobs_cover_the_active_ones_once() -> None:
         {"rollout.staged": {"type": "converged", "first_tokens": 8}},
     )
     for settings in variants:
-        unknown = [k for k in active(spec(settings)) if k not in all_knobs() and not k.startswith("reward.parts.")]
+        unknown = [k for k in active(spec(settings)) if k not in descriptions() and not k.startswith("reward.parts.")]
         assert not unknown
