@@ -1,7 +1,5 @@
-"""`rollout`: how completions are drawn in training.
-
-`pairs`: where the chosen and rejected completions of a preference objective come from.
-"""
+"""`rollout`: how completions are drawn in training; and `pairs`: where the chosen and rejected completions of a
+preference objective come from."""
 
 from __future__ import annotations
 
