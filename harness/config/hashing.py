@@ -59,8 +59,19 @@ def semantic_hash(spec: RunSpec) -> str:
 
     Raises RefusedError if a local model, demonstrations or a reward function are missing, EvalError if problems are.
     """
+    return _semantic_hash(spec, {})
+
+
+def earlier_hash(spec: RunSpec) -> str | None:
+    """The hash that an earlier version filed the same cell under, as it fingerprinted a model's folder otherwise; None
+    if it is the same. Raises as `semantic_hash`."""
+    earlier = _earlier_fingerprint(spec.model.source)
+    return None if earlier == _fingerprint(spec.model.source) else _semantic_hash(spec, {"model": earlier})
+
+
+def _semantic_hash(spec: RunSpec, instead: dict[str, Any]) -> str:
     functions = {part: source for part in spec.reward.parts if (source := source_digest(part))}
-    refers_to = _references(spec) | {"reward_functions": functions} | _outside_rule(spec)
+    refers_to = _references(spec) | {"reward_functions": functions} | _outside_rule(spec) | instead
     return digest({"knobs": _knobs(spec), "refers_to": refers_to, "numerics": NUMERICS_VERSION})
 
 
@@ -268,3 +279,8 @@ def _references(spec: RunSpec) -> dict[str, Any]:
 @lru_cache
 def _fingerprint(source: str) -> str:
     return parse_source(source).fingerprint()
+
+
+@lru_cache
+def _earlier_fingerprint(source: str) -> str:
+    return parse_source(source).earlier_fingerprint()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -36,21 +37,47 @@ class ModelSource:
         return TINY if self.kind == "builtin" else Path(self.name).expanduser()
 
     def fingerprint(self) -> str:
-        """What identifies the weights: a digest of local files, never their path; the id and revision on the hub.
+        """What identifies the model: a digest of all local files that loading reads, never their path; the id and
+        revision on the hub.
 
         Raises RefusedError if local files are missing.
         """
+        return self._digest(self._read_files())
+
+    def earlier_fingerprint(self) -> str:
+        """The fingerprint that earlier versions gave: they passed over a folder's code and some tokenizer files, and
+        counted a README.txt. Raises as `fingerprint`."""
+        return self._digest(self._files_counted_earlier())
+
+    def differs_since(self, time_s: float) -> bool:
+        """Whether a file that loading reads, and `earlier_fingerprint` passes over, was written after this time (in
+        seconds since 1970)."""
+        return any(
+            path.stat().st_mtime > time_s for path in {*self._read_files()}.difference(self._files_counted_earlier())
+        )
+
+    def _read_files(self) -> list[Path]:
+        if not self.path.is_dir():
+            return [self.path]
+        templates = self.path / "additional_chat_templates"
+        found = [path for folder in (self.path, templates) if folder.is_dir() for path in folder.iterdir()]
+        return [path for path in found if path.suffix in _READ and not path.name.upper().startswith(_DOCUMENTS)]
+
+    def _files_counted_earlier(self) -> list[Path]:
+        if not self.path.is_dir():
+            return [self.path]
+        return [path for path in self.path.iterdir() if path.suffix in _COUNTED_EARLIER]
+
+    def _digest(self, files: Iterable[Path]) -> str:
         if self.kind == "hf":
             return f"hf:{self.name}@{self.revision or 'main'}"
         if self.kind == "scratch":
             return f"scratch:{self.name}"
         self.require()
-        folder = self.path if self.path.is_dir() else None
-        files = sorted(p for p in folder.iterdir() if p.suffix in _WEIGHT_FILES) if folder else [self.path]
         digest = hashlib.blake2b(digest_size=16)
-        for file in files:
+        for file in sorted(files):
             with file.open("rb") as handle:
-                digest.update(file.name.encode() if folder else b"")
+                digest.update(b"" if file == self.path else str(file.relative_to(self.path)).encode())
                 digest.update(hashlib.file_digest(handle, "blake2b").digest())
         return digest.hexdigest()
 
@@ -65,7 +92,10 @@ class ModelSource:
             raise RefusedError(f"model.source gguf:{self.name}: there is no such file. Give the path of a .gguf file.")
 
 
-_WEIGHT_FILES = {".json", ".safetensors", ".bin", ".model", ".jinja", ".txt"}
+_COUNTED_EARLIER = {".json", ".safetensors", ".bin", ".model", ".jinja", ".txt"}
+_READ = _COUNTED_EARLIER | {".py", ".tiktoken", ".spm", ".bpe", ".codes", ".vocab", ".tokenizer"}
+"""Suffixes of what transformers reads from a folder: configuration, weights, tokenizers, templates, a model's code."""
+_DOCUMENTS = ("README", "LICENSE", "LICENCE", "NOTICE")
 
 
 def parse_source(source: str) -> ModelSource:

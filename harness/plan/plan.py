@@ -12,7 +12,7 @@ from algorithms import Objective
 from evals.metrics import metrics_for
 from evals.tasks import get_task
 from harness.config.engine import ENGINES
-from harness.config.hashing import semantic_hash
+from harness.config.hashing import earlier_hash, semantic_hash
 from harness.config.knobs import active
 from harness.config.model import Lora
 from harness.config.model_source import parse_source
@@ -111,7 +111,10 @@ class Plan:
         return home / self.sweep.name
 
     def record(self, cell: PlannedCell, home: Path) -> CellRecord:
-        return CellRecord(self.folder(home) / "cells" / cell.directory, cell.arm, cell.seed, cell.hash)
+        """Where the cell's records are, or will be."""
+        cells = self.folder(home) / "cells"
+        record = CellRecord(cells / cell.directory, cell.arm, cell.seed, cell.hash)
+        return record if record.path.exists() else _filed_earlier(cell, cells) or record
 
     def require_answerable(self) -> None:
         """GateError unless the arms differ in declared knobs only and in something that can act."""
@@ -154,6 +157,19 @@ class Plan:
             return None
         arm = max(known, key=lambda arm: known[arm].total_bytes)
         return {"arm": arm, **known[arm].as_json()}
+
+
+def _filed_earlier(cell: PlannedCell, cells: Path) -> CellRecord | None:
+    """The finished cell under the hash of an earlier version, which passed over files of the model's folder, unless one
+    of these is younger than the cell."""
+    hash = earlier_hash(cell.spec)
+    if hash is None:
+        return None
+    record = CellRecord(cells / cell_directory_name(cell.arm, cell.seed, hash), cell.arm, cell.seed, hash)
+    if record.state != "done":
+        return None
+    planned_s = (record.path / "spec.json").stat().st_mtime
+    return None if parse_source(cell.spec.model.source).differs_since(planned_s) else record
 
 
 def _most_tokens_a_step(spec: RunSpec) -> int:

@@ -175,7 +175,8 @@ def _question(plan: Plan, home: Path, command: str) -> SweepRecord:
         co_changes=dict(sweep.co_changes),
         varied={arm: {knob: by_arm[arm] for knob, by_arm in values.items()} for arm in plan.arms},
         cell_entries=[
-            CellEntry(arm=cell.arm, seed=cell.seed, hash=cell.hash, dir=cell.directory) for cell in plan.cells
+            CellEntry(arm=cell.arm, seed=cell.seed, hash=cell.hash, dir=cell.path.name)
+            for cell in (plan.record(planned, home) for planned in plan.cells)
         ],
         tasks=plan.task_names,
         k=list(plan.first_spec.eval.k),

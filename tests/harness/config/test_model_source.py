@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,26 @@ class TestFingerprint:
         content[-3] ^= 1
         (copy / file).write_bytes(content)
         assert parse_source(f"path:{copy}").fingerprint() != before
+
+    def test_is_of_all_that_loading_reads(self, tmp_path: Path) -> None:
+        """A model's own code and a tokenizer's ranks count, a text about the model does not."""
+        copy = tmp_path / "copy"
+        shutil.copytree(TINY, copy)
+        source = parse_source(f"path:{copy}")
+        prints = [source.fingerprint()]
+        for name in ("modeling_own.py", "own.tiktoken", "additional_chat_templates/tools.jinja"):
+            (copy / name).parent.mkdir(exist_ok=True)
+            (copy / name).write_text("one")
+            prints.append(source.fingerprint())
+        for name in ("README.md", "README.txt", "LICENSE.txt", "samples.csv"):
+            (copy / name).write_text("about it")
+        assert source.fingerprint() == prints[-1]
+        assert len(set(prints)) == 4
+        assert source.earlier_fingerprint() not in prints  # which counted README.txt
+        (copy / "README.txt").unlink()
+        (copy / "LICENSE.txt").unlink()
+        assert source.earlier_fingerprint() == prints[0]
+        assert source.differs_since(0) and not source.differs_since(time.time() + 1)
 
     def test_of_a_gguf_file(self, tmp_path: Path) -> None:
         for name, content in (("a", b"one"), ("b", b"one"), ("c", b"two")):

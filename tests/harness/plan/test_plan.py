@@ -1,14 +1,20 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness.config import hashing
+from harness.config.model_source import TINY
 from harness.errors import GateError, RefusedError
 from harness.plan import Plan, make_plan
+from harness.records import CellRecord
+from harness.records.files import write_json
 from tests.harness.plan.files import write_sweep_file
 
 
@@ -269,3 +275,26 @@ def test_what_is_left_to_the_machine_is_settled_in_the_plan(plan: Any, monkeypat
     assert {cell.spec.rollout.engine for cell in plan(["train.device=auto"]).cells} == {"vllm"}
     monkeypatch.setattr("harness.plan.plan.cuda_is_there", lambda: False)
     assert {cell.spec.rollout.engine for cell in plan(["train.device=auto"]).cells} == {"torch"}
+
+
+def test_a_cell_of_an_unchanged_model_is_found_under_its_earlier_hash(plan: Any, tmp_path: Path) -> None:
+    """An earlier version passed over a model's own code: what it made counts while that code is older."""
+    folder = tmp_path / "model"
+    shutil.copytree(TINY, folder)
+    source = f"model.source=path:{folder}"
+    before = plan(settings=[source]).cells[0]
+    made = tmp_path / "home" / "mine" / "cells" / before.directory
+    made.mkdir(parents=True)
+    write_json(made / "spec.json", {})
+    CellRecord.at(made).write_status("done", step=1)
+    code = folder / "modeling_own.py"
+    code.write_text("old")
+    os.utime(code, (0, 0))
+    hashing._fingerprint.cache_clear()
+    hashing._earlier_fingerprint.cache_clear()
+    planned = plan(settings=[source])
+    (cell,) = [cell for cell in planned.cells if (cell.arm, cell.seed) == (before.arm, before.seed)]
+    assert cell.hash != before.hash
+    assert planned.record(cell, tmp_path / "home").path == made
+    os.utime(code)
+    assert planned.record(cell, tmp_path / "home").path.name == cell.directory
