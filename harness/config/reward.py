@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, create_model, model
 from algorithms.objective import Credit
 from evals.tasks import get_task
 from harness import plugins
-from harness.config.section import GraderName, Section
+from harness.config.section import OF_TASK, GraderName, Section
 from harness.errors import RefusedError, UnknownNameError
 from harness.rewards import PARTS
 from harness.rewards.base import LISTED_BY, Part, RewardPart, nameable_parts
@@ -25,7 +25,7 @@ class RewardSpec(Section):
         min_length=1,
         description="reward parts and their weights, whose sum is the reward; `correct` weighs 1 unless it is set",
     )
-    grader: GraderName | None = Field(None, description="grader behind the part `correct`; none: the task's own")
+    grader: Annotated[GraderName | None, OF_TASK] = Field(None, description="grader behind the part `correct`")
 
     def of(self, part: type[Part]) -> Part:
         """The part with its options."""
