@@ -5,6 +5,7 @@ A page says `<!-- table: metrics -->` where a table goes, and `<!-- file: path -
 
 from __future__ import annotations
 
+import html
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +24,7 @@ from evals.prompts import TEMPLATES
 from evals.tasks import TASKS
 from harness.cli.app import app
 from harness.config.engine import ENGINES
-from harness.config.knobs import descriptions
+from harness.config.knobs import knob_facts
 from harness.config.search import KnobRange, Pruner, Sampler, Search, SearchBudget
 from harness.config.yaml_file import load_yaml
 from harness.executors.base import EXECUTORS
@@ -68,9 +69,11 @@ def rules() -> str:
 
 def knobs() -> str:
     sections: dict[str, list[list[str]]] = {}
-    for knob, description in descriptions().items():
-        sections.setdefault(knob.partition(".")[0], []).append([f"`{knob}`", description])
-    return "\n".join(f"## {section}\n\n{_table(['knob', 'meaning'], rows)}" for section, rows in sections.items())
+    for knob, facts in knob_facts().items():
+        row = [f"`{knob}`", facts.type, facts.default, facts.range, facts.description]
+        sections.setdefault(knob.partition(".")[0], []).append(row)
+    heading = ["knob", "type", "default", "range", "meaning"]
+    return "\n".join(f"## {section}\n\n{_table(heading, rows)}" for section, rows in sections.items())
 
 
 def metrics() -> str:
@@ -114,7 +117,9 @@ def executors() -> str:
 
 
 def figures() -> str:
-    return _table(["name", "title", "group"], [[f"`{one.name}`", one.title, one.group] for one in FIGURES.all().values()])
+    return _table(
+        ["name", "title", "group"], [[f"`{one.name}`", one.title, one.group] for one in FIGURES.all().values()]
+    )
 
 
 def sweeps() -> str:
@@ -150,7 +155,9 @@ def _fields(model: type[BaseModel]) -> Callable[[], str]:
 def _default(value: Any) -> str:
     if value is PydanticUndefined:
         return "required"
-    return "" if isinstance(value, BaseModel) or value in (None, (), {}, []) else f"`{value}`"
+    if isinstance(value, BaseModel) or value in (None, (), {}, []):
+        return ""
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 
 TABLES: Mapping[str, Callable[[], str]] = {
@@ -201,7 +208,14 @@ def _named(rows: Iterable[tuple[str, str]]) -> str:
 
 def _table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [heading, ["---"] * len(heading), *rows]
-    return "".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |\n" for line in lines)
+    return "".join(f"| {' | '.join(map(_cell, line))} |\n" for line in lines)
+
+
+def _cell(text: str) -> str:
+    """Text in which Markdown sees nothing but code between backticks."""
+    parts = text.split("`")
+    parts[::2] = [html.escape(part, quote=False).replace("*", "&#42;") for part in parts[::2]]
+    return "`".join(parts).replace("|", "\\|")
 
 
 def _shown(objective: AnyObjective) -> dict[str, str]:
