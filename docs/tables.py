@@ -1,6 +1,7 @@
 """What the pages of docs/ take from the code, written in by mkdocs as it builds them (`hooks:` in mkdocs.yml).
 
-A page says `<!-- table: metrics -->` where a table goes, and `<!-- file: path -->` where the text of a file goes.
+A page says `<!-- table: metrics -->` where a table goes. A line that is a link to a file beside docs/ and bears its path,
+`[tests/some.py](../tests/some.py)`, gives way to the file.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from harness.rewards.base import nameable_parts
 from reports.figures import FIGURES
 
 ROOT = Path(__file__).parents[1]
+FILE_LINK = re.compile(r"^\[(.+)\]\(\.\./\1\)$", re.MULTILINE)
 
 _COLUMNS = ("baseline", "scale", "ratio", "aggregation")
 _PREFERENCE_COLUMNS = ("link", "logp", "reference", "beta")
@@ -187,9 +189,9 @@ TABLES: Mapping[str, Callable[[], str]] = {
 
 
 def with_tables(markdown: str) -> str:
-    """A page with what its marks stand for. Raises KeyError for an unknown table, OSError for a missing file."""
+    """A page with its tables and files. Raises KeyError for an unknown table, OSError for a missing file."""
     markdown = re.sub(r"<!-- table: (.+?) -->", lambda mark: TABLES[mark[1]](), markdown)
-    return re.sub(r"<!-- file: (.+?) -->", lambda mark: _code(mark[1]), markdown)
+    return FILE_LINK.sub(lambda link: _code(link[1]), markdown)
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:

@@ -112,7 +112,7 @@ def test_every_table_is_on_a_page_and_none_is_empty() -> None:
 def test_every_example_is_on_the_page_on_extending() -> None:
     page = PAGES[ROOT / "docs/extending.md"]
     examples = {path for path in (ROOT / "tests/examples/extending").iterdir() if path.suffix in (".py", ".yaml")}
-    shown = set(re.findall(r"<!-- file: (.+?) -->", page))
+    shown = set(tables.FILE_LINK.findall(page))
     assert shown == {str(path.relative_to(ROOT)) for path in examples if path.name != "__init__.py"}
     assert "LAB_GRPO = Preset(" in tables.with_tables(page)
 
