@@ -1,7 +1,7 @@
 """What the pages of docs/ take from the code, written in by mkdocs as it builds them (`hooks:` in mkdocs.yml).
 
-A page says `<!-- table: metrics -->` where a table goes. A line that is a link to a file beside docs/ and bears its path,
-`[tests/some.py](../tests/some.py)`, gives way to the file.
+A page says `<!-- table: metrics -->` where a table goes. A line that is a link to a file outside docs/ under its own path,
+`[tests/some.py](../tests/some.py)`, is replaced by the file.
 """
 
 from __future__ import annotations
