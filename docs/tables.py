@@ -1,6 +1,6 @@
 """What the pages of docs/ take from the code, written in by mkdocs as it builds them (`hooks:` in mkdocs.yml).
 
-A page says `<!-- table: metrics -->` where a table goes. A line that is a link to a file outside docs/ under its own path,
+A page says `<!-- table: metrics -->` where a table goes. A line that holds nothing but a link to a file outside docs/,
 `[tests/some.py](../tests/some.py)`, is replaced by the file.
 """
 
