@@ -7,6 +7,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import TypedDict
 
 from pydantic import StrictInt
@@ -105,6 +106,7 @@ TEMPLATES: Kind[Template] = Kind(
     "evals.prompts",
     "bench ls templates",
     from_yaml=_read_shipped,
+    summary_of=lambda one: f"{'a chat' if one.chat else 'plain text'}: {shorten(f'{one.system or str()} {one.text}', 90)}",
 )
 
 

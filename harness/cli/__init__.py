@@ -7,10 +7,8 @@ import sys
 
 def main() -> None:
     """Entry point. Users' mistakes are told in a message, never in a traceback; exit codes: design section 6."""
-    from evals.errors import EvalError
     from harness.cli.app import app
     from harness.errors import BenchError
-    from harness.records.files import DamagedRecordError
 
     try:
         # Usage errors end in here, with exit code 2; Ctrl-C with 130.
@@ -18,9 +16,6 @@ def main() -> None:
     except BenchError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except (EvalError, DamagedRecordError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
     except OSError as error:
         from harness.records.files import is_disk_full
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.cli.console import note, print_json, print_table
-from harness.cli.objectives import shown
+from harness.cli.look import shown
 from harness.cli.options import HomeOption, JsonOption, home_folder, run_folder
 from harness.errors import RefusedError, nearest
 

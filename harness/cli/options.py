@@ -40,10 +40,23 @@ SeedsOption = Annotated[
 ]
 ArmsOption = Annotated[str | None, typer.Option("--arms", metavar="A,B", help="Only these arms, separated by commas.")]
 
-
+PluginOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plugin", metavar="MODULE", help="A module of your own that adds things, here or installed; repeatable."
+    ),
+]
 ExecutorOption = Annotated[
     str, typer.Option("--executor", metavar="NAME", help="Where cells run (see `bench ls executors`).")
 ]
+
+
+def use_plugins(names: list[str] | None) -> None:
+    """Let the modules of --plugin be plug-ins. Raises RefusedError for one that cannot be found or imported."""
+    if names:
+        from harness import plugins
+
+        plugins.use(names, [], named_by="--plugin")
 
 
 def executor_named(name: str, home: Path) -> Callable[[int], Executor]:
