@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.cli.look import KINDS
 from tests.harness.run import bench
 
 ROOT = Path(__file__).parents[1]
@@ -185,9 +186,16 @@ def test_files_are_short(path: Path) -> None:
 
 def test_looking_around_starts_without_heavy_libraries(tmp_path: Path) -> None:
     """One process runs all of them; after each it says what has been imported."""
-    what = ("algorithms", "rules", "tasks", "templates", "graders", "metrics", "knobs", "rewards", "engines")
-    what += ("figures", "runs")
-    shown = ["show cispo", "diff grpo cispo", "show std_norm", "plan std_norm", "plan std_norm --json"]
+    what = (*KINDS, "profiles", "knobs", "runs")
+    shown = [
+        "show cispo",
+        "show ppo_clip",
+        "show train.steps",
+        "diff grpo cispo",
+        "show std_norm",
+        "plan std_norm",
+        "plan std_norm --json",
+    ]
     commands = ["--help", "run --help", "ls", *(f"ls {one}" for one in what), *shown]
     code = f"""
 import contextlib, io, sys

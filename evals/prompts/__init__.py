@@ -64,6 +64,11 @@ class Template:
                 'a tuple), e.g. ["Question:"]'
             )
 
+    @property
+    def summary(self) -> str:
+        """Its form and how it begins, in a line."""
+        return f"{'a chat' if self.chat else 'plain text'}: {shorten(f'{self.system or str()} {self.text}', 90)}"
+
     def render(self, problem: str) -> str | list[Message]:
         """The prompt of one problem. The problem's own braces and backslashes are left alone."""
         prompt = self.text.replace(HOLE, problem)
@@ -106,7 +111,6 @@ TEMPLATES: Kind[Template] = Kind(
     "evals.prompts",
     "bench ls templates",
     from_yaml=_read_shipped,
-    summary_of=lambda one: f"{'a chat' if one.chat else 'plain text'}: {shorten(f'{one.system or str()} {one.text}', 90)}",
 )
 
 

@@ -1,4 +1,4 @@
-"""Verbs that look around: `bench ls`, `bench show`, `bench diff`. They start no run and read no records but `ls runs`."""
+"""Verbs that look around: `bench ls`, `bench show` and `bench diff`."""
 
 from __future__ import annotations
 
@@ -140,13 +140,22 @@ def _runs(home: Path) -> Iterator[Listed]:
 
 
 def _print_knob(knob: Listed) -> None:
-    """The name, then what it can be and what it does, on lines of at most WIDTH characters."""
+    """The name, then what it can be and what it does."""
     facts = knob.facts
     limits = f" ({facts['range']})" if facts["range"] else ""
     default = f"default {facts['default']}" if facts["default"] else "must be set"
     typer.echo(knob.name)
-    for text in (f"{facts['type']}{limits}; {default}", knob.text):
-        typer.echo(textwrap.fill(text, WIDTH, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False))
+    for text in (f"{facts['type']}{limits}; {default}", *knob.text.split(" | ")):
+        typer.echo(_wrapped(text, "    "))
+
+
+def _in_lines(document: Mapping[str, Any]) -> str:
+    """`key: text`, a line each, of what is known."""
+    return "\n".join(_wrapped(f"{key}: {text}") for key, text in document.items() if text)
+
+
+def _wrapped(text: str, indent: str = "") -> str:
+    return textwrap.fill(text, WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False)
 
 
 def show(
@@ -185,14 +194,11 @@ def show(
 
             typer.echo(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=100).rstrip())
         return
-    document = _thing(name)
+    found = _things_named(name)
     if json:
-        print_json(document)
+        print_json(found)
     else:
-        for key, text in document.items():
-            if text is not None:
-                line = f"{key}: {shown(text)}"
-                typer.echo(textwrap.fill(line, WIDTH, subsequent_indent="    "))
+        typer.echo("\n\n".join(map(_in_lines, found)))
 
 
 def _settings_of_file(name: str) -> dict[str, Any] | None:
@@ -210,22 +216,29 @@ def _settings_of_file(name: str) -> dict[str, Any] | None:
     return None
 
 
-def _thing(name: str) -> dict[str, Any]:
-    """A knob, or a thing of any kind. Raises UnknownNameError for what has no such name."""
-    from harness.config.knobs import knob_facts
+def _things_named(name: str) -> list[dict[str, Any]]:
+    """A knob, or the things of that name of all kinds. Raises UnknownNameError where nothing has it."""
     from harness.plan.sweep_file import SHIPPED, shipped
 
-    knobs = {one.name: one for one in _knobs()}
+    knobs = {knob.name: knob for knob in _knobs()}
     if name in knobs:
-        return {"knob": name, **knobs[name].facts, "description": knobs[name].description, "exists": _exists(name)}
-    known = [*shipped(SHIPPED), *shipped(SHIPPED / "profiles"), *knob_facts()]
-    for kind in (kind for word in KINDS for kind in _kinds(word)):
-        if name in kind.names():
-            source = kind.source(name)
-            origin = "bench" if source is None else str(source.path)
-            return {kind.noun: name, "description": kind.summary(name), "from": origin}
-        known += kind.names()
-    raise UnknownNameError("name", name, known, "bench ls WHAT")
+        return [{"knob": name, **knobs[name].facts, "description": knobs[name].description, "exists": _exists(name)}]
+    kinds = [kind for word in KINDS for kind in _kinds(word)]
+    found = [
+        {kind.noun: name, "description": kind.summary(name), "from": None if source is None else str(source.path)}
+        for kind in kinds
+        if name in kind.names()
+        for source in [kind.source(name)]
+    ]
+    if not found:
+        known = [
+            *shipped(SHIPPED),
+            *shipped(SHIPPED / "profiles"),
+            *knobs,
+            *(one for kind in kinds for one in kind.names()),
+        ]
+        raise UnknownNameError("name", name, known, "bench ls WHAT")
+    return found
 
 
 def _exists(knob: str) -> str | None:

@@ -16,6 +16,8 @@ from harness.cli.options import HomeOption, JsonOption, UnusedHomeOption, home_f
 from harness.errors import RefusedError, UnknownNameError
 
 LOW_DISK_GB = 2.0
+
+
 def doctor(
     profile: Annotated[
         str | None, typer.Option("--profile", metavar="P", help="Also say whether this profile fits the memory here.")

@@ -162,7 +162,8 @@ def test_status_lists_cells_of_other_questions_apart(bench: Bench, tmp_path: Pat
 def test_ls(bench: Bench, what: str) -> None:
     result = bench("ls", what, "--json")
     assert (result.code, result.err) == (0, "")
-    assert all(set(row) == {"name", "description"} for row in result.document)
+    more = {"type", "default", "range"} if what == "knobs" else set()
+    assert all(set(row) == {"name", "description", "from"} | more for row in result.document)
     names = [row["name"] for row in result.document]
     known = {"sweeps": "std_norm", "profiles": "tiny", "algorithms": "grpo", "tasks": "gsm8k", "knobs": "train.steps"}
     known |= {"figures": "forest"}
