@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "evals": ("evals", "harness.plugins", "harness.errors"),
     "sweeps": (),
     "harness": ("harness", "algorithms", "evals", "sweeps"),
-    "harness.records": ("harness.records",),
+    "harness.records": ("harness.records", "harness.errors"),
     "harness.rewards": ("harness.rewards", "harness.plugins", *BASICS, "algorithms", "evals"),
     "harness.models": ("harness.models", "harness.config", *BASICS, "evals"),
     "harness.engines": ("harness.engines", "harness.models", "harness.config", *BASICS, "evals"),

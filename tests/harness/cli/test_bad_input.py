@@ -270,7 +270,7 @@ def test_cp_never_overwrites(refuse: Any, tmp_path: Path) -> None:
 
 
 def test_show_names_the_nearest(refuse: Any) -> None:
-    refuse(2, "'drgrpo' is no algorithm, profile or sweep; did you mean dr_grpo", "show", "drgrpo")
+    refuse(2, "unknown name 'drgrpo'; did you mean dr_grpo", "show", "drgrpo")
     refuse(2, "unknown name 'zzz'. `bench ls WHAT` lists all.", "show", "zzz")
 
 
