@@ -106,7 +106,7 @@ def test_imports_run_downwards(path: Path) -> None:
         ("harness.run.cell", "from harness.cli.console import note"),
         ("harness.plan.plan", "import reports.statistics"),
         ("harness.records.cell", "from harness.run import sweep"),
-        ("harness.records.cell", "from ..errors import BenchError"),
+        ("harness.records.cell", "from ..plugins import Kind"),
         ("harness.rewards.total", "from harness.config.reward import RewardSpec"),
         ("harness.engines.choice", "from harness.training.sequences import Sequences"),
         ("harness.training.batch", "from harness.run.prompts import PromptOrder"),

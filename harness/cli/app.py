@@ -21,9 +21,9 @@ from harness.cli.status import status
 from harness.cli.tune import tune
 
 GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Ask": (plan, run, tune, probe, eval_),
+    "Ask": (plan, run, tune, probe),
     "Look": (status, ls, show, diff),
-    "Understand": (report, compare, power, replay),
+    "Understand": (report, compare, power, replay, eval_),
     "Maintain": (doctor, cp, sync, coldstart),
 }
 

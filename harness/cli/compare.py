@@ -49,7 +49,9 @@ def compare(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Compare two arms or runs: paired by seed where a seed means the same in both, otherwise unpaired, and it says so.
+    """Compare any two arms or runs, paired by seed where possible.
+
+    Seeds pair where a seed means the same in both. Otherwise the comparison is unpaired, and says why.
 
     Example: bench compare std_norm/no_std clip_high/baseline
     """

@@ -29,9 +29,9 @@ def replay(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show what algorithms would have done with the very same tokens: weights, clipping, shares of the gradient.
+    """Show what other algorithms would do with a run's rollouts.
 
-    The arm's own objective is the first row. Trains nothing and loads no model. Cells of one arm are taken together.
+    The tables give the weights of tokens, what is clipped, and shares of the gradient. The first row is the arm's own objective. No model is loaded or trained. The cells of an arm are taken together.
 
     Example: bench replay std_norm/group_std --algorithms grpo,cispo,dr_grpo --steps 1-10
     """
@@ -160,7 +160,7 @@ def probe(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Measure bias and variance of objectives' gradient estimates against group size and batch size. Trains nothing.
+    """Measure bias and variance of gradient estimates; train nothing. They are measured at several group and batch sizes.
 
     Example: bench probe sweeps/probe.yaml --cell runs/std_norm/cells/group_std-s0-1f2e3d4c5b
     """

@@ -65,7 +65,7 @@ def ls(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List what there is: sweeps, algorithms, tasks, metrics, knobs and so on, those of plug-ins included.
+    """List sweeps, algorithms, tasks, knobs and all else there is. What plug-ins add is among them.
 
     Example: bench ls knobs clip
     """
@@ -170,7 +170,7 @@ def show(
     home: UnusedHomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show an algorithm's knobs, formula, source and traps; a sweep or profile with defaults written out; or a knob.
+    """Show one algorithm, sweep, profile, knob or other thing in full. Sweeps are shown with all their defaults.
 
     Example: bench show grpo --set objective.aggregation=constant_length
     """
@@ -304,7 +304,7 @@ def diff(
     home: UnusedHomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show the knobs in which two algorithms differ, and which of them need a second optimiser step to act.
+    """Show the knobs in which two algorithms differ. Those that need a second optimiser step to act are named.
 
     A preference algorithm and one of policy gradients share no knob, so all knobs of both are shown.
 

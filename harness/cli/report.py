@@ -40,7 +40,9 @@ def report(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Write index.html, report.md, report.json and the figures of a sweep that was run, and print the verdict.
+    """Write the page of a sweep that was run, and print the verdict.
+
+    The folder `report` of the sweep gets index.html, report.md, report.json and the figures.
 
     Example: bench report std_norm --live
     """

@@ -58,7 +58,7 @@ def run(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Train and evaluate every missing cell of a sweep, write the report, print the verdict.
+    """Train and evaluate what a sweep lacks, and print the verdict. The report is written too.
 
     The same command continues where it stopped: after Ctrl-C, a kill, a full disk, or a failed cell.
 

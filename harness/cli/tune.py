@@ -68,9 +68,9 @@ def tune(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Search the ranges of a sweep file's `search:` with Optuna, a trial a setting.
+    """Search for good settings with Optuna; confirm the best one. The ranges stand under `search:` of a sweep file.
 
-    The same command continues, and several of them, also on other machines, share a search.
+    Each trial trains one setting. The same command continues, and several of them, also on other machines, share a search.
 
     Example: bench tune tune_grpo --trials 20 --confirm 6
     """
