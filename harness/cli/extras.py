@@ -31,7 +31,8 @@ def replay(
 ) -> None:
     """Show what other algorithms would do with a run's rollouts.
 
-    The tables give the weights of tokens, what is clipped, and shares of the gradient. The first row is the arm's own objective. No model is loaded or trained. The cells of an arm are taken together.
+    The tables give the weights of tokens, what is clipped, and shares of the gradient. The first row is the arm's own
+    objective. No model is loaded or trained. The cells of an arm are taken together.
 
     Example: bench replay std_norm/group_std --algorithms grpo,cispo,dr_grpo --steps 1-10
     """
@@ -160,7 +161,9 @@ def probe(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Measure bias and variance of gradient estimates; train nothing. They are measured at several group and batch sizes.
+    """Measure bias and variance of gradient estimates; train nothing.
+
+    They are measured for several objectives, at several sizes of groups and batches.
 
     Example: bench probe sweeps/probe.yaml --cell runs/std_norm/cells/group_std-s0-1f2e3d4c5b
     """

@@ -70,7 +70,7 @@ def tune(
 ) -> None:
     """Search for good settings with Optuna; confirm the best one. The ranges stand under `search:` of a sweep file.
 
-    Each trial trains one setting. The same command continues, and several of them, also on other machines, share a search.
+    Each trial trains one setting. The same command continues. Several of them share a search, also on other machines.
 
     Example: bench tune tune_grpo --trials 20 --confirm 6
     """

@@ -36,7 +36,7 @@ def test_help_lists_every_verb_in_a_group_on_a_line_of_its_own(bench: Bench) -> 
     out = bench("--help").out
     lines = [line.split()[0] for line in out[out.index("Ask:") :].splitlines() if line.startswith("  ")]
     assert sorted(lines) == sorted(VERBS), "nothing is wrapped, and each verb is in one group"
-    assert "..." not in out, "nothing is cut"
+    assert "..." not in out[out.index("Ask:") :], "nothing is cut"
     assert [line for line in out.splitlines() if re.fullmatch(r"[A-Z]\w+:", line)] == [
         "Options:", "Ask:", "Look:", "Understand:", "Maintain:"
     ]  # fmt: skip
