@@ -11,7 +11,7 @@ import typer
 
 from harness.cli.console import note, print_json, print_table
 from harness.cli.look import shown
-from harness.cli.options import HomeOption, JsonOption, home_folder, run_folder
+from harness.cli.options import HomeOption, JsonOption, home_folder, run_folder, use_recorded_plugins
 from harness.errors import RefusedError, nearest
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ def compare(
         raise RefusedError(f"--margin-pp is {margin_pp:g}, but must be a finite number of percentage points, e.g. 1.")
     folder = home_folder(home)
     sides = [_runs(given, folder) for given in (treatment, baseline)]
+    use_recorded_plugins(*dict.fromkeys(side.sweep.path for side in sides))
     wanted = metric or sides[0].sweep.metric
     differs = _knobs_that_differ(*sides)
     try:

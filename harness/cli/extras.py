@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.cli.console import note, print_json, print_table
-from harness.cli.options import HomeOption, JsonOption, ProfileOption, SetOption, home_folder, run_folder, words
+from harness.cli.options import (
+    HomeOption,
+    JsonOption,
+    ProfileOption,
+    SetOption,
+    home_folder,
+    run_folder,
+    use_recorded_plugins,
+    words,
+)
 from harness.errors import RefusedError, nearest
 
 if TYPE_CHECKING:
@@ -71,9 +80,12 @@ def _cells(given: str, home: Path) -> list[list[CellRecord]]:
 
     path = Path(given)
     if is_cell_directory_name(path.resolve().name) and (path / "spec.json").is_file():
+        if (path.resolve().parents[1] / "sweep.json").is_file():
+            use_recorded_plugins(path.resolve().parents[1])
         return [[CellRecord.at(path.resolve())]]
     name, _, arm = given.partition("/") if not given.endswith((".yaml", ".yml")) else (given, "", "")
     sweep = read_sweep(run_folder(name, home))
+    use_recorded_plugins(sweep.path)
     if arm and arm not in sweep.arms:
         raise RefusedError(
             f"{given!r}: the sweep {sweep.name} has no arm {arm!r}{nearest(arm, sweep.arms)} Its arms: "

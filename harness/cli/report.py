@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.cli.console import note, print_json, print_table
-from harness.cli.options import HomeOption, JsonOption, RunArgument, home_folder, run_folder, words
+from harness.cli.options import (
+    HomeOption,
+    JsonOption,
+    RunArgument,
+    home_folder,
+    run_folder,
+    use_recorded_plugins,
+    words,
+)
 from harness.errors import RefusedError
 
 if TYPE_CHECKING:
@@ -47,6 +55,7 @@ def report(
     Example: bench report std_norm --live
     """
     folder = run_folder(sweep, home_folder(home))
+    use_recorded_plugins(folder)
     followed = words("--reflection-words", reflection_words) if reflection_words is not None else None
     if (folder / "study.json").is_file():
         _report_search(folder, live, followed, json)
