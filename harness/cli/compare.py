@@ -12,7 +12,7 @@ import typer
 from harness.cli.console import note, print_json, print_table
 from harness.cli.look import shown
 from harness.cli.options import HomeOption, JsonOption, home_folder, run_folder, use_recorded_plugins
-from harness.errors import RefusedError, nearest
+from harness.errors import RefusedError, few, nearest
 
 if TYPE_CHECKING:
     from harness.config.run_spec import RunSpec
@@ -132,7 +132,7 @@ def _runs(given: str, home: Path) -> Runs:
         hint = nearest(arm, sweep.arms) if slash else "."
         raise RefusedError(
             f"{given!r} names no arm{hint} Give SWEEP/ARM or a cell's folder; the arms of {sweep.name} are "
-            f"{', '.join(sweep.arms)}."
+            f"{few(sweep.arms)}."
         )
     return Runs(given, sweep, [cell for cell in sweep.cells if cell.arm == arm])
 
@@ -171,8 +171,7 @@ def _require_measured(side: Runs, group: Group, metric: str) -> None:
                 f"{group.label}: {metric} is not a finite number in any cell: there is nothing to compare."
             )
         raise RefusedError(
-            f"{group.label}: no final evaluation has {metric}{nearest(name, recorded)} Recorded: "
-            f"{', '.join(recorded) or 'nothing on that task'}."
+            f"{group.label}: no final evaluation has {metric}{nearest(name, recorded)} Recorded: {few(recorded)}."
         )
 
 

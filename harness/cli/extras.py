@@ -19,7 +19,7 @@ from harness.cli.options import (
     use_recorded_plugins,
     words,
 )
-from harness.errors import RefusedError, nearest
+from harness.errors import RefusedError, few, nearest
 
 if TYPE_CHECKING:
     from harness.records import CellRecord
@@ -89,7 +89,7 @@ def _cells(given: str, home: Path) -> list[list[CellRecord]]:
     if arm and arm not in sweep.arms:
         raise RefusedError(
             f"{given!r}: the sweep {sweep.name} has no arm {arm!r}{nearest(arm, sweep.arms)} Its arms: "
-            f"{', '.join(sweep.arms)}."
+            f"{few(sweep.arms)}."
         )
     arms = [arm] if arm else sweep.arms
     found = [[cell for cell in sweep.cells if cell.arm == name and cell.rollout_files()] for name in arms]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli.console import note
-from harness.errors import RefusedError, nearest
+from harness.errors import RefusedError, few, nearest
 
 if TYPE_CHECKING:
     from harness.executors.base import Executor
@@ -173,7 +173,7 @@ def run_folder(given: str, home: Path) -> Path:
     folder = home / name
     if not (folder / "sweep.json").is_file():
         ran = sorted(path.parent.name for path in home.glob("*/sweep.json"))
-        known = f" Sweeps run there: {', '.join(ran)}." if ran else " No sweep was run there yet."
+        known = f" Sweeps run there: {few(ran)}." if ran else " No sweep was run there yet."
         raise RefusedError(
             f"sweep {given!r}: nothing of it in {home}{nearest(name, ran)}{known} Start it with `bench run`."
         )

@@ -103,7 +103,7 @@ def descriptions() -> dict[str, str]:
 def _knobs(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, KnobFacts]]:
     for field, info in section.model_fields.items():
         name = f"{prefix}{field}"
-        sections = list(_sections(info.annotation))
+        sections = list(sections_in(info.annotation))
         if name == "objective":
             yield from _objective_facts()
         elif name == "reward":
@@ -116,13 +116,13 @@ def _knobs(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, KnobFac
             yield name, _facts([info], info.description or "")
 
 
-def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
+def sections_in(annotation: Any) -> Iterator[type[BaseModel]]:
     """The sections that a field may hold: one, or the members of a union."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     elif get_origin(annotation) in (Union, UnionType, Annotated):
         for argument in get_args(annotation):
-            yield from _sections(argument)
+            yield from sections_in(argument)
 
 
 def _union_knobs(members: Sequence[type[BaseModel]], name: str, held_by: FieldInfo) -> Iterator[tuple[str, KnobFacts]]:

@@ -101,7 +101,7 @@ class RunSpec(Section):
     def _sections_fit_together(self) -> RunSpec:
         problems = list(clashes(self))
         if problems:
-            raise ValueError("; ".join(problems))
+            raise ValueError("\n".join(problems))
         return self
 
     def absent_fields(self) -> list[str]:

@@ -23,8 +23,9 @@ from harness.config.run_spec import RunSpec
 from harness.config.yaml_file import load_yaml
 from harness.errors import RefusedError
 from harness.plan import Plan, PlannedCell
+from harness.plan.asked import Asked
 from harness.plan.gate import values_that_differ
-from harness.plan.sweep_file import KEPT, KEPT_CODE, KEPT_PROFILE, Asked, SweepFile
+from harness.plan.sweep_file import KEPT, KEPT_CODE, KEPT_PROFILE, SweepFile
 from harness.plugins import UserModule
 from harness.records import SweepRecord, read_sweep
 from harness.records.files import DamagedRecordError, is_disk_full, read_json, write_atomic, write_json
@@ -171,7 +172,7 @@ def _question(plan: Plan, home: Path, command: str) -> SweepRecord:
         alpha=sweep.compare.alpha,
         new_problems=sweep.compare.new_problems,
         seeds=asked.seed_list,
-        ablate=list(sweep.search.knobs if sweep.search else sweep.ablate),
+        ablate=sweep.under_test,
         co_changes=dict(sweep.co_changes),
         varied={arm: {knob: by_arm[arm] for knob, by_arm in values.items()} for arm in plan.arms},
         cell_entries=[

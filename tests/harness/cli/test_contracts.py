@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,23 @@ def test_status(bench: Bench, tmp_path: Path) -> None:
     assert broken["step"] == len(sweep.cells[3].read_steps())
     text = bench("status", "mine", "--home", "home").out
     assert "failed" in text and "why" in text
+
+
+@pytest.mark.parametrize(
+    ("tokens", "told"), [(1000, ["31 of at most 120", "the token budget ended it"]), (999, ["31/120"])]
+)
+def test_status_says_that_the_budget_ended_a_cell(bench: Bench, tmp_path: Path, tokens: int, told: list[str]) -> None:
+    """Where the budget is not used up, something else did, such as divergence."""
+    write_sweep(tmp_path / "home" / "mine", {"one": 0.0}, seeds=1)
+    (cell,) = (tmp_path / "home" / "mine" / "cells").iterdir()
+    for file, changes in {
+        tmp_path / "home" / "mine" / "sweep.json": {"budget_tokens": 1000},
+        cell / "status.json": {"step": 31, "steps": 120, "generated_tokens": tokens},
+    }.items():
+        file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    out = bench("status", "mine", "--home", "home").out
+    assert all(text in out for text in told)
+    assert ("budget" in out) == (tokens == 1000)
 
 
 def test_status_of_a_sweep_file_and_of_bench_home(
