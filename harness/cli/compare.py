@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.cli.console import note, print_json, print_table
-from harness.cli.objectives import shown
-from harness.cli.options import HomeOption, JsonOption, home_folder, run_folder
+from harness.cli.look import shown
+from harness.cli.options import HomeOption, JsonOption, home_folder, run_folder, use_recorded_plugins
 from harness.errors import RefusedError, few, nearest
 
 if TYPE_CHECKING:
@@ -49,7 +49,9 @@ def compare(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Compare two arms or runs: paired by seed where a seed means the same in both, otherwise unpaired, and it says so.
+    """Compare any two arms or runs, paired by seed where possible.
+
+    Seeds pair where a seed means the same in both. Otherwise the comparison is unpaired, and says why.
 
     Example: bench compare std_norm/no_std clip_high/baseline
     """
@@ -64,6 +66,7 @@ def compare(
         raise RefusedError(f"--margin-pp is {margin_pp:g}, but must be a finite number of percentage points, e.g. 1.")
     folder = home_folder(home)
     sides = [_runs(given, folder) for given in (treatment, baseline)]
+    use_recorded_plugins(*dict.fromkeys(side.sweep.path for side in sides))
     wanted = metric or sides[0].sweep.metric
     differs = _knobs_that_differ(*sides)
     try:

@@ -125,7 +125,14 @@ def _is_part(thing: object) -> bool:
 
 
 LISTED_BY = "bench ls rewards"
-PARTS: Kind[type[RewardPart]] = Kind("reward part", _is_part, "harness.rewards.parts", LISTED_BY)
+PARTS: Kind[type[RewardPart]] = Kind(
+    "reward part",
+    _is_part,
+    "harness.rewards.parts",
+    LISTED_BY,
+    summary_of=lambda part: part.summary() + (f" Set by {part.implied_by}." if part.implied_by else ""),
+    besides={"module:function": "a function of your own: (group, context) -> list of numbers"},
+)
 
 
 def nameable_parts() -> dict[str, type[RewardPart]]:

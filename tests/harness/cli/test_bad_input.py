@@ -41,7 +41,7 @@ USAGE = [
     (("plan", "std_norm", "aa"), "unexpected extra argument"),
     (("plan", "std_norm", "--seeds", "many"), "Invalid value for '--seeds'"),
     (("run", "std_norm", "--workers", "0"), "Invalid value for '--workers'"),
-    (("ls", "sweps"), "'sweps' is not one of 'sweeps', 'profiles'"),
+    (("ls", "sweps"), "unknown kind of thing 'sweps'; did you mean sweeps? `bench ls --help` lists all."),
     (("coldstart",), "Missing option '--out'"),
 ]
 
@@ -321,12 +321,12 @@ def test_cp_never_overwrites(refuse: Any, tmp_path: Path) -> None:
     refuse(2, "mine.yaml exists already and is left alone. Give another name.", "cp", "std_norm", "mine.yaml")
     refuse(2, "std_norm.yaml exists already", "cp", "std_norm")
     refuse(2, "none/mine.yaml: cannot be written (No such file or directory)", "cp", "std_norm", "none/mine.yaml")
-    refuse(2, "'std_nrom' is no shipped sweep, probe or profile; did you mean std_norm", "cp", "std_nrom")
+    refuse(2, "unknown sweep, probe or profile 'std_nrom'; did you mean std_norm", "cp", "std_nrom")
 
 
 def test_show_names_the_nearest(refuse: Any) -> None:
-    refuse(2, "'drgrpo' is no algorithm, profile or sweep; did you mean dr_grpo", "show", "drgrpo")
-    refuse(2, "'zzz' is no algorithm, profile or sweep. Known: ", "show", "zzz")
+    refuse(2, "unknown name 'drgrpo'; did you mean dr_grpo", "show", "drgrpo")
+    refuse(2, "unknown name 'zzz'. `bench ls WHAT` lists all.", "show", "zzz")
 
 
 def test_coldstart_leaves_a_folder_alone_and_reads_its_recipe_first(refuse: Any, tmp_path: Path) -> None:

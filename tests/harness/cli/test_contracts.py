@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,23 @@ def options(verb: str) -> set[str]:
 def test_the_verbs() -> None:
     command: Any = typer.main.get_command(app)
     assert set(command.commands) == VERBS
+
+
+def test_help_lists_every_verb_in_a_group_on_a_line_of_its_own(bench: Bench) -> None:
+    out = bench("--help").out
+    lines = [line.split()[0] for line in out[out.index("Ask:") :].splitlines() if line.startswith("  ")]
+    assert sorted(lines) == sorted(VERBS), "nothing is wrapped, and each verb is in one group"
+    assert "..." not in out[out.index("Ask:") :], "nothing is cut"
+    assert [line for line in out.splitlines() if re.fullmatch(r"[A-Z]\w+:", line)] == [
+        "Options:", "Ask:", "Look:", "Understand:", "Maintain:"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_help_of_a_verb_fits_a_terminal_and_has_an_example(bench: Bench, verb: str) -> None:
+    out = bench(verb, "--help").out
+    assert max(map(len, out.splitlines())) <= 80
+    assert f"Example: bench {verb} " in " ".join(out.split()) or f"Example: bench {verb}\n" in out
 
 
 @pytest.mark.parametrize("verb", sorted(VERBS))
@@ -180,7 +198,8 @@ def test_status_lists_cells_of_other_questions_apart(bench: Bench, tmp_path: Pat
 def test_ls(bench: Bench, what: str) -> None:
     result = bench("ls", what, "--json")
     assert (result.code, result.err) == (0, "")
-    assert all(set(row) == {"name", "description"} for row in result.document)
+    more = {"type", "default", "range"} if what == "knobs" else set()
+    assert all(set(row) == {"name", "description", "from"} | more for row in result.document)
     names = [row["name"] for row in result.document]
     known = {"sweeps": "std_norm", "profiles": "tiny", "algorithms": "grpo", "tasks": "gsm8k", "knobs": "train.steps"}
     known |= {"figures": "forest"}
