@@ -90,6 +90,7 @@ class EvalSpec(Section):
     top_p: float = Field(1.0, gt=0, le=1)
     top_k: int = Field(0, ge=0, description="0 = off")
     max_completion_tokens: int = Field(ge=1)
+    stop: Listed[str] = Field((), description="strings that end a completion, besides the template's and the end token")
     grader: Annotated[GraderName, BeforeValidator(_not_none)]
 
     @model_validator(mode="after")

@@ -83,7 +83,8 @@ class Evaluator:
         template = get_template(spec.template)
         requests = list(missing_requests(problems, template, samples))
         draws = [Draw(request.prompt, request.problem.id, request.sample) for request in requests]
-        decoding = SamplingParams(spec.max_completion_tokens, spec.temperature, spec.top_p, spec.top_k, template.stop)
+        stop = spec.stop + template.stop
+        decoding = SamplingParams(spec.max_completion_tokens, spec.temperature, spec.top_p, spec.top_k, stop)
         completions = EngineSampler(self.language_model, self.engine, self.seed).draw(draws, decoding)
         for request, drawn in zip(requests, completions, strict=True):
             yield {**grade_sample(task, request, drawn.text, drawn.n_tokens, drawn.truncated, spec.grader)}

@@ -15,8 +15,7 @@ from evals.tasks.base import Problem
 from harness.config.run_spec import RunSpec
 from harness.engines.base import Engine, SamplingParams
 from harness.models.language_model import LanguageModel
-from harness.random_keys import Stream, random_key
-from harness.run.prompts import SEED_OF_ALL_CELLS
+from harness.random_keys import SEED_OF_ALL_CELLS, Stream, random_key
 from harness.training.sequences import Sequences
 
 CHUNK_SAMPLES = 1024
@@ -45,7 +44,7 @@ class Conditions:
     def of_evaluation(cls, spec: RunSpec) -> Conditions:
         """Those of the first evaluation task, with the noise of the evaluations."""
         wanted = spec.eval
-        stop = get_template(wanted.template).stop
+        stop = wanted.stop + get_template(wanted.template).stop
         params = SamplingParams(wanted.max_completion_tokens, wanted.temperature, wanted.top_p, wanted.top_k, stop)
         return cls(wanted.template, params, wanted.grader, get_task(wanted.tasks[0]).extract, spec.seed, "eval")
 

@@ -25,6 +25,14 @@ def evaluate(model: LanguageModel, samples: int, settings: dict[str, Any]) -> tu
     return row, drawn
 
 
+def test_a_stop_string_ends_a_completion(model: LanguageModel) -> None:
+    free, stopped = (evaluate(model, 2, settings)[1] for settings in ({}, {"eval.stop": ["1"]}))
+    assert any("1" in row["text"][:-1] for row in free)
+    assert [row["text"] for row in stopped] == [
+        text[: text.index("1") + 1] if "1" in text else text for text in (row["text"] for row in free)
+    ]
+
+
 def test_calibration_is_that_of_the_drawn_samples(model: LanguageModel) -> None:
     row, drawn = evaluate(model, 4, {})
     assert len(drawn) == 24
