@@ -17,6 +17,13 @@ PACKAGES = ("algorithms", "evals", "harness", "reports", "sweeps")
 MAX_LINES = 400
 
 BASICS = ("harness.errors", "harness.random_keys")
+
+# The rooms of reports, from the bottom to the top: each may import those before it.
+ROOMS_OF_REPORTS = (
+    *("reports.statistics", "reports.laws", "reports.formats", "reports.processes", "reports.measure"),
+    *("reports.drawing", "reports.extras", "reports.figures", "reports.page", "reports.search"),
+)
+
 # A module follows the rule of the longest name that it starts with: the modules of ours that it may import.
 MAY_IMPORT = {
     "algorithms": ("algorithms", "harness.plugins", "harness.errors"),
@@ -32,7 +39,11 @@ MAY_IMPORT = {
         *("harness.records", *BASICS, "algorithms", "evals"),
     ),
     "harness.cli": PACKAGES,
-    "reports": ("reports", "harness.records"),
+    "reports": (),
+    **{
+        room: ("harness.errors", "harness.plugins", "harness.records", *ROOMS_OF_REPORTS[: place + 1])
+        for place, room in enumerate(ROOMS_OF_REPORTS)
+    },
     "reports.statistics": ("reports.statistics",),
     "reports.laws": ("reports.laws",),
 }
@@ -98,7 +109,10 @@ def test_imports_run_downwards(path: Path) -> None:
         ("harness.rewards.total", "from harness.config.reward import RewardSpec"),
         ("harness.engines.choice", "from harness.training.sequences import Sequences"),
         ("harness.training.batch", "from harness.run.prompts import PromptOrder"),
-        ("reports.page", "from harness.errors import BenchError"),
+        ("reports.page", "from harness.config import RunSpec"),
+        ("reports.page.verdict", "from reports.search.values import Objective"),
+        ("reports.measure.curves", "from reports.drawing.style import INK"),
+        ("reports", "from reports.measure import analyse"),
         ("reports.page", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from algorithms import Objective"),
         ("reports.statistics", "from reports.formats import percent"),
         ("reports.laws", "from harness.records import read_sweep"),
@@ -115,11 +129,47 @@ def test_the_rules_find_a_forbidden_import(module: str, code: str) -> None:
         ("harness.run.cell", "from algorithms import advantages\nfrom evals.tasks import get_task\nimport torch"),
         ("harness.cli.plan", "from reports.statistics import power\nfrom harness.plan import make_plan"),
         ("reports.page", "from harness.records import read_sweep\nfrom reports import formats"),
+        ("reports.search", "from harness.errors import BenchError\nfrom reports.page.templating import write_page"),
         ("harness.records.cell", "from .files import read_json"),
     ],
 )
 def test_the_rules_leave_a_proper_import_alone(module: str, code: str) -> None:
     assert not forbidden(code, module)
+
+
+def circle(uses: dict[str, set[str]]) -> list[str]:
+    """Modules each of which uses the next one, and the last one the first; [] if there are none."""
+    free: set[str] = set()
+
+    def search(path: list[str]) -> list[str]:
+        for used in sorted(uses.get(path[-1], set()) - free):
+            if used in path:
+                return path[path.index(used) :]
+            if found := search([*path, used]):
+                return found
+        free.add(path[-1])
+        return []
+
+    return next((found for module in uses if (found := search([module]))), [])
+
+
+@pytest.mark.parametrize("package", ["reports"])
+def test_no_modules_import_each_other_in_a_circle(package: str) -> None:
+    paths = {module_name(path): path for path in sources() if within(module_name(path), package)}
+    uses = {
+        module: {
+            max((other for other in paths if within(name, other)), key=len)
+            for name in imports(path.read_text(encoding="utf-8"), module, path.name == "__init__.py")
+            if within(name, package)
+        }
+        for module, path in paths.items()
+    }
+    assert circle(uses) == []
+
+
+def test_a_circle_is_found() -> None:
+    assert circle({"a": {"b", "d"}, "b": {"c"}, "c": {"b"}, "d": set()}) == ["b", "c"]
+    assert circle({"a": {"b", "c"}, "b": {"c"}}) == []
 
 
 def test_every_module_is_seen() -> None:
@@ -135,7 +185,8 @@ def test_files_are_short(path: Path) -> None:
 
 def test_looking_around_starts_without_heavy_libraries(tmp_path: Path) -> None:
     """One process runs all of them; after each it says what has been imported."""
-    what = ("algorithms", "rules", "tasks", "templates", "graders", "metrics", "knobs", "rewards", "engines", "runs")
+    what = ("algorithms", "rules", "tasks", "templates", "graders", "metrics", "knobs", "rewards", "engines")
+    what += ("figures", "runs")
     shown = ["show cispo", "diff grpo cispo", "show std_norm", "plan std_norm", "plan std_norm --json"]
     commands = ["--help", "run --help", "ls", *(f"ls {one}" for one in what), *shown]
     code = f"""
