@@ -11,7 +11,7 @@ import resource
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,6 +19,9 @@ from typing import Any
 
 import torch
 
+from evals.prompts import get_template
+from evals.tasks import get_task
+from evals.tasks.base import Problem
 from harness.config.run_spec import RunSpec
 from harness.engines.choice import make_engine
 from harness.models.language_model import LanguageModel, weights_digest
@@ -34,6 +37,7 @@ from harness.records.files import (
     write_atomic,
 )
 from harness.records.lease import hold_lease
+from harness.records.problems import PROBLEMS_FILE, ProblemsFile
 from harness.records.rollouts import write_rollouts
 from harness.run.encoded_pairs import load_pairs
 from harness.run.evaluation import Evaluator
@@ -191,6 +195,7 @@ class CellRun:
             "peak_memory_mb": peak_memory_mb(self._model.device),
         }
         self._log.timing(timing)
+        self._log.drew(get_task(spec.task.train).name, outcome.problems, spec.task.template)
         for note in outcome.notes:
             self._log.note(f"step {step}: {note}")
         self._log.step({"step": step, "generated_tokens": self._generated_tokens, **outcome.metrics}, outcome.rollouts)
@@ -202,7 +207,7 @@ class CellRun:
     def _evaluate(self, samples: int, final: bool) -> None:
         started_s = time.perf_counter()
         earlier = self._log.earlier_samples() if final else []
-        for scores in self._evaluator.run(self._step, samples, final, earlier, self._log.evaluated):
+        for scores in self._evaluator.run(self._step, samples, final, earlier, self._log.evaluated, self._log.problems):
             self._log.scored(scores | {"generated_tokens": self._generated_tokens})
         eval_s = time.perf_counter() - started_s
         self._log.timing({"step": self._step, "eval_s": eval_s, "peak_memory_mb": peak_memory_mb(self._model.device)})
@@ -229,9 +234,12 @@ class CellLog:
     cell: CellRecord
     epoch: int = field(init=False)
     """The number of this start; every row carries it."""
+    problems: ProblemsFile = field(init=False)
+    """The problems that rollouts and samples refer to."""
     _rollouts: list[Row] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.problems = ProblemsFile(self.cell.path / PROBLEMS_FILE)
         self.epoch = 1 + max((start["epoch"] for start in self.cell.read_starts()), default=0)
 
     def cut_after(self, step: int) -> None:
@@ -249,7 +257,9 @@ class CellLog:
         owner = {"host": socket.gethostname(), "pid": os.getpid()}
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         row = {"epoch": self.epoch, "from_step": from_step, "owner": owner, "time": now, **provenance}
-        append_jsonl(self.cell.path / "starts.jsonl", [row])
+        path = self.cell.path / "starts.jsonl"
+        keep_jsonl(path, lambda row: True)  # without the torn end that a kill may have left
+        append_jsonl(path, [row])
 
     def step(self, row: Row, rollouts: list[Row]) -> None:
         self._append("steps.jsonl", [row])
@@ -258,6 +268,10 @@ class CellLog:
     def timing(self, row: Row) -> None:
         """Wall-clock of a step's phases, or of an evaluation after it: rows of their own for one step."""
         self._append("timing.jsonl", [row])
+
+    def drew(self, task: str, problems: Sequence[Problem], template: str) -> None:
+        """Record the training problems that a step drew. A resume cuts none: it draws them again."""
+        self.problems.add(task, "train", problems, get_template(template).render)
 
     def evaluated(self, rows: list[Row]) -> None:
         self._append("evals.jsonl", rows)
@@ -270,7 +284,7 @@ class CellLog:
 
     def extents(self) -> dict[str, dict[str, int]]:
         """How much of each file of rows a checkpoint stands on: `rows` and `bytes`."""
-        paths = [self.cell.path / name for name in _ROWS]
+        paths = [self.cell.path / name for name in (*_ROWS, PROBLEMS_FILE)]
         return {path.name: {"rows": count_rows(path), "bytes": path.stat().st_size} for path in paths if path.exists()}
 
     def earlier_samples(self) -> list[Row]:

@@ -16,6 +16,7 @@ from evals.tasks.base import Problem, Task
 from harness.config.task import EvalSpec
 from harness.engines.base import Engine
 from harness.models.language_model import LanguageModel
+from harness.records.problems import ProblemsFile
 from harness.sampling.graded import chunks
 from harness.sampling.sampler import EngineSampler
 
@@ -33,7 +34,13 @@ class Evaluator:
     engine: Engine
 
     def run(
-        self, step: int, samples: int, final: bool, earlier: list[Row], record: Callable[[list[Row]], None]
+        self,
+        step: int,
+        samples: int,
+        final: bool,
+        earlier: list[Row],
+        record: Callable[[list[Row]], None],
+        file: ProblemsFile | None = None,
     ) -> Iterator[Row]:
         """Evaluate every task and yield its scores as one row of scores.jsonl without `generated_tokens`.
 
@@ -47,6 +54,8 @@ class Evaluator:
         for task in map(get_task, self.spec.tasks):
             problems = list(itertools.islice(task.split("test").load(), self.spec.problems))
             mine = [row for row in earlier if (row["task"], row["step"], row["final"]) == (task.name, step, final)]
+            if file is not None:
+                file.add(task.name, "test", problems, get_template(self.spec.template).render)
             rows = []
             for chunk in chunks(problems, samples):
                 ids = {problem.id for problem in chunk}

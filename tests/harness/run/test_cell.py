@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from harness.records import CellRecord
+from evals.tasks import get_task
+from harness.records import CellRecord, problems
 from harness.records.files import append_jsonl
 from harness.run import cell as cell_log
 from harness.run import cell as cell_module
@@ -20,7 +21,7 @@ from harness.sampling import graded as graded_samples
 from harness.training import checkpoint
 from tests.harness.run.small import run_cell, small_spec
 
-REPRODUCIBLE = ("steps.jsonl", "scores.jsonl", "evals.parquet", "status.json")
+REPRODUCIBLE = ("problems.jsonl", "steps.jsonl", "scores.jsonl", "evals.parquet", "status.json")
 
 
 class Killed(BaseException):
@@ -87,6 +88,19 @@ class TestUnbroken:
             correct = [row["correct"] for row in table.to_pylist() if row["step"] == step]
             assert score == pytest.approx(sum(correct) / len(correct))
 
+    def test_every_problem_is_recorded_once_with_its_prompt_and_answer(self, unbroken: CellRecord) -> None:
+        rollouts, evals = unbroken.read_rollouts(["problem_id"]), unbroken.read_evals(["problem_id"])
+        assert rollouts is not None and evals is not None
+        referred = {"train": set(rollouts["problem_id"].to_pylist()), "test": set(evals["problem_id"].to_pylist())}
+        rows = unbroken.read_problems()
+        for split, ids in referred.items():
+            of_split = [row for row in rows if (row["task"], row["split"]) == ("arithmetic", split)]
+            assert len(of_split) == len(ids) and {row["problem_id"] for row in of_split} == ids
+            problems = {problem.id: problem for problem in get_task("arithmetic").split(split).load()}
+            for row in of_split:
+                problem = problems[row["problem_id"]]
+                assert (row["prompt"], row["answer"]) == (problem.problem, problem.answer)
+
     def test_the_digest_is_of_the_final_weights(self, unbroken: CellRecord) -> None:
         from harness.models.language_model import weights_digest
 
@@ -131,6 +145,7 @@ def writes(monkeypatch: pytest.MonkeyPatch, before: Callable[[int], None], torn:
         monkeypatch.setattr(module, name, write)
 
     counted(cell_log, "append_jsonl")
+    counted(problems, "append_jsonl")
     counted(cell_log, "write_atomic")
     counted(cell_log, "keep_jsonl")
     counted(cell_module, "save_checkpoint")
