@@ -38,7 +38,7 @@ _TEMPLATES = ("task.template", "eval.template", "model.cold_start.template")
 _NOT_HASHED = ("rollout.vllm_memory_frac", "train.token_records_max_tokens")
 
 # Knobs of a later version than cells that are filed already. Left at these values they change nothing.
-_HASHED_UNLESS = {"eval.stop": []}
+_HASHED_UNLESS: dict[str, Any] = {"eval.stop": []}
 
 # What decides how a completion of the starting weights is drawn and graded. Knobs that start with one of these.
 _OF_GRADED_ROLLOUTS = (

@@ -5,15 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import Any, Literal, Protocol, TypedDict
 
 from harness.records.files import append_jsonl, keep_jsonl, read_jsonl, typed_rows
 
-if TYPE_CHECKING:
-    from evals.tasks.base import Problem
-
 PROBLEMS_FILE = "problems.jsonl"
 Split = Literal["train", "test"]
+
+
+class Problem(Protocol):
+    """What is read of a problem, as tasks have them."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def problem(self) -> str: ...
+    @property
+    def answer(self) -> str: ...
 
 
 class ProblemRow(TypedDict):

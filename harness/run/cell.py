@@ -33,7 +33,6 @@ from harness.records.files import (
     is_disk_full,
     keep_jsonl,
     read_json,
-    read_jsonl,
     write_atomic,
 )
 from harness.records.lease import hold_lease
@@ -49,6 +48,7 @@ from harness.run.prompts import read_correct_counts, training_prompts
 from harness.run.provenance import provenance
 from harness.run.stages import inputs_of_cell, source_of_start
 from harness.run.stages.reward_model import read_report
+from harness.sampling.store import SAMPLES_FILE, SampleStore
 from harness.training.checkpoint import (
     Checkpoint,
     load_latest,
@@ -206,9 +206,9 @@ class CellRun:
 
     def _evaluate(self, samples: int, final: bool) -> None:
         started_s = time.perf_counter()
-        earlier = self._log.earlier_samples() if final else []
-        for scores in self._evaluator.run(self._step, samples, final, earlier, self._log.evaluated, self._log.problems):
-            self._log.scored(scores | {"generated_tokens": self._generated_tokens})
+        about = {"step": self._step, "final": final}
+        for scores in self._evaluator.run(samples, self._log.samples(about)):
+            self._log.scored({**about, **scores, "generated_tokens": self._generated_tokens})
         eval_s = time.perf_counter() - started_s
         self._log.timing({"step": self._step, "eval_s": eval_s, "peak_memory_mb": peak_memory_mb(self._model.device)})
 
@@ -224,7 +224,7 @@ class CellRun:
 
 
 Row = dict[str, Any]
-_ROWS = ("steps.jsonl", "timing.jsonl", "scores.jsonl", "evals.jsonl")
+_ROWS = ("steps.jsonl", "timing.jsonl", "scores.jsonl", SAMPLES_FILE)
 
 
 @dataclass
@@ -248,6 +248,7 @@ class CellLog:
         for name in _ROWS:
             keep_jsonl(self.cell.path / name, lambda row: bool(row["step"] <= step))
         keep_jsonl(self.cell.path / "scores.jsonl", lambda row: not row["final"])
+        self.cell.evals.unlink(missing_ok=True)  # made from evals.jsonl again
         for path in self.cell.rollouts.glob("*.parquet"):
             if int(path.stem.split("-")[1]) > step:
                 path.unlink()
@@ -273,8 +274,9 @@ class CellLog:
         """Record the training problems that a step drew. A resume cuts none: it draws them again."""
         self.problems.add(task, "train", problems, get_template(template).render)
 
-    def evaluated(self, rows: list[Row]) -> None:
-        self._append("evals.jsonl", rows)
+    def samples(self, about: Row) -> SampleStore:
+        """Where the samples of an evaluation are kept. about: fields that tell its rows from those of others."""
+        return SampleStore(self.cell.path / SAMPLES_FILE, about, self.epoch, problems=self.problems)
 
     def scored(self, row: Row) -> None:
         self._append("scores.jsonl", [row])
@@ -286,12 +288,6 @@ class CellLog:
         """How much of each file of rows a checkpoint stands on: `rows` and `bytes`."""
         paths = [self.cell.path / name for name in (*_ROWS, PROBLEMS_FILE)]
         return {path.name: {"rows": count_rows(path), "bytes": path.stat().st_size} for path in paths if path.exists()}
-
-    def earlier_samples(self) -> list[Row]:
-        return [{key: value for key, value in row.items() if key != "epoch"} for row in self._samples()]
-
-    def _samples(self) -> list[Row]:
-        return read_jsonl(self.cell.path / "evals.jsonl")
 
     def flush_rollouts(self) -> None:
         """Write the held rollout rows to rollouts/<first>-<last>.parquet."""
@@ -305,18 +301,12 @@ class CellLog:
 
     def compact_evaluations(self) -> None:
         """evals.jsonl -> evals.parquet. The first stays until the cell is done: until then a resume goes on with it."""
-        import pyarrow
-        import pyarrow.parquet
-
-        table = pyarrow.Table.from_pylist(self.earlier_samples())
-        write_atomic(
-            self.cell.path / "evals.parquet",
-            lambda aside: pyarrow.parquet.write_table(table, aside, compression="zstd"),
-        )
+        samples = self.samples({})
+        samples.compact(samples.rows())
 
     def drop_samples(self) -> None:
         """Remove evals.jsonl, which evals.parquet replaces."""
-        (self.cell.path / "evals.jsonl").unlink()
+        self.samples({}).drop()
 
     def note(self, message: str) -> None:
         """A line of log.txt."""

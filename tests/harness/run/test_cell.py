@@ -16,8 +16,8 @@ from harness.records import CellRecord, problems
 from harness.records.files import append_jsonl
 from harness.run import cell as cell_log
 from harness.run import cell as cell_module
-from harness.run import evaluation
-from harness.sampling import graded as graded_samples
+from harness.sampling import store as sample_store
+from harness.sampling.sampler import EngineSampler
 from harness.training import checkpoint
 from tests.harness.run.small import run_cell, small_spec
 
@@ -44,7 +44,7 @@ def contents(cell: CellRecord) -> dict[str, bytes]:
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> CellRecord:
     made = new_cell(tmp_path_factory.mktemp("unbroken") / "cell")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(graded_samples, "CHUNK_SAMPLES", 8)
+        patched.setattr(sample_store, "CHUNK_SAMPLES", 8)
         run_cell(made, small_spec())
     return made
 
@@ -114,7 +114,7 @@ class TestUnbroken:
         assert unbroken.digest != weights_digest(load_model("builtin:tiny").model.state_dict())
 
     def test_twice_is_the_same(self, unbroken: CellRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(graded_samples, "CHUNK_SAMPLES", 8)
+        monkeypatch.setattr(sample_store, "CHUNK_SAMPLES", 8)
         again = new_cell(tmp_path / "again")
         run_cell(again, small_spec())
         assert contents(again) == contents(unbroken)
@@ -144,9 +144,10 @@ def writes(monkeypatch: pytest.MonkeyPatch, before: Callable[[int], None], torn:
 
         monkeypatch.setattr(module, name, write)
 
-    counted(cell_log, "append_jsonl")
-    counted(problems, "append_jsonl")
-    counted(cell_log, "write_atomic")
+    for module in (cell_log, problems, sample_store):
+        counted(module, "append_jsonl")
+    for module in (cell_log, sample_store):
+        counted(module, "write_atomic")
     counted(cell_log, "keep_jsonl")
     counted(cell_module, "save_checkpoint")
     counted(cell_log.CellLog, "drop_samples")
@@ -172,7 +173,7 @@ def broken_at(point: int, folder: Path, torn: bool) -> CellRecord | None:
 
     made = new_cell(folder)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(graded_samples, "CHUNK_SAMPLES", 8)
+        patched.setattr(sample_store, "CHUNK_SAMPLES", 8)
         with pytest.MonkeyPatch.context() as once:
             writes(once, stop, torn)
             try:
@@ -210,17 +211,17 @@ def test_the_final_evaluation_keeps_whole_chunks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unbroken: CellRecord, lost_rows: int, drawn_again: int
 ) -> None:
     """8 problems x 4 samples in chunks of 8, stopped in the third; a second chunk that a kill tore is drawn again."""
-    monkeypatch.setattr(graded_samples, "CHUNK_SAMPLES", 8)
+    monkeypatch.setattr(sample_store, "CHUNK_SAMPLES", 8)
     drawn: list[int] = []
-    real = evaluation.Evaluator._draw
+    real = EngineSampler.draw
 
-    def draw(self: evaluation.Evaluator, task: Any, problems: Any, samples: int) -> Any:
-        drawn.append(samples)
+    def draw(self: EngineSampler, draws: Any, params: Any) -> Any:
+        drawn.append(1 + max(draw.sample for draw in draws))
         if drawn == [2, 2, 4, 4, 4]:  # the first two are along the curve
             raise Killed
-        return real(self, task, problems, samples)
+        return real(self, draws, params)
 
-    monkeypatch.setattr(evaluation.Evaluator, "_draw", draw)
+    monkeypatch.setattr(EngineSampler, "draw", draw)
     made = new_cell(tmp_path / "cell")
     with pytest.raises(Killed):
         run_cell(made, small_spec())
