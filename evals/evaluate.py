@@ -65,14 +65,20 @@ def missing_requests(
 
 
 def grade_sample(
-    task: Task, request: Request, text: str, n_tokens: int, truncated: bool, grader: str | None = None
+    task: Task,
+    request: Request,
+    text: str,
+    n_tokens: int,
+    truncated: bool,
+    grader: str | None = None,
+    ask_others: bool = True,
 ) -> SampleRow:
     """The record of a drawn sample.
 
-    grader: decides `correct`; the task's own if None. `verdicts` adds those of all other graders that can compare with
-        the reference, except where the problem has a comparison of its own: then the reference is one of several right
-        answers. `math` starts its process only for what text, letters, words and numbers leave open, and asks it once
-        about each pair of answer and reference.
+    grader: decides `correct`; the task's own if None.
+    ask_others: `verdicts` adds those of all other graders that can compare with the reference, except where the problem
+        has a comparison of its own: then the reference is one of several right answers. `math` starts its process only
+        for what text, letters, words and numbers leave open, and asks it once about each pair of answer and reference.
 
     Raises UnknownNameError for an unknown grader, EvalError if it cannot grade the task's references, if there is
     neither a grader nor one of the task's own, and for a problem without an answer.
@@ -87,7 +93,7 @@ def grade_sample(
     extracted = extract_answer(text, task.extract)
     own = request.problem.own_comparison
     verdict = judge(extracted, answer, deciding, own)
-    applicable = applicable_graders(answer) if own is None else []
+    applicable = applicable_graders(answer) if ask_others and own is None else []
     verdicts = {name: judge(extracted, answer, name).correct for name in applicable if name != deciding}
     return SampleRow(
         task=task.name,

@@ -38,11 +38,12 @@ class SamplingParams:
 @dataclass(frozen=True)
 class Drawn:
     """A completion. text: without the end token, but with the stop string that ended it, if one did. truncated: ended
-    by `max_completion_tokens`."""
+    by `max_completion_tokens`. tokens: all of them, from samplers that tell."""
 
     text: str
     n_tokens: int
     truncated: bool
+    tokens: Sequence[int] = field(default=(), compare=False, repr=False)
 
 
 class Sampler(Protocol):

@@ -9,6 +9,9 @@ from __future__ import annotations
 import hashlib
 from typing import Literal
 
+SEED_OF_ALL_CELLS = 0
+"""Keys what cells share whatever their own seed: pass rates, the reward model's data."""
+
 Stream = Literal["init", "data", "rollout", "shuffle", "eval", "select"]
 
 

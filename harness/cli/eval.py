@@ -36,7 +36,12 @@ def eval_(
         ),
     ],
     tasks: Annotated[
-        str | None, typer.Option("--tasks", metavar="A,B", help="Tasks (see `bench ls tasks`), or files of your own.")
+        str | None,
+        typer.Option(
+            "--tasks",
+            metavar="A,B",
+            help="Tasks (see `bench ls tasks`), or files of your own. A cell's own by default.",
+        ),
     ] = None,
     lm_eval: Annotated[
         str | None,
@@ -59,13 +64,19 @@ def eval_(
         ),
     ] = False,
     preset: Annotated[
-        str | None, typer.Option("--preset", metavar="P", help="A sampling convention: greedy (default), r1 or dapo.")
+        str | None,
+        typer.Option(
+            "--preset",
+            metavar="P",
+            help="A sampling convention: greedy (default with --tasks), r1, dapo, or cell: the cell's own.",
+        ),
     ] = None,
     problems: Annotated[
         int | None, typer.Option("--problems", metavar="N", min=1, help="The first N of each task; default: all.")
     ] = None,
     samples: Annotated[
-        int | None, typer.Option("--samples", metavar="N", min=1, help="Of each problem, instead of the preset's.")
+        int | None,
+        typer.Option("--samples", metavar="N", min=1, help="Samples of each problem, instead of the preset's."),
     ] = None,
     k: Annotated[
         str | None, typer.Option("--k", metavar="1,8", help="k of pass@k; default: 1, 2, 4, ... and the samples.")
@@ -88,7 +99,9 @@ def eval_(
     grader: Annotated[
         str | None, typer.Option("--grader", metavar="NAME", help="What decides; default: each task's own.")
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of the samples' noise.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option("--seed", metavar="N", help="Seed of the samples' noise; default: 0, or the preset's.")
+    ] = None,
     thinking_budget: Annotated[
         str | None,
         typer.Option(
@@ -115,89 +128,96 @@ def eval_(
 ) -> None:
     """Evaluate any model: pass@k and its kin, every sample kept. The conditions are written down.
 
-    The same command continues where it stopped, and with more --samples or --problems draws only what is missing.
+    The same command continues where it stopped, and with more --samples or --problems draws only what is missing. A
+    cell without --tasks is evaluated as its sweep did: what it drew then is not drawn again.
 
     Example: bench eval runs/std_norm/cells/no_std-s0-1f2e3d4c5b --tasks arithmetic --samples 16 --temperature 1
     """
-    from evals.sampler import get_preset
+    from harness.evaluate.asked import OWN_PRESET, Asked, Convention, own_spec
     from harness.evaluate.lm_eval import LmEvaluation
-    from harness.evaluate.plan import plan_evaluations
     from harness.evaluate.subject import find_subject
     from harness.evaluate.suite import Suite
-    from harness.extras.memorisation import PROBE_TOKENS
+    from harness.extras.memorisation import MemorisationProbe
 
     cells = [Path(name) for name in (model, baseline) if name is not None]
     use_recorded_plugins(sweeps_holding(cells), plugin or [])
-    _require_asked(
-        tasks,
-        lm_eval,
-        of_tasks={
-            "--preset": preset,
-            "--samples": samples,
-            "--k": k,
-            "--temperature": temperature,
-            "--top-p": top_p,
-            "--template": template,
-            "--grader": grader,
-            "--thinking-budget": thinking_budget,
-            "--regrade": regrade or None,
-            "--memorisation": memorisation or None,
-        },
-        of_lm_eval={"--include-path": include_path, "--apply-chat-template": apply_chat_template or None},
-    )
+    own = tasks is None and lm_eval is None
+    if tasks is None and not own:
+        _refuse_unheeded(
+            "--tasks; the files of lm-eval's tasks say how they are run",
+            {
+                "--preset": preset,
+                "--samples": samples,
+                "--k": k,
+                "--temperature": temperature,
+                "--top-p": top_p,
+                "--template": template,
+                "--grader": grader,
+                "--thinking-budget": thinking_budget,
+                "--regrade": regrade or None,
+                "--memorisation": memorisation or None,
+            },
+        )
+    if lm_eval is None:
+        _refuse_unheeded(
+            "--lm-eval", {"--include-path": include_path, "--apply-chat-template": apply_chat_template or None}
+        )
     if regrade and (memorisation or lm_eval):
         raise RefusedError(
             "--regrade draws nothing, but --lm-eval and --memorisation may have to. Leave them out, or leave --regrade "
             "out: what is stored is not drawn again anyway."
         )
-
     if top_p == 0:
         raise RefusedError("--top-p is 0, but must lie above 0 and at most at 1: no token would be left to draw.")
 
-    def plan(subject: Subject) -> Suite:
-        evaluations = plan_evaluations(
-            subject,
-            words("--tasks", tasks) if tasks is not None else [],
-            get_preset(preset or "greedy"),
-            problems=problems,
-            samples=samples,
-            ks=whole_numbers("--k", k) if k is not None else None,
-            changes={"temperature": temperature, "top_p": top_p, "max_completion_tokens": max_completion_tokens},
-            template=template,
-            grader=grader,
-            seed=seed,
-            thinking_budgets_tokens=whole_numbers("--thinking-budget", thinking_budget)
-            if thinking_budget is not None
-            else [None],
+    preset = preset or (OWN_PRESET if own else "greedy")
+    subject = find_subject(model, engine, device, dtype, as_trained=preset == OWN_PRESET)
+    if own and subject.cell is None:
+        raise RefusedError(
+            "nothing to evaluate: give --tasks A,B (see `bench ls tasks`), or --lm-eval A,B. Only a cell has an "
+            "evaluation of its own."
         )
-        asked = LmEvaluation(
-            words("--lm-eval", lm_eval) if lm_eval is not None else [],
-            problems,
-            max_completion_tokens,
-            include_path,
-            apply_chat_template,
-            seed,
+    names = own_spec(subject).eval.tasks if own else words("--tasks", tasks) if tasks is not None else []
+    convention = Convention.named(preset, subject)
+    seed = convention.seed if seed is None else seed
+    asked = Asked(
+        names,
+        convention,
+        problems,
+        samples,
+        whole_numbers("--k", k) if k is not None else None,
+        temperature,
+        top_p,
+        max_completion_tokens,
+        template,
+        grader,
+        seed,
+        whole_numbers("--thinking-budget", thinking_budget) if thinking_budget is not None else [None],
+    )
+    of_lm_eval = None
+    if lm_eval is not None:
+        of_lm_eval = LmEvaluation(
+            words("--lm-eval", lm_eval), problems, max_completion_tokens, include_path, apply_chat_template, seed
         )
-        probe_tokens = (max_completion_tokens or PROBE_TOKENS) if memorisation else None
-        return Suite(subject, evaluations, asked if lm_eval is not None else None, probe_tokens)
+    probe = None
+    if memorisation:
+        probe = MemorisationProbe() if max_completion_tokens is None else MemorisationProbe(max_completion_tokens)
 
-    suites = [plan(find_subject(name, engine, device, dtype)) for name in (baseline, model) if name is not None]
+    subjects = [subject]
+    if baseline is not None:
+        if preset == OWN_PRESET:  # both on what the cell was trained on
+            engine, device, dtype = subject.spec.rollout.engine, subject.spec.train.device, subject.spec.model.dtype
+        subjects.insert(0, find_subject(baseline, engine, device, dtype))
+    suites = [Suite(one, asked.of(one), of_lm_eval, probe) for one in subjects]
     folder = home_folder(home)
     results = [_run(suite, folder, seed, regrade) for suite in suites]
     _show(results, folder, json)
 
 
-def _require_asked(
-    tasks: str | None, lm_eval: str | None, of_tasks: dict[str, object], of_lm_eval: dict[str, object]
-) -> None:
-    """Raise RefusedError if nothing is asked for, or an option is given that nothing asked for would heed."""
-    if tasks is None and lm_eval is None:
-        raise RefusedError("nothing to evaluate: give --tasks A,B (see `bench ls tasks`), or --lm-eval A,B.")
-    for needed, given, options in (("--tasks", tasks, of_tasks), ("--lm-eval", lm_eval, of_lm_eval)):
-        unheeded = [option for option, value in options.items() if value is not None]
-        if given is None and unheeded:
-            why = "; the files of lm-eval's tasks say how they are run" if needed == "--tasks" else ""
-            raise RefusedError(f"{', '.join(unheeded)} would do nothing without {needed}{why}.")
+def _refuse_unheeded(needed: str, options: dict[str, object]) -> None:
+    """Raise RefusedError if an option is given that nothing asked for would heed."""
+    if unheeded := [option for option, value in options.items() if value is not None]:
+        raise RefusedError(f"{', '.join(unheeded)} would do nothing without {needed}.")
 
 
 def _run(suite: Suite, home: Path, seed: int, regrade: bool) -> SuiteResult:
@@ -213,6 +233,7 @@ def _run(suite: Suite, home: Path, seed: int, regrade: bool) -> SuiteResult:
         home,
         None if regrade else _lazy_sampler(suite.subject, seed),
         lambda stage: Countdown(stage, unit="sample").tell,
+        note,
     )
     _log(result, home)
     return result

@@ -37,6 +37,9 @@ _TEMPLATES = ("task.template", "eval.template", "model.cold_start.template")
 # Another GPU needs another share of its memory for the same numbers, and what is only recorded changes none.
 _NOT_HASHED = ("rollout.vllm_memory_frac", "train.token_records_max_tokens")
 
+# Knobs of a later version than cells that are filed already. Left at these values they change nothing.
+_HASHED_UNLESS: dict[str, Any] = {"eval.stop": []}
+
 # What decides how a completion of the starting weights is drawn and graded. Knobs that start with one of these.
 _OF_GRADED_ROLLOUTS = (
     "model.",
@@ -171,7 +174,11 @@ def _chosen(spec: RunSpec, *names: str) -> dict[str, Any]:
 
 
 def _knobs(spec: RunSpec) -> dict[str, Any]:
-    knobs = {knob: value for knob, value in active(spec).items() if knob not in (*_REFERRING, *_NOT_HASHED)}
+    knobs = {
+        knob: value
+        for knob, value in active(spec).items()
+        if knob not in (*_REFERRING, *_NOT_HASHED) and _HASHED_UNLESS.get(knob, ...) != value
+    }
     # The kind of device rounds in its own way; which one of a kind does not matter.
     knobs["train.device"] = spec.train.device.partition(":")[0]
     knobs |= {knob: _template_name(knobs[knob]) for knob in _TEMPLATES if knob in knobs}

@@ -98,6 +98,7 @@ class EvalSpec(Section):
     top_p: float = Field(1.0, gt=0, le=1, description="nucleus sampling: the share of probability kept; 1 = off")
     top_k: int = Field(0, ge=0, description="0 = off")
     max_completion_tokens: int = Field(ge=1, description="a completion is cut here, and counts as truncated")
+    stop: Listed[str] = Field((), description="strings that end a completion, besides the template's and the end token")
     grader: Annotated[GraderName, BeforeValidator(_not_none), OF_TASK] = Field(
         description="what compares answers with references"
     )

@@ -1,39 +1,49 @@
-"""An evaluation as asked for: the samples that are missing are drawn and recorded, then all of them are scored."""
+"""One task of `bench eval`: the samples that are missing are drawn and recorded, then all of them are scored.
+
+`<home>/evals/<model>/<task>-<hash>/` is a store of samples (`harness.sampling.store`) with two more files:
+provenance.json, machine, versions and model of those that were drawn last; scores.json, of the evaluation as last asked
+for.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from evals.evaluate import Request, SampleRow, disagreement, grade_sample, missing_requests, regrade, scores
-from evals.grading import GRADERS, grader_version
-from evals.grading.extract import EXTRACTION_VERSION
-from evals.prompts import get_template
-from evals.sampler import Draw, Drawn, SamplingParams
+from evals.evaluate import SampleRow, disagreement, missing_requests, regrade, scores
+from evals.sampler import SamplingParams
+from evals.tasks import get_task
 from evals.tasks.base import Problem
+from harness.config.hashing import digest, earlier_hash, semantic_hash
+from harness.config.run_spec import RunSpec, recorded_spec
 from harness.errors import RefusedError
-from harness.evaluate.conditions import Conditions
-from harness.evaluate.store import SampleStore, store_folder
+from harness.evaluate.subject import Subject
+from harness.records import CellRecord
+from harness.records.files import file_name, write_json
 from harness.run.inputs import record_source
 from harness.run.provenance import provenance
-from harness.sampling.sampler import BudgetedSampler, EngineSampler, fitted, forced_tokens
+from harness.sampling.conditions import Conditions, fitted
+from harness.sampling.sampler import BudgetedSampler, EngineSampler, forced_tokens
+from harness.sampling.store import SAMPLES_FILE, OnProgress, SampleStore
 
-OnProgress = Callable[[int, int, str], None]
-"""(samples drawn, samples that were missing, a remark)"""
+
+def ignore_progress(done: int, total: int, remark: str) -> None:
+    pass
 
 
 @dataclass(frozen=True)
 class TaskEvaluation:
-    """One task of `bench eval`. samples: of each problem. ks: of pass@k. grader: None for the task's own.
-    warning: what must be said wherever scores are, e.g. that the rows are not the pinned ones."""
+    """samples: of each problem. ks: of pass@k. warning: what must be said wherever scores are, e.g. that the rows are
+    not the pinned ones."""
 
+    subject: Subject
     conditions: Conditions
     problems: Sequence[Problem]
     samples: int
     ks: Sequence[int]
-    grader: str | None = None
     warning: str | None = None
 
     @property
@@ -42,51 +52,63 @@ class TaskEvaluation:
         task, budget = self.conditions.task.name, self.conditions.thinking_budget_tokens
         return task if budget is None else f"{task}, thinking {budget}"
 
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What two evaluations must have in common for their samples to be mixed.
+
+        Raises RefusedError for a model's files that are not there.
+        """
+        conditions = self.conditions
+        return self.subject.conditions(conditions.seed) | conditions.as_json(conditions.task.split("test").load())
+
+    def folder(self, home: Path) -> Path:
+        name = f"{file_name(self.conditions.task.name)}-{digest(self.identity)[:10]}"
+        return home / "evals" / self.subject.label / name
+
     def run(
         self,
         home: Path,
         sampler: Callable[[], EngineSampler] | None,
-        on_progress: OnProgress = lambda done, total, remark: None,
+        on_progress: OnProgress = ignore_progress,
+        tell: Callable[[str], None] = lambda remark: None,
     ) -> dict[str, Any]:
         """Draw what is missing, grade, score; returns the document that is kept as scores.json.
 
-        sampler: is called if anything is to be drawn; None: nothing may be, stored text is graded again.
+        sampler: is called if anything is to be drawn, and its noise must be that of the conditions; None: nothing may
+            be, stored text is graded again. tell: is told of samples that the cell itself had drawn.
 
         Raises RefusedError if samples are missing that may not be drawn, and as `SampleStore.opened`; EvalError for a
         grader that cannot grade the task.
         """
-        folder = store_folder(home, self.conditions)
-        if sampler is None and not folder.exists():
+        folder = self.folder(home)
+        if sampler is None and not folder.exists() and not self._drawn_by_the_cell[0]:
             raise self._nothing_to_regrade(len(self.problems) * self.samples)
-        with SampleStore.opened(folder, self.conditions) as store:
+        with SampleStore.opened(folder, self.identity) as store:
+            self._take_over(store, tell)
+            store.record_problems(self.problems, self.conditions)
             self._draw(store, home / "cache", sampler, on_progress)
-            rows = self._graded(store, again=sampler is None)
-            mine = self._asked_for(rows)
+            mine = self._asked_for(store.graded(self.conditions, again=sampler is None))
             document = {
                 "task": self.conditions.task.name,
                 "thinking_budget_tokens": self.conditions.thinking_budget_tokens,
                 "n_problems": len(self.problems),
                 "n_samples": self.samples,
                 "metrics": scores(mine, self.ks),
-                "grader": self._grader,
+                "grader": self.conditions.grader,
                 "disagreement": disagreement(mine),
                 "path": str(folder),
             }
-            store.write_scores(document)
+            write_json(folder / "scores.json", document)
         return document
 
     def rows(self, home: Path) -> list[SampleRow]:
         """The graded samples behind the scores, once it has run."""
-        return self._asked_for(SampleStore(store_folder(home, self.conditions)).rows())
+        return self._asked_for(SampleStore(self.folder(home) / SAMPLES_FILE).rows())
 
     def _asked_for(self, rows: Sequence[SampleRow]) -> list[SampleRow]:
         """Without those of more problems or samples that were asked for at another time."""
         wanted = {problem.id for problem in self.problems}
         return [row for row in rows if row["problem_id"] in wanted and row["sample"] < self.samples]
-
-    @property
-    def _grader(self) -> str:
-        return self.grader or self.conditions.task.require_grader()
 
     def _draw(
         self,
@@ -97,48 +119,40 @@ class TaskEvaluation:
     ) -> None:
         conditions, there = self.conditions, store.rows()
         finished = {(row["problem_id"], row["sample"]) for row in there}
-        requests = list(missing_requests(self.problems, get_template(conditions.template), self.samples, finished))
+        requests = list(missing_requests(self.problems, conditions.prompts, self.samples, finished))
         if not requests:
             return
         if make_sampler is None:
             raise self._nothing_to_regrade(len(requests))
         done = correct = 0
 
-        def record(index: int, drawn: Drawn) -> None:
+        def count(row: SampleRow) -> None:
             nonlocal done, correct
-            row = self._grade(requests[index], drawn)
-            store.append([row])
             done, correct = done + 1, correct + row["correct"]
             on_progress(done, len(requests), f"{correct / done:.1%} correct")
 
-        # Rows of before that were graded otherwise will all be graded again, and the new ones with them.
-        alike = not there or store.read_grading() == self._grading
-        store.write_grading(self._grading if alike else {})
+        store.begin(conditions, there)
         sampler = make_sampler()
         rows = record_source(cache, conditions.task, "test")
-        store.write_provenance(provenance() | {"model": sampler.language_model.account(), "problems": rows})
-        draws = [Draw(request.prompt, request.problem.id, request.sample) for request in requests]
+        account = {"model": sampler.language_model.account(), "problems": rows}
+        write_json(store.path.with_name("provenance.json"), provenance() | account)
         budget = conditions.thinking_budget_tokens
-        drawing = sampler if budget is None else BudgetedSampler(sampler, budget)
-        decoding = self._decoding(sampler)
+        params = self._params(sampler)
         remark = f"{len(finished)} are there already" if finished else "drawing"
-        if decoding != conditions.decoding:
-            remark += f", up to {decoding.max_completion_tokens:,} tokens, where the model's context ends"
+        if params != conditions.params:
+            remark += f", up to {params.max_completion_tokens:,} tokens, where the model's context ends"
         on_progress(done, len(requests), remark)
-        drawing.draw(draws, decoding, record)
+        drawing = sampler if budget is None else BudgetedSampler(sampler, budget)
+        store.draw(requests, conditions, drawing, params, count)
 
-    def _decoding(self, sampler: EngineSampler) -> SamplingParams:
+    def _params(self, sampler: EngineSampler) -> SamplingParams:
         conditions = self.conditions
         if not conditions.fits_context:
-            return conditions.decoding
+            return conditions.params
         model, budget = sampler.language_model, conditions.thinking_budget_tokens
-        return fitted(
-            conditions.decoding,
-            model,
-            get_template(conditions.template),
-            conditions.task.split("test").load(),
-            0 if budget is None else budget + len(forced_tokens(model)),
-        )
+        problems = conditions.task.split("test").load()
+        other_tokens = 0 if budget is None else budget + len(forced_tokens(model))
+        return fitted(conditions.params, model, conditions.prompts, problems, other_tokens)
 
     def _nothing_to_regrade(self, missing: int) -> RefusedError:
         return RefusedError(
@@ -146,24 +160,54 @@ class TaskEvaluation:
             "draw them, or ask for fewer --problems or --samples."
         )
 
-    def _grade(self, request: Request, drawn: Drawn) -> SampleRow:
-        return grade_sample(self.conditions.task, request, drawn.text, drawn.n_tokens, drawn.truncated, self._grader)
+    def _take_over(self, store: SampleStore, tell: Callable[[str], None]) -> None:
+        """Put samples that the cell itself drew under these conditions into the store, unless it has all it needs."""
+        there = store.rows()
+        if len(self._asked_for(there)) == len(self.problems) * self.samples:
+            return
+        drawn, remark = self._drawn_by_the_cell
+        known = {(row["problem_id"], row["sample"]) for row in there}
+        new = [row for row in drawn if (row["problem_id"], row["sample"]) not in known]
+        if new:
+            conditions, task = self.conditions, self.conditions.task
+            problems = task.split("test").load()
+            graded = regrade(task, problems, new, conditions.grader)
+            referred = {row["problem_id"] for row in new}
+            store.begin(conditions, there)
+            store.record_problems([problem for problem in problems if problem.id in referred], conditions)
+            store.append(graded)
+            remark = f"{len(new)} samples are taken over from the cell"
+        if remark:
+            tell(f"{self.name}: {remark}")
 
-    def _graded(self, store: SampleStore, again: bool) -> list[SampleRow]:
-        """All rows of the store, graded by the grader that is asked for as it is today, and compacted."""
-        rows = store.rows()
-        if again or store.read_grading() != self._grading:
-            task = self.conditions.task
-            rows = regrade(task, task.split("test").load(), rows, self._grader)
-        store.compact(rows)
-        store.write_grading(self._grading)
-        return rows
+    @cached_property
+    def _drawn_by_the_cell(self) -> tuple[list[SampleRow], str]:
+        """The samples of this very evaluation that the cell recorded, and why there are none where one could wonder."""
+        cell, checkpoint, task = self.subject.cell, self.subject.checkpoint_step, self.conditions.task
+        if cell is None:
+            return [], ""
+        spec = recorded_spec(cell)
+        if task.name not in {get_task(name).name for name in spec.eval.tasks}:
+            return [], ""
+        asked = replace(
+            self,
+            subject=replace(self.subject, spec=spec),
+            conditions=Conditions.of_evaluation(spec.eval, task, spec.seed),
+        )
+        if asked.identity != self.identity:
+            return [], ""
+        if not _is_filed_as_today(cell, spec):
+            return [], "the cell's samples are not taken over: its hash is another with the code and the data of today"
+        fields = SampleRow.__annotations__
+        rows: list[Any] = SampleStore(cell.path / SAMPLES_FILE, {"step": checkpoint}).rows()
+        mine = {(row["problem_id"], row["sample"]): row for row in rows if row["task"] == task.name}
+        return [cast(SampleRow, {name: row[name] for name in fields}) for row in mine.values()], ""
 
-    @property
-    def _grading(self) -> dict[str, Any]:
-        """What the stored verdicts depend on."""
-        return {
-            "grader": self._grader,
-            "graders": {name: grader_version(name) for name in sorted(GRADERS.names())},
-            "extraction": {"name": self.conditions.task.extract, "version": EXTRACTION_VERSION},
-        }
+
+def _is_filed_as_today(cell: CellRecord, spec: RunSpec) -> bool:
+    """Whether problems, templates and numerics are still those that the cell was evaluated with."""
+    try:
+        hashes = [semantic_hash(spec), earlier_hash(spec)]
+    except RefusedError:  # something that it refers to is gone
+        return False
+    return any(one is not None and one.startswith(cell.hash) for one in hashes)

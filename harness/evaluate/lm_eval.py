@@ -13,12 +13,12 @@ from pathlib import Path
 from evals.lm_eval_adapter import run_lm_eval
 from evals.lm_eval_result import LmEvalResult
 from harness.config.hashing import digest
-from harness.evaluate.conditions import model_conditions
-from harness.evaluate.evaluation import OnProgress
-from harness.evaluate.remembered import RememberingSampler
+from harness.evaluate.evaluation import ignore_progress
 from harness.evaluate.subject import Subject
 from harness.records.files import file_name, write_json
+from harness.run.provenance import provenance
 from harness.sampling.sampler import EngineSampler
+from harness.sampling.store import OnProgress, RememberingSampler
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class LmEvaluation:
 
     def folder(self, home: Path, subject: Subject) -> Path:
         """Where a model's completions and results are kept."""
-        conditions = digest(model_conditions(subject, self.seed))
+        conditions = digest(subject.conditions(self.seed))
         return home / "evals" / subject.label / f"lm_eval-{conditions[:10]}"
 
     def run(
@@ -43,11 +43,11 @@ class LmEvaluation:
         subject: Subject,
         home: Path,
         sampler: Callable[[], EngineSampler],
-        on_progress: OnProgress = lambda done, total, remark: None,
+        on_progress: OnProgress = ignore_progress,
     ) -> LmEvalResult:
         """sampler: of the subject; is called if anything is to be drawn. Raises as `run_lm_eval` and `claimed`."""
-        folder, asked = self.folder(home, subject), model_conditions(subject, self.seed)
-        with RememberingSampler.opened(folder, asked, sampler, on_progress) as remembering:
+        folder, asked = self.folder(home, subject), subject.conditions(self.seed)
+        with RememberingSampler.opened(folder, asked, sampler, provenance, on_progress) as remembering:
             result = run_lm_eval(
                 self.tasks,
                 remembering,

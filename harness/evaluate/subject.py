@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.config.hashing import digest, starting_point_hash
+from harness.config.hashing import NUMERICS_VERSION, digest, starting_point_hash
 from harness.config.model import Lora
 from harness.config.model_source import parse_source
 from harness.config.resolve import Layer, resolve
@@ -48,6 +48,11 @@ class Subject:
         return CellRecord.at(self.checkpoint.parents[1]) if self.checkpoint else None
 
     @property
+    def checkpoint_step(self) -> int | None:
+        """After how many steps the cell was as it is evaluated."""
+        return int(read_json(self.checkpoint / "checkpoint.json")["step"]) if self.checkpoint else None
+
+    @property
     def moves(self) -> bool:
         """Whether the same name may stand for other weights tomorrow."""
         return self.checkpoint is None and parse_source(self.spec.model.source).moves
@@ -62,6 +67,24 @@ class Subject:
         weights = read_json(self.checkpoint / "checkpoint.json")["blake2b"]["weights.safetensors"]
         # Adapters mean nothing without what they were put on.
         return digest([weights, starting_point_hash(self.spec)]) if self._has_adapters else str(weights)
+
+    def conditions(self, seed: int) -> dict[str, Any]:
+        """What of a model and the machine that runs it can change a sample, whatever the prompt. seed: of the noise.
+
+        Raises RefusedError for a model's files that are not there.
+        """
+        spec = self.spec
+        return {
+            "model": {
+                "weights": self.fingerprint(),
+                "dtype": spec.model.dtype,
+                "chat_template": spec.model.chat_template,
+            },
+            "seed": seed,
+            "engine": spec.rollout.engine,
+            "device": spec.train.device.partition(":")[0],
+            "numerics": NUMERICS_VERSION,
+        }
 
     def load(self) -> LanguageModel:
         """Raises RefusedError for a model that cannot be loaded, or a checkpoint that is damaged."""
@@ -89,16 +112,19 @@ class Subject:
         return isinstance(self.spec.model.lora, Lora)
 
 
-def find_subject(given: str, engine: str, device: str, dtype: str) -> Subject:
+def find_subject(given: str, engine: str, device: str, dtype: str, as_trained: bool = False) -> Subject:
     """The subject of a `model.source`, a model's folder, a .gguf file, a cell's folder (its newest checkpoint) or the
     folder of one checkpoint.
+
+    as_trained: for a cell, `auto` is what it was trained with, not what suits this machine.
 
     Raises RefusedError for what is none of these.
     """
     machine = {"rollout.engine": engine, "train.device": device, "model.dtype": dtype}
     path = Path(given).expanduser()
     if path.is_dir() and ((path / "checkpoint.json").is_file() or (path / "checkpoints").is_dir()):
-        return _trained(path.resolve(), machine)
+        asked = {knob: None if as_trained and value == "auto" else value for knob, value in machine.items()}
+        return _trained(path.resolve(), asked)
     source = given
     if path.is_dir():
         source = f"path:{given}"
@@ -118,7 +144,8 @@ def find_subject(given: str, engine: str, device: str, dtype: str) -> Subject:
     return Subject("_".join(name.split("/")), spec)
 
 
-def _trained(path: Path, machine: dict[str, str]) -> Subject:
+def _trained(path: Path, machine: dict[str, str | None]) -> Subject:
+    """machine: knobs that are set otherwise than in training; None leaves one as it was."""
     from harness.training.checkpoint import checkpoint_folders
 
     if not (path / "checkpoint.json").is_file():
@@ -128,11 +155,10 @@ def _trained(path: Path, machine: dict[str, str]) -> Subject:
         path = folders[-1]
     cell = CellRecord.at(path.parents[1])
     as_trained = recorded_spec(cell)
-    spec = as_trained.model_copy(
-        update={
-            "rollout": as_trained.rollout.model_copy(update={"engine": machine["rollout.engine"]}),
-            "train": as_trained.train.model_copy(update={"device": machine["train.device"]}),
-            "model": as_trained.model.model_copy(update={"dtype": machine["model.dtype"]}),
-        }
-    )
+    changed: dict[str, Any] = {}
+    for knob, value in machine.items():
+        if value is not None:
+            section, field = knob.split(".")
+            changed[section] = getattr(as_trained, section).model_copy(update={field: value})
+    spec = as_trained.model_copy(update=changed)
     return Subject(f"{cell.path.name}-{path.name}", settled(spec, cuda_is_there()), path)

@@ -1,29 +1,46 @@
-"""All that `bench eval` asks of one model: tasks of ours, tasks of lm-eval, the probe for what it knows by heart."""
+"""All that `bench eval` asks of one model: tasks of ours, tasks of lm-eval, a probe of the tasks' statements."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from evals.evaluate import SampleRow
 from evals.lm_eval_result import LmEvalResult
-from evals.memorisation import require_statements
 from evals.paired_change import PairedChange, change_of_samples, changes_of_lm_eval
 from evals.tasks.base import Problem, Task
-from harness.evaluate.evaluation import OnProgress, TaskEvaluation
+from harness.evaluate.evaluation import TaskEvaluation
 from harness.evaluate.lm_eval import LmEvaluation
 from harness.evaluate.subject import Subject
-from harness.extras.memorisation import PROBE_TOKENS, probe_memorisation
 from harness.records.files import file_name
 from harness.sampling.sampler import EngineSampler
+from harness.sampling.store import OnProgress
+
+
+class Probe(Protocol):
+    """Looks for what a model knows of a task's problems besides their answers."""
+
+    def require(self, task: Task, problems: Sequence[Problem]) -> None:
+        """Raise EvalError for problems that it can make nothing of."""
+
+    def run(
+        self,
+        subject: Subject,
+        task: Task,
+        problems: Sequence[Problem],
+        home: Path,
+        sampler: Callable[[], EngineSampler],
+        on_progress: OnProgress,
+    ) -> dict[str, Any]:
+        """A summary, with the task."""
 
 
 @dataclass(frozen=True)
 class SuiteResult:
     """label: the model's. evaluations: contents of scores.json; samples: those behind each of them.
-    memorisation: see `probe_memorisation`."""
+    memorisation: what the probe gives, by task."""
 
     label: str
     evaluations: list[dict[str, Any]]
@@ -55,35 +72,37 @@ class SuiteResult:
 
 @dataclass(frozen=True)
 class Suite:
-    """probe_tokens: for the completions of the probe; None leaves it out."""
-
     subject: Subject
     tasks: Sequence[TaskEvaluation]
     lm_eval: LmEvaluation | None = None
-    probe_tokens: int | None = None
+    probe: Probe | None = None
 
     def run(
-        self, home: Path, sampler: Callable[[], EngineSampler] | None, progress: Callable[[str], OnProgress]
+        self,
+        home: Path,
+        sampler: Callable[[], EngineSampler] | None,
+        progress: Callable[[str], OnProgress],
+        tell: Callable[[str], None] = lambda remark: None,
     ) -> SuiteResult:
         """sampler: None if nothing may be drawn, which only tasks of ours can do. progress: of a stage by its name.
+        tell: is told of samples that need not be drawn.
 
-        Raises as `TaskEvaluation.run`, `run_lm_eval` and `probe_memorisation`.
+        Raises as `TaskEvaluation.run`, `run_lm_eval` and the probe.
         """
-        statements = self._statements() if self.probe_tokens is not None else []
-        for task, problems in statements:
-            require_statements(task, problems)
+        statements, probe = self._statements(), self.probe
+        if probe is not None:
+            for task, problems in statements:
+                probe.require(task, problems)
         # First, since it alone finds what is wrong with its tasks only when it runs.
         lm_eval = None
         if self.lm_eval is not None:
             lm_eval = self.lm_eval.run(self.subject, home, _required(sampler), progress("lm-eval"))
-        evaluations = [task.run(home, sampler, progress(task.name)) for task in self.tasks]
+        evaluations = [task.run(home, sampler, progress(task.name), tell) for task in self.tasks]
         memorisation = []
-        for task, problems in statements:
-            told = progress(f"{task.name}, statements")
-            tokens = self.probe_tokens or PROBE_TOKENS
-            memorisation.append(
-                probe_memorisation(self.subject, task, problems, home, _required(sampler), tokens, told)
-            )
+        if probe is not None:
+            for task, problems in statements:
+                told = progress(f"{task.name}, statements")
+                memorisation.append(probe.run(self.subject, task, problems, home, _required(sampler), told))
         return SuiteResult(
             self.subject.label,
             evaluations,

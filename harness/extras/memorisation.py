@@ -7,42 +7,49 @@ them, and `<task>.json`: the summary and each completion with what it should hav
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from evals.memorisation import GIVEN_FRAC, probe, summarise
+from evals.memorisation import GIVEN_FRAC, probe, require_statements, summarise
 from evals.tasks.base import Problem, Task
 from harness.config.hashing import digest
-from harness.evaluate.conditions import model_conditions
-from harness.evaluate.evaluation import OnProgress
-from harness.evaluate.remembered import RememberingSampler
+from harness.evaluate.evaluation import ignore_progress
 from harness.evaluate.subject import Subject
 from harness.records.files import file_name, write_json
+from harness.run.provenance import provenance
 from harness.sampling.sampler import EngineSampler
-
-PROBE_TOKENS = 512
-"""Room for the rest of a statement and a short solution, where none is asked for."""
+from harness.sampling.store import OnProgress, RememberingSampler
 
 
-def probe_memorisation(
-    subject: Subject,
-    task: Task,
-    problems: Sequence[Problem],
-    home: Path,
-    sampler: Callable[[], EngineSampler],
-    max_completion_tokens: int = PROBE_TOKENS,
-    on_progress: OnProgress = lambda done, total, remark: None,
-) -> dict[str, Any]:
-    """The fields of `evals.memorisation.Memorisation`, with the task, the share that was given and the path.
+@dataclass(frozen=True)
+class MemorisationProbe:
+    """max_completion_tokens: room for the rest of a statement and a short solution."""
 
-    Completions are greedy, so there is no seed. Raises EvalError as `probe`, RefusedError as `store.claimed`.
-    """
-    asked = model_conditions(subject, seed=0)
-    folder = home / "evals" / subject.label / f"memorisation-{digest(asked)[:10]}"
-    with RememberingSampler.opened(folder, asked, sampler, on_progress) as remembering:
-        completions = probe(task, problems, remembering, max_completion_tokens)
-        path = folder / f"{file_name(task.name)}.json"
-        document = {"task": task.name, "given_frac": GIVEN_FRAC, **asdict(summarise(completions, len(problems)))}
-        write_json(path, document | {"completions": [asdict(one) for one in completions]})
-    return document | {"path": str(path)}
+    max_completion_tokens: int = 512
+
+    def require(self, task: Task, problems: Sequence[Problem]) -> None:
+        """Raise EvalError if all statements are too short."""
+        require_statements(task, problems)
+
+    def run(
+        self,
+        subject: Subject,
+        task: Task,
+        problems: Sequence[Problem],
+        home: Path,
+        sampler: Callable[[], EngineSampler],
+        on_progress: OnProgress = ignore_progress,
+    ) -> dict[str, Any]:
+        """The fields of `evals.memorisation.Memorisation`, with the task, the share that was given and the path.
+
+        Completions are greedy, so there is no seed. Raises EvalError as `probe`, RefusedError as `store.claimed`.
+        """
+        asked = subject.conditions(seed=0)
+        folder = home / "evals" / subject.label / f"memorisation-{digest(asked)[:10]}"
+        with RememberingSampler.opened(folder, asked, sampler, provenance, on_progress) as remembering:
+            completions = probe(task, problems, remembering, self.max_completion_tokens)
+            path = folder / f"{file_name(task.name)}.json"
+            document = {"task": task.name, "given_frac": GIVEN_FRAC, **asdict(summarise(completions, len(problems)))}
+            write_json(path, document | {"completions": [asdict(one) for one in completions]})
+        return document | {"path": str(path)}

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from harness.records.files import DamagedRecordError, read_jsonl, read_last_row, read_object, write_json
 from harness.records.lease import is_leased
+from harness.records.problems import PROBLEMS_FILE, ProblemRow, read_problems
 from harness.records.rollouts import read_rollouts, rollout_files
 from harness.records.scores import read_scores
 from harness.records.tables import read_columns, read_parquet
@@ -225,6 +226,11 @@ class CellRecord:
     ) -> pyarrow.Table | None:
         """Columns of the completions drawn in training, see `harness.records.rollouts`; None if none are recorded."""
         return read_rollouts(self.rollouts, columns, most_files, needed)
+
+    def read_problems(self) -> list[ProblemRow]:
+        """The problems that the cell's samples refer to, in training ("train") and in evaluations ("test"); [] in
+        records of versions that kept none. Raises DamagedRecordError."""
+        return read_problems(self.path / PROBLEMS_FILE)
 
     def read_evals(
         self, columns: Sequence[str] | None = None, where: pyarrow.compute.Expression | None = None

@@ -11,7 +11,7 @@ import resource
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,6 +19,9 @@ from typing import Any
 
 import torch
 
+from evals.prompts import get_template
+from evals.tasks import get_task
+from evals.tasks.base import Problem
 from harness.config.run_spec import RunSpec
 from harness.engines.choice import make_engine
 from harness.models.language_model import LanguageModel, weights_digest
@@ -30,10 +33,10 @@ from harness.records.files import (
     is_disk_full,
     keep_jsonl,
     read_json,
-    read_jsonl,
     write_atomic,
 )
 from harness.records.lease import hold_lease
+from harness.records.problems import PROBLEMS_FILE, ProblemsFile
 from harness.records.rollouts import write_rollouts
 from harness.run.encoded_pairs import load_pairs
 from harness.run.evaluation import Evaluator
@@ -45,6 +48,7 @@ from harness.run.prompts import read_correct_counts, training_prompts
 from harness.run.provenance import provenance
 from harness.run.stages import inputs_of_cell, source_of_start
 from harness.run.stages.reward_model import read_report
+from harness.sampling.store import SAMPLES_FILE, SampleStore
 from harness.training.checkpoint import (
     Checkpoint,
     load_latest,
@@ -191,6 +195,7 @@ class CellRun:
             "peak_memory_mb": peak_memory_mb(self._model.device),
         }
         self._log.timing(timing)
+        self._log.drew(get_task(spec.task.train).name, outcome.problems, spec.task.template)
         for note in outcome.notes:
             self._log.note(f"step {step}: {note}")
         self._log.step({"step": step, "generated_tokens": self._generated_tokens, **outcome.metrics}, outcome.rollouts)
@@ -201,9 +206,9 @@ class CellRun:
 
     def _evaluate(self, samples: int, final: bool) -> None:
         started_s = time.perf_counter()
-        earlier = self._log.earlier_samples() if final else []
-        for scores in self._evaluator.run(self._step, samples, final, earlier, self._log.evaluated):
-            self._log.scored(scores | {"generated_tokens": self._generated_tokens})
+        about = {"step": self._step, "final": final}
+        for scores in self._evaluator.run(samples, self._log.samples(about)):
+            self._log.scored({**about, **scores, "generated_tokens": self._generated_tokens})
         eval_s = time.perf_counter() - started_s
         self._log.timing({"step": self._step, "eval_s": eval_s, "peak_memory_mb": peak_memory_mb(self._model.device)})
 
@@ -219,7 +224,7 @@ class CellRun:
 
 
 Row = dict[str, Any]
-_ROWS = ("steps.jsonl", "timing.jsonl", "scores.jsonl", "evals.jsonl")
+_ROWS = ("steps.jsonl", "timing.jsonl", "scores.jsonl", SAMPLES_FILE)
 
 
 @dataclass
@@ -229,9 +234,12 @@ class CellLog:
     cell: CellRecord
     epoch: int = field(init=False)
     """The number of this start; every row carries it."""
+    problems: ProblemsFile = field(init=False)
+    """The problems that rollouts and samples refer to."""
     _rollouts: list[Row] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.problems = ProblemsFile(self.cell.path / PROBLEMS_FILE)
         self.epoch = 1 + max((start["epoch"] for start in self.cell.read_starts()), default=0)
 
     def cut_after(self, step: int) -> None:
@@ -240,6 +248,7 @@ class CellLog:
         for name in _ROWS:
             keep_jsonl(self.cell.path / name, lambda row: bool(row["step"] <= step))
         keep_jsonl(self.cell.path / "scores.jsonl", lambda row: not row["final"])
+        self.cell.evals.unlink(missing_ok=True)  # made from evals.jsonl again
         for path in self.cell.rollouts.glob("*.parquet"):
             if int(path.stem.split("-")[1]) > step:
                 path.unlink()
@@ -249,7 +258,9 @@ class CellLog:
         owner = {"host": socket.gethostname(), "pid": os.getpid()}
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         row = {"epoch": self.epoch, "from_step": from_step, "owner": owner, "time": now, **provenance}
-        append_jsonl(self.cell.path / "starts.jsonl", [row])
+        path = self.cell.path / "starts.jsonl"
+        keep_jsonl(path, lambda row: True)  # without the torn end that a kill may have left
+        append_jsonl(path, [row])
 
     def step(self, row: Row, rollouts: list[Row]) -> None:
         self._append("steps.jsonl", [row])
@@ -259,8 +270,13 @@ class CellLog:
         """Wall-clock of a step's phases, or of an evaluation after it: rows of their own for one step."""
         self._append("timing.jsonl", [row])
 
-    def evaluated(self, rows: list[Row]) -> None:
-        self._append("evals.jsonl", rows)
+    def drew(self, task: str, problems: Sequence[Problem], template: str) -> None:
+        """Record the training problems that a step drew. A resume cuts none: it draws them again."""
+        self.problems.add(task, "train", problems, get_template(template).render)
+
+    def samples(self, about: Row) -> SampleStore:
+        """Where the samples of an evaluation are kept. about: fields that tell its rows from those of others."""
+        return SampleStore(self.cell.path / SAMPLES_FILE, about, self.epoch, problems=self.problems)
 
     def scored(self, row: Row) -> None:
         self._append("scores.jsonl", [row])
@@ -270,14 +286,8 @@ class CellLog:
 
     def extents(self) -> dict[str, dict[str, int]]:
         """How much of each file of rows a checkpoint stands on: `rows` and `bytes`."""
-        paths = [self.cell.path / name for name in _ROWS]
+        paths = [self.cell.path / name for name in (*_ROWS, PROBLEMS_FILE)]
         return {path.name: {"rows": count_rows(path), "bytes": path.stat().st_size} for path in paths if path.exists()}
-
-    def earlier_samples(self) -> list[Row]:
-        return [{key: value for key, value in row.items() if key != "epoch"} for row in self._samples()]
-
-    def _samples(self) -> list[Row]:
-        return read_jsonl(self.cell.path / "evals.jsonl")
 
     def flush_rollouts(self) -> None:
         """Write the held rollout rows to rollouts/<first>-<last>.parquet."""
@@ -291,18 +301,12 @@ class CellLog:
 
     def compact_evaluations(self) -> None:
         """evals.jsonl -> evals.parquet. The first stays until the cell is done: until then a resume goes on with it."""
-        import pyarrow
-        import pyarrow.parquet
-
-        table = pyarrow.Table.from_pylist(self.earlier_samples())
-        write_atomic(
-            self.cell.path / "evals.parquet",
-            lambda aside: pyarrow.parquet.write_table(table, aside, compression="zstd"),
-        )
+        samples = self.samples({})
+        samples.compact(samples.rows())
 
     def drop_samples(self) -> None:
         """Remove evals.jsonl, which evals.parquet replaces."""
-        (self.cell.path / "evals.jsonl").unlink()
+        self.samples({}).drop()
 
     def note(self, message: str) -> None:
         """A line of log.txt."""

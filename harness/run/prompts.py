@@ -26,7 +26,7 @@ from harness.config.rollout import RolloutSpec, StagedAtStep, StagedOnConvergenc
 from harness.config.run_spec import RunSpec
 from harness.config.task import PassRateFilter, TaskSpec
 from harness.errors import RefusedError
-from harness.random_keys import permutation, random_key
+from harness.random_keys import SEED_OF_ALL_CELLS, permutation, random_key
 from harness.records.files import read_json
 from harness.rewards.parts.learned import LearnedReward
 
@@ -176,10 +176,6 @@ def _drawn(problems: Sequence[Problem], key: int, count: int, exclude: Collectio
 @lru_cache(maxsize=2)
 def _epoch(count: int, seed: int, epoch: int) -> list[int]:
     return permutation(count, random_key(seed, "data", step=epoch))
-
-
-# The candidates of the filter are the same ones whatever a cell's seed.
-SEED_OF_ALL_CELLS = 0
 
 
 def candidates(spec: RunSpec) -> Sequence[Problem]:

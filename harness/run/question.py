@@ -2,14 +2,14 @@
 
 <sweep>/sweep.json           the question (`harness.records.SweepRecord`)
 <sweep>/question/            the sweep file, the profile, and files of the user's own that they name
-<sweep>/question/code/       the plug-ins with all that they import
+<sweep>/question/code/       the plug-ins and reward functions with all that they import
 <sweep>/cells/<cell>/code/   the user's code that the cell's numbers depend on, as it was when the cell was planned
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -100,14 +100,14 @@ def _writable(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def _keep_files(asked: Asked, specs: Iterable[RunSpec], folder: Path) -> None:
+def _keep_files(asked: Asked, specs: Collection[RunSpec], folder: Path) -> None:
     """What a run from the records alone needs. Asked from there, it lies there already."""
     if asked.path.parent.resolve() == folder.resolve():
         return
     wanted = {Path(SWEEP_FILE): _sweep_file(asked), Path(KEPT_PROFILE): asked.profile_path.read_bytes()}
     for name in sorted({name for spec in specs for name in _files_of_the_users(spec)}):
         wanted[Path(name)] = plugins.user_file(name).read_bytes()
-    for module in plugins.in_use():
+    for module in [*plugins.in_use(), *(module for spec in specs for module in user_code(spec))]:
         wanted |= {KEPT_CODE / path: content for path, content in _code_files(module)}
     for path, content in wanted.items():
         _keep(folder / path, content)

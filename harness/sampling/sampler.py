@@ -1,9 +1,7 @@
-"""An engine as the sampler that evaluations are handed (`evals.sampler.Sampler`).
+"""Completions from an engine, each with noise of its own: the one way in which evaluations and stages draw.
 
-Evaluation under a thinking budget: whoever has not finished thinking by then is told to answer (Qwen3, 2505.09388,
-section 4.3, whose words these are).
-
-How long completions may be where a preset allows more than the model's context holds.
+Evaluation under a thinking budget: a model that has not finished thinking by then is told to answer (Qwen3, 2505.09388,
+section 4.3, which the words are taken from).
 """
 
 from __future__ import annotations
@@ -11,17 +9,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 
-from evals.prompts import Template
 from evals.sampler import Draw, Drawn, SamplingParams
-from evals.tasks.base import Problem
 from harness.engines.base import Engine, require_room
-from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel
-from harness.random_keys import random_key
+from harness.random_keys import Stream, random_key
 
 OnDrawn = Callable[[int, Drawn], None]
 """Is told of each completion as it finishes: its index among the draws, and what it is."""
@@ -29,68 +23,66 @@ OnDrawn = Callable[[int, Drawn], None]
 
 @dataclass(frozen=True)
 class EngineSampler:
-    """Draws with an engine over this language model. The noise of a draw is that of seed, example and sample."""
+    """Draws with an engine over this language model. The noise of a draw is that of seed, stream, example and sample.
+
+    Where several problems have the same prompt, it is computed once.
+    """
 
     language_model: LanguageModel
     engine: Engine
     seed: int
+    stream: Stream = "eval"
 
     def draw(
         self, draws: Sequence[Draw], params: SamplingParams, on_drawn: OnDrawn = lambda index, drawn: None
     ) -> list[Drawn]:
-        """One completion for each draw, in their order.
+        """One completion for each draw, in their order, with its tokens.
 
         Raises what `Engine.generate` raises, and RefusedError for a prompt that cannot be written as tokens.
         """
-        prompts = encode_prompts(self.language_model, draws)
-        keys = [random_key(self.seed, "eval", example=draw.example, sample=draw.sample) for draw in draws]
         drawn: dict[int, Drawn] = {}
 
         def take(index: int, tokens: list[int], truncated: bool) -> None:
-            drawn[index] = Drawn(self.language_model.decode(tokens), len(tokens), truncated)
+            drawn[index] = Drawn(self.language_model.decode(tokens), len(tokens), truncated, tokens)
             on_drawn(index, drawn[index])
 
-        draw_tokens(self.engine, prompts, keys, params, take)
+        self.draw_tokens(self.encode(draws), draws, params, take)
         return [drawn[index] for index in range(len(draws))]
 
+    def encode(self, draws: Sequence[Draw]) -> list[list[int]]:
+        """Token ids of each draw's prompt; that of several samples is encoded once."""
+        distinct = {repr(draw.prompt): draw.prompt for draw in draws}
+        encoded = {text: self.language_model.encode(prompt) for text, prompt in distinct.items()}
+        return [encoded[repr(draw.prompt)] for draw in draws]
 
-def encode_prompts(language_model: LanguageModel, draws: Sequence[Draw]) -> list[list[int]]:
-    """Token ids of each draw's prompt; that of several samples is encoded once."""
-    distinct = {repr(draw.prompt): draw.prompt for draw in draws}
-    encoded = {text: language_model.encode(prompt) for text, prompt in distinct.items()}
-    return [encoded[repr(draw.prompt)] for draw in draws]
+    def draw_tokens(
+        self,
+        prompts: Sequence[Sequence[int]],
+        draws: Sequence[Draw],
+        params: SamplingParams,
+        take: Callable[[int, list[int], bool], None],
+        step: int = 0,
+    ) -> None:
+        """Continue a prompt (token ids) for each draw. `take` is given index, tokens and whether they are truncated, as
+        they finish. step: of the noise."""
+        with_prompt: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        for index, prompt in enumerate(prompts):
+            with_prompt[tuple(prompt)].append(index)
+        # An engine draws equally many samples of each prompt of a call.
+        by_count: dict[int, list[list[int]]] = defaultdict(list)
+        for indexes in with_prompt.values():
+            by_count[len(indexes)].append(indexes)
+        for groups in by_count.values():
+            rows = [index for indexes in groups for index in indexes]
+            keys = [
+                [random_key(self.seed, self.stream, step, draws[index].example, draws[index].sample) for index in group]
+                for group in groups
+            ]
 
+            def on_finished(row: int, tokens: list[int], truncated: bool, rows: list[int] = rows) -> None:
+                take(rows[row], tokens, truncated)
 
-def draw_tokens(
-    engine: Engine,
-    prompts: Sequence[Sequence[int]],
-    keys: Sequence[int],
-    params: SamplingParams,
-    take: Callable[[int, list[int], bool], None],
-) -> None:
-    """A completion for each prompt (token ids) and its key. `take` is given index, tokens and whether they are
-    truncated, as they finish. Draws with equal prompts share their prefill."""
-    of_prompt: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    for index, prompt in enumerate(prompts):
-        of_prompt[tuple(prompt)].append(index)
-    # An engine draws equally many samples of each prompt of a call.
-    by_count: dict[int, list[list[int]]] = defaultdict(list)
-    for indexes in of_prompt.values():
-        by_count[len(indexes)].append(indexes)
-    for groups in by_count.values():
-        rows = [index for indexes in groups for index in indexes]
-        engine.generate(
-            [prompts[indexes[0]] for indexes in groups],
-            torch.tensor([[keys[index] for index in indexes] for indexes in groups]),
-            params,
-            partial(_take_row, take, rows),
-        )
-
-
-def _take_row(
-    take: Callable[[int, list[int], bool], None], indexes: Sequence[int], row: int, tokens: list[int], truncated: bool
-) -> None:
-    take(indexes[row], tokens, truncated)
+            self.engine.generate([prompts[group[0]] for group in groups], torch.tensor(keys), params, on_finished)
 
 
 END_OF_THINKING = "</think>"
@@ -122,8 +114,8 @@ class BudgetedSampler:
         self, draws: Sequence[Draw], params: SamplingParams, on_drawn: OnDrawn = lambda index, drawn: None
     ) -> list[Drawn]:
         """As `EngineSampler.draw`."""
-        engine, model = self.sampler.engine, self.sampler.language_model
-        prompts = encode_prompts(model, draws)
+        sampler, model = self.sampler, self.sampler.language_model
+        prompts = sampler.encode(draws)
         forced_words = forced_tokens(model)
         # Before any thought is drawn: an answer that finds no room would cost them all.
         between = self.budget_tokens + len(forced_words)
@@ -138,17 +130,11 @@ class BudgetedSampler:
                 finish(index, tokens, [], [], truncated)
 
         def finish(index: int, thought: list[int], forced: list[int], answer: list[int], truncated: bool) -> None:
-            text = model.decode([*thought, *forced, *answer])
-            drawn[index] = Drawn(text, len(thought) + len(answer), truncated)
+            tokens = [*thought, *forced, *answer]
+            drawn[index] = Drawn(model.decode(tokens), len(thought) + len(answer), truncated, tokens)
             on_drawn(index, drawn[index])
 
-        draw_tokens(
-            engine,
-            prompts,
-            self._keys(draws, step=0),
-            replace(params, max_completion_tokens=self.budget_tokens),
-            take_thought,
-        )
+        sampler.draw_tokens(prompts, draws, replace(params, max_completion_tokens=self.budget_tokens), take_thought)
         unfinished = sorted(thoughts)
         forced = [[] if END_OF_THINKING in model.decode(thoughts[index]) else forced_words for index in unfinished]
 
@@ -157,38 +143,12 @@ class BudgetedSampler:
             finish(index, thoughts[index], forced[position], tokens, truncated)
 
         if unfinished:
-            draw_tokens(
-                engine,
+            sampler.draw_tokens(
                 [[*prompts[index], *thoughts[index], *words] for index, words in zip(unfinished, forced, strict=True)],
-                # Another step: the answer's noise must not repeat that of the thought's first tokens.
-                self._keys([draws[index] for index in unfinished], step=1),
+                [draws[index] for index in unfinished],
                 params,
                 take_answer,
+                # Another step: the answer's noise must not repeat that of the thought's first tokens.
+                step=1,
             )
         return [drawn[index] for index in range(len(draws))]
-
-    def _keys(self, draws: Sequence[Draw], step: int) -> list[int]:
-        return [random_key(self.sampler.seed, "eval", step, draw.example, draw.sample) for draw in draws]
-
-
-def fitted(
-    params: SamplingParams, model: LanguageModel, template: Template, problems: Sequence[Problem], other_tokens: int = 0
-) -> SamplingParams:
-    """The parameters with its length lowered to what the context has room for behind the longest prompt.
-
-    problems: of the whole task, so that the length does not depend on how many of them are asked for, or are missing.
-    other_tokens: that stand between prompt and answer. Raises RefusedError if there is no room at all.
-    """
-    context = getattr(model.model.config, "max_position_embeddings", None)
-    if context is None:
-        return params
-    prompts = encode_prompts(model, [Draw(template.render(problem.problem), problem.id, 0) for problem in problems])
-    longest = max(len(prompt) for prompt in prompts)
-    room = context - longest - other_tokens
-    if room < 1:
-        between = f" and {other_tokens} of a thinking budget" if other_tokens else ""
-        raise RefusedError(
-            f"the model's context of {context} tokens has no room for an answer behind a prompt of {longest}{between}. "
-            "Take a model with a longer context, another --template, or a smaller --thinking-budget."
-        )
-    return replace(params, max_completion_tokens=min(params.max_completion_tokens, room))

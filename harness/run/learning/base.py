@@ -43,6 +43,8 @@ class StepOutcome:
     """Fields of timing.jsonl: seconds by phase, and how well the hardware was used."""
     notes: list[str] = field(default_factory=list)
     """Lines of log.txt."""
+    problems: Sequence[Problem] = ()
+    """Those of the training task that the step drew, each once."""
     rollouts: list[Row] = field(default_factory=list)
     """Rows of rollouts/*.parquet."""
 

@@ -81,6 +81,7 @@ class RolloutLearner(ABC):
                 **update.timing,
             },
             notes=update.notes,
+            problems=list({problem.id: problem for problem in batch.problems}.values()),
             rollouts=[row | more for row, more in zip(rollout_rows(batch, step), columns, strict=True)],
         )
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from harness.engines.base import Engine
     from harness.models.language_model import LanguageModel
     from harness.models.start import StartingPoint
+    from harness.sampling.store import SampleStore
 
 CELL = "cell"
 """The kind of the jobs that are no stage."""
@@ -42,6 +43,14 @@ class StageContext:
         from harness.engines.choice import make_engine
 
         return make_engine(self.spec.rollout, start)
+
+    def samples(self, path: Path, keeps_tokens: bool = False) -> SampleStore:
+        """What a killed stage has drawn for the result at this path, beside it. To be dropped once that is written."""
+        from harness.sampling.store import SampleStore
+
+        store = SampleStore(path.with_suffix(".samples.jsonl"), keeps_tokens=keeps_tokens)
+        store.mend()
+        return store
 
     def result_of(self, stage: str) -> Path:
         """Where the result of another stage lies."""

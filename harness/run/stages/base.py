@@ -15,8 +15,10 @@ def _make(path: Path, context: StageContext) -> None:
     spec, start = context.spec, context.start
     context.tell_progress(0, 0)
     evaluator = Evaluator(spec.eval, spec.seed, start, context.engine(start))
-    rows = list(evaluator.run(0, spec.eval.samples, final=False, earlier=[], record=lambda rows: None))
-    write_json(path, [row | {"generated_tokens": 0} for row in rows])
+    samples = context.samples(path)
+    rows = evaluator.run(spec.eval.samples, samples)
+    write_json(path, [{"step": 0, "final": False, **row, "generated_tokens": 0} for row in rows])
+    samples.drop()
 
 
 BASE = Stage(

@@ -12,7 +12,7 @@ from evals.tasks import get_task
 from harness.config.hashing import best_of_n_hash
 from harness.records.files import write_json
 from harness.run.stages import Stage, StageContext
-from harness.run.stages.reward_model import REWARD_MODEL
+from harness.run.stages.reward_model import REWARD_MODEL, draw_graded
 
 
 def _make(path: Path, context: StageContext) -> None:
@@ -22,17 +22,18 @@ def _make(path: Path, context: StageContext) -> None:
     means over the problems of the first evaluation task. The samples are those of the base evaluation, so that
     `correct` at n = 1 is its avg@n.
     """
-    from harness.sampling.graded import Conditions, draw_graded
+    from harness.sampling.conditions import Conditions
     from harness.training.reward_model import RewardModel
 
     spec, start = context.spec, context.start
     context.tell_progress(0, 0)
     engine = context.engine(start)
     reward_model = RewardModel.load(context.result_of("reward_model"), start)
-    held_out = get_task(spec.eval.tasks[0]).split("test").load()
-    problems = list(itertools.islice(held_out, spec.eval.problems))
-    samples = spec.eval.samples
-    drawn = draw_graded(problems, samples, Conditions.of_evaluation(spec), start, engine)
+    task = get_task(spec.eval.tasks[0])
+    problems = list(itertools.islice(task.split("test").load(), spec.eval.problems))
+    samples, store = spec.eval.samples, context.samples(path, keeps_tokens=True)
+    conditions = Conditions.of_evaluation(spec.eval, task, spec.seed)
+    drawn = draw_graded(problems, samples, conditions, start, engine, store)
     scores = reward_model.scores(drawn.sequences).view(-1, samples).tolist()
     correct = drawn.correct.float().tolist()
     rows = [
@@ -45,6 +46,7 @@ def _make(path: Path, context: StageContext) -> None:
         for n in (2**power for power in range(samples.bit_length()))
     ]
     write_json(path, rows)
+    store.drop()
 
 
 BEST_OF_N = Stage(

@@ -11,35 +11,30 @@ from pathlib import Path
 from harness.config.hashing import pass_rates_hash
 from harness.config.run_spec import RunSpec
 from harness.config.task import PassRateFilter
-from harness.records.files import append_jsonl, keep_jsonl, read_jsonl, write_json
+from harness.records.files import write_json
 from harness.run.prompts import candidates, read_correct_counts, training_prompts
 from harness.run.stages import Stage, StageContext
 
 
 def _make(path: Path, context: StageContext) -> None:
-    """Write how many of the filter's samples of each candidate are correct. What a killed measurement had done lies
-    beside `path`, and the next one goes on from there."""
-    from harness.sampling.graded import Conditions, chunks, draw_graded
+    """Write how many of the filter's samples of each candidate are correct."""
+    from harness.sampling.conditions import Conditions
+    from harness.sampling.sampler import EngineSampler
 
     spec, start = context.spec, context.start
-    engine = context.engine(start)
     assert isinstance(spec.task.filter, PassRateFilter)
-    problems, samples = candidates(spec), spec.task.filter.samples
-    partial = path.with_suffix(".partial.jsonl")
-    keep_jsonl(partial, lambda row: True)  # without the torn end that a kill may have left
-    counts: dict[str, int] = {row["problem_id"]: row["correct"] for row in read_jsonl(partial)}
-    done = 0
-    for chunk in chunks(problems, samples):
-        if not all(problem.id in counts for problem in chunk):
-            drawn = draw_graded(chunk, samples, Conditions.of_training(spec), start, engine)
-            correct = drawn.correct.sum(1).tolist()
-            measured = {problem.id: number for problem, number in zip(chunk, correct, strict=True)}
-            append_jsonl(partial, ({"problem_id": name, "correct": number} for name, number in measured.items()))
-            counts |= measured
-        done += len(chunk)
-        context.tell_progress(done, len(problems))
+    problems, conditions = candidates(spec), Conditions.of_training(spec)
+    sampler = EngineSampler(start, context.engine(start), conditions.seed, conditions.stream)
+    store = context.samples(path)
+    total = len(problems)
+    rows = store.fill(
+        problems, spec.task.filter.samples, conditions, sampler, lambda done: context.tell_progress(done, total)
+    )
+    counts = {problem.id: 0 for problem in problems}
+    for row in rows:
+        counts[row["problem_id"]] += row["correct"]
     write_json(path, counts)
-    partial.unlink(missing_ok=True)
+    store.drop()
 
 
 def _require(spec: RunSpec, path: Path) -> None:

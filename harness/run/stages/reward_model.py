@@ -6,10 +6,13 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evals.grading import Verdict
+from evals.tasks.base import Problem
 from harness.config.hashing import reward_model_hash
 from harness.errors import RefusedError
 from harness.random_keys import permutation, random_key, uniform
@@ -21,11 +24,63 @@ from harness.run.stages import Stage, StageContext
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from harness.sampling.graded import GradedSamples
+    from harness.engines.base import Engine
+    from harness.models.language_model import LanguageModel
+    from harness.sampling.conditions import Conditions
+    from harness.sampling.store import SampleStore
+    from harness.training.sequences import Sequences
 
 REPORT_FILE = "report.json"
 HELD_OUT_FRAC = 0.1
 MAX_PAIRS_PER_PROMPT = 4
+
+
+@dataclass(frozen=True)
+class GradedSamples:
+    """N completions of P problems, the `samples` of each next to each other, with the grader's verdicts."""
+
+    problems: Sequence[Problem]
+    samples: int
+    sequences: Sequences
+    verdicts: Sequence[Verdict]
+
+    @property
+    def correct(self) -> Tensor:
+        """Bool [P, samples]."""
+        import torch
+
+        return torch.tensor([verdict.correct for verdict in self.verdicts]).view(-1, self.samples)
+
+
+def draw_graded(
+    problems: Sequence[Problem],
+    samples: int,
+    conditions: Conditions,
+    language_model: LanguageModel,
+    engine: Engine,
+    store: SampleStore,
+    on_progress: Callable[[int], None] = lambda drawn: None,
+) -> GradedSamples:
+    """Draw and grade `samples` completions of each problem, but those that the store has; it must keep tokens.
+    on_progress is told after each chunk how many problems are drawn."""
+    import torch
+
+    from harness.sampling.sampler import EngineSampler
+    from harness.training.sequences import Sequences
+
+    sampler = EngineSampler(language_model, engine, conditions.seed, conditions.stream)
+    rows: list[Any] = store.fill(problems, samples, conditions, sampler, on_progress)
+    encoded = [language_model.encode(conditions.prompts.render(problem.problem)) for problem in problems]
+    padded = torch.nn.utils.rnn.pad_sequence(
+        [torch.tensor(row["tokens"]) for row in rows], batch_first=True, padding_value=language_model.pad_token_id
+    )
+    sequences = Sequences(
+        [prompt for prompt in encoded for _ in range(samples)],
+        padded,
+        torch.tensor([len(row["tokens"]) for row in rows]),
+    )
+    verdicts = [Verdict(row["correct"], row["extracted"], row["reason"]) for row in rows]
+    return GradedSamples(problems, samples, sequences, verdicts)
 
 
 def read_report(folder: Path) -> dict[str, Any]:
@@ -46,24 +101,27 @@ def _make(folder: Path, context: StageContext) -> None:
     """
     import torch
 
-    from harness.sampling.graded import Conditions, draw_graded
+    from harness.sampling.conditions import Conditions
     from harness.training.reward_model import train_reward_model
 
     spec, start = context.spec, context.start
     options = spec.reward.of(LearnedReward)
     problems = reward_model_prompts(spec)
     total = len(problems) + options.steps
+    store = context.samples(folder, keeps_tokens=True)
     drawn = draw_graded(
         problems,
         options.samples_per_prompt,
         Conditions.of_training(spec),
         start,
         context.engine(start),
+        store,
         lambda prompts: context.tell_progress(prompts, total),
     )
     for_training = len(problems) - int(HELD_OUT_FRAC * len(problems))
     pairs = verdict_pairs(drawn, range(for_training), options.seed)
     if len(pairs) == 0:
+        store.drop()
         raise RefusedError(
             f"reward.parts.reward_model: of {for_training} prompts none has both a right and a wrong completion among "
             f"{options.samples_per_prompt}, so there is nothing to tell apart. Raise reward.reward_model.prompts or "
@@ -99,6 +157,7 @@ def _make(folder: Path, context: StageContext) -> None:
         write_json(aside / REPORT_FILE, report)
 
     write_folder(folder, write)
+    store.drop()
 
 
 def _remark(folder: Path) -> str:

@@ -15,6 +15,7 @@ from tests.harness.run import bench as bench_run
 
 SCHEMA_1 = Path(__file__).parents[1] / "records" / "schema_1"
 HELPER = "SCALE = 0.5\n"
+CHANGED = "SCALE = 0.25\n"
 REWARD = "from my_scale import SCALE\n\ndef short(group, context):\n    return [SCALE] * len(group)\n"
 
 
@@ -47,6 +48,12 @@ def test_a_folder_from_another_machine_goes_on_with_all_that_it_names(tmp_path: 
     cells = bench_run.cells(here)
     assert {cell.arm: len(starts(cell)) for cell in cells.values()} == {"correct": 1, "and_short": 1}
     assert {cell.read_status()["step"] for cell in cells.values()} == {2}, "--set is part of the question"
+
+    (here / "small" / "question" / "code" / "my_scale.py").write_text(CHANGED)
+    code, stderr = bench_run.run(here / "small", here)
+    assert code == 0, stderr
+    assert "2 finished cells" in stderr and "have these settings under another hash" in stderr
+    assert len(bench_run.cells(here)) == 4
 
 
 def test_cells_of_another_home_are_found(tmp_path: Path) -> None:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 
 import harness.tracking as tracking
+from harness.records import CellRecord, cell_directory_name
+from harness.records.files import append_jsonl
+from harness.records.problems import read_problems
 from tests.harness.cli.conftest import Bench
 
 SMALL = ("--tasks", "arithmetic", "--problems", "6", "--max-completion-tokens", "40", "--home", "home")
@@ -129,14 +134,14 @@ def test_two_tasks_of_one_name_are_refused_and_one_named_twice_is_one(bench: Ben
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--tasks", "arithmetik"], "unknown task 'arithmetik'; did you mean 'arithmetic'?"),
-        (["--preset", "gredy"], "unknown preset 'gredy'; did you mean 'greedy'?"),
+        (["--tasks", "arithmetik"], "unknown task 'arithmetik'; did you mean arithmetic?"),
+        (["--preset", "gredy"], "unknown sampling preset 'gredy'; did you mean greedy?"),
         (["--tasks", ","], "--tasks is ',', but must name at least one"),
         (["--k", "8"], "--k 8 with 1 samples a problem of arithmetic: pass@k needs 1 <= k <= samples"),
         (["--k", "0"], "--k is '0', but must be whole numbers from 1 on"),
         (["--samples", "4"], "4 samples a problem at temperature 0 would all be the same"),
-        (["--grader", "numerical"], "unknown grader 'numerical'; did you mean 'numeric'?"),
-        (["--template", "box"], "unknown template 'box'; did you mean 'boxed'?"),
+        (["--grader", "numerical"], "unknown grader 'numerical'; did you mean numeric?"),
+        (["--template", "box"], "unknown template 'box'; did you mean boxed?"),
         (["--engine", "tgi"], "rollout.engine"),
         (["--regrade"], "6 samples are not there, and --regrade draws none"),
         (["--top-p", "0"], "--top-p is 0, but must lie above 0"),
@@ -212,6 +217,84 @@ def test_a_model_that_is_not_there(bench: Bench) -> None:
     result = bench("eval", "nowhere", *SMALL)
     assert result.code == 2
     assert "'nowhere' is no model" in result.err
+
+
+@pytest.fixture(scope="module")
+def done_cell(tmp_path_factory: pytest.TempPathFactory) -> CellRecord:
+    """A cell that was trained and evaluated, in a home of its own."""
+    from harness.config.hashing import semantic_hash
+    from harness.config.run_spec import settled
+    from tests.harness.run.small import run_cell, small_spec
+
+    spec = settled(small_spec({"eval.temperature": 0.9, "eval.stop": ["5"], "train.steps": 3}, seed=3), False)
+    path = tmp_path_factory.mktemp("cell") / "home/mine/cells" / cell_directory_name("one", 3, semantic_hash(spec))
+    path.mkdir(parents=True)
+    (path / "spec.json").write_text(spec.model_dump_json())
+    cell = CellRecord.at(path)
+    run_cell(cell, spec)
+    return cell
+
+
+@pytest.fixture(params=["schema 2", "schema 1", "unfinished"])
+def cell(request: pytest.FixtureRequest, done_cell: CellRecord, tmp_path: Path) -> CellRecord:
+    """The cell as it is now, as the version before recorded it, and before its samples were compacted."""
+    path = tmp_path / "home/mine/cells" / done_cell.path.name
+    shutil.copytree(done_cell.path, path)
+    if request.param == "schema 1":
+        (path / "problems.jsonl").unlink()
+        (path / "starts.jsonl").rename(path / "provenance.json")
+    if request.param == "unfinished":
+        rows = pyarrow.parquet.read_table(path / "evals.parquet").to_pylist()
+        append_jsonl(path / "evals.jsonl", [row | {"epoch": 1} for row in rows])
+        (path / "evals.parquet").unlink()
+        (path / "status.json").unlink()
+    return CellRecord.at(path)
+
+
+def test_a_cells_own_evaluation_draws_nothing(bench: Bench, logged: list[Any], cell: CellRecord) -> None:
+    (score,) = [row for row in cell.read_scores() if row["final"]]
+    found = bench("eval", cell.path, "--home", "home", "--json")
+    assert found.code == 0, found.err
+    (evaluation,) = found.document["evaluations"]
+    own = {name: value for name, value in score["metrics"].items() if name != "ece"}
+    assert evaluation["metrics"] == own
+    assert "arithmetic: 32 samples are taken over from the cell" in found.err and "loading" not in found.err
+    again = bench("eval", cell.path, "--tasks", "arithmetic", "--preset", "cell", "--home", "home", "--json")
+    assert again.document == found.document and "taken over" not in again.err
+    store = Path(evaluation["path"])
+    problems = [row["problem_id"] for row in read_problems(store / "problems.jsonl")]
+    rows = pyarrow.parquet.read_table(store / "evals.parquet").to_pylist()
+    assert len(rows) == 32 and sorted(problems) == sorted({row["problem_id"] for row in rows})
+
+
+def test_more_samples_of_a_cell_are_added_to_its_own(
+    bench: Bench, logged: list[Any], done_cell: CellRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are those that would have been drawn at once."""
+    more = bench("eval", done_cell.path, "--samples", "6", "--home", "home", "--json")
+    assert more.code == 0, more.err
+    assert "32 samples are taken over" in more.err and "sample 16/16" in more.err
+    monkeypatch.setattr("harness.evaluate.evaluation._is_filed_as_today", lambda cell, spec: False)
+    fresh = bench("eval", done_cell.path, "--samples", "6", "--home", "other", "--json")
+    assert "are not taken over: its hash is another" in fresh.err and "sample 48/48" in fresh.err
+    (one,), (other,) = more.document["evaluations"], fresh.document["evaluations"]
+    assert one["metrics"] == other["metrics"]
+
+
+@pytest.mark.parametrize(
+    "words", [["--seed", "4"], ["--temperature", "1"], ["--template", "boxed"], ["--dtype", "bfloat16"]]
+)
+def test_samples_of_other_conditions_are_not_the_cells(
+    bench: Bench, logged: list[Any], done_cell: CellRecord, words: list[str]
+) -> None:
+    found = bench("eval", done_cell.path, *words, "--problems", "1", "--samples", "2", "--home", "home", "--json")
+    assert found.code == 0, found.err
+    assert "taken over" not in found.err and "sample 2/2" in found.err
+
+
+def test_only_a_cell_has_an_evaluation_of_its_own(bench: Bench) -> None:
+    result = bench("eval", "builtin:tiny", "--tasks", "arithmetic", "--preset", "cell")
+    assert result.code == 2 and "--preset cell is the own evaluation of a cell, and tiny is none" in result.err
 
 
 def test_a_cell_is_told_what_its_training_gives_away(bench: Bench, logged: list[Any], tmp_path: Path) -> None:

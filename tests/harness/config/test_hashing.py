@@ -122,6 +122,7 @@ OTHER: dict[str, Any] = {
     "eval.top_p": 0.7,
     "eval.top_k": 7,
     "eval.max_completion_tokens": 7,
+    "eval.stop": ["7"],
     "eval.grader": "exact",
     "budget.tokens": 700,
 }

@@ -8,10 +8,10 @@ import pytest
 from evals.sampler import SamplingParams
 from evals.tasks import get_task
 from harness.engines.torch.engine import TorchEngine
-from harness.evaluate.conditions import Conditions, problems_digest
 from harness.evaluate.evaluation import TaskEvaluation
 from harness.evaluate.subject import find_subject
 from harness.models.language_model import LanguageModel, load_model
+from harness.sampling.conditions import Conditions
 from harness.sampling.sampler import EngineSampler
 
 
@@ -37,11 +37,10 @@ def evaluation() -> Make:
 
     def make(problems: int = 6, samples: int = 4, grader: str | None = None, **conditions: object) -> TaskEvaluation:
         task = get_task("arithmetic")
-        given = {"template": task.template, "decoding": SamplingParams(32), "seed": 0} | conditions
+        given = {"template": task.template, "params": SamplingParams(32), "seed": 0} | conditions
         subject = find_subject("builtin:tiny", "torch", "cpu", "float32")
-        rows = task.split("test").load()
-        asked = Conditions(subject, task, problems_digest(rows), **given)  # type: ignore[arg-type]
-        return TaskEvaluation(asked, rows[:problems], samples, [1, samples], grader)
+        asked = Conditions(task, grader=grader or task.require_grader(), **given)  # type: ignore[arg-type]
+        return TaskEvaluation(subject, asked, task.split("test").load()[:problems], samples, [1, samples])
 
     return make
 

@@ -11,7 +11,7 @@ from evals.sampler import SamplingParams
 from evals.tasks.base import Problem
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel
-from harness.sampling.sampler import fitted
+from harness.sampling.conditions import fitted
 
 PROBLEMS = [Problem("short", "1+1=", "2"), Problem("long", "1+1+1+1+1=", "5")]
 CONTEXT = 128

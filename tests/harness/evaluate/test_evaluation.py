@@ -13,8 +13,8 @@ from evals.evaluate import regrade
 from evals.sampler import Draw, Drawn, SamplingParams
 from harness.errors import RefusedError
 from harness.evaluate.evaluation import TaskEvaluation
-from harness.evaluate.store import SampleStore, store_folder
 from harness.sampling.sampler import EngineSampler, OnDrawn
+from harness.sampling.store import SAMPLES_FILE, SampleStore
 from tests.harness.evaluate.conftest import Make
 
 
@@ -45,7 +45,7 @@ def run(evaluation: TaskEvaluation, home: Path, sampler: Any) -> dict[str, Any]:
 
 
 def stored(evaluation: TaskEvaluation, home: Path) -> list[Any]:
-    return SampleStore(store_folder(home, evaluation.conditions)).rows()
+    return SampleStore(evaluation.folder(home) / SAMPLES_FILE).rows()
 
 
 def test_every_sample_is_drawn_once_and_scored(evaluation: Make, sampler: EngineSampler, home: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_killed_evaluation_goes_on_with_what_is_missing(
 def test_a_torn_line_is_drawn_again(evaluation: Make, sampler: EngineSampler, home: Path) -> None:
     with pytest.raises(Killed):
         run(evaluation(), home, Counting(sampler, 5))
-    with (store_folder(home, evaluation().conditions) / "evals.jsonl").open("a") as file:
+    with (evaluation().folder(home) / "evals.jsonl").open("a") as file:
         file.write('{"task": "arithm')
     second = Counting(sampler)
     run(evaluation(), home, second)
@@ -117,7 +117,7 @@ def test_verdicts_of_two_graders_are_not_mixed_by_a_kill(
         regraded.append(len(rows))
         return regrade(task, problems, rows, grader)
 
-    monkeypatch.setattr("harness.evaluate.evaluation.regrade", counted)
+    monkeypatch.setattr("harness.sampling.store.regrade", counted)
     run(exact, home, sampler)
     run(exact, home, sampler)
     assert regraded == [24]
@@ -125,23 +125,23 @@ def test_verdicts_of_two_graders_are_not_mixed_by_a_kill(
 
 def test_other_conditions_have_a_store_of_their_own(evaluation: Make) -> None:
     folders = {
-        store_folder(Path("home"), evaluation(**changed).conditions)
+        evaluation(**changed).folder(Path("home"))
         for changed in (
             {},
             {"seed": 1},
-            {"decoding": SamplingParams(33)},
+            {"params": SamplingParams(33)},
             {"template": "boxed"},
             {"thinking_budget_tokens": 9},
         )
     }
     assert len(folders) == 5
-    assert store_folder(Path("home"), evaluation(problems=2, samples=9, grader="exact").conditions) in folders
+    assert evaluation(problems=2, samples=9, grader="exact").folder(Path("home")) in folders
 
 
 def test_samples_of_another_spec_are_refused(evaluation: Make, sampler: EngineSampler, home: Path) -> None:
     asked = evaluation()
     run(asked, home, sampler)
-    path = store_folder(home, asked.conditions) / "spec.json"
+    path = asked.folder(home) / "spec.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"seed": 3}))
     with pytest.raises(RefusedError, match="holds samples of another spec: it differs in seed"):
         run(asked, home, sampler)
@@ -151,9 +151,8 @@ def test_regrading_needs_no_model_and_all_samples(evaluation: Make, sampler: Eng
     with pytest.raises(RefusedError, match="24 samples are not there, and --regrade draws none"):
         run(evaluation(), home, None)
     by_number = run(evaluation(), home, sampler)
-    path = store_folder(home, evaluation().conditions)
     rows = stored(evaluation(), home)
-    with SampleStore.opened(path, evaluation().conditions) as store:
+    with SampleStore.opened(evaluation().folder(home), evaluation().identity) as store:
         store.compact([row | {"correct": True} for row in rows])
     assert run(evaluation(), home, None)["metrics"] == by_number["metrics"]
     exact = run(evaluation(grader="exact"), home, None)
@@ -170,6 +169,8 @@ def test_another_grader_grades_what_is_there(evaluation: Make, sampler: EngineSa
 
 def test_two_processes_do_not_write_one_store(evaluation: Make, sampler: EngineSampler, home: Path) -> None:
     asked = evaluation()
-    path = store_folder(home, asked.conditions)
-    with SampleStore.opened(path, asked.conditions), pytest.raises(RefusedError, match="by another process"):
+    with (
+        SampleStore.opened(asked.folder(home), asked.identity),
+        pytest.raises(RefusedError, match="by another process"),
+    ):
         run(asked, home, sampler)

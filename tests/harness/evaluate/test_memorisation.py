@@ -8,7 +8,7 @@ from pathlib import Path
 from evals.tasks import get_task
 from evals.tasks.base import Problem
 from harness.evaluate.subject import find_subject
-from harness.extras.memorisation import probe_memorisation
+from harness.extras.memorisation import MemorisationProbe
 from harness.sampling.sampler import EngineSampler
 from tests.harness.evaluate.test_evaluation import Counting
 
@@ -20,13 +20,13 @@ def test_completions_are_kept_with_what_they_should_have_been(home: Path, sample
         Problem("short", "1 + 2", "3"),
     ]
     counting = Counting(sampler)
-    task = get_task("arithmetic")
-    document = probe_memorisation(subject, task, problems, home, lambda: counting, 24)  # type: ignore[arg-type, return-value]
+    task, probe = get_task("arithmetic"), MemorisationProbe(24)
+    document = probe.run(subject, task, problems, home, lambda: counting)  # type: ignore[arg-type, return-value]
     assert (document["problems"], document["skipped"], document["given_frac"]) == (1, 1, 0.6)
     assert counting.drawn == [("long", 0)]
     kept = json.loads(Path(document["path"]).read_text())
     (completion,) = kept["completions"]
     assert completion["given"] + completion["rest"] == problems[0].problem
-    again = probe_memorisation(subject, task, problems, home, lambda: counting, 24)  # type: ignore[arg-type, return-value]
+    again = probe.run(subject, task, problems, home, lambda: counting)  # type: ignore[arg-type, return-value]
     assert again == document
     assert len(counting.drawn) == 1

@@ -8,17 +8,14 @@ from pathlib import Path
 import pytest
 
 from evals.errors import EvalError
-from evals.sampler import get_preset
+from harness.evaluate.asked import Asked, Convention
 from harness.evaluate.evaluation import TaskEvaluation
-from harness.evaluate.plan import plan_evaluations
 from harness.evaluate.subject import find_subject
 
 
 def planned(task: str | Path, problems: int | None = None, grader: str | None = None) -> TaskEvaluation:
     subject = find_subject("builtin:tiny", "torch", "cpu", "float32")
-    (found,) = plan_evaluations(
-        subject, [str(task)], get_preset("greedy"), problems, None, None, {}, None, grader, 0, [None]
-    )
+    (found,) = Asked([str(task)], Convention.named("greedy", subject), problems, grader=grader).of(subject)
     return found
 
 

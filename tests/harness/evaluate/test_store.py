@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from harness.errors import RefusedError
-from harness.evaluate.remembered import RememberingSampler
-from harness.evaluate.store import SampleStore, claimed, store_folder
 from harness.records.files import DamagedRecordError
 from harness.sampling.sampler import EngineSampler
+from harness.sampling.store import SAMPLES_FILE, RememberingSampler, SampleStore, claimed
 from tests.harness.evaluate.conftest import Make
 
 ROW = {
@@ -24,15 +23,14 @@ ROW = {
 @pytest.fixture
 def folder(evaluation: Make, home: Path) -> Path:
     """Of an evaluation that has been opened, and has no samples yet."""
-    conditions = evaluation().conditions
-    path = store_folder(home, conditions)
-    with SampleStore.opened(path, conditions):
+    path = evaluation().folder(home)
+    with SampleStore.opened(path, evaluation().identity):
         pass
     return path
 
 
 def read(evaluation: Make, folder: Path) -> list[Any]:
-    with SampleStore.opened(folder, evaluation().conditions) as store:
+    with SampleStore.opened(folder, evaluation().identity) as store:
         return store.rows()
 
 
@@ -65,7 +63,7 @@ def test_a_damaged_file_is_named(evaluation: Make, folder: Path, name: str, cont
 
 
 def test_a_parquet_file_that_was_cut_is_named(evaluation: Make, folder: Path) -> None:
-    SampleStore(folder).compact([ROW] * 9)  # type: ignore[list-item]
+    SampleStore(folder / SAMPLES_FILE).compact([ROW] * 9)  # type: ignore[list-item]
     assert len(read(evaluation, folder)) == 1
     path = folder / "evals.parquet"
     whole = path.read_bytes()
@@ -78,7 +76,7 @@ def test_a_parquet_file_that_was_cut_is_named(evaluation: Make, folder: Path) ->
 def test_a_row_of_a_remembering_sampler_that_lacks_its_text_is_named(home: Path) -> None:
     with claimed(home, {}):
         (home / "samples.jsonl").write_text('{"key": "k", "n_tokens": 1, "truncated": false}\n')
-    opened = RememberingSampler.opened(home, {}, lambda: pytest.fail("drew"), lambda *_: None)
+    opened = RememberingSampler.opened(home, {}, lambda: pytest.fail("drew"), dict, lambda *_: None)
     with pytest.raises(DamagedRecordError, match=r"samples\.jsonl, row 1: lacks text"), opened:
         pass
 
@@ -127,7 +125,7 @@ def test_a_damaged_account_of_the_grading_only_means_grading_again(
     asked = evaluation()
     first = asked.run(home, lambda: sampler)
     path = Path(first["path"])
-    with SampleStore.opened(path, asked.conditions) as store:
+    with SampleStore.opened(path, asked.identity) as store:
         store.compact([row | {"correct": True} for row in store.rows()])
     (path / "grading.json").write_text(content)
     again = asked.run(home, lambda: pytest.fail("drew"))

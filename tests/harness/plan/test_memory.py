@@ -17,7 +17,7 @@ from harness.models.language_model import load_model
 from harness.plan import memory
 from harness.plan.memory import MemoryEstimate, activation_bytes, estimate_memory, in_words
 from harness.plan.model_shape import ModelShape
-from harness.sampling.graded import CHUNK_SAMPLES
+from harness.sampling.store import CHUNK_SAMPLES
 from harness.training.optimizer import ClippedAdamW
 from harness.training.sequences import Sequences, completion_hidden
 from tests.harness.run.small import small_spec

@@ -4,7 +4,6 @@ import math
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import pytest
 import torch
@@ -13,6 +12,7 @@ from harness.engines.torch.engine import TorchEngine
 from harness.models.language_model import LanguageModel, load_model
 from harness.records.files import read_json
 from harness.run.evaluation import Evaluator
+from harness.sampling.store import SampleStore
 from harness.training.reward_model import RewardModel
 from harness.training.sequences import Sequences
 from tests.harness.run.small import small_spec
@@ -46,9 +46,9 @@ def test_the_best_of_the_samples_of_the_base_evaluation(
     make_stage("best_of_n", tmp_path / "best.json", spec, model, engine)
     rows = read_json(tmp_path / "best.json")
 
-    records: list[dict[str, Any]] = []
-    (base,) = Evaluator(spec.eval, spec.seed, model, engine).run(0, 6, False, [], records.extend)
-    correct = [float(record["correct"]) for record in records]
+    store = SampleStore(tmp_path / "evals.jsonl")
+    (base,) = Evaluator(spec.eval, spec.seed, model, engine).run(6, store)
+    correct = [float(record["correct"]) for record in store.rows()]
     scores = proxy.given.tolist()
     assert len(scores) == len(correct) == 8 * 6
     assert 0 < sum(correct) < 48

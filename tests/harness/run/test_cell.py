@@ -11,16 +11,17 @@ from typing import Any
 import pytest
 import torch
 
-from harness.records import CellRecord
+from evals.tasks import get_task
+from harness.records import CellRecord, problems
 from harness.records.files import append_jsonl
 from harness.run import cell as cell_log
 from harness.run import cell as cell_module
-from harness.run import evaluation
-from harness.sampling import graded as graded_samples
+from harness.sampling import store as sample_store
+from harness.sampling.sampler import EngineSampler
 from harness.training import checkpoint
 from tests.harness.run.small import run_cell, small_spec
 
-REPRODUCIBLE = ("steps.jsonl", "scores.jsonl", "evals.parquet", "status.json")
+REPRODUCIBLE = ("problems.jsonl", "steps.jsonl", "scores.jsonl", "evals.parquet", "status.json")
 
 
 class Killed(BaseException):
@@ -43,7 +44,7 @@ def contents(cell: CellRecord) -> dict[str, bytes]:
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> CellRecord:
     made = new_cell(tmp_path_factory.mktemp("unbroken") / "cell")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(graded_samples, "CHUNK_SAMPLES", 8)
+        patched.setattr(sample_store, "CHUNK_SAMPLES", 8)
         run_cell(made, small_spec())
     return made
 
@@ -87,6 +88,19 @@ class TestUnbroken:
             correct = [row["correct"] for row in table.to_pylist() if row["step"] == step]
             assert score == pytest.approx(sum(correct) / len(correct))
 
+    def test_every_problem_is_recorded_once_with_its_prompt_and_answer(self, unbroken: CellRecord) -> None:
+        rollouts, evals = unbroken.read_rollouts(["problem_id"]), unbroken.read_evals(["problem_id"])
+        assert rollouts is not None and evals is not None
+        referred = {"train": set(rollouts["problem_id"].to_pylist()), "test": set(evals["problem_id"].to_pylist())}
+        rows = unbroken.read_problems()
+        for split, ids in referred.items():
+            of_split = [row for row in rows if (row["task"], row["split"]) == ("arithmetic", split)]
+            assert len(of_split) == len(ids) and {row["problem_id"] for row in of_split} == ids
+            problems = {problem.id: problem for problem in get_task("arithmetic").split(split).load()}
+            for row in of_split:
+                problem = problems[row["problem_id"]]
+                assert (row["prompt"], row["answer"]) == (problem.problem, problem.answer)
+
     def test_the_digest_is_of_the_final_weights(self, unbroken: CellRecord) -> None:
         from harness.models.language_model import weights_digest
 
@@ -100,7 +114,7 @@ class TestUnbroken:
         assert unbroken.digest != weights_digest(load_model("builtin:tiny").model.state_dict())
 
     def test_twice_is_the_same(self, unbroken: CellRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(graded_samples, "CHUNK_SAMPLES", 8)
+        monkeypatch.setattr(sample_store, "CHUNK_SAMPLES", 8)
         again = new_cell(tmp_path / "again")
         run_cell(again, small_spec())
         assert contents(again) == contents(unbroken)
@@ -130,8 +144,10 @@ def writes(monkeypatch: pytest.MonkeyPatch, before: Callable[[int], None], torn:
 
         monkeypatch.setattr(module, name, write)
 
-    counted(cell_log, "append_jsonl")
-    counted(cell_log, "write_atomic")
+    for module in (cell_log, problems, sample_store):
+        counted(module, "append_jsonl")
+    for module in (cell_log, sample_store):
+        counted(module, "write_atomic")
     counted(cell_log, "keep_jsonl")
     counted(cell_module, "save_checkpoint")
     counted(cell_log.CellLog, "drop_samples")
@@ -157,7 +173,7 @@ def broken_at(point: int, folder: Path, torn: bool) -> CellRecord | None:
 
     made = new_cell(folder)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(graded_samples, "CHUNK_SAMPLES", 8)
+        patched.setattr(sample_store, "CHUNK_SAMPLES", 8)
         with pytest.MonkeyPatch.context() as once:
             writes(once, stop, torn)
             try:
@@ -195,17 +211,17 @@ def test_the_final_evaluation_keeps_whole_chunks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unbroken: CellRecord, lost_rows: int, drawn_again: int
 ) -> None:
     """8 problems x 4 samples in chunks of 8, stopped in the third; a second chunk that a kill tore is drawn again."""
-    monkeypatch.setattr(graded_samples, "CHUNK_SAMPLES", 8)
+    monkeypatch.setattr(sample_store, "CHUNK_SAMPLES", 8)
     drawn: list[int] = []
-    real = evaluation.Evaluator._draw
+    real = EngineSampler.draw
 
-    def draw(self: evaluation.Evaluator, task: Any, problems: Any, samples: int) -> Any:
-        drawn.append(samples)
+    def draw(self: EngineSampler, draws: Any, params: Any) -> Any:
+        drawn.append(1 + max(draw.sample for draw in draws))
         if drawn == [2, 2, 4, 4, 4]:  # the first two are along the curve
             raise Killed
-        return real(self, task, problems, samples)
+        return real(self, draws, params)
 
-    monkeypatch.setattr(evaluation.Evaluator, "_draw", draw)
+    monkeypatch.setattr(EngineSampler, "draw", draw)
     made = new_cell(tmp_path / "cell")
     with pytest.raises(Killed):
         run_cell(made, small_spec())

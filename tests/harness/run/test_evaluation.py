@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -8,6 +10,7 @@ from evals.calibration import expected_calibration_error, reliability
 from harness.engines.torch.engine import TorchEngine
 from harness.models.language_model import LanguageModel, load_model
 from harness.run.evaluation import Evaluator, Row
+from harness.sampling.store import SampleStore
 from tests.harness.run.small import small_spec
 
 
@@ -16,13 +19,22 @@ def model() -> LanguageModel:
     return load_model("builtin:tiny")
 
 
-def evaluate(model: LanguageModel, samples: int, settings: dict[str, Any]) -> tuple[Row, list[Row]]:
+def evaluate(model: LanguageModel, samples: int, settings: dict[str, Any]) -> tuple[Row, list[Any]]:
     """The row of scores and the rows of samples of a small evaluation."""
     spec = small_spec({"eval.problems": 6, "eval.k": [1], **settings})
     engine = TorchEngine(model.model, model.pad_token_id, model.eos_token_ids, model.decode)
-    drawn: list[Row] = []
-    (row,) = Evaluator(spec.eval, 0, model, engine).run(0, samples, final=True, earlier=[], record=drawn.extend)
-    return row, drawn
+    with TemporaryDirectory() as folder:
+        store = SampleStore(Path(folder) / "evals.jsonl")
+        (row,) = Evaluator(spec.eval, 0, model, engine).run(samples, store)
+        return row, store.rows()
+
+
+def test_a_stop_string_ends_a_completion(model: LanguageModel) -> None:
+    free, stopped = (evaluate(model, 2, settings)[1] for settings in ({}, {"eval.stop": ["1"]}))
+    assert any("1" in row["text"][:-1] for row in free)
+    assert [row["text"] for row in stopped] == [
+        text[: text.index("1") + 1] if "1" in text else text for text in (row["text"] for row in free)
+    ]
 
 
 def test_calibration_is_that_of_the_drawn_samples(model: LanguageModel) -> None:

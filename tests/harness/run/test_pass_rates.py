@@ -14,7 +14,7 @@ from harness.models.language_model import LanguageModel, load_model
 from harness.random_keys import random_key
 from harness.records.files import read_jsonl
 from harness.run.prompts import candidates, read_correct_counts
-from harness.sampling import graded as graded_samples
+from harness.sampling import store as sample_store
 from tests.harness.run.small import small_spec
 from tests.harness.run.stages_here import make_stage
 
@@ -45,7 +45,7 @@ class Counting(TorchEngine):
         if len(self.prompts) == self._fail_at:
             raise KeyboardInterrupt
         self.prompts.append(len(prompts))
-        return super().generate(prompts, keys, params)
+        return super().generate(prompts, keys, params, on_finished)
 
 
 def measure(path: Path, model: LanguageModel, spec: RunSpec, engine: Counting | None = None) -> dict[str, int]:
@@ -83,14 +83,14 @@ def test_goes_on_after_a_kill_as_if_unbroken(
     tmp_path: Path, model: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Chunks of 5 problems; the last has 2."""
-    monkeypatch.setattr(graded_samples, "CHUNK_SAMPLES", 5 * SAMPLES)
+    monkeypatch.setattr(sample_store, "CHUNK_SAMPLES", 5 * SAMPLES)
     spec = small_spec(FILTER)
     unbroken, path = measure(tmp_path / "unbroken.json", model, spec), tmp_path / "rates.json"
     with pytest.raises(KeyboardInterrupt):
         measure(path, model, spec, Counting(model, fail_at=1))
     assert not path.exists()
-    partial = tmp_path / "rates.partial.jsonl"
-    assert len(read_jsonl(partial)) == 5
+    partial = tmp_path / "rates.samples.jsonl"
+    assert len(read_jsonl(partial)) == 5 * SAMPLES
     with partial.open("a") as handle:
         handle.write('{"problem_id": "1+')  # torn by the kill
     with pytest.raises(KeyboardInterrupt):
@@ -102,6 +102,6 @@ def test_goes_on_after_a_kill_as_if_unbroken(
 
 
 def test_tells_how_far_it_is(tmp_path: Path, model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graded_samples, "CHUNK_SAMPLES", 5 * SAMPLES)
+    monkeypatch.setattr(sample_store, "CHUNK_SAMPLES", 5 * SAMPLES)
     told = make_stage("pass_rates", tmp_path / "rates.json", small_spec(FILTER), model, Counting(model))
     assert told == [(5, 12), (10, 12), (12, 12)]

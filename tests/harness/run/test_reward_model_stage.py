@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -20,8 +21,9 @@ from harness.records.files import read_json
 from harness.rewards.parts.learned import LearnedReward
 from harness.run.prompts import reward_model_prompts
 from harness.run.stages import reward_model as reward_model_stage
-from harness.run.stages.reward_model import verdict_pairs, with_label_noise
-from harness.sampling.graded import Conditions, GradedSamples, draw_graded
+from harness.run.stages.reward_model import GradedSamples, draw_graded, verdict_pairs, with_label_noise
+from harness.sampling.conditions import Conditions
+from harness.sampling.store import SampleStore
 from harness.training.reward_model import RewardModel, train_reward_model
 from harness.training.sequences import Sequences
 from tests.harness.run.small import small_spec
@@ -61,8 +63,10 @@ def make(folder: Path, model: LanguageModel, spec: RunSpec) -> list[tuple[int, i
 
 
 def drawn_for(spec: RunSpec, model: LanguageModel) -> GradedSamples:
-    samples = spec.reward.of(LearnedReward).samples_per_prompt
-    return draw_graded(reward_model_prompts(spec), samples, Conditions.of_training(spec), model, engine_of(model))
+    samples, conditions = spec.reward.of(LearnedReward).samples_per_prompt, Conditions.of_training(spec)
+    with TemporaryDirectory() as folder:
+        store = SampleStore(Path(folder) / "samples.jsonl", keeps_tokens=True)
+        return draw_graded(reward_model_prompts(spec), samples, conditions, model, engine_of(model), store)
 
 
 def accuracy(scores: Tensor, pairs: Tensor) -> float:

@@ -14,8 +14,9 @@ from harness.models.language_model import LanguageModel, load_model
 from harness.models.tiny import tiny_tokenizer
 from harness.random_keys import permutation, random_key
 from harness.rewards.parts.learned import LearnedReward
-from harness.run.stages.reward_model import verdict_pairs, with_label_noise
-from harness.sampling.graded import Conditions, GradedSamples, draw_graded
+from harness.run.stages.reward_model import GradedSamples, draw_graded, verdict_pairs, with_label_noise
+from harness.sampling.conditions import Conditions
+from harness.sampling.store import SampleStore
 from harness.training import reward_model
 from harness.training.reward_model import RewardModel, train_reward_model
 from harness.training.sequences import Sequences
@@ -200,11 +201,12 @@ def tiny() -> LanguageModel:
 
 
 @pytest.fixture(scope="module")
-def drawn(tiny: LanguageModel) -> GradedSamples:
+def drawn(tiny: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> GradedSamples:
     """Of 260 problems, 8 completions each."""
     engine = TorchEngine(tiny.model, tiny.pad_token_id, tiny.eos_token_ids, tiny.decode)
     problems = get_task("arithmetic").split("train").load()[:260]
-    return draw_graded(problems, 8, Conditions.of_training(small_spec()), tiny, engine)
+    store = SampleStore(tmp_path_factory.mktemp("drawn") / "samples.jsonl", keeps_tokens=True)
+    return draw_graded(problems, 8, Conditions.of_training(small_spec()), tiny, engine, store)
 
 
 def test_learns_to_tell_right_from_wrong_and_less_so_from_noisy_labels(

@@ -9,12 +9,12 @@ import pytest
 from evals.sampler import SamplingParams
 from evals.tasks import get_task
 from harness.engines.choice import make_engine
-from harness.evaluate.conditions import Conditions, problems_digest
 from harness.evaluate.evaluation import TaskEvaluation
-from harness.evaluate.store import SampleStore, store_folder
 from harness.evaluate.subject import Subject, find_subject
 from harness.models.language_model import LanguageModel
+from harness.sampling.conditions import Conditions
 from harness.sampling.sampler import EngineSampler
+from harness.sampling.store import SAMPLES_FILE, SampleStore
 from tests.harness.evaluate.test_evaluation import Counting, Killed
 
 pytest.importorskip("vllm", reason="needs vLLM: make test-vllm")
@@ -22,9 +22,8 @@ pytest.importorskip("vllm", reason="needs vLLM: make test-vllm")
 
 def evaluation(subject: Subject) -> TaskEvaluation:
     task = get_task("arithmetic")
-    rows = task.split("test").load()
-    conditions = Conditions(subject, task, problems_digest(rows), task.template, SamplingParams(32), seed=0)
-    return TaskEvaluation(conditions, rows[:6], 2, [1, 2])
+    conditions = Conditions(task, task.template, SamplingParams(32), task.require_grader(), seed=0)
+    return TaskEvaluation(subject, conditions, task.split("test").load()[:6], 2, [1, 2])
 
 
 def sampler(subject: Subject, dies_after: int | None = None) -> Counting:
@@ -49,7 +48,7 @@ def test_a_killed_evaluation_goes_on_with_what_is_missing(tmp_path: Path, langua
     texts = [
         sorted(
             (row["problem_id"], row["sample"], row["text"])
-            for row in SampleStore(store_folder(tmp_path / home, asked.conditions)).rows()
+            for row in SampleStore(asked.folder(tmp_path / home) / SAMPLES_FILE).rows()
         )
         for home in ("broken", "whole")
     ]

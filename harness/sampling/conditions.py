@@ -1,0 +1,128 @@
+"""Under what conditions completions are drawn and graded: all but the model that can change a sample or its verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from evals.evaluate import Request, SampleRow, grade_sample
+from evals.grading import GRADERS, grader_version
+from evals.grading.extract import EXTRACTION_VERSION
+from evals.prompts import Template, get_template, template_version
+from evals.sampler import Drawn, SamplingParams
+from evals.tasks import get_task
+from evals.tasks.base import Problem, Task
+from harness.config.hashing import digest
+from harness.config.run_spec import RunSpec
+from harness.config.task import EvalSpec
+from harness.errors import RefusedError
+from harness.random_keys import SEED_OF_ALL_CELLS, Stream
+from harness.records.problems import Split
+
+if TYPE_CHECKING:
+    from harness.models.language_model import LanguageModel
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """How completions of one task's problems are prompted, drawn and graded.
+
+    The noise of a sample is keyed by seed, split, problem and number.
+
+    thinking_budget_tokens: after so many tokens without `</think>` the model is told to answer; None: never.
+    fits_context: the length is an upper bound, lowered to what the model's context has room for.
+    """
+
+    task: Task
+    template: str
+    params: SamplingParams
+    grader: str
+    seed: int
+    split: Split = "test"
+    thinking_budget_tokens: int | None = None
+    fits_context: bool = False
+
+    @classmethod
+    def of_training(cls, spec: RunSpec) -> Conditions:
+        """Those of rollouts, but with the noise of step 0, before training, and of no cell's seed."""
+        rollout, template = spec.rollout, spec.task.template
+        stop = rollout.stop + get_template(template).stop
+        params = SamplingParams(rollout.max_completion_tokens, rollout.temperature, rollout.top_p, rollout.top_k, stop)
+        return cls(get_task(spec.task.train), template, params, spec.rollout_grader, SEED_OF_ALL_CELLS, "train")
+
+    @classmethod
+    def of_evaluation(cls, spec: EvalSpec, task: Task, seed: int) -> Conditions:
+        """Those of the one evaluation of all arms, with the noise of a cell's seed."""
+        stop = spec.stop + get_template(spec.template).stop
+        params = SamplingParams(spec.max_completion_tokens, spec.temperature, spec.top_p, spec.top_k, stop)
+        return cls(task, spec.template, params, spec.grader, seed)
+
+    @property
+    def stream(self) -> Stream:
+        return "rollout" if self.split == "train" else "eval"
+
+    @property
+    def prompts(self) -> Template:
+        return get_template(self.template)
+
+    def grade(self, request: Request, drawn: Drawn) -> SampleRow:
+        """The record of a drawn sample. On training problems no other graders are asked than the one that decides."""
+        return grade_sample(
+            self.task,
+            request,
+            drawn.text,
+            drawn.n_tokens,
+            drawn.truncated,
+            self.grader,
+            ask_others=self.split == "test",
+        )
+
+    @property
+    def grading(self) -> dict[str, Any]:
+        """What stored verdicts depend on."""
+        return {
+            "grader": self.grader,
+            "graders": {name: grader_version(name) for name in sorted(GRADERS.names())},
+            "extraction": {"name": self.task.extract, "version": EXTRACTION_VERSION},
+        }
+
+    def as_json(self, problems: Sequence[Problem]) -> dict[str, Any]:
+        """What two evaluations of one model must have in common for their samples to be mixed.
+
+        Not among it: how many problems and samples there are, and the grader, since more can be drawn later and stored
+        text can be graded again. problems: all of the task as they were loaded, since it may have several sources.
+        """
+        return {
+            "task": {"name": self.task.name, "problems": problems_digest(problems)},
+            "template": {"name": self.prompts.name, "version": template_version(self.template)},
+            "decoding": asdict(self.params) | {"stop": list(self.params.stop), "fits_context": self.fits_context},
+            "thinking_budget_tokens": self.thinking_budget_tokens,
+        }
+
+
+def problems_digest(problems: Sequence[Problem]) -> str:
+    """40 hexadecimal digits over ids, statements and answers, in their order."""
+    return digest([[problem.id, problem.problem, problem.answer] for problem in problems])
+
+
+def fitted(
+    params: SamplingParams, model: LanguageModel, template: Template, problems: Sequence[Problem], other_tokens: int = 0
+) -> SamplingParams:
+    """The parameters with the length lowered to what the context has room for behind the longest prompt.
+
+    problems: of the whole task, so that the length does not depend on how many of them are asked for, or are missing.
+    other_tokens: that stand between prompt and answer. Raises RefusedError if there is no room at all.
+    """
+    context = getattr(model.model.config, "max_position_embeddings", None)
+    if context is None:
+        return params
+    longest = max(len(model.encode(template.render(problem.problem))) for problem in problems)
+    room = context - longest - other_tokens
+    if room < 1:
+        between = f" and {other_tokens} of a thinking budget" if other_tokens else ""
+        raise RefusedError(
+            f"the model's context of {context} tokens has no room for an answer behind a prompt of {longest}{between}. "
+            "Take a model with a longer context, another --template, or a smaller --thinking-budget."
+        )
+    return replace(params, max_completion_tokens=min(params.max_completion_tokens, room))

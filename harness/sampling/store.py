@@ -1,0 +1,345 @@
+"""Samples on disk, so that none is drawn twice: whatever was killed goes on with what is missing.
+
+evals.jsonl      graded samples as they came; evals.parquet: those of finished evaluations
+problems.jsonl   the prompts and reference answers that they refer to
+grading.json     grader and versions by which the stored verdicts were given
+spec.json        the conditions under which all of a folder's samples were drawn; others are never mixed in
+samples.jsonl    completions that somebody else grades, as lm-eval does
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, cast
+
+from evals.evaluate import Request, SampleRow, missing_requests, regrade
+from evals.sampler import Draw, Drawn, SamplingParams
+from evals.tasks.base import Problem
+from harness.config.hashing import digest
+from harness.errors import RefusedError
+from harness.records.files import (
+    DamagedRecordError,
+    append_jsonl,
+    is_disk_full,
+    keep_jsonl,
+    read_json,
+    read_jsonl,
+    typed_rows,
+    write_atomic,
+    write_json,
+)
+from harness.records.lease import LeaseTakenError, hold_lease
+from harness.records.problems import PROBLEMS_FILE, ProblemsFile
+from harness.records.tables import naming_damage
+from harness.sampling.conditions import Conditions
+
+if TYPE_CHECKING:
+    from harness.sampling.sampler import BudgetedSampler, EngineSampler
+
+CHUNK_SAMPLES = 1024
+SAMPLES_FILE = "evals.jsonl"
+_COMPLETIONS_FILE = "samples.jsonl"
+_IDENTITY = ("task", "step", "final", "problem_id", "sample")
+
+OnProgress = Callable[[int, int, str], None]
+"""(samples drawn, samples that were missing, a remark)"""
+
+
+def chunks(problems: Sequence[Problem], samples: int) -> Iterator[Sequence[Problem]]:
+    """The problems whose completions are drawn together. The split does not depend on what is there already: a resumed
+    measurement repeats the same batches, whose size can decide the last bit of a log-prob."""
+    size = max(1, CHUNK_SAMPLES // samples)
+    for start in range(0, len(problems), size):
+        yield problems[start : start + size]
+
+
+@dataclass(frozen=True)
+class SampleStore:
+    """Graded samples in a file of rows, `<name>.jsonl`, and what was compacted of them, `<name>.parquet`. One process
+    writes at a time.
+
+    mark: fields that tell this store's rows from others in the same file; they come first in a row.
+    epoch: the number of the start of a cell that writes, for the end of each row.
+    keeps_tokens: rows hold their completion's `tokens` too.
+    problems: where the problems are recorded that the samples refer to.
+    """
+
+    path: Path
+    mark: Mapping[str, Any] = field(default_factory=dict)
+    epoch: int | None = None
+    keeps_tokens: bool = False
+    problems: ProblemsFile | None = None
+
+    @classmethod
+    @contextmanager
+    def opened(cls, folder: Path, asked: dict[str, Any]) -> Iterator[SampleStore]:
+        """The store in a folder of its own, whose samples were all drawn as `asked`. Raises as `claimed`."""
+        with claimed(folder, asked):
+            store = cls(folder / SAMPLES_FILE, problems=ProblemsFile(folder / PROBLEMS_FILE))
+            store.mend()
+            yield store
+
+    def mend(self) -> None:
+        """Cut the torn end that a kill may have left."""
+        keep_jsonl(self.path, lambda row: True)
+
+    def rows(self) -> list[SampleRow]:
+        """Every sample once, in the order in which they first came, without mark and epoch.
+
+        Raises DamagedRecordError for a file that is not what was written.
+        """
+        parquet = self.path.with_suffix(".parquet")
+        found = typed_rows(parquet, _read_parquet(parquet), SampleRow) if parquet.exists() else []
+        found += typed_rows(self.path, read_jsonl(self.path), SampleRow)
+        mine = [cast(dict[str, Any], row) for row in found]
+        mine = [row for row in mine if all(row.get(name) == value for name, value in self.mark.items())]
+        # A kill between compacting and removing leaves samples in both files.
+        once = {tuple(row.get(name) for name in _IDENTITY): row for row in mine}
+        left_out = {*self.mark, "epoch"}
+        return [
+            cast(SampleRow, {name: value for name, value in row.items() if name not in left_out})
+            for row in once.values()
+        ]
+
+    def append(self, rows: Sequence[SampleRow]) -> None:
+        last = {} if self.epoch is None else {"epoch": self.epoch}
+        append_jsonl(self.path, ({**self.mark, **row, **last} for row in rows))
+
+    def fill(
+        self,
+        problems: Sequence[Problem],
+        samples: int,
+        conditions: Conditions,
+        sampler: EngineSampler,
+        on_progress: Callable[[int], None] = lambda problems: None,
+    ) -> list[SampleRow]:
+        """So many samples of each problem, in their order; chunks of which any is missing are drawn, graded and
+        recorded. on_progress is told after each chunk how many problems are done."""
+        rows = {_key(row): row for row in self.rows() if row["task"] == conditions.task.name}
+        self.record_problems(problems, conditions)
+        done = 0
+        for chunk in chunks(problems, samples):
+            requests = list(missing_requests(chunk, conditions.prompts, samples))
+            missing = [request for request in requests if _key_of(request) not in rows]
+            if missing:
+                drawn = sampler.draw(_draws(requests), conditions.params)
+                completions = dict(zip(map(_key_of, requests), drawn, strict=True))
+                fresh = [self._row(request, completions[_key_of(request)], conditions) for request in missing]
+                self.append(fresh)
+                rows |= {_key(row): row for row in fresh}
+            done += len(chunk)
+            on_progress(done)
+        return [rows[problem.id, sample] for problem in problems for sample in range(samples)]
+
+    def draw(
+        self,
+        requests: Sequence[Request],
+        conditions: Conditions,
+        sampler: EngineSampler | BudgetedSampler,
+        params: SamplingParams,
+        on_row: Callable[[SampleRow], None],
+    ) -> None:
+        """Draw these samples in one go; each is graded and recorded as it finishes, and then told."""
+
+        def record(index: int, drawn: Drawn) -> None:
+            row = self._row(requests[index], drawn, conditions)
+            self.append([row])
+            on_row(row)
+
+        sampler.draw(_draws(requests), params, record)
+
+    def _row(self, request: Request, drawn: Drawn, conditions: Conditions) -> SampleRow:
+        row = conditions.grade(request, drawn)
+        return cast(SampleRow, row | {"tokens": list(drawn.tokens)}) if self.keeps_tokens else row
+
+    def record_problems(self, problems: Sequence[Problem], conditions: Conditions) -> None:
+        """Before the samples that refer to them."""
+        if self.problems is not None:
+            self.problems.add(conditions.task.name, conditions.split, problems, conditions.prompts.render)
+
+    def compact(self, rows: Sequence[SampleRow]) -> None:
+        """Write these rows to one parquet file. What came since stays in the .jsonl file until `drop`."""
+        import pyarrow
+        import pyarrow.parquet
+
+        table = pyarrow.Table.from_pylist(cast(list[dict[str, Any]], list(rows)))
+        write_atomic(
+            self.path.with_suffix(".parquet"),
+            lambda aside: pyarrow.parquet.write_table(table, aside, compression="zstd"),
+        )
+
+    def drop(self) -> None:
+        """Remove the .jsonl file: it was compacted, or is needed no more."""
+        self.path.unlink(missing_ok=True)
+
+    def graded(self, conditions: Conditions, again: bool = False) -> list[SampleRow]:
+        """All rows, compacted, with verdicts of the grader as it is today. again: grade even if they are that."""
+        rows, task = self.rows(), conditions.task
+        if again or self._read_grading() != conditions.grading:
+            rows = regrade(task, task.split(conditions.split).load(), rows, conditions.grader)
+        self.compact(rows)
+        self.drop()
+        self._write_grading(conditions.grading)
+        return rows
+
+    def begin(self, conditions: Conditions, there: Collection[SampleRow]) -> None:
+        """Before more samples are recorded: if those that are there were graded otherwise, all will be graded again."""
+        alike = not there or self._read_grading() == conditions.grading
+        self._write_grading(conditions.grading if alike else {})
+
+    def _read_grading(self) -> Any:
+        """None if it is not known, which only means that the rows are to be graded again."""
+        path = self.path.with_name("grading.json")
+        try:
+            return read_json(path) if path.exists() else None
+        except DamagedRecordError:
+            return None
+
+    def _write_grading(self, grading: dict[str, Any]) -> None:
+        write_json(self.path.with_name("grading.json"), grading)
+
+
+def _key(row: SampleRow) -> tuple[str, int]:
+    return row["problem_id"], row["sample"]
+
+
+def _key_of(request: Request) -> tuple[str, int]:
+    return request.problem.id, request.sample
+
+
+def _draws(requests: Sequence[Request]) -> list[Draw]:
+    return [Draw(request.prompt, request.problem.id, request.sample) for request in requests]
+
+
+def _read_parquet(path: Path) -> list[dict[str, Any]]:
+    import pyarrow
+    import pyarrow.parquet
+
+    with naming_damage(path):
+        rows: list[dict[str, Any]] = pyarrow.parquet.read_table(pyarrow.BufferReader(path.read_bytes())).to_pylist()
+    return rows
+
+
+class _Completion(TypedDict):
+    key: str
+    text: str
+    n_tokens: int
+    truncated: bool
+
+
+@dataclass(frozen=True)
+class RememberingSampler:
+    """A sampler that keeps each completion as it finishes: whoever asks for it again gets it from the file. For what
+    draws and grades in a way of its own, as lm-eval does. Use `opened`.
+
+    make_sampler: is called if anything has to be drawn. provenance: gives versions and machine, for provenance.json.
+    """
+
+    folder: Path
+    make_sampler: Callable[[], EngineSampler]
+    provenance: Callable[[], dict[str, Any]]
+    on_progress: OnProgress
+    _known: dict[str, Drawn]
+
+    @classmethod
+    @contextmanager
+    def opened(
+        cls,
+        folder: Path,
+        asked: dict[str, Any],
+        make_sampler: Callable[[], EngineSampler],
+        provenance: Callable[[], dict[str, Any]],
+        on_progress: OnProgress,
+    ) -> Iterator[RememberingSampler]:
+        """asked: the conditions of whatever is drawn, all but prompt, parameters and names. Raises as `claimed`."""
+        with claimed(folder, asked):
+            path = folder / _COMPLETIONS_FILE
+            keep_jsonl(path, lambda row: True)  # without the torn end that a kill may have left
+            known = {
+                row["key"]: Drawn(row["text"], row["n_tokens"], row["truncated"])
+                for row in typed_rows(path, read_jsonl(path), _Completion)
+            }
+            yield cls(folder, make_sampler, provenance, on_progress, known)
+
+    def draw(self, draws: Sequence[Draw], params: SamplingParams) -> list[Drawn]:
+        """As `evals.sampler.Sampler.draw`."""
+        keys = [digest([draw.prompt, draw.example, draw.sample, asdict(params)]) for draw in draws]
+        missing = [index for index, key in enumerate(keys) if key not in self._known]
+        if missing:
+            self._draw_missing([draws[index] for index in missing], [keys[index] for index in missing], params)
+        return [self._known[key] for key in keys]
+
+    def _draw_missing(self, draws: Sequence[Draw], keys: Sequence[str], params: SamplingParams) -> None:
+        there = len(self._known)
+        sampler = self.make_sampler()
+        self.on_progress(0, len(draws), f"{there} are there already" if there else "drawing")
+        account = {"model": sampler.language_model.account()}
+        write_json(self.folder / "provenance.json", self.provenance() | account)
+        done = 0
+
+        def keep(index: int, drawn: Drawn) -> None:
+            nonlocal done
+            named = {"key": keys[index], "example": draws[index].example, "sample": draws[index].sample}
+            kept = {"text": drawn.text, "n_tokens": drawn.n_tokens, "truncated": drawn.truncated}
+            append_jsonl(self.folder / _COMPLETIONS_FILE, [named | kept])
+            self._known[keys[index]] = drawn
+            done += 1
+            self.on_progress(done, len(draws), "drawing")
+
+        sampler.draw(draws, params, keep)
+
+
+@contextmanager
+def claimed(folder: Path, asked: dict[str, Any]) -> Iterator[None]:
+    """A folder, made if it is not there, for this process alone. asked: the conditions under which what it holds was
+    drawn, kept in its spec.json.
+
+    Raises RefusedError if it holds samples of other conditions or of unknown ones, if another process has it open, or
+    if it cannot be read or written; DamagedRecordError if the conditions in it are no such thing.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with hold_lease(folder):
+            _require_same(folder / "spec.json", asked)
+            yield
+    except LeaseTakenError as error:
+        raise RefusedError(f"{folder}: {error} Wait for it, or evaluate under other conditions.") from None
+    except OSError as error:
+        if is_disk_full(error) or not _is_about(error, folder):
+            raise
+        raise RefusedError(
+            f"{error.filename}: cannot be written ({error.strerror}). Make it writable, or choose another place with "
+            "--home DIR or BENCH_HOME."
+        ) from None
+
+
+def _is_about(error: OSError, folder: Path) -> bool:
+    """Whether it is about the folder, what is in it or what it is in, and not about a model's files, say."""
+    if not isinstance(error.filename, str):
+        return False
+    place = Path(error.filename)
+    return place == folder or place in folder.parents or folder in place.parents
+
+
+def _require_same(path: Path, asked: dict[str, Any]) -> None:
+    if not path.exists():
+        files = (SAMPLES_FILE, "evals.parquet", _COMPLETIONS_FILE)
+        if samples := [name for name in files if (path.parent / name).exists()]:
+            raise RefusedError(
+                f"{path.parent} holds samples ({', '.join(samples)}) without {path.name}, so under which conditions "
+                f"they were drawn is not known. Restore {path.name}, or move that folder away."
+            )
+        write_json(path, asked)
+        return
+    there = read_json(path)
+    if not isinstance(there, dict):
+        raise DamagedRecordError(f"{path}: is damaged: it holds no conditions. Restore it, or move its folder away.")
+    if there != asked:
+        differing = sorted(name for name in {*there, *asked} if there.get(name) != asked.get(name))
+        raise RefusedError(
+            f"{path.parent} holds samples of another spec: it differs in {', '.join(differing)}. Samples of two specs "
+            "are never mixed: move that folder away, or give another --home."
+        )
