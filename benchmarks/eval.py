@@ -22,7 +22,7 @@ from workload import model_source
 HERE = Path(__file__).parent
 REQUIRED = {"torch_ratio": 0.6}
 ALIKE_FRAC = 0.9
-"""Of greedy completions that two ways must have in common; rounding decides the others."""
+"""The fraction of greedy completions on which two ways must agree; rounding decides the others."""
 
 
 def main() -> None:

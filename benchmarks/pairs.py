@@ -24,7 +24,7 @@ Row = dict[str, Any]
 
 
 def environment(threads: int, ours: bool) -> dict[str, str]:
-    """Of a contestant: ours has that of our workers but for the threads; others keep the user's."""
+    """A contestant's environment: ours has that of our workers but for the threads; others keep the user's."""
     own = ENVIRONMENT if ours else {"TOKENIZERS_PARALLELISM": "false"}
     return os.environ | own | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
 
@@ -142,7 +142,7 @@ class StepTurns:
         if done > 0:
             row = {
                 "seconds": (ended_s - self._started_s) / self._steps,
-                # Of all threads together; on a machine that does other work too, the steadier number.
+                # Summed over threads; steadier than wall time on a machine that does other work too.
                 "cpu_seconds": (ended_cpu_s - self._started_cpu_s) / self._steps,
                 **self._measured(step - self._steps + 1, step),
             }

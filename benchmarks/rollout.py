@@ -91,7 +91,7 @@ def main() -> None:
 
 
 def _limit_tokens_per_s(facts: Row, samples: int, new_tokens: int, device: Device) -> float:
-    """Of prefill once a prompt and decoding all together."""
+    """The most tokens per second, with one prefill per prompt and all completions decoded in one batch."""
     shape, tokens = Shape(**facts["shape"]), facts["prompt_tokens"]
     count = len(OPENINGS) * samples
     total_s = prefill_s(shape, device, len(OPENINGS), tokens) + decode_s(shape, device, tokens, [new_tokens] * count)

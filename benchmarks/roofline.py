@@ -15,7 +15,7 @@ from roofline_formulas import Limit, Passes, lognormal_lengths, measure_device, 
 from workload import add_options, shape_and_prompt_tokens, workload_of
 
 SPREAD = 0.47
-"""Of the logarithm of completion lengths: that of the table in tests/benchmarks."""
+"""The sd of the logarithm of completion lengths: that of the table in tests/benchmarks."""
 
 
 def phases(limit: Limit) -> Row:

@@ -59,12 +59,12 @@ class Shape:
 
     @property
     def kv_bytes(self) -> int:
-        """Of one token's keys and values."""
+        """Bytes of one token's keys and values."""
         return 2 * self.layers * self.kv * self.weight_bytes
 
     @classmethod
     def of(cls, config: PretrainedConfig, weight_bytes: int) -> Shape:
-        """Of a Llama, Qwen2, Qwen3 or Gemma3 text configuration: gated feed-forward layers, grouped keys."""
+        """The shape of a Llama, Qwen2, Qwen3 or Gemma3 text model: gated feed-forward layers, grouped keys."""
         hidden, heads = config.hidden_size, config.num_attention_heads
         head = getattr(config, "head_dim", None) or hidden // heads
         attention, kv = heads * head, config.num_key_value_heads * head
@@ -188,8 +188,8 @@ def lognormal_lengths(count: int, mean: float, longest: int, spread: float) -> l
 
 
 def measure_device(device: str, threads: int, repetitions: int = 5) -> Device:
-    """Of this machine: a copy of 1 GiB, and a matrix product (CPU: 2048 cubed in float32; CUDA: 8192 cubed in
-    bfloat16); the best of the repetitions."""
+    """Time a copy of 1 GiB and a matrix product (CPU: 2048 cubed in float32; CUDA: 8192 cubed in bfloat16) on this
+    machine; the best of the repetitions."""
     import torch
 
     cuda = device.startswith("cuda")

@@ -56,7 +56,7 @@ class Work:
         self._score = score
         self.steps: list[dict[str, float]] = []
         self.lengths: list[int] = []
-        """Of the last step's completions."""
+        """Lengths of the last step's completions."""
         self.started_s = 0.0
         """From the start of the process's own code to the first step."""
 

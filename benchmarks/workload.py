@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from harness.models.language_model import LanguageModel
 
 CLIP = 0.2
-"""Of the ratio, both ways, as in the preset `grpo`."""
+"""The clip range of the ratio, both ways, as in the preset `grpo`."""
 NEVER = "<never>"
 """A token that no model knows, in the place of the end-of-sequence token: completions then run to their limit."""
 
@@ -60,7 +60,7 @@ class Workload:
         return resolve([Layer("benchmark", self.settings() | {"objective.scale": self.scale} | self.extra)], self.seed)
 
     def settings(self) -> dict[str, Any]:
-        """Of all arms, as a profile gives them."""
+        """The settings that all arms share, in the form of a profile."""
         limit = self.max_completion_tokens
         reward = {"correct": 0.0, "full_length_reward:answered_first": 1.0} if self.full_length else {"correct": 1.0}
         return {
@@ -113,7 +113,7 @@ def without_end(language_model: LanguageModel) -> None:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Of a workload, on the command line."""
+    """Add the options that choose a workload."""
     parser.add_argument("--model", default="builtin:tiny", help="a folder, a .gguf file, or a model.source")
     parser.add_argument("--task", default="arithmetic")
     parser.add_argument("--device", default="cpu")

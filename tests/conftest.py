@@ -13,5 +13,5 @@ SLOWEST_FILES = ("tests/test_real_input.py", "tests/harness/search/test_processe
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of two processes that take a file each, none should be left alone with the slowest at the end."""
+    """Start the slowest files first, so that with two processes neither is left alone with one at the end."""
     items.sort(key=lambda item: not item.nodeid.startswith(SLOWEST_FILES))

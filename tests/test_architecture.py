@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import statistics
 import subprocess
 import sys
@@ -159,6 +160,21 @@ def test_the_house_stays_small_enough_to_live_in() -> None:
     assert len(lines) <= 350
     assert statistics.median(lines.values()) >= 110
     assert not {module: length for module, length in lines.items() if length > 400}
+
+
+def nounless_beginnings(code: str) -> list[str]:
+    """Docstrings and comments that begin with a bare "Of ...", so that the reader has to guess the noun."""
+    return re.findall(r'^\s*(?:r?"""|#:? *)(Of [a-z].*)', code, re.MULTILINE)
+
+
+def test_docstrings_and_comments_name_their_noun() -> None:
+    sources = {path: path.read_text(encoding="utf-8") for path in sorted(ROOT.glob("[a-z]*/**/*.py"))}
+    assert ROOT / "harness/errors.py" in sources
+    assert not {str(path): found for path, code in sources.items() if (found := nounless_beginnings(code))}
+    assert nounless_beginnings('LIMIT = 255\n"""Of a folder."""\nif x:\n    # Of two, the last.') == [
+        'Of a folder."""',
+        "Of two, the last.",
+    ]
 
 
 def test_a_training_step_is_read_in_thirty_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # A seed fixes the order of prompts and the noise of samples, but what it is drawn from differs with these.
 _MEANING_OF_A_SEED = ("model.source", "model.cold_start", "task.train", "task.template")
-# Of the evaluation these leave the final scores alone.
+# These knobs of the evaluation do not change final scores.
 _NOT_OF_FINAL_SCORES = ("eval.every", "eval.curve_samples", "eval.k", "eval.tasks")
 
 
@@ -178,7 +178,7 @@ def _require_measured(side: Runs, group: Group, metric: str) -> None:
 def _how_to_run(side: Runs) -> str:
     if side.sweep.is_search:
         return (
-            f"Of a search each setting that was tried is compared by its trial, e.g. {side.sweep.name}/trial_0; the "
+            f"Name one setting of the search by its trial, e.g. {side.sweep.name}/trial_0; the "
             "default is trial 0, where it lies in the ranges."
         )
     return f"Let `bench run {side.sweep.name}` finish it first."

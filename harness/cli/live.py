@@ -147,7 +147,7 @@ class LiveRun:
         return ", ".join([*self._budget(), f"ETA {self._eta()}"])
 
     def _sweep_frac(self) -> float:
-        """Of what there was to do at the start, by the bound that is nearest."""
+        """The fraction done of what was left at the start, by the bound that is nearest."""
         before = self._used_before
         done = [
             (share - before[bound]) / (1 - before[bound]) for bound, share in self._used.items() if before[bound] < 1

@@ -17,7 +17,7 @@ from harness.errors import RefusedError
 
 MIN_PAIRS_FOR_SD = 2
 SMALLEST_PP = 0.001
-"""Of an effect or an assumed sd. No evaluation is so fine, and far below it the numbers of seeds overflow."""
+"""The smallest effect or sd accepted. No evaluation is as fine, and far below it the numbers of seeds overflow."""
 INSTEAD = (
     "Assume a spread instead, e.g. --sd 2 --correlation 0.6: the run-to-run sd of an arm in pp, and the correlation of "
     "two arms over seeds."

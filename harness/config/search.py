@@ -93,7 +93,7 @@ class KnobRange(Section):
 
     @property
     def choices(self) -> tuple[Scalar, ...]:
-        """Of a categorical range; () of others."""
+        """The values of a categorical range; () for other ranges."""
         return self.categorical or ()
 
     @property

@@ -118,7 +118,7 @@ class Suite:
 
 
 def paired_changes(before: SuiteResult, after: SuiteResult) -> list[PairedChange]:
-    """Of two models under the same suite. Raises EvalError if documents or prompts of lm-eval are not the same."""
+    """Score changes between two models under one suite. Raises EvalError if lm-eval's documents or prompts differ."""
     changes = []
     for document, earlier, later in zip(after.evaluations, before.samples, after.samples, strict=True):
         change = change_of_samples(earlier, later)

@@ -168,7 +168,7 @@ def drawing_load(spec: RunSpec, shape: ModelShape, width: int, device: Device) -
 
 
 def row_tokens(shape: ModelShape, completion_tokens: int) -> int:
-    """Of a prompt and its completion, within the model's context."""
+    """Tokens of a prompt and its completion, at most the model's context."""
     return min(PROMPT_TOKENS + completion_tokens, shape.context_tokens or sys.maxsize)
 
 
@@ -201,6 +201,6 @@ def _critic_has_own_trunk(spec: RunSpec) -> bool:
 
 
 def _element_bytes(spec: RunSpec, device: Device) -> int:
-    """Of a weight and of an activation."""
+    """Bytes of one element of the weights or the activations."""
     dtype = spec.model.dtype
     return 2 if dtype == "bfloat16" or (dtype == "auto" and device == "cuda") else FLOAT32_BYTES

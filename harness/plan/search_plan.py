@@ -30,11 +30,11 @@ Values = dict[str, Any]
 DEFAULT = "default"
 """The setting of the profile and the base, from which a search departs."""
 _SETTINGS_TRIED = 40
-"""Of a knob's surroundings, when looking for one in which it acts."""
+"""The most settings of the other knobs that are checked when looking for one in which a knob acts."""
 _ENDS = (0, -1)
-"""Of a range, among its corners."""
+"""The positions of a range's ends among its corners."""
 _LONGEST_NAME = 255
-"""Of a folder, in bytes, on the usual file systems."""
+"""The limit of the usual file systems on a folder's name, in bytes."""
 _WILCOXON: Values = {"p_threshold": 0.1, "n_startup_steps": 2}
 """The options of Optuna's WilcoxonPruner as they are unless given."""
 _FEWEST_PAIRS = 2
@@ -101,7 +101,7 @@ class SearchPlan:
 
     @property
     def confirmation_name(self) -> str:
-        """Of the sweep in which the best is trained with fresh seeds."""
+        """The name of the sweep that trains the best setting with fresh seeds."""
         return f"{self.sweep.name}-confirm"
 
     @cached_property
@@ -176,7 +176,7 @@ def _with_task(objective: str, tasks: Sequence[str]) -> str:
 
 
 def _require_metrics(plan: SearchPlan) -> None:
-    """Of the second objective; the first is the compared metric, which is checked as in every sweep."""
+    """Refuse an unknown second objective. The first is the compared metric, which is checked as in every sweep."""
     tasks = plan.plan({DEFAULT: {}}).task_names
     for objective in plan.objectives[1:]:
         if objective == GENERATED_TOKENS:
@@ -205,7 +205,7 @@ def _require_something_to_prune_by(plan: SearchPlan) -> None:
 
 
 def _require_seeds_to_prune_by(plan: SearchPlan) -> None:
-    """Of k pairs of seeds the smallest one-sided p is 2^-k. What is known only with the last seed saves nothing."""
+    """Refuse a pruner that could only prune after the last seed: with k pairs the smallest one-sided p is 2^-k."""
     options = _WILCOXON | plan.search.pruner.options
     threshold, startup, given = options["p_threshold"], options["n_startup_steps"], len(plan.seeds)
     if not isinstance(threshold, int | float) or not threshold <= 1 or not isinstance(startup, int):

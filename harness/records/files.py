@@ -174,7 +174,7 @@ def _first_fault(lines: list[bytes]) -> str:
 def typed_rows(path: Path, rows: list[dict[str, Any]], kind: type[Row]) -> list[Row]:
     """The rows of a file as TypedDicts of a kind. Raises DamagedRecordError if a row lacks one of its fields, or has
     one of another type."""
-    # Of a dict or list with types of its own only the outer one is looked at.
+    # Only the outer type of a generic is checked: dict for dict[str, int].
     fields = {
         name: wanted if isinstance(wanted, UnionType) else get_origin(wanted) or wanted
         for name, wanted in get_type_hints(kind).items()

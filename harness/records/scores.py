@@ -23,7 +23,7 @@ class _Score(TypedDict):
 
 
 class _Bin(TypedDict):
-    """Of a reliability diagram: the samples whose answer has a confidence between two bounds."""
+    """A bin of a reliability diagram: the samples whose answer has a confidence between two bounds."""
 
     count: int
     confidence: float | None

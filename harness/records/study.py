@@ -14,7 +14,7 @@ from harness.records.files import DamagedRecordError
 
 STUDY = "study.json"
 STUDY_SCHEMA = 1
-"""Of study.json. Raised when its fields come to mean something else."""
+"""The version of study.json, raised when the meaning of a field changes."""
 
 TrialState: TypeAlias = Literal["complete", "pruned", "failed", "running"]
 

@@ -33,7 +33,7 @@ def naming_damage(path: Path) -> Iterator[None]:
         pass
     try:
         yield
-    # Of a file that ends early pyarrow says OSError too, and UnicodeDecodeError of text that is none.
+    # pyarrow also raises OSError for a truncated file, and UnicodeDecodeError for text that is not UTF-8.
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise

@@ -94,7 +94,7 @@ def record_source(cache: Path, task: Task, split: str) -> dict[str, Any] | None:
 
 
 def record_sources(plan: Plan, cache: Path) -> None:
-    """Of every split that a plan trains or evaluates on. Raises as `record_source`."""
+    """Record the source of every split that a plan trains or evaluates on. Raises as `record_source`."""
     for name, split in sorted(_splits(plan)):
         record_source(cache, get_task(name), split)
 
@@ -182,7 +182,7 @@ def _splits(plan: Plan) -> set[tuple[str, str]]:
 def require_room_for_completions(spec: RunSpec, language_model: LanguageModel) -> None:
     """Raises PromptTooLongError for a prompt of training or evaluation that is too long.
 
-    Of a set of pairs this is not asked: their own limit decides, where they are encoded.
+    Pairs are exempt: their own limit is checked where they are encoded.
     """
     from harness.engines.base import require_room
 

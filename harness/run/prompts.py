@@ -31,8 +31,8 @@ from harness.records.files import read_json
 from harness.rewards.parts.learned import LearnedReward
 
 LEAST_WEIGHT = 0.05
-"""Of a prompt in the order `prioritised`: one that is always solved still comes a twentieth as often as one that never
-is, so that a policy that forgets it is found out."""
+"""The least weight of a prompt in the order `prioritised`: one that is always solved still comes a twentieth as often
+as one that never is, so that forgetting it shows."""
 
 
 class PromptOrder(ABC):

@@ -29,7 +29,7 @@ _MADE_MEANWHILE = re.compile("already exists|UNIQUE|unique|duplicate")
 _PLAIN = ("int", "float", "bool", "str")
 """Types of options that a file can hold."""
 _LEAST = {"n_startup_trials": 0, "n_ei_candidates": 1}
-"""Of the options that Optuna does not check itself, or only when it draws, in mid-search."""
+"""Lower bounds of the options that Optuna does not check, or checks only when it draws, in mid-search."""
 _LEAVING = ("consider_prior", "prior_weight", "consider_magic_clip", "consider_endpoints", "warn_independent_sampling")
 """TPE's options that Optuna warns of at each use: they go with its version 6."""
 _SAMPLERS = {
@@ -182,7 +182,7 @@ def _cut_torn_line(path: Path) -> None:
 
 
 class _FileLock:
-    """Of a journal: unlike Optuna's own locks, which are files, it ends with its process, however that dies."""
+    """A journal's lock. Unlike Optuna's own locks, which are files, it ends with its process, however that dies."""
 
     def __init__(self, path: Path) -> None:
         self._path = path.with_name(f".{path.name}.lock")

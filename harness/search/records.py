@@ -111,7 +111,7 @@ def best_number(study: SearchStudy) -> int | None:
 
 
 def _merit(trial: FrozenTrial) -> tuple[float, ...]:
-    """Of equal accuracies the one with fewer tokens, else the first."""
+    """The sort key of trials: accuracy first, then fewer tokens, then the lower number."""
     accuracy, *tokens = trial.values
     return (accuracy, *(-few for few in tokens), -trial.number)
 

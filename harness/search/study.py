@@ -122,7 +122,8 @@ class SearchStudy:
         return None
 
     def _is_ours(self, trial: Trial, owner: str) -> bool:
-        """Of those who claimed a trial at one moment the last has it. In our own folder a `turn` is for one alone."""
+        """Whether the claim on a trial holds: when several workers claim it at once, the last one gets it. In our own
+        folder a `turn` already excludes the others."""
         if self.storage_url is None:
             return True
         time.sleep(SETTLED_AFTER_S)
@@ -262,7 +263,7 @@ def _in_another_storage(folder: Path) -> RefusedError:
 
 
 def _require_directions(study: optuna.Study, plan: SearchPlan, where: str) -> None:
-    """Of a study that somebody else made, and left empty."""
+    """Refuse an empty study that somebody else made with other directions."""
     theirs = [found.name.lower() for found in study.directions]
     ours = [direction(objective) for objective in plan.search.objectives]
     if theirs != ours:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def final_values(cells: Sequence[CellRecord], objectives: Sequence[str]) -> list[float] | str:
-    """Of each objective the mean over the cells, which differ in their seed; or why there is none."""
+    """The mean of each objective over the cells, which differ in their seed; or why there is none."""
     values = []
     for objective in objectives:
         by_seed = [final_value(cell, objective) for cell in cells]
@@ -86,7 +86,7 @@ _SPENT = "spent"
 
 @dataclass(frozen=True)
 class Spent:
-    """Of the cells of one trial: tokens generated in training, and seconds of training and evaluating."""
+    """What the cells of one trial used: tokens generated in training, and seconds of training and evaluating."""
 
     generated_tokens: int = 0
     seconds: float = 0.0

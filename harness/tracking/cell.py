@@ -129,7 +129,7 @@ def _digest(rows: list[dict[str, Any]]) -> str:
 
 
 TRIAL_TAG = "bench.trial"
-"""Of a run that stands for a trial without cells: its number."""
+"""Holds the trial's number on a run that stands for a trial without cells."""
 _STATUS = {"running": "RUNNING", "complete": "FINISHED", "pruned": "KILLED", "failed": "FAILED"}
 
 

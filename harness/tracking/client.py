@@ -59,7 +59,7 @@ def talking_to_mlflow(uri: str) -> Iterator[None]:
 
 
 def experiment_id(client: Any, uri: str, name: str, home: Path) -> str:
-    """Of the experiment of that name. client: an `MlflowClient` of `uri`; home: where runs are kept."""
+    """The id of the experiment of that name. client: an `MlflowClient` of `uri`; home: where runs are kept."""
     experiment = client.get_experiment_by_name(name)
     if experiment is not None:
         return str(experiment.experiment_id)

@@ -66,7 +66,7 @@ class _Session:
     experiment_id: str
     parent: MirroredRun
     children: dict[str, MirroredRun]
-    """Of cells by their folder's name, of trials without cells by their number."""
+    """Runs of cells by folder name, and runs of trials without cells by number."""
     seen: dict[str, Any] = field(default_factory=dict)
 
 

@@ -25,8 +25,8 @@ class Cost:
     the share of decoding slots that held a completion. padding_frac: the share of padding in the tokens of training
     passes.
 
-    Of a whole cell: evaluation_s, the time of all evaluations; peak_memory_mb, the highest (on a CPU that of the cell's
-    process); micro_batch_tokens, the smallest budget in force.
+    Over a whole cell: evaluation_s, the time of all evaluations; peak_memory_mb, the highest (on a CPU that of the
+    cell's process); micro_batch_tokens, the smallest budget in force.
     """
 
     step_s: float | None

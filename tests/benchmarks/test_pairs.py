@@ -28,7 +28,7 @@ def test_a_process_works_only_in_its_turn() -> None:
         first, second = contestant.turn(), contestant.turn()
     assert contestant.ready == {}
     assert [first["steps"], second["steps"]] == [[3, 32], [33, 62]]
-    # Of one step: a whole turn takes 30 times 10 ms of the CPU.
+    # The time of one step: a whole turn takes 30 times 10 ms of the CPU.
     assert 0.01 <= first["seconds"] < 0.3
     assert 0.01 <= first["cpu_seconds"] < 0.3
 

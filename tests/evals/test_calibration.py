@@ -98,7 +98,7 @@ def test_the_order_of_the_samples_does_not_matter(problems, random):
 
 @given(SAMPLES)
 def test_mean_confidence_is_the_share_of_pairs_that_agree(samples):
-    """Of pairs of different samples: what makes it an unbiased estimate of the sum of squared probabilities."""
+    """Pairs of different samples: so it estimates the sum of squared probabilities without bias."""
     answers = ["1" if extracted == "01" else extracted for extracted, _ in samples]
     agreement = mean(first == second for first, second in permutations(answers, 2))
     bins = filled(rows_of([samples]))

@@ -114,7 +114,7 @@ def test_the_metric(use: Use, tmp_path: Path) -> None:
         grade_sample(task, Request(problem, number, ""), f"#{answer}", 2, False)
         for number, answer in enumerate([problem.answer, problem.answer, "0", "0"])
     ]
-    # Of the six pairs of two right samples and two wrong ones, five have a right one.
+    # Two right samples and two wrong ones make six pairs; five have a right one.
     assert scores(rows, [2])["g_pass@2"] == pytest.approx(5 / 6)
     sweep = (SHIPPED / "std_norm.yaml").read_text(encoding="utf-8").replace("final.pass@1", "final.g_pass@2")
     (tmp_path / "mine.yaml").write_text(f"{sweep}plugins: [metric]\n", encoding="utf-8")

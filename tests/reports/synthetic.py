@@ -170,7 +170,7 @@ def _reliability(tokens: int, pass_at_1: float) -> list[dict[str, Any]]:
 
 
 def _rollout_fields(step: int, arm: int, seed: int) -> dict[str, float | None]:
-    """Of a step's completions; some steps have no right one."""
+    """Fields about a step's completions; some steps have no right one."""
     rng = np.random.default_rng([7, arm, seed, step])
     done, noise = step / STEPS, rng.normal(0, 1, 8)
     return {

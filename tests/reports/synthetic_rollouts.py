@@ -53,8 +53,8 @@ def recorded(
 
 
 def write_training(cell: Path, arm: int, seed: int, steps: int, every: int, texts: Sequence[str]) -> None:
-    """Of each step two groups of four completions, in a file for every `every` steps, in which one word becomes more
-    frequent, is unlikely, and is clipped now and then. The first of a group writes the first of `texts`."""
+    """Two groups of four completions a step, in a file for every `every` steps. One word becomes more frequent, is
+    unlikely, and is clipped now and then. The first of a group writes the first of `texts`."""
     rng = np.random.default_rng([7, arm, seed])
     (cell / "rollouts").mkdir()
     for first in range(1, steps + 1, every):

@@ -46,7 +46,7 @@ class Design:
     file: ProbeFile
     profile: str
     reference: RunSpec
-    """Of the large-sample gradient."""
+    """The spec of the large-sample gradient."""
     points: dict[Point, dict[str, RunSpec]]
     """Point -> objective -> spec, whose rollout is one gradient estimate; in the order of the file."""
 

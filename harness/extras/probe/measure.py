@@ -43,7 +43,7 @@ class Measurement:
 
     weights_digest: str
     mean_reward: float
-    """Of the completions behind the reference gradient."""
+    """The mean over the completions behind the reference gradient."""
     reference: Array
     """[M, M] inner products of the reference estimates."""
     points: dict[Point, dict[str, InnerProducts]]

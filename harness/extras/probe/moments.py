@@ -99,7 +99,7 @@ class Statistic:
 
 
 def exponential(interval: Interval) -> Interval:
-    """Of a logarithm's interval."""
+    """The interval of a value, from that of its logarithm."""
     return Interval(*(None if bound is None else float(np.exp(bound)) for bound in interval))
 
 
@@ -205,7 +205,7 @@ class Tally:
         self._with_reference.append((self._reference @ gradient).tolist())
 
     def inner_products(self) -> InnerProducts:
-        """Of all estimates. ValueError if some are still to come."""
+        """The inner products of all estimates. Raises ValueError if some are still to come."""
         if len(self._norms) < len(self._blocks):
             raise ValueError(f"{len(self._norms)} of {len(self._blocks)} estimates were added")
         return InnerProducts(

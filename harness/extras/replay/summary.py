@@ -14,7 +14,7 @@ from harness.extras.replay.weights import TokenWeights
 from harness.training.update_report import PASS_RATE_BINS, pass_rate_bin
 
 LENGTH_BINS = 4
-"""Of equally many completions, as far as lengths differ."""
+"""Bins hold equally many completions, as far as ties in length allow."""
 PERCENTILES = (5, 50, 95)
 
 

@@ -33,7 +33,7 @@ class TokenWeights:
     guessed: Tensor
     """Bool: has a weight, with a ratio taken as 1 because its log-prob at that optimiser step is not recorded."""
     losses: list[Loss]
-    """Of the optimiser steps, in their order."""
+    """One loss for each optimiser step, in order."""
 
 
 def replay_step(stored: StoredStep, objective: Objective, spec: RunSpec) -> TokenWeights:

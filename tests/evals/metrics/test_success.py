@@ -123,7 +123,7 @@ def test_best_of_n_ends_at_the_mean_and_at_the_best():
     scores, values = [0.3, -1.0, 2.0, 0.0], [5.0, 1.0, -2.0, 0.0]
     assert best_of_n(scores, values, 1) == 1
     assert best_of_n(scores, values, 4) == -2
-    # Of the six pairs the third sample wins three, the first two, the fourth one.
+    # There are six pairs: the third sample wins three, the first two, the fourth one.
     assert best_of_n(scores, values, 2) == pytest.approx((3 * -2 + 2 * 5 + 0) / 6)
 
 

@@ -70,7 +70,7 @@ def test_votes_by_hand():
     assert cons_at_n(Votes(right=(), wrong=(), unparsed=4)) == 0
     # Two of A, A, a: {A, A} is right, {A, a} twice is even.
     assert maj_at_k(Votes(right=(2,), wrong=(1,)), 2) == pytest.approx((1 + 0.5 + 0.5) / 3)
-    # Of one answer and one sample without: a vote of one.
+    # One sample with an answer and one without: a vote of one.
     assert maj_at_k(Votes(right=(1,), wrong=(), unparsed=1), 1) == pytest.approx(0.5)
 
 

@@ -140,7 +140,7 @@ def test_the_same_call_gives_the_same_bits(engine: Engine, prompts: list[list[in
 def test_frequencies_are_those_of_the_model(
     engine: Engine, language_model: LanguageModel, prompts: list[list[int]], params: SamplingParams
 ) -> None:
-    """Of one token after one prompt. Keys are fixed, so a test that passes once passes always."""
+    """The frequencies of one token after one prompt. Keys are fixed, so a test that passes once passes always."""
     count = 4000
     drawn = engine.generate(prompts[:1], keys(1, count), params)
     with torch.inference_mode():

@@ -22,7 +22,7 @@ ROW = {
 
 @pytest.fixture
 def folder(evaluation: Make, home: Path) -> Path:
-    """Of an evaluation that has been opened, and has no samples yet."""
+    """The folder of an evaluation that has been opened and has no samples yet."""
     path = evaluation().folder(home)
     with SampleStore.opened(path, evaluation().identity):
         pass

@@ -52,7 +52,7 @@ MAX = "objective.rule.weight_max"
             },
             "wait for each other",
         ),
-        # Of the wrong type for its knob, at either end.
+        # The wrong type for its knob, at either end.
         ({"train.steps": {"float": [2.5, 4.5]}}, "train.steps"),
         ({LR: {"categorical": ["low", "high"]}}, "train.learning_rate is 'low'"),
         ({LR: {"float": [-1, 1e-2]}}, "train.learning_rate is -1"),

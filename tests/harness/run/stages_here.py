@@ -81,7 +81,7 @@ def job_of(kind: str, path: Path, spec: RunSpec, home: Path) -> Job:
 
 @dataclass(frozen=True)
 class _OfModel(StageContext):
-    """Of a model at hand, and an engine that need not be the spec's."""
+    """A context with a model at hand, and an engine that need not be the spec's."""
 
     model: LanguageModel | None = None
     own_engine: Engine | None = None

@@ -16,7 +16,7 @@ REJECTED_WIDTH = 7
 
 
 def pair_batch(seed: int = 0) -> PairBatch:
-    """Of each prompt's four completions the first two are chosen, the others rejected; two pairs a prompt.
+    """Two pairs a prompt: the first two of its four completions are chosen, the others rejected.
 
     The rejected ones are cut, so that the two sides are not equally wide.
     """

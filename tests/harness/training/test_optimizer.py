@@ -86,7 +86,7 @@ def rounded(*values: float) -> nn.Parameter:
 
 
 class TestMasters:
-    """Of weights of less than float32."""
+    """Float32 copies of weights of a lower precision."""
 
     def test_float32_weights_have_none(self) -> None:
         policy = weights(1.0, 2.0)

@@ -114,7 +114,7 @@ def scorer(policy: PreTrainedModel, settings: dict[str, object]) -> Scorer:
 def test_is_the_mean_log_ratio_of_unrelated_completions(
     logp: str, of_completion: Callable[[Tensor], Tensor], temperature: float
 ) -> None:
-    """Of either sign: it is for the loss to bound it at 0."""
+    """It may have either sign: the loss bounds it at 0."""
     settings = {"objective.logp": logp, "rollout.temperature": temperature}
     moved, start, pairs = moved_model(), rollouts.model(), pair_batch()
     z = zero_point(pairs, ALL, scorer(moved, settings), start)

@@ -132,7 +132,7 @@ def test_metrics_in_closed_form() -> None:
 
 
 def test_the_kl_of_a_completion_is_the_sum_over_its_tokens() -> None:
-    """Of the measured completions only, of two tokens and of one."""
+    """Only measured completions count, here one of two tokens and one of one."""
     mask = torch.tensor([[True, True], [False, False], [True, False]])
     measured = Measured(mask, torch.zeros(3), torch.tensor([0.5, 0.7, 0.3]))
     metrics = start_metrics(torch.zeros(3, 2), measured)

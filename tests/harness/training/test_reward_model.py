@@ -186,7 +186,7 @@ def test_comes_back_from_disk_bit_for_bit(tmp_path: Path) -> None:
     model, _ = train(options())
     model.standardise(SEQUENCES)
     model.save(tmp_path)
-    # Of the language model that it is loaded for only the shape counts.
+    # Only the shape of the language model that it is loaded for counts.
     other = LanguageModel(load_model("scratch:tiny").model, tiny_tokenizer())
     loaded = RewardModel.load(tmp_path, other)
     assert loaded.state_dict().keys() == model.state_dict().keys()

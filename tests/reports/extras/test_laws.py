@@ -150,7 +150,7 @@ def test_an_interval_of_a_that_holds_0_is_said(sweep):
 
 
 def test_seeds_are_not_chosen_by_the_sign_of_their_a(sweep):
-    """Of a reward that hardly follows the entropy some seeds have an a below 0: their lines count at H = 0 as well."""
+    """Where the reward hardly follows the entropy, a < 0 for some seeds: their lines count at H = 0 as well."""
     rng = np.random.default_rng(3)
     rewrite_rows(sweep, "steps.jsonl", lambda row: follow_the_law(row, a=0.01, b=0.3 + rng.normal(0, 0.05)), arm="up")
     analysis = analyse(sweep)
@@ -205,7 +205,7 @@ def test_records_without_entropy_or_without_steps_have_no_law(sweep):
     ],
 )
 def test_knobs_that_act_on_entropy(name, overrides, found):
-    """Of specs as cells resolve them."""
+    """Specs as cells resolve them."""
     spec = {"objective": preset(name, **overrides).model_dump()}
     assert entropy_interventions(spec) == found
 

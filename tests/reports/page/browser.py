@@ -42,7 +42,7 @@ addEventListener("message", event => document.querySelector("#measured").textCon
 
 @dataclass(frozen=True)
 class Layout:
-    """Of a page in a window `width` CSS pixels wide, with all of its details open.
+    """The layout of a page in a window `width` CSS pixels wide, with all of its details open.
 
     blocked, loaded: addresses that it tried to load, beside itself. sticking_out: elements beyond the right edge that
     are in no box which scrolls.

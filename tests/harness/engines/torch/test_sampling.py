@@ -100,7 +100,7 @@ class TestExponentialNoise:
 
     @pytest.mark.parametrize("elements", [1, 22, 50])
     def test_is_the_same_made_in_parts(self, monkeypatch: pytest.MonkeyPatch, elements: int) -> None:
-        """Of one row, of two, and of four with one left over."""
+        """Parts of one row, of two, and of four with one left over."""
         expected = exponential_noise(keys(5), 3, 11)
         monkeypatch.setattr(sampling, "CACHED_ELEMENTS", {"cpu": elements})
         assert torch.equal(exponential_noise(keys(5), 3, 11), expected)

@@ -58,9 +58,10 @@ def rows(document: dict[str, Any], *point: int) -> dict[str, Any]:
 
 
 def exact_gradients(design: Design) -> tuple[Tensor, Tensor]:
-    """Of the expected reward, and of what `group_std` estimates; both of the loss, over prompts and all first tokens.
+    """The gradients of the expected reward and of what `group_std` estimates, as those of losses, over prompts and all
+    first tokens.
 
-    Of two completions with different rewards one has the advantage 1 / sqrt 2 and the other its negative, whatever the
+    When two completions have different rewards, their advantages are 1 / sqrt 2 and its negative, whatever the
     rewards are. Where a prompt's completions earn something with chance q, the mean over the other completion is that
     of (1 - q) / sqrt 2 and -q / sqrt 2: the gradient of q / sqrt 2.
     """
