@@ -110,6 +110,11 @@ class ModelShape:
         embeddings = self.vocabulary * d * (1 if self.tied_head else 2)
         return embeddings + self.layers * (attention + mlp + norms) + d
 
+    @property
+    def saved_parameters(self) -> int:
+        """As files of weights have them, where a tied head stands beside the embeddings."""
+        return self.parameters + (self.vocabulary * self.hidden if self.tied_head else 0)
+
     def adapter_parameters(self, lora: Lora) -> int:
         """rank x (inputs + outputs) for each adapted linear layer (Hu et al., arXiv:2106.09685)."""
         d, i, a, kv = self.hidden, self.intermediate, self.attention, self.key_value
