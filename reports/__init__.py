@@ -1,1 +1,13 @@
-"""What the records of a sweep say: statistics, figures, pages. Reads records; needs no GPU, tracker or network."""
+"""What the records of a sweep or a search say: statistics, figures, pages. No GPU, tracker or network is needed.
+
+From the bottom to the top, each room may import those before it:
+
+    statistics  laws                  pure functions of arrays
+    formats  processes                how numbers are written; worker processes
+    measure                           what is read from records and computed from them
+    drawing                           how figures are drawn, whatever they show
+    extras                            what few need: fitted laws, reflection words, thinking budgets
+    figures                           the figures of a report; a plug-in adds its own
+    page                              the page of a sweep, and `bench compare`
+    search                            the page of a search, with its own figures
+"""

@@ -1,54 +1,87 @@
-"""How numbers are written in sentences, captions and tables. A number that does not exist is an en dash."""
+"""How numbers, tables and rows of data are written. A number that does not exist is an en dash."""
 
 from __future__ import annotations
 
+import csv
+import io
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, TypeGuard
 
 MISSING = "–"
 
 
+@dataclass(frozen=True)
+class Table:
+    """A table before it becomes text for a terminal, a page or Markdown.
+
+    rows [n_rows][n_columns]: ready to print; the first column names the row. note: how to read the table.
+    """
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+    note: str = ""
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """CSV with a header and a line for each row. Columns come in the order in which rows name them; a row that lacks
+    one is empty there."""
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(columns)
+    if len(columns) > 1 and all(len(row) == len(columns) for row in rows):
+        writer.writerows(map(itemgetter(*columns), rows))
+    else:
+        writer.writerows([row.get(name, "") for name in columns] for row in rows)
+    return buffer.getvalue()
+
+
 def signed_pp(value: float | None) -> str:
     """+3.1; never -0.0."""
-    return MISSING if value is None or math.isnan(value) else f"{value:+z.1f}"
+    return f"{value:+z.1f}" if _exists(value) else MISSING
 
 
 def points(value: float | None) -> str:
     """A score in percent or percentage points: 47.3."""
-    return MISSING if value is None or math.isnan(value) else f"{value:z.1f}"
+    return f"{value:z.1f}" if _exists(value) else MISSING
 
 
 def interval(low: float | None, high: float | None, *, signed: bool = True) -> str:
-    """[+0.4, +5.8]; signed, an end just below 0 is -0.0: its sign says whether the interval holds 0."""
-    if low is None or high is None or math.isnan(low) or math.isnan(high):
+    """[+0.4, +5.8]. Signed, an end just below 0 is -0.0, because its sign says whether the interval holds 0."""
+    if not (_exists(low) and _exists(high)):
         return MISSING
     if signed:
-        return f"[{low + 0.0:+.1f}, {high + 0.0:+.1f}]"  # + 0.0: zero itself is written +0.0 whichever its sign bit
+        return f"[{low + 0.0:+.1f}, {high + 0.0:+.1f}]"  # + 0.0: -0.0 itself is written +0.0
     return f"[{points(low)}, {points(high)}]"
 
 
 def p_value(value: float | None) -> str:
-    """'= 0.012', '< 0.001'; carries its sign of comparison."""
-    if value is None or math.isnan(value):
+    """'= 0.012' or '< 0.001', with the sign of comparison."""
+    if not _exists(value):
         return MISSING
     return "< 0.001" if value < 0.001 else f"= {value:.3f}"
 
 
 def percent(fraction: float | None) -> str:
     """0.975 -> 97.5%."""
-    return MISSING if fraction is None or math.isnan(fraction) else f"{100 * fraction:.3g}%"
+    return f"{100 * fraction:.3g}%" if _exists(fraction) else MISSING
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    return MISSING if value is None or math.isnan(value) else f"{value:.{digits}g}"
+    return f"{value:.{digits}g}" if _exists(value) else MISSING
 
 
 def ratio(value: float | None) -> str:
-    return MISSING if value is None or math.isnan(value) else f"{value:.3f}"
+    return f"{value:.3f}" if _exists(value) else MISSING
 
 
 def tokens(value: float | None) -> str:
     """1234567 -> 1.23M."""
-    if value is None or math.isnan(value):
+    if not _exists(value):
         return MISSING
     for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
@@ -56,23 +89,21 @@ def tokens(value: float | None) -> str:
     return f"{value:.0f}"
 
 
-def duration(value: float | None) -> str:
-    """0.0123 -> 12.3 ms; from a second on as `seconds`."""
-    if value is None or math.isnan(value) or value >= 0.9995:
-        return seconds(value)
-    return f"{1000 * value:.3g} ms"
-
-
 def megabytes(value: float | None) -> str:
     """1234.5 -> 1.23 GB."""
-    if value is None or math.isnan(value):
+    if not _exists(value):
         return MISSING
     return f"{value / 1000:.3g} GB" if value >= 1000 else f"{value:.0f} MB"
 
 
+def duration(value: float | None) -> str:
+    """0.0123 -> 12.3 ms; from one second on as `seconds`."""
+    return f"{1000 * value:.3g} ms" if _exists(value) and value < 0.9995 else seconds(value)
+
+
 def seconds(value: float | None) -> str:
     """95.4 -> 1 min 35 s."""
-    if value is None or math.isnan(value):
+    if not _exists(value):
         return MISSING
     whole = round(value)
     if whole >= 3600:
@@ -80,3 +111,12 @@ def seconds(value: float | None) -> str:
     if whole >= 60:
         return f"{whole // 60} min {whole % 60} s"
     return f"{value:.1f} s"
+
+
+def count(n: int, noun: str) -> str:
+    """1 trial, 2 trials."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def _exists(value: float | None) -> TypeGuard[float]:
+    return value is not None and not math.isnan(value)

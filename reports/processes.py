@@ -1,4 +1,4 @@
-"""Processes beside this one for a report's work: cells are read, laws fitted and figures drawn independently."""
+"""Worker processes for a large report: cells are read, laws fitted and figures drawn independently."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Generic, TypeVar
 
+from harness import plugins
+
 MANY_CELLS = 24
-"""Fewer are reported on before another process would have started and imported what it needs."""
+"""Fewer cells are reported on before another process has started and imported what it needs."""
 
 MOST_PROCESSES = 8
-"""Each takes about 0.4 GB."""
+"""Each takes about 0.4 GB of memory."""
 
 THREADS_OF = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-"""One thread of linear algebra a process: the cores are taken, and idle ones wait by spinning."""
+"""Each process has one thread for linear algebra: other cores are taken, and idle threads would wait by spinning."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 def process_count(n_cells: int) -> int:
-    """How many processes work on the report of so many cells, this one included: as many as it may use cores."""
+    """How many processes work on the report of so many cells, this one included: one per core that it may use."""
     if n_cells < MANY_CELLS:
         return 1
     from joblib import cpu_count
@@ -34,9 +36,11 @@ def process_count(n_cells: int) -> int:
 
 
 def each_in_processes(function: Callable[[Item], Result], items: Sequence[Item], processes: int) -> list[Result]:
-    """[function(item) for item in items], in so many processes, of which this one is the first. Function, items and
-    results are sent by pickle. An exception in one is raised here; what one was doing when it was killed, as for its
-    memory, this one does."""
+    """[function(item) for item in items], in so many processes, of which this one is the first.
+
+    Function, items and results travel by pickle. The other processes use the same plug-ins. An exception in one of them
+    is raised here. If one of them is killed, as it may be for its memory, this process does what it was doing.
+    """
     if processes == 1:
         return [function(item) for item in items]
     from concurrent.futures import BrokenExecutor
@@ -44,10 +48,15 @@ def each_in_processes(function: Callable[[Item], Result], items: Sequence[Item],
     from joblib.externals.loky import get_reusable_executor
     from threadpoolctl import threadpool_limits
 
-    # Arrow's own allocator keeps what was freed: a tenth of a process, and there are several.
+    # Arrow's own allocator keeps what was freed: a tenth of each process's memory.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
-    # They start anew rather than as forks, which would inherit the locks of threads that they do not have.
-    executor = get_reusable_executor(max_workers=processes - 1, env=dict.fromkeys(THREADS_OF, "1"))
+    # They are started anew: forks would inherit the locks of threads that they do not have.
+    executor = get_reusable_executor(
+        max_workers=processes - 1,
+        env=dict.fromkeys(THREADS_OF, "1"),
+        initializer=plugins.use,
+        initargs=plugins.asked_for(),
+    )
     waiting = deque(enumerate(items))
     results: dict[int, Result] = {}
     faults: list[BaseException] = []
@@ -89,7 +98,7 @@ def each_in_processes(function: Callable[[Item], Result], items: Sequence[Item],
 
 
 def end_processes() -> None:
-    """Let go of those that `each_in_processes` started. At its own end this one would wait for them to clear up."""
+    """End the processes that `each_in_processes` started. Otherwise this one, at its own end, would wait for them."""
     from joblib.externals.loky import get_reusable_executor
 
     get_reusable_executor(reuse=True).shutdown(wait=True, kill_workers=True)
@@ -103,10 +112,10 @@ def _take(waiting: deque[tuple[int, Item]]) -> tuple[int, Item] | None:
 
 
 class SentOnce(Generic[Item]):
-    """A large object that a function needs with every item: this process has it, each other one reads it once."""
+    """A large object that a function needs for every item: each other process reads it once, from a file."""
 
     def __init__(self, value: Item, path: Path) -> None:
-        """Writes it to `path`, for as long as it is needed."""
+        """path: a file that lasts as long as the object is needed."""
         path.write_bytes(pickle.dumps(value))
         self._path, self._value = path, value
 

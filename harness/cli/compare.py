@@ -17,7 +17,7 @@ from harness.errors import RefusedError, nearest
 if TYPE_CHECKING:
     from harness.config.run_spec import RunSpec
     from harness.records import CellRecord, SweepRecord
-    from reports.comparison import Group
+    from reports.page.comparison import Group
 
 # A seed fixes the order of prompts and the noise of samples, but what it is drawn from differs with these.
 _MEANING_OF_A_SEED = ("model.source", "model.cold_start", "task.train", "task.template")
@@ -54,8 +54,9 @@ def compare(
     Example: bench compare std_norm/no_std clip_high/baseline
     """
     from harness.plan.gate import ABSENT
-    from reports.comparison import Group, compare_groups, comparison_details, comparison_sentence
-    from reports.measurements import Metric, MetricError
+    from reports.measure.measurements import Metric, MetricError
+    from reports.page.comparison import Group, compare_groups
+    from reports.page.verdict import verdict_details, verdict_sentence
 
     if not 0 < alpha < 1:
         raise RefusedError(f"--alpha is {alpha:g}, but must lie between 0 and 1, e.g. 0.05.")
@@ -97,11 +98,11 @@ def compare(
             if m.cell.flags:
                 seed, flags = m.cell.seed, ", ".join(m.cell.flags)
                 print(f"flagged: {group.label} seed {seed}: {flags}, scored at step {m.cell.step}")
-    for detail in comparison_details(row):
+    for detail in verdict_details(row):
         print(f"note: {detail}")
     if not row["paired"]:
         print(f"unpaired: {row['why_unpaired']}")
-    print(comparison_sentence(row))
+    print(verdict_sentence(row))
 
 
 def _runs(given: str, home: Path) -> Runs:

@@ -27,6 +27,7 @@ class Listing(StrEnum):
     knobs = "knobs"
     rewards = "rewards"
     engines = "engines"
+    figures = "figures"
     runs = "runs"
 
 
@@ -35,7 +36,7 @@ def ls(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List sweeps, algorithms, rules, tasks, templates, graders, metrics, rewards, engines, knobs and the like.
+    """List sweeps, algorithms, rules, tasks, templates, graders, metrics, rewards, engines, figures, knobs and more.
 
     Example: bench ls algorithms
     """
@@ -51,6 +52,7 @@ def ls(
         Listing.knobs: _knobs,
         Listing.rewards: _rewards,
         Listing.engines: _engines,
+        Listing.figures: _figures,
     }
     listed = _runs(home_folder(home)) if what is Listing.runs else rows[what]()
     if json:
@@ -154,6 +156,16 @@ def _engines() -> list[tuple[str, str]]:
 
 def _default_on(devices: Sequence[str]) -> str:
     return f" (the default on {' and '.join(devices)})" if devices else ""
+
+
+def _figures() -> list[tuple[str, str]]:
+    from reports.figures import FIGURES, in_reading_order
+    from reports.search.figures import SEARCH_FIGURES
+
+    return [
+        *((figure.name, f"{figure.group}: {figure.title}") for figure in in_reading_order(FIGURES)),
+        *((figure.name, f"Search: {figure.title}") for figure in in_reading_order(SEARCH_FIGURES)),
+    ]
 
 
 def _runs(home: Path) -> list[tuple[str, str]]:

@@ -111,8 +111,8 @@ def _percentage_points(given: str) -> float:
 def _measured(given: str, home: Path) -> Design:
     """The design with the spread of finished pairs. Raises RefusedError where there is none."""
     from harness.records import read_sweep
-    from reports.contrasts import compare_arms
-    from reports.measurements import MetricError, read_measurements
+    from reports.measure.contrasts import compare_arms
+    from reports.measure.measurements import MetricError, read_measurements
 
     try:
         folder = run_folder(given, home)

@@ -61,7 +61,7 @@ def report(
 def write_search(folder: Path) -> tuple[dict[str, Any], str]:
     """Write the report of a search's folder; returns report.json and the sentence that it comes down to."""
     from harness.records.study import read_study
-    from reports.search.page import search_sentence, write_search_report
+    from reports.search import search_sentence, write_search_report
 
     study = read_study(folder)
     note("writing the report")
@@ -86,9 +86,8 @@ def write(folder: Path, reflection_words: Sequence[str] | None = None, reload_s:
     """Write the report of a sweep's folder; returns report.json. reload_s: after so long a browser loads the page
     again; None: never. Raises RefusedError if no cell is done, or none has the metric that the sweep compares."""
     from harness.records import read_sweep
-    from reports.measurements import MetricError
+    from reports.measure.measurements import MetricError
     from reports.page import write_report
-    from reports.reflection import DEFAULT_WORDS
 
     sweep = read_sweep(folder)
     if not any(cell.state == "done" for cell in sweep.cells):
@@ -97,14 +96,15 @@ def write(folder: Path, reflection_words: Sequence[str] | None = None, reload_s:
         )
     note("writing the report")
     try:
-        return dict(write_report(sweep, folder / "report", reflection_words or DEFAULT_WORDS, reload_s))
+        return dict(write_report(sweep, folder / "report", reflection_words, reload_s))
     except MetricError as error:
         raise RefusedError(f"{error}.") from None
 
 
 def print_verdict(document: Any, folder: Path) -> None:
     """The table of arms, what qualifies it, the report's path, and the verdict's sentences last."""
-    from reports.summary import interim_sentence, result_table, verdict_details, verdict_sentences
+    from reports.page.tables import result_table
+    from reports.page.verdict import interim_sentence, statements, verdict_details
 
     table = result_table(document)
     print_table(table.title, table.columns, table.rows)
@@ -119,5 +119,5 @@ def print_verdict(document: Any, folder: Path) -> None:
     print(f"report: {folder / 'report' / 'index.html'}")
     if interim := interim_sentence(document):
         print(interim)
-    for sentence in verdict_sentences(document):
-        print(sentence)
+    for statement in statements(document):
+        print(statement.sentence)

@@ -105,7 +105,7 @@ def default_workers(specs: Sequence[RunSpec]) -> int:
 def _finish(sweep_run: SweepRun, as_json: bool) -> list[str]:
     """Report and verdict; returns the cells that are not done, as `<arm>-s<seed> (<state>)`."""
     from harness.cli.report import print_verdict, write
-    from reports.document import SECTIONS
+    from reports.page.document import SECTIONS
 
     records = [sweep_run.plan.record(cell, sweep_run.home) for cell in sweep_run.plan.cells]
     unmeasured = _unmeasured(records)

@@ -151,7 +151,7 @@ def _confirm(
     from harness.cli.report import write
     from harness.run.sweep import SweepRun
     from harness.search.confirm import Winner, confirmation, confirmation_plan
-    from reports.search.counting import count
+    from reports.formats import count
 
     winner = Winner.of(study)
     confirming = confirmation_plan(search_run.plan, winner, seeds)

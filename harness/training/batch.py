@@ -220,17 +220,17 @@ def scored_while_training(spec: RunSpec) -> bool:
 
 def prepare(
     batch: Batch,
-    spec: RunSpec,
-    step: int,
+    objective: Objective,
     scorer: Scorer,
     reference: KlReference,
     controlled: ControlledCoefficients,
+    scored_while_training: bool,
 ) -> tuple[Batch, Coefficients]:
-    """Score a filtered batch, put the KL into its rewards, let the controllers see it. Returns the batch and the
-    coefficients in force for it."""
-    objective, mask = spec.policy_gradient, batch.sequences.mask
+    """Score a filtered batch unless training will, put the KL into its rewards, let the controllers see it. Returns the
+    batch and the coefficients in force for it."""
+    mask = batch.sequences.mask
     scores = Scores.empty(batch.sequences)
-    if not scored_while_training(spec):
+    if not scored_while_training:
         scorer.fill(scores, batch.sequences, torch.arange(len(mask)))
     ref_logps = None if reference.policy is None else scorer.logps_of(reference.policy, batch.sequences)
     coefficients = controlled.in_force(_entropy_nats(objective, scores, mask))
@@ -250,9 +250,8 @@ def prepare(
     return prepared, coefficients
 
 
-def pass_advantages(batch: Batch, spec: RunSpec, steps: Sequence[Tensor], step: int) -> Tensor:
+def pass_advantages(batch: Batch, objective: Objective, steps: Sequence[Tensor], seed: int, step: int) -> Tensor:
     """[N, T] advantages of a prepared batch for a pass that is split into these optimiser steps (row indices)."""
-    objective = spec.policy_gradient
     if policy_waits(objective, step):
         return torch.zeros(batch.sequences.completions.shape)
     return advantages(
@@ -262,7 +261,7 @@ def pass_advantages(batch: Batch, spec: RunSpec, steps: Sequence[Tensor], step: 
         batch.sequences.mask,
         values=batch.scores.values if objective.baseline == "critic" else None,
         token_rewards=batch.token_rewards,
-        peers=peers_of(batch.groups, spec.seed, step) if objective.baseline == "random_peer" else None,
+        peers=peers_of(batch.groups, seed, step) if objective.baseline == "random_peer" else None,
         mini_batches=optimizer_step_of_row(len(batch), steps),
     )
 

@@ -163,7 +163,7 @@ def mini_batches(groups: Tensor, spec: RunSpec, step: int, epoch: int) -> list[T
     `train.updates_per_rollout` steps, or fewer if so many groups were dropped that not each step would have one.
     """
     names = sorted(set(groups.tolist()))
-    if spec.optimizer_steps_per_rollout > 1:
+    if max(spec.train.updates_per_rollout, spec.train.epochs) > 1:
         key = random_key(spec.seed, "shuffle", step=step, example=epoch)
         names = [names[index] for index in permutation(len(names), key)]
     count = min(spec.train.updates_per_rollout, len(names))

@@ -58,7 +58,8 @@ class PolicyUpdate:
     optimizer: ClippedAdamW = field(init=False)
 
     def __post_init__(self) -> None:
-        objective = self.spec.policy_gradient
+        objective = self._objective = self.spec.policy_gradient
+        self._scored_while_training = scored_while_training(self.spec)
         if objective.baseline == "critic":
             self.critic = Critic(self.model, objective.critic.trunk)
         self._acts_without_advantage = acts_without_advantage(objective)
@@ -96,7 +97,7 @@ class PolicyUpdate:
         Raises DivergedError as soon as a loss or gradient is not finite; the weights are then those of the last
         optimiser step before it.
         """
-        spec, objective = self.spec, self.spec.policy_gradient
+        spec, objective = self.spec, self._objective
         waits = policy_waits(objective, step)
         # While only the critic learns, nothing else moves: not by weight decay, and not as the trunk of its values.
         learning_rates = self.optimizer.begin(
@@ -108,15 +109,17 @@ class PolicyUpdate:
         report = UpdateReport(metrics={})
 
         started_s = time.perf_counter()
-        batch, coefficients = prepare(batch, spec, step, self._scorer, self._reference, self._coefficients)
+        batch, coefficients = prepare(
+            batch, objective, self._scorer, self._reference, self._coefficients, self._scored_while_training
+        )
         measured = measure_start(self.model, self.initial, batch.sequences, spec, self.pad_token_id, self._budget)
         passes = []
         for epoch in range(spec.train.epochs):
             steps = mini_batches(batch.groups, spec, step, epoch)
-            passes.append((steps, pass_advantages(batch, spec, steps, step)))
+            passes.append((steps, pass_advantages(batch, objective, steps, spec.seed, step)))
         advantage = passes[0][1]
         acting = self._acting(batch, advantage)
-        if scored_while_training(spec):
+        if self._scored_while_training:
             self._scorer.fill(batch.scores, batch.sequences, (~acting).nonzero()[:, 0])
         report.logprob_s = time.perf_counter() - started_s
 
@@ -136,7 +139,7 @@ class PolicyUpdate:
         report.micro_batch_tokens, report.notes = self._budget.tokens, self._budget.notes()
 
         report.metrics = {
-            **loss_metrics(spec, [part.loss for step_done in done for part in step_done.parts], taken),
+            **loss_metrics(objective, spec.train, [part.loss for step_done in done for part in step_done.parts], taken),
             "learning_rate": learning_rates["policy"],
             **batch_metrics(batch, advantage, acting),
             **coefficient_metrics(objective, coefficients),
@@ -156,7 +159,7 @@ class PolicyUpdate:
 
     def _selected(self, batch: Batch, rows: Tensor, advantage: Tensor, step: int, update: int) -> Tensor | None:
         """Bool [N, T]: the tokens that `select` picks among those of one optimiser step, at the current weights."""
-        objective = self.spec.policy_gradient
+        objective = self._objective
         if objective.select.type == "none":
             return None
         current = batch.scores
@@ -210,7 +213,7 @@ class PolicyUpdate:
                 max_completion_tokens=batch.max_completion_tokens,
                 step=size._replace(micro_batches=micro_batches),
             )
-            loss = policy_loss(self.spec.policy_gradient, tokens, coefficients)
+            loss = policy_loss(self._objective, tokens, coefficients)
             passed.backward(loss.value, batch.sequences.pass_tokens(micro, shared))
             return loss
 
@@ -233,7 +236,7 @@ class PolicyUpdate:
             spec.train.logits_chunk_tokens,
             entropy_grad,
         )
-        if scored_while_training(spec):
+        if self._scored_while_training:
             scores.logps[micro, : logps.shape[1]] = logps.detach().cpu()
             scores.entropy[micro, : logps.shape[1]] = entropy.detach().cpu()
         values = None

@@ -17,7 +17,7 @@ from torch import Tensor
 from algorithms import Coefficients, Loss, Objective, combine_metrics, update_metric_names
 from algorithms.diagnostics import treatment
 from algorithms.rules import LOG_RATIO_LIMIT
-from harness.config.run_spec import RunSpec, TrainSpec
+from harness.config.run_spec import TrainSpec
 from harness.training.batch import Batch
 from harness.training.optimizer import OptimizerStep
 from harness.training.sequences import PassTokens
@@ -77,11 +77,12 @@ def step_metrics(train: TrainSpec, taken: Sequence[OptimizerStep]) -> Metrics:
     }
 
 
-def loss_metrics(spec: RunSpec, losses: Sequence[Loss], taken: Sequence[OptimizerStep]) -> Metrics:
+def loss_metrics(
+    objective: Objective, train: TrainSpec, losses: Sequence[Loss], taken: Sequence[OptimizerStep]
+) -> Metrics:
     """Metrics of the loss, over all micro-batches and optimiser steps."""
-    objective = spec.policy_gradient
     metrics: Metrics = {
-        **step_metrics(spec.train, taken),
+        **step_metrics(train, taken),
         **dict.fromkeys(update_metric_names(objective)),
         **combine_metrics(losses, len(taken)),
     }

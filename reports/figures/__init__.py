@@ -1,86 +1,88 @@
-"""Figures of a report. To add one: a module with NAME, TITLE and draw(analysis) -> Drawing | None, listed here."""
+"""Figures of a report, found in this folder and in plug-ins: every `Figure` at the top level of a module is one."""
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any, Literal, Protocol, TypeGuard, TypeVar, get_args
 
-from reports.analysis import Analysis
-from reports.figures import (
-    across_tasks,
-    difficulty,
-    distinct_answers,
-    entropy,
-    entropy_law,
-    entropy_score,
-    forest,
-    learning,
-    length,
-    maj_at_k,
-    overoptimisation,
-    paired_difference,
-    pareto,
-    pass_at_k,
-    preference,
-    reflection_policy,
-    reflection_update,
-    reflection_words,
-    reliability,
-    reward,
-    sharpening,
-    stability,
-)
-from reports.figures.rendering import RenderedFigure, render_figure
-from reports.figures.style import Drawing
+from harness.errors import RefusedError
+from harness.plugins import Kind
+from harness.records.files import DamagedRecordError
+from reports.drawing.rendering import Drawing, RenderedFigure, render_figure
+from reports.measure import Analysis
 from reports.processes import SentOnce, each_in_processes
-from reports.reflection import DEFAULT_WORDS
+
+Group = Literal["Result", "Learning", "Policy", "Cost", "Records"]
+"""What a figure is about: whether an arm helps; how it learned; what became of the policy; what it cost; the rest."""
+
+AFTER_OURS = 1000
+"""An order beyond those of the shipped figures."""
 
 
 @dataclass(frozen=True)
-class FigureKind:
-    """`name` is the stem of its files; `draw` gives None when the records hold nothing to show."""
+class Figure:
+    """One figure of a report.
+
+    name: that of its files, e.g. `pass_at_k`. title: its heading. draw: draws it from the records of a sweep, or
+    returns None if they hold nothing to show; matplotlib is imported only when it is called. group: what the figure is
+    about. order: its place on the page; lower orders come first, and figures of the same order by name.
+
+    Raises ValueError for a name that cannot be that of a file, or an unknown group.
+    """
 
     name: str
     title: str
     draw: Callable[[Analysis], Drawing | None]
+    group: Group
+    order: int = AFTER_OURS
+
+    def __post_init__(self) -> None:
+        require_figure_name(self.name)
+        if self.group not in get_args(Group):
+            raise ValueError(
+                f"figure {self.name}: its group is {self.group!r}; give one of {', '.join(get_args(Group))}"
+            )
 
 
-FIGURES: list[FigureKind] = [
-    FigureKind(module.NAME, module.TITLE, module.draw)
-    for module in (  # the reading order
-        forest,
-        learning,
-        reward,
-        paired_difference,
-        overoptimisation,
-        preference,
-        pass_at_k,
-        maj_at_k,
-        entropy,
-        entropy_law,
-        entropy_score,
-        length,
-        stability,
-        across_tasks,
-        pareto,
-        difficulty,
-        sharpening,
-        distinct_answers,
-        reliability,
-        reflection_words,
-        reflection_policy,
-        reflection_update,
-    )
-]
+def require_figure_name(name: str) -> None:
+    """Raises ValueError unless it can be the stem of files and an anchor on a page."""
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        raise ValueError(f"a figure has the name {name!r}: use lower-case letters, digits and _, e.g. pass_at_k")
+
+
+def _is_figure(thing: object) -> TypeGuard[Figure]:
+    return isinstance(thing, Figure)
+
+
+FIGURES: Kind[Figure] = Kind("figure", _is_figure, "reports.figures", "bench ls figures")
+
+
+class Placed(Protocol):
+    """What has a place on a page."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def order(self) -> int: ...
+
+
+AnyFigure = TypeVar("AnyFigure", bound=Placed)
+
+
+def in_reading_order(kind: Kind[AnyFigure]) -> list[AnyFigure]:
+    """Every figure of a kind that a page may have."""
+    return sorted(kind.all().values(), key=lambda figure: (figure.order, figure.name))
 
 
 def render_figures(analysis: Analysis) -> list[RenderedFigure]:
     """Draw every figure for which there are records, in reading order."""
-    names = [kind.name for kind in FIGURES]
+    names = [figure.name for figure in in_reading_order(FIGURES)]
     if analysis.processes == 1:
         rendered = [_render(analysis, name) for name in names]
     else:
@@ -96,12 +98,30 @@ def _render_sent(analysis: SentOnce[Analysis], name: str) -> RenderedFigure | No
 
 
 def _render(analysis: Analysis, name: str) -> RenderedFigure | None:
-    kind = next(kind for kind in FIGURES if kind.name == name)
-    return render_figure(kind.name, kind.title, _command(analysis), partial(kind.draw, analysis))
+    drawing = partial(drawing_of, FIGURES, name, analysis)
+    return render_figure(name, FIGURES.find(name).title, _command(analysis), drawing)
+
+
+def drawing_of(kind: Kind[Any], name: str, *records: object) -> Drawing | None:
+    """What the figure of a name draws from the records; None if they hold nothing to show. Raises RefusedError for
+    whatever the figure of a plug-in raises, except DamagedRecordError."""
+    try:
+        drawing = kind.find(name).draw(*records)
+        if not isinstance(drawing, Drawing | None):
+            raise TypeError(f"draw returns {type(drawing).__name__}, but must return a Drawing or None")
+    except DamagedRecordError:
+        raise
+    except Exception as error:  # in a shipped figure it is our bug, in a plug-in the user's mistake
+        source = kind.source(name)
+        if source is None:
+            raise
+        fault = f"{type(error).__name__}: {error}"
+        raise RefusedError(f"{source.path}: the {kind.noun} {name!r} cannot be drawn ({fault}).") from error
+    return drawing
 
 
 def _command(analysis: Analysis) -> str:
     """What to type for the same figures."""
-    words = [*analysis.reflection_words]
-    followed = [] if words == [*DEFAULT_WORDS] else ["--reflection-words", ",".join(words)]
+    words = analysis.reflection_words
+    followed = [] if words is None else ["--reflection-words", ",".join(words)]
     return shlex.join(["bench", "report", analysis.sweep.name, *followed])

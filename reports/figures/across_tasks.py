@@ -1,4 +1,4 @@
-"""Arms over all tasks at once: interquartile mean, and probability of improvement over the baseline."""
+"""Arms over all tasks together: interquartile mean, and probability of improvement over the baseline."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from reports.across_tasks import AcrossTasks, across_tasks_rows
-from reports.analysis import Analysis
-from reports.figures.lines import arm_label, seeds_per_arm
-from reports.figures.panels import STRIPS, as_strip, keep_only_grid
-from reports.figures.style import GREY, ArmStyle, Drawing, arm_styles
+from reports.drawing.curves import arm_label, seeds_per_arm
+from reports.drawing.panels import STRIPS, as_strip, keep_only_grid
+from reports.drawing.rendering import Drawing
+from reports.drawing.style import GREY, ArmStyle, arm_styles
+from reports.figures import Figure
 from reports.formats import percent
+from reports.measure import Analysis
+from reports.measure.across_tasks import AcrossTasks, across_tasks, across_tasks_rows
 from reports.statistics import MIN_PAIRS, Estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-NAME = "across_tasks"
-TITLE = "Arms over all tasks"
 
 NO_BETTER = 0.5
 
 
-def draw(analysis: Analysis) -> Drawing | None:
-    """None with fewer than three tasks, or where no run has a score on all of them."""
+def draw_across_tasks(analysis: Analysis) -> Drawing | None:
+    """None with fewer than three tasks, or if no run has a score on all of them."""
     sweep = analysis.sweep
-    # The baseline, which has no panel for its improvement over itself, is never the last, where the ticks' labels are.
-    arms = sorted(analysis.across_tasks, key=lambda arm: arm.arm != sweep.baseline)
+    # The baseline has no improvement over itself, so it must not be the last row, which has the labels of the ticks.
+    arms = sorted(across_tasks(analysis), key=lambda arm: arm.arm != sweep.baseline)
     if not arms:
         return None
     compared = any(arm.improvement is not None for arm in arms)
@@ -67,28 +67,33 @@ def _caption(analysis: Analysis, arms: Sequence[AcrossTasks]) -> str:
     counts = [len(arm.seeds) for arm in arms]
     parts = [
         f"Final {analysis.metric.name} of all runs on {', '.join(sweep.tasks)} together ({seeds_per_arm(counts)}): the"
-        " mean of the middle half of the scores"
+        " interquartile mean, that of the middle half of the scores"
     ]
     if any(arm.improvement is not None for arm in arms):
         parts[0] += (
-            f", and how likely a run of the arm beats one of {sweep.baseline} on a task drawn at random, half where"
-            f" they tie (grey line: {NO_BETTER:g}, no better and no worse)"
+            f", and the probability that a run of the arm beats a run of {sweep.baseline} on a random task, ties"
+            f" counting half (grey line: {NO_BETTER:g}, neither better nor worse)"
         )
     parts[0] += "."
     if max(counts) >= MIN_PAIRS:
         parts.append(
-            f"Bar: {percent(1 - sweep.alpha)} percentile bootstrap interval over runs, each with all its tasks; of few"
-            " runs it is too narrow, and no verdict rests on it."
+            f"Bar: {percent(1 - sweep.alpha)} percentile bootstrap interval over runs, each with all its tasks. With"
+            " few runs it is too narrow, so no verdict rests on it."
         )
     if min(counts) < MIN_PAIRS:
-        parts.append(f"Hollow marker: fewer than {MIN_PAIRS} runs on a side, no band.")
+        parts.append(f"Hollow marker: fewer than {MIN_PAIRS} runs in an arm, so no interval.")
     shown = {arm.arm for arm in arms}
     if absent := [arm for arm in sweep.arms if arm not in shown]:
-        parts.append(f"Not shown, as no run has a score on every task: {'; '.join(absent)}.")
+        parts.append(f"Not shown, because no run has a score on every task: {'; '.join(absent)}.")
     return " ".join(parts)
 
 
 def _known(row: dict[str, str | float | list[int] | None]) -> dict[str, str | int | float]:
-    """A row of report.json as one of a table: seeds are counted, and what does not exist is left out."""
+    """A row of report.json as one of a table: with the number of seeds, and without what does not exist."""
     plain = {key: len(value) if isinstance(value, list) else value for key, value in row.items()}
     return {key: value for key, value in plain.items() if value is not None and value == value}
+
+
+ACROSS_TASKS = Figure(
+    name="across_tasks", title="Arms over all tasks", draw=draw_across_tasks, group="Result", order=140
+)

@@ -1,4 +1,4 @@
-"""Which problems each arm learns from: gradient share, advantages and lengths by the prompt's pass rate."""
+"""Which problems each arm learns from: share of the gradient, advantages and lengths by the pass rate of a prompt."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from reports.analysis import Analysis
-from reports.curves import Curve, Line
-from reports.difficulty import BIN_LABELS, MOST_FILES, Difficulty, difficulty
-from reports.figures.grid import Column, Trace, describe_grid, draw_grid, grid_rows
-from reports.figures.style import Drawing
+from reports.drawing.grid import Column, Trace, describe_grid, draw_grid, grid_rows
+from reports.drawing.rendering import Drawing
+from reports.figures import Figure
+from reports.measure import Analysis
+from reports.measure.curves import Curve, Line
+from reports.measure.difficulty import BIN_LABELS, MOST_FILES, Difficulty, difficulty
 from reports.statistics import MIN_PAIRS, FloatArray, t_interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-NAME = "difficulty"
-TITLE = "Which problems each arm learns from"
 
 COLUMNS = (
     Column("share of the gradient", Trace("share"), as_percent=True),
@@ -28,19 +27,15 @@ COLUMNS = (
 )
 
 
-def draw(analysis: Analysis) -> Drawing | None:
-    """None when no cell kept rollouts."""
+def draw_difficulty(analysis: Analysis) -> Drawing | None:
+    """None if no cell kept rollouts."""
     sweep = analysis.sweep
-    found = {
-        arm: by_seed
-        for arm, cells in analysis.measurements.items()
-        if (by_seed := [one for m in cells if (one := difficulty(m)) is not None])
-    }
+    found = analysis.by_seed(difficulty)
     by_field = {
         trace.field: {
             arm: curve
             for arm, by_seed in found.items()
-            if (curve := _curve(arm, by_seed, trace.field, sweep.alpha)) is not None
+            if (curve := _curve(arm, [*by_seed.values()], trace.field, sweep.alpha)) is not None
         }
         for column in COLUMNS
         for trace in column.traces
@@ -49,16 +44,17 @@ def draw(analysis: Analysis) -> Drawing | None:
     if figure is None:
         return None
     caption = (
-        "By the share of a prompt's completions that are right in its step: none; up to but without ¼, ½, ¾ and 1; all."
-        " Share of the gradient: of the sum of |A| over all tokens, which the size of the gradient goes with; mean |A|:"
-        " of the advantages as recorded, after normalisation and filters; tokens: all completions. From up to"
-        f" {MOST_FILES} stretches of training per cell, spread over it. {describe_grid(analysis, by_field)}"
+        "Prompts are grouped by their pass rate, the share of right completions in their step: 0; below ¼, ½, ¾ and 1;"
+        " 1. Share of the gradient: the share of the sum of |A| over all tokens, to which the size of the gradient is"
+        " roughly proportional. Mean |A|: advantages as recorded, after normalisation and filters. Tokens: all"
+        f" completions. Up to {MOST_FILES} stretches of training are read per cell, spread over it."
+        f" {describe_grid(analysis, by_field)}"
     )
     return Drawing(figure, caption, _named_bins(grid_rows(by_field, "bin")))
 
 
 def _curve(arm: str, by_seed: Sequence[Difficulty], field: str, alpha: float) -> Curve | None:
-    """Mean and band of each bin over the seeds that have it; None without any."""
+    """The mean and the band of each bin over the seeds that have it; None without any."""
     values = np.array([getattr(one, field) for one in by_seed], dtype=np.float64)
     filled = [i for i in range(values.shape[1]) if not np.isnan(values[:, i]).all()]
     if not filled:
@@ -82,3 +78,8 @@ def _bins(axes: Axes) -> None:
 
 def _named_bins(rows: list[dict[str, str | int | float]]) -> list[dict[str, str | int | float]]:
     return [row | {"bin": BIN_LABELS[int(row["bin"])]} for row in rows]
+
+
+DIFFICULTY = Figure(
+    name="difficulty", title="Which problems each arm learns from", draw=draw_difficulty, group="Learning", order=160
+)

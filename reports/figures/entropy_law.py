@@ -1,4 +1,4 @@
-"""Reward against entropy with the fitted law, its ceiling, and the forecast from the beginning of training."""
+"""Reward against entropy, with the fitted law, its ceiling, and the forecast from the beginning of training."""
 
 from __future__ import annotations
 
@@ -8,35 +8,33 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reports.analysis import Analysis
-from reports.entropy_laws import ENTROPY_KINDS, EntropyFit
-from reports.figures.lines import PANEL_CHARACTERS, PANEL_COLUMNS, arm_label, legend_below, seeds_per_arm
-from reports.figures.style import GREY, INK, WIDTH_IN, ArmStyle, Drawing, arm_styles
+from reports.drawing.curves import PANEL_CHARACTERS, PANEL_COLUMNS, arm_label, legend_below, seeds_per_arm
+from reports.drawing.rendering import DataRow, Drawing
+from reports.drawing.style import GREY, INK, ArmStyle, arm_styles, new_figure
+from reports.extras.law_fits import ENTROPY_KINDS, EntropyFit, entropy_fits
+from reports.figures import Figure
 from reports.formats import number, percent
 from reports.laws import FIRST_FRAC, first_part
+from reports.measure import Analysis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as MatplotlibFigure
     from matplotlib.lines import Line2D
 
-NAME = "entropy_law"
-TITLE = "Reward against entropy, with the fitted law"
 
 STRETCHES = 20
 TITLE_CHARACTERS = 46
 GRID_POINTS = 100
-# A ceiling may lie far from every point: the scale takes in this many times the points' range beyond it, no more.
+# A ceiling may lie far from every point. Beyond the points, the view holds at most this share of their range.
 CEILING_RANGE = 0.6
 FORECAST_DASH = (0, (4, 2))
 
-Row = dict[str, str | int | float]
 
-
-def draw(analysis: Analysis) -> Drawing | None:
-    """A panel an arm; of the training reward, or where none was recorded of the first task's score. None without both
-    entropy and reward."""
-    fits = _shown(analysis.entropy_fits)
+def draw_entropy_law(analysis: Analysis) -> Drawing | None:
+    """A panel for each arm, of the training reward or, if it was not recorded, of the score on the first task. None
+    without both entropy and reward."""
+    fits = _shown(entropy_fits(analysis))
     if not fits:
         return None
     sweep = analysis.sweep
@@ -51,7 +49,7 @@ def draw(analysis: Analysis) -> Drawing | None:
 
 
 def _shown(fits: Sequence[EntropyFit]) -> list[EntropyFit]:
-    """The pooled fits of the first target and kind of entropy for which there are points."""
+    """The pooled fits of the first target and the first kind of entropy that have points."""
     pooled = [fit for fit in fits if fit.seed is None]
     target = pooled[0].target if pooled else None
     of_target = [fit for fit in pooled if fit.target == target]
@@ -59,8 +57,8 @@ def _shown(fits: Sequence[EntropyFit]) -> list[EntropyFit]:
     return [fit for fit in of_target if fit.entropy == kind]
 
 
-def _stretches(fit: EntropyFit) -> Iterator[Row]:
-    """Means over equal shares of each seed's points, the first part of training and the rest apart."""
+def _stretches(fit: EntropyFit) -> Iterator[DataRow]:
+    """Means over equal shares of each seed's points, separately for the first part of training and the rest."""
     for seed, run in fit.runs.items():
         head = first_part(run)
         for part, chosen, most in (
@@ -82,13 +80,11 @@ def _stretches(fit: EntropyFit) -> Iterator[Row]:
 
 
 def _figure(
-    fits: Sequence[EntropyFit], points: dict[str, list[Row]], styles: dict[str, ArmStyle], alpha: float
-) -> Figure:
-    from matplotlib.figure import Figure
-
+    fits: Sequence[EntropyFit], points: dict[str, list[DataRow]], styles: dict[str, ArmStyle], alpha: float
+) -> MatplotlibFigure:
     columns = min(PANEL_COLUMNS, len(fits))
     rows = -(-len(fits) // columns)
-    figure = Figure(figsize=(WIDTH_IN, 1.1 + 2.1 * rows), layout="constrained")
+    figure = new_figure(1.1 + 2.1 * rows)
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     for fit, axes in zip(fits, grid.flat, strict=False):
         _draw_points(axes, points[fit.arm], styles[fit.arm])
@@ -113,7 +109,7 @@ def _shows_ceiling(fit: EntropyFit, view: tuple[float, float]) -> bool:
 
 
 def _legend(fits: Sequence[EntropyFit], view: tuple[float, float]) -> list[Line2D]:
-    """In no arm's colour, as each has a panel of its own; only of what is drawn. view: the lowest and highest y."""
+    """The handles of what is drawn, in no arm's colour, since each arm has its own panel. view: the ends of y."""
     from matplotlib.lines import Line2D
 
     first = f"first {FIRST_FRAC:.0%} of training"
@@ -130,7 +126,7 @@ def _legend(fits: Sequence[EntropyFit], view: tuple[float, float]) -> list[Line2
     return handles
 
 
-def _draw_points(axes: Axes, rows: Sequence[Row], style: ArmStyle) -> None:
+def _draw_points(axes: Axes, rows: Sequence[DataRow], style: ArmStyle) -> None:
     for part, fill in (("first", style.color), ("later", "none")):
         x, y = ([row[key] for row in rows if row["part"] == part] for key in ("entropy_nats", "reward"))
         look: dict[str, Any] = {"markersize": 3.5, "markeredgewidth": 0.7, "markerfacecolor": fill}
@@ -138,7 +134,7 @@ def _draw_points(axes: Axes, rows: Sequence[Row], style: ArmStyle) -> None:
 
 
 def _draw_law(axes: Axes, fit: EntropyFit, style: ArmStyle, alpha: float) -> None:
-    """The line of all points, thinner from the smallest entropy down to 0, and there its ceiling."""
+    """The line of all points, thinner from the smallest entropy down to 0, where its ceiling is."""
     if fit.law is None or fit.uncertainty is None:
         return
     smallest, largest = _range(fit)
@@ -153,7 +149,7 @@ def _draw_law(axes: Axes, fit: EntropyFit, style: ArmStyle, alpha: float) -> Non
 
 
 def _draw_forecast(axes: Axes, fit: EntropyFit, style: ArmStyle, alpha: float) -> None:
-    """The law of the first part alone, with the cone in which its line lies."""
+    """The law of the first part alone, with the band of its line."""
     found = fit.forecast
     if found is None:
         return
@@ -163,8 +159,9 @@ def _draw_forecast(axes: Axes, fit: EntropyFit, style: ArmStyle, alpha: float) -
     axes.plot(grid, center, color=GREY, linewidth=1.2, linestyle=FORECAST_DASH)
 
 
-def _scale(axes: Axes, fits: Sequence[EntropyFit], points: dict[str, list[Row]], alpha: float) -> None:
-    """From no entropy to the largest; in height the points, ceilings and forecasts, as far as they are not far off."""
+def _scale(axes: Axes, fits: Sequence[EntropyFit], points: dict[str, list[DataRow]], alpha: float) -> None:
+    """Show entropies from 0 to the largest, and of y the points and those ceilings and forecasts that are not far
+    off."""
     rewards = [float(row["reward"]) for rows in points.values() for row in rows]
     low, high = min(rewards), max(rewards)
     room = CEILING_RANGE * ((high - low) or abs(high) or 1.0)
@@ -173,13 +170,13 @@ def _scale(axes: Axes, fits: Sequence[EntropyFit], points: dict[str, list[Row]],
     low, high = max(low - room, min(wanted)), min(high + room, max(wanted))
     margin = 0.06 * ((high - low) or 1.0)
     axes.set_ylim(low - margin, high + margin)
-    axes.locator_params(axis="y", nbins=5)  # with more, their labels have decimals that take room from the panels
+    axes.locator_params(axis="y", nbins=5)  # more ticks have labels with decimals, which take room from the panels
     largest = max(_range(fit)[1] for fit in fits) or 1.0
     axes.set_xlim(-0.04 * largest, 1.04 * largest)
 
 
 def _ends_of_bars(fits: Sequence[EntropyFit], alpha: float) -> Iterator[float]:
-    """Of the intervals of ceilings."""
+    """The ends of the intervals of ceilings."""
     for fit in fits:
         if fit.law is not None and fit.uncertainty is not None and fit.has_ceiling:
             half_width = float(fit.uncertainty.half_widths([0.0], alpha)[0])
@@ -187,7 +184,7 @@ def _ends_of_bars(fits: Sequence[EntropyFit], alpha: float) -> Iterator[float]:
 
 
 def _ends_of_bands(fits: Sequence[EntropyFit], alpha: float) -> Iterator[float]:
-    """Of the forecasts' cones, at their two sides."""
+    """The ends of the bands of forecasts, at both sides of the view."""
     for fit in fits:
         if fit.forecast is not None:
             sides = [0.0, _range(fit)[1]]
@@ -218,11 +215,11 @@ def _finding(fit: EntropyFit, alpha: float) -> str:
 
 
 def _ceilings(fits: Sequence[EntropyFit], alpha: float, view: tuple[float, float]) -> str:
-    """Of the caption: how those in view are drawn, and where the others are."""
+    """The part of the caption on ceilings: how those in view are drawn, and where the others are."""
     shown = [_shows_ceiling(fit, view) for fit in fits if fit.has_ceiling]
     drawn = (
-        f"; diamond and bar: its ceiling at H = 0 with its {percent(1 - alpha)} interval (of whole runs, or with one"
-        " seed of blocks of its steps, without training variance)"
+        f"; diamond and bar: its ceiling at H = 0 with its {percent(1 - alpha)} interval (from whole runs; with one"
+        " seed from blocks of its steps, without training variance)"
     )
     beyond = (
         "; a ceiling that is not drawn lies beyond the view" if any(shown) else "; its ceiling lies beyond the view"
@@ -237,19 +234,19 @@ def _caption(fits: Sequence[EntropyFit], alpha: float, view: tuple[float, float]
     }[fits[0].entropy]
     counts = [len(fit.runs) for fit in fits]
     parts = [
-        f"H: {what}. A point: the mean over an equal share of a seed's steps, at most {STRETCHES} a seed"
+        f"H: {what}. Each point is the mean over an equal share of a seed's steps, at most {STRETCHES} per seed"
         f" ({seeds_per_arm(counts)}); filled: the first {FIRST_FRAC:.0%} of training, hollow: later.",
-        "Line: R = -a exp(H) + b, fitted to every step of all seeds, thin where there are none"
+        "Line: R = -a exp(H) + b, fitted to every step of all seeds, thin beyond the points"
         f"{_ceilings(fits, alpha, view)}.",
         f"Dashed: the law of the first {FIRST_FRAC:.0%} alone; band: the {percent(1 - alpha)} interval of that line,"
-        " not of single points. It wins where its a is above 0 by the 95% interval and it misses the later steps by"
-        " less than the last value and a line in log step do, though it alone is told their entropies.",
+        " not of single points. This forecast wins if its a is above 0 by the 95% interval and its error on the later"
+        " steps is below those of the last value and of a line in log step, although it alone knows their entropies.",
     ]
     ends = [*_ends_of_bars(fits, alpha), *_ends_of_bands(fits, alpha)]
     if min(ends, default=view[0]) < view[0] or max(ends, default=view[1]) > view[1]:
-        parts.append("Bars and bands that reach the edge go on beyond it.")
+        parts.append("Bars and bands that reach the edge extend beyond it.")
     if any(fit.law is None for fit in fits):
-        parts.append("Where a fit is refused, the panel says why.")
+        parts.append("If a fit is refused, its panel says why.")
     acting = [fit.arm for fit in fits if fit.interventions]
     if acting:
         parts.append(f"Arms that act on entropy, for which the law is not expected to hold: {', '.join(acting)}.")
@@ -257,3 +254,12 @@ def _caption(fits: Sequence[EntropyFit], alpha: float, view: tuple[float, float]
     if hot:
         parts.append(f"Entropy recorded at temperature {', '.join(f'{t:g}' for t in hot)} is not the law's H.")
     return " ".join(parts)
+
+
+ENTROPY_LAW = Figure(
+    name="entropy_law",
+    title="Reward against entropy, with the fitted law",
+    draw=draw_entropy_law,
+    group="Policy",
+    order=100,
+)

@@ -1,4 +1,4 @@
-"""Forest plot: the paired difference of every contrast with its interval, and a dot per seed."""
+"""The forest plot: the paired difference of every contrast with its interval, and a dot for each seed."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from reports.analysis import Analysis
-from reports.benchmarks import contrasts_by_task
-from reports.contrasts import Contrast
-from reports.figures.panels import MEAN_Y, SEEDS_Y, STRIPS, as_strip, keep_only_grid, share_limits
-from reports.figures.style import GREY, ArmStyle, Drawing, arm_styles, bounded_view, short_name
+from reports.drawing.panels import MEAN_Y, SEEDS_Y, STRIPS, as_strip, keep_only_grid, share_limits, write_above
+from reports.drawing.rendering import Drawing
+from reports.drawing.style import GREY, ArmStyle, arm_styles, bounded_view, short_name
+from reports.figures import Figure
 from reports.formats import interval, percent, signed_pp
+from reports.measure import Analysis
+from reports.measure.across_tasks import contrasts_by_task
+from reports.measure.contrasts import Contrast
 from reports.statistics import PairedComparison
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-NAME = "forest"
-TITLE = "Effect of each arm against the baseline"
 
 TASK_ROOM_IN = 0.24
 TASK_OFFSET_POINTS = 17
 
 
-def draw(analysis: Analysis) -> Drawing | None:
-    """None without a contrast that has a pair."""
+def draw_forest(analysis: Analysis) -> Drawing | None:
+    """None if no contrast has a pair."""
     by_task = contrasts_by_task(analysis)
     if not by_task:
         return None
@@ -53,14 +53,8 @@ def draw(analysis: Analysis) -> Drawing | None:
     share_limits(strips, "x")
     keep_only_grid(strips[:-1], "x")
     for row, task in first.items():
-        strips[row].annotate(
-            task if task == compared else f"{task} (not tested)",
-            (0, 1),
-            (0, TASK_OFFSET_POINTS),
-            xycoords="axes fraction",
-            textcoords="offset points",
-            fontweight="bold",
-        )
+        heading = task if task == compared else f"{task} (not tested)"
+        write_above(strips[row], heading, TASK_OFFSET_POINTS, fontweight="bold")
     of_task = "" if first else f" of {compared}"
     strips[-1].set_xlabel(f"{analysis.metric.name}{of_task}: difference from {short_name(sweep.baseline)} (pp)")
     return Drawing(
@@ -83,7 +77,7 @@ def _draw_contrast(
     *,
     tested: bool,
 ) -> None:
-    """view: in which bars are drawn whole. tested: on the compared task, so with its verdict."""
+    """view: bars are cut at its ends. tested: it is on the compared task, so it has a verdict."""
     over_seeds = not math.isnan(comparison.low)
     low, high = _interval(contrast, comparison)
     shown = [max(low, view[0]), min(high, view[1])]
@@ -110,14 +104,14 @@ def _draw_contrast(
 
 
 def _interval(contrast: Contrast, comparison: PairedComparison) -> tuple[float, float]:
-    """Over seeds, or of evaluation noise alone where there are too few."""
+    """The interval over seeds, or that of evaluation noise alone if seeds are too few."""
     if math.isnan(comparison.low):
         return contrast.noise_low_pp, contrast.noise_high_pp
     return comparison.low, comparison.high
 
 
 def _without_a_pair(by_task: Mapping[str, Sequence[Contrast]]) -> list[str]:
-    """The arms that have no row, or not on every task."""
+    """The arms that have no row at all, or none on some tasks."""
     tasks: dict[str, list[str]] = {}
     for task, contrasts in by_task.items():
         for contrast in contrasts:
@@ -140,20 +134,25 @@ def _caption(analysis: Analysis, by_task: Mapping[str, Sequence[Contrast]], view
     n += " pair" if pairs == [1] else " pairs"
     parts = [f"Paired difference per training seed (small dots, {n}) and their mean (large marker)."]
     if any(comparison.verdict != "no_test" for _, comparison in contrasts):
-        shared = f", alpha {sweep.alpha:g} shared by {m} contrasts" if m > 1 else ""
+        shared = f" (alpha {sweep.alpha:g} split over {m} contrasts)" if m > 1 else ""
         parts.append(f"Bar: {percent(1 - sweep.alpha / m)} t interval over seeds{shared}.")
     if any(not math.isnan(contrast.noise_low_pp) for contrast, _ in contrasts):
         parts.append(
-            "Dotted bar, hollow marker: fewer than three pairs; 95% interval from evaluation noise alone, which does"
-            " not include training variance."
+            "Dotted bar, hollow marker: fewer than three pairs; the 95% interval is that of evaluation noise alone,"
+            " without training variance."
         )
     parts.append(f"Grey band: the region of equivalence, ±{sweep.margin_pp:g} pp.")
     if any(end < view[0] or end > view[1] for contrast, c in contrasts for end in _interval(contrast, c)):
-        parts.append("An arrow: the bar goes on.")
+        parts.append("Arrow: the bar extends beyond the view.")
     if len(by_task) > 1:
-        parts.append(f"Only {analysis.metric.task} is compared; on the others the intervals describe.")
+        parts.append(f"Only {analysis.metric.task} is tested; on the other tasks intervals describe.")
     if any(contrast.flagged_seeds for contrast, _ in contrasts):
         parts.append("Hollow dot: a cell of the pair is flagged.")
     if absent := _without_a_pair(by_task):
-        parts.append(f"Not shown, as no seed has a score on both sides: {'; '.join(absent)}.")
+        parts.append(f"Not shown, because no seed has a score in both arms: {'; '.join(absent)}.")
     return " ".join(parts)
+
+
+FOREST = Figure(
+    name="forest", title="Effect of each arm against the baseline", draw=draw_forest, group="Result", order=10
+)

@@ -1,25 +1,114 @@
-"""Held-out learning curves: the compared metric over training."""
+"""How arms learn: held-out scores, training reward, the distance to the baseline, and the two sides of pairs."""
 
 from __future__ import annotations
 
-from reports.analysis import Analysis
-from reports.curves import evaluation_curves
-from reports.figures.style import Drawing
-from reports.figures.training import draw_training
+from typing import TYPE_CHECKING
 
-NAME = "learning"
-TITLE = "Held-out learning curves"
+import numpy as np
+
+from reports.drawing.curves import (
+    count_from_zero,
+    curve_rows,
+    describe_curves,
+    draw_curves,
+    draw_step_field,
+    draw_training,
+)
+from reports.drawing.grid import Column, Trace, draw_step_grid
+from reports.drawing.rendering import Drawing
+from reports.drawing.style import GREY, bounded_view, short_name
+from reports.figures import Figure
+from reports.measure import Analysis
+from reports.measure.curves import TOKENS, evaluation_curves, paired_curves, training_axis
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
-def draw(analysis: Analysis) -> Drawing | None:
-    """None when no cell was evaluated more than once: a point is no curve."""
-    sweep, metric = analysis.sweep, analysis.metric
-    start = analysis.base_metrics.get(metric.name)
-    curves = evaluation_curves(analysis.measurements, metric.name, analysis.axis, sweep.alpha, start)
+def draw_learning(analysis: Analysis) -> Drawing | None:
+    """The compared metric over training; None if no cell was evaluated more than once, since a point is no curve."""
+    metric = analysis.metric
+    curves = evaluation_curves(analysis, metric.name, analysis.sweep.alpha)
     if all(len(line.x) < 2 for curve in curves for line in curve.lines):
         return None
+    before = "" if analysis.base_metrics.get(metric.name) is None else "; the first is the model before training"
     what = (
-        f"{metric.name} on held-out problems of {metric.task}; the last point is the final, compared evaluation"
-        f"{'' if start is None else ', the first the model before training'}."
+        f"{metric.name} on held-out problems of {metric.task}. The last point is the final evaluation, by which arms"
+        f" are compared{before}."
     )
     return draw_training(analysis, curves, metric.name, f"{metric.name} of {metric.task}, held out", what)
+
+
+def draw_reward(analysis: Analysis) -> Drawing | None:
+    what = "Mean reward of each step's rollouts, on training prompts. Arms are not compared by it."
+    return draw_step_field(analysis, "reward/mean", "training reward", what)
+
+
+def draw_paired_difference(analysis: Analysis) -> Drawing | None:
+    """How far each arm is from the baseline, seed by seed; None if no two cells of a seed were evaluated along
+    training."""
+    sweep, metric, axis = analysis.sweep, analysis.metric, training_axis(analysis)
+    # The level of the verdicts, so that a band ends in the interval of the forest plot.
+    alpha = sweep.alpha / max(1, len(analysis.contrasts))
+    held_out = evaluation_curves(analysis, metric.name, alpha)
+    curves = [curve.scaled(100) for curve in paired_curves(held_out, sweep.baseline, alpha)]
+    if not curves:
+        return None
+    seen = np.concatenate([line.y for curve in curves for line in curve.lines])
+    bands = np.concatenate([ends for curve in curves for ends in (curve.low, curve.high)])
+    low, high = bounded_view(seen.tolist(), bands.tolist())
+    margin = 0.05 * (high - low)
+
+    def set_up(axes: Axes) -> None:
+        axes.axhspan(-sweep.margin_pp, sweep.margin_pp, color=GREY, alpha=0.2, linewidth=0)
+        axes.axhline(0, color=GREY, linewidth=0.9, zorder=0)
+        axes.set_ylim(min(low, -sweep.margin_pp) - margin, max(high, sweep.margin_pp) + margin)
+        count_from_zero(axes)
+
+    ylabel = f"{metric.name} of {metric.task}: difference (pp)"
+    figure = draw_curves(analysis, curves, xlabel=axis.label, ylabel=ylabel, set_up=set_up)
+    caption = (
+        f"{metric.name} on held-out problems of {metric.task}, minus that of {short_name(sweep.baseline)} with the same"
+        f" seed at equal {'tokens' if axis == TOKENS else 'steps'}. Only the last evaluation is tested; those before"
+        " it may have fewer samples. The last difference stands at the mean of the points where the two cells end."
+        f" {describe_curves(curves, alpha)} Grey band: the region of"
+        f" equivalence, ±{sweep.margin_pp:g} pp. {axis.note}"
+    )
+    return Drawing(figure, caption.rstrip(), curve_rows(curves, axis.field, "difference_pp"))
+
+
+PREFERENCE_COLUMNS = (
+    Column(
+        "log-prob (nats per token)",
+        Trace("logps/chosen_mean", "chosen"),
+        Trace("logps/rejected_mean", "rejected"),
+    ),
+    Column("margin of rewards", Trace("rewards/margin"), reference=0, own_scale=True),
+    Column("accuracy of rewards", Trace("rewards/accuracy"), reference=0.5, limits=(-0.03, 1.03)),
+)
+
+
+def draw_preference(analysis: Analysis) -> Drawing | None:
+    """What training on pairs does to the two sides of a pair; None if no cell trained on pairs."""
+    return draw_step_grid(
+        analysis,
+        PREFERENCE_COLUMNS,
+        "Mean log-prob per token of the chosen and of the rejected answers under the policy. The usual failure is that"
+        " both fall while the margin grows. Rewards are those of the arm's objective. The margin, chosen minus"
+        " rejected, is on the scale of that objective, so each arm has its own axis. Accuracy is the share of pairs"
+        " with a margin above 0, ties counting half. Grey lines: no margin, and the accuracy of guessing.",
+    )
+
+
+LEARNING = Figure(name="learning", title="Held-out learning curves", draw=draw_learning, group="Learning", order=20)
+REWARD = Figure(name="reward", title="Training reward", draw=draw_reward, group="Learning", order=30)
+PAIRED_DIFFERENCE = Figure(
+    name="paired_difference",
+    title="Difference from the baseline along training",
+    draw=draw_paired_difference,
+    group="Learning",
+    order=40,
+)
+PREFERENCE = Figure(
+    name="preference", title="Chosen and rejected answers in training", draw=draw_preference, group="Learning", order=60
+)

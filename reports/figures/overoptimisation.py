@@ -1,4 +1,4 @@
-"""Proxy reward and truth against the KL to the starting policy, with best-of-n by the proxy as a yardstick."""
+"""Over-optimisation: proxy reward and truth against the KL to the starting policy, with best of n as a yardstick."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reports.analysis import Analysis
-from reports.figures.lines import (
+from reports.drawing.curves import (
     MAX_OVERLAID_ARMS,
     PANEL_CHARACTERS,
     PANEL_COLUMNS,
@@ -17,30 +16,31 @@ from reports.figures.lines import (
     legend_below,
     seeds_per_arm,
 )
-from reports.figures.panels import Panels, keep_only_grid, legend_at_bottom, share_limits
-from reports.figures.style import GREY, SEED_ALPHA, WIDTH_IN, ArmStyle, Drawing, arm_styles
-from reports.overoptimisation import STRETCHES, ArmPaths, Path, arm_paths
+from reports.drawing.panels import Panels, keep_only_grid, legend_at_bottom, share_limits
+from reports.drawing.rendering import DataRow, Drawing
+from reports.drawing.style import GREY, SEED_ALPHA, ArmStyle, arm_styles, new_figure
+from reports.figures import Figure
+from reports.measure import Analysis
+from reports.measure.overoptimisation import STRETCHES, ArmPaths, Path, arm_paths
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as MatplotlibFigure
     from matplotlib.lines import Line2D
 
-NAME = "overoptimisation"
-TITLE = "Proxy and truth along training"
 
 X_LABEL = "KL to the starting policy (nats, square-root scale)"
 Y_LABELS = ("proxy (sd)", "truth (% right)")
 BEST_OF_N = "best of n"
-# Of the square-root axis: ticks nearer to each other than this share of it would touch.
+# Ticks would touch if they were closer than this share of the square-root axis.
 TICK_DISTANCE_FRAC = 0.09
 
 Yardstick = list[dict[str, Any]]
-Row = dict[str, str | int | float]
+"""Best of n completions of the starting policy by the proxy: a row for each n."""
 
 
-def draw(analysis: Analysis) -> Drawing | None:
-    """None when no cell recorded the reward of a reward model beside the truth and the KL."""
+def draw_overoptimisation(analysis: Analysis) -> Drawing | None:
+    """None if no cell recorded the reward of a reward model beside the truth and the KL."""
     sweep = analysis.sweep
     paths = {arm: found for arm, cells in analysis.measurements.items() if (found := arm_paths(cells)) is not None}
     if not paths:
@@ -48,17 +48,15 @@ def draw(analysis: Analysis) -> Drawing | None:
     measured = sweep.best_of_n
     yardsticks: dict[str, Yardstick] = {arm: measured.get(arm) or [] for arm in paths}
     first = next(iter(yardsticks.values()))
-    # Arms with other proxies have other yardsticks: each is drawn beside its own.
+    # Arms with different proxies have different yardsticks, so each arm is drawn beside its own.
     overlaid = len(paths) <= MAX_OVERLAID_ARMS and all(rows == first for rows in yardsticks.values())
     styles = arm_styles(sweep.arms, sweep.baseline)
     figure = _overlay(paths, first, styles) if overlaid else _panels(paths, yardsticks, styles)
     return Drawing(figure, _caption(paths, any(yardsticks.values())), _rows(paths, yardsticks))
 
 
-def _overlay(paths: Mapping[str, ArmPaths], yardstick: Yardstick, styles: Mapping[str, ArmStyle]) -> Figure:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(WIDTH_IN, 5.4), layout="constrained")
+def _overlay(paths: Mapping[str, ArmPaths], yardstick: Yardstick, styles: Mapping[str, ArmStyle]) -> MatplotlibFigure:
+    figure = new_figure(5.4)
     pair = figure.subplots(2, 1, sharex=True)
     for arm, found in paths.items():
         _draw_seeds(pair, found, styles[arm])
@@ -76,8 +74,8 @@ def _overlay(paths: Mapping[str, ArmPaths], yardstick: Yardstick, styles: Mappin
 
 def _panels(
     paths: Mapping[str, ArmPaths], yardsticks: Mapping[str, Yardstick], styles: Mapping[str, ArmStyle]
-) -> Figure:
-    """For each arm one pair of panels, proxy above truth."""
+) -> MatplotlibFigure:
+    """A pair of panels for each arm, proxy above truth."""
     rows = -(-len(paths) // PANEL_COLUMNS)
     layout = Panels(
         2 * rows, PANEL_COLUMNS, height=1.0, column_gap=0.65, row_gap=0.42, left=0.65, top=0.42, bottom=0.66
@@ -146,7 +144,7 @@ def _heights(path: Path) -> tuple[Any, Any]:
 def _scale_x(pair: Sequence[Axes], paths: Iterable[ArmPaths], yardsticks: Iterable[Yardstick]) -> None:
     reached = [float(path.kl_nats.max()) for found in paths for path in found.seeds.values()]
     reached += [row["kl_nats"] for rows in yardsticks for row in rows]
-    largest = max(0.0, *reached) or 1.0  # nothing has moved after a single step
+    largest = max(0.0, *reached) or 1.0  # the policy may not have moved
     for axes in pair:
         axes.set_xscale("function", functions=(lambda x: np.sqrt(np.maximum(x, 0)), np.square))
         axes.set_xlim(0, 1.05 * largest)
@@ -154,7 +152,7 @@ def _scale_x(pair: Sequence[Axes], paths: Iterable[ArmPaths], yardsticks: Iterab
 
 
 def _ticks(largest: float) -> list[float]:
-    """0 and round numbers up to the largest, not too near to each other where their square roots are drawn."""
+    """0 and round numbers up to the largest, far enough apart on the square-root axis."""
     power = math.floor(math.log10(largest))
     round_numbers = [digit * 10.0**exponent for exponent in range(power - 2, power + 1) for digit in (1, 2, 5)]
     ticks = [0.0]
@@ -172,22 +170,22 @@ def _caption(paths: Mapping[str, ArmPaths], has_yardstick: bool) -> str:
         else "One seed per arm (n = 1)"
     )
     parts = [
-        "Above the reward of the arm's reward model, in its own standard deviations, so that arms with different ones"
-        " share no scale; below the true verdict on the same"
-        " completions, those of the training batches; x: the mean KL of a completion to the starting policy, on a"
-        f" square-root scale. A path in the order of training: each of at most {STRETCHES} points is the mean over an"
-        f" equal share of a cell's steps, the large marker is its end. {seeds}; no band, nothing interpolated."
+        "Above: the reward by the arm's reward model, in standard deviations of this model, so arms with different ones"
+        " share no scale. Below: the true verdict on the same completions, those of the training batches. x: the mean"
+        " KL of a completion to the starting policy, on a square-root scale. Paths follow training: each of at most"
+        f" {STRETCHES} points is the mean over an equal share of a cell's steps, and the large marker is the end."
+        f" {seeds}; no band, no interpolation."
     ]
     if has_yardstick:
         parts.append(
-            "Dotted grey: the best by the proxy of n = 1, 2, 4, … completions of the starting policy, on problems of"
+            "Dotted grey: the best, by the proxy, of n = 1, 2, 4, … completions of the starting policy, on problems of"
             " the evaluation."
         )
     return " ".join(parts)
 
 
-def _rows(paths: Mapping[str, ArmPaths], yardsticks: Mapping[str, Yardstick]) -> list[Row]:
-    of_paths: list[Row] = [
+def _rows(paths: Mapping[str, ArmPaths], yardsticks: Mapping[str, Yardstick]) -> list[DataRow]:
+    of_paths: list[DataRow] = [
         {"arm": arm, "seed": seed, "stretch": stretch, "kl_nats": kl, "proxy_sd": proxy, "correct": correct}
         for arm, found in paths.items()
         for seed, path in found.seeds.items()
@@ -195,7 +193,7 @@ def _rows(paths: Mapping[str, ArmPaths], yardsticks: Mapping[str, Yardstick]) ->
             zip(path.kl_nats.tolist(), path.proxy_sd.tolist(), path.correct.tolist(), strict=True), start=1
         )
     ]
-    best: list[Row] = [
+    best: list[DataRow] = [
         {
             "arm": arm,
             "best_of_n": row["n"],
@@ -207,3 +205,12 @@ def _rows(paths: Mapping[str, ArmPaths], yardsticks: Mapping[str, Yardstick]) ->
         for row in yardstick
     ]
     return of_paths + best
+
+
+OVEROPTIMISATION = Figure(
+    name="overoptimisation",
+    title="Proxy and truth along training",
+    draw=draw_overoptimisation,
+    group="Learning",
+    order=50,
+)

@@ -1,4 +1,4 @@
-"""Accuracy against generated tokens: what an arm's score cost to train and costs to use."""
+"""Accuracy against generated tokens: what the score of an arm cost to train, and what it costs to use."""
 
 from __future__ import annotations
 
@@ -9,31 +9,28 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reports.analysis import Analysis
-from reports.contrasts import EQUAL_TOKENS_TOLERANCE
-from reports.figures.lines import arm_label, seeds_per_arm
-from reports.figures.style import GREY, WIDTH_IN, ArmStyle, Drawing, arm_styles, bounded_view, legend_columns
+from reports.drawing.curves import arm_label, seeds_per_arm
+from reports.drawing.rendering import DataRow, Drawing
+from reports.drawing.style import GREY, LEGEND_ROW_IN, ArmStyle, arm_styles, bounded_view, legend_columns, new_figure
+from reports.figures import Figure
 from reports.formats import percent, tokens
-from reports.measurements import Measurement
+from reports.measure import Analysis
+from reports.measure.contrasts import EQUAL_TOKENS_TOLERANCE
+from reports.measure.measurements import Measurement
 from reports.statistics import MIN_PAIRS, t_interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
-NAME = "pareto"
-TITLE = "Accuracy against generated tokens"
 
-LEGEND_ROW_IN = 0.22
 TRAINING, ANSWER = "generated_tokens", "mean_tokens"
 X_LABELS = {TRAINING: "tokens generated in training", ANSWER: "mean tokens of an answer"}
-
-Row = dict[str, str | int | float]
 
 
 @dataclass(frozen=True)
 class Spot:
-    """Mean over the seeds of an arm, with the t interval of the score (NaN below three seeds)."""
+    """The mean over the seeds of an arm, with the t interval of the score; NaN with fewer than three seeds."""
 
     x: float
     y: float
@@ -41,10 +38,8 @@ class Spot:
     high: float
 
 
-def draw(analysis: Analysis) -> Drawing | None:
-    """None without a final score. Tokens of training are left out where all arms generated equally many."""
-    from matplotlib.figure import Figure
-
+def draw_pareto(analysis: Analysis) -> Drawing | None:
+    """None without a final score. The tokens of training are left out if all arms generated equally many."""
     sweep, metric = analysis.sweep, analysis.metric
     rows = [row for arm, cells in analysis.measurements.items() for row in _rows(arm, cells)]
     arms = [arm for arm in sweep.arms if any(row["arm"] == arm for row in rows)]
@@ -60,7 +55,7 @@ def draw(analysis: Analysis) -> Drawing | None:
     labels = {arm: arm_label(arm, counts[arm]) for arm in arms}
     legend = legend_columns([*labels.values()])
     height_in = 3.1 + LEGEND_ROW_IN * math.ceil((len(arms) + 1) / legend)
-    figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
+    figure = new_figure(height_in)
     panels = figure.subplots(1, len(spots), sharey=True, squeeze=False)[0]
     styles = arm_styles(sweep.arms, sweep.baseline)
     handles: dict[str, Line2D] = {}
@@ -73,7 +68,7 @@ def draw(analysis: Analysis) -> Drawing | None:
         axes.locator_params(axis="x", nbins=6)
         if key == TRAINING:
             axes.xaxis.set_major_formatter(lambda value, _position: tokens(value))
-        else:  # answers may differ in less than the three digits of which counts in training have enough
+        else:  # answers may differ by less than the three digits that are enough for the tokens of training
             axes.ticklabel_format(axis="x", useOffset=False)
         axes.margins(x=0.08)
     low, high = bounded_view(
@@ -87,9 +82,9 @@ def draw(analysis: Analysis) -> Drawing | None:
     caption = (
         f"Final {metric.name} on {metric.task} against {against}."
         f"{'' if TRAINING in spots else ' All arms generated equally many tokens in training.'} Small dots: seeds"
-        f" ({seeds_per_arm([*counts.values()])}); large marker: their mean; {_bar(counts, sweep.alpha)} Grey line,"
-        " where there is more than one: the arms that no other beats on both; it takes the means as they are and tests"
-        " nothing."
+        f" ({seeds_per_arm([*counts.values()])}); large marker: their mean; {_bar(counts, sweep.alpha)} Grey"
+        " line: the frontier, if several arms are on it, which no other arm beats on both. It goes by means; nothing is"
+        " tested."
     )
     return Drawing(figure, caption, rows)
 
@@ -99,8 +94,7 @@ def _alike(tokens_by_arm: Sequence[float]) -> bool:
 
 
 def frontier(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Of points (cost, score) those that no other beats: none is as cheap and better, nor cheaper and as good. By
-    cost."""
+    """The points (cost, score) that no other beats, by cost: none is as cheap and better, nor cheaper and as good."""
     best: list[tuple[float, float]] = []
     for cost, score in sorted(set(points), key=lambda point: (point[0], -point[1])):
         if not best or score > best[-1][1]:
@@ -108,18 +102,18 @@ def frontier(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]
     return best
 
 
-def _rows(arm: str, cells: Sequence[Measurement]) -> list[Row]:
-    rows: list[Row] = []
+def _rows(arm: str, cells: Sequence[Measurement]) -> list[DataRow]:
+    rows: list[DataRow] = []
     for m in cells:
         if m.score_pp is None:
             continue
-        row: Row = {"arm": arm, "seed": m.cell.seed, "score_pp": m.score_pp, TRAINING: m.cell.generated_tokens}
+        row: DataRow = {"arm": arm, "seed": m.cell.seed, "score_pp": m.score_pp, TRAINING: m.cell.generated_tokens}
         length = m.final_value(ANSWER)
         rows.append(row if length is None else row | {ANSWER: length})
     return rows
 
 
-def _spot(rows: Sequence[Row], arm: str, key: str, alpha: float) -> Spot | None:
+def _spot(rows: Sequence[DataRow], arm: str, key: str, alpha: float) -> Spot | None:
     points = np.array([(row[key], row["score_pp"]) for row in rows if row["arm"] == arm and key in row], dtype=float)
     if not len(points):
         return None
@@ -145,5 +139,9 @@ def _draw_frontier(axes: Axes, spots: Sequence[Spot], handles: dict[str, Line2D]
 
 def _bar(counts: dict[str, int], alpha: float) -> str:
     if max(counts.values()) < MIN_PAIRS:
-        return f"fewer than {MIN_PAIRS} seeds: no band."
-    return f"bar: {percent(1 - alpha)} t interval of the mean score over training seeds, from {MIN_PAIRS} seeds on."
+        return f"fewer than {MIN_PAIRS} seeds: no interval."
+    level = percent(1 - alpha)
+    return f"bar: {level} t interval of the mean score over training seeds, if there are at least {MIN_PAIRS}."
+
+
+PARETO = Figure(name="pareto", title="Accuracy against generated tokens", draw=draw_pareto, group="Cost", order=150)

@@ -1,4 +1,4 @@
-"""A sigmoid of the score in log tokens: the companion of the entropy law that needs no entropy (2510.13786, eq. 1)."""
+"""The compute law: a sigmoid of the score in log tokens, for runs without a recorded entropy (2510.13786, eq. 1)."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reports.laws.refusal import FloatArray, LawRefusedError, Numbers, finite_points
+from reports.laws.points import FloatArray, LawRefusedError, Numbers, finite_points
 
 MAX_EXPONENT = 20.0
-# A parameter this close to a bound, as a share of its range, was stopped there and is nothing that the points say.
+# A parameter this close to a bound, as a share of its range, was stopped by the bound: the points do not say it.
 BOUND_MARGIN = 0.01
 MAX_EVALUATIONS = 2000
 
 
 @dataclass(frozen=True)
 class ComputeLaw:
-    """R(C) = start + (asymptote - start) / (1 + (midpoint_tokens / C)^exponent), scores in the unit of the fit."""
+    """R(C) = start + (asymptote - start) / (1 + (midpoint_tokens / C)^exponent), in the unit of the fitted scores."""
 
     start: float
     asymptote: float
@@ -26,7 +26,7 @@ class ComputeLaw:
     n_points: int
 
     def predict(self, tokens: Numbers) -> FloatArray:
-        """Score [n] after `tokens` [n] generated tokens, > 0."""
+        """The score [n] after `tokens` [n] generated tokens, each above 0."""
         return _sigmoid(
             np.log(np.asarray(tokens, dtype=np.float64)),
             self.start,
@@ -39,10 +39,12 @@ class ComputeLaw:
 def fit_compute_law(tokens: Numbers, score: Numbers, start: float | None = None) -> ComputeLaw:
     """Fit the sigmoid to evaluations by `scipy.optimize.curve_fit`.
 
-    tokens [n]: generated so far, > 0; score [n]. start: the score before training, at 0 tokens, where the curve begins;
-    None: fitted too. Raises LawRefusedError for fewer than 8 evaluations, points that are not finite, a constant score,
-    an exponent or a midpoint that runs away, as with noise alone, and where the points do not reach the bend: beyond
-    its midpoint a run's asymptote is a fit, before it a guess.
+    tokens [n]: generated up to each evaluation, above 0; score [n]. start: the score before training, where the curve
+    begins; None: it is fitted too.
+
+    Raises LawRefusedError for fewer than 8 evaluations, points that are not finite, a constant score, an exponent or a
+    midpoint that runs away (as they do for noise alone), and points that end before the midpoint: an asymptote is a
+    fit beyond the midpoint, and a guess before it.
     """
     from scipy.optimize import curve_fit
 
@@ -73,7 +75,7 @@ def fit_compute_law(tokens: Numbers, score: Numbers, start: float | None = None)
         raise LawRefusedError("the points end before the sigmoid's midpoint: its asymptote would be a guess")
     if middle <= low and start is None:
         raise LawRefusedError("the points begin beyond the sigmoid's midpoint: its start would be a guess")
-    if middle < low - (1 - 3 * BOUND_MARGIN) * width:  # of a range three times as wide as the points
+    if middle < low - (1 - 3 * BOUND_MARGIN) * width:  # its range is three times as wide as the points
         raise LawRefusedError(f"the midpoint runs to {np.exp(middle):.3g} tokens, where no point is near")
     if exponent > (1 - BOUND_MARGIN) * MAX_EXPONENT:
         raise LawRefusedError(f"the exponent runs to {exponent:.0f}: a step between two points, and no curve")

@@ -1,4 +1,7 @@
-"""R = -a exp(H) + b: reward is bought with entropy (Cui et al. 2505.22617, eq. 2)."""
+"""The entropy law R = -a exp(H) + b: a policy buys reward with entropy (Cui et al. 2505.22617, eq. 2).
+
+Beside it stands the law with a free scale of the entropy, R = -a exp(c H) + b; the law itself has c = 1.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reports.laws.refusal import FloatArray, LawRefusedError, Numbers, finite_points
+from reports.laws.points import FloatArray, LawRefusedError, Numbers, finite_points
 
-# A shift of H only rescales a, so what counts is the span of H itself; exp(H) then changes by 5 %.
+# A shift of H only rescales a, so the span of H itself counts. Over this span exp(H) changes by 5%.
 MIN_SPAN_NATS = 0.05
-# One odd step must not make a span: it is that of the middle 90 % of the points.
+# The span is that of the middle 90% of the points, because a single odd step must not make one.
 SPAN_QUANTILES = (0.05, 0.95)
 # exp overflows at 709. No policy comes near: over a vocabulary of 150k tokens entropy is at most ln 150k = 12 nats.
 MAX_ENTROPY_NATS = 600.0
@@ -18,7 +21,7 @@ MAX_ENTROPY_NATS = 600.0
 
 @dataclass(frozen=True)
 class EntropyLaw:
-    """The fitted law; `a`, `b` in the unit of the reward. `rmse` is of the points that were fitted."""
+    """The fitted law. `a` and `b` have the unit of the reward; `r2` and `rmse` are those of the fitted points."""
 
     a: float
     b: float
@@ -28,22 +31,23 @@ class EntropyLaw:
 
     @property
     def ceiling(self) -> float:
-        """The reward at H = 0, b - a, when all entropy is spent; with a <= 0 it is no ceiling but a floor."""
+        """The reward at H = 0, when all entropy is spent: b - a. With a <= 0 it is a floor, not a ceiling."""
         return self.b - self.a
 
     def predict(self, entropy: Numbers) -> FloatArray:
-        """Reward [n] at `entropy` [n] in nats."""
+        """The reward [n] at `entropy` [n], in nats."""
         return self.b - self.a * np.exp(np.asarray(entropy, dtype=np.float64))
 
 
 def fit_entropy_law(entropy: Numbers, reward: Numbers) -> EntropyLaw:
-    """Fit R = -a exp(H) + b by linear least squares on exp(H), which is exact.
+    """Fit R = -a exp(H) + b, exactly, by linear least squares on exp(H).
 
-    entropy [n]: the policy's mean entropy per token in nats, at temperature 1, of any size; sampled (-mean log p) or
-    full (over the vocabulary). reward [n]: a training reward or a score at the same steps. Noise in the entropy makes
-    `a` too small; the fit is of noise in the reward. Raises LawRefusedError, with the reason, for fewer than 8
-    points, points that are not finite, a constant reward, an entropy below 0 or so large that exp overflows, or one
-    that spans too little.
+    entropy [n]: the policy's mean entropy per token, in nats, at temperature 1; sampled (-mean log p) or full (over the
+    vocabulary). reward [n]: a training reward or a score at the same steps. The fit assumes that the noise is in the
+    reward; noise in the entropy makes `a` too small.
+
+    Raises LawRefusedError, which says why, for fewer than 8 points, points that are not finite, a constant reward, and
+    entropies that are negative, so large that exp overflows, or too close to each other.
     """
     H, R = finite_points(entropy=entropy, reward=reward)
     require_entropies(H)
@@ -62,12 +66,12 @@ def fit_entropy_law(entropy: Numbers, reward: Numbers) -> EntropyLaw:
 
 
 def law_design(entropy: FloatArray, reference: float) -> FloatArray:
-    """[n, 2]: exp(H - reference), which is at most 1 where the reference is the largest H, and ones."""
+    """The design matrix [n, 2]: exp(H - reference), at most 1 if the reference is the largest H, and ones."""
     return np.column_stack([np.exp(entropy - reference), np.ones_like(entropy)])
 
 
 def require_entropies(entropy: FloatArray) -> None:
-    """Raises LawRefusedError for entropies [n] that no fit of the law can use."""
+    """Raises LawRefusedError for entropies [n] that the law cannot be fitted to."""
     if float(entropy.min()) < 0:
         raise LawRefusedError(f"entropy falls to {entropy.min():.3g} nats: that of a next token is never below 0")
     if float(entropy.max()) > MAX_ENTROPY_NATS:
@@ -83,12 +87,65 @@ def require_entropies(entropy: FloatArray) -> None:
 
 
 def require_moving(reward: FloatArray) -> None:
-    """Raises LawRefusedError for a reward [n] that is the same at every point, in which a fit finds rounding errors."""
+    """Raises LawRefusedError for a constant reward [n]: a fit would explain its rounding errors."""
     if np.ptp(reward) == 0:
         raise LawRefusedError(f"the reward is constant at {reward[0]:.3g}: there is nothing that entropy could explain")
 
 
 def entropy_span_nats(entropy: FloatArray) -> float:
-    # Of whole points: between the outermost two of 20, interpolation goes 5 % of the way to an odd one.
+    # Whole points only: between the outermost two of 20, interpolation would go 5% of the way to an odd one.
     low, high = SPAN_QUANTILES
     return float(np.quantile(entropy, high, method="lower") - np.quantile(entropy, low, method="higher"))
+
+
+# Beyond this, exp(c H) is a step at one end of the points, about which the other points say nothing.
+MAX_EXPONENT = 20.0
+_NEAR_LINEAR = 1e-6
+
+
+@dataclass(frozen=True)
+class FreeExponent:
+    """The law with a free scale: `exponent` is c, near 0 where the reward is linear in the entropy; `ceiling` is the
+    reward at H = 0."""
+
+    exponent: float
+    ceiling: float
+    r2: float
+
+
+def fit_free_exponent(entropy: Numbers, reward: Numbers) -> FreeExponent:
+    """Fit R = -a exp(c H) + b for a, b and c by `scipy.optimize.curve_fit`, starting from the law (c = 1).
+
+    entropy [n] in nats, reward [n]. Raises LawRefusedError for what `fit_entropy_law` refuses, and if c runs away or
+    the fit does not converge.
+    """
+    from scipy.optimize import curve_fit
+
+    H, R = finite_points(entropy=entropy, reward=reward)
+    require_entropies(H)
+    require_moving(R)
+    center = float(H.mean())
+    spread = float(R.std())
+
+    def curve(x: FloatArray, level: float, slope: float, exponent: float) -> FloatArray:
+        return level - slope * _bend(x, exponent)
+
+    start = (float(R.mean()), spread / float(H.std()), 1.0)
+    bounds = ((-np.inf, -np.inf, -MAX_EXPONENT), (np.inf, np.inf, MAX_EXPONENT))
+    try:
+        (level, slope, exponent), *_ = curve_fit(curve, H - center, R, p0=start, bounds=bounds)
+    except RuntimeError as error:
+        raise LawRefusedError(f"the fit of a free exponent does not converge ({error})") from None
+    if abs(exponent) > 0.99 * MAX_EXPONENT:
+        raise LawRefusedError(f"the free exponent runs to {exponent:.0f}: one end of the points alone bends the curve")
+    residuals = R - curve(H - center, level, slope, exponent)
+    return FreeExponent(
+        exponent=float(exponent),
+        ceiling=float(curve(np.array([-center]), level, slope, exponent)[0]),
+        r2=1 - float(np.mean(residuals**2)) / spread**2,
+    )
+
+
+def _bend(x: FloatArray, exponent: float) -> FloatArray:
+    """(exp(c x) - 1) / c, which is x at c = 0: no parameter runs away if the points lie on a line."""
+    return x if abs(exponent) < _NEAR_LINEAR else np.expm1(exponent * x) / exponent

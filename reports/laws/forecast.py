@@ -1,4 +1,7 @@
-"""Does the law predict? Any two monotone series fit each other well, so a good fit is no answer; a forecast is one."""
+"""Whether the entropy law predicts: its forecast from the beginning of training, against two simpler ones.
+
+Any two monotone series fit each other well, so a good fit answers nothing.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from reports.laws.entropy import EntropyLaw, fit_entropy_law
-from reports.laws.refusal import MIN_POINTS, FloatArray, LawRefusedError
-from reports.laws.run import Run
+from reports.laws.points import MIN_POINTS, FloatArray, LawRefusedError, Run
 from reports.laws.uncertainty import LawUncertainty, law_uncertainty
 
 BoolArray = npt.NDArray[np.bool_]
 
 FIRST_FRAC = 0.3
-# One step's reward is too noisy to be a fair rival.
+# The reward of a single step is too noisy to be a fair rival.
 LAST_POINTS = 3
-# Of a run, for a line in log step to be a rival.
+# A run needs so many points in its first part for a line in log step.
 LEAST_FIRST = 2
 
 
@@ -26,9 +28,9 @@ LEAST_FIRST = 2
 class Forecast:
     """The law of the first `first_frac` of each run against two rivals, by root mean squared error on the rest.
 
-    The law is told the later entropies. `rmse_last`: the mean of the last points before the cut goes on. `rmse_step`: a
-    straight line in log(step) goes on. Each rival is fitted to every run by itself and, as the law is, to all of them
-    pooled; the one that misses by less counts. `law`, `uncertainty`: of the first parts.
+    The law is given the later entropies. rmse_last: the rival that continues the mean of the last points before the
+    cut. rmse_step: the rival that continues a straight line in log(step). Each rival is fitted to every run on its own
+    and, like the law, to all runs pooled; the better of the two counts. law, uncertainty: of the first parts.
     """
 
     law: EntropyLaw
@@ -41,15 +43,15 @@ class Forecast:
 
     @property
     def beats(self) -> bool:
-        """Whether the law predicts better than both rivals, with an a above 0 by its 95% interval: around rewards that
-        entropy does not move, a flat line wins half of the time."""
+        """Whether the law predicts better than both rivals, with an a above 0 by its 95% interval. Without this
+        condition a flat line would win half of the time around rewards that do not follow the entropy."""
         return self.law.a > self.uncertainty.half_width_a() and self.rmse_law < min(self.rmse_last, self.rmse_step)
 
 
 def forecast(runs: Sequence[Run], first_frac: float = FIRST_FRAC) -> Forecast:
-    """Fit the law to the first part of all runs pooled and predict the rest of each.
+    """Fit the law to the first parts of all runs pooled, and predict the rest of each run.
 
-    A run's first part are its points up to `first_frac` of its last step. Raises LawRefusedError where the first parts
+    The first part of a run is its points up to `first_frac` of its last step. Raises LawRefusedError if the first parts
     hold too few points, span too little entropy, or leave nothing to predict.
     """
     if not 0 < first_frac < 1:
@@ -97,7 +99,7 @@ def _line_in_log_step(seen: Sequence[Run], step: FloatArray) -> FloatArray:
 
 
 def first_part(run: Run, first_frac: float = FIRST_FRAC) -> BoolArray:
-    """Which points of a run [points] are at or before `first_frac` of its last step."""
+    """Which points of a run [points] lie at or before `first_frac` of its last step."""
     return np.asarray(run.step <= first_frac * run.step[-1])
 
 

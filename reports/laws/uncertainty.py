@@ -1,4 +1,8 @@
-"""How far the law's numbers can be trusted: steps are autocorrelated, so naive standard errors are far too small."""
+"""How far the entropy law's numbers can be trusted.
+
+The steps of a run are autocorrelated, so naive standard errors are far too small; blocks of steps, or whole runs, are
+resampled instead.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reports.laws.entropy import fit_entropy_law, law_design
-from reports.laws.refusal import FloatArray, Numbers
-from reports.laws.run import Run
+from reports.laws.points import FloatArray, Numbers, Run
 
 DRAWS = 1000
 PARAMETERS = 2
@@ -20,11 +23,11 @@ PARAMETERS = 2
 
 @dataclass(frozen=True)
 class LawUncertainty:
-    """Of a law fitted to one run or to several pooled.
+    """The uncertainty of a law that was fitted to one run, or to several pooled.
 
-    `covariance` [2, 2]: of -a exp(reference_nats) and b. `df`: of Student's t. `n_runs`:
-    with one, intervals say nothing of the variance between training seeds. `block_points`: consecutive points that
-    were drawn together; None where whole runs were.
+    covariance [2, 2]: of -a exp(reference_nats) and b. df: degrees of freedom of Student's t. n_runs: with a single
+    run, intervals leave out the variance between training seeds. block_points: how many consecutive points were drawn
+    together; None if whole runs were drawn.
     """
 
     covariance: FloatArray
@@ -34,17 +37,17 @@ class LawUncertainty:
     block_points: int | None
 
     def half_widths(self, entropy: Numbers, alpha: float = 0.05) -> FloatArray:
-        """Half-widths [n] of the intervals of the law's line at `entropy` [n]; at 0 that of the ceiling."""
+        """Half-widths [n] of the intervals of the law's line at `entropy` [n]; at 0 it is that of the ceiling."""
         design = law_design(np.asarray(entropy, dtype=np.float64), self.reference_nats)
         variances: FloatArray = np.einsum("ni,ij,nj->n", design, self.covariance, design)
         return self._quantile(alpha) * np.sqrt(variances)
 
     def half_width_a(self, alpha: float = 0.05) -> float:
-        """Half-width of the interval of a."""
+        """The half-width of the interval of a."""
         return self._quantile(alpha) * math.sqrt(self.covariance[0, 0]) * math.exp(-self.reference_nats)
 
     def half_width_b(self, alpha: float = 0.05) -> float:
-        """Half-width of the interval of b."""
+        """The half-width of the interval of b."""
         return self._quantile(alpha) * math.sqrt(self.covariance[1, 1])
 
     def _quantile(self, alpha: float) -> float:
@@ -56,16 +59,17 @@ class LawUncertainty:
 def law_uncertainty(runs: Sequence[Run], *, draws: int = DRAWS, seed: int = 0) -> LawUncertainty:
     """Bootstrap the law of all runs pooled.
 
-    One run: blocks of consecutive residuals (circular, so that all count alike) are put onto the fitted line. Their
-    length follows Künsch's rule for the lag-1 autocorrelation of the residuals (1989, Ann. Statist. 17:1217); Student's
-    t has as many degrees of freedom as there are blocks, less 2, and errors are widened to match. A nominal 95% then
-    holds about 91% of the time at an autocorrelation of 0.6 or 0.9, with 20 steps 88% and 80%.
+    One run: blocks of consecutive residuals are put onto the fitted line. They are circular, so every residual counts
+    alike. Their length follows Künsch's rule for the lag-1 autocorrelation of the residuals (1989, Ann. Statist.
+    17:1217). Student's t has two degrees of freedom less than there are blocks, and errors are widened to match. A
+    nominal 95% then holds about 91% of the time at an autocorrelation of 0.6 or 0.9; with 20 steps 88% and 80%.
 
-    Several runs: whole ones are drawn, as the spread between runs contains that of their steps and drawing both would
-    count it twice; t has one degree of freedom less than runs, and errors are widened by sqrt(n / (n - 1)).
+    Several runs: whole runs are drawn. Their spread contains that of their steps, and drawing both would count it
+    twice. Student's t has one degree of freedom less than there are runs, and errors are widened by sqrt(n / (n - 1)).
 
-    The entropies stay as they are: a draw in which they hardly moved would fit anything. Raises LawRefusedError for
-    what `fit_entropy_law` refuses in the points pooled.
+    The entropies stay as they are, because a draw in which they hardly move would fit anything.
+
+    Raises LawRefusedError for pooled points that `fit_entropy_law` refuses.
     """
     entropy, reward = (np.concatenate([getattr(run, name) for run in runs]) for name in ("entropy", "reward"))
     fit_entropy_law(entropy, reward)
@@ -96,12 +100,12 @@ def law_uncertainty(runs: Sequence[Run], *, draws: int = DRAWS, seed: int = 0) -
 
 
 def block_length(residuals: FloatArray) -> int:
-    """Künsch's length for an AR(1) series [n] of the same lag-1 autocorrelation; at most a quarter of the points."""
+    """Künsch's block length for an AR(1) series [n] of this autocorrelation; at most a quarter of the points."""
     n = len(residuals)
     centered = residuals - residuals.mean()
     total = float(centered @ centered)
     correlation = float(centered[1:] @ centered[:-1]) / total if total > 0 else 0.0
-    # The estimate is biased towards 0 by about (1 + 3 rho) / n (Kendall 1954, Biometrika 41:403).
+    # The estimate is too small by about (1 + 3 rho) / n (Kendall 1954, Biometrika 41:403).
     correlation = min(0.95, max(0.0, correlation + (1 + 3 * correlation) / n))
     best: float = (math.sqrt(6) * correlation / (1 - correlation**2)) ** (2 / 3) * n ** (1 / 3)
     return max(1, min(n // 4, round(best)))
@@ -109,6 +113,6 @@ def block_length(residuals: FloatArray) -> int:
 
 @lru_cache(maxsize=8)
 def _drawn_blocks(n: int, length: int, draws: int, seed: int) -> npt.NDArray[np.int64]:
-    """Places [draws, n] of circular blocks of n points. Runs of a sweep mostly share them."""
+    """Positions [draws, n] of circular blocks that make up n points. Most runs of a sweep share them."""
     starts = np.random.default_rng(seed).integers(n, size=(draws, -(-n // length)))
     return ((starts[:, :, None] + np.arange(length)) % n).reshape(draws, -1)[:, :n]

@@ -1,31 +1,26 @@
-"""What a search found, in sentences: for the head of the page and the last line of `bench tune`."""
+"""What a search found, in sentences, for the head of its page and the last line of `bench tune`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import get_args
 
 from harness.records.study import ConfirmationRecord, StudyRecord, TrialRecord, TrialState
-from reports.formats import points, signed_pp
-from reports.search.counting import count
-from reports.search.knobs import options_text, short_knobs, value_text
-from reports.search.objectives import Objective, complete_trials, objectives_of
-from reports.summary import verdict_sentence
+from reports.formats import count, points, signed_pp
+from reports.page.verdict import Statement, verdict_sentence
+from reports.search.values import Objective, complete_trials, objectives_of, options_text, short_knobs, value_text
 
 CONFIRM_SEEDS = 6
 
 
-@dataclass(frozen=True)
-class Statement:
-    """A sentence of the page's head with what qualifies it. `verdict`: one of `contrasts`, "best" or "careful"."""
-
-    verdict: str
-    sentence: str
-    details: list[str]
+def search_statements(study: StudyRecord) -> list[Statement]:
+    """The head of the page: the best setting, the verdict on it if it was confirmed, and the warning if it was not."""
+    confirmed = current_confirmation(study)
+    found = [headline(study), None if confirmed is None else confirmed_statement(confirmed), warning(study)]
+    return [statement for statement in found if statement is not None]
 
 
 def search_sentence(study: StudyRecord) -> str:
-    """Best setting and value, what was tried, and whether fresh seeds confirm it, on one line."""
+    """The best setting and its value, what was tried, and whether fresh seeds confirm it, on one line."""
     best = study.best_trial
     if best is None:
         return f"{study.sweep}: nothing to pick from, {count_states(study)}."
@@ -46,7 +41,7 @@ def search_sentence(study: StudyRecord) -> str:
 
 
 def headline(study: StudyRecord) -> Statement:
-    """The best setting, how many trials of which state it was picked among, and what picked it."""
+    """The best setting, the trials that it was picked among, and the sampler that proposed them."""
     search = (
         f"Sampler {options_text(study.sampler)}, pruner {options_text(study.pruner)},"
         f" {count(len(study.seeds), 'seed')} per trial ({', '.join(map(str, study.seeds))})."
@@ -62,11 +57,11 @@ def headline(study: StudyRecord) -> Statement:
 
 
 def warning(study: StudyRecord) -> Statement | None:
-    """That a winner is biased and how to confirm it; None where nothing was picked, or it is confirmed."""
+    """The warning that a winner is biased, and how to confirm it; None if nothing was picked or it is confirmed."""
     if not _is_picked_among_several(study) or current_confirmation(study) is not None:
         return None
     objective = objectives_of(study)[0]
-    # A pruned trial was passed over for its score, too.
+    # A pruned trial, too, was passed over because of its score.
     n = sum(trial.state in ("complete", "pruned") and trial.same_as is None for trial in study.trials)
     details = [
         f"{confirm_command(study)} trains it and the default with {CONFIRM_SEEDS} fresh seeds, evaluates both on"
@@ -84,14 +79,14 @@ def warning(study: StudyRecord) -> Statement | None:
 
 
 def confirmed_statement(confirmed: ConfirmationRecord) -> Statement:
-    """The verdict of the paired comparison, and by how much the winner's score shrank beside the default's."""
+    """The verdict of the paired comparison, and how far the scores of the winner and of the default shrank."""
     fresh = count(len(confirmed.seeds), "fresh seed")
     shrank = (
         f"Picked among {count(confirmed.n_trials, 'trial')}, trial {confirmed.trial} scored"
         f" {_scores(confirmed.search_pp, confirmed.confirmed_pp, f'{fresh} and fresh samples')}."
     )
     control = (
-        "The default was no complete trial, so there is no control."
+        "The default was not a complete trial, so there is no control."
         if confirmed.default_search_pp is None
         else "As a control, the default, which nobody picked, scored"
         f" {_scores(confirmed.default_search_pp, confirmed.default_confirmed_pp, 'the same fresh seeds')}."
@@ -104,7 +99,7 @@ def confirmed_statement(confirmed: ConfirmationRecord) -> Statement:
 
 
 def current_confirmation(study: StudyRecord) -> ConfirmationRecord | None:
-    """The confirmation, if it is of the setting that is the best now."""
+    """The confirmation, if it is that of the setting that is now the best."""
     confirmed = study.confirmation
     if confirmed is None or study.best is None:
         return None
@@ -124,7 +119,7 @@ def count_states(study: StudyRecord) -> str:
 
 
 def no_importance(study: StudyRecord) -> str | None:
-    """Why a figure of the importance of knobs is missing, and of which objective if another has one; None if none is
+    """Why a figure of the importance of knobs is missing, and for which objective if the other has one; None if none is
     missing."""
     if study.importances_refused is None:
         return None
@@ -164,7 +159,7 @@ def _default_value(study: StudyRecord, objective: Objective) -> str:
 
 
 def _is_picked_among_several(study: StudyRecord) -> bool:
-    """Not so where nothing came out ahead of the default: no claim is made then."""
+    """False if nothing came out ahead of the default, because then no claim is made."""
     best = study.best_trial
     return best is not None and not best.is_default and len(complete_trials(study)) > 1
 
@@ -172,7 +167,7 @@ def _is_picked_among_several(study: StudyRecord) -> bool:
 def _scores(search_pp: float, confirmed_pp: float | None, fresh: str) -> str:
     """A score in the search and with fresh seeds, and how it changed."""
     if confirmed_pp is None:
-        return f"{points(search_pp)}% in the search; with {fresh} nothing of it was measured"
+        return f"{points(search_pp)}% in the search; with {fresh} no score was measured"
     shrinkage_pp = search_pp - confirmed_pp
     if points(abs(shrinkage_pp)) == points(0.0):
         change = "stayed the same"

@@ -1,17 +1,22 @@
-"""Tables of the page of a search."""
+"""The tables on the page of a search."""
 
 from __future__ import annotations
 
 from harness.records.study import BudgetRecord, StudyRecord, TrialRecord
-from reports.formats import seconds, tokens
-from reports.search.counting import count
-from reports.search.knobs import condition_text, options_text, param_text, range_text, short_knobs
-from reports.search.objectives import Objective, objectives_of
-from reports.table import Table
+from reports.formats import Table, count, seconds, tokens
+from reports.search.values import (
+    Objective,
+    condition_text,
+    objectives_of,
+    options_text,
+    param_text,
+    range_text,
+    short_knobs,
+)
 
 
 def best_table(study: StudyRecord) -> Table | None:
-    """The best setting against the default, knob by knob; None without a best one."""
+    """The best setting against the default, knob by knob; None without a best setting."""
     best, default = study.best_trial, study.default_trial
     if best is None:
         return None
@@ -30,12 +35,12 @@ def best_table(study: StudyRecord) -> Table | None:
     if best.is_default:
         note = "The best is the default itself."
     else:
-        note = "The default was no trial of this search." if compared is None else ""
+        note = "The default was not a trial of this search." if compared is None else ""
     return Table("Best setting" + (" against the default" if compared is not None else ""), columns, rows, note)
 
 
 def trials_table(study: StudyRecord) -> Table:
-    """All trials by number, with why some of them have no value."""
+    """All trials by number, with the reasons why some have no value."""
     objectives, short = objectives_of(study), short_knobs(study.knobs)
     columns = ["trial", "state", *(one.name for one in objectives), *short.values(), "time", "tokens", "reason"]
     rows = [
@@ -54,13 +59,13 @@ def trials_table(study: StudyRecord) -> Table:
 
 
 def knobs_table(study: StudyRecord) -> Table:
-    """What was searched."""
+    """The knobs, their ranges and when they are drawn."""
     rows = [[name, knob.kind, range_text(knob), condition_text(knob)] for name, knob in study.knobs.items()]
     return Table("What was searched", ["knob", "kind", "range", "drawn when"], rows)
 
 
 def provenance_table(study: StudyRecord) -> Table:
-    """How the trials came about."""
+    """The settings of the search."""
     rows = [
         ["command", study.command],
         ["profile", study.profile],
@@ -103,7 +108,7 @@ def _budget(budget: BudgetRecord) -> str:
 
 
 def _spent(study: StudyRecord) -> str:
-    """Repeated settings trained nothing."""
+    """Tokens and time of all trials but repeated settings, which trained nothing."""
     own = [trial for trial in study.trials if trial.same_as is None]
     generated = sum(trial.generated_tokens or 0 for trial in own)
     return f"{tokens(generated)} generated tokens, {seconds(sum(trial.duration_s or 0.0 for trial in own))} of trials"

@@ -1,13 +1,15 @@
-"""Comparison of training arms: paired, unpaired, factorial, over several tasks; power; corrections for many contrasts.
+"""Statistics of training arms: comparisons, power, factorials, several tasks, corrections for many contrasts.
 
-The unit of replication is the training seed: an array of scores is indexed by seed [n_seeds], and two arrays are paired
-by position. Results are in the unit of the inputs. Missing numbers are NaN. Nothing here draws unseeded random numbers.
+The unit of replication is the training seed. An array of scores has one entry per seed [n_seeds]; two arrays are paired
+by position. Results have the unit of the inputs. A number that does not exist is NaN. All functions are pure, and
+random draws have fixed seeds.
 
 Sources: Student's paired t test; Welch (1947); Fisher (1935) for the sign-flip test; Holm (1979); Benjamini & Hochberg
 (1995); Miller 2411.00640 (paired analysis of evaluations), Colas et al. 1806.08295 (how many seeds), Owen 0712.1111
 (two-way bootstrap), Agarwal et al. 2108.13264 (interquartile mean, probability of improvement).
 
-How often a 95% t interval of paired differences holds (measured by `tests/reports/statistics/test_calibration.py`):
+How often a 95% t interval of paired differences holds the true mean (`tests/reports/statistics/test_calibration.py`
+measures it):
 
 | differences | n = 3 | n = 6 | n = 10 | n = 20 |
 | --- | --- | --- | --- | --- |
@@ -15,27 +17,36 @@ How often a 95% t interval of paired differences holds (measured by `tests/repor
 | Student's t with 3 degrees of freedom | 96% | 96% | 96% | 96% |
 | normal, but one seed in ten collapses by 20 sd | 65% | 48% | 65% | 87% |
 
-Where none of a few seeds collapsed, they cannot show that some do, and the interval misses the mean that includes
-those. Hence every seed is a dot on the figures, with the median and the interquartile mean beside the mean.
+If none of a few seeds collapsed, they cannot show that some do, and the interval misses the mean that includes those.
+Therefore figures show every seed as a dot, and tables give the median and the interquartile mean beside the mean.
 """
 
-from reports.statistics.across_tasks import Estimate, interquartile_mean_over_tasks, probability_of_improvement
-from reports.statistics.checks import FloatArray
-from reports.statistics.corrections import benjamini_hochberg, holm
-from reports.statistics.crossed_bootstrap import CrossedEstimate, crossed_bootstrap
+from reports.statistics.bootstrap import (
+    CrossedEstimate,
+    Estimate,
+    crossed_bootstrap,
+    interquartile_mean_over_tasks,
+    probability_of_improvement,
+)
+from reports.statistics.comparison import (
+    NO_SPREAD,
+    Comparison,
+    PairedComparison,
+    UnpairedComparison,
+    Verdict,
+    compare_paired,
+    compare_unpaired,
+)
 from reports.statistics.factorial import Effect, factorial_effects
-from reports.statistics.interquartile import interquartile_mean
-from reports.statistics.intervals import t_band, t_interval
-from reports.statistics.paired import NO_SPREAD, PairedComparison, compare_paired
+from reports.statistics.means import MIN_PAIRS, FloatArray, interquartile_mean, t_band, t_interval
+from reports.statistics.p_values import benjamini_hochberg, holm, sign_flip_p_value
 from reports.statistics.power_analysis import TARGET_POWER, Power, difference_sd, power, sd_upper_bound
-from reports.statistics.sign_flip import sign_flip_p_value
-from reports.statistics.unpaired import UnpairedComparison, compare_unpaired
-from reports.statistics.verdicts import MIN_PAIRS, Verdict
 
 __all__ = [
     "MIN_PAIRS",
     "NO_SPREAD",
     "TARGET_POWER",
+    "Comparison",
     "CrossedEstimate",
     "Effect",
     "Estimate",

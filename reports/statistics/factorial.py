@@ -8,17 +8,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reports.statistics.checks import FloatArray
-from reports.statistics.paired import PairedComparison, compare_paired
+from reports.statistics.comparison import PairedComparison, compare_paired
+from reports.statistics.means import FloatArray
 
 
 @dataclass(frozen=True)
 class Effect:
-    """One effect of a factorial: of factor `factors[0]` at `levels[0]`; with two, of how they act together.
+    """One effect of a factorial.
 
-    One factor: the mean score at its level minus that at its reference level, both averaged over all levels of the
-    other factors. Two factors: the difference of differences, the effect of the first at the second's level minus the
-    effect of the first at the second's reference level, averaged over the levels of the others; 0 where they add up.
+    One factor: the main effect of factor `factors[0]` at `levels[0]`. It is the mean score at this level minus that at
+    the reference level, both averaged over all levels of the other factors.
+
+    Two factors: their interaction, a difference of differences. It is the effect of the first at the second's level
+    minus the effect of the first at the second's reference level, averaged over the levels of the others; 0 where the
+    two effects add up.
     """
 
     factors: tuple[int, ...]
@@ -27,12 +30,13 @@ class Effect:
 
 
 def factorial_effects(scores: FloatArray, reference: Sequence[int], alpha: float = 0.05) -> list[Effect]:
-    """Main effects, then interactions of two factors, each tested by a paired t test over seeds.
+    """The main effects, then the interactions of two factors, each tested by a paired t test over seeds.
 
-    scores: [n_seeds, levels of factor 0, levels of factor 1, ...], every cell filled. reference: a level of each
-    factor, to which its others are compared. alpha: of each effect on its own; nothing is corrected here. Interactions
-    of three factors and more are left out. Raises ValueError for another shape, a cell that is not finite, or a
-    reference that is no level.
+    scores [n_seeds, levels of factor 0, levels of factor 1, ...]: every cell is filled. reference: a level of each
+    factor, with which its other levels are compared. alpha: the level of each effect on its own; nothing is corrected
+    here. Interactions of three or more factors are left out.
+
+    Raises ValueError for another shape, a cell that is not finite, or a reference that is no level.
     """
     table = np.asarray(scores, dtype=np.float64)
     _require_factorial(table, reference)

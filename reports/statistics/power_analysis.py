@@ -1,4 +1,4 @@
-"""Power of t tests by the noncentral t distribution: seeds needed for an effect, effect detectable with seeds."""
+"""The power of t tests, exactly, by the noncentral t distribution: seeds for an effect, or an effect for seeds."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from functools import cache
 
 import numpy as np
 
-from reports.statistics.checks import require_level
-from reports.statistics.verdicts import MIN_PAIRS
+from reports.statistics.means import MIN_PAIRS, require_level
 
 TARGET_POWER = 0.8
 
@@ -31,11 +30,13 @@ def power(
     alpha: float = 0.05,
     target: float = TARGET_POWER,
 ) -> Power:
-    """Power of the paired t test, exactly by the noncentral t: solves for what is left out.
+    """The power of the paired t test; solves for what is left out (Colas et al. 1806.08295).
 
-    sd: standard deviation of the paired differences, in the unit of `effect`; `difference_sd` gives it from pilot runs.
-    With `effect`: the seeds needed for `target`. With `n`: the detectable effect. With both: the power they reach.
-    Raises ValueError when neither is given or a number is out of range.
+    sd: the standard deviation of the paired differences, in the unit of `effect`; `difference_sd` gives it from that of
+    single runs. With `effect`: how many seeds reach the target power. With `n`: the effect that so many seeds detect.
+    With both: the power that they reach.
+
+    Raises ValueError if neither is given or a number is out of range.
     """
     require_level(alpha)
     if not (math.isfinite(sd) and sd > 0):
@@ -56,7 +57,7 @@ def power(
 
 
 def difference_sd(run_sd: float, correlation: float) -> float:
-    """Standard deviation of a paired difference of two arms with run-to-run sd `run_sd` and pairing `correlation`."""
+    """The standard deviation of a paired difference, from that of single runs and the arms' correlation over seeds."""
     if not (run_sd >= 0 and -1 <= correlation <= 1):
         raise ValueError(f"run_sd {run_sd} must be >= 0 and correlation {correlation} lie in [-1, 1]")
     return run_sd * math.sqrt(2 * (1 - correlation))
@@ -65,20 +66,20 @@ def difference_sd(run_sd: float, correlation: float) -> float:
 def sd_upper_bound(sd: float, n: int, confidence: float = 0.8) -> float:
     """The one-sided upper bound of the true standard deviation behind an estimate `sd` from `n` normal values.
 
-    A pilot's sd is below the truth more often than above it, and a design planned with it fails as often: plan with
+    A pilot's sd is too low more often than too high, and a design that is planned with it fails as often. Plan with
     this bound instead (Browne 1995, Statistics in Medicine 14:1933). Raises ValueError for fewer than two values.
     """
     from scipy.special import chdtri
 
     if n < 2 or not sd >= 0 or not 0 < confidence < 1:
         raise ValueError(f"sd {sd} must be >= 0, n {n} at least 2 and confidence {confidence} between 0 and 1")
-    # chdtri takes the upper tail's probability.
+    # chdtri takes the probability of the upper tail.
     return sd * math.sqrt((n - 1) / float(chdtri(n - 1, confidence)))
 
 
 @cache
 def detectable_standard_errors(df: float, alpha: float, target: float = TARGET_POWER) -> float:
-    """The true mean, in standard errors, that a two-sided t test with `df` degrees of freedom finds with `target`."""
+    """The true mean, in standard errors, that a two-sided t test of `df` degrees of freedom finds at this power."""
     from scipy.optimize import brentq
 
     upper = 1.0
@@ -88,11 +89,11 @@ def detectable_standard_errors(df: float, alpha: float, target: float = TARGET_P
 
 
 def t_test_power(shift: float, df: float, alpha: float) -> float:
-    """Probability that a two-sided t test rejects when the true mean is `shift` standard errors from zero."""
+    """The probability that a two-sided t test rejects if the true mean lies `shift` standard errors from zero."""
     from scipy.special import nctdtr, stdtrit  # scipy.stats takes a second to import
 
     critical = float(stdtrit(df, 1 - alpha / 2))
-    # The lower tail by symmetry. Far out there is no value: where the probability is 0 or 1 to eight places.
+    # The lower tail by symmetry. Far out nctdtr gives NaN, where the probability is 0 or 1 to eight places.
     not_above, not_below = nctdtr(df, (shift, -shift), critical)
     return float((1 - np.nan_to_num(not_above, nan=0)) + (1 - np.nan_to_num(not_below, nan=1)))
 
@@ -104,7 +105,7 @@ def _paired_t_power(effect_sds: float, n: int, alpha: float) -> float:
 def _pairs_needed(effect_sds: float, alpha: float, target: float) -> int:
     from scipy.special import ndtri
 
-    # A known variance would need this many; the t test needs a few more, so the search starts below the answer.
+    # So many would do if the variance were known. The t test needs a few more: the search starts below the answer.
     n = max(MIN_PAIRS, math.floor(float(ndtri(1 - alpha / 2) + ndtri(target)) ** 2 / effect_sds**2))
     while _paired_t_power(effect_sds, n, alpha) < target:
         n += 1

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-import reports.analysis
+import reports.measure
 from reports.page import write_report
 from reports.processes import MANY_CELLS, SentOnce, each_in_processes, process_count
 from tests.reports.synthetic import write_sweep
@@ -40,7 +40,7 @@ def test_a_report_by_two_processes_has_the_same_bytes(tmp_path, monkeypatch):
     sweep = write_sweep(tmp_path / "sweep", {"base": 0.0, "up": 3.0}, seeds=3, texts=["Wait, 3 #### 3", "#### 5"])
 
     def written(processes: int) -> dict[Path, bytes]:
-        monkeypatch.setattr(reports.analysis, "process_count", lambda n_cells: processes)
+        monkeypatch.setattr(reports.measure, "process_count", lambda n_cells: processes)
         folder = tmp_path / f"by_{processes}"
         write_report(sweep, folder)
         return {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}

@@ -134,11 +134,12 @@ class PolicyGradientLearner(RolloutLearner):
 
     def __init__(self, spec: RunSpec, start: LanguageModel, examples: Examples, engine: Engine) -> None:
         super().__init__(spec, start, examples, engine)
+        self._objective = spec.policy_gradient
         self._update: PolicyUpdate = PolicyUpdate(start.model, spec, start.pad_token_id, self._initial)
         self._characters = TokenCharacters(start.decode)
 
     def _learn(self, batch: Batch, step: int) -> tuple[UpdateReport, Row, list[Row]]:
-        kept = filter_rows(self._spec.policy_gradient, batch)
+        kept = filter_rows(self._objective, batch)
         chosen = {
             "rows_dropped": len(batch) - len(kept),
             "groups_dropped": len(torch.unique(batch.groups)) - len(torch.unique(kept.groups)),

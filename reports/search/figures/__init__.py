@@ -1,52 +1,56 @@
-"""Figures of a search. To add one: a module with NAME, TITLE, draw(study, objective) -> Drawing | None, listed here."""
+"""Figures of a search, found in this folder and in plug-ins: every `SearchFigure` at a module's top level is one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeGuard
 
+from harness.plugins import Kind
 from harness.records.study import StudyRecord
-from reports.figures.rendering import RenderedFigure, render_figure
-from reports.figures.style import Drawing
-from reports.search.figures import history, importance, intermediate, parallel_coordinates, pareto, slices
-from reports.search.objectives import objectives_of
+from reports.drawing.rendering import Drawing, RenderedFigure, render_figure
+from reports.figures import AFTER_OURS, drawing_of, in_reading_order, require_figure_name
+from reports.search.values import Objective, objectives_of
 
 
 @dataclass(frozen=True)
-class SearchFigureKind:
-    """`name` is the stem of its files; `draw` gives None when the record holds nothing to show. `each`: drawn for the
-    second objective as well, not for the first alone."""
+class SearchFigure:
+    """One figure of the page of a search.
+
+    name, title, order: as those of a `reports.figures.Figure`. draw: draws it for an objective, or returns None if the
+    record holds nothing to show. each_objective: it is drawn for the second objective too, not for the first alone.
+
+    Raises ValueError for a name that cannot be that of a file.
+    """
 
     name: str
     title: str
-    draw: Callable[..., Drawing | None]
-    each: bool
+    draw: Callable[[StudyRecord, Objective], Drawing | None]
+    each_objective: bool = False
+    order: int = AFTER_OURS
+
+    def __post_init__(self) -> None:
+        require_figure_name(self.name)
 
 
-FIGURES = [  # the reading order
-    SearchFigureKind(module.NAME, module.TITLE, module.draw, each)
-    for module, each in (
-        (pareto, False),
-        (history, True),
-        (importance, True),
-        (parallel_coordinates, False),
-        (slices, True),
-        (intermediate, False),
-    )
-]
+def _is_search_figure(thing: object) -> TypeGuard[SearchFigure]:
+    return isinstance(thing, SearchFigure)
 
-FIGURE_NAMES = [name for kind in FIGURES for name in (kind.name, *([f"{kind.name}_2"] if kind.each else []))]
-"""Of all files that a report may have."""
+
+SEARCH_FIGURES: Kind[SearchFigure] = Kind(
+    "figure of a search", _is_search_figure, "reports.search.figures", "bench ls figures"
+)
 
 
 def render_search_figures(study: StudyRecord) -> list[RenderedFigure]:
     """Draw every figure for which there is something to show, in reading order."""
     rendered = []
-    for kind in FIGURES:
-        for objective in objectives_of(study)[: 2 if kind.each else 1]:
-            name = kind.name if objective.index == 0 else f"{kind.name}_{objective.index + 1}"
-            several = kind.each and len(study.objectives) > 1
-            title = f"{kind.title}: {objective.name}" if several else kind.title
-            rendered.append(render_figure(name, title, study.command, partial(kind.draw, study, objective)))
+    for figure in in_reading_order(SEARCH_FIGURES):
+        for objective in objectives_of(study)[: 2 if figure.each_objective else 1]:
+            name = figure.name if objective.index == 0 else f"{figure.name}_{objective.index + 1}"
+            several = figure.each_objective and len(study.objectives) > 1
+            title = f"{figure.title}: {objective.name}" if several else figure.title
+            drawing = partial(drawing_of, SEARCH_FIGURES, figure.name, study, objective)
+            rendered.append(render_figure(name, title, study.command, drawing))
     return [figure for figure in rendered if figure is not None]

@@ -1,5 +1,7 @@
-"""Every complete trial as a line through its knobs, one below the other so that long names fit, down to its value on a
-colour bar."""
+"""Every complete trial as a line through its knobs down to its value on a colour bar.
+
+Knobs stand one below the other, so that long names fit.
+"""
 
 from __future__ import annotations
 
@@ -8,27 +10,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from harness.records.study import StudyRecord, TrialRecord
-from reports.figures.style import GREY, INK, WIDTH_IN, Drawing
-from reports.search.figures.knob_axis import KnobAxis
-from reports.search.figures.marks import TICK_CHARACTER_IN, TICK_POINTS, best_label, kind_of, shortened, two_lines
-from reports.search.knobs import short_knobs, value_text
-from reports.search.objectives import Objective, complete_trials
+from reports.drawing.rendering import DataRow, Drawing
+from reports.drawing.style import GREY, INK, WIDTH_IN, new_figure
+from reports.search.drawing import TICK_CHARACTER_IN, TICK_POINTS, KnobAxis, best_label, kind_of, shortened, two_lines
+from reports.search.figures import SearchFigure
+from reports.search.values import Objective, complete_trials, short_knobs, value_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-NAME = "parallel_coordinates"
-TITLE = "Settings of all trials"
 
 MIN_TRIALS = 2
-# All in inches, from the left or the top.
+# Positions in inches, from the left or from the top.
 NAMES_X, LOW_X, HIGH_X, NOT_DRAWN_X = 0.12, 2.25, 5.0, 5.75
 TOP, PITCH, BAND, BELOW = 0.15, 0.47, 0.2, 0.25
 NAME_CHARACTERS = 23
 CHOICE_AT = 0.06
-"""Choices are named to the right of their line, so that no line runs through a name."""
-# The middle of cividis, which shows on white as on a dark page; its ends are lost on one of them.
+"""Where in its part of the axis a choice lies. Its name stands to the right, so that no line runs through a name."""
+# The middle of cividis, which is visible on white and on a dark page; each of its ends is lost on one of them.
 DARK, LIGHT = 0.25, 0.88
 BAR_STEPS = 64
 BAR_TICKS = 5
@@ -36,7 +36,7 @@ BAR_TICKS = 5
 
 @dataclass(frozen=True)
 class Scale:
-    """Values of an objective, as shown, from the lowest to the highest; the better, the darker."""
+    """The values of an objective, as shown, from the lowest to the highest; better ones are darker."""
 
     low: float
     high: float
@@ -52,8 +52,8 @@ class Scale:
         return mpl.colormaps["cividis"](LIGHT - (LIGHT - DARK) * goodness)
 
 
-def draw(study: StudyRecord, objective: Objective) -> Drawing | None:
-    """None below two complete trials."""
+def draw_parallel_coordinates(study: StudyRecord, objective: Objective) -> Drawing | None:
+    """None with fewer than two complete trials."""
     trials = complete_trials(study)
     knobs = [name for name in study.knobs if any(name in trial.params for trial in trials)]
     if len(trials) < MIN_TRIALS or not knobs:
@@ -72,7 +72,7 @@ def draw(study: StudyRecord, objective: Objective) -> Drawing | None:
     for row, name in enumerate(knobs):
         _draw_knob(axes, TOP + PITCH * row, short[name], knob_axes[name], conditional=name in conditional)
     _draw_bar(axes, TOP + PITCH * len(knobs), scale, objective)
-    # The best last, so that no other covers it.
+    # The best comes last, so that no other line covers it.
     order = sorted(trials, key=lambda trial: scale.position(shown[trial.number]), reverse=not objective.maximize)
     for trial in order:
         xs, ys = _path(trial, knobs, knob_axes, _x(scale.position(shown[trial.number])))
@@ -86,17 +86,15 @@ def draw(study: StudyRecord, objective: Objective) -> Drawing | None:
     figure.legend(handles=handles, loc="lower center", ncols=2, handlelength=4.0, borderaxespad=0.3)
     caption = (
         f"A line for each of n = {len(trials)} complete trials, from knob to knob down to its"
-        f" {objective.words} on the colour bar: the darker, the better"
+        f" {objective.words} on the colour bar; darker is better"
         f" ({objective.wish}).{_not_drawn(study, conditional)}"
     )
     return Drawing(figure, caption, [_row(trial, objective, knobs) for trial in trials])
 
 
 def _sheet(height_in: float) -> tuple[Figure, Axes]:
-    """A figure whose one plot has inches from its upper left corner as coordinates."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(WIDTH_IN, height_in))
+    """A figure with a single plot, whose coordinates are inches from its upper left corner."""
+    figure = new_figure(height_in, laid_out=False)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_axis_off()
     axes.set(xlim=(0, WIDTH_IN), ylim=(height_in, 0))
@@ -135,7 +133,7 @@ def _draw_bar(axes: Axes, y: float, scale: Scale, objective: Objective) -> None:
     width = (HIGH_X - LOW_X) / BAR_STEPS
     for step in range(BAR_STEPS):
         color = scale.color((step + 0.5) / BAR_STEPS)
-        # With an edge of its own colour: renderers leave hairlines between neighbours.
+        # The edge has the same colour, because renderers leave hairlines between neighbours.
         axes.add_patch(Rectangle((LOW_X + step * width, y), width, BAND, color=color, linewidth=0.4))
     for tick in range(BAR_TICKS) if scale.high > scale.low else [BAR_TICKS // 2]:
         place = tick / (BAR_TICKS - 1)
@@ -147,7 +145,7 @@ def _draw_bar(axes: Axes, y: float, scale: Scale, objective: Objective) -> None:
 def _path(
     trial: TrialRecord, knobs: Sequence[str], knob_axes: dict[str, KnobAxis], end: float
 ) -> tuple[list[float], list[float]]:
-    """Straight down through each knob's band, then over to the next."""
+    """The line of a trial: straight down through the band of each knob, then over to the next."""
     xs, ys = [], []
     for row, name in enumerate(knobs):
         x = _x(knob_axes[name].position(trial.params[name])) if name in trial.params else NOT_DRAWN_X
@@ -156,8 +154,8 @@ def _path(
     return [*xs, end], [*ys, TOP + PITCH * len(knobs)]
 
 
-def _row(trial: TrialRecord, objective: Objective, knobs: Sequence[str]) -> dict[str, str | int | float]:
-    row: dict[str, str | int | float] = {"trial": trial.number, "kind": kind_of(trial), "metric": objective.metric}
+def _row(trial: TrialRecord, objective: Objective, knobs: Sequence[str]) -> DataRow:
+    row: DataRow = {"trial": trial.number, "kind": kind_of(trial), "metric": objective.metric}
     if (value := objective.of(trial)) is not None:
         row["value"] = value
     return row | {name: value_text(trial.params[name]) for name in knobs if name in trial.params}
@@ -165,10 +163,15 @@ def _row(trial: TrialRecord, objective: Objective, knobs: Sequence[str]) -> dict
 
 def _not_drawn(study: StudyRecord, conditional: Sequence[str]) -> str:
     logs = any(knob.kind == "log" for knob in study.knobs.values())
-    words = " Learning rates and other knobs that are drawn on a log scale are shown on one." if logs else ""
+    words = " Knobs that are drawn on a log scale, such as learning rates, are shown on one." if logs else ""
     if conditional:
-        words += " Not drawn: the trial's other knobs leave this one without a meaning."
+        words += " Not drawn: the trial's other knobs make this one meaningless."
     states = {trial.state for trial in study.trials} - {"complete"}
     if states:
         words += f" Trials that are {' or '.join(sorted(states))} are left out."
     return words
+
+
+PARALLEL_COORDINATES = SearchFigure(
+    name="parallel_coordinates", title="Settings of all trials", draw=draw_parallel_coordinates, order=40
+)

@@ -1,28 +1,25 @@
-"""Two objectives against each other: what the one costs in the other."""
+"""Two objectives against each other: what one costs in terms of the other."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from harness.records.study import StudyRecord, TrialRecord
-from reports.figures.lines import legend_below
-from reports.figures.style import GREY, WIDTH_IN, Drawing
-from reports.search.counting import count
-from reports.search.figures.marks import axis_label, count_kinds, draw_trials, kind_of, label_values
-from reports.search.objectives import Objective, complete_trials, objectives_of
+from reports.drawing.curves import legend_below
+from reports.drawing.rendering import DataRow, Drawing
+from reports.drawing.style import GREY, new_figure
+from reports.formats import count
+from reports.search.drawing import axis_label, count_kinds, draw_trials, kind_of, label_values
+from reports.search.figures import SearchFigure
+from reports.search.values import Objective, complete_trials, objectives_of
 
-NAME = "pareto"
-TITLE = "Pareto front"
-
-# Of the figure: about the size of the axes, and of a label with a trial's number.
+# About the size of the axes, and of a label with the number of a trial, in inches.
 AXES_IN = (5.4, 2.9)
 LABEL_IN = (0.3, 0.17)
 
 
-def draw(study: StudyRecord, objective: Objective) -> Drawing | None:
-    """The first objective against the second. None with one objective, or without a complete trial."""
-    from matplotlib.figure import Figure
-
+def draw_pareto(study: StudyRecord, objective: Objective) -> Drawing | None:
+    """The first objective against the second; None with one objective or without a complete trial."""
     trials = complete_trials(study)
     if len(study.objectives) == 1 or not trials:
         return None
@@ -32,7 +29,7 @@ def draw(study: StudyRecord, objective: Objective) -> Drawing | None:
         for trial in trials
         if (x := cost.of(trial)) is not None and (y := objective.of(trial)) is not None
     }
-    figure = Figure(figsize=(WIDTH_IN, 3.9), layout="constrained")
+    figure = new_figure(3.9)
     axes = figure.subplots()
     front = sorted(points[number] for number in study.front)
     handles = {}
@@ -41,7 +38,7 @@ def draw(study: StudyRecord, objective: Objective) -> Drawing | None:
             *zip(*front, strict=True),
             color=GREY,
             linewidth=1.4,
-            # Along what is reached: with no more of the second objective than the trial before, or no less.
+            # The line runs along what is reached with no more of the second objective than a trial has, or no less.
             drawstyle="steps-pre" if cost.maximize else "steps-post",
             label="front",
             zorder=1,
@@ -50,7 +47,7 @@ def draw(study: StudyRecord, objective: Objective) -> Drawing | None:
     axes.margins(0.1)
     labelled = _labelled(study, points)
     for number in labelled:
-        # Towards what nobody reached, where no other trial lies.
+        # Labels point towards what no trial reached, where there are no marks.
         side, above = (1 if cost.maximize else -1), (1 if objective.maximize else -1)
         axes.annotate(
             str(number),
@@ -68,8 +65,8 @@ def draw(study: StudyRecord, objective: Objective) -> Drawing | None:
     caption = (
         f"{objective.name} ({objective.wish}) against {cost.name} ({cost.wish}), n = {len(trials)} complete trials"
         f" ({count_kinds(trials)}). Line and numbers: the {count(len(front), 'trial')} of the front, which no other"
-        " beats on both; values as they are, nothing is tested."
-        f"{'' if len(labelled) == len(front) else ' Of neighbours on it one has its number.'}"
+        " beats on both, by their values as they are; nothing is tested."
+        f"{'' if len(labelled) == len(front) else ' Of close neighbours only one is numbered.'}"
     )
     return Drawing(figure, caption, [_row(trial, study, cost, objective) for trial in trials])
 
@@ -79,7 +76,7 @@ def _columns(points: dict[int, tuple[float, float]]) -> tuple[list[float], list[
 
 
 def _labelled(study: StudyRecord, points: dict[int, tuple[float, float]]) -> Sequence[int]:
-    """Trials of the front whose numbers do not run into each other's, the best first."""
+    """The trials of the front whose numbers do not run into each other, the best first."""
     spans = [max(values) - min(values) or 1.0 for values in _columns(points)]
     chosen: list[int] = []
     for number in sorted(study.front, key=lambda number: (number != study.best, points[number])):
@@ -97,7 +94,10 @@ def _labelled(study: StudyRecord, points: dict[int, tuple[float, float]]) -> Seq
     return chosen
 
 
-def _row(trial: TrialRecord, study: StudyRecord, cost: Objective, objective: Objective) -> dict[str, str | int | float]:
-    row: dict[str, str | int | float] = {"trial": trial.number, "kind": kind_of(trial)}
+def _row(trial: TrialRecord, study: StudyRecord, cost: Objective, objective: Objective) -> DataRow:
+    row: DataRow = {"trial": trial.number, "kind": kind_of(trial)}
     row |= {one.metric: value for one in (objective, cost) if (value := one.of(trial)) is not None}
     return row | {"on_front": int(trial.number in study.front)}
+
+
+PARETO = SearchFigure(name="pareto", title="Pareto front", draw=draw_pareto, order=10)

@@ -105,7 +105,7 @@ def test_runs_without_a_common_seed_do_not_pair(bench: Bench, home: Path) -> Non
             "Recorded: avg@n, maj@1, maj@2, maj@4, maj@8, pass@1",
         ),
         (["one/up", "one/base", "--metric", "pass@1"], "metric is 'pass@1': give eval.final."),
-        (["one/up", "one/base", "--metric", "eval.final.gsm8k.pass@1"], "names the task 'gsm8k': evaluated were"),
+        (["one/up", "one/base", "--metric", "eval.final.gsm8k.pass@1"], "names the task 'gsm8k': the sweep evaluates"),
         (["one/up", "one/base", "--metric", "eval.final.mean_tokens"], "must be a fraction in [0, 1]"),
         (["one/up", "one/base", "--metric", "eval.final.arithmetic.truncated_frac"], "more is better: pass@1, pass@2,"),
         (["one/up", "one/base", "--alpha", "5"], "--alpha is 5, but must lie between 0 and 1"),

@@ -160,13 +160,14 @@ def test_status_lists_cells_of_other_questions_apart(bench: Bench, tmp_path: Pat
     assert "1 cells of other versions of this question" in bench("status", "mine").out
 
 
-@pytest.mark.parametrize("what", ["sweeps", "profiles", "algorithms", "tasks", "knobs"])
+@pytest.mark.parametrize("what", ["sweeps", "profiles", "algorithms", "tasks", "knobs", "figures"])
 def test_ls(bench: Bench, what: str) -> None:
     result = bench("ls", what, "--json")
     assert (result.code, result.err) == (0, "")
     assert all(set(row) == {"name", "description"} for row in result.document)
     names = [row["name"] for row in result.document]
     known = {"sweeps": "std_norm", "profiles": "tiny", "algorithms": "grpo", "tasks": "gsm8k", "knobs": "train.steps"}
+    known |= {"figures": "forest"}
     assert known[what] in names
     assert all(name in bench("ls", what).out for name in names)
 

@@ -94,7 +94,7 @@ def test_a_report_by_what_was_never_recorded_is_refused(bench: Bench, tmp_path: 
     result = bench("report", "mine")
     assert (result.code, result.out) == (2, "")
     assert "no finished cell of mine has a final 'pass@1' on arithmetic" in result.err
-    assert "nearest names: pass@2" in result.err
+    assert "did you mean pass@2?" in result.err
 
 
 @pytest.mark.parametrize("in_the_way", ["report", "report/index.html", "report/figures"])

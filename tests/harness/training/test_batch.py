@@ -12,7 +12,15 @@ from transformers import PreTrainedModel
 
 from algorithms import Coefficients, Objective, advantages, preset
 from harness.config.run_spec import RunSpec
-from harness.training.batch import Batch, ControlledCoefficients, filter_rows, pass_advantages, prepare, zero_std_rows
+from harness.training.batch import (
+    Batch,
+    ControlledCoefficients,
+    filter_rows,
+    pass_advantages,
+    prepare,
+    scored_while_training,
+    zero_std_rows,
+)
 from harness.training.critic import Critic
 from harness.training.reference import KlReference, frozen_copy
 from harness.training.sequences import Scorer
@@ -146,7 +154,9 @@ def prepared(settings: dict[str, Any], **changes: Any) -> Prepared:
     controlled = ControlledCoefficients(spec.policy_gradient)
     kl_reference = KlReference(spec.policy_gradient.kl, policy, reference)
     scorer = Scorer(policy, critic, spec, rollouts.PAD)
-    result, coefficients = prepare(rollout, spec, 1, scorer, kl_reference, controlled)
+    result, coefficients = prepare(
+        rollout, spec.policy_gradient, scorer, kl_reference, controlled, scored_while_training(spec)
+    )
     return Prepared(spec, policy, reference, controlled, result, coefficients)
 
 
@@ -156,6 +166,10 @@ def logps(policy: PreTrainedModel, rollout: Batch) -> Tensor:
         with torch.inference_mode():
             scored[row, :length] = rollouts.completion_logps(policy, rollout.sequences, row)
     return scored
+
+
+def split_advantages(made: Prepared, steps: list[Tensor]) -> Tensor:
+    return pass_advantages(made.result, made.spec.policy_gradient, steps, made.spec.seed, step=1)
 
 
 def test_the_kl_in_the_reward_is_a_cost_at_every_token() -> None:
@@ -190,7 +204,7 @@ def test_advantages_are_those_of_the_critics_values() -> None:
         values=scores.values,
         token_rewards=made.result.token_rewards,
     )
-    got = pass_advantages(made.result, made.spec, [torch.arange(GROUPS * SAMPLES)], step=1)
+    got = split_advantages(made, [torch.arange(GROUPS * SAMPLES)])
     torch.testing.assert_close(got, expected)
 
 
@@ -200,16 +214,14 @@ def test_what_is_masked_out_of_the_loss_still_counts_in_advantages() -> None:
     mask = whole.mask & (torch.arange(GROUPS * SAMPLES) % 3 > 0)[:, None]
     masked = prepared(settings, loss_mask=mask)
     batches = [torch.arange(GROUPS * SAMPLES)]
-    torch.testing.assert_close(
-        pass_advantages(masked.result, masked.spec, batches, 1), pass_advantages(whole.result, whole.spec, batches, 1)
-    )
+    torch.testing.assert_close(split_advantages(masked, batches), split_advantages(whole, batches))
 
 
 def test_each_optimiser_step_has_its_own_std() -> None:
     made = prepared({"algorithm": "magistral"})
     halves = [torch.arange(8), torch.arange(8, 16)]
-    split = pass_advantages(made.result, made.spec, halves, 1)
-    whole = pass_advantages(made.result, made.spec, [torch.arange(16)], 1)
+    split = split_advantages(made, halves)
+    whole = split_advantages(made, [torch.arange(16)])
     assert not torch.allclose(split, whole)
     for rows in halves:
         alone = advantages(

@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from algorithms import TokenBatch, policy_loss, select_tokens
-from harness.config.run_spec import RunSpec
+from algorithms import Objective, TokenBatch, policy_loss, select_tokens
 from harness.training import policy_update
 from harness.training.batch import Batch, pass_advantages
 from harness.training.optimizer import mini_batches
@@ -101,9 +100,9 @@ def test_later_passes_have_their_own_mini_batches(monkeypatch: pytest.MonkeyPatc
     """With mini_batch_std the advantages of a pass depend on how that pass is split."""
     splits: list[list[list[int]]] = []
 
-    def recording(batch: Batch, spec: RunSpec, steps: list[Tensor], step: int) -> Tensor:
+    def recording(batch: Batch, objective: Objective, steps: list[Tensor], seed: int, step: int) -> Tensor:
         splits.append([rows.tolist() for rows in steps])
-        return pass_advantages(batch, spec, steps, step)
+        return pass_advantages(batch, objective, steps, seed, step)
 
     monkeypatch.setattr(policy_update, "pass_advantages", recording)
     settings = {"algorithm": "magistral", "train.updates_per_rollout": 2, "train.epochs": 4}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reports.laws import LawRefusedError, fit_compute_law
-from reports.laws.refusal import FloatArray
+from reports.laws.points import FloatArray
 
 TOKENS = np.geomspace(1e3, 1e6, 14)
 NOISE = np.random.default_rng(3).normal(0, 0.01, 14)

@@ -10,13 +10,14 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.lines import Line2D
 
 from harness.records.study import RangeRecord, StudyRecord
-from reports.figures.style import RC, Drawing
-from reports.search.figures import FIGURE_NAMES, FIGURES, render_search_figures
-from reports.search.figures.knob_axis import KnobAxis
-from reports.search.figures.marks import shortened, two_lines
-from reports.search.objectives import objectives_of
+from reports.drawing.rendering import Drawing
+from reports.drawing.style import RC
+from reports.figures import in_reading_order
+from reports.search.drawing import KnobAxis, shortened, two_lines
+from reports.search.figures import SEARCH_FIGURES, render_search_figures
+from reports.search.values import objectives_of
+from tests.reports.figures.test_figures import drawn_texts
 from tests.reports.search.studies import LONG_KNOBS, Changes, study_document, write_study
-from tests.reports.test_figures import drawn_texts
 
 VARIED: Changes = {
     5: {"same_as": 2},
@@ -26,6 +27,10 @@ VARIED: Changes = {
 FAILED: Changes = {
     number: {"state": "failed", "values": None, "reason": "broke", "intermediate": []} for number in range(5)
 }
+EVERY_FIGURE = {
+    *("pareto", "history", "history_2", "importance", "importance_2", "parallel_coordinates", "slices", "slices_2"),
+    "intermediate",
+}
 LONG_TASK = {"metric": "eval.final./a/folder/with/a_long_name/of_problems.jsonl.pass@1", "direction": "maximize"}
 
 
@@ -33,8 +38,8 @@ def drawings(study: StudyRecord) -> dict[str, Drawing]:
     """By name of the figure, and of the second objective."""
     drawn: dict[str, Drawing] = {}
     with mpl.rc_context(RC):
-        for kind in FIGURES:
-            for objective in objectives_of(study)[: 2 if kind.each else 1]:
+        for kind in in_reading_order(SEARCH_FIGURES):
+            for objective in objectives_of(study)[: 2 if kind.each_objective else 1]:
                 drawing = kind.draw(study, objective)
                 if drawing is not None:
                     drawn[f"{kind.name}{'' if objective.index == 0 else '_2'}"] = drawing
@@ -74,7 +79,7 @@ def test_no_text_is_clipped_and_no_two_texts_overlap(tmp_path, document):
     ("document", "expected"),
     [
         (study_document(40), {"history", "importance", "parallel_coordinates", "slices", "intermediate"}),
-        (study_document(40, objectives=2), {*FIGURE_NAMES} - {"intermediate"}),
+        (study_document(40, objectives=2), EVERY_FIGURE - {"intermediate"}),
         (study_document(1), {"history", "intermediate"}),
         (study_document(5, changes=FAILED), set()),
         (study_document(0), set()),
@@ -165,7 +170,7 @@ def test_curves_end_where_their_trials_were_pruned(tmp_path):
     by_seed = drawings(write_study(tmp_path, study_document(20, pruner={"type": "wilcoxon"})))["intermediate"]
     axes = by_seed.figure.axes[0]
     assert (axes.get_xlabel(), "of each seed" in axes.get_ylabel()) == ("training seed", True)
-    assert by_seed.caption.startswith("What each seed of a trial came to")
+    assert by_seed.caption.startswith("The score of each seed of a trial")
     document = study_document(3, changes={number: {"intermediate": [[1, None]]} for number in range(3)})
     assert "intermediate" not in drawings(write_study(tmp_path, document))
 

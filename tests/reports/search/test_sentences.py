@@ -115,7 +115,7 @@ def test_confirmed_without_a_control_and_without_shrinking(tmp_path):
     assert study.confirmation is not None
     details = confirmed_statement(study.confirmation).details
     assert details[0].endswith("it grew by 1.0 pp.")
-    assert details[1] == "The default was no complete trial, so there is no control."
+    assert details[1] == "The default was not a complete trial, so there is no control."
     study = confirmed(tmp_path, confirmed_pp=78.06)
     assert study.confirmation is not None
     assert confirmed_statement(study.confirmation).details[0].endswith("it stayed the same.")
@@ -127,7 +127,7 @@ def test_confirmed_without_a_score(tmp_path):
     assert study.confirmation is not None
     statement = confirmed_statement(study.confirmation)
     assert statement.details[0].endswith(
-        "78.1% in the search; with 6 fresh seeds and fresh samples nothing of it was measured."
+        "78.1% in the search; with 6 fresh seeds and fresh samples no score was measured."
     )
     assert "no test, no seed has a score in both arms" in statement.sentence
     assert search_sentence(study).endswith("; with 6 fresh seeds no score.")

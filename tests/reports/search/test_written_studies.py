@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.records.study import read_study
-from reports.search.page import write_search_report
+from reports.search import write_search_report
 from tests.harness.search.fake_cells import search, write_search
 
 

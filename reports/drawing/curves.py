@@ -1,0 +1,260 @@
+"""Curves: thin lines for seeds, a thick mean, a t band; overlaid, or in panels when arms are many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from reports.drawing.panels import Panels, keep_only_grid, legend_at_bottom, share_limits
+from reports.drawing.rendering import DataRow, Drawing
+from reports.drawing.style import (
+    BASE_MODEL,
+    GREY,
+    MAX_NAME_CHARACTERS,
+    SEED_ALPHA,
+    ArmStyle,
+    arm_styles,
+    legend_columns,
+    new_figure,
+    short_name,
+)
+from reports.formats import percent, tokens
+from reports.measure import Analysis
+from reports.measure.curves import Curve, Line, step_curves, training_axis
+from reports.statistics import MIN_PAIRS, FloatArray
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+MAX_OVERLAID_ARMS = 4
+PANEL_COLUMNS = 2
+PANELS = partial(Panels, columns=PANEL_COLUMNS, height=1.2, column_gap=0.25, row_gap=0.42, left=0.75, top=0.42)
+PANEL_CHARACTERS = 38
+# Markers tell arms apart without colour; more than these on a curve hide it.
+MARKERS_PER_CURVE = 10
+# With two points for each, about one point for every few pixels of half a figure, which a line of this width fills.
+DRAWN_STRETCHES = 60
+
+
+def draw_step_field(analysis: Analysis, field: str, ylabel: str, what: str) -> Drawing | None:
+    """A field of steps.jsonl over training; None if no cell recorded it. what: the beginning of the caption."""
+    curves = step_curves(analysis, field)
+    return draw_training(analysis, curves, field, ylabel, what) if curves else None
+
+
+def draw_training(analysis: Analysis, curves: Sequence[Curve], name: str, ylabel: str, what: str) -> Drawing:
+    """Curves over training. name: the column of y in the data. what: the beginning of the caption."""
+    axis = training_axis(analysis)
+    figure = draw_curves(analysis, curves, xlabel=axis.label, ylabel=ylabel)
+    caption = f"{what} {describe_curves(curves, analysis.sweep.alpha)} {axis.note}".rstrip()
+    return Drawing(figure, caption, curve_rows(curves, axis.field, name))
+
+
+def draw_curves(
+    analysis: Analysis,
+    curves: Sequence[Curve],
+    *,
+    xlabel: str,
+    ylabel: str,
+    base_model: Line | None = None,
+    set_up: Callable[[Axes], None] | None = None,
+) -> Figure:
+    """Up to four arms overlaid; more have a panel each, which shows the mean of the baseline as well.
+
+    base_model: a line of the model before training. set_up: prepares the axes of each panel; by default x counts tokens
+    or steps from 0.
+    """
+    draw = _overlay if len(curves) <= MAX_OVERLAID_ARMS else _panels
+    return draw(analysis, curves, xlabel, ylabel, base_model, set_up or count_from_zero)
+
+
+def curve_rows(curves: Sequence[Curve], x_name: str, y_name: str) -> list[DataRow]:
+    """The points of each seed, as recorded, one a row."""
+    return [
+        {"arm": curve.arm, "seed": line.seed, x_name: x, y_name: y}
+        for curve in curves
+        for line in curve.lines
+        for x, y in zip(line.x.tolist(), line.y.tolist(), strict=True)
+    ]
+
+
+def describe_curves(curves: Sequence[Curve], alpha: float) -> str:
+    """The part of a caption that says what lines and band are, how many seeds there are, and how they are averaged."""
+    counts = sorted({curve.n for curve in curves})
+    if counts[-1] == 1:
+        return "One seed per arm (n = 1): no band, so nothing is known of the spread between seeds. No smoothing."
+    parts = [f"Thin lines: seeds ({seeds_per_arm(counts)}); thick line: their mean."]
+    if counts[-1] >= MIN_PAIRS:
+        parts.append(f"Band: pointwise {percent(1 - alpha)} t interval over training seeds.")
+    if counts[0] < MIN_PAIRS:
+        parts.append(f"Fewer than {MIN_PAIRS} seeds: no band.")
+    if not all(np.array_equal(line.x, curve.grid) for curve in curves for line in curve.lines):
+        drawn = "Mean and band" if counts[-1] >= MIN_PAIRS else "Mean"
+        end = (
+            ", then straight to the mean of their last values, where they end on average"
+            if any(curve.ends_past_a_seed for curve in curves)
+            else ""
+        )
+        parts.append(f"{drawn}: seeds interpolated linearly onto a common grid over the range that all cover{end}.")
+    return " ".join([*parts, "No smoothing."])
+
+
+def seeds_per_arm(counts: Collection[int]) -> str:
+    """`n = 3 per arm`, or the range of the counts."""
+    low, high = min(counts), max(counts)
+    return f"n = {low} per arm" if low == high else f"n = {low} to {high} per arm"
+
+
+def _overlay(
+    analysis: Analysis,
+    curves: Sequence[Curve],
+    xlabel: str,
+    ylabel: str,
+    base_model: Line | None,
+    set_up: Callable[[Axes], None],
+) -> Figure:
+    styles = arm_styles(analysis.sweep.arms, analysis.sweep.baseline)
+    figure = new_figure(4.0)
+    axes = figure.subplots()
+    for curve in curves:
+        draw_seeds_and_band(axes, curve, styles[curve.arm])
+    # Means come last, so that no band or seed of another arm covers one.
+    handles = [draw_mean(axes, curve, styles[curve.arm], arm_label(curve.arm, curve.n)) for curve in curves]
+    handles += _draw_base_model(axes, base_model)
+    set_up(axes)
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    legend_below(figure, handles)
+    return figure
+
+
+def _panels(
+    analysis: Analysis,
+    curves: Sequence[Curve],
+    xlabel: str,
+    ylabel: str,
+    base_model: Line | None,
+    set_up: Callable[[Axes], None],
+) -> Figure:
+    baseline = analysis.sweep.baseline
+    styles = arm_styles(analysis.sweep.arms, baseline)
+    rows = -(-len(curves) // PANEL_COLUMNS)
+    reference = next((curve for curve in curves if curve.arm == baseline), None)
+    legend = [] if reference is None else [f"mean of {short_name(baseline)}"]
+    legend += [] if base_model is None else [BASE_MODEL]
+    figure, grid = PANELS(rows).draw(legend)
+    panels = [axes for row in grid for axes in row]
+    filled, empty = panels[: len(curves)], panels[len(curves) :]
+    handles: list[Line2D] = []
+    for curve, axes in zip(curves, filled, strict=True):
+        draw_seeds_and_band(axes, curve, styles[curve.arm])
+        handles = []
+        if reference is not None:
+            handles += axes.plot(
+                reference.grid, reference.mean, color=styles[baseline].color, linewidth=0.9, label=legend[0]
+            )
+        handles += _draw_base_model(axes, base_model)
+        if curve is not reference:
+            draw_mean(axes, curve, styles[curve.arm], "")
+        axes.set_title(arm_label(curve.arm, curve.n, PANEL_CHARACTERS), loc="left")
+        set_up(axes)
+    share_limits(filled, "x")
+    share_limits(filled, "y")
+    keep_only_grid((row[1] for row in grid), "y")
+    keep_only_grid(filled[:-PANEL_COLUMNS], "x")
+    for axes in filled[-PANEL_COLUMNS:]:
+        axes.set_xlabel(xlabel)
+    for axes in empty:
+        axes.set_visible(False)
+    figure.text(0.02, 0.5, ylabel, rotation=90, ha="center", va="center", fontsize=9)
+    if handles:
+        legend_at_bottom(figure, handles)
+    return figure
+
+
+def arm_label(arm: str, seeds: int, characters: int = 2 * MAX_NAME_CHARACTERS) -> str:
+    """The name and the number of seeds, on two lines if one would be longer than `characters`."""
+    name, n = short_name(arm), f"(n = {seeds})"
+    return f"{name} {n}" if len(f"{name} {n}") <= characters else f"{name}\n{n}"
+
+
+def draw_seeds_and_band(axes: Axes, curve: Curve, style: ArmStyle, stretches: int = DRAWN_STRETCHES) -> None:
+    """stretches: how finely long lines are drawn, see `extremes`."""
+    if curve.n == 1:
+        return
+    if np.isfinite(curve.low).any():
+        kept = extremes(curve.mean, stretches)
+        x, low, high = curve.grid[kept], curve.low[kept], curve.high[kept]
+        axes.fill_between(x, low, high, color=style.color, alpha=0.14, linewidth=0)
+    # One line with gaps is drawn several times as fast as a collection of lines.
+    gap = np.full((1, 2), np.nan)
+    seeds = [np.column_stack([line.x, line.y])[extremes(line.y, stretches)] for line in curve.lines]
+    x, y = np.concatenate([part for seed in seeds for part in (seed, gap)]).T
+    axes.plot(x, y, color=style.color, linewidth=0.6, alpha=SEED_ALPHA)
+
+
+def draw_mean(axes: Axes, curve: Curve, style: ArmStyle, label: str, stretches: int = DRAWN_STRETCHES) -> Line2D:
+    """stretches: how finely long lines are drawn, see `extremes`."""
+    kept = extremes(curve.mean, stretches)
+    (line,) = axes.plot(
+        curve.grid[kept],
+        curve.mean[kept],
+        color=style.color,
+        linestyle=style.dash,
+        linewidth=1.8,
+        marker=style.marker,
+        markersize=5,
+        markevery=max(1, len(kept) // MARKERS_PER_CURVE),
+        label=label,
+    )
+    return line
+
+
+def extremes(y: FloatArray, stretches: int) -> npt.NDArray[np.intp]:
+    """Which points of y [n] to draw: all of a short line; of a long line its ends, and the lowest and the highest point
+    of each of many stretches. At the size of a figure this looks the same, and it makes a page that opens."""
+    n = len(y)
+    if n <= 2 * stretches:
+        return np.arange(n)
+    length = -(-n // stretches)
+    padded = np.pad(y, (0, length * stretches - n), mode="edge").reshape(stretches, length)
+    starts = length * np.arange(stretches)
+    ends = np.array([0, n - 1])
+    return np.unique(np.minimum(np.concatenate([ends, starts + padded.argmin(1), starts + padded.argmax(1)]), n - 1))
+
+
+def _draw_base_model(axes: Axes, base_model: Line | None) -> list[Line2D]:
+    if base_model is None:
+        return []
+    return axes.plot(
+        base_model.x,
+        base_model.y,
+        color=GREY,
+        linestyle=":",
+        linewidth=1.8,
+        marker="x",
+        markersize=5,
+        label=BASE_MODEL,
+    )
+
+
+def count_from_zero(axes: Axes) -> None:
+    """Prepare axes whose x counts tokens or steps."""
+    axes.locator_params(axis="x", integer=True)
+    axes.xaxis.set_major_formatter(lambda value, _position: tokens(value))
+    axes.set_xlim(left=0)
+
+
+def legend_below(figure: Figure, handles: Sequence[Line2D]) -> None:
+    """A legend below a figure that matplotlib lays out."""
+    figure.legend(
+        handles=list(handles),
+        loc="outside lower center",
+        ncols=legend_columns([str(handle.get_label()) for handle in handles]),
+        handlelength=4.0,
+    )

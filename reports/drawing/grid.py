@@ -1,0 +1,186 @@
+"""A grid of panels for several quantities of many arms: a row for each arm, a column for each quantity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from reports.drawing.curves import (
+    arm_label,
+    count_from_zero,
+    describe_curves,
+    draw_mean,
+    draw_seeds_and_band,
+    extremes,
+)
+from reports.drawing.panels import Panels, keep_only_grid, legend_at_bottom, share_limits, write_above
+from reports.drawing.rendering import DataRow, Drawing
+from reports.drawing.style import GREY, ArmStyle, arm_styles, say_not_recorded, short_name
+from reports.measure import Analysis
+from reports.measure.curves import Curve, step_curves, training_axis
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+# From the top of a panel to the heading of its column, in points. The title with the arm's name lies between.
+HEADING_OFFSET_POINTS = 21
+HEADING_SIZE = 8.0
+# How finely long lines are drawn (see `extremes`) in a third of the width of a figure.
+STRETCHES = 30
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A field and the name of its line; "" if its column has only one."""
+
+    field: str
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One quantity.
+
+    dotted: a second line in the same panels. reference: a grey line at this y. own_scale: each arm has its own y axis,
+    because their numbers do not compare. as_percent: y is a fraction. limits: the ends of the y axis.
+    """
+
+    heading: str
+    solid: Trace
+    dotted: Trace | None = None
+    reference: float | None = None
+    own_scale: bool = False
+    as_percent: bool = False
+    limits: tuple[float, float] | None = None
+
+    @property
+    def traces(self) -> list[Trace]:
+        return [self.solid] if self.dotted is None else [self.solid, self.dotted]
+
+    @property
+    def full_heading(self) -> str:
+        if self.dotted is None:
+            return self.heading
+        return f"{self.heading}\nsolid: {self.solid.label}\ndotted: {self.dotted.label}"
+
+
+ByField = Mapping[str, Mapping[str, Curve]]
+"""The curve of each field and each arm that recorded it."""
+
+
+def draw_step_grid(analysis: Analysis, columns: Sequence[Column], what: str) -> Drawing | None:
+    """Fields of steps.jsonl over training; None if no cell recorded any. what: the beginning of the caption."""
+    axis = training_axis(analysis)
+    by_field = {
+        trace.field: {curve.arm: curve for curve in step_curves(analysis, trace.field)}
+        for column in columns
+        for trace in column.traces
+    }
+
+    def set_up(axes: Axes) -> None:
+        axes.locator_params(axis="x", nbins=4)
+        count_from_zero(axes)
+
+    figure = draw_grid(analysis, columns, by_field, axis.label, set_up)
+    if figure is None:
+        return None
+    caption = f"{what} {describe_grid(analysis, by_field)} {axis.note}".rstrip()
+    return Drawing(figure, caption, grid_rows(by_field, axis.field))
+
+
+def draw_grid(
+    analysis: Analysis, columns: Sequence[Column], by_field: ByField, xlabel: str, set_up: Callable[[Axes], None]
+) -> Figure | None:
+    """A row for each arm that has a curve and a column for each quantity that an arm has; None without any.
+
+    The panels of every other arm show the mean of the baseline as well. set_up: prepares the x axis of a panel.
+    """
+    sweep = analysis.sweep
+    columns = [column for column in columns if any(by_field[trace.field] for trace in column.traces)]
+    arms = [arm for arm in sweep.arms if any(arm in curves for curves in by_field.values())]
+    if not columns:
+        return None
+    styles = arm_styles(sweep.arms, sweep.baseline)
+    lines = max(column.full_heading.count("\n") for column in columns) + 1
+    layout = Panels(
+        len(arms), len(columns), height=1.05, column_gap=0.52, row_gap=0.3, left=0.55, top=0.45 + 0.13 * lines
+    )
+    legend = f"mean of {short_name(sweep.baseline)}" + (" (its solid line)" if lines > 1 else "")
+    compared = len(arms) > 1 and any(sweep.baseline in by_field[column.solid.field] for column in columns)
+    figure, panels = layout.draw([legend] if compared else [])
+    handles: list[Line2D] = []
+    for arm, row in zip(arms, panels, strict=True):
+        for column, axes in zip(columns, row, strict=True):
+            if not column.own_scale and arm != sweep.baseline:
+                handles = _draw_baseline(axes, by_field[column.solid.field].get(sweep.baseline), legend) or handles
+            _draw_panel(axes, column, by_field, arm, replace(styles[arm], dash="-"))
+            set_up(axes)
+        counts = [curves[arm].n for curves in by_field.values() if arm in curves]
+        row[0].set_title(arm_label(arm, max(counts)), loc="left")
+    share_limits([axes for row in panels for axes in row], "x")
+    for column, of_column in zip(columns, zip(*panels, strict=True), strict=True):
+        if not column.own_scale:
+            share_limits(of_column, "y")
+        if column.as_percent:
+            for axes in of_column:  # a band may reach below 0, but a share cannot
+                axes.set_ylim(bottom=-0.03 * axes.get_ylim()[1])
+    keep_only_grid((axes for row in panels[:-1] for axes in row), "x")
+    for column, axes in zip(columns, panels[0], strict=True):
+        write_above(axes, column.full_heading, HEADING_OFFSET_POINTS, fontsize=HEADING_SIZE)
+    for axes in panels[-1]:
+        axes.set_xlabel(xlabel)
+    if handles:
+        legend_at_bottom(figure, handles)
+    return figure
+
+
+def describe_grid(analysis: Analysis, by_field: ByField) -> str:
+    """The part of a caption that says what the lines are."""
+    curves = [curve for by_arm in by_field.values() for curve in by_arm.values()]
+    return describe_curves(curves, analysis.sweep.alpha)
+
+
+def grid_rows(by_field: ByField, x_name: str) -> list[DataRow]:
+    """A row for each arm, seed and x, with the fields side by side."""
+    merged: dict[tuple[str, int], dict[float, DataRow]] = {}
+    for field, by_arm in by_field.items():
+        for arm, curve in by_arm.items():
+            for line in curve.lines:
+                rows = merged.setdefault((arm, line.seed), {})
+                for x, y in zip(line.x.tolist(), line.y.tolist(), strict=True):
+                    if x in rows:
+                        rows[x][field] = y
+                    else:
+                        rows[x] = {"arm": arm, "seed": line.seed, x_name: x, field: y}
+    return [row for rows in merged.values() for row in rows.values()]
+
+
+def _draw_panel(axes: Axes, column: Column, by_field: ByField, arm: str, style: ArmStyle) -> None:
+    from matplotlib.ticker import PercentFormatter
+
+    for trace, look in zip(column.traces, (style, replace(style, marker="x", dash=":")), strict=False):
+        curve = by_field[trace.field].get(arm)
+        if curve is not None:
+            draw_seeds_and_band(axes, curve, look, STRETCHES)
+            draw_mean(axes, curve, look, "", STRETCHES)
+    if not any(arm in by_field[trace.field] for trace in column.traces):
+        say_not_recorded(axes)
+    if column.reference is not None:
+        axes.axhline(column.reference, color=GREY, linewidth=0.9, zorder=0)
+    if column.as_percent:
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    if column.limits is not None:
+        axes.set_ylim(column.limits)
+    else:
+        axes.locator_params(axis="y", nbins=3)
+
+
+def _draw_baseline(axes: Axes, curve: Curve | None, label: str) -> list[Line2D]:
+    """The mean of the baseline, thin and grey."""
+    if curve is None:
+        return []
+    kept = extremes(curve.mean, STRETCHES)
+    return axes.plot(curve.grid[kept], curve.mean[kept], color=GREY, linewidth=0.9, label=label)

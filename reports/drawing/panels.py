@@ -1,0 +1,141 @@
+"""Many panels at given places, in inches.
+
+A layout engine measures every text of every panel several times, which takes seconds for a figure of dozens of panels.
+Panels share limits without being linked, because linked axes look each other up all the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from reports.drawing.style import GREY, RC, WIDTH_IN, legend_columns, new_figure
+from reports.statistics import FloatArray
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+X_LABEL_IN = 0.27
+"""The distance of the x axis's label from the bottom of a panel; the labels of the ticks lie between."""
+PANEL_LEGEND_ROW_IN = 0.2
+
+
+@dataclass(frozen=True)
+class Panels:
+    """Where panels lie, in inches: the height of a panel, gaps between panels, margins of the figure.
+
+    above: additional room above some rows, by their numbers.
+    """
+
+    rows: int
+    columns: int
+    height: float
+    column_gap: float
+    row_gap: float
+    left: float
+    top: float
+    right: float = 0.2
+    bottom: float = 0.5
+    above: Mapping[int, float] = field(default_factory=dict)
+
+    def draw(self, legend: Sequence[str] = ()) -> tuple[Figure, list[list[Axes]]]:
+        """A figure with empty panels [rows][columns], and room below them for a legend of these labels."""
+        legend_rows = -(-len(legend) // legend_columns(legend)) if legend else 0
+        bottom = self.bottom + PANEL_LEGEND_ROW_IN * legend_rows + (0.1 if legend else 0)
+        total = self.top + self.rows * self.height + (self.rows - 1) * self.row_gap + bottom + sum(self.above.values())
+        width = (WIDTH_IN - self.left - self.right - (self.columns - 1) * self.column_gap) / self.columns
+        figure = new_figure(total, laid_out=False)
+
+        def place(row: int, column: int) -> Axes:
+            x = self.left + column * (width + self.column_gap)
+            above = sum(room for below, room in self.above.items() if below <= row)
+            y = total - self.top - above - row * (self.height + self.row_gap) - self.height
+            axes = figure.add_axes((x / WIDTH_IN, y / total, width / WIDTH_IN, self.height / total))
+            # Otherwise matplotlib measures all ticks to place them, whenever a panel is drawn.
+            axes.xaxis.set_label_coords(0.5, -X_LABEL_IN / self.height)
+            axes.yaxis.set_label_coords(0, 0.5)
+            return axes
+
+        return figure, [[place(row, column) for column in range(self.columns)] for row in range(self.rows)]
+
+
+STRIPS = partial(Panels, columns=1, height=0.36, column_gap=0.0, row_gap=0.26, left=0.2, top=0.3, bottom=0.48)
+"""A low panel for each arm, which `as_strip` prepares."""
+
+MEAN_Y, SEEDS_Y = 0.3, -0.5
+"""The heights in a strip, from -1 to 1, of a mean with its bar and of the seeds below it."""
+
+
+def as_strip(panel: Axes, name: str, numbers: str = "") -> None:
+    """Prepare the panel of one arm, in which y means nothing. Its texts stand above it, never on what it shows."""
+    panel.set_title(name, loc="left")
+    panel.set_title(numbers, loc="right")
+    panel.set_ylim(-1, 1)
+    panel.set_yticks([])
+    panel.grid(axis="y", visible=False)
+    panel.spines["left"].set_visible(False)
+    panel.spines["bottom"].set(color=GREY, linewidth=0.5)
+
+
+def write_above(panel: Axes, text: str, offset_points: float, **look: Any) -> None:
+    """A heading above a panel and its title."""
+    panel.annotate(text, (0, 1), (0, offset_points), xycoords="axes fraction", textcoords="offset points", **look)
+
+
+def share_limits(panels: Sequence[Axes], axis: Literal["x", "y"]) -> None:
+    """Give all panels the limits that hold what any of them shows."""
+    limits = [panel.get_xlim() if axis == "x" else panel.get_ylim() for panel in panels]
+    low, high = min(one[0] for one in limits), max(one[1] for one in limits)
+    for panel in panels:
+        if axis == "x":
+            panel.set_xlim(low, high)
+        else:
+            panel.set_ylim(low, high)
+
+
+def keep_only_grid(panels: Iterable[Axes], axis: Literal["x", "y"]) -> None:
+    """Replace an axis, whose labels another panel shows, by its grid: one line with gaps. Set limits before.
+
+    Drawing an axis makes five artists for each tick, which is a third of the cost of a panel.
+    """
+    from matplotlib.lines import Line2D
+
+    for panel in panels:
+        own = panel.xaxis if axis == "x" else panel.yaxis
+        low, high = sorted(own.get_view_interval())
+        ticks = [tick for tick in own.get_majorticklocs() if low <= tick <= high]
+        own.set_visible(False)
+        line = Line2D(
+            *_grid(ticks, axis),
+            color=RC["grid.color"],
+            alpha=RC["grid.alpha"],
+            linewidth=RC["grid.linewidth"],
+            solid_capstyle="butt",
+            transform=panel.get_xaxis_transform() if axis == "x" else panel.get_yaxis_transform(),
+            zorder=0.5,  # below all data, as the grid of an axis
+        )
+        panel.add_artist(line)
+
+
+def _grid(ticks: Sequence[float], axis: Literal["x", "y"]) -> tuple[FloatArray, FloatArray]:
+    """x and y of lines from edge to edge, one at each tick: in units of the data along the axis, of the panel
+    across."""
+    along, across = np.repeat(ticks, 3), np.tile([0.0, 1.0, np.nan], len(ticks))
+    return (along, across) if axis == "x" else (across, along)
+
+
+def legend_at_bottom(figure: Figure, handles: Sequence[Line2D]) -> None:
+    """A legend in the room that `Panels.draw` left for it."""
+    figure.legend(
+        handles=list(handles),
+        loc="lower center",
+        ncols=legend_columns([str(handle.get_label()) for handle in handles]),
+        handlelength=4.0,
+        borderaxespad=0.3,
+    )

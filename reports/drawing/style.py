@@ -1,0 +1,124 @@
+"""The look of every figure: one colour, marker and dash for each arm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+WIDTH_IN = 6.4
+
+# The colour of axes, text and the baseline. An inline SVG has currentColor in its place, so that it follows the page
+# into dark mode. Pure black would not do: it is the default of SVG and left out of the file.
+INK = "#111111"
+GREY = "#808080"
+
+# The opacity of the thin lines of seeds. The style sheet of a page finds them by it, to strengthen them on dark.
+SEED_ALPHA = 0.4
+
+# The name of the model before training, in legends and in data.
+BASE_MODEL = "base model"
+
+# Okabe & Ito (2008): distinguishable with the common kinds of colour blindness. Black is left out because the baseline
+# has it, yellow because it is lost on white. From the eighth arm on colours repeat, with another dash and marker.
+OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "d", "*")
+DASHES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (2, 1.2)), (0, (6, 2, 1, 2)), (0, (1, 1)))
+
+RC: dict[str, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 9.0,
+    "axes.labelsize": 9.0,
+    "axes.titlesize": 8.0,
+    "axes.titley": 1.0,  # else matplotlib measures what is at the top, at each drawing, to keep titles clear of it
+    "figure.constrained_layout.w_pad": 0.08,
+    "figure.constrained_layout.h_pad": 0.08,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "axes.linewidth": 0.7,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": INK,
+    "grid.alpha": 0.12,
+    "grid.linewidth": 0.6,
+    "xtick.bottom": False,  # the lines of the grid show where ticks are
+    "ytick.left": False,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "text.color": INK,
+    "text.parse_math": False,  # the name of an arm may hold a dollar sign
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "lines.solid_capstyle": "round",
+    "svg.fonttype": "path",  # a figure looks the same on a machine without the font
+}
+
+MAX_NAME_CHARACTERS = 44
+# The height of a row of a legend that matplotlib places.
+LEGEND_ROW_IN = 0.22
+
+# In percentage points: narrower intervals are always shown whole.
+MIN_VIEW = 10.0
+
+
+@dataclass(frozen=True)
+class ArmStyle:
+    color: str
+    marker: str
+    dash: Any
+
+
+def new_figure(height_in: float, *, laid_out: bool = True) -> Figure:
+    """An empty figure of the width that all figures have. laid_out: matplotlib places its axes and labels."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(WIDTH_IN, height_in), layout="constrained" if laid_out else None)
+
+
+def arm_styles(arms: Sequence[str], baseline: str) -> dict[str, ArmStyle]:
+    """A style for each arm, unique for up to 13 arms: the baseline in ink, the others in the colours of Okabe & Ito."""
+    others = [arm for arm in arms if arm != baseline]
+    styles = {baseline: ArmStyle(INK, MARKERS[0], DASHES[0])}
+    for i, arm in enumerate(others):
+        # The dash shifts with each round of colours, so that arms of one colour differ in dash and in marker.
+        dash = DASHES[1 + (i + i // len(OKABE_ITO)) % (len(DASHES) - 1)]
+        styles[arm] = ArmStyle(OKABE_ITO[i % len(OKABE_ITO)], MARKERS[(1 + i) % len(MARKERS)], dash)
+    return styles
+
+
+def say_not_recorded(axes: Axes) -> None:
+    """Write into a panel that would be empty."""
+    axes.text(0.5, 0.5, "not recorded", ha="center", va="center", transform=axes.transAxes, color=GREY)
+
+
+def short_name(name: str) -> str:
+    """The name, shortened in its middle if it does not fit a figure."""
+    if len(name) <= MAX_NAME_CHARACTERS:
+        return name
+    half = MAX_NAME_CHARACTERS // 2 - 1
+    return f"{name[:half]}…{name[-half:]}"
+
+
+def bounded_view(values: Sequence[float], ends: Sequence[float]) -> tuple[float, float]:
+    """The range of an axis that shows all values, and these ends of intervals no further out than the values lie apart.
+
+    A few seeds, one of them far off, have intervals beside which nothing else could be seen.
+    """
+    low, high = min(values), max(values)
+    widest = max(high - low, MIN_VIEW)
+    known = [end for end in ends if math.isfinite(end)]
+    return max(min([low, *known]), low - widest), min(max([high, *known]), high + widest)
+
+
+def legend_columns(labels: Sequence[str]) -> int:
+    """How many columns of these labels fit below a figure, filled as evenly as possible."""
+    fitting = max(1, min(4, 92 // (max(map(len, labels)) + 8)))
+    return math.ceil(len(labels) / math.ceil(len(labels) / fitting))

@@ -1,0 +1,1 @@
+"""What a few papers ask and most sweeps do not: fitted laws, reflection words, thinking budgets."""

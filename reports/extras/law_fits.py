@@ -1,0 +1,261 @@
+"""The laws of every arm: reward against entropy, by seed and pooled, and score against generated tokens.
+
+The entropy law is fitted to the training reward and to the score on each task; the compute law to the latter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import numpy as np
+
+from reports.laws import (
+    MIN_POINTS,
+    ComputeLaw,
+    EntropyLaw,
+    Forecast,
+    FreeExponent,
+    LawRefusedError,
+    LawUncertainty,
+    Run,
+    fit_compute_law,
+    fit_entropy_law,
+    fit_free_exponent,
+    forecast,
+    law_uncertainty,
+)
+from reports.measure import Analysis, derived
+from reports.measure.measurements import Measurement, finite
+from reports.processes import each_in_processes
+from reports.statistics import PairedComparison, compare_paired
+
+if TYPE_CHECKING:
+    from harness.records import SweepRecord
+
+EntropyKind = Literal["full", "sampled"]
+ENTROPY_KINDS: tuple[EntropyKind, ...] = ("full", "sampled")
+REWARD = "reward/mean"
+
+Fitted = TypeVar("Fitted")
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the entropy law explains: the training reward (task is None), or the score on a task, in percent."""
+
+    name: str
+    task: str | None
+    metric: str
+    unit: Literal["reward", "pp"]
+
+
+@dataclass(frozen=True)
+class EntropyFit:
+    """The entropy law of an arm: of one seed, or of all seeds pooled (seed is None).
+
+    entropy: over the vocabulary ("full") or of the sampled tokens. law, uncertainty: None if the fit is refused, and
+    `refused` says why; `exponent` and `forecast` can be refused on their own. interventions: knobs of the arm that act
+    on entropy, so that the law is not expected to hold. temperature: that of the rollouts; at any other than 1 the
+    recorded entropy is not the law's. ceiling_difference: in a pooled fit, its seeds' ceilings minus the baseline's.
+    """
+
+    arm: str
+    seed: int | None
+    target: Target
+    entropy: EntropyKind
+    runs: dict[int, Run]
+    law: EntropyLaw | None
+    uncertainty: LawUncertainty | None
+    refused: str
+    exponent: FreeExponent | None
+    exponent_refused: str
+    forecast: Forecast | None
+    forecast_refused: str
+    interventions: list[str]
+    temperature: float
+    ceiling_difference: PairedComparison | None = None
+
+    @property
+    def has_ceiling(self) -> bool:
+        """Whether the reward has a ceiling at H = 0. With a <= 0 it rises with the entropy, and H = 0 is the worst."""
+        return self.law is not None and self.law.a > 0
+
+
+@derived
+def entropy_fits(analysis: Analysis) -> list[EntropyFit]:
+    """For each target and each kind of entropy that was recorded: every arm pooled, then its seeds."""
+    sweep = analysis.sweep
+    found = [
+        _ArmRuns(arm, target, kind, cells[0].cell.spec, runs)
+        for target in _targets(analysis)
+        for kind in ENTROPY_KINDS
+        for arm, cells in analysis.measurements.items()
+        if (runs := {m.cell.seed: run for m in cells if len(run := _run(m, target, kind))})
+    ]
+    fits = each_in_processes(_fits_of_arm, found, analysis.processes)
+    baselines = {(pooled.target, pooled.entropy): seeds for pooled, *seeds in fits if pooled.arm == sweep.baseline}
+    return [
+        fit
+        for pooled, *seeds in fits
+        for fit in (
+            _with_ceiling_difference(pooled, seeds, baselines.get((pooled.target, pooled.entropy), []), sweep),
+            *seeds,
+        )
+    ]
+
+
+def _targets(analysis: Analysis) -> list[Target]:
+    """The training reward, then the compared metric on each task."""
+    name = analysis.metric.name
+    scores = [Target(f"{name} of {task}", task, name, "pp") for task in analysis.sweep.tasks]
+    return [Target("training reward", None, REWARD, "reward"), *scores]
+
+
+def entropy_interventions(spec: Mapping[str, Any]) -> list[str]:
+    """The knobs of a resolved spec that act on entropy: a raised upper clip, an entropy bonus, a covariance method."""
+    objective = spec.get("objective") or {}
+    rule, select, entropy = (objective.get(section) or {} for section in ("rule", "select", "entropy"))
+    found = []
+    if (rule.get("clip_high") or 0) > (rule.get("clip_low") or 0):
+        found.append(f"clip_high={rule['clip_high']:g}")
+    if select.get("type") in ("clip_cov", "kl_cov"):
+        found.append(str(select["type"]))
+    if entropy.get("bonus"):
+        found.append(f"entropy.bonus={entropy['bonus']:g}")
+    adaptive = (entropy.get("adaptive") or {}).get("type", "none")
+    if adaptive != "none":
+        found.append(f"entropy.adaptive={adaptive}")
+    return found
+
+
+@dataclass(frozen=True)
+class _ArmRuns:
+    """What a law is fitted to: the runs of one arm by seed. spec: that of its cells."""
+
+    arm: str
+    target: Target
+    entropy: EntropyKind
+    spec: Mapping[str, Any]
+    runs: dict[int, Run]
+
+
+def _fits_of_arm(arm: _ArmRuns) -> list[EntropyFit]:
+    """The fit of all runs, then that of each run."""
+    return [_fit(arm, None, arm.runs), *(_fit(arm, seed, {seed: run}) for seed, run in arm.runs.items())]
+
+
+def _run(measurement: Measurement, target: Target, kind: EntropyKind) -> Run:
+    """The steps at which both the entropy and the target are known.
+
+    Entropy and training reward are those of the policy before the step's update; an evaluation follows the update.
+    """
+    steps = measurement.steps
+    step, entropy = steps["step"], steps[f"entropy/{kind}"]
+    if target.task is None:
+        reward = steps[REWARD]
+    else:
+        scores = {
+            row["step"]: score
+            for row in measurement.scores
+            if row["task"] == target.task and (score := finite(row["metrics"].get(target.metric))) is not None
+        }
+        reward = np.array([100 * scores.get(int(place), math.nan) for place in step])
+    known = ~np.isnan(entropy) & ~np.isnan(reward)
+    return Run(step[known], entropy[known], reward[known])
+
+
+def _fit(of: _ArmRuns, seed: int | None, runs: dict[int, Run]) -> EntropyFit:
+    entropy, reward = (np.concatenate([getattr(run, name) for run in runs.values()]) for name in ("entropy", "reward"))
+    parts = [*runs.values()]
+    law, refused = _or_reason(lambda: fit_entropy_law(entropy, reward))
+    uncertainty, _ = _or_reason(lambda: law_uncertainty(parts))
+    exponent, exponent_refused = _or_reason(lambda: fit_free_exponent(entropy, reward))
+    forecasted, forecast_refused = _or_reason(lambda: forecast(parts))
+    return EntropyFit(
+        arm=of.arm,
+        seed=seed,
+        target=of.target,
+        entropy=of.entropy,
+        runs=runs,
+        law=law,
+        uncertainty=uncertainty,
+        refused=refused,
+        exponent=exponent,
+        exponent_refused=exponent_refused,
+        forecast=forecasted,
+        forecast_refused=forecast_refused,
+        interventions=entropy_interventions(of.spec),
+        temperature=float((of.spec.get("rollout") or {}).get("temperature", 1.0)),
+    )
+
+
+def _or_reason(fit: Callable[[], Fitted]) -> tuple[Fitted | None, str]:
+    try:
+        return fit(), ""
+    except LawRefusedError as error:
+        return None, str(error)
+
+
+def _with_ceiling_difference(
+    fit: EntropyFit, seeds: Sequence[EntropyFit], baseline: Sequence[EntropyFit], sweep: SweepRecord
+) -> EntropyFit:
+    """Compare the ceilings of the arm's seeds with those of the baseline's. Seeds with a below 0, whose law has a floor
+    at H = 0, count too: leaving them out would be a choice by the outcome."""
+    own, other = ({f.seed: f.law.ceiling for f in fits if f.law is not None} for fits in (seeds, baseline))
+    shared = [seed for seed in own if seed in other]
+    if fit.arm == sweep.baseline or not fit.has_ceiling or not shared:
+        return fit
+    difference = compare_paired([own[seed] for seed in shared], [other[seed] for seed in shared], sweep.alpha)
+    return replace(fit, ceiling_difference=difference)
+
+
+@dataclass(frozen=True)
+class ComputeFit:
+    """The compute law of an arm on a task, in percent. law: None if the fit is refused, and `refused` says why."""
+
+    arm: str
+    task: str
+    metric: str
+    n_runs: int
+    n_points: int
+    law: ComputeLaw | None
+    refused: str
+
+
+def compute_fits(analysis: Analysis) -> list[ComputeFit]:
+    """Every arm that was evaluated on every task. A curve starts at the score before training, if it was measured."""
+    sweep, name = analysis.sweep, analysis.metric.name
+    before = {row["task"]: finite(row["metrics"].get(name)) for row in sweep.base_scores}
+    return [
+        _fit_compute_law(arm, task, name, runs, before.get(task))
+        for task in sweep.tasks
+        for arm, cells in analysis.measurements.items()
+        if (runs := [run for m in cells if (run := _evaluations(m, task, name))])
+    ]
+
+
+def _evaluations(measurement: Measurement, task: str, metric: str) -> list[tuple[float, float]]:
+    """The pairs (generated tokens, score in percent) of a run's evaluations."""
+    return [
+        (row["generated_tokens"], 100 * score)
+        for row in measurement.cell.read_scores()
+        if row["task"] == task and (score := finite(row["metrics"].get(metric))) is not None
+    ]
+
+
+def _fit_compute_law(
+    arm: str, task: str, metric: str, runs: list[list[tuple[float, float]]], start: float | None
+) -> ComputeFit:
+    tokens, scores = zip(*(point for run in runs for point in run), strict=True)
+    law, refused = None, ""
+    most = max(map(len, runs))
+    try:
+        if most < MIN_POINTS:  # the same few checkpoints of many seeds are no better a curve
+            raise LawRefusedError(f"{most} evaluations per run, and a fit needs {MIN_POINTS}")
+        law = fit_compute_law(tokens, scores, None if start is None else 100 * start)
+    except LawRefusedError as error:
+        refused = str(error)
+    return ComputeFit(arm, task, metric, len(runs), len(tokens), law, refused)

@@ -1,0 +1,227 @@
+"""The laws as rows of report.json, and the tables made of these rows."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from reports.extras.law_fits import ComputeFit, EntropyFit, compute_fits, entropy_fits
+from reports.formats import MISSING, Table, number, p_value, percent, points, tokens
+
+if TYPE_CHECKING:
+    from reports.measure import Analysis
+
+NOTHING = (math.nan, math.nan)
+
+
+def law_rows(analysis: Analysis) -> list[dict[str, Any]]:
+    """A row for each fit of either law: `law` says which, and `refused` why it has no numbers."""
+    entropy = [_entropy_row(fit, analysis.sweep.alpha) for fit in entropy_fits(analysis)]
+    return entropy + [_compute_row(fit) for fit in compute_fits(analysis)]
+
+
+def _entropy_row(fit: EntropyFit, alpha: float) -> dict[str, Any]:
+    law, ceilings = fit.law, fit.ceiling_difference
+    return {
+        "law": "entropy",
+        "arm": fit.arm,
+        "seed": fit.seed,
+        "target": fit.target.name,
+        "task": fit.target.task,
+        "unit": fit.target.unit,
+        "entropy": fit.entropy,
+        "temperature": fit.temperature,
+        "interventions": fit.interventions,
+        "n_runs": len(fit.runs),
+        "n_points": sum(map(len, fit.runs.values())),
+        "refused": fit.refused or None,
+        "level": 1 - alpha,
+        **_parameters(fit, alpha),
+        "r2": None if law is None else law.r2,
+        "rmse": None if law is None else law.rmse,
+        "block_points": None if fit.uncertainty is None else fit.uncertainty.block_points,
+        "exponent": None if fit.exponent is None else fit.exponent.exponent,
+        "exponent_ceiling": None if fit.exponent is None else fit.exponent.ceiling,
+        "exponent_r2": None if fit.exponent is None else fit.exponent.r2,
+        "exponent_refused": fit.exponent_refused or None,
+        "forecast": _forecast(fit),
+        "forecast_refused": fit.forecast_refused or None,
+        "ceiling_difference": None if ceilings is None else ceilings.difference,
+        "ceiling_difference_low": None if ceilings is None else ceilings.low,
+        "ceiling_difference_high": None if ceilings is None else ceilings.high,
+        "ceiling_difference_p": None if ceilings is None else ceilings.p_value,
+        "ceiling_difference_n": 0 if ceilings is None else ceilings.n_pairs,
+    }
+
+
+def _parameters(fit: EntropyFit, alpha: float) -> dict[str, float | None]:
+    law, uncertainty = fit.law, fit.uncertainty
+    if law is None or uncertainty is None:
+        names = ("a", "b", "ceiling")
+        return dict.fromkeys([name + end for name in names for end in ("", "_low", "_high")])
+    ceiling, at_ceiling = (law.ceiling, float(uncertainty.half_widths([0.0], alpha)[0])) if fit.has_ceiling else NOTHING
+    values = {
+        "a": (law.a, uncertainty.half_width_a(alpha)),
+        "b": (law.b, uncertainty.half_width_b(alpha)),
+        "ceiling": (ceiling, at_ceiling),
+    }
+    return {
+        name + end: value + sign * half_width
+        for name, (value, half_width) in values.items()
+        for end, sign in (("", 0), ("_low", -1), ("_high", 1))
+    }
+
+
+def _forecast(fit: EntropyFit) -> dict[str, Any] | None:
+    found = fit.forecast
+    if found is None:
+        return None
+    return {
+        "first_frac": found.first_frac,
+        "a": found.law.a,
+        "b": found.law.b,
+        "n_predicted": found.n_predicted,
+        "rmse_law": found.rmse_law,
+        "rmse_last": found.rmse_last,
+        "rmse_step": found.rmse_step,
+        "beats": found.beats,
+    }
+
+
+def _compute_row(fit: ComputeFit) -> dict[str, Any]:
+    law = fit.law
+    return {
+        "law": "compute",
+        "arm": fit.arm,
+        "seed": None,
+        "target": f"{fit.metric} of {fit.task}",
+        "task": fit.task,
+        "unit": "pp",
+        "n_runs": fit.n_runs,
+        "n_points": fit.n_points,
+        "refused": fit.refused or None,
+        "start": None if law is None else law.start,
+        "asymptote": None if law is None else law.asymptote,
+        "exponent": None if law is None else law.exponent,
+        "midpoint_tokens": None if law is None else law.midpoint_tokens,
+        "r2": None if law is None else law.r2,
+    }
+
+
+Row = dict[str, Any]
+
+ENTROPY_NOTE = (
+    "R = −a·exp(H) + b (Cui et al. 2505.22617), by least squares on all seeds pooled; the fits of single seeds are "
+    "in report.json. R is the training reward, or the score in percent. H is the policy's mean entropy in nats "
+    "{kinds}. Brackets: {level} intervals, with several seeds by a bootstrap of whole runs, with one by a bootstrap "
+    "of blocks of steps. The latter leaves training variance out, and a nominal 95% then holds 75 to 90% of the time "
+    "at 20 steps and 90% at 40. Ceiling: R at H = 0, with the paired difference of its seeds from the baseline's; p "
+    "is not corrected for the number of arms. Exponent: c of a free fit of R = −a·exp(c·H) + b; the law has c = 1. "
+    "Forecast: the law of the first 30% of training, given the later entropies, against the last value and a line in "
+    "log step (each run's or that of all pooled, whichever is better), by root mean squared errors on the rest. It "
+    "beats them if its error is the smallest and its a is above 0 by the 95% interval."
+)
+KINDS = {"full": "over the whole vocabulary", "sampled": "of the sampled tokens (mean of −log p)"}
+COMPUTE_NOTE = (
+    "R = start + (asymptote − start) / (1 + (midpoint / tokens)^exponent), the sigmoid of 2510.13786, fitted to the "
+    "evaluations along training of all seeds pooled; scores are in percent. The fit describes; nothing is tested."
+)
+
+
+def law_tables(rows: list[Row]) -> list[Table]:
+    """A table of the pooled fits of each law for which something was recorded. A refused fit says why."""
+    entropy = _shown([row for row in rows if row["law"] == "entropy" and row["seed"] is None])
+    compute = [row for row in rows if row["law"] == "compute"]
+    return [*([_entropy_table(entropy)] if entropy else []), *([_compute_table(compute)] if compute else [])]
+
+
+def _shown(rows: list[Row]) -> list[Row]:
+    """For each arm and target the fit to the entropy over the vocabulary or, without one, to the sampled entropy."""
+    full = {(row["arm"], row["target"]) for row in rows if row["entropy"] == "full"}
+    return [row for row in rows if row["entropy"] == "full" or (row["arm"], row["target"]) not in full]
+
+
+def _entropy_table(rows: list[Row]) -> Table:
+    kinds = " and ".join(KINDS[kind] for kind in KINDS if any(row["entropy"] == kind for row in rows))
+    note = ENTROPY_NOTE.format(kinds=kinds, level=percent(rows[0]["level"]))
+    columns = ["arm", "R", "a", "b", "ceiling", "ceiling − baseline's", "R²", "exponent"]
+    columns += ["forecast error", "error of last value", "error of log-step line", "remarks"]
+    return Table("Entropy law", columns, [
+        [
+            row["arm"],
+            row["target"],
+            *(_with_interval(row, name) for name in ("a", "b", "ceiling")),
+            _ceiling_difference(row),
+            number(row["r2"], 2),
+            number(row["exponent"], 2),
+            *_misses(row),
+            " ".join(entropy_remarks(row)),
+        ]
+        for row in rows
+    ], note)  # fmt: skip
+
+
+def entropy_remarks(row: Row) -> list[str]:
+    """Remarks on a fit: why it is refused, whether its forecast is any good, and how it must not be read."""
+    remarks = []
+    if row["refused"]:
+        remarks.append(f"Refused: {row['refused']}.")
+    elif row["a_high"] < 0:
+        remarks.append("a is below 0: the reward rises with the entropy, and the law has no ceiling.")
+    elif row["a_low"] <= 0:
+        remarks.append(
+            "The interval of a holds 0: the reward was not shown to follow the entropy, and there may be no ceiling."
+        )
+    if row["forecast"] is not None:
+        remarks.append(f"The forecast {'beats' if row['forecast']['beats'] else 'does not beat'} its rivals.")
+    elif not row["refused"]:
+        remarks.append(f"No forecast: {row['forecast_refused']}.")
+    if row["interventions"]:
+        remarks.append(f"Acts on entropy ({', '.join(row['interventions'])}): the law is not expected to hold.")
+    if row["temperature"] != 1:
+        remarks.append(f"Entropy at temperature {row['temperature']:g}, which is not the law's H.")
+    return remarks
+
+
+def _with_interval(row: Row, name: str) -> str:
+    value, low, high = row[name], row[f"{name}_low"], row[f"{name}_high"]
+    if value is None:
+        return MISSING
+    return number(value) if low is None else f"{number(value)} [{number(low)}, {number(high)}]"
+
+
+def _ceiling_difference(row: Row) -> str:
+    difference, low = row["ceiling_difference"], row["ceiling_difference_low"]
+    if difference is None:
+        return ""
+    n = f"n = {row['ceiling_difference_n']}"
+    if low is None:
+        return f"{difference:+z.3g} ({n})"
+    p = p_value(row["ceiling_difference_p"])
+    return f"{difference:+z.3g} [{low:+z.3g}, {row['ceiling_difference_high']:+z.3g}] (p {p}, {n})"
+
+
+def _misses(row: Row) -> list[str]:
+    found = row["forecast"] or {}
+    return [number(found.get(name)) for name in ("rmse_law", "rmse_last", "rmse_step")]
+
+
+def _compute_table(rows: list[Row]) -> Table:
+    if all(row["refused"] for row in rows):  # mostly for the one reason that evaluations are few
+        reasons = dict.fromkeys((row["target"], f"Refused: {row['refused']}.") for row in rows)
+        return Table("Compute law", ["R", "every arm"], [[*reason] for reason in reasons], COMPUTE_NOTE)
+    columns = ["arm", "R", "start", "asymptote", "exponent", "midpoint (tokens)", "R²", "points", "remarks"]
+    return Table("Compute law", columns, [
+        [
+            row["arm"],
+            row["target"],
+            points(row["start"]),
+            points(row["asymptote"]),
+            number(row["exponent"], 2),
+            tokens(row["midpoint_tokens"]),
+            number(row["r2"], 2),
+            f"{row['n_points']} of {row['n_runs']} runs" if row["n_runs"] > 1 else str(row["n_points"]),
+            f"Refused: {row['refused']}." if row["refused"] else "",
+        ]
+        for row in rows
+    ], COMPUTE_NOTE)  # fmt: skip

@@ -1,0 +1,293 @@
+"""Reflection words ("However", "Wait", ...): how often the policy writes them, what the update does to their tokens.
+
+This is the question of CISPO (MiniMax-M1, 2506.13585, section 3.1): do the rare tokens of reflection get clipped out of
+the update? The rollouts of the first step also tell whether the model wrote such words before any training.
+
+Here they are by arm, for report.json and as a table. `tally` has the totals that every number is made from, `curves`
+the words over training.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from reports.extras.reflection.tally import (
+    COLUMNS,
+    DEFAULT_WORDS,
+    OTHER,
+    TOKEN_COLUMNS,
+    WORD,
+    Count,
+    FloatArray,
+    Rollouts,
+    Sum,
+    Tally,
+    tally,
+    word_pattern,
+)
+from reports.formats import MISSING, Table, number, percent, ratio
+from reports.measure import Analysis, derived
+from reports.processes import each_in_processes
+
+if TYPE_CHECKING:
+    from harness.records import CellRecord
+
+ANY_WORD = "any of them"
+MOST_FILES = 240
+"""How many files of rollouts are read, of all cells together. Each holds the completions between two checkpoints, often
+thousands."""
+LAST_STEPS_FRAC = 0.2
+"""The share of steps at the end of training that counts as its end."""
+
+
+@dataclass(frozen=True)
+class Reflection:
+    """What became of the words in training.
+
+    words: those looked for. n_completions: how many were read, of all finished cells. arms: a row for each arm and word
+    and for each arm and all words together; empty if no word occurs. tallies: of all words together, by arm and seed.
+    """
+
+    words: tuple[str, ...]
+    n_completions: int
+    arms: list[ArmWords]
+    tallies: dict[str, dict[int, Tally]]
+
+
+@dataclass(frozen=True)
+class ArmWords:
+    """A word in the completions that an arm drew in training, all seeds together; None where there is nothing to count.
+
+    first_per_1000_tokens: occurrences in 1,000 tokens of the first step's completions, which the model drew before any
+    training; last_per_1000_tokens: in those of the last fifth of the steps. right_frac_with, right_frac_without: the
+    share that is right of completions with the word, and of the others.
+
+    The other fields are means over the tokens that wrote the word or, with `other_`, over all other tokens, as far as
+    they were recorded: log-prob and entropy before the update; advantage; the importance ratio at each optimiser step
+    that scored the token; the share of these steps at which the rule clipped or masked it. ratio_by_update: the mean
+    ratio at the first, second, ... optimiser step on a rollout batch.
+    """
+
+    arm: str
+    word: str
+    n_occurrences: int
+    n_completions_with: int
+    first_per_1000_tokens: float | None
+    last_per_1000_tokens: float | None
+    right_frac_with: float | None
+    right_frac_without: float | None
+    n_tokens_recorded: int
+    logp_nats: float | None
+    entropy_nats: float | None
+    advantage: float | None
+    ratio: float | None
+    bounded_frac: float | None
+    ratio_by_update: list[float | None]
+    other_logp_nats: float | None
+    other_entropy_nats: float | None
+    other_advantage: float | None
+    other_ratio: float | None
+    other_bounded_frac: float | None
+    other_ratio_by_update: list[float | None]
+
+
+@derived
+def read_reflection(analysis: Analysis) -> Reflection:
+    """Look for the analysis's words in what the finished cells drew in training, in up to MOST_FILES files.
+
+    A word that is given twice, in whatever case, counts once.
+    """
+    words, processes = _without_repeats(analysis.reflection_words or DEFAULT_WORDS), analysis.processes
+    cells = {(arm, m.cell.seed): m.cell for arm, some in analysis.measurements.items() for m in some}
+    most_files = max(2, MOST_FILES // max(1, len(cells)))
+    look = partial(_look, words=words, most_files=most_files)
+    looked = dict(zip(cells, each_in_processes(look, [*cells.values()], processes), strict=True))
+    n_completions = sum(n for n, _ in looked.values())
+    occurring = [word for word in words if any(word in found for _, found in looked.values())]
+    if not occurring:
+        return Reflection(words, n_completions, [], {})
+    # Cells without any of the words have no numbers yet, but the other cells' rows need theirs too.
+    without = [key for key, (n, found) in looked.items() if n and not found]
+    count = partial(_without_words, words=words, most_files=most_files)
+    found_none = each_in_processes(count, [cells[key] for key in without], processes)
+    by_cell = {key: found for key, (_, found) in looked.items() if found} | dict(zip(without, found_none, strict=True))
+    tallies: dict[str, dict[int, Tally]] = {}
+    by_word: dict[tuple[str, str], list[Tally]] = {}
+    for arm, seed in cells:
+        if (found := by_cell.get((arm, seed))) is None:
+            continue
+        tallies.setdefault(arm, {})[seed] = found[ANY_WORD]
+        for word in (ANY_WORD, *occurring):
+            by_word.setdefault((arm, word), []).append(found.get(word) or found[ANY_WORD].without_words())
+    arms = [_summary(arm, word, some) for (arm, word), some in by_word.items()]
+    return Reflection(words, n_completions, arms, tallies)
+
+
+def _without_repeats(words: Sequence[str]) -> tuple[str, ...]:
+    """The words without those that differ from an earlier one in case alone, since both match the same."""
+    by_match: dict[str, str] = {}
+    for word in words:
+        by_match.setdefault(word.casefold(), word)
+    return tuple(by_match.values())
+
+
+def _look(cell: CellRecord, words: Sequence[str], most_files: int) -> tuple[int, dict[str, Tally]]:
+    """How many completions of a cell were read, and the tallies of the words that they hold."""
+    texts = _texts(cell, most_files)
+    every = word_pattern(words)
+    rows = [row for row, text in enumerate(texts) if every.search(text)]
+    if not rows:
+        return len(texts), {}
+    holding = "\0".join(texts[row] for row in rows)  # no match reaches across a NUL
+    occurring = [word for word in words if word_pattern([word]).search(holding)]
+    rollouts = _rollouts(cell, texts, most_files)
+    together = tally(rollouts, every, rows)
+    if len(occurring) == 1:  # a single word's tally is that of all words
+        return len(texts), {ANY_WORD: together, occurring[0]: together}
+    by_word = {word: tally(rollouts, word_pattern([word]), rows) for word in occurring}
+    return len(texts), {ANY_WORD: together} | by_word
+
+
+def _without_words(cell: CellRecord, words: Sequence[str], most_files: int) -> dict[str, Tally]:
+    """The tally of a cell that has completions, none of which holds a word."""
+    rollouts = _rollouts(cell, _texts(cell, most_files), most_files)
+    return {ANY_WORD: tally(rollouts, word_pattern(words), [])}
+
+
+def _texts(cell: CellRecord, most_files: int) -> list[str]:
+    table = cell.read_rollouts(["text"], most_files, needed=["text"])
+    return [] if table is None else list(table["text"].to_pylist())
+
+
+def _rollouts(cell: CellRecord, texts: list[str], most_files: int) -> Rollouts:
+    table = cell.read_rollouts([*COLUMNS, *TOKEN_COLUMNS], most_files, needed=["step", "correct"])
+    assert table is not None
+    return Rollouts.of(texts, table)
+
+
+def _summary(arm: str, word: str, tallies: Sequence[Tally]) -> ArmWords:
+    counts = np.sum([t.counts.sum(0) for t in tallies], axis=0)
+    first = np.sum([t.counts[:1].sum(0) for t in tallies], axis=0)
+    last = np.sum([t.counts[-max(1, round(LAST_STEPS_FRAC * len(t.steps))) :].sum(0) for t in tallies], axis=0)
+    sums = np.sum([t.sums.sum(0) for t in tallies], axis=0)
+    ratios = np.zeros((max(len(t.ratios) for t in tallies), 2, 2))
+    for t in tallies:
+        ratios[: len(t.ratios)] += t.ratios
+    with_word, without = counts[Count.COMPLETIONS_WITH], counts[Count.COMPLETIONS] - counts[Count.COMPLETIONS_WITH]
+    return ArmWords(
+        arm=arm,
+        word=word,
+        n_occurrences=int(counts[Count.OCCURRENCES]),
+        n_completions_with=int(with_word),
+        first_per_1000_tokens=per_1000_tokens(first),
+        last_per_1000_tokens=per_1000_tokens(last),
+        right_frac_with=share(counts[Count.RIGHT_WITH], with_word),
+        right_frac_without=share(counts[Count.RIGHT] - counts[Count.RIGHT_WITH], without),
+        n_tokens_recorded=int(sums[WORD, Sum.RECORDED]),
+        logp_nats=share(sums[WORD, Sum.LOGP], sums[WORD, Sum.RECORDED]),
+        entropy_nats=share(sums[WORD, Sum.ENTROPY], sums[WORD, Sum.RECORDED]),
+        advantage=share(sums[WORD, Sum.ADVANTAGE], sums[WORD, Sum.RECORDED]),
+        ratio=share(sums[WORD, Sum.RATIO], sums[WORD, Sum.SEEN]),
+        bounded_frac=share(sums[WORD, Sum.BOUNDED], sums[WORD, Sum.SEEN]),
+        ratio_by_update=[share(total, n) for n, total in ratios[:, WORD]],
+        other_logp_nats=share(sums[OTHER, Sum.LOGP], sums[OTHER, Sum.RECORDED]),
+        other_entropy_nats=share(sums[OTHER, Sum.ENTROPY], sums[OTHER, Sum.RECORDED]),
+        other_advantage=share(sums[OTHER, Sum.ADVANTAGE], sums[OTHER, Sum.RECORDED]),
+        other_ratio=share(sums[OTHER, Sum.RATIO], sums[OTHER, Sum.SEEN]),
+        other_bounded_frac=share(sums[OTHER, Sum.BOUNDED], sums[OTHER, Sum.SEEN]),
+        other_ratio_by_update=[share(total, n) for n, total in ratios[:, OTHER]],
+    )
+
+
+def per_1000_tokens(counts: FloatArray) -> float | None:
+    """Occurrences in 1,000 tokens, from counts [len(Count)]."""
+    frac = share(counts[Count.OCCURRENCES], counts[Count.TOKENS])
+    return None if frac is None else 1000 * frac
+
+
+def share(part: float, whole: float) -> float | None:
+    """part / whole; None if the whole is 0."""
+    return float(part / whole) if whole else None
+
+
+TABLE_TITLE = "Reflection words"
+TABLE_COLUMNS = [
+    *("arm", "word", "before training (per 1,000 tokens)", "at the end", "occurrences"),
+    *("right with it", "right without", "log-prob", "entropy", "advantage"),
+    *("ratio, first to last", "clipped or masked"),
+]
+TABLE_NOTE = (
+    "They are counted in completions drawn in training, all seeds together, as whole words in upper or lower case; "
+    f"at most {MOST_FILES} files of completions are read, spread over training. Before training: in the first step's "
+    "completions; at the end: in the last fifth of the steps. From the log-prob on, a cell holds the mean over the "
+    "tokens that wrote the word / the mean over all other tokens. Ratio: at the first and the last optimiser step on "
+    "a rollout batch. These numbers describe; nothing is tested. An answer with such a word need not be right or "
+    "wrong because of it."
+)
+
+
+def reflection_table(reflection: Reflection) -> Table:
+    """A row for each arm and word that occurs, after one for all words if an arm has several. Without completions or
+    words, the table has a note only."""
+    names = ", ".join(reflection.words)
+    if not reflection.n_completions:
+        return Table(
+            TABLE_TITLE, [], [], f"No completions drawn in training are recorded, so nothing is known of {names}."
+        )
+    if not reflection.arms:
+        return Table(TABLE_TITLE, [], [], f"None of {names} occurs in the {reflection.n_completions:,} completions.")
+    unrecorded = dict.fromkeys(row.arm for row in reflection.arms if row.n_occurrences and not row.n_tokens_recorded)
+    missing = (
+        f" No tokens are recorded for {', '.join(unrecorded)} (they learn from pairs, or "
+        "train.token_records_max_tokens left their steps out)."
+        if unrecorded
+        else ""
+    )
+    found = [row for row in reflection.arms if row.n_occurrences]
+    single = {arm for arm, n in Counter(row.arm for row in found).items() if n == 2}
+    rows = [_row(row) for row in found if not (row.word == ANY_WORD and row.arm in single)]
+    return Table(TABLE_TITLE, TABLE_COLUMNS, rows, f"Looked for: {names}. {TABLE_NOTE}{_absence(reflection)}{missing}")
+
+
+def _absence(reflection: Reflection) -> str:
+    """The words that arms never wrote, for which the table has no row."""
+    written = {(row.arm, row.word) for row in reflection.arms if row.n_occurrences}
+    arms = tuple(dict.fromkeys(row.arm for row in reflection.arms))
+    never: dict[tuple[str, ...], list[str]] = {}
+    for word in reflection.words:
+        if without := tuple(arm for arm in arms if (arm, word) not in written):
+            never.setdefault(without, []).append(word)
+    parts = [f"by {'any arm' if by == arms else ', '.join(by)}: {', '.join(words)}" for by, words in never.items()]
+    return f" Never written in these completions {'; '.join(parts)}." if parts else ""
+
+
+def _row(row: ArmWords) -> list[str]:
+    return [
+        row.arm,
+        row.word,
+        number(row.first_per_1000_tokens),
+        number(row.last_per_1000_tokens),
+        f"{row.n_occurrences:,} in {row.n_completions_with:,}",
+        percent(row.right_frac_with),
+        percent(row.right_frac_without),
+        _both(number(row.logp_nats), number(row.other_logp_nats)),
+        _both(number(row.entropy_nats), number(row.other_entropy_nats)),
+        _both(number(row.advantage), number(row.other_advantage)),
+        _both(_first_to_last(row.ratio_by_update), _first_to_last(row.other_ratio_by_update)),
+        _both(percent(row.bounded_frac), percent(row.other_bounded_frac)),
+    ]
+
+
+def _both(word: str, other: str) -> str:
+    return f"{word} / {other}"
+
+
+def _first_to_last(ratios: list[float | None]) -> str:
+    ends = ratios if len(ratios) < 2 else [ratios[0], ratios[-1]]
+    return " to ".join(map(ratio, ends)) or MISSING

@@ -1,0 +1,108 @@
+"""Curves of reflection words over training, beginning with the model before any update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from reports.extras.reflection import per_1000_tokens, read_reflection, share
+from reports.extras.reflection.tally import OTHER, WORD, Count, FloatArray, Sum, Tally
+from reports.measure import Analysis, derived
+from reports.measure.curves import Axis, Curve, mean_curve, to_line, training_axis
+from reports.measure.measurements import Columns
+
+MOST_POINTS = 20
+"""How many stretches of steps a curve has: words are rare, and a single step holds too few of them."""
+
+Side = Callable[[FloatArray, FloatArray], float | None]
+"""Computes a number of some steps from their total counts [len(Count)] and sums [2, len(Sum)]."""
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A quantity of the words and, if there is a counterpart, of everything else (`other`)."""
+
+    name: str
+    heading: str
+    word: Side
+    other: Side | None = None
+
+
+def _token_quantity(name: str, heading: str, total: Sum, number: Sum) -> Quantity:
+    return Quantity(
+        name,
+        heading,
+        lambda _, sums: share(sums[WORD, total], sums[WORD, number]),
+        lambda _, sums: share(sums[OTHER, total], sums[OTHER, number]),
+    )
+
+
+FREQUENCY = Quantity("per_1000_tokens", "occurrences per 1,000 tokens", lambda counts, _: per_1000_tokens(counts))
+RIGHT = Quantity(
+    "right_frac",
+    "share of right answers",
+    lambda counts, _: share(counts[Count.RIGHT_WITH], counts[Count.COMPLETIONS_WITH]),
+    lambda counts, _: share(
+        counts[Count.RIGHT] - counts[Count.RIGHT_WITH], counts[Count.COMPLETIONS] - counts[Count.COMPLETIONS_WITH]
+    ),
+)
+LOGP = _token_quantity("logp_nats", "log-prob (nats per token)", Sum.LOGP, Sum.RECORDED)
+ENTROPY = _token_quantity("entropy_nats", "entropy (nats per token)", Sum.ENTROPY, Sum.RECORDED)
+ADVANTAGE = _token_quantity("advantage", "advantage", Sum.ADVANTAGE, Sum.RECORDED)
+RATIO = _token_quantity("ratio", "importance ratio", Sum.RATIO, Sum.SEEN)
+BOUNDED = _token_quantity("bounded_frac", "share clipped or masked", Sum.BOUNDED, Sum.SEEN)
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Some steps of a cell. x: where on the axis training stood before them, on average. counts [len(Count)], sums
+    [2, len(Sum)]: their totals, as in `Tally`."""
+
+    x: float
+    counts: FloatArray
+    sums: FloatArray
+
+
+Stretches = dict[str, dict[int, list[Stretch]]]
+"""The stretches of each arm and seed, in the order of training."""
+
+
+@derived
+def stretches_of(analysis: Analysis) -> Stretches:
+    """The first step, whose rollout the model before training drew, and equal stretches of the other steps."""
+    steps, axis = analysis.by_seed(lambda m: m.steps), training_axis(analysis)
+    return {
+        arm: {seed: _stretches(tallied, steps[arm][seed], axis) for seed, tallied in by_seed.items()}
+        for arm, by_seed in read_reflection(analysis).tallies.items()
+    }
+
+
+def word_curves(analysis: Analysis, side: Side) -> dict[str, Curve]:
+    """One side of a quantity by arm, over what training had generated (or its steps) before a rollout was drawn."""
+    curves = {}
+    for arm, by_seed in stretches_of(analysis).items():
+        lines = [
+            line
+            for seed, parts in by_seed.items()
+            if len((line := to_line(seed, [(part.x, side(part.counts, part.sums)) for part in parts])).x)
+        ]
+        if lines:
+            curves[arm] = mean_curve(arm, lines, analysis.sweep.alpha)
+    return curves
+
+
+def _stretches(tallied: Tally, steps: Columns, axis: Axis) -> list[Stretch]:
+    reached = [0.0, *steps[axis.field].tolist()]
+    before = {int(step): x for step, x in zip(steps["step"], reached, strict=False)}
+    known = np.array([place for place, step in enumerate(tallied.steps) if int(step) in before], dtype=int)
+    parts = [part for part in (known[:1], *np.array_split(known[1:], MOST_POINTS)) if len(part)]
+    return [
+        Stretch(
+            float(np.mean([before[int(step)] for step in tallied.steps[places]])),
+            tallied.counts[places].sum(0),
+            tallied.sums[places].sum(0),
+        )
+        for places in parts
+    ]

@@ -1,0 +1,170 @@
+"""What the answers of the final evaluation say besides right and wrong: how many differ, how well frequency is
+calibrated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from reports.drawing.curves import draw_curves, seeds_per_arm
+from reports.drawing.panels import MEAN_Y, SEEDS_Y, STRIPS, as_strip, keep_only_grid, share_limits
+from reports.drawing.rendering import DataRow, Drawing
+from reports.drawing.style import BASE_MODEL, GREY, arm_styles, short_name
+from reports.figures import Figure
+from reports.formats import number, percent
+from reports.measure import Analysis
+from reports.measure.curves import Curve, Line, to_line
+from reports.measure.measurements import finite
+from reports.statistics import MIN_PAIRS, t_interval
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+DISTINCT = "distinct_answers"
+
+Bin = dict[str, Any]
+"""A bin of a reliability diagram: how many samples have a confidence in it, their mean confidence, the share right."""
+
+
+def draw_distinct_answers(analysis: Analysis) -> Drawing | None:
+    """How many different answers the samples of a problem give; None if no final evaluation counted them."""
+    sweep = analysis.sweep
+    by_arm = analysis.by_seed(lambda m: m.final_value(DISTINCT))
+    if not by_arm:
+        return None
+    before = _distinct_before(analysis)
+    styles = arm_styles(sweep.arms, sweep.baseline)
+    figure, panels = STRIPS(len(by_arm)).draw()
+    strips = [axes for (axes,) in panels]
+    for axes, (arm, by_seed) in zip(strips, by_arm.items(), strict=True):
+        style, values = styles[arm], [*by_seed.values()]
+        mean = sum(values) / len(values)
+        if len(values) >= MIN_PAIRS:
+            axes.plot(t_interval(values, sweep.alpha), [MEAN_Y, MEAN_Y], color=style.color, linewidth=2.0)
+        axes.plot(values, [SEEDS_Y] * len(values), "o", color=style.color, markersize=4, alpha=0.7)
+        axes.plot(mean, MEAN_Y, style.marker, color=style.color, markersize=8)
+        if before is not None:
+            axes.plot(before, MEAN_Y, "x", color=GREY, markersize=7, markeredgewidth=1.8)
+        as_strip(axes, short_name(arm), f"{number(mean)} (n = {len(values)})")
+        axes.margins(x=0.08)
+    share_limits(strips, "x")
+    keep_only_grid(strips[:-1], "x")
+    strips[-1].set_xlabel(f"different answers per problem of {analysis.metric.task}")
+    samples = " or ".join(map(str, sorted(_sample_counts(analysis))))
+    caption = (
+        f"The number of different answers among the {samples} samples of a problem, averaged over the problems of"
+        f" {analysis.metric.task}. Small dots: seeds ({seeds_per_arm([*map(len, by_arm.values())])});"
+        f" large marker: their mean; {_bar(by_arm, sweep.alpha)}"
+    )
+    rows: list[DataRow] = [
+        {"arm": arm, "seed": seed, DISTINCT: value}
+        for arm, by_seed in by_arm.items()
+        for seed, value in by_seed.items()
+    ]
+    if before is not None:
+        caption += f" Grey cross: the model before training, evaluated once: {number(before)}."
+        rows.append({"arm": BASE_MODEL, "seed": "", DISTINCT: before})
+    return Drawing(figure, caption, rows)
+
+
+def _distinct_before(analysis: Analysis) -> float | None:
+    """The number for the model before training, if it drew as many samples: more samples give more answers."""
+    base = analysis.base_evaluation
+    if base is None or base.get("n_samples") not in _sample_counts(analysis):
+        return None
+    return finite(base["metrics"].get(DISTINCT))
+
+
+def _sample_counts(analysis: Analysis) -> set[int]:
+    finals = [m.final for cells in analysis.measurements.values() for m in cells]
+    return {final["n_samples"] for final in finals if final is not None and "n_samples" in final}
+
+
+def _bar(by_arm: dict[str, dict[int, float]], alpha: float) -> str:
+    if all(len(values) < MIN_PAIRS for values in by_arm.values()):
+        return f"fewer than {MIN_PAIRS} seeds: no interval."
+    return f"bar: {percent(1 - alpha)} t interval of the mean over training seeds, if there are at least {MIN_PAIRS}."
+
+
+def draw_reliability(analysis: Analysis) -> Drawing | None:
+    """How often an answer is right against how often the policy gives it; None if no final evaluation drew its samples
+    from the policy itself, which a reliability diagram needs."""
+    by_arm = analysis.by_seed(lambda m: None if m.final is None else m.final.get("reliability") or None)
+    if not by_arm:
+        return None
+    base_bins = (analysis.base_evaluation or {}).get("reliability")
+    curves = [_reliability_curve(arm, by_seed) for arm, by_seed in by_arm.items()]
+    figure = draw_curves(
+        analysis,
+        curves,
+        xlabel="confidence (answer frequency)",
+        ylabel="share right",
+        base_model=_reliability_line(0, base_bins) if base_bins else None,
+        set_up=_unit_square,
+    )
+    n_bins = len(next(iter(next(iter(by_arm.values())).values())))
+    caption = (
+        f"Final evaluation on {analysis.metric.task}: the share of right samples against their confidence, which is"
+        " the share of the other samples of the problem that give the same answer. There is a point for each of"
+        f" {n_bins} equally wide bins of confidence that holds samples. Grey diagonal: right as often as confident."
+        f" {_describe_reliability(curves)}"
+    )
+    rows = [
+        row for arm, by_seed in by_arm.items() for seed, bins in by_seed.items() for row in _bin_rows(arm, seed, bins)
+    ]
+    if base_bins:
+        caption += " Dotted grey: the model before training, evaluated once."
+        rows += _bin_rows(BASE_MODEL, "", base_bins)
+    return Drawing(figure, caption, rows)
+
+
+def _reliability_curve(arm: str, by_seed: dict[int, list[Bin]]) -> Curve:
+    """The mean over seeds in each bin, weighted by samples, because many seeds have few of them in some bins."""
+    pooled = _reliability_line(0, [_pooled(bins) for bins in zip(*by_seed.values(), strict=True)])
+    no_band = np.full(len(pooled.x), math.nan)
+    lines = [_reliability_line(seed, bins) for seed, bins in by_seed.items()]
+    return Curve(arm, lines, pooled.x, pooled.y, no_band, no_band)
+
+
+def _pooled(bins: Sequence[Bin]) -> Bin:
+    count = sum(inside["count"] for inside in bins)
+    filled = [inside for inside in bins if inside["count"]]
+    return {
+        key: sum(inside["count"] * inside[key] for inside in filled) / count if count else None
+        for key in ("confidence", "correct_frac")
+    }
+
+
+def _reliability_line(seed: int, bins: Sequence[Bin]) -> Line:
+    return to_line(seed, [(i["confidence"], i["correct_frac"]) for i in bins if i["confidence"] is not None])
+
+
+def _describe_reliability(curves: Sequence[Curve]) -> str:
+    if all(curve.n == 1 for curve in curves):
+        return "One seed per arm (n = 1); no band."
+    seeds = seeds_per_arm([curve.n for curve in curves])
+    return f"Thin lines: seeds ({seeds}); thick line: all their samples pooled; no band."
+
+
+def _unit_square(axes: Axes) -> None:
+    axes.plot([0, 1], [0, 1], color=GREY, linewidth=0.9, zorder=0)
+    axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+
+
+def _bin_rows(arm: str, seed: int | str, bins: Sequence[Bin]) -> list[DataRow]:
+    return [{"arm": arm, "seed": seed, **inside} for inside in bins if inside["count"]]
+
+
+DISTINCT_ANSWERS = Figure(
+    name="distinct_answers",
+    title="Different answers to a problem",
+    draw=draw_distinct_answers,
+    group="Policy",
+    order=180,
+)
+RELIABILITY = Figure(
+    name="reliability", title="Calibration of answer frequencies", draw=draw_reliability, group="Policy", order=190
+)

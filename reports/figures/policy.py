@@ -1,0 +1,141 @@
+"""What becomes of the policy in training: its entropy, the length of completions, clipping, KL, groups without
+signal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from reports.drawing.curves import draw_step_field
+from reports.drawing.grid import Column, Trace, draw_step_grid
+from reports.drawing.rendering import DataRow, Drawing
+from reports.drawing.style import LEGEND_ROW_IN, arm_styles, legend_columns, new_figure, short_name
+from reports.figures import Figure
+from reports.measure import Analysis
+
+if TYPE_CHECKING:
+    from reports.measure.measurements import Measurement
+
+
+def draw_entropy(analysis: Analysis) -> Drawing | None:
+    """The entropy over the whole vocabulary, or that of the sampled tokens if only this was recorded."""
+    scale = _largest_entropies(analysis)
+    full = draw_step_field(
+        analysis,
+        "entropy/full",
+        "entropy (nats per token)",
+        f"Mean entropy of the policy's next-token distribution over the whole vocabulary{scale}.",
+    )
+    return full or draw_step_field(
+        analysis,
+        "entropy/sampled",
+        "sampled entropy (nats per token)",
+        "Sampled entropy: the mean of -log p over the drawn tokens.",
+    )
+
+
+def _largest_entropies(analysis: Analysis) -> str:
+    """The part of the caption that gives a scale: the entropy of the uniform distribution. Older records lack it."""
+    cells = [measurement for some in analysis.measurements.values() for measurement in some]
+    sizes = sorted({size for cell in cells if (size := _vocabulary_tokens(cell)) is not None})
+    return "".join(f"; with {size:,} tokens it is at most ln {size:,} = {math.log(size):.2f}" for size in sizes)
+
+
+def _vocabulary_tokens(measurement: Measurement) -> int | None:
+    model = measurement.cell.provenance.get("model")
+    size = model.get("vocabulary_tokens") if isinstance(model, dict) else None
+    return size if isinstance(size, int) and size > 0 else None
+
+
+def draw_entropy_score(analysis: Analysis) -> Drawing | None:
+    """A point for each cell: its final score against its mean entropy; None if no cell recorded its entropy."""
+    sweep, metric = analysis.sweep, analysis.metric
+    rows: list[DataRow] = [
+        {"arm": arm, "seed": m.cell.seed, "mean_entropy_nats": entropy, "score_pp": m.score_pp}
+        for arm, cells in analysis.measurements.items()
+        for m in cells
+        if (entropy := m.step_mean("entropy/full")) is not None and m.score_pp is not None
+    ]
+    if not rows:
+        return None
+    by_arm = {arm: [row for row in rows if row["arm"] == arm] for arm in sweep.arms}
+    labels = {arm: f"{short_name(arm)} (n = {len(points)})" for arm, points in by_arm.items() if points}
+    columns = legend_columns([*labels.values()])
+    figure = new_figure(3.2 + LEGEND_ROW_IN * math.ceil(len(labels) / columns))
+    axes = figure.subplots()
+    styles = arm_styles(sweep.arms, sweep.baseline)
+    for arm, label in labels.items():
+        x, y = ([row[key] for row in by_arm[arm]] for key in ("mean_entropy_nats", "score_pp"))
+        axes.plot(x, y, styles[arm].marker, color=styles[arm].color, markersize=5, label=label)
+    axes.set_xlabel("mean entropy in training (nats per token)")
+    axes.set_ylabel(f"final {metric.name} of {metric.task} (%)")
+    figure.legend(loc="outside lower center", ncols=columns)
+    caption = (
+        f"Each point is a finished cell ({_counts(by_arm)}); no band. The entropy is that of the policy's next-token"
+        " distribution over the whole vocabulary, averaged over training steps. This shows an association, no cause."
+    )
+    return Drawing(figure, caption, rows)
+
+
+def _counts(by_arm: Mapping[str, Sequence[object]]) -> str:
+    counts = sorted({len(points) for points in by_arm.values() if points})
+    return f"n = {counts[0]} per arm" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]} per arm"
+
+
+LENGTH_COLUMNS = (
+    Column("tokens per completion", Trace("len/mean", "mean"), Trace("len/p95", "95th percentile")),
+    Column("mean tokens by verdict", Trace("len/correct", "right"), Trace("len/incorrect", "wrong")),
+    Column("truncated", Trace("len/truncated_frac"), as_percent=True),
+)
+
+
+def draw_length(analysis: Analysis) -> Drawing | None:
+    return draw_step_grid(
+        analysis,
+        LENGTH_COLUMNS,
+        "Tokens per completion in each step's rollouts, including truncated ones, and the share of completions that"
+        " were cut off at the limit. A step without a right (or wrong) completion has no mean for these.",
+    )
+
+
+STABILITY_COLUMNS = (
+    Column(
+        "tokens clipped",
+        Trace("clip/high_frac_sign_aware", "above, A > 0"),
+        Trace("clip/low_frac_sign_aware", "below, A < 0"),
+        as_percent=True,
+    ),
+    Column("KL to the start (nats per token)", Trace("kl/exact_start")),
+    Column(
+        "groups of a prompt",
+        Trace("reward/frac_zero_std", "equal rewards"),
+        Trace("reward/frac_all_1", "all right"),
+        as_percent=True,
+    ),
+)
+
+
+def draw_stability(analysis: Analysis) -> Drawing | None:
+    """The early signs of training that goes wrong."""
+    return draw_step_grid(
+        analysis,
+        STABILITY_COLUMNS,
+        "The share of tokens in the loss on which a bound of the importance ratio acts. The exact KL of the policy to"
+        " the one that training started from. The share of groups (the completions of one prompt) with equal rewards,"
+        " which give no gradient under a group baseline, and of groups in which every completion is right.",
+    )
+
+
+ENTROPY = Figure(name="entropy", title="Policy entropy", draw=draw_entropy, group="Policy", order=90)
+ENTROPY_SCORE = Figure(
+    name="entropy_score",
+    title="Final score against entropy in training",
+    draw=draw_entropy_score,
+    group="Policy",
+    order=110,
+)
+LENGTH = Figure(name="length", title="Completion length", draw=draw_length, group="Policy", order=120)
+STABILITY = Figure(
+    name="stability", title="Clipping, KL and groups without signal", draw=draw_stability, group="Policy", order=130
+)

@@ -1,0 +1,100 @@
+"""What is read from the records of a sweep and computed from them: no drawing and no page.
+
+An `Analysis` is a sweep as a report looks at it: its finished cells (`measurements`), and its arms and contrasts
+(`arms`, `contrasts`), read and compared once. Every other module computes one thing from an analysis: `curves`,
+`problems`, `flips`, `samples`, ...
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from reports.measure.arms import ArmSummary, summarise_arm
+from reports.measure.contrasts import Contrast, compare_arms
+from reports.measure.measurements import Measurement, Metric, Row, read_measurements
+from reports.processes import process_count
+
+if TYPE_CHECKING:
+    from harness.records import SweepRecord
+
+Derived = TypeVar("Derived")
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """What every figure and every table of a report is made from.
+
+    measurements: the finished cells of each arm, by seed. arms, contrasts: in the order of the sweep file.
+    reflection_words: the words whose tokens are followed through training; None: those that we follow by default.
+    processes: how many work on what is computed later.
+    """
+
+    sweep: SweepRecord
+    metric: Metric
+    measurements: dict[str, list[Measurement]]
+    arms: list[ArmSummary]
+    contrasts: list[Contrast]
+    reflection_words: Sequence[str] | None = None
+    processes: int = 1
+    known: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """The results of functions that are `derived`, by their names."""
+
+    @property
+    def base_evaluation(self) -> Row | None:
+        """The evaluation of the model before training on the compared task; None until it is measured."""
+        return next((row for row in reversed(self.sweep.base_scores) if row["task"] == self.metric.task), None)
+
+    @property
+    def base_metrics(self) -> dict[str, float | None]:
+        """The metrics of the model before training on the compared task; empty until they are measured."""
+        return {} if self.base_evaluation is None else dict(self.base_evaluation["metrics"])
+
+    def arm(self, name: str) -> ArmSummary:
+        return next(arm for arm in self.arms if arm.arm == name)
+
+    def by_seed(self, value: Callable[[Measurement], Value | None]) -> dict[str, dict[int, Value]]:
+        """A value of every finished cell that has one, by arm and seed; arms without any are left out."""
+        found = {
+            arm: {m.cell.seed: one for m in cells if (one := value(m)) is not None}
+            for arm, cells in self.measurements.items()
+        }
+        return {arm: values for arm, values in found.items() if values}
+
+
+def derived(compute: Callable[[Analysis], Derived]) -> Callable[[Analysis], Derived]:
+    """Decorates what is computed from an analysis once, however many figures and tables ask for it.
+
+    The result travels with the analysis to the processes that draw figures, so it must be picklable.
+    """
+    name = f"{compute.__module__}.{compute.__qualname__}"
+
+    @functools.wraps(compute)
+    def computed_once(analysis: Analysis) -> Derived:
+        if name not in analysis.known:
+            analysis.known[name] = compute(analysis)
+        result: Derived = analysis.known[name]
+        return result
+
+    return computed_once
+
+
+def analyse(sweep: SweepRecord, reflection_words: Sequence[str] | None = None) -> Analysis:
+    """Read and compare a sweep. Raises as `read_measurements`."""
+    processes = process_count(len(sweep.cells))
+    measurements = read_measurements(sweep, processes)
+    return Analysis(
+        sweep=sweep,
+        metric=Metric.of(sweep),
+        measurements=measurements,
+        arms=[
+            summarise_arm(arm, cells, alpha=sweep.alpha, budget_tokens=sweep.budget_tokens)
+            for arm, cells in measurements.items()
+        ],
+        contrasts=compare_arms(sweep, measurements),
+        reflection_words=reflection_words,
+        processes=processes,
+    )

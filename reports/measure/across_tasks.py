@@ -1,0 +1,107 @@
+"""Arms on all tasks that a sweep evaluates: task by task, and over three or more together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from reports.measure import Analysis, derived
+from reports.measure.contrasts import Contrast, compare_arms
+from reports.measure.measurements import Measurement, finite
+from reports.statistics import Estimate, FloatArray, interquartile_mean_over_tasks, probability_of_improvement
+
+MIN_TASKS = 3
+
+
+def contrasts_by_task(analysis: Analysis) -> dict[str, list[Contrast]]:
+    """The contrasts on every task by the metric's name: the compared task first, the others in the order of the sweep
+    file, without those on which no seed pairs.
+
+    Only the compared task is tested. On the others intervals at the same level describe, and Holm's p means nothing.
+    """
+    compared = analysis.metric.task
+    by_task = {compared: analysis.contrasts}
+    for task in analysis.sweep.tasks:
+        if task != compared:
+            measured = {arm: [m.on_task(task) for m in cells] for arm, cells in analysis.measurements.items()}
+            by_task[task] = compare_arms(analysis.sweep, measured)
+    return {
+        task: contrasts
+        for task, contrasts in by_task.items()
+        if any(contrast.comparison is not None for contrast in contrasts)
+    }
+
+
+@dataclass(frozen=True)
+class AcrossTasks:
+    """One arm over all tasks, in percentage points.
+
+    seeds: those with a final score on every task. improvement: the probability that a run of the arm beats one of the
+    baseline; None for the baseline itself.
+    """
+
+    arm: str
+    seeds: list[int]
+    iqm_pp: Estimate
+    improvement: Estimate | None
+
+
+@derived
+def across_tasks(analysis: Analysis) -> list[AcrossTasks]:
+    """Every arm that has a seed with a score on all tasks; none with fewer than three tasks.
+
+    It reads the metric of one name on every task, so that all scores have one scale.
+    """
+    sweep = analysis.sweep
+    if len(sweep.tasks) < MIN_TASKS:
+        return []
+    tables = {arm: _table(sweep.tasks, analysis.metric.name, cells) for arm, cells in analysis.measurements.items()}
+    baseline = tables[sweep.baseline]
+    return [
+        AcrossTasks(
+            arm=arm,
+            seeds=list(rows),
+            iqm_pp=interquartile_mean_over_tasks(_array(rows), sweep.alpha, same_runs=True),
+            improvement=None
+            if arm == sweep.baseline or not baseline
+            else probability_of_improvement(_array(rows), _array(baseline), sweep.alpha, same_runs=True),
+        )
+        for arm, rows in tables.items()
+        if rows
+    ]
+
+
+def _table(tasks: list[str], name: str, cells: list[Measurement]) -> dict[int, list[float]]:
+    """The final scores on every task, in percentage points, by seed."""
+    table = {}
+    for m in cells:
+        final = {row["task"]: finite(row["metrics"].get(name)) for row in m.cell.read_scores() if row["final"]}
+        scores = [100 * score for task in tasks if (score := final.get(task)) is not None]
+        if len(scores) == len(tasks):
+            table[m.cell.seed] = scores
+    return table
+
+
+def _array(rows: dict[int, list[float]]) -> FloatArray:
+    """The scores as [n_runs, n_tasks]."""
+    return np.array([*rows.values()], dtype=np.float64)
+
+
+def across_tasks_rows(arms: list[AcrossTasks]) -> list[dict[str, Any]]:
+    """The rows of report.json, one for each arm."""
+    return [
+        {
+            "arm": arm.arm,
+            "seeds": arm.seeds,
+            "level": 1 - arm.iqm_pp.alpha,
+            "iqm_pp": arm.iqm_pp.value,
+            "iqm_low_pp": arm.iqm_pp.low,
+            "iqm_high_pp": arm.iqm_pp.high,
+            "improvement": None if arm.improvement is None else arm.improvement.value,
+            "improvement_low": None if arm.improvement is None else arm.improvement.low,
+            "improvement_high": None if arm.improvement is None else arm.improvement.high,
+        }
+        for arm in arms
+    ]

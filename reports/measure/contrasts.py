@@ -1,0 +1,208 @@
+"""Every arm against the baseline, paired by seed, in percentage points.
+
+A collapsed cell is an outcome: it stays in the comparison, which is shown once more without it. Only what could not be
+measured is missing, and the contrast says which pairs this costs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from reports.measure.measurements import Measurement, mean_of
+from reports.statistics import PairedComparison, compare_paired, holm
+
+if TYPE_CHECKING:
+    from harness.records import CellRecord, SweepRecord
+
+# A cell ends at the first step boundary after its budget, so each arm overshoots it by up to the tokens of a step.
+EQUAL_TOKENS_TOLERANCE = 0.05
+NORMAL_95 = 1.959964
+
+
+@dataclass(frozen=True)
+class MissingPair:
+    seed: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """An arm minus the baseline.
+
+    comparison: None without a single pair. Its intervals are at level 1 - alpha / m for the sweep's m contrasts.
+    p_holm: its p value after Holm. noise_low_pp, noise_high_pp: the 95% interval from the sampling noise of the
+    evaluations alone, given only if there are too few pairs for a test. token_ratios: the tokens that the arm generated
+    over those of the baseline, for each pair; empty if a run of the baseline trained on data alone. token_ratio: the
+    same for the means over pairs; None if token_ratios is empty.
+    """
+
+    arm: str
+    baseline: str
+    seeds: list[int]
+    differences_pp: list[float]
+    missing: list[MissingPair]
+    flagged_seeds: list[int]
+    comparison: PairedComparison | None
+    without_flagged: PairedComparison | None
+    p_holm: float
+    token_ratios: list[float]
+    token_ratio: float | None
+    noise_low_pp: float
+    noise_high_pp: float
+
+    @property
+    def equal_tokens(self) -> bool | None:
+        """Whether the tokens of every pair are equal: means can agree where no pair does."""
+        return equal_tokens(self.token_ratios)
+
+
+@dataclass(frozen=True)
+class Pair:
+    seed: int
+    treatment: Measurement
+    baseline: Measurement
+
+    @property
+    def difference_pp(self) -> float:
+        return _score(self.treatment) - _score(self.baseline)
+
+    @property
+    def flagged(self) -> bool:
+        return bool(self.treatment.cell.flags or self.baseline.cell.flags)
+
+    @property
+    def same_weights(self) -> bool:
+        return self.treatment.cell.digest is not None and self.treatment.cell.digest == self.baseline.cell.digest
+
+
+def compare_arms(sweep: SweepRecord, measurements: dict[str, list[Measurement]]) -> list[Contrast]:
+    """Every other arm against the baseline, in the order of the sweep file, with Holm over all of them."""
+    others = [arm for arm in sweep.arms if arm != sweep.baseline]
+    contrasts = [_contrast(sweep, measurements, arm, alpha=sweep.alpha / len(others)) for arm in others]
+    # A contrast without a test still counts as one of the m that the sweep asked for.
+    adjusted = holm([1.0 if math.isnan(p := _p_value(contrast)) else p for contrast in contrasts])
+    return [
+        contrast if math.isnan(_p_value(contrast)) else replace(contrast, p_holm=float(p))
+        for contrast, p in zip(contrasts, adjusted, strict=True)
+    ]
+
+
+def _contrast(sweep: SweepRecord, measurements: dict[str, list[Measurement]], arm: str, *, alpha: float) -> Contrast:
+    pairs = pair_by_seed(measurements[arm], measurements[sweep.baseline])
+    cells = {(cell.arm, cell.seed): cell for cell in sweep.cells}
+    missing = missing_pairs(cells, (arm, sweep.baseline), sweep.seeds, pairs)
+    return contrast_of(arm, sweep.baseline, pairs, missing, alpha=alpha, margin_pp=sweep.margin_pp)
+
+
+def contrast_of(
+    arm: str, baseline: str, pairs: Sequence[Pair], missing: list[MissingPair], *, alpha: float, margin_pp: float
+) -> Contrast:
+    """The comparison over these pairs at level 1 - alpha, with `p_holm` still to be filled in."""
+    kept = [pair for pair in pairs if not pair.flagged]
+    comparison = _compare(pairs, alpha, margin_pp)
+    noise = _evaluation_noise_pp(pairs)
+    tested = comparison is None or comparison.verdict != "no_test"
+    token_ratios = _token_ratios(pairs)
+    return Contrast(
+        arm=arm,
+        baseline=baseline,
+        seeds=[pair.seed for pair in pairs],
+        differences_pp=[pair.difference_pp for pair in pairs],
+        missing=missing,
+        flagged_seeds=[pair.seed for pair in pairs if pair.flagged],
+        comparison=comparison,
+        without_flagged=_compare(kept, alpha, margin_pp) if len(kept) < len(pairs) else None,
+        p_holm=math.nan,
+        token_ratios=token_ratios,
+        token_ratio=token_ratio([p.treatment for p in pairs], [p.baseline for p in pairs]) if token_ratios else None,
+        noise_low_pp=math.nan if tested or comparison is None else comparison.difference - noise,
+        noise_high_pp=math.nan if tested or comparison is None else comparison.difference + noise,
+    )
+
+
+def pair_by_seed(treatment: Sequence[Measurement], baseline: Sequence[Measurement]) -> list[Pair]:
+    """The seeds that have a score in both arms, in the order of the treatment."""
+    partners = {m.cell.seed: m for m in baseline if m.score_pp is not None}
+    return [
+        Pair(m.cell.seed, m, partners[m.cell.seed])
+        for m in treatment
+        if m.score_pp is not None and m.cell.seed in partners
+    ]
+
+
+def _compare(pairs: Sequence[Pair], alpha: float, margin_pp: float) -> PairedComparison | None:
+    if not pairs:
+        return None
+    return compare_paired(
+        [_score(pair.treatment) for pair in pairs],
+        [_score(pair.baseline) for pair in pairs],
+        alpha=alpha,
+        margin=margin_pp,
+        identical=all(pair.same_weights for pair in pairs),
+    )
+
+
+def _score(measurement: Measurement) -> float:
+    if measurement.score_pp is None:
+        raise ValueError(f"{measurement.cell.arm} seed {measurement.cell.seed} has no score: it cannot be paired")
+    return measurement.score_pp
+
+
+def missing_pairs(
+    cells: Mapping[tuple[str, int], CellRecord], arms: Sequence[str], seeds: Iterable[int], pairs: Sequence[Pair]
+) -> list[MissingPair]:
+    """The seeds without a pair, and why. cells: those of the arms by arm and seed, whatever became of them."""
+    paired = {pair.seed for pair in pairs}
+    return [
+        MissingPair(seed, "; ".join(_absences(cells, arms, seed)) or "no final score")
+        for seed in seeds
+        if seed not in paired
+    ]
+
+
+def _absences(cells: Mapping[tuple[str, int], CellRecord], arms: Sequence[str], seed: int) -> list[str]:
+    absent = {arm: absence(cells.get((arm, seed))) for arm in arms}
+    return [f"{arm} {why}" for arm, why in absent.items() if why is not None]
+
+
+def absence(cell: CellRecord | None) -> str | None:
+    """Why a cell has no score; None if it is done."""
+    if cell is None:
+        return "absent"
+    if cell.state == "done":
+        return None
+    return cell.state + (f" ({cell.reason})" if cell.reason else "")
+
+
+def token_ratio(treatment: Sequence[Measurement], baseline: Sequence[Measurement]) -> float | None:
+    """The mean tokens of these runs over those of the baseline; None without runs, or if the baseline generated
+    none."""
+    treated, control = (mean_of(m.cell.generated_tokens for m in runs) for runs in (treatment, baseline))
+    return treated / control if treated is not None and control else None
+
+
+def _token_ratios(pairs: Sequence[Pair]) -> list[float]:
+    """The ratio of each pair; none at all if one pair has none."""
+    ratios = [token_ratio([pair.treatment], [pair.baseline]) for pair in pairs]
+    known = [ratio for ratio in ratios if ratio is not None]
+    return known if len(known) == len(ratios) else []
+
+
+def equal_tokens(ratios: Sequence[float]) -> bool | None:
+    """Whether all ratios lie within the tolerance; None without any."""
+    return all(abs(ratio - 1) <= EQUAL_TOKENS_TOLERANCE for ratio in ratios) if ratios else None
+
+
+def _evaluation_noise_pp(pairs: Sequence[Pair]) -> float:
+    """The half-width of the 95% interval that the mean difference has from the samples drawn per problem alone."""
+    errors = [m.final_value("se_samples_pp") for pair in pairs for m in (pair.treatment, pair.baseline)]
+    if not errors or any(error is None for error in errors):
+        return math.nan
+    return NORMAL_95 * math.hypot(*(error for error in errors if error is not None)) / len(pairs)
+
+
+def _p_value(contrast: Contrast) -> float:
+    return math.nan if contrast.comparison is None else contrast.comparison.p_value

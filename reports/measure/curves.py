@@ -1,0 +1,191 @@
+"""Curves over training: a line for each seed, and their mean with its t band on a common grid."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from reports.measure import Analysis, derived
+from reports.measure.measurements import Columns, Measurement
+from reports.statistics import MIN_PAIRS, FloatArray, t_band
+
+Points = Sequence[tuple[float, float | None]] | FloatArray
+"""Pairs (x, y), or an array [n, 2]; an unknown y is None or NaN."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What curves run over: a field of the records, its label, and what a caption must say about it."""
+
+    field: str
+    label: str
+    note: str = ""
+
+
+TOKENS = Axis("generated_tokens", "generated tokens")
+STEPS = Axis("step", "training step", "Over steps, because training on fixed data generates no tokens.")
+
+
+@derived
+def training_axis(analysis: Analysis) -> Axis:
+    """Generated tokens; or steps, for all arms, if a cell trained without generating any and would have only one x."""
+    cells = [m for some in analysis.measurements.values() for m in some]
+    generated = [m.steps["generated_tokens"][-1] for m in cells if m.steps.length]
+    return TOKENS if all(generated) else STEPS
+
+
+@dataclass(frozen=True)
+class Line:
+    """One seed: x [points], strictly increasing, and y [points]."""
+
+    seed: int
+    x: FloatArray
+    y: FloatArray
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One arm: a line for each seed, and their mean [grid] with its band, low and high [grid].
+
+    The grid increases strictly. It lies where every seed has data, except for the end of an `evaluation_mean`. The band
+    is the pointwise t(n-1) interval over seeds; NaN with fewer than three.
+    """
+
+    arm: str
+    lines: list[Line]
+    grid: FloatArray
+    mean: FloatArray
+    low: FloatArray
+    high: FloatArray
+
+    @property
+    def n(self) -> int:
+        return len(self.lines)
+
+    @property
+    def ends_past_a_seed(self) -> bool:
+        """Whether the mean goes on beyond the last point of a seed."""
+        return len(self.grid) > 0 and bool(self.grid[-1] > min(line.x[-1] for line in self.lines))
+
+    def scaled(self, factor: float) -> Curve:
+        """The same curve in another unit. factor: above 0."""
+        lines = [Line(line.seed, line.x, factor * line.y) for line in self.lines]
+        return Curve(self.arm, lines, self.grid, factor * self.mean, factor * self.low, factor * self.high)
+
+
+def step_curves(analysis: Analysis, value: str | Callable[[Columns], FloatArray]) -> list[Curve]:
+    """A field of steps.jsonl over training, or what is computed from its fields, for every arm that recorded it."""
+    x = training_axis(analysis).field
+
+    def points(m: Measurement) -> Points:
+        return np.column_stack([m.steps[x], m.steps[value] if isinstance(value, str) else value(m.steps)])
+
+    return curves_of(analysis, points)
+
+
+def evaluation_curves(analysis: Analysis, metric: str, alpha: float) -> list[Curve]:
+    """A metric of the periodic and the final evaluations over training, from the model before training on.
+
+    alpha: the band is at level 1 - alpha. Cells whose final evaluation lacks the metric are left out, as they are from
+    every comparison, so a line ends in the score that is compared.
+    """
+    x, start = training_axis(analysis).field, analysis.base_metrics.get(metric)
+
+    def points(m: Measurement) -> Points:
+        if m.final_value(metric) is None:
+            return []
+        return [(0, start), *((row[x], row["metrics"].get(metric)) for row in m.evaluations)]
+
+    return curves_of(analysis, points, evaluation_mean, alpha)
+
+
+def paired_curves(curves: Sequence[Curve], baseline: str, alpha: float) -> list[Curve]:
+    """Each arm's evaluations minus those of the baseline, seed by seed, with the band at level 1 - alpha.
+
+    Differences are taken at the arm's own x, as far as both reach, with the baseline interpolated linearly. The last
+    one is that of the final values, at the mean of the two last x. Arms without a pair that shares a range are left
+    out.
+    """
+    partners = next(({line.seed: line for line in c.lines} for c in curves if c.arm == baseline), {})
+    paired = []
+    for curve in curves:
+        lines = [_difference(line, partners[line.seed]) for line in curve.lines if line.seed in partners]
+        if curve.arm != baseline and any(len(line.x) > 1 for line in lines):
+            paired.append(evaluation_mean(curve.arm, lines, alpha))
+    return paired
+
+
+def _difference(line: Line, partner: Line) -> Line:
+    before_last = line.x[:-1]
+    x = before_last[(before_last >= partner.x[0]) & (before_last <= partner.x[-1])]
+    on_the_way = np.interp(x, line.x, line.y) - np.interp(x, partner.x, partner.y)
+    end = (line.x[-1] + partner.x[-1]) / 2
+    return Line(line.seed, np.append(x, end), np.append(on_the_way, line.y[-1] - partner.y[-1]))
+
+
+def to_line(seed: int, points: Points) -> Line:
+    """A line through the finite points; the last of several at one x counts."""
+    x, y = np.asarray(points, dtype=np.float64).reshape(-1, 2).T  # None becomes NaN
+    x, y = x[np.isfinite(y)][::-1], y[np.isfinite(y)][::-1]
+    x, last = np.unique(x, return_index=True)
+    return Line(seed, x, y[last])
+
+
+def mean_curve(arm: str, lines: Sequence[Line], alpha: float) -> Curve:
+    """Average the seeds, each interpolated linearly, on an even grid with as many points as the shortest seed.
+
+    Seeds that share their x keep it. The grid is empty if no range is covered by all seeds.
+    """
+    grid = _shared_grid(lines)
+    return _average(arm, lines, grid, np.array([np.interp(grid, line.x, line.y) for line in lines]), alpha)
+
+
+def evaluation_mean(arm: str, lines: Sequence[Line], alpha: float) -> Curve:
+    """As `mean_curve`, but the last point is the mean of the seeds' last values, at the mean of their last x.
+
+    Final scores are compared, wherever the seeds end. If the curve were interpolated to an x that all seeds reach, it
+    would end in another mean and band than the comparison.
+    """
+    grid = _shared_grid(lines)
+    end = float(np.mean([line.x[-1] for line in lines]))
+    # Without the last point that all reach if it is so near the end that it would say the same twice.
+    half_spacing = np.diff(grid[-2:]).sum() / 2
+    grid = grid[grid < end - half_spacing]
+    values = np.array([[*np.interp(grid, line.x, line.y), line.y[-1]] for line in lines])
+    return _average(arm, lines, np.append(grid, end), values, alpha)
+
+
+def _shared_grid(lines: Sequence[Line]) -> FloatArray:
+    first, last = max(line.x[0] for line in lines), min(line.x[-1] for line in lines)
+    if all(np.array_equal(line.x, lines[0].x) for line in lines):
+        return lines[0].x
+    points = min(len(line.x) for line in lines) if last > first else int(last == first)
+    return np.linspace(first, last, points)
+
+
+def _average(arm: str, lines: Sequence[Line], grid: FloatArray, values: FloatArray, alpha: float) -> Curve:
+    """values [n, grid]: of each seed on the grid."""
+    nothing = np.full(len(grid), math.nan)
+    low, high = t_band(values, alpha) if len(lines) >= MIN_PAIRS else (nothing, nothing)
+    return Curve(arm, list(lines), grid, values.mean(axis=0), low, high)
+
+
+def curves_of(
+    analysis: Analysis,
+    points: Callable[[Measurement], Points],
+    average: Callable[[str, Sequence[Line], float], Curve] = mean_curve,
+    alpha: float | None = None,
+) -> list[Curve]:
+    """A curve for every arm whose cells have points.
+
+    average: how the lines of an arm become its curve. alpha: the band is at level 1 - alpha; the sweep's by default.
+    """
+    curves = []
+    for arm, cells in analysis.measurements.items():
+        lines = [line for m in cells if len((line := to_line(m.cell.seed, points(m))).x)]
+        if lines:
+            curves.append(average(arm, lines, alpha or analysis.sweep.alpha))
+    return curves

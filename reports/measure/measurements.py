@@ -1,0 +1,309 @@
+"""What one finished cell measured, read from its records once, and the metric that a sweep compares.
+
+The rows of steps.jsonl and timing.jsonl are kept by column: a sweep has tens of thousands of rows with some sixty
+fields, and a mean or a curve needs a single field.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.errors import nearest
+from harness.records.scores import METRIC_PREFIX, accuracy_names
+from reports.processes import each_in_processes
+from reports.statistics import FloatArray
+
+if TYPE_CHECKING:
+    import pyarrow
+    import pyarrow.compute
+
+    from harness.records import CellRecord, SweepRecord
+    from harness.records.files import DamagedRecordError
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Rows of numbers by column. fields: the values [length] of each; integers if every row has one, else floats with
+    NaN for rows that have none."""
+
+    length: int
+    fields: dict[str, npt.NDArray[Any]]
+
+    @classmethod
+    def of(cls, table: pyarrow.Table, needed: Sequence[str] = ()) -> Columns:
+        """Raises ValueError, which names the field, if a column holds no numbers or a row lacks one of the `needed`."""
+        columns = cls(len(table), {name: _numbers(name, table[name]) for name in table.column_names})
+        for name in needed:
+            if len(table) and (gaps := np.flatnonzero(np.isnan(columns[name]))).size:
+                raise ValueError(f"row {gaps[0] + 1} lacks {name!r}")
+        return columns
+
+    def __getitem__(self, field: str) -> FloatArray:
+        """The values [length] of a field, NaN where they are not finite; all NaN if it was not recorded."""
+        if field not in self.fields:
+            return np.full(self.length, np.nan)
+        values = self.fields[field].astype(np.float64)
+        values[~np.isfinite(values)] = np.nan
+        return values
+
+    def known(self, field: str) -> FloatArray:
+        """The finite values of a field, in order."""
+        values = self[field]
+        return values[~np.isnan(values)]
+
+
+def _numbers(name: str, column: pyarrow.ChunkedArray) -> npt.NDArray[Any]:
+    from pyarrow import types
+
+    if not (types.is_integer(column.type) or types.is_floating(column.type) or types.is_null(column.type)):
+        raise ValueError(f"{name!r} holds something that is not a number")
+    values = column.combine_chunks()
+    if not types.is_integer(column.type) or values.null_count:
+        values = values.cast("float64")  # null becomes NaN
+    numbers: npt.NDArray[Any] = values.to_numpy(zero_copy_only=False)
+    return numbers
+
+
+class MetricError(ValueError):
+    """A metric that arms cannot be compared by: it has another form, was never recorded, or is no accuracy."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric of the final evaluation of one task, e.g. pass@1 of arithmetic."""
+
+    task: str
+    name: str
+
+    @classmethod
+    def of(cls, sweep: SweepRecord) -> Metric:
+        """The metric that a sweep compares. Raises as `parse`."""
+        return cls.parse(sweep.metric, sweep)
+
+    @classmethod
+    def parse(cls, metric: str, sweep: SweepRecord) -> Metric:
+        """Parse `eval.final.<task>.<metric>`, or `eval.final.<metric>` for the first of the sweep's tasks.
+
+        Raises MetricError for another form, a task that the sweep does not have, or a metric that is no accuracy.
+        """
+        if not metric.startswith(METRIC_PREFIX):
+            raise MetricError(f"metric is {metric!r}: give eval.final.<task>.<metric>, or eval.final.<metric>")
+        task, _, name = metric.removeprefix(METRIC_PREFIX).rpartition(".")
+        if task and task not in sweep.tasks:
+            raise MetricError(
+                f"metric {metric!r} names the task {task!r}: the sweep evaluates {', '.join(sweep.tasks)}"
+            )
+        if not sweep.compares_arms(name):
+            raise MetricError(
+                f"metric is {metric!r}: arms are compared in percentage points and the higher one is called better, so"
+                f" it must be a fraction in [0, 1] of which more is better: {', '.join(accuracy_names(sweep.k))}"
+            )
+        return cls(task or sweep.tasks[0], name)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A finished cell and what it measured. Fractions lie in [0, 1]; a number that was not recorded is None."""
+
+    cell: CellRecord
+    metric: Metric
+
+    @cached_property
+    def steps(self) -> Columns:
+        """The rows of steps.jsonl. Raises DamagedRecordError, also if a row lacks what curves run over, or if its step
+        is no later than that of the row before it."""
+        path = self.cell.path / "steps.jsonl"
+        columns = _columns(path, self.cell.read_step_columns(), ("step", "generated_tokens"))
+        if (back := np.flatnonzero(np.diff(columns["step"]) <= 0)).size:
+            raise _damaged(path, f"the step of row {back[0] + 2} is no later than that of the row before it")
+        return columns
+
+    @cached_property
+    def timing(self) -> Columns:
+        """The rows of timing.jsonl. Raises DamagedRecordError."""
+        from harness.records.tables import read_columns
+
+        path = self.cell.path / "timing.jsonl"
+        return _columns(path, read_columns(path))
+
+    @cached_property
+    def scores(self) -> list[Row]:
+        """The rows of scores.jsonl, for every task, in the order of training. Raises DamagedRecordError."""
+        return self.cell.read_scores()
+
+    @cached_property
+    def evaluations(self) -> list[Row]:
+        """The scores on the compared task."""
+        return [row for row in self.scores if row["task"] == self.metric.task]
+
+    def on_task(self, task: str) -> Measurement:
+        """The same cell, measured by the same metric of another task."""
+        other = Measurement(self.cell, Metric(task, self.metric.name))
+        vars(other)["scores"] = self.scores  # so that they are read once
+        return other
+
+    @cached_property
+    def final_samples(self) -> pyarrow.Table | None:
+        """Every sample of the final evaluation on the compared task, with its problem, number and verdicts but without
+        its text; None if the cell kept no samples. Older records may lack columns. Raises DamagedRecordError for
+        gaps."""
+        from harness.records.tables import require_values
+
+        table = self.read_final_samples(["problem_id", "sample", "correct", "verdicts"])
+        if table is not None:
+            require_values(self.cell.evals, table, table.column_names)
+            if "correct" in table.column_names and str(table.schema.field("correct").type) != "bool":
+                raise _damaged(self.cell.evals, "the column correct holds something that is not true or false")
+        return table
+
+    def read_final_samples(
+        self, columns: list[str], where: pyarrow.compute.Expression | None = None
+    ) -> pyarrow.Table | None:
+        """These columns of the samples of the final evaluation on the compared task; None if none were kept."""
+        import pyarrow.compute as pc
+
+        final = pc.field("final") & (pc.field("task") == self.metric.task)
+        return self.cell.read_evals(columns, final if where is None else final & where)
+
+    @cached_property
+    def final(self) -> Row | None:
+        """The final evaluation, which is compared: that of the last checkpoint, never of the best."""
+        return next((row for row in reversed(self.evaluations) if row["final"]), None)
+
+    def final_value(self, name: str) -> float | None:
+        return None if self.final is None else finite(self.final["metrics"].get(name))
+
+    @cached_property
+    def score_pp(self) -> float | None:
+        """The compared metric, in percentage points. Raises MetricError if it is not a fraction."""
+        value = self.final_value(self.metric.name)
+        if value is None:
+            return None
+        if not 0 <= value <= 1:
+            raise MetricError(
+                f"{self.metric.name} of {self.cell.arm} seed {self.cell.seed} is {value}: arms are compared in"
+                " percentage points, so it must be a fraction in [0, 1]. See the cell's scores.jsonl, or compare"
+                " another metric"
+            )
+        return 100 * value
+
+    def step_mean(self, key: str) -> float | None:
+        known = self.steps.known(key)
+        return float(known.mean()) if len(known) else None
+
+    @property
+    def length_slope_tokens(self) -> float | None:
+        """How many tokens the mean completion grew by in 100 steps, by least squares; None with fewer than two
+        steps."""
+        step, length = self.steps["step"], self.steps["len/mean"]
+        known = ~np.isnan(length)
+        if known.sum() < 2:
+            return None
+        return float(100 * np.polyfit(step[known], length[known], 1)[0])
+
+    def seconds(self, phase: str) -> float | None:
+        known = self.timing.known(phase)
+        return float(known.sum()) if len(known) else None
+
+    @cached_property
+    def grader_disagreement_frac(self) -> float | None:
+        """The share of final samples on which the graders do not all agree; None with fewer than two graders.
+
+        Raises DamagedRecordError for verdicts that are not a JSON object.
+        """
+        table = self.final_samples
+        if table is None or "verdicts" not in table.column_names:
+            return None
+        counted = [
+            (_votes(self.cell.evals, pair["values"]), pair["counts"])
+            for pair in table["verdicts"].value_counts().to_pylist()
+        ]
+        if not counted or min(len(votes) for votes, _ in counted) < 2:
+            return None
+        return float(sum(count for votes, count in counted if len(set(votes)) > 1) / table.num_rows)
+
+
+def _with_records(measurement: Measurement) -> Measurement:
+    """The same, after reading what every report looks at."""
+    for name in ("steps", "timing", "scores", "final_samples"):
+        getattr(measurement, name)
+    return measurement
+
+
+def _columns(path: Path, table: pyarrow.Table, needed: Sequence[str] = ()) -> Columns:
+    """The table that was read from `path`, by column."""
+    try:
+        return Columns.of(table, needed)
+    except ValueError as error:
+        raise _damaged(path, str(error)) from None
+
+
+def _damaged(path: Path, fault: str) -> DamagedRecordError:
+    from harness.records.files import DamagedRecordError
+
+    return DamagedRecordError(f"{path}: {fault}. Restore the file, or move its folder away.")
+
+
+def _votes(path: Path, verdicts: str) -> list[Any]:
+    """What each grader said of a sample."""
+    try:
+        by_grader = json.loads(verdicts)
+    except json.JSONDecodeError:
+        by_grader = None
+    if not isinstance(by_grader, dict):
+        raise _damaged(path, f"a sample's verdicts are {verdicts!r}, no JSON object")
+    return list(by_grader.values())
+
+
+def finite(value: float | None) -> float | None:
+    """The value as a float; None if it is missing or not finite."""
+    return float(value) if value is not None and math.isfinite(value) else None
+
+
+def mean_of(values: Iterable[float | None]) -> float | None:
+    """The mean of the finite values; None without any."""
+    present = [number for value in values if (number := finite(value)) is not None]
+    return sum(present) / len(present) if present else None
+
+
+def read_measurements(sweep: SweepRecord, processes: int = 1) -> dict[str, list[Measurement]]:
+    """The finished cells of each arm; arms and seeds are in the order of the sweep file.
+
+    processes: with more than one, they read all records now, instead of when they are looked at.
+
+    Raises ValueError if no cell is done, MetricError if none recorded the compared metric, and DamagedRecordError for
+    records that do not hold what was written.
+    """
+    metric = Metric.of(sweep)
+    measured = [Measurement(cell, metric) for cell in sweep.cells if cell.state == "done"]
+    for measurement in measured:
+        _ = measurement.cell.spec  # a report looks at one spec of an arm, but any damaged one is to be named
+    if processes > 1:
+        measured = each_in_processes(_with_records, measured, processes)
+    done = {(m.cell.arm, m.cell.seed): m for m in measured}
+    if not done:
+        raise ValueError(f"no cell of {sweep.name} is done: a report needs at least one; `bench run` makes them")
+    if all(measurement.score_pp is None for measurement in done.values()):
+        recorded = {name for m in done.values() if m.final is not None for name in m.final["metrics"]}
+        names = sorted(filter(sweep.compares_arms, recorded))
+        if metric.name in names:
+            raise MetricError(
+                f"the final {metric.name!r} on {metric.task} is not a finite number in any finished cell of "
+                f"{sweep.name}: nothing can be compared. See the cells' scores.jsonl, or compare another metric"
+            )
+        raise MetricError(
+            f"no finished cell of {sweep.name} has a final {metric.name!r} on {metric.task}"
+            f"{nearest(metric.name, names)} Recorded: {', '.join(names) or 'nothing, there is no final evaluation'}"
+        )
+    return {arm: [done[arm, seed] for seed in sweep.seeds if (arm, seed) in done] for arm in sweep.arms}

@@ -1,0 +1,126 @@
+"""`bench compare`: two groups of finished runs, whether or not a sweep put them side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from reports.measure.arms import hidden_knob_warnings, summarise_arm
+from reports.measure.contrasts import (
+    Pair,
+    absence,
+    contrast_of,
+    equal_tokens,
+    missing_pairs,
+    pair_by_seed,
+    token_ratio,
+)
+from reports.measure.measurements import Measurement, Metric
+from reports.page.document import comparison_numbers, contrast_row, without_nan
+from reports.statistics import compare_unpaired
+
+if TYPE_CHECKING:
+    from harness.records import CellRecord
+
+
+@dataclass(frozen=True)
+class Group:
+    """The cells of one setting, one for each seed, whatever became of them; those that are done are measured."""
+
+    label: str
+    cells: Sequence[CellRecord]
+    metric: Metric
+
+    @cached_property
+    def measurements(self) -> list[Measurement]:
+        return [Measurement(cell, self.metric) for cell in self.cells if cell.state == "done"]
+
+    @property
+    def scored(self) -> list[Measurement]:
+        return [measurement for measurement in self.measurements if measurement.score_pp is not None]
+
+    @property
+    def flagged_seeds(self) -> list[int]:
+        return [m.cell.seed for m in self.scored if m.cell.flags]
+
+    def scores_pp(self, *, flagged: bool = True) -> list[float]:
+        """The scores of its runs, or of those without a flag."""
+        return [m.score_pp for m in self.scored if m.score_pp is not None and (flagged or not m.cell.flags)]
+
+
+def compare_groups(
+    treatment: Group, baseline: Group, *, metric: str, alpha: float, margin_pp: float, unlike: str | None
+) -> dict[str, Any]:
+    """A row like those of `contrasts` in report.json, which also says whether it is `paired`, and if not why.
+
+    metric: as in a sweep's `compare.metric`. unlike: why a seed does not mean the same draws in both groups; None if it
+    does. Groups that share no seed do not pair either. `p_holm` is p, since there is one contrast. An unpaired row
+    counts its runs in `n_treatment` and `n_baseline`, its `n_pairs` is None, `flagged_treatment` and `flagged_baseline`
+    are seeds, and each of `missing` names its arm.
+
+    Raises ValueError if a group has no score.
+    """
+    for group in (treatment, baseline):
+        if not group.scored:
+            raise ValueError(f"{group.label} has no finished run with {metric}: both sides need one")
+    pairs = pair_by_seed(treatment.measurements, baseline.measurements)
+    why_unpaired = unlike or (None if pairs else "no seed is in both")
+    row = (
+        _paired(treatment, baseline, pairs, metric, alpha, margin_pp)
+        if why_unpaired is None
+        else _unpaired(treatment, baseline, metric, alpha, margin_pp)
+    )
+    return dict(without_nan(row | {"paired": why_unpaired is None, "why_unpaired": why_unpaired}))
+
+
+def _paired(
+    treatment: Group, baseline: Group, pairs: Sequence[Pair], metric: str, alpha: float, margin_pp: float
+) -> dict[str, Any]:
+    groups = (treatment, baseline)
+    cells = {(group.label, cell.seed): cell for group in groups for cell in group.cells}
+    seeds = sorted({seed for _, seed in cells})
+    missing = missing_pairs(cells, [group.label for group in groups], seeds, pairs)
+    contrast = contrast_of(treatment.label, baseline.label, pairs, missing, alpha=alpha, margin_pp=margin_pp)
+    if contrast.comparison is not None:
+        contrast = replace(contrast, p_holm=contrast.comparison.p_value)
+    warnings = _warnings(treatment, baseline, alpha)
+    row = contrast_row(contrast, metric=metric, margin_pp=margin_pp, n_contrasts=1, warnings=warnings)
+    return row | {"new_problems": None}
+
+
+def _unpaired(treatment: Group, baseline: Group, metric: str, alpha: float, margin_pp: float) -> dict[str, Any]:
+    groups = (treatment, baseline)
+    result = compare_unpaired(treatment.scores_pp(), baseline.scores_pp(), alpha=alpha, margin=margin_pp)
+    kept, others_kept = (group.scores_pp(flagged=False) for group in groups)
+    flagged = any(group.flagged_seeds for group in groups)
+    without = compare_unpaired(kept, others_kept, alpha=alpha, margin=margin_pp) if kept and others_kept else None
+    tokens = token_ratio(treatment.scored, baseline.scored)
+    return {
+        "arm": treatment.label,
+        "baseline": baseline.label,
+        "metric": metric,
+        **comparison_numbers(result),
+        "n_pairs": None,
+        "margin_pp": margin_pp,
+        "missing": [
+            {"arm": group.label, "seed": cell.seed, "reason": why}
+            for group in groups
+            for cell in group.cells
+            if (why := absence(cell)) is not None
+        ],
+        "flagged_treatment": treatment.flagged_seeds,
+        "flagged_baseline": baseline.flagged_seeds,
+        "without_flagged": comparison_numbers(without) if flagged and without is not None else None,
+        "token_ratio": tokens,
+        "equal_tokens": equal_tokens([] if tokens is None else [tokens]),
+        "warnings": _warnings(treatment, baseline, alpha),
+    }
+
+
+def _warnings(treatment: Group, baseline: Group, alpha: float) -> list[str]:
+    arms = [
+        summarise_arm(one.label, one.measurements, alpha=alpha, budget_tokens=None) for one in (treatment, baseline)
+    ]
+    return hidden_knob_warnings(*arms)

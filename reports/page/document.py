@@ -1,0 +1,234 @@
+"""A report as data: every number of it in report.json, the final scores as CSV, the big tables as parquet.
+
+In report.json a number that is not finite becomes null.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from reports.extras.law_tables import law_rows
+from reports.extras.reflection import read_reflection
+from reports.formats import csv_text
+from reports.measure import Analysis
+from reports.measure.across_tasks import across_tasks, across_tasks_rows
+from reports.measure.arms import ArmSummary, hidden_knob_warnings
+from reports.measure.contrasts import Contrast
+from reports.measure.flips import find_flips
+from reports.measure.interactions import interaction_rows, interactions
+from reports.measure.measurements import finite
+from reports.measure.over_k import gain_curves, sharpening
+from reports.measure.overoptimisation import proxy_and_truth
+from reports.measure.problems import new_problems_row, over_new_problems, problem_scores
+from reports.page.templating import write_text
+from reports.statistics import Comparison, PairedComparison
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from harness.records import CellRecord
+
+Report = dict[str, list[dict[str, Any]]]
+
+SECTIONS = ("contrasts", "arms", "cells", "laws", "interactions", "across_tasks", "flips", "reflection")
+"""The keys of report.json. Each holds a list, which may be empty."""
+
+FINAL_SCORES = "final_scores.csv"
+PROBLEMS = "problems.parquet"
+STEPS = "steps.parquet"
+
+DATA_FILES = {FINAL_SCORES: "final scores", PROBLEMS: "problems", STEPS: "steps"}
+"""The files under data/ besides those of figures, with what they hold."""
+
+COMPARISON_KEYS = {
+    "difference_pp": "difference",
+    "low_pp": "low",
+    "high_pp": "high",
+    "level": "level",
+    "p": "p_value",
+    "p_sign_flip": "p_sign_flip",
+    "verdict": "verdict",
+    "note": "note",
+    "n_pairs": "n_pairs",
+    "n_treatment": "n_treatment",
+    "n_baseline": "n_baseline",
+    "median_pp": "median",
+    "iqm_pp": "iqm",
+    "correlation": "correlation",
+    "correlation_low": "correlation_low",
+    "correlation_high": "correlation_high",
+    "variance_ratio": "variance_ratio",
+    "detectable_pp": "detectable",
+}
+"""The numbers of a comparison in report.json, with the attributes that they come from."""
+
+
+def report_document(analysis: Analysis) -> Report:
+    """The contents of report.json, with a list of rows under each of SECTIONS. Scores are in percentage points."""
+    gains = {curve.arm: asdict(sharpening(curve)) for curve in gain_curves(analysis)}
+    document: Report = {
+        "contrasts": [
+            contrast_row(
+                contrast,
+                metric=analysis.sweep.metric,
+                margin_pp=analysis.sweep.margin_pp,
+                n_contrasts=len(analysis.contrasts),
+                warnings=hidden_knob_warnings(analysis.arm(contrast.arm), analysis.arm(contrast.baseline)),
+            )
+            | {"new_problems": new_problems_row(over_new_problems(analysis, contrast))}
+            for contrast in analysis.contrasts
+        ],
+        "arms": [
+            _arm(analysis, arm) | {"rank": _rank(analysis, arm), "sharpening": gains.get(arm.arm)}
+            for arm in analysis.arms
+        ],
+        "cells": [_cell(analysis, cell) for cell in analysis.sweep.cells],
+        "laws": law_rows(analysis),
+        "interactions": interaction_rows(interactions(analysis)),
+        "across_tasks": across_tasks_rows(across_tasks(analysis)),
+        "flips": [flip.as_row() for flip in find_flips(analysis)],
+        "reflection": [asdict(row) for row in read_reflection(analysis).arms],
+    }
+    return {key: [without_nan(row) for row in rows] for key, rows in document.items()}
+
+
+def contrast_row(
+    contrast: Contrast, *, metric: str, margin_pp: float, n_contrasts: int, warnings: list[str]
+) -> dict[str, Any]:
+    """A row of `contrasts` of report.json."""
+    return {
+        "arm": contrast.arm,
+        "baseline": contrast.baseline,
+        "metric": metric,
+        **comparison_numbers(contrast.comparison),
+        "p_holm": contrast.p_holm,
+        "n_contrasts": n_contrasts,
+        "margin_pp": margin_pp,
+        "seeds": contrast.seeds,
+        "differences_pp": contrast.differences_pp,
+        "missing": [asdict(pair) for pair in contrast.missing],
+        "flagged_seeds": contrast.flagged_seeds,
+        "without_flagged": comparison_numbers(contrast.without_flagged) if contrast.flagged_seeds else None,
+        "noise_low_pp": contrast.noise_low_pp,
+        "noise_high_pp": contrast.noise_high_pp,
+        "token_ratios": contrast.token_ratios,
+        "token_ratio": contrast.token_ratio,
+        "equal_tokens": contrast.equal_tokens,
+        "warnings": warnings,
+    }
+
+
+def comparison_numbers(comparison: Comparison | None) -> dict[str, Any]:
+    """The numbers of a paired or an unpaired comparison; None stands for a paired one without a single pair."""
+    if comparison is None:
+        paired = {"level", *(field.name for field in fields(PairedComparison))}
+        numbers: dict[str, Any] = {key: None for key, name in COMPARISON_KEYS.items() if name in paired}
+        return numbers | {"verdict": "no_test", "note": "", "n_pairs": 0}
+    return {key: getattr(comparison, name) for key, name in COMPARISON_KEYS.items() if hasattr(comparison, name)}
+
+
+def _arm(analysis: Analysis, arm: ArmSummary) -> dict[str, Any]:
+    sweep, metric = analysis.sweep, analysis.metric
+    before = finite(analysis.base_metrics.get(metric.name))
+    return {
+        "arm": arm.arm,
+        "metric": sweep.metric,
+        "task": metric.task,
+        "n": arm.n,
+        "level": 1 - sweep.alpha,
+        "before_pp": None if before is None else 100 * before,
+        "before_ece": finite(analysis.base_metrics.get("ece")),
+        "budget_tokens": sweep.budget_tokens,
+        **{key: value for key, value in asdict(arm).items() if key != "arm"},
+        "proxy_and_truth": None if (end := proxy_and_truth(analysis.measurements[arm.arm])) is None else asdict(end),
+    }
+
+
+def _rank(analysis: Analysis, arm: ArmSummary) -> int | None:
+    """1 for the highest mean score; equal scores share a rank; None without a score."""
+    if arm.mean_pp is None:
+        return None
+    return 1 + sum(other.mean_pp is not None and other.mean_pp > arm.mean_pp for other in analysis.arms)
+
+
+def _cell(analysis: Analysis, cell: CellRecord) -> dict[str, Any]:
+    measurement = next((m for m in analysis.measurements[cell.arm] if m.cell.seed == cell.seed), None)
+    return {
+        "arm": cell.arm,
+        "seed": cell.seed,
+        "hash": cell.hash,
+        "state": cell.state,
+        "reason": cell.reason,
+        "flags": cell.flags,
+        "digest": cell.digest,
+        "score_pp": None if measurement is None else measurement.score_pp,
+        "generated_tokens": cell.generated_tokens,
+        "step": cell.step,
+        "steps": cell.steps,
+        "total_s": None if measurement is None else measurement.seconds("total_s"),
+    }
+
+
+def without_nan(value: Any) -> Any:
+    """Plain data with None in place of numbers that are not finite."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: without_nan(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [without_nan(item) for item in value]
+    return value
+
+
+def write_data(analysis: Analysis, folder: Path) -> None:
+    """Write final_scores.csv; problems.parquet, the share of right samples by arm, seed and problem; steps.parquet,
+    every field of every step of every cell."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / FINAL_SCORES, csv_text(_final_scores(analysis)))
+    _write_parquet(folder / PROBLEMS, problem_scores(analysis).rows())
+    _write_parquet(folder / STEPS, _steps(analysis))
+
+
+def _final_scores(analysis: Analysis) -> list[dict[str, Any]]:
+    """A row for each finished cell and task, with every metric of its final evaluation."""
+    return [
+        {"arm": arm, "seed": m.cell.seed, "task": row["task"], "generated_tokens": row["generated_tokens"]}
+        | row["metrics"]
+        for arm, cells in analysis.measurements.items()
+        for m in cells
+        for row in m.scores
+        if row["final"]
+    ]
+
+
+def _steps(analysis: Analysis) -> dict[str, pyarrow.Array]:
+    """The columns of all steps; a field that a cell did not record is null there."""
+    import pyarrow
+
+    cells = [(arm, m.cell.seed, m.steps) for arm, some in analysis.measurements.items() for m in some]
+    lengths = [steps.length for *_, steps in cells]
+    fields = dict.fromkeys(name for *_, steps in cells for name in steps.fields)
+    return {
+        "arm": pyarrow.array(np.repeat([arm for arm, *_ in cells], lengths)),
+        "seed": pyarrow.array(np.repeat([seed for _, seed, _ in cells], lengths)),
+        **{
+            name: pyarrow.array(
+                np.concatenate([steps.fields.get(name, np.full(steps.length, np.nan)) for *_, steps in cells]),
+                from_pandas=True,  # NaN becomes null
+            )
+            for name in fields
+        },
+    }
+
+
+def _write_parquet(path: Path, columns: Mapping[str, Any]) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.table(columns), path, compression="zstd")

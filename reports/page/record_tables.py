@@ -1,0 +1,100 @@
+"""The tables of what was set, spent and recorded: knobs, cost, provenance, cells that are not simply done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from reports.formats import Table, duration, megabytes, percent, seconds, tokens
+from reports.measure import Analysis
+from reports.page.document import Report
+
+MOST_KNOB_COLUMNS = 8
+
+ABSENT = "(absent)"
+"""How sweep.json records a knob that an arm does not have."""
+
+COST_NOTE = (
+    "Medians over the steps of a cell, then means over the finished cells of the arm. Evaluations and total training "
+    "are those of a whole cell, peak memory is its highest (on a CPU that of the process), tokens per pass are its "
+    "lowest. Cost describes; nothing of it is tested: cells that ran at the same time shared the machine, and an arm "
+    "that ran beside others is slower for it."
+)
+COST_COLUMNS: dict[str, tuple[str, Callable[[float | None], str]]] = {
+    "step_s": ("step", duration),
+    "rollout_s": ("rollout", duration),
+    "sync_s": ("rollout: sync", duration),
+    "prefill_s": ("rollout: prefill", duration),
+    "decode_s": ("rollout: decode", duration),
+    "reward_s": ("reward", duration),
+    "logprob_s": ("log-probs", duration),
+    "update_s": ("update", duration),
+    "backward_s": ("update: backward", duration),
+    "tokens_per_s": ("tokens/s", tokens),
+    "occupancy_frac": ("occupancy", percent),
+    "padding_frac": ("padding", percent),
+    "micro_batch_tokens": ("tokens per pass", tokens),
+    "peak_memory_mb": ("peak memory", megabytes),
+    "evaluation_s": ("evaluations", duration),
+}
+"""The heading of each field of `Cost`, and how it is written."""
+
+
+def knob_table(analysis: Analysis) -> Table:
+    """The knobs that differ: a column for each or, if they are many, each arm's differences from the baseline."""
+    sweep, varied = analysis.sweep, analysis.sweep.varied
+    knobs = sorted({knob for values in varied.values() for knob in values})
+    if len(knobs) <= MOST_KNOB_COLUMNS:
+        rows = [[arm, *(str(varied.get(arm, {}).get(knob, "")) for knob in knobs)] for arm in sweep.arms]
+        return Table("Knobs that differ", ["arm", *knobs], rows)
+    baseline = varied.get(sweep.baseline, {})
+    rows = []
+    for arm in sweep.arms:
+        changed = {knob: value for knob, value in varied.get(arm, {}).items() if value != baseline.get(knob)}
+        present = ", ".join(f"{knob}={value}" for knob, value in changed.items() if value != ABSENT)
+        rows.append([arm, "baseline" if arm == sweep.baseline else present])
+    return Table("Knobs that differ", ["arm", f"knobs that differ from {sweep.baseline}"], rows)
+
+
+def cost_table(report: Report) -> Table:
+    """What was recorded of the cost of any arm; older records hold less."""
+    costs = [arm["cost"] for arm in report["arms"]]
+    shown = {key: column for key, column in COST_COLUMNS.items() if any(cost[key] is not None for cost in costs)}
+    columns = ["arm", *(heading for heading, _ in shown.values()), "total training"]
+    rows = [
+        [
+            arm["arm"],
+            *(write(arm["cost"][key]) for key, (_, write) in shown.items()),
+            seconds(arm["phase_s"]["total_s"]),
+        ]
+        for arm in report["arms"]
+    ]
+    return Table("Cost", columns, rows, COST_NOTE)
+
+
+def provenance_table(analysis: Analysis) -> Table:
+    """The provenance of the finished cells; a field in which they differ lists every value."""
+    values: dict[str, list[str]] = {}
+    for cells in analysis.measurements.values():
+        for m in cells:
+            for key, value in _flat(m.cell.provenance):
+                if value not in values.setdefault(key, []):
+                    values[key].append(value)
+    rows = [["command", analysis.sweep.command], ["profile", analysis.sweep.profile]]
+    return Table("Provenance", ["field", "value"], rows + [[key, "; ".join(values[key])] for key in sorted(values)])
+
+
+def _flat(value: Any, prefix: str = "") -> list[tuple[str, str]]:
+    if isinstance(value, dict):
+        return [item for key in value for item in _flat(value[key], f"{prefix}.{key}" if prefix else str(key))]
+    return [(prefix, str(value))]
+
+
+def troubled_cells(report: Report) -> Table:
+    """Every cell that is not simply done: failed, invalid, unfinished or flagged."""
+    rows = [
+        [cell["arm"], str(cell["seed"]), cell["state"], ", ".join(cell["flags"]), cell["reason"] or ""]
+        for cell in report["cells"]
+        if cell["state"] != "done" or cell["flags"]
+    ]
+    return Table("Failed, flagged and invalid cells", ["arm", "seed", "state", "flags", "reason"], rows)

@@ -1,0 +1,98 @@
+"""The files of a page: index.html and report.md from templates, report.json, the figures and their numbers.
+
+What a model wrote is untrusted: templates escape it, and control characters are replaced.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reports.drawing.rendering import RenderedFigure
+from reports.formats import percent
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+_CONTROLS = (code for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n\r")
+_BIDI_CONTROLS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_REPLACED = dict.fromkeys((*_CONTROLS, *_BIDI_CONTROLS), "\N{REPLACEMENT CHARACTER}")
+"""Control characters except tabs and line breaks, among them those that turn round the text beside them."""
+
+
+def write_page(
+    out_dir: Path, kind: str, content: dict[str, Any], document: dict[str, Any], figures: Sequence[RenderedFigure]
+) -> None:
+    """Write index.html, report.md, report.json, figures/*.svg and *.png, and the numbers of figures as data/*.csv.
+
+    kind: `sweep` or `search`, the templates' name. content: what they show besides the figures. document: the contents
+    of report.json. The figures of an earlier report go, since it may have had records for more of them.
+    """
+    for folder in (out_dir / "figures", out_dir / "data"):
+        folder.mkdir(parents=True, exist_ok=True)
+    for earlier in list((out_dir / "figures").glob("*.svg")):
+        for stale in (earlier, earlier.with_suffix(".png"), out_dir / "data" / f"{earlier.stem}.csv"):
+            stale.unlink(missing_ok=True)
+    for figure in figures:
+        write_text(out_dir / "figures" / f"{figure.name}.svg", figure.svg)
+        (out_dir / "figures" / f"{figure.name}.png").write_bytes(figure.png)
+        write_text(out_dir / "data" / f"{figure.name}.csv", figure.csv)
+    write_text(out_dir / "report.json", json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    content = content | {"figures": figures}
+    write_text(out_dir / "index.html", render_html(f"{kind}.html.j2", content))
+    write_text(out_dir / "report.md", render_markdown(f"{kind}.md.j2", content))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write the file whole or not at all: somebody may be reading the page that a live report replaces."""
+    aside = path.with_name(f".{path.name}.tmp")
+    aside.write_text(text, encoding="utf-8", newline="\n")
+    aside.replace(path)
+
+
+def render_html(template: str, content: dict[str, Any]) -> str:
+    return _render(template, content)
+
+
+def render_markdown(template: str, content: dict[str, Any]) -> str:
+    # Escaping leaves no tag in Markdown, so quotes are harmless, and as entities they are hard to read.
+    return _render(template, content).replace("&#39;", "'").replace("&#34;", '"')
+
+
+def _render(template: str, content: dict[str, Any]) -> str:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        finalize=_without_control_characters,
+    )
+    environment.filters |= {"markdown": _markdown, "percent": percent, "breakable": _breakable}
+    return environment.get_template(template).render(content)
+
+
+def _without_control_characters(value: Any) -> Any:
+    """The value with a replacement for each character that a model may write and a page must not hold."""
+    return value.translate(_REPLACED) if isinstance(value, str) else value
+
+
+def _breakable(text: str) -> Markup:
+    """A name as HTML that may continue on the next line after each underscore, so that tables with many names fit."""
+    from markupsafe import Markup, escape
+
+    return Markup(escape(text).replace("_", Markup("_<wbr>")))
+
+
+def _markdown(text: str) -> str:
+    """Text as one line of Markdown or one cell of a table: marks and links escaped, no line breaks. Autoescape does the
+    HTML."""
+    return re.sub(r"([\\`*|]|(?<=\])\()", r"\\\1", " ".join(text.split()))

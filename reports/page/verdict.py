@@ -1,0 +1,271 @@
+"""The head of the page, from report.json: verdicts in sentences, what qualifies them, and the validity strip."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from reports.formats import interval, number, p_value, percent, points, ratio, signed_pp
+from reports.measure import Analysis
+from reports.page.document import Report
+from reports.statistics import MIN_PAIRS, NO_SPREAD
+
+SIGNS = {
+    "better": "▲",
+    "worse": "▼",
+    "equivalent": "≈",
+    "identical": "=",
+    "inconclusive": "?",
+    "no_test": "∅",
+    "best": "★",
+    "careful": "⚠",
+}
+"""Each verdict has a sign beside its colour, for readers and printers without colour."""
+
+SEED_SENTENCE = "A seed varies data order and sampling from one cold start, not the cold start itself."
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A sentence of the head, with what qualifies it. verdict: one of SIGNS."""
+
+    verdict: str
+    sentence: str
+    details: list[str]
+
+    @property
+    def sign(self) -> str:
+        return SIGNS[self.verdict]
+
+
+def statements(report: Report) -> list[Statement]:
+    """A statement for each contrast, in the order of the sweep file; a single one if there is nothing to compare."""
+    if not report["contrasts"]:
+        return [Statement("no_test", f"One arm, {report['arms'][0]['arm']}: nothing to compare.", [])]
+    return [Statement(row["verdict"], verdict_sentence(row), verdict_details(row)) for row in report["contrasts"]]
+
+
+def interim_sentence(report: Report) -> str | None:
+    """The warning that a look before the end needs; None once every cell has ended."""
+    ended = sum(cell["state"] in {"done", "failed", "invalid"} for cell in report["cells"])
+    total = len(report["cells"])
+    if ended == total:
+        return None
+    return (
+        f"Interim look: {ended} of {total} cells have ended. Levels and p values hold for the planned number of seeds, "
+        "looked at once. Stopping as soon as a verdict pleases is wrong more often than they say."
+    )
+
+
+def verdict_sentence(row: Row) -> str:
+    """Effect, interval, p, verdict, number of runs, tokens and detectable effect of a contrast of report.json, or of a
+    row of `bench compare`, which may be unpaired."""
+    arm, baseline = row["arm"], row["baseline"]
+    if row["verdict"] == "identical":
+        return (
+            f"{arm} is identical to {baseline}: the final weights of all {_runs(row)} are equal, {_token_clause(row)}."
+        )
+    if row["n_pairs"] == 0:
+        return f"{arm} against {baseline}: no test, no seed has a score in both arms."
+    effect = f"{signed_pp(row['difference_pp'])} pp {metric_name(row)}"
+    if row["verdict"] == "no_test":
+        too_few = f"{MIN_PAIRS} seeds" if _is_paired(row) else f"{MIN_PAIRS} runs on a side"
+        return (
+            f"{arm} against {baseline}: no test below {too_few}; {effect}{_noise_clause(row)}; {_runs(row)},"
+            f" {_token_clause(row)}."
+        )
+    return (
+        f"{_verdict_clause(row)}: {effect},"
+        f" {percent(row['level'])} interval {interval(row['low_pp'], row['high_pp'])},"
+        f" {_p_clause(row)}, {_runs(row)}, {_token_clause(row)}; {_detectable_clause(row)}."
+    )
+
+
+def verdict_details(row: Row) -> list[str]:
+    """What qualifies the sentence: missing runs, the contrast without flagged cells, notes and warnings."""
+    details = [_missing_sentence(row, missing) for missing in row["missing"]]
+    if flagged := _flagged_seeds(row):
+        details.append(f"Without the flagged seeds ({flagged}): {_without_flagged(row)}.")
+    if row["verdict"] in {"inconclusive", "equivalent"} and row.get("p_holm") is not None:
+        alpha = round((1 - row["level"]) * row["n_contrasts"], 9)
+        if row["p_holm"] < alpha:
+            details.append(
+                f"p is below {alpha:.3g} after Holm, whose later steps are less strict than the interval. The interval "
+                "holds 0, and the verdict follows the interval."
+            )
+    if row["verdict"] == "equivalent":
+        level = percent((1 - row["level"]) / 2)
+        details.append(f"Equivalence: two one-sided tests at {level}, which is conservative.")
+    if row.get("new_problems") is not None:
+        details.append(_over_new_problems(row["new_problems"]))
+    if row["note"] and row["detectable_pp"] is not None:
+        details.append(f"Note: {row['note']}.")
+    return details + [f"{warning}." for warning in row["warnings"]]
+
+
+def metric_name(row: Row) -> str:
+    """`eval.final.arithmetic.pass@1` -> `pass@1`."""
+    return str(row["metric"]).rpartition(".")[2]
+
+
+def _is_paired(row: Row) -> bool:
+    """Every contrast of a report is paired; only rows of `bench compare` say whether they are."""
+    return bool(row.get("paired", True))
+
+
+def _verdict_clause(row: Row) -> str:
+    arm, baseline = row["arm"], row["baseline"]
+    clauses = {
+        "better": f"{arm} is better than {baseline}",
+        "worse": f"{arm} is worse than {baseline}",
+        "equivalent": f"{arm} is equivalent to {baseline} within {row['margin_pp']:g} pp",
+        "inconclusive": f"{arm} against {baseline} is inconclusive",
+    }
+    return clauses[row["verdict"]]
+
+
+def _noise_clause(row: Row) -> str:
+    if row.get("noise_low_pp") is None:
+        return ""
+    return (
+        f", 95% interval {interval(row['noise_low_pp'], row['noise_high_pp'])} from evaluation noise"
+        " alone, which does not include training variance"
+    )
+
+
+def _p_clause(row: Row) -> str:
+    if not _is_paired(row):
+        return f"p {p_value(row['p'])} by Welch's test"
+    return f"p {p_value(row['p_holm'])}{' after Holm' if row['n_contrasts'] > 1 else ''}"
+
+
+def _runs(row: Row) -> str:
+    if not _is_paired(row):
+        return f"{row['n_treatment']} and {row['n_baseline']} runs, unpaired because {row['why_unpaired']}"
+    n, missing = row["n_pairs"], len(row["missing"])
+    return f"n = {n}{f' of {n + missing}' if missing else ''} {'pair' if n + missing == 1 else 'pairs'}"
+
+
+def _token_clause(row: Row) -> str:
+    """Whether both arms generated equally many tokens in every pair; in unpaired rows and older records, on average."""
+    if row["token_ratio"] is None:
+        return f"tokens not compared: {row['baseline']} generated none"
+    ratios = row.get("token_ratios") or [row["token_ratio"]]
+    if row["equal_tokens"]:
+        return f"at equal tokens (within {max(abs(ratio - 1) for ratio in ratios):.1%})"
+    low, high = (f"{abs(end - 1):.1%} {'more' if end > 1 else 'fewer'}" for end in (min(ratios), max(ratios)))
+    difference = low if low == high else f"pairs from {low} to {high}"
+    return f"NOT at equal tokens ({difference} than {row['baseline']})"
+
+
+def _detectable_clause(row: Row) -> str:
+    """The effect that the design detects, or the note that says why there is none."""
+    detectable = row["detectable_pp"]
+    return str(row["note"]) if detectable is None else f"detectable effect {points(detectable)} pp"
+
+
+def _missing_sentence(row: Row, missing: Row) -> str:
+    if _is_paired(row):
+        return f"Seed {missing['seed']} has no pair: {missing['reason']}."
+    return f"{missing['arm']} seed {missing['seed']} is left out: {missing['reason']}."
+
+
+def _flagged_seeds(row: Row) -> str:
+    if _is_paired(row):
+        return "" if row["without_flagged"] is None else ", ".join(map(str, row["flagged_seeds"]))
+    sides = {row["arm"]: row["flagged_treatment"], row["baseline"]: row["flagged_baseline"]}
+    return "; ".join(f"{label} {', '.join(map(str, seeds))}" for label, seeds in sides.items() if seeds)
+
+
+def _without_flagged(row: Row) -> str:
+    rest, paired = row["without_flagged"], _is_paired(row)
+    if rest is None:
+        return "one side has no run left"
+    if rest.get("n_pairs") == 0:
+        return "no pair is left"
+    effect = f"{signed_pp(rest['difference_pp'])} pp"
+    runs = f"n = {rest['n_pairs']}" if paired else f"{rest['n_treatment']} and {rest['n_baseline']} runs"
+    if rest["verdict"] == "no_test":
+        return f"{effect}, no test below {MIN_PAIRS} seeds, {runs}" if paired else f"{effect}, no test, {runs}"
+    return f"{effect} {interval(rest['low_pp'], rest['high_pp'])}, {rest['verdict']}, {runs}"
+
+
+def _over_new_problems(row: Row) -> str:
+    if row["refused"]:
+        return f"Over new problems: refused, {row['refused']}."
+    effect = f"Over new problems of this kind as well as new seeds: {signed_pp(row['difference_pp'])} pp"
+    low, high = row["low_pp"], row["high_pp"]
+    n_seeds, n_problems = row["n_seeds"], row["n_problems"]
+    if low is not None and low == high:
+        return f"{effect}, {NO_SPREAD} over {n_seeds} seeds and {n_problems} problems."
+    conservative = (
+        " It is conservative, usually wider than its level requires: its t has only"
+        f" {min(n_seeds, n_problems) - 1} degrees of freedom, by the fewer of the two, and the noise of single scores"
+        " counts both as that of seeds and as that of problems."
+    )
+    return (
+        f"{effect}, {percent(row['level'])} interval {interval(low, high)}, by a bootstrap over"
+        f" {n_seeds} seeds and {n_problems} problems.{'' if low is None else conservative}"
+    )
+
+
+@dataclass(frozen=True)
+class Check:
+    """One entry of the validity strip. ok: False if the reader should be careful."""
+
+    label: str
+    value: str
+    ok: bool = True
+
+
+def validity_checks(analysis: Analysis, report: Report) -> list[Check]:
+    """What must hold for the verdicts to mean something."""
+    sweep = analysis.sweep
+    states = Counter(cell["state"] for cell in report["cells"])
+    flagged = sum(bool(cell["flags"]) for cell in report["cells"])
+    others = [f"{count} {state}" for state, count in sorted(states.items()) if state != "done"]
+    cells = ", ".join([f"{states['done']} of {len(report['cells'])} done", *others, f"{flagged} flagged"])
+    differs = ", ".join(sweep.gate.differs) or "nothing"
+    checks = [
+        Check("Gate", f"arms differ in {differs}" if sweep.gate.ok else "refused", sweep.gate.ok),
+        Check("Cells", cells, ok=states["done"] == len(report["cells"]) and flagged == 0),
+        Check("Truncated", _range(_tenths, [arm["truncated_frac"] for arm in report["arms"]]) + " of final samples"),
+    ]
+    if report["contrasts"]:
+        pairing = _range(lambda rho: number(rho, 2), [row["correlation"] for row in report["contrasts"]])
+        ratios = [ratio for row in report["contrasts"] for ratio in row["token_ratios"]]
+        equal = all(row["equal_tokens"] for row in report["contrasts"] if row["n_pairs"])
+        tokens = Check("Tokens, arm / baseline", _range(ratio, ratios), ok=equal)
+        if not any(arm["generated_tokens"] for arm in report["arms"]):
+            tokens = Check("Tokens", "none generated in training by any arm")
+        checks += [tokens, Check("Pairing ρ", pairing)]
+    disagreement = [arm["grader_disagreement_frac"] for arm in report["arms"]]
+    if any(value is not None for value in disagreement):
+        checks.append(Check("Graders disagree", _range(_tenths, disagreement) + " of final samples"))
+    return [*checks, *map(_contamination, sweep.contamination)]
+
+
+def _contamination(row: Row) -> Check:
+    """The problems of one evaluation task among all that arms were trained on."""
+    value = (
+        f"{row['exact']} of {row['problems']} held-out problems are training prompts, {row['n_gram']} share 8 words in"
+        " a row with one"
+    )
+    return Check(f"Contamination of {row['task']}", value, ok=not row.get("contaminated", row["exact"]))
+
+
+def _range(write: Callable[[float], str], values: Sequence[float | None]) -> str:
+    present = sorted(value for value in values if value is not None)
+    if not present:
+        return number(None)
+    low, high = write(present[0]), write(present[-1])
+    return low if low == high else f"{low} to {high}"
+
+
+def _tenths(fraction: float) -> str:
+    """0.00313 -> 0.3%, so that both ends of a range look alike."""
+    return f"{100 * fraction:.1f}%"

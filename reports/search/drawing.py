@@ -1,0 +1,178 @@
+"""What the figures of a search share: the marks of trials, the axes of knobs, and labels that fit.
+
+Trials differ by marker as well as by colour.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from harness.records.study import RangeRecord, TrialRecord
+from reports.drawing.style import GREY, INK, OKABE_ITO
+from reports.search.values import Objective, value_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.lines import Line2D
+
+BLUE, VERMILION, _, _, ORANGE, _ = OKABE_ITO
+TICK_CHARACTER_IN = 0.062
+"""The average width of a character in the label of a tick, at TICK_POINTS."""
+TICK_POINTS = 7.0
+AXIS_CHARACTERS = 34
+
+
+@dataclass(frozen=True)
+class Mark:
+    """The look of a trial. hollow: only the edge of the marker is drawn."""
+
+    color: str
+    marker: str
+    size: float = 5.5
+    hollow: bool = False
+
+    def drawn(self) -> dict[str, Any]:
+        """The arguments of `plot`."""
+        face = "none" if self.hollow else self.color
+        return {"color": self.color, "marker": self.marker, "markersize": self.size, "markerfacecolor": face,
+                "markeredgewidth": 1.2, "linestyle": "none"}  # fmt: skip
+
+
+MARKS = {
+    "complete": Mark(BLUE, "o"),
+    "default": Mark(ORANGE, "D"),
+    "repeated setting": Mark(BLUE, "o", hollow=True),
+    "pruned": Mark(VERMILION, "x"),
+    "failed": Mark(VERMILION, "|", size=9),
+    "running": Mark(GREY, "^", hollow=True),
+}
+BEST = Mark(INK, "o", size=11, hollow=True)
+"""A ring around the best."""
+
+
+def kind_of(trial: TrialRecord) -> str:
+    """A key of MARKS. The state comes first: a default that was pruned is shown as pruned."""
+    if trial.state != "complete":
+        return trial.state
+    if trial.is_default:
+        return "default"
+    return "complete" if trial.same_as is None else "repeated setting"
+
+
+def draw_trials(
+    axes: Axes, trials: Sequence[TrialRecord], xs: Sequence[float], ys: Sequence[float], best: int | None, **plot: Any
+) -> dict[str, Line2D]:
+    """Draw a marker for each trial and a ring around the best. Returns a handle for each kind, for a legend."""
+    handles: dict[str, Line2D] = {}
+    for kind, mark in MARKS.items():
+        mine = [(x, y) for trial, x, y in zip(trials, xs, ys, strict=True) if kind_of(trial) == kind]
+        if mine:
+            (handles[kind],) = axes.plot(*zip(*mine, strict=True), label=kind, **mark.drawn(), **plot)
+    for trial, x, y in zip(trials, xs, ys, strict=True):
+        if trial.number == best:
+            (handles["best"],) = axes.plot(x, y, label=best_label(trial.number), **BEST.drawn(), **plot)
+    return handles
+
+
+def best_label(number: int) -> str:
+    return f"best: trial {number}"
+
+
+def count_kinds(trials: Sequence[TrialRecord]) -> str:
+    """`14 complete, 1 default, 3 pruned`."""
+    kinds = [kind_of(trial) for trial in trials]
+    return ", ".join(f"{kinds.count(kind)} {kind}" for kind in MARKS if kind in kinds)
+
+
+def label_values(axis: Axis, objective: Objective) -> None:
+    """Label the ticks of an axis that shows values of an objective: 72.5, or 120k."""
+    from matplotlib.ticker import EngFormatter, ScalarFormatter
+
+    axis.set_major_formatter(ScalarFormatter(useOffset=False) if objective.is_fraction else EngFormatter(sep=""))
+
+
+def axis_label(objective: Objective) -> str:
+    """The label of an axis, no longer than the axis; the name of a task may be that of a file."""
+    return shortened(objective.words, AXIS_CHARACTERS) + objective.unit
+
+
+def two_lines(text: str, characters: int) -> str:
+    """The text on one line or two, broken after a space, dot or underscore if both parts fit; shortened in its middle
+    if it is too long for two."""
+    text = shortened(text, 2 * characters)
+    if len(text) <= characters:
+        return text
+    breaks = [i + 1 for i, character in enumerate(text[:characters]) if character in " ._" and i > 0]
+    fitting = [place for place in breaks if len(text) - place <= characters]
+    place = max(fitting, default=characters)
+    return f"{text[:place].rstrip()}\n{text[place:]}"
+
+
+def shortened(text: str, characters: int) -> str:
+    """The text, without its middle if it is longer than so many characters (at least 3)."""
+    if len(text) <= characters:
+        return text
+    start = characters // 2
+    return f"{text[:start]}…{text[start + 1 - characters :]}"
+
+
+CHOICE_CENTRE = 0.5
+
+
+@dataclass(frozen=True)
+class KnobAxis:
+    """The range of a knob as positions from 0 to 1: equal steps, equal ratios on a log scale, or places for choices.
+
+    low, high: in the unit of the scale. choices: those of a categorical knob, as JSON; empty for any other. choice_at:
+    where a choice lies in its part of the axis.
+    """
+
+    kind: str
+    low: float
+    high: float
+    choices: tuple[str, ...]
+    choice_at: float
+
+    @classmethod
+    def of(cls, knob: RangeRecord, values: Iterable[Any], choice_at: float = CHOICE_CENTRE) -> KnobAxis:
+        """The axis of a knob. values: what trials drew; that of the default may lie outside the searched range."""
+        if knob.kind == "categorical":
+            choices = dict.fromkeys(_json(value) for value in [*(knob.choices or []), *values])
+            return cls(knob.kind, 0.0, 1.0, tuple(choices), choice_at)
+        is_log = knob.kind == "log"
+        ends = [float(end) for end in (knob.low, knob.high, *values) if end is not None and (end > 0 or not is_log)]
+        scaled = [math.log(end) if is_log else end for end in ends]
+        return cls(knob.kind, min(scaled), max(scaled), (), choice_at)
+
+    def position(self, value: Any) -> float:
+        """The position of a value, from 0 to 1. On a log scale a value that is not positive lies at the low end."""
+        if self.choices:
+            return (self.choices.index(_json(value)) + self.choice_at) / len(self.choices)
+        if self.high == self.low:
+            return CHOICE_CENTRE
+        if self.kind != "log":
+            return (float(value) - self.low) / (self.high - self.low)
+        return (math.log(value) - self.low) / (self.high - self.low) if value > 0 else 0.0
+
+    def ticks(self, n: int) -> list[tuple[float, str]]:
+        """The positions and labels of ticks: every choice, or n values from end to end."""
+        if self.choices:
+            values = [json.loads(choice) for choice in self.choices]
+        else:
+            values = [self._value(self.low + i * (self.high - self.low) / (n - 1)) for i in range(n)]
+            values = list(dict.fromkeys(values))
+        return [(self.position(value), value_text(value)) for value in values]
+
+    def _value(self, scaled: float) -> float:
+        value = math.exp(scaled) if self.kind == "log" else scaled
+        return round(value) if self.kind == "int" else float(f"{value:.2g}")
+
+
+def _json(value: Any) -> str:
+    """The value as JSON, in which true and 1 differ, as in Python they do not."""
+    return json.dumps(value, sort_keys=True)

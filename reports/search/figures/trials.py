@@ -1,0 +1,168 @@
+"""The trials of a search in their order, with the best so far, and what they reported while they trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from harness.records.study import StudyRecord, TrialRecord
+from reports.drawing.curves import legend_below
+from reports.drawing.rendering import DataRow, Drawing
+from reports.drawing.style import GREY, INK, new_figure
+from reports.formats import count
+from reports.search.drawing import (
+    BLUE,
+    MARKS,
+    VERMILION,
+    axis_label,
+    best_label,
+    count_kinds,
+    draw_trials,
+    kind_of,
+    label_values,
+)
+from reports.search.figures import SearchFigure
+from reports.search.values import Objective, complete_trials
+
+# The strip for trials without a value, and the place of their marks in it, as shares of the height of the axes.
+STRIP, STRIP_Y = 0.1, 0.035
+COLORS = {"complete": BLUE, "pruned": VERMILION, "failed": VERMILION, "running": GREY}
+DOTTED = (0, (1.5, 1.5))
+
+
+def draw_history(study: StudyRecord, objective: Objective) -> Drawing | None:
+    """The value of each trial in the order of the search; None if no trial has one."""
+    trials = sorted(study.trials, key=lambda trial: trial.number)
+    values = [_value(trial, objective) for trial in trials]
+    valued = [(trial, objective.shown(value)) for trial, value in zip(trials, values, strict=True) if value is not None]
+    without = [trial for trial, value in zip(trials, values, strict=True) if value is None]
+    if not valued:
+        return None
+    figure = new_figure(3.8)
+    axes = figure.subplots()
+    handles = {}
+    best = _best_so_far(study, objective)
+    if best:
+        numbers = [*(number for number, _ in best), trials[-1].number]
+        levels = [*(value for _, value in best), best[-1][1]]
+        (handles["best so far"],) = axes.plot(
+            numbers, levels, color=INK, linewidth=1.2, drawstyle="steps-post", label="best so far", zorder=1
+        )
+    shown, ys = [trial for trial, _ in valued], [value for _, value in valued]
+    handles |= draw_trials(axes, shown, [trial.number for trial in shown], ys, study.best)
+    axes.margins(y=0.08)
+    low, high = axes.get_ylim()
+    if without:
+        axes.set_ylim(low - STRIP * (high - low), high)
+        xs, heights = [trial.number for trial in without], len(without) * [STRIP_Y]
+        handles |= draw_trials(axes, without, xs, heights, None, transform=axes.get_xaxis_transform())
+    room = 0.03 * (trials[-1].number - trials[0].number) + 0.5
+    axes.set_xlim(trials[0].number - room, trials[-1].number + room)
+    axes.locator_params(axis="x", integer=True, min_n_ticks=1)
+    axes.set(xlabel="trial", ylabel=axis_label(objective))
+    label_values(axes.yaxis, objective)
+    legend_below(figure, [*handles.values()])
+    caption = (
+        f"Value of each trial, n = {len(trials)} ({count_kinds(trials)}), {count(len(study.seeds), 'seed')} each;"
+        f" {objective.wish}. Line: the best complete trial so far; it can"
+        f" only {'rise' if objective.maximize else 'fall'}, by luck as well. {_others(trials, valued, without)}"
+    )
+    rows = [_row(trial, objective, value) for trial, value in zip(trials, values, strict=True)]
+    return Drawing(figure, caption.strip(), rows)
+
+
+def _value(trial: TrialRecord, objective: Objective) -> float | None:
+    """The final value, or the last one that a pruned trial reported."""
+    if trial.state == "complete":
+        return objective.of(trial)
+    if trial.state == "pruned" and objective.index == 0:
+        return next((value for _, value in reversed(trial.intermediate) if value is not None), objective.of(trial))
+    return None
+
+
+def _best_so_far(study: StudyRecord, objective: Objective) -> list[tuple[int, float]]:
+    """The trials that were better than all complete ones before them, with their values as shown."""
+    best: list[tuple[int, float]] = []
+    for trial in complete_trials(study):
+        value = objective.of(trial)
+        if value is not None and (not best or objective.better(objective.shown(value), best[-1][1])):
+            best.append((trial.number, objective.shown(value)))
+    return best
+
+
+def _others(
+    trials: Sequence[TrialRecord], valued: Sequence[tuple[TrialRecord, float]], without: Sequence[TrialRecord]
+) -> str:
+    words = []
+    if any(trial.state == "pruned" for trial, _ in valued):
+        words.append("Pruned trials stand at the last value that they reported, from partial training.")
+    if without:
+        words.append(f"At the bottom: trials without a value ({count_kinds(without)}).")
+    return " ".join(words)
+
+
+def _row(trial: TrialRecord, objective: Objective, value: float | None) -> DataRow:
+    row: DataRow = {"trial": trial.number, "kind": kind_of(trial), "metric": objective.metric}
+    return row if value is None else row | {"value": value}
+
+
+def draw_intermediate(study: StudyRecord, objective: Objective) -> Drawing | None:
+    """What trials reported while they trained, by which pruning decides; None if nothing was reported."""
+    # A repeated setting shares the cells, and so the curve, of an earlier trial.
+    curves = {trial.number: curve for trial in study.trials if trial.same_as is None and (curve := _curve_of(trial))}
+    if not curves:
+        return None
+    trials = [trial for trial in study.trials if trial.number in curves]
+    figure = new_figure(3.8)
+    axes = figure.subplots()
+    handles = {}
+    for trial in sorted(trials, key=lambda trial: (trial.number == study.best, trial.is_default, trial.number)):
+        steps, values = zip(*curves[trial.number], strict=True)
+        ys = [objective.shown(value) for value in values]
+        is_best = trial.number == study.best
+        kind, color = kind_of(trial), INK if is_best else COLORS[trial.state]
+        style: dict[str, Any]
+        if is_best:
+            style = {"linewidth": 2.4, "label": best_label(trial.number)}
+        elif kind == "default":
+            style = {"linewidth": 1.6, "linestyle": (0, (5, 2)), "label": kind}
+            color = MARKS["default"].color
+        else:
+            style = {"linewidth": 0.9, "alpha": 0.75, "label": kind}
+            style |= {"linestyle": DOTTED} if trial.state == "running" else {}
+        (line,) = axes.plot(steps, ys, color=color, zorder=3 if is_best else 2, **style)
+        if len(steps) == 1 and trial.state == "complete":
+            line.set(marker="o", markersize=3)
+        if trial.state in ("pruned", "failed"):
+            axes.plot(steps[-1], ys[-1], **MARKS[trial.state].drawn(), zorder=4)
+            line.set(marker=MARKS[trial.state].marker, markersize=5, markevery=[len(steps) - 1])
+        handles[str(line.get_label())] = line
+    axes.margins(x=0.03)
+    axes.set_xlim(left=0)
+    axes.locator_params(axis="x", integer=True)
+    by_seed = study.pruner["type"] == "wilcoxon"
+    reported = "of each seed" if by_seed else "while training"
+    axes.set(xlabel="training seed" if by_seed else "step", ylabel=f"{objective.name} {reported}{objective.unit}")
+    label_values(axes.yaxis, objective)
+    legend_below(figure, [*handles.values()])
+    silent = len(study.trials) - len(trials)
+    what = "The score of each seed of a trial" if by_seed else "What trials reported while they trained"
+    caption = (
+        f"{what}, n = {len(trials)} ({count_kinds(trials)}); {objective.wish}. A"
+        " pruned trial ends with a cross, a failed one with a bar."
+        f"{f' Of {len(study.trials)} trials {silent} reported nothing of their own.' if silent else ''} No smoothing."
+    )
+    rows: list[DataRow] = [
+        {"trial": trial.number, "kind": kind_of(trial), "step": step, "value": value}
+        for trial in trials
+        for step, value in curves[trial.number]
+    ]
+    return Drawing(figure, caption, rows)
+
+
+def _curve_of(trial: TrialRecord) -> list[tuple[int, float]]:
+    return [(step, value) for step, value in trial.intermediate if value is not None]
+
+
+HISTORY = SearchFigure(name="history", title="History of the search", draw=draw_history, each_objective=True, order=20)
+INTERMEDIATE = SearchFigure(name="intermediate", title="Learning curves of trials", draw=draw_intermediate, order=60)

@@ -1,0 +1,143 @@
+"""What a search optimises and what it draws, and how objectives, knobs and their values are written."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.records.study import RangeRecord, StudyRecord, TrialRecord
+from reports.formats import MISSING, number, points, tokens
+
+_FRACTION = re.compile(r"(pass|maj|avg|best|cons)@\w+|pass\^\w+|\w+_frac")
+_COUNT = re.compile(r"\w*tokens")
+
+
+@dataclass(frozen=True)
+class Objective:
+    """One of the objectives of a study. index: its position in the values of trials."""
+
+    index: int
+    metric: str
+    maximize: bool
+
+    @property
+    def name(self) -> str:
+        """`eval.final.arithmetic.pass@1` -> `pass@1`, `generated_tokens` -> `generated tokens`."""
+        return self._last.replace("_", " ")
+
+    @property
+    def words(self) -> str:
+        """The name and the task: `final pass@1 of arithmetic`."""
+        task = self.metric.removesuffix(self._last).removeprefix("eval.final").strip(".")
+        return f"final {self.name} of {task}" if task else self.name
+
+    @property
+    def unit(self) -> str:
+        """The unit, to be put behind `words`; counts have none."""
+        return " (%)" if self.is_fraction else ""
+
+    @property
+    def label(self) -> str:
+        return self.words + self.unit
+
+    @property
+    def is_fraction(self) -> bool:
+        """Whether values lie in [0, 1]; they are shown in percent."""
+        return _FRACTION.fullmatch(self._last) is not None
+
+    @property
+    def wish(self) -> str:
+        return "higher is better" if self.maximize else "lower is better"
+
+    @property
+    def _last(self) -> str:
+        return self.metric.rpartition(".")[2]
+
+    def shown(self, value: float) -> float:
+        """The value in the unit of the label."""
+        return 100 * value if self.is_fraction else value
+
+    def text(self, value: float | None) -> str:
+        """78.1%, 120k."""
+        if value is None:
+            return MISSING
+        if self.is_fraction:
+            return f"{points(100 * value)}%"
+        return tokens(value) if _COUNT.fullmatch(self._last) else number(value)
+
+    def of(self, trial: TrialRecord) -> float | None:
+        """The value of a trial as recorded; None if it has none."""
+        return None if trial.values is None else trial.values[self.index]
+
+    def better(self, value: float, other: float) -> bool:
+        return value > other if self.maximize else value < other
+
+
+def objectives_of(study: StudyRecord) -> list[Objective]:
+    return [
+        Objective(index, objective.metric, objective.direction == "maximize")
+        for index, objective in enumerate(study.objectives)
+    ]
+
+
+def complete_trials(study: StudyRecord) -> Sequence[TrialRecord]:
+    """The trials whose values count, by number. A pruned trial's value, if it has one, is that of a partial
+    training."""
+    return sorted((trial for trial in study.trials if trial.state == "complete"), key=lambda trial: trial.number)
+
+
+VALUE_DIGITS = 4
+
+
+def short_knobs(names: Iterable[str]) -> dict[str, str]:
+    """The shortest ending of each dotted name that no other name has: `train.learning_rate` -> `learning_rate`."""
+    all_names = [*names]
+    return {name: _shortest_ending(name, [other for other in all_names if other != name]) for name in all_names}
+
+
+def value_text(value: Any) -> str:
+    """The value of a knob: numbers with four digits, words as they are, anything else as JSON."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float):
+        return number(value, VALUE_DIGITS)
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)
+
+
+def param_text(params: dict[str, Any], knob: str) -> str:
+    """The value that a trial drew, or a dash if it drew none."""
+    return value_text(params[knob]) if knob in params else MISSING
+
+
+def range_text(knob: RangeRecord) -> str:
+    """`0.0001 to 0.003 on a log scale`, `one of 1, 2, 4`."""
+    if knob.kind == "categorical":
+        return f"one of {', '.join(map(value_text, knob.choices or []))}"
+    scale = {"log": " on a log scale", "int": ", whole numbers", "float": ""}[knob.kind]
+    step = "" if knob.step is None else f", in steps of {number(knob.step, VALUE_DIGITS)}"
+    return f"{number(knob.low, VALUE_DIGITS)} to {number(knob.high, VALUE_DIGITS)}{scale}{step}"
+
+
+def condition_text(knob: RangeRecord) -> str:
+    """`train.updates_per_rollout is 2 or 4`, `always`."""
+    conditions = [f"{other} is {' or '.join(map(value_text, values))}" for other, values in knob.when.items()]
+    return " and ".join(conditions) or "always"
+
+
+def options_text(plugin: dict[str, Any]) -> str:
+    """{"type": "tpe", "seed": 0} -> tpe (seed 0)."""
+    options = ", ".join(f"{name} {value_text(value)}" for name, value in plugin.items() if name != "type")
+    name = str(plugin.get("type", MISSING))
+    return f"{name} ({options})" if options else name
+
+
+def _shortest_ending(name: str, others: list[str]) -> str:
+    parts = name.split(".")
+    for start in reversed(range(len(parts))):
+        ending = ".".join(parts[start:])
+        if not any(other == ending or other.endswith(f".{ending}") for other in others):
+            return ending
+    return name

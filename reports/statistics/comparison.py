@@ -1,0 +1,259 @@
+"""Two arms compared: seed by seed, which is the analysis of a sweep, or unpaired where runs share no seeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from reports.statistics.means import (
+    MIN_PAIRS,
+    RELATIVE_TOLERANCE,
+    FloatArray,
+    finite_scores,
+    interquartile_mean,
+    require_level,
+    t_interval,
+)
+from reports.statistics.p_values import sign_flip_p_value, t_p_value
+from reports.statistics.power_analysis import detectable_standard_errors
+
+Verdict = Literal["identical", "better", "worse", "equivalent", "inconclusive", "no_test"]
+
+NO_SPREAD = "no spread"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Treatment minus baseline, in the unit of the scores; NaN where there are too few runs for a number.
+
+    low, high: the t interval of the mean difference, at level 1 - `alpha`. note: what is odd about the scores, or "".
+    detectable: the true difference that a design of this size and this spread finds with 80% power.
+    """
+
+    alpha: float
+    difference: float
+    low: float
+    high: float
+    p_value: float
+    verdict: Verdict
+    note: str
+    median: float
+    iqm: float
+    detectable: float
+
+    @property
+    def level(self) -> float:
+        """The confidence level of the interval."""
+        return 1 - self.alpha
+
+
+@dataclass(frozen=True)
+class PairedComparison(Comparison):
+    """A comparison over `n_pairs` seeds.
+
+    median, iqm: of the paired differences. correlation: Pearson's, of the arms' scores over seeds, with its interval at
+    level 1 - `alpha`. variance_ratio: the variance of the paired mean difference over that of an unpaired analysis;
+    below 1 the pairing helped.
+    """
+
+    n_pairs: int
+    p_sign_flip: float
+    correlation: float
+    correlation_low: float
+    correlation_high: float
+    variance_ratio: float
+
+
+@dataclass(frozen=True)
+class UnpairedComparison(Comparison):
+    """A comparison of runs that share no seeds.
+
+    median, iqm: the difference of the arms' medians and of their interquartile means. df: Welch's degrees of freedom.
+    """
+
+    n_treatment: int
+    n_baseline: int
+    df: float
+
+
+def compare_paired(
+    treatment: Sequence[float] | FloatArray,
+    baseline: Sequence[float] | FloatArray,
+    alpha: float = 0.05,
+    margin: float | None = None,
+    *,
+    identical: bool = False,
+) -> PairedComparison:
+    """Compare two arms seed by seed: mean difference, t(n-1) interval, paired t test and verdict.
+
+    treatment, baseline: scores [n_seeds], paired by position. alpha: the two-sided level; divide it by the number of
+    contrasts before the call. margin: half the width of the region of equivalence, in the unit of the scores.
+    identical: the caller knows that the weights behind every pair are equal, which no score can show.
+
+    The verdict is the first of these that holds: identical; no_test (fewer than three pairs); better or worse (the
+    interval lies on one side of zero); equivalent (it lies within [-margin, margin], which is two one-sided tests at
+    alpha / 2); inconclusive. Differences that are all equal give an interval of no width and the note "no spread".
+
+    Raises ValueError for empty, unequal or non-finite scores and for an alpha or margin out of range.
+    """
+    treated, control, rounding = _checked(treatment, baseline, alpha, margin)
+    if len(treated) != len(control):
+        raise ValueError(
+            f"treatment has {len(treated)} scores and baseline {len(control)}: a paired comparison needs the same"
+            " seeds in both; leave out seeds that lack a partner"
+        )
+    n = len(treated)
+    differences = treated - control
+    if np.ptp(differences) <= rounding:
+        center = float(differences[0])
+        differences = np.full(n, 0.0 if abs(center) <= rounding else center)
+    mean = float(differences.mean())
+    sd = float(differences.std(ddof=1)) if n > 1 else math.nan
+    tested = n >= MIN_PAIRS
+    error, df = (sd / math.sqrt(n), n - 1) if tested else (math.nan, math.nan)
+    low, high = t_interval(differences, alpha) if tested else (math.nan, math.nan)
+    correlation, correlation_low, correlation_high = _correlation(treated, control, alpha)
+    return PairedComparison(
+        n_pairs=n,
+        alpha=alpha,
+        difference=mean,
+        low=low,
+        high=high,
+        p_value=_p_value(mean, error, df),
+        p_sign_flip=sign_flip_p_value(differences) if tested else math.nan,
+        verdict=_verdict(n, low, high, margin, identical),
+        note=_paired_note(differences, sd, identical),
+        median=float(np.median(differences)),
+        iqm=interquartile_mean(differences),
+        correlation=correlation,
+        correlation_low=correlation_low,
+        correlation_high=correlation_high,
+        variance_ratio=_variance_ratio(sd, treated, control),
+        detectable=_detectable(error, df, alpha),
+    )
+
+
+def compare_unpaired(
+    treatment: Sequence[float] | FloatArray,
+    baseline: Sequence[float] | FloatArray,
+    alpha: float = 0.05,
+    margin: float | None = None,
+) -> UnpairedComparison:
+    """Compare two arms whose runs do not pair: difference of means, Welch's interval and test, verdict.
+
+    treatment [n_treatment], baseline [n_baseline]: scores, in any order. alpha, margin and the verdict are those of
+    `compare_paired`, but nobody can know weights to be identical, and no_test means fewer than three runs in an arm.
+    Use it only where seeds do not pair: it leaves the variance that they share in.
+
+    Raises ValueError for empty or non-finite scores and for an alpha or margin out of range.
+
+    Source: Welch (1947), Biometrika 34:28, with the Welch-Satterthwaite degrees of freedom.
+    """
+    from scipy.special import stdtrit
+
+    treated, control, rounding = _checked(treatment, baseline, alpha, margin)
+    difference = float(treated.mean() - control.mean())
+    if abs(difference) <= rounding:
+        difference = 0.0
+    n = min(len(treated), len(control))
+    error, df = _welch(treated, control, rounding) if n >= MIN_PAIRS else (math.nan, math.nan)
+    half_width = float(stdtrit(df, 1 - alpha / 2)) * error if error > 0 else error
+    low, high = difference - half_width, difference + half_width
+    return UnpairedComparison(
+        n_treatment=len(treated),
+        n_baseline=len(control),
+        alpha=alpha,
+        difference=difference,
+        low=low,
+        high=high,
+        p_value=_p_value(difference, error, df),
+        verdict=_verdict(n, low, high, margin),
+        note=NO_SPREAD if error == 0 else "",
+        median=float(np.median(treated) - np.median(control)),
+        iqm=interquartile_mean(treated) - interquartile_mean(control),
+        df=df,
+        detectable=_detectable(error, df, alpha),
+    )
+
+
+def _checked(
+    treatment: Sequence[float] | FloatArray, baseline: Sequence[float] | FloatArray, alpha: float, margin: float | None
+) -> tuple[FloatArray, FloatArray, float]:
+    """The scores of both arms, and the rounding error that a difference of two of them may have."""
+    treated, control = finite_scores("treatment", treatment), finite_scores("baseline", baseline)
+    require_level(alpha)
+    if margin is not None and not (math.isfinite(margin) and margin >= 0):
+        raise ValueError(f"margin is {margin}: it must be a finite number >= 0, or None for no test of equivalence")
+    return treated, control, RELATIVE_TOLERANCE * float(max(np.abs(treated).max(), np.abs(control).max()))
+
+
+def _verdict(n: int, low: float, high: float, margin: float | None, identical: bool = False) -> Verdict:
+    if identical:
+        return "identical"
+    if n < MIN_PAIRS:
+        return "no_test"
+    if low > 0:
+        return "better"
+    if high < 0:
+        return "worse"
+    if margin is not None and -margin <= low and high <= margin:
+        return "equivalent"
+    return "inconclusive"
+
+
+def _p_value(difference: float, error: float, df: float) -> float:
+    """error: the standard error of the difference; without any spread the test is certain either way."""
+    if error == 0:
+        return 1.0 if difference == 0 else 0.0
+    return t_p_value(difference / error, df)
+
+
+def _detectable(error: float, df: float, alpha: float) -> float:
+    return error * detectable_standard_errors(df, alpha) if error > 0 else math.nan
+
+
+def _paired_note(differences: FloatArray, sd: float, identical: bool) -> str:
+    if identical:
+        return "equal weights, different scores: the evaluation is not deterministic" if differences.any() else ""
+    return NO_SPREAD if sd == 0 else ""
+
+
+def _correlation(treatment: FloatArray, baseline: FloatArray, alpha: float) -> tuple[float, float, float]:
+    """Pearson's r with Fisher's z interval, which holds everything with three pairs; NaN with fewer."""
+    from scipy.special import ndtri
+
+    n = len(treatment)
+    if n < MIN_PAIRS or np.ptp(treatment) == 0 or np.ptp(baseline) == 0:
+        return math.nan, math.nan, math.nan
+    r = float(np.corrcoef(treatment, baseline)[0, 1])
+    if n == MIN_PAIRS:
+        return r, -1.0, 1.0
+    if abs(r) >= 1 - RELATIVE_TOLERANCE:
+        return r, r, r
+    half_width = float(ndtri(1 - alpha / 2)) / math.sqrt(n - 3)
+    return r, math.tanh(math.atanh(r) - half_width), math.tanh(math.atanh(r) + half_width)
+
+
+def _variance_ratio(sd: float, treatment: FloatArray, baseline: FloatArray) -> float:
+    if len(treatment) < MIN_PAIRS:
+        return math.nan
+    unpaired = float(treatment.var(ddof=1) + baseline.var(ddof=1))
+    return sd**2 / unpaired if unpaired > 0 else math.nan
+
+
+def _welch(treated: FloatArray, control: FloatArray, rounding: float) -> tuple[float, float]:
+    """The standard error of the difference of the means and its degrees of freedom; (0, NaN) without any spread."""
+    variances = [
+        0.0 if np.ptp(scores) <= rounding else float(scores.var(ddof=1)) / len(scores) for scores in (treated, control)
+    ]
+    total = sum(variances)
+    if total == 0:
+        return 0.0, math.nan
+    df = total**2 / sum(
+        variance**2 / (len(scores) - 1) for variance, scores in zip(variances, (treated, control), strict=True)
+    )
+    return math.sqrt(total), df

@@ -1,0 +1,83 @@
+"""Means over training seeds: what scores must be, interquartile means, Student's t intervals.
+
+Every function here and beside it checks its arrays and levels with the functions of this file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+
+MIN_PAIRS = 3
+"""With fewer seeds (in each arm, if they are not paired) nothing is tested."""
+
+# The difference of two scores has a rounding error of about 1e-16 of their size. A spread below this is none.
+RELATIVE_TOLERANCE = 1e-12
+
+
+def finite_scores(name: str, values: Sequence[float] | FloatArray) -> FloatArray:
+    """The scores as floats [n_seeds]. Raises ValueError unless they are a non-empty list of finite numbers."""
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != 1 or len(array) == 0:
+        raise ValueError(f"{name} has shape {array.shape}: give one score per seed, a non-empty list [n_seeds]")
+    if not bool(np.isfinite(array).all()):
+        bad = np.flatnonzero(~np.isfinite(array)).tolist()
+        raise ValueError(f"{name} is not finite at positions {bad}: leave out seeds without a score, in both arms")
+    return array
+
+
+def finite_table(name: str, values: Sequence[Sequence[float]] | FloatArray, axes: str) -> FloatArray:
+    """The table as floats [rows, columns]. Raises ValueError unless it is a non-empty table of finite numbers."""
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != 2 or array.size == 0:
+        raise ValueError(f"{name} has shape {array.shape}: give a non-empty table {axes}")
+    if not bool(np.isfinite(array).all()):
+        raise ValueError(f"{name} has entries that are not finite: leave out the rows or columns that lack a score")
+    return array
+
+
+def require_level(alpha: float) -> None:
+    """Raises ValueError unless alpha is a significance level."""
+    if not 0 < alpha < 1:
+        raise ValueError(f"alpha is {alpha}: a significance level lies between 0 and 1, e.g. 0.05")
+
+
+def interquartile_mean(values: Sequence[float] | FloatArray) -> float:
+    """The mean of `values` [n] without the lowest and the highest quarter, each rounded down to whole values.
+
+    One collapsed seed moves it less than the mean; it wastes less than the median.
+    """
+    return float(trimmed_mean(finite_scores("values", values)))
+
+
+def trimmed_mean(values: FloatArray) -> FloatArray:
+    """The interquartile mean over the last axis: [..., n] -> [...]."""
+    n = values.shape[-1]
+    cut = n // 4
+    return np.asarray(np.sort(values, axis=-1)[..., cut : n - cut].mean(axis=-1), dtype=np.float64)
+
+
+def t_interval(values: Sequence[float] | FloatArray, alpha: float = 0.05) -> tuple[float, float]:
+    """The t(n-1) interval of the mean of `values` [n] at level 1 - alpha; (NaN, NaN) for a single value."""
+    sample = finite_scores("values", values)
+    low, high = t_band(sample[:, None], alpha)
+    return float(low[0]), float(high[0])
+
+
+def t_band(values: FloatArray, alpha: float = 0.05) -> tuple[FloatArray, FloatArray]:
+    """Pointwise t(n-1) intervals of the mean over axis 0: [n, points] -> (low, high) [points]; NaN for n = 1."""
+    from scipy.special import stdtrit
+
+    require_level(alpha)
+    n = len(values)
+    if n < 2:
+        nothing = np.full(values.shape[1:], math.nan)
+        return nothing, nothing
+    half_width = stdtrit(n - 1, 1 - alpha / 2) * values.std(axis=0, ddof=1) / math.sqrt(n)
+    mean = values.mean(axis=0)
+    return mean - half_width, mean + half_width

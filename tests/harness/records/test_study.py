@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from harness.records.files import DamagedRecordError
+from harness.records.study import read_study
+from tests.reports.search.studies import confirmation, study_document, write_study
+
+
+def test_a_record_is_read_whole(tmp_path):
+    study = write_study(tmp_path, study_document(20, confirmation=confirmation(7)))
+    assert (len(study.trials), study.best, study.objectives[0].direction) == (20, 7, "maximize")
+    assert study.best_trial is not None and study.best_trial.number == 7
+    assert study.default_trial is not None and study.default_trial.number == 0
+    assert study.knobs["objective.rule.clip_high"].when == {"train.updates_per_rollout": [2, 4]}
+    assert study.trials[0].intermediate[0][0] == 10
+    assert study.confirmation is not None and study.confirmation.shrinkage_pp == 3.8
+
+
+def test_nothing_was_searched(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        read_study(tmp_path)
+
+
+def test_there_is_no_such_trial(tmp_path):
+    with pytest.raises(KeyError):
+        write_study(tmp_path, study_document(2)).trial(5)
+
+
+@pytest.mark.parametrize("text", [b"", b'{"schema": 1, "tri', b"[]", b"\xff"])
+def test_what_is_no_record_is_written_anew_by_the_search(tmp_path, text):
+    (tmp_path / "study.json").write_bytes(text)
+    with pytest.raises(DamagedRecordError, match="`bench tune` writes it anew from the study's storage"):
+        read_study(tmp_path)
+
+
+def test_a_missing_field_is_named(tmp_path):
+    for field in (whole := study_document(1)):
+        with pytest.raises(DamagedRecordError, match=rf"study\.json: is damaged: {field}"):
+            write_study(tmp_path, {name: value for name, value in whole.items() if name != field})
+
+
+def changed(number: int, /, **fields: object) -> dict[str, object]:
+    document = study_document(4)
+    document["trials"][number] |= fields
+    return document
+
+
+@pytest.mark.parametrize(
+    ("document", "fault"),
+    [
+        ([], "schema"),
+        (study_document(1, schema=2), "newer version of bench (schema 2, this one reads up to 1)"),
+        (study_document(1, seeds="0"), "seeds"),
+        (study_document(1, best=float("nan")), "not finite"),
+        (study_document(4, front=[99]), "99 not among the complete trials"),
+        (study_document(4, best=3), "3 not among the complete trials"),
+        (study_document(1) | {"objectives": []}, "0, where one or two are read"),
+        (study_document(1, confirmation=confirmation(5)), "confirmation: there is no trial 5"),
+        (study_document(1, confirmation=confirmation(0, contrast={})), "confirmation.contrast: lacks its verdict"),
+        (changed(0, state="done"), "trials.0.state"),
+        (changed(0, values=[0.1, 0.2]), "trial 0: 2 values of 1 objectives"),
+        (changed(0, values=None), "trial 0: complete without values"),
+        (changed(1, number=0), "a number is given twice"),
+        (changed(1, params={"seed": 1}), "trial 1: seed not among the knobs"),
+        (changed(1, same_as=9), "trial 1: the same as 9, which is no trial"),
+        (study_document(0, knobs={"a.b": {"kind": "float"}}), "a float range without"),
+    ],
+)
+def test_what_does_not_fit_is_named(tmp_path, document, fault):
+    with pytest.raises(DamagedRecordError, match=re.escape(fault)):
+        write_study(tmp_path, document)
+
+
+def test_reading_needs_no_optuna():
+    code = "import sys, harness.records.study, reports.search; print([m for m in sys.modules if m in %r])"
+    heavy = ("optuna", "torch", "mlflow", "matplotlib", "scipy", "jinja2")
+    output = subprocess.run([sys.executable, "-c", code % (heavy,)], check=True, capture_output=True, text=True).stdout
+    assert output.strip() == "[]"

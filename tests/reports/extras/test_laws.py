@@ -1,0 +1,293 @@
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from algorithms import preset
+from harness.records import SweepRecord
+from reports.extras.law_fits import EntropyFit, entropy_fits, entropy_interventions
+from reports.extras.law_tables import law_tables
+from reports.measure import Analysis, analyse
+from reports.measure.measurements import Row
+from reports.page.document import report_document
+from reports.statistics import compare_paired
+from tests.reports.rewriting import add_tasks, rewrite_rows, write_spec, write_steps
+from tests.reports.synthetic import TASK, write_sweep
+
+A, B = 0.2, 0.9
+
+
+def follow_the_law(row: Row, a: float = A, b: float = B) -> Row:
+    """A reward on the law of the recorded entropy, with noise that the step determines."""
+    noise = np.random.default_rng(row["step"]).normal(0, 0.005)
+    return row | {"reward/mean": b - a * math.exp(row["entropy/full"]) + noise}
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    written = write_sweep(tmp_path, {"base": 0.0, "up": 1.0}, seeds=3)
+    rewrite_rows(written, "steps.jsonl", follow_the_law)
+    return written
+
+
+def fit_of(
+    analysis: Analysis, arm: str, seed: int | None = None, target: str = "training reward", kind: str = "full"
+) -> EntropyFit:
+    (found,) = (
+        fit
+        for fit in entropy_fits(analysis)
+        if (fit.arm, fit.seed, fit.target.name, fit.entropy) == (arm, seed, target, kind)
+    )
+    return found
+
+
+def law_rows(sweep: SweepRecord, **wanted: Any) -> list[Row]:
+    rows = report_document(analyse(sweep))["laws"]
+    return [row for row in rows if all(row.get(key) == value for key, value in wanted.items())]
+
+
+def test_every_arm_pooled_and_by_seed_for_each_target_and_kind_of_entropy(sweep):
+    rows = law_rows(sweep, law="entropy")
+    combinations = {(row["arm"], row["seed"], row["target"], row["entropy"]) for row in rows}
+    assert len(combinations) == len(rows) == 2 * (1 + 3) * 2 * 2
+    assert {row["target"] for row in rows} == {"training reward", f"pass@1 of {TASK}"}
+    assert {row["task"]: row["unit"] for row in rows} == {None: "reward", TASK: "pp"}
+
+
+def test_the_law_is_recovered_pooled_and_by_seed(sweep):
+    for seed in (None, 0, 1, 2):
+        (row,) = law_rows(sweep, law="entropy", arm="base", seed=seed, target="training reward", entropy="full")
+        assert (row["a"], row["b"], row["ceiling"]) == pytest.approx((A, B, B - A), abs=0.02)
+        assert row["a_low"] < row["a"] < row["a_high"]
+        assert row["ceiling_low"] < row["ceiling"] < row["ceiling_high"]
+        assert row["level"] == 0.95
+        assert row["r2"] > 0.98
+        assert row["refused"] is None
+        assert row["forecast"]["beats"] is True
+        assert row["n_points"] == (120 if seed is None else 40)
+        assert (row["block_points"] is None) == (seed is None)
+
+
+def test_a_task_s_score_is_fitted_in_percent_at_the_steps_it_was_evaluated_at(sweep):
+    analysis = analyse(sweep)
+    fit = fit_of(analysis, "base", target=f"pass@1 of {TASK}")
+    cell = analysis.measurements["base"][0].cell
+    scores = {row["step"]: 100 * row["metrics"]["pass@1"] for row in cell.read_scores()}
+    entropies = {row["step"]: row["entropy/full"] for row in cell.read_steps()}
+    run = fit.runs[0]
+    assert run.step.tolist() == sorted(scores) == [10, 20, 30, 40]
+    assert run.reward.tolist() == pytest.approx([scores[step] for step in run.step])
+    assert run.entropy.tolist() == pytest.approx([entropies[step] for step in run.step])
+
+
+def test_each_task_has_a_law_of_its_own(tmp_path):
+    sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=3, tasks=[TASK, "second"])
+    add_tasks(sweep, {"second": -0.2})
+    first, second = (
+        law_rows(sweep, law="entropy", seed=None, entropy="full", task=task)[0] for task in (TASK, "second")
+    )
+    assert second["b"] == pytest.approx(first["b"] - 20)
+    assert second["a"] == pytest.approx(first["a"])
+
+
+def test_ceilings_are_compared_with_the_baseline_s_by_seed(sweep):
+    rewrite_rows(sweep, "steps.jsonl", lambda row: follow_the_law(row, b=B + 0.1 + 0.001 * (row["step"] % 3)), arm="up")
+    analysis = analyse(sweep)
+    laws = {arm: [fit_of(analysis, arm, seed).law for seed in range(3)] for arm in ("up", "base")}
+    own, other = ([law.ceiling for law in laws[arm] if law is not None] for arm in ("up", "base"))
+    (row,) = law_rows(sweep, law="entropy", arm="up", seed=None, target="training reward", entropy="full")
+    expected = compare_paired(own, other)
+    assert row["ceiling_difference"] == pytest.approx(expected.difference)
+    assert row["ceiling_difference"] == pytest.approx(0.1, abs=0.02)
+    assert (row["ceiling_difference_low"], row["ceiling_difference_high"]) == pytest.approx(
+        (expected.low, expected.high)
+    )
+    assert row["ceiling_difference_n"] == 3
+    (base,) = law_rows(sweep, law="entropy", arm="base", seed=None, target="training reward", entropy="full")
+    assert base["ceiling_difference"] is None
+
+
+def test_what_cannot_be_fitted_is_refused_on_the_page(sweep):
+    rewrite_rows(sweep, "steps.jsonl", lambda row: row | {"entropy/full": 0.5 + 0.0001 * row["step"]}, arm="up")
+    (row,) = law_rows(sweep, law="entropy", arm="up", seed=None, target="training reward", entropy="full")
+    assert row["refused"].startswith("entropy spans 0.00")
+    assert row["a"] is None and row["ceiling_low"] is None and row["forecast"] is None
+    table, _ = law_tables(report_document(analyse(sweep))["laws"])
+    (remarks,) = (line[-1] for line in table.rows if line[:2] == ["up", "training reward"])
+    assert remarks.startswith("Refused: entropy spans")
+
+
+def test_few_evaluations_are_refused_and_have_no_forecast(tmp_path):
+    sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=2)
+    (single,) = law_rows(sweep, law="entropy", seed=0, target=f"pass@1 of {TASK}", entropy="full")
+    assert single["refused"] == "4 points, and a fit needs 8"
+    (pooled,) = law_rows(sweep, law="entropy", seed=None, target=f"pass@1 of {TASK}", entropy="full")
+    assert pooled["refused"] is None
+    assert pooled["forecast"] is None and "2 points in the first 30%" in pooled["forecast_refused"]
+
+
+def test_a_reward_that_rises_with_entropy_has_no_ceiling(sweep):
+    rewrite_rows(sweep, "steps.jsonl", lambda row: follow_the_law(row, a=-A))
+    (row,) = law_rows(sweep, law="entropy", arm="base", seed=None, target="training reward", entropy="full")
+    assert row["a"] < 0 and row["ceiling"] is None and row["ceiling_low"] is None
+    table, _ = law_tables(report_document(analyse(sweep))["laws"])
+    assert "has no ceiling" in table.rows[0][-1]
+
+
+def test_an_interval_of_a_that_holds_0_is_said(sweep):
+    rng = np.random.default_rng(0)
+    rewrite_rows(sweep, "steps.jsonl", lambda row: row | {"reward/mean": 0.3 + rng.normal(0, 0.05)})
+    (row,) = law_rows(sweep, law="entropy", arm="base", seed=None, target="training reward", entropy="full")
+    assert row["a_low"] < 0 < row["a_high"] and not row["forecast"]["beats"]
+    table, _ = law_tables(report_document(analyse(sweep))["laws"])
+    assert "the reward was not shown to follow the entropy" in table.rows[0][-1]
+
+
+def test_seeds_are_not_chosen_by_the_sign_of_their_a(sweep):
+    """Of a reward that hardly follows the entropy some seeds have an a below 0: their lines count at H = 0 as well."""
+    rng = np.random.default_rng(3)
+    rewrite_rows(sweep, "steps.jsonl", lambda row: follow_the_law(row, a=0.01, b=0.3 + rng.normal(0, 0.05)), arm="up")
+    analysis = analyse(sweep)
+    laws = [fit_of(analysis, "up", seed).law for seed in range(3)]
+    assert {law.a > 0 for law in laws if law is not None} == {True, False}
+    pooled = fit_of(analysis, "up", None)
+    assert pooled.has_ceiling and pooled.ceiling_difference is not None
+    assert pooled.ceiling_difference.n_pairs == 3
+
+
+def test_sampled_entropy_stands_in_where_the_full_one_was_not_recorded(sweep):
+    def sampled_only(row):
+        row = {**row, "entropy/sampled": row["entropy/full"]}
+        del row["entropy/full"]
+        return row
+
+    rewrite_rows(sweep, "steps.jsonl", sampled_only)
+    assert {row["entropy"] for row in law_rows(sweep, law="entropy")} == {"sampled"}
+    table, _ = law_tables(report_document(analyse(sweep))["laws"])
+    assert "of the sampled tokens" in table.note and "over the whole vocabulary" not in table.note
+
+
+def test_steps_with_nan_or_nothing_are_left_out(sweep):
+    rewrite_rows(sweep, "steps.jsonl", lambda row: row | ({"entropy/full": None} if row["step"] > 30 else {}))
+    rewrite_rows(sweep, "steps.jsonl", lambda row: row | ({"reward/mean": math.nan} if row["step"] > 20 else {}), "up")
+    analysis = analyse(sweep)
+    assert fit_of(analysis, "base", 0).runs[0].step.tolist() == list(range(1, 31))
+    assert fit_of(analysis, "up", 0).runs[0].step.tolist() == list(range(1, 21))
+
+
+def test_records_without_entropy_or_without_steps_have_no_law(sweep):
+    rewrite_rows(sweep, "steps.jsonl", lambda row: {key: row[key] for key in row if not key.startswith("entropy/")})
+    assert law_rows(sweep, law="entropy") == []
+    assert [table.title for table in law_tables(law_rows(sweep))] == ["Compute law"]
+    for cell in sweep.cells:
+        write_steps(cell, [])
+    assert law_rows(sweep, law="entropy") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "found"),
+    [
+        ("grpo", {}, []),
+        ("reinforce", {}, []),
+        ("cispo", {}, []),
+        ("dapo", {}, ["clip_high=0.28"]),
+        ("gspo", {}, ["clip_high=0.0004"]),
+        ("clip_cov", {}, ["clip_cov"]),
+        ("kl_cov", {}, ["kl_cov"]),
+        ("grpo", {"entropy.bonus": 0.01}, ["entropy.bonus=0.01"]),
+        ("skywork_or1", {}, ["entropy.adaptive=step_both_ways"]),
+    ],
+)
+def test_knobs_that_act_on_entropy(name, overrides, found):
+    """Of specs as cells resolve them."""
+    spec = {"objective": preset(name, **overrides).model_dump()}
+    assert entropy_interventions(spec) == found
+
+
+def test_a_preference_objective_and_an_older_spec_have_none():
+    assert entropy_interventions({"objective": preset("dpo").model_dump()}) == []
+    assert entropy_interventions({}) == []
+
+
+def test_interventions_and_temperature_are_said(sweep):
+    write_spec(sweep, "up", {"objective": preset("dapo").model_dump(), "rollout": {"temperature": 1.2}})
+    rows = law_rows(sweep, law="entropy", seed=None, target="training reward", entropy="full")
+    assert [(row["interventions"], row["temperature"]) for row in rows] == [([], 1.0), (["clip_high=0.28"], 1.2)]
+    table, _ = law_tables(report_document(analyse(sweep))["laws"])
+    base, up = (next(line[-1] for line in table.rows if line[0] == arm) for arm in ("base", "up"))
+    assert "Acts on entropy (clip_high=0.28): the law is not expected to hold." in up
+    assert "Entropy at temperature 1.2, which is not the law's H." in up
+    assert "entropy" not in base.lower()
+
+
+def test_one_seed_has_an_interval_and_no_ceiling_to_compare(tmp_path):
+    sweep = write_sweep(tmp_path, {"base": 0.0, "up": 1.0}, seeds=1)
+    (row,) = law_rows(sweep, law="entropy", arm="up", seed=None, target="training reward", entropy="full")
+    assert row["a_low"] < row["a_high"]
+    assert row["ceiling_difference_n"] == 1 and row["ceiling_difference_low"] is None
+
+
+def test_seeds_that_do_not_pair_have_no_ceilings_to_compare(tmp_path):
+    gone = {("base", 0): {"state": "failed"}, ("up", 1): {"state": "failed"}}
+    sweep = write_sweep(tmp_path, {"base": 0.0, "up": 1.0}, seeds=2, changes=gone)
+    (row,) = law_rows(sweep, law="entropy", arm="up", seed=None, target="training reward", entropy="full")
+    assert (row["ceiling_difference"], row["ceiling_difference_n"]) == (None, 0)
+
+
+def test_a_fit_knows_whether_it_has_a_ceiling(sweep):
+    fit = fit_of(analyse(sweep), "base")
+    assert fit.has_ceiling and fit.law is not None and fit.law.ceiling == pytest.approx(B - A, abs=0.02)
+
+
+def curve(tokens: float) -> float:
+    return 0.35 + 0.4 / (1 + math.pow(40_000 / tokens, 1.5))
+
+
+def rows(sweep: SweepRecord) -> list[Row]:
+    return [row for row in report_document(analyse(sweep))["laws"] if row["law"] == "compute"]
+
+
+def with_many_evaluations(folder: Path, arms: Mapping[str, float]) -> SweepRecord:
+    """Ten evaluations per run, on a sigmoid that starts at the score before training."""
+    sweep = write_sweep(folder, arms, seeds=2)
+    for cell in sweep.cells:
+        (first, *_) = cell.read_scores()
+        evaluations = [
+            first | {"step": 4 * i, "generated_tokens": 20_000 * i, "final": i == 10}
+            | {"metrics": {"pass@1": curve(20_000 * i)}}
+            for i in range(1, 11)
+        ]  # fmt: skip
+        (cell.path / "scores.jsonl").write_text("".join(json.dumps(row) + "\n" for row in evaluations))
+    return sweep
+
+
+def test_the_sigmoid_is_found_from_the_score_before_training(tmp_path):
+    base, up = rows(with_many_evaluations(tmp_path, {"base": 0.0, "up": 0.0}))
+    for row in (base, up):
+        assert row["refused"] is None
+        assert row["start"] == 35
+        assert row["asymptote"] == pytest.approx(75, abs=0.1)
+        assert row["midpoint_tokens"] == pytest.approx(40_000, rel=0.01)
+        assert row["exponent"] == pytest.approx(1.5, rel=0.01)
+        assert (row["n_runs"], row["n_points"], row["target"]) == (2, 20, f"pass@1 of {TASK}")
+
+
+def test_the_same_few_checkpoints_in_many_seeds_are_no_curve(tmp_path):
+    (row,) = found = rows(write_sweep(tmp_path, {"base": 0.0}, seeds=6))
+    assert row["refused"] == "4 evaluations per run, and a fit needs 8"
+    assert row["asymptote"] is None
+    (table,) = law_tables(found)
+    assert table.rows == [[f"pass@1 of {TASK}", "Refused: 4 evaluations per run, and a fit needs 8."]]
+
+
+def test_an_arm_that_generates_nothing_is_refused(tmp_path):
+    sweep = with_many_evaluations(tmp_path, {"base": 0.0})
+    rewrite_rows(sweep, "scores.jsonl", lambda row: row | {"generated_tokens": 0})
+    (row,) = rows(sweep)
+    assert "must be above 0" in row["refused"]

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from matplotlib.lines import Line2D
+
+from reports.drawing.rendering import Drawing
+from reports.figures.entropy_law import draw_entropy_law
+from reports.measure import analyse
+from reports.statistics import FloatArray
+from tests.reports.rewriting import rewrite_rows, write_spec
+from tests.reports.synthetic import STEPS, write_sweep
+
+A, B = 0.2, 0.9
+
+
+def drawn(sweep) -> Drawing:
+    drawing = draw_entropy_law(analyse(sweep))
+    assert drawing is not None
+    return drawing
+
+
+def points(line: Line2D) -> FloatArray:
+    """[points, 2]."""
+    return np.asarray(line.get_xydata(), dtype=np.float64)
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    written = write_sweep(tmp_path, {"base": 0.0, "up": 1.0}, seeds=2)
+    rewrite_rows(written, "steps.jsonl", lambda row: row | {"reward/mean": B - A * math.exp(row["entropy/full"])})
+    return written
+
+
+def test_points_are_means_of_stretches_the_first_part_filled_the_rest_hollow(sweep):
+    drawing = drawn(sweep)
+    rows = [row for row in drawing.rows if (row["arm"], row["seed"]) == ("base", 0)]
+    assert [row["part"] for row in rows] == ["first"] * 6 + ["later"] * 14
+    steps = sweep.cells[0].read_steps()
+    assert rows[0]["step"] == 1.5 and rows[-1]["step"] == STEPS - 0.5
+    assert rows[0]["entropy_nats"] == pytest.approx(np.mean([row["entropy/full"] for row in steps[:2]]))
+    assert rows[0]["reward"] == pytest.approx(np.mean([row["reward/mean"] for row in steps[:2]]))
+    first, later = (line for line in drawing.figure.axes[0].lines if line.get_marker() == "o")
+    assert (len(points(first)), len(points(later))) == (12, 28)
+    assert (first.get_markerfacecolor() == "none", later.get_markerfacecolor() == "none") == (False, True)
+
+
+def test_the_law_is_drawn_from_the_largest_entropy_to_none_with_its_ceiling_there(sweep):
+    axes = drawn(sweep).figure.axes[0]
+    (ceiling,) = (line for line in axes.lines if line.get_marker() == "d")
+    assert points(ceiling)[0] == pytest.approx([0, B - A])
+    law = [line for line in axes.lines if line.get_linestyle() == "-" and len(points(line)) == 100]
+    assert len(law) == 2
+    for line in law:
+        assert line.get_ydata() == pytest.approx(B - A * np.exp(line.get_xdata()))
+    (start, _), (end, _) = points(law[0])[0], points(law[0])[-1]
+    assert start == 0 and end == points(law[1])[0][0]
+    assert axes.get_xlim()[0] < 0 and axes.get_ylim()[1] > B - A
+
+
+def test_the_forecast_is_the_law_of_the_first_part_in_its_cone(sweep):
+    rewrite_rows(sweep, "steps.jsonl", lambda row: row | ({"reward/mean": 0.1} if row["step"] > 12 else {}), arm="base")
+    base, up = drawn(sweep).figure.axes[:2]
+    for axes in (base, up):
+        (line,) = (line for line in axes.lines if line.get_linestyle() == "--")
+        assert line.get_ydata() == pytest.approx(B - A * np.exp(line.get_xdata()), abs=1e-6)
+        assert len(axes.collections) == 1
+    assert "forecast loses" in base.get_title(loc="left")
+    assert "forecast wins" in up.get_title(loc="left")
+
+
+def test_a_far_ceiling_does_not_squeeze_the_points(sweep):
+    """Entropy from 2.0 to 2.1 nats and a steep law: its ceiling is a hundred times the points' range away."""
+    rewrite_rows(sweep, "steps.jsonl", lambda row: row | {"entropy/full": 2.1 - 0.1 * row["step"] / STEPS})
+    rewrite_rows(sweep, "steps.jsonl", lambda row: row | {"reward/mean": 9 - math.exp(row["entropy/full"])})
+    low, high = drawn(sweep).figure.axes[0].get_ylim()
+    assert high - low < 3 * (math.exp(2.1) - math.exp(2.0))
+
+
+def test_what_leaves_the_view_is_said(sweep):
+    beyond = "Bars and bands that reach the edge extend beyond it."
+    assert beyond not in drawn(sweep).caption
+    rng = np.random.default_rng(0)
+    rewrite_rows(sweep, "steps.jsonl", lambda row: row | {"reward/mean": rng.normal()})
+    assert beyond in drawn(sweep).caption
+
+
+def test_an_a_that_may_be_0_is_said(sweep):
+    rng = np.random.default_rng(0)
+    rewrite_rows(sweep, "steps.jsonl", lambda row: row | {"reward/mean": rng.normal()})
+    assert "a may be 0" in drawn(sweep).figure.axes[0].get_title(loc="left")
+
+
+def test_a_refused_law_leaves_the_points_and_says_why(sweep):
+    rewrite_rows(sweep, "steps.jsonl", lambda row: row | {"entropy/full": 0.5 + 0.0001 * row["step"]}, arm="up")
+    drawing = drawn(sweep)
+    axes = drawing.figure.axes[1]
+    assert axes.get_title(loc="left").replace("\n", " ").startswith("up (n = 2) law refused: entropy spans 0.00")
+    assert [line.get_marker() for line in axes.lines] == ["s", "s"]
+    assert "If a fit is refused, its panel says why." in drawing.caption
+
+
+def test_the_legend_has_only_what_is_drawn(sweep):
+    def labels(drawing: Drawing) -> list[str]:
+        return [text.get_text() for text in drawing.figure.legends[0].get_texts()]
+
+    assert labels(drawn(sweep)) == [
+        "first 30% of training", "later", "law", "ceiling at H = 0", "law of the first 30% of training",
+    ]  # fmt: skip
+    rewrite_rows(sweep, "steps.jsonl", lambda row: row | {"entropy/full": 0.5})
+    assert labels(drawn(sweep)) == ["first 30% of training", "later"]
+
+
+def test_the_caption_names_the_entropy_interventions_and_temperature(sweep):
+    assert "over the whole vocabulary" in drawn(sweep).caption
+    assert "act on entropy" not in drawn(sweep).caption and "temperature" not in drawn(sweep).caption
+    hot = {"objective": {"select": {"type": "kl_cov"}}, "rollout": {"temperature": 0.8}}
+    write_spec(sweep, "up", hot)
+    rewrite_rows(
+        sweep, "steps.jsonl", lambda row: {("entropy/sampled" if k == "entropy/full" else k): row[k] for k in row}
+    )
+    caption = drawn(sweep).caption
+    assert "sampled entropy" in caption
+    assert "not expected to hold: up." in caption
+    assert "temperature 0.8 is not the law's H" in caption
+
+
+def test_where_no_training_reward_was_recorded_it_is_of_the_score(sweep):
+    rewrite_rows(sweep, "steps.jsonl", lambda row: {key: row[key] for key in row if key != "reward/mean"})
+    drawing = drawn(sweep)
+    assert drawing.figure.get_supylabel() == "pass@1 of arithmetic (%)"
+    assert len(drawing.rows) == 2 * 2 * 4
+
+
+def test_without_entropy_there_is_no_figure_and_an_arm_without_it_no_panel(sweep):
+    def without(row):
+        return {key: row[key] for key in row if not key.startswith("entropy/")}
+
+    rewrite_rows(sweep, "steps.jsonl", without, arm="up")
+    assert len([axes for axes in drawn(sweep).figure.axes if axes.get_visible()]) == 1
+    rewrite_rows(sweep, "steps.jsonl", without)
+    assert draw_entropy_law(analyse(sweep)) is None
+
+
+@pytest.mark.parametrize("entropy", [0.0, 5.0])
+def test_entropy_that_is_gone_or_large_is_drawn(sweep, entropy):
+    rewrite_rows(sweep, "steps.jsonl", lambda row: row | {"entropy/full": entropy + 0.01 * row["step"] * bool(entropy)})
+    drawing = drawn(sweep)
+    drawing.figure.canvas.draw()
+    assert drawing.figure.axes[0].get_xlim()[1] > entropy
+
+
+@pytest.mark.parametrize(
+    ("steep", "in_legend", "says", "says_not"),
+    [
+        ([], True, "beyond the points; diamond and bar: its ceiling at H = 0 with its 95% interval", "beyond the view"),
+        (["base", "up"], False, "beyond the points; its ceiling lies beyond the view.", "diamond"),
+        (["up"], True, "training variance); a ceiling that is not drawn lies beyond the view.", "its ceiling lies"),
+    ],
+)
+def test_only_a_ceiling_in_view_is_in_the_legend_and_the_caption(sweep, steep, in_legend, says, says_not):
+    """Entropy from 2.0 to 2.1 nats and a law whose ceiling is far from every point."""
+    for arm in steep:
+        rewrite_rows(sweep, "steps.jsonl", lambda row: row | {"entropy/full": 2.1 - 0.1 * row["step"] / STEPS}, arm)
+        rewrite_rows(sweep, "steps.jsonl", lambda row: row | {"reward/mean": 9 - math.exp(row["entropy/full"])}, arm)
+    drawing = drawn(sweep)
+    labels = [text.get_text() for text in drawing.figure.legends[0].get_texts()]
+    assert ("ceiling at H = 0" in labels) == in_legend
+    assert says in drawing.caption and says_not not in drawing.caption

@@ -1,0 +1,338 @@
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from harness.records import SweepRecord
+from reports.drawing.rendering import Drawing
+from reports.drawing.style import RC
+from reports.figures import FIGURES, in_reading_order, render_figures
+from reports.figures.pareto import frontier
+from reports.measure import analyse
+from tests.reports.rewriting import rewrite_rows, write_steps
+from tests.reports.synthetic import BEST_OF_N, STEPS, TASK, write_sweep
+
+OTHER_TASKS = ["gsm8k", "aime24"]
+LONG = "a_name_of_forty_characters_" + 13 * "x"
+
+
+def test_every_figure_has_a_place_of_its_own_in_the_reading_order():
+    places = [figure.order for figure in in_reading_order(FIGURES)]
+    assert len(places) > 20 and places == sorted(set(places))
+
+
+def drawn_texts(figure: Figure) -> list[Text]:
+    """Every text that shows; ticks outside the view have one that does not."""
+    legends = [text for legend in figure.legends for text in legend.get_texts()]
+    ticks, others = [], []
+    for axes in figure.axes:
+        if not axes.get_visible():
+            continue
+        others += [child for child in axes.get_children() if isinstance(child, Text)]
+        for axis in (axis for axis in (axes.xaxis, axes.yaxis) if axis.get_visible()):
+            others.append(axis.label)
+            low, high = sorted(axis.get_view_interval())
+            ticks += [tick.label1 for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
+    texts = [*figure.texts, *legends, *others, *ticks]
+    return [text for text in texts if text.get_visible() and text.get_text().strip()]
+
+
+@pytest.mark.parametrize(
+    ("arms", "seeds"),
+    [
+        *((2, 3), (4, 1), (5, 3), (12, 3)),
+        *(
+            pytest.param(arms, seeds, marks=pytest.mark.long)
+            for arms, seeds in ((2, 1), (4, 3), (5, 1), (12, 1), (12, 10))
+        ),
+    ],
+)
+def test_no_text_is_clipped_and_no_two_texts_overlap(tmp_path, arms, seeds):
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    names = {f"base_{LONG}": 0.0, **{f"{LONG[:-2]}{i:02}": -4.0 * i for i in range(arms - 1)}}
+    analysis = analyse(write_sweep(tmp_path, names, seeds=seeds, other_tasks=OTHER_TASKS))
+    for kind in in_reading_order(FIGURES):
+        with rc_context(RC):
+            drawing = kind.draw(analysis)
+            assert drawing is not None
+            canvas = FigureCanvasAgg(drawing.figure)
+            canvas.draw()
+            boxes = [(t.get_text(), t.get_window_extent(canvas.get_renderer())) for t in drawn_texts(drawing.figure)]
+        if kind.name in ("forest", "distinct_answers"):
+            data = [axes.get_window_extent() for axes in drawing.figure.axes]
+            assert not [label for label, box in boxes if any(box.overlaps(panel) for panel in data)]
+        width, height = canvas.get_width_height()
+        assert len(boxes) > 5
+        for label, box in boxes:
+            assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= width and box.y1 <= height, (kind.name, label)
+        for (label, box), (other_label, other) in itertools.combinations(boxes, 2):
+            assert not box.overlaps(other), (kind.name, label, other_label)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "band"), [(1, "no band"), (2, "no band"), (3, "Band: pointwise 95% t interval over training seeds")]
+)
+def test_captions_name_n_and_the_band(tmp_path, seeds, band):
+    analysis = analyse(write_sweep(tmp_path, {"base": 0.0, "up": 1.0}, seeds=seeds, other_tasks=OTHER_TASKS))
+    captions = {
+        kind.name: drawing.caption for kind in in_reading_order(FIGURES) if (drawing := kind.draw(analysis)) is not None
+    }
+    assert len(captions) == len(in_reading_order(FIGURES))
+    assert all(f"n = {seeds}" in caption for caption in captions.values())
+    few, many = "no interval", "95% t interval"
+    bars = {"forest": ("fewer than three pairs", many), "distinct_answers": (few, many), "pareto": (few, many)}
+    bars |= {"across_tasks": (few, "95% percentile bootstrap interval")}
+    bandless = ("entropy_score", "overoptimisation", "reliability")
+    assert all(band in caption for name, caption in captions.items() if name not in (*bars, *bandless, "entropy_law"))
+    assert all("no band" in captions[name] for name in bandless)
+    assert all(says[seeds > 2] in captions[name] for name, says in bars.items())
+
+
+def test_a_caption_on_words_says_how_much_was_read(tmp_path):
+    (drawing,) = drawn(write_sweep(tmp_path, {"base": 0.0}, seeds=1), ["reflection_words"])
+    assert "At most 240 files of completions are read" in drawing.caption
+
+
+def test_a_dollar_sign_in_a_name_is_no_formula(tmp_path):
+    render_figures(analyse(write_sweep(tmp_path, {"base$": 0.0, "$x^": 1.0}, seeds=1)))
+
+
+def test_a_figure_without_records_is_left_out(tmp_path):
+    sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=1, base_scores=None)
+    for cell in sweep.cells:
+        write_steps(cell, [])
+    left = ["learning", "pass_at_k", "maj_at_k", "pareto", "difficulty", "distinct_answers", "reliability"]
+    figures = render_figures(analyse(sweep))
+    assert [figure.name for figure in figures] == left
+    assert all(figure.caption.endswith(f"Made by: bench report {sweep.name}") for figure in figures)
+
+
+def test_what_older_records_lack_is_left_out(tmp_path):
+    sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=1, base_scores=None)
+    shutil.rmtree(sweep.cells[0].rollouts)
+    rewrite_rows(sweep, "scores.jsonl", without_newer_metrics)
+    rewrite_rows(sweep, "steps.jsonl", lambda row: {key: row[key] for key in ("step", "generated_tokens", "len/mean")})
+    assert [figure.name for figure in render_figures(analyse(sweep))] == ["learning", "pass_at_k", "length", "pareto"]
+    rewrite_rows(sweep, "scores.jsonl", lambda row: row | {"reliability": None})
+    assert "reliability" not in [figure.name for figure in render_figures(analyse(sweep))]
+
+
+def without_newer_metrics(row: dict[str, Any]) -> dict[str, Any]:
+    older = {key: value for key, value in row["metrics"].items() if "maj@" not in key and key != "distinct_answers"}
+    return {key: value for key, value in row.items() if key != "reliability"} | {"metrics": older}
+
+
+def test_where_an_arm_generates_nothing_all_curves_run_over_steps(tmp_path):
+    sweep = write_sweep(tmp_path, {"base": 0.0, "offline": 1.0}, seeds=1)
+    names = ("learning", "reward", "preference", "entropy", "length")
+    for kind in drawn(sweep, names):
+        assert x_label(kind) == "generated tokens"
+        assert "steps" not in kind.caption
+        assert "generated_tokens" in kind.rows[0]
+    for file in ("steps.jsonl", "scores.jsonl"):
+        rewrite_rows(sweep, file, lambda row: row | {"generated_tokens": 0}, arm="offline")
+    for kind in drawn(sweep, names):
+        assert x_label(kind) == "training step"
+        assert kind.caption.endswith("Over steps, because training on fixed data generates no tokens.")
+        assert {row["arm"]: row["step"] for row in kind.rows} == {"base": STEPS, "offline": STEPS}
+
+
+def test_reliability_pools_the_samples_of_all_seeds(tmp_path):
+    sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=2)
+    empty = {"low": 0.0, "high": 0.5, "count": 0, "confidence": None, "correct_frac": None}
+    for cell, count in zip(sweep.cells, (30, 10), strict=True):
+        filled = {"low": 0.5, "high": 1.0, "count": count, "confidence": 0.02 * count, "correct_frac": 0.4}
+        rows = [row | {"reliability": [empty, filled]} for row in cell.read_scores()]
+        (cell.path / "scores.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (drawing,) = drawn(sweep, ["reliability"])
+    (mean,) = (line for line in drawing.figure.axes[0].lines if line.get_label() == "base (n = 2)")
+    assert mean.get_xydata() == pytest.approx(np.array([[(30 * 0.6 + 10 * 0.2) / 40, 0.4]]))
+    assert len([row for row in drawing.rows if row["arm"] == "base"]) == 2
+    assert {row["seed"] for row in drawing.rows if row["arm"] == "base model"} == {""}
+
+
+def test_paths_of_proxy_and_truth_are_drawn_in_the_order_of_training(tmp_path):
+    """Also where the KL goes back; arms with one yardstick show it once."""
+    sweep = write_sweep(tmp_path, {"base": 0.0, "up": 1.0}, seeds=1)
+    back = [(1.0, 0.1, 0.3), (4.0, 0.5, 0.5), (2.0, 0.9, 0.4)]
+    for cell in sweep.cells:
+        rows = [
+            {"step": i, "generated_tokens": i, "kl/sequence_start": kl, "reward/reward_model": p, "reward/correct": c}
+            for i, (kl, p, c) in enumerate(back, start=1)
+        ]
+        write_steps(cell, rows)
+    (drawing,) = drawn(sweep, ["overoptimisation"])
+    proxy, truth = drawing.figure.axes
+    (path,) = (line for line in truth.lines if line.get_label() == "up (n = 1)")
+    assert path.get_xydata() == pytest.approx(np.array([[1.0, 30], [4.0, 50], [2.0, 40]]))
+    assert [len([line for line in axes.lines if line.get_label() == "best of n"]) for axes in (proxy, truth)] == [1, 1]
+    assert "of n = 1, 2, 4" in drawing.caption
+    assert {row["best_of_n"] for row in drawing.rows if "best_of_n" in row} == {1, 2, 4}
+
+
+def test_arms_with_other_proxies_are_drawn_apart_each_beside_its_own_yardstick(tmp_path):
+    other = [row | {"proxy": 2 * row["proxy"]} for row in BEST_OF_N]
+    sweep = write_sweep(tmp_path, {"base": 0.0, "noisy": 1.0}, seeds=1, best_of_n={"base": BEST_OF_N, "noisy": other})
+    (drawing,) = drawn(sweep, ["overoptimisation"])
+    heights = [
+        np.max(line.get_ydata())
+        for axes in drawing.figure.axes[:2]
+        for line in axes.lines
+        if line.get_label() == "best of n"
+    ]
+    assert heights == [1.03, 2.06]
+
+
+def test_a_policy_that_has_not_moved_is_drawn(tmp_path):
+    sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=1, best_of_n=None)
+    rewrite_rows(sweep, "steps.jsonl", lambda row: row | {"kl/sequence_start": 0.0})
+    assert "overoptimisation" in [figure.name for figure in render_figures(analyse(sweep))]
+
+
+@pytest.mark.parametrize("absent", [None, {}, {"base": []}])
+def test_without_best_of_n_the_paths_are_drawn_alone(tmp_path, absent):
+    sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=1, best_of_n=absent)
+    (drawing,) = drawn(sweep, ["overoptimisation"])
+    assert "best_of_n" not in drawing.rows[-1]
+    assert "Dotted grey" not in drawing.caption
+
+
+def drawn(sweep: SweepRecord, names: Collection[str]) -> list[Drawing]:
+    analysis = analyse(sweep)
+    drawings = [
+        drawing
+        for kind in in_reading_order(FIGURES)
+        if kind.name in names and (drawing := kind.draw(analysis)) is not None
+    ]
+    assert len(drawings) == len(names)
+    return drawings
+
+
+def x_label(drawing: Drawing) -> str:
+    return drawing.figure.axes[-1].get_xlabel()
+
+
+def test_a_bar_that_is_cut_ends_in_an_arrow(tmp_path):
+    sweep = write_sweep(tmp_path, {"base": 0.0, "wild": 0.0}, seeds=3, changes={("wild", 0): {"score": 0.1}})
+    (drawing,) = drawn(sweep, ["forest"])
+    (axes,) = drawing.figure.axes
+    (contrast,) = analyse(sweep).contrasts
+    assert contrast.comparison is not None
+    (cut,) = (np.max(line.get_xdata()) for line in axes.lines if line.get_marker() == ">")
+    assert max(contrast.differences_pp) < cut < contrast.comparison.high
+    assert "Arrow: the bar extends beyond the view." in drawing.caption
+
+
+def test_ticks_of_answers_of_nearly_one_length_are_what_they_say(tmp_path):
+    sweep = write_sweep(tmp_path, {"base": 0.0, "up": 0.0}, seeds=3)
+    rewrite_rows(sweep, "scores.jsonl", with_like_lengths)
+    (drawing,) = drawn(sweep, ["pareto"])
+    (axes,) = drawing.figure.axes
+    ticks = axes.get_xticks().tolist()
+    labels = axes.xaxis.get_major_formatter().format_ticks(ticks)
+    assert [float(label) for label in labels] == pytest.approx(ticks)
+
+
+def with_like_lengths(row: dict[str, Any]) -> dict[str, Any]:
+    return row | {"metrics": row["metrics"] | {"mean_tokens": 1234 + row["generated_tokens"] % 5 / 10}}
+
+
+def test_the_frontier_is_what_no_other_beats():
+    points = [(10.0, 50.0), (20.0, 60.0), (15.0, 40.0), (20.0, 55.0), (30.0, 60.0), (40.0, 70.0)]
+    assert frontier(points) == [(10.0, 50.0), (20.0, 60.0), (40.0, 70.0)]
+    assert frontier([]) == []
+
+
+def test_the_paired_difference_ends_at_the_differences_of_the_verdict(tmp_path):
+    changes = {(arm, seed): {"generated_tokens": 200_000} for arm in ("base", "up") for seed in range(3)}
+    sweep = write_sweep(tmp_path, {"base": 0.0, "up": 3.0}, seeds=3, changes=changes)
+    rewrite_rows(sweep, "scores.jsonl", lambda row: row | {"generated_tokens": 5000 * row["step"]})
+    (drawing,) = drawn(sweep, ["paired_difference"])
+    last = [row["difference_pp"] for row in drawing.rows if row["generated_tokens"] == 5000 * STEPS]
+    assert last == pytest.approx(analyse(sweep).contrasts[0].differences_pp)
+    first = [row["difference_pp"] for row in drawing.rows if row["generated_tokens"] == 0]
+    assert first == [0, 0, 0]
+
+
+@pytest.mark.parametrize("apart", [0, 100])
+def test_captions_say_where_a_mean_ends_if_its_seeds_end_apart(tmp_path, apart):
+    sweep = write_sweep(tmp_path, {"base": 0.0, "up": 3.0}, seeds=3)
+    for cell in sweep.cells:
+        rows = [row | {"generated_tokens": (5000 + apart * cell.seed) * row["step"]} for row in cell.read_scores()]
+        (cell.path / "scores.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for drawing in drawn(sweep, ["learning", "paired_difference"]):
+        says = "then straight to the mean of their last values, where they end on average." in drawing.caption
+        assert says == (apart > 0)
+
+
+def test_the_forest_has_every_task_and_says_which_is_tested(tmp_path):
+    sweep = write_sweep(tmp_path, {"base": 0.0, "up": 3.0}, seeds=3, other_tasks=OTHER_TASKS)
+    (drawing,) = drawn(sweep, ["forest"])
+    headings = [text.get_text() for axes in drawing.figure.axes for text in axes.texts]
+    assert headings == ["arithmetic", "gsm8k (not tested)", "aime24 (not tested)"]
+    assert {row["task"] for row in drawing.rows} == {"arithmetic", "gsm8k", "aime24"}
+    assert "Only arithmetic is tested" in drawing.caption
+
+
+def test_the_forest_names_an_arm_that_it_cannot_show(tmp_path):
+    arms = {"base": 0.0, "broken": 0.0, "up": 3.0, "partial": 0.0}
+    changes = {("broken", seed): {"state": "failed"} for seed in range(2)}
+    sweep = write_sweep(tmp_path, arms, seeds=2, changes=changes, other_tasks=OTHER_TASKS[:1])
+    rewrite_rows(sweep, "scores.jsonl", lambda row: row | {"final": row["final"] and row["task"] == TASK}, "partial")
+    (drawing,) = drawn(sweep, ["forest"])
+    assert [axes.get_title(loc="left") for axes in drawing.figure.axes] == ["up", "partial", "up"]
+    assert drawing.caption.endswith("Not shown, because no seed has a score in both arms: broken; partial on gsm8k.")
+
+
+def test_arms_over_all_tasks_the_baseline_first_and_absent_ones_by_name(tmp_path):
+    arms = {"up": 3.0, "base": 0.0, "broken": 0.0}
+    changes = {("broken", seed): {"state": "failed"} for seed in range(3)}
+    sweep = write_sweep(tmp_path / "s", arms, seeds=3, changes=changes, other_tasks=OTHER_TASKS, baseline="base")
+    (drawing,) = drawn(sweep, ["across_tasks"])
+    panels = [
+        axes.get_title(loc="left") or "".join(text.get_text() for text in axes.texts) for axes in drawing.figure.axes
+    ]
+    assert panels == ["base (n = 3)", "baseline", "up (n = 3)", ""]
+    assert [set(row) >= {"improvement", "improvement_low"} for row in drawing.rows] == [False, True]
+    assert drawing.caption.endswith("Not shown, because no run has a score on every task: broken.")
+    alone = write_sweep(tmp_path / "alone", {"base": 0.0}, seeds=1, other_tasks=OTHER_TASKS)
+    (drawing,) = drawn(alone, ["across_tasks"])
+    assert len(drawing.figure.axes) == 1 and "beats" not in drawing.caption
+
+
+def test_a_caption_names_the_command_with_the_words_that_were_chosen(tmp_path, monkeypatch):
+    monkeypatch.setattr("reports.figures.in_reading_order", lambda kind: in_reading_order(kind)[1:3])
+    sweep = write_sweep(tmp_path / "mine", {"base": 0.0}, seeds=1)
+    analysis = analyse(sweep, ["The sum", "2"])
+    endings = {figure.caption.partition(" Made by: ")[2] for figure in render_figures(analysis)}
+    assert endings == {"bench report mine --reflection-words 'The sum,2'"}
+
+
+def test_a_panel_of_an_arm_that_recorded_nothing_says_so(tmp_path):
+    sweep = write_sweep(tmp_path, {"base": 0.0, "offline": 3.0}, seeds=1)
+    rewrite_rows(
+        sweep, "steps.jsonl", lambda row: {k: v for k, v in row.items() if k != "kl/exact_start"}, arm="offline"
+    )
+    (drawing,) = drawn(sweep, ["stability"])
+    texts = [[text.get_text() for text in axes.texts] for axes in drawing.figure.axes]
+    assert [("not recorded" in panel) for panel in texts] == [False, False, False, False, True, False]
+
+
+def test_distinct_answers_are_compared_at_equal_samples_only(tmp_path):
+    sweep = write_sweep(tmp_path, {"base": 0.0, "up": 1.0}, seeds=3)
+    (drawing,) = drawn(sweep, ["distinct_answers"])
+    assert [row["distinct_answers"] for row in drawing.rows if row["arm"] == "base model"] == [3.5]
+    rewrite_rows(sweep, "scores.jsonl", lambda row: row | {"n_samples": 4})
+    (drawing,) = drawn(sweep, ["distinct_answers"])
+    assert "base model" not in [row["arm"] for row in drawing.rows]
+    assert "the 4 samples of a problem" in drawing.caption

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from scipy import stats
+
+from reports.measure import analyse
+from reports.measure.across_tasks import contrasts_by_task
+from reports.page.document import report_document
+from reports.page.tables import across_tasks_table
+from tests.reports.rewriting import add_tasks, rewrite_rows
+from tests.reports.synthetic import TASK, write_sweep
+
+TASKS = [TASK, "second", "third"]
+SHIFTS = {"second": -0.2, "third": 0.1}
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    written = write_sweep(tmp_path, {"base": 0.0, "up": 8.0}, seeds=4, tasks=TASKS)
+    add_tasks(written, SHIFTS)
+    return written
+
+
+def test_a_better_arm_improves_on_every_task(sweep):
+    base, up = report_document(analyse(sweep))["across_tasks"]
+    scores = [
+        100 * row["metrics"]["pass@1"]
+        for cell in sweep.cells
+        for row in cell.read_scores()
+        if row["final"] and cell.arm == "up"
+    ]
+    assert len(scores) == 12
+    assert up["iqm_pp"] == pytest.approx(stats.trim_mean(scores, 0.25))
+    assert up["iqm_low_pp"] < up["iqm_pp"] < up["iqm_high_pp"]
+    assert (up["improvement"], up["improvement_low"], up["improvement_high"]) == (1, 1, 1)
+    assert base["improvement"] is None
+    assert up["seeds"] == [0, 1, 2, 3]
+
+
+def test_two_tasks_are_too_few(tmp_path):
+    sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=2, tasks=TASKS[:2])
+    add_tasks(sweep, {"second": 0.1})
+    assert report_document(analyse(sweep))["across_tasks"] == []
+    assert across_tasks_table([]) is None
+
+
+def test_a_run_without_a_score_on_every_task_is_left_out(sweep):
+    def lose(row):
+        bad = row["task"] == "third" and row["final"]
+        return row | {"metrics": row["metrics"] | {"pass@1": math.nan if bad else row["metrics"]["pass@1"]}}
+
+    rewrite_rows(sweep, "scores.jsonl", lose, arm="base")
+    (up,) = report_document(analyse(sweep))["across_tasks"]
+    assert (up["arm"], up["improvement"]) == ("up", None)
+
+
+def test_two_runs_an_arm_have_numbers_and_no_interval(tmp_path):
+    sweep = write_sweep(tmp_path, {"base": 0.0, "up": 8.0}, seeds=2, tasks=TASKS)
+    add_tasks(sweep, SHIFTS)
+    found = report_document(analyse(sweep))["across_tasks"]
+    assert found[1]["iqm_low_pp"] is None and found[1]["improvement_low"] is None
+    table = across_tasks_table(found)
+    assert table is not None
+    assert table.rows[1][2:] == ["–", "1.00", "–", "2"]
+
+
+def test_the_table(sweep):
+    table = across_tasks_table(report_document(analyse(sweep))["across_tasks"])
+    assert table is not None
+    assert table.columns == ["arm", "IQM (%)", "95% interval", "P(improvement)", "95% interval", "runs"]
+    assert [row[0] for row in table.rows] == ["base", "up"]
+    assert table.rows[0][3:5] == ["", ""]
+    assert table.rows[1][3:] == ["1.00", "[1.00, 1.00]", "4"]
+
+
+def test_every_task_is_compared_and_the_compared_one_comes_first(tmp_path):
+    sweep = write_sweep(tmp_path, {"base": 0.0, "up": 3.0}, seeds=3, other_tasks=["gsm8k"])
+    for cell in sweep.cells:
+        rows = [
+            row
+            | {
+                "metrics": row["metrics"]
+                | ({"pass@1": 0.25 + 0.1 * (cell.arm == "up")} if row["task"] == "gsm8k" else {})
+            }
+            for row in cell.read_scores()
+        ]
+        (cell.path / "scores.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    analysis = analyse(sweep)
+    by_task = contrasts_by_task(analysis)
+    assert list(by_task) == ["arithmetic", "gsm8k"]
+    assert by_task["arithmetic"] == analysis.contrasts
+    assert by_task["gsm8k"][0].differences_pp == pytest.approx([10, 10, 10])
+
+
+def test_a_task_that_no_pair_was_scored_on_is_left_out(tmp_path):
+    sweep = write_sweep(tmp_path, {"base": 0.0, "up": 3.0}, seeds=1, tasks=["arithmetic", "gsm8k"])
+    assert list(contrasts_by_task(analyse(sweep))) == ["arithmetic"]

@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.records import CellRecord
+from reports.formats import duration, megabytes
+from reports.measure import analyse
+from reports.measure.arms import ArmSummary, Cost, hidden_knob_warnings, summarise_cost
+from reports.measure.measurements import Measurement, Metric
+from reports.page import write_report
+from reports.page.document import report_document
+from reports.page.record_tables import COST_NOTE
+from reports.page.tables import report_tables
+from tests.reports.synthetic import write_sweep
+
+
+@pytest.fixture(scope="module")
+def arms(tmp_path_factory) -> list[ArmSummary]:
+    changes = {("base", seed): {"score": score} for seed, score in enumerate([0.4, 0.5, 0.6])}
+    folder = tmp_path_factory.mktemp("sweep")
+    return analyse(write_sweep(folder, {"base": 0.0, "up": 3.0}, seeds=3, changes=changes, budget_tokens=160_000)).arms
+
+
+def test_score_and_t_interval_over_seeds(arms):
+    base = arms[0]
+    assert (base.mean_pp, base.n) == (pytest.approx(50), 3)
+    half_width = 4.302653 * 10 / 3**0.5
+    assert (base.low_pp, base.high_pp) == pytest.approx((50 - half_width, 50 + half_width))
+
+
+def test_two_seeds_have_no_interval(tmp_path):
+    (arm,) = analyse(write_sweep(tmp_path, {"base": 0.0}, seeds=2)).arms
+    assert (arm.n, arm.low_pp, arm.high_pp) == (2, None, None)
+
+
+def test_means_of_the_records(arms):
+    base = arms[0]
+    assert base.truncated_frac == pytest.approx(0.01)
+    assert base.faulty_steps_frac == pytest.approx(0.03)
+    assert base.ece == pytest.approx(0.1)
+    assert base.grad_norm == pytest.approx(1.0)
+    assert base.grad_clipped_frac == pytest.approx(0.2)
+    assert base.overshoot_frac == pytest.approx(0.25, abs=0.01)
+    assert base.phase_s["total_s"] == pytest.approx(40 * 0.36)
+
+
+@pytest.mark.parametrize(
+    ("change", "warned"),
+    [
+        ({}, 0),
+        ({"grad_norm": 1.9}, 0),
+        ({"grad_norm": 2.1}, 1),
+        ({"grad_norm": 0.45}, 1),
+        ({"grad_norm": 0.0}, 1),
+        ({"grad_clipped_frac": 0.45}, 1),
+        ({"grad_clipped_frac": 0.05}, 1),
+        ({"grad_clipped_frac": 0.35}, 0),
+        ({"grad_norm": 3.0, "grad_clipped_frac": 1.0}, 2),
+        ({"grad_norm": None, "grad_clipped_frac": None}, 0),
+    ],
+)
+def test_gradients_of_another_size_are_a_hidden_second_knob(arms, change, warned):
+    base = arms[0]
+    assert len(hidden_knob_warnings(replace(base, arm="up", **change), base)) == warned
+
+
+def test_rarely_clipped_steps_are_no_second_knob(arms):
+    base = replace(arms[0], grad_clipped_frac=0.0)
+    assert hidden_knob_warnings(replace(base, grad_clipped_frac=0.05), base) == []
+
+
+# The third step is the slow one: a mean would show it.
+STEPS: list[dict[str, Any]] = [
+    {"step": 1, "total_s": 2.0, "rollout_s": 1.0, "sync_s": 0.1, "prefill_s": 0.2, "decode_s": 0.6, "reward_s": 0.3,
+     "logprob_s": 0.4, "update_s": 0.5, "backward_s": 0.35, "tokens_per_s": 100.0, "occupancy_frac": 0.9,
+     "padding_frac": 0.1, "peak_memory_mb": 500.0, "micro_batch_tokens": 64},
+    {"step": 2, "total_s": 4.0, "rollout_s": 3.0, "sync_s": 0.3, "prefill_s": 0.4, "decode_s": 0.8, "reward_s": 0.5,
+     "logprob_s": 0.6, "update_s": 0.7, "backward_s": 0.55, "tokens_per_s": 300.0, "occupancy_frac": 0.7,
+     "padding_frac": 0.3, "peak_memory_mb": 900.0, "micro_batch_tokens": 32},
+    {"step": 2, "eval_s": 5.0},
+    {"step": 3, "total_s": 99.0, "rollout_s": 98.0, "sync_s": 97.0, "prefill_s": 96.0, "decode_s": 95.0,
+     "reward_s": 94.0, "logprob_s": 93.0, "update_s": 92.0, "backward_s": 91.0, "tokens_per_s": 9999.0,
+     "occupancy_frac": 0.99, "padding_frac": 0.98, "peak_memory_mb": 800.0, "micro_batch_tokens": 32},
+    {"step": 3, "eval_s": 7.0},
+]  # fmt: skip
+
+
+Measured = Callable[[list[dict[str, Any]]], Measurement]
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> Measured:
+    def write(rows: list[dict[str, Any]]) -> Measurement:
+        folder = tmp_path / f"arm-s{len(list(tmp_path.iterdir()))}-0123456789"
+        folder.mkdir()
+        (folder / "timing.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return Measurement(CellRecord.at(folder), Metric("arithmetic", "pass@1"))
+
+    return write
+
+
+def test_medians_over_steps(measured: Measured) -> None:
+    assert asdict(summarise_cost([measured(STEPS)])) == {
+        "step_s": 4.0, "rollout_s": 3.0, "sync_s": 0.3, "prefill_s": 0.4, "decode_s": 0.8, "reward_s": 0.5,
+        "logprob_s": 0.6, "update_s": 0.7, "backward_s": 0.55, "tokens_per_s": 300.0, "occupancy_frac": 0.9,
+        "padding_frac": 0.3, "evaluation_s": 12.0, "peak_memory_mb": 900.0, "micro_batch_tokens": 32,
+    }  # fmt: skip
+
+
+def test_means_over_cells_of_those_that_recorded_it(measured: Measured) -> None:
+    older = [{"step": 1, "total_s": 10.0, "tokens_per_s": None, "occupancy_frac": float("nan")}]
+    cost = summarise_cost([measured(STEPS), measured(older), measured(STEPS[:1])])
+    assert cost.step_s == pytest.approx((4.0 + 10.0 + 2.0) / 3)
+    assert cost.tokens_per_s == pytest.approx((300.0 + 100.0) / 2)
+    assert cost.occupancy_frac == pytest.approx(0.9)
+    assert cost.peak_memory_mb == pytest.approx((900 + 500) / 2)
+    assert cost.evaluation_s == 12.0
+    assert set(asdict(summarise_cost([measured([])])).values()) == {None}
+
+
+def test_the_table_shows_what_is_there(tmp_path: Path) -> None:
+    analysis = analyse(write_sweep(tmp_path, {"one": 0.0, "other": 1.0}, seeds=2))
+    report = report_document(analysis)
+    arms = report["arms"]
+    assert set(arms[0]["cost"]) == set(Cost.__dataclass_fields__)
+    (table,) = [table for table in report_tables(analysis, report) if table.title == "Cost"]
+    # The synthetic records are older: neither parts of the rollout, nor memory.
+    assert table.columns == [
+        "arm", "step", "rollout", "reward", "log-probs", "update", "evaluations", "total training"
+    ]  # fmt: skip
+    assert table.rows[0] == ["one", "360 ms", "200 ms", "10 ms", "50 ms", "100 ms", "0 ms", "14.4 s"]
+    arms[1]["cost"] |= {"padding_frac": 0.25, "peak_memory_mb": 2345.6, "prefill_s": 1.25, "occupancy_frac": 0.5}
+    (table,) = [table for table in report_tables(analysis, report) if table.title == "Cost"]
+    assert table.columns[3] == "rollout: prefill"
+    shown = dict(zip(table.columns, table.rows[1], strict=True))
+    assert (shown["padding"], shown["peak memory"], shown["occupancy"]) == ("25%", "2.35 GB", "50%")
+    assert dict(zip(table.columns, table.rows[0], strict=True))["padding"] == "–"
+
+
+def test_the_pages_say_how_to_read_it(tmp_path: Path) -> None:
+    write_report(write_sweep(tmp_path / "sweep", {"one": 0.0, "other": 1.0}, seeds=2), tmp_path / "report")
+    assert "shared the machine" in COST_NOTE
+    markdown = (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
+    assert f"## Cost\n\n{COST_NOTE}\n\n| arm | step |" in markdown
+    assert f'<p class="detail">{COST_NOTE}</p>' in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    assert markdown.count(COST_NOTE) == 1, "not on other tables"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "–"),
+        (0.0, "0 ms"),
+        (0.0123, "12.3 ms"),
+        (0.9994, "999 ms"),
+        (0.9996, "1.0 s"),
+        (1.0, "1.0 s"),
+        (75, "1 min 15 s"),
+    ],
+)
+def test_duration(value: float | None, text: str) -> None:
+    assert duration(value) == text
+
+
+def test_megabytes() -> None:
+    assert [megabytes(value) for value in (None, 0.4, 999.4, 1000, 12345)] == ["–", "0 MB", "999 MB", "1 GB", "12.3 GB"]

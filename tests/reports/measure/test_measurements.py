@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import json
+import math
+import re
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from harness.records.files import DamagedRecordError
+from harness.records.tables import read_columns
+from reports.measure.measurements import Columns, Metric, MetricError, read_measurements
+from tests.reports.rewriting import rewrite_rows, write_steps
+from tests.reports.synthetic import write_sweep
+
+ARMS = {"base": 0.0, "up": 3.0}
+
+
+def test_the_metric_of_the_first_task_when_none_is_named(tmp_path):
+    assert Metric.of(write_sweep(tmp_path / "a", ARMS, seeds=1)) == Metric("arithmetic", "pass@1")
+    named = write_sweep(
+        tmp_path / "b", ARMS, seeds=1, tasks=["gsm8k", "arithmetic"], metric="eval.final.arithmetic.pass@4"
+    )
+    assert Metric.of(named) == Metric("arithmetic", "pass@4")
+
+
+@pytest.mark.parametrize(
+    ("metric", "match"),
+    [
+        ("train.reward", "eval.final"),
+        ("eval.final.maths.pass@1", "'maths'.*arithmetic"),
+        (
+            "eval.final.pass@3",
+            r"has a final 'pass@3' on arithmetic; did you mean pass@1, pass@2 or pass@4\? Recorded: avg@n, ",
+        ),
+        ("eval.final.mean_tokens", "fraction"),
+        ("eval.final.truncated_frac", r"more is better: pass@1, pass@2, .*, avg@n, cons@n$"),
+        ("eval.final.arithmetic.ece", "more is better"),
+        ("eval.final.pass@steps_frac", r"Recorded: [^_]*$"),
+    ],
+)
+def test_a_metric_that_cannot_be_compared_is_refused(tmp_path, metric, match):
+    with pytest.raises(ValueError, match=match):
+        read_measurements(write_sweep(tmp_path, ARMS, seeds=1, metric=metric))
+
+
+def test_a_damaged_score_is_no_fraction(tmp_path):
+    sweep = write_sweep(tmp_path, ARMS, seeds=1)
+    rewrite_rows(sweep, "scores.jsonl", lambda row: row | {"metrics": row["metrics"] | {"pass@1": 1.3}})
+    with pytest.raises(MetricError, match=r"pass@1 of base seed 0 is 1\.3: .* must be a fraction in \[0, 1\]"):
+        read_measurements(sweep)
+
+
+def test_a_sweep_without_a_finished_cell_is_refused(tmp_path):
+    changes = {(arm, 0): {"state": "failed"} for arm in ARMS}
+    with pytest.raises(ValueError, match=r"no cell of .* is done"):
+        read_measurements(write_sweep(tmp_path, ARMS, seeds=1, changes=changes))
+
+
+def test_grader_disagreement_counts_samples(tmp_path):
+    (measurement,) = read_measurements(write_sweep(tmp_path, ARMS, seeds=1))["up"]
+    assert measurement.grader_disagreement_frac == 0.5  # by construction of the synthetic verdicts
+    assert measurement.seconds("rollout_s") == pytest.approx(40 * 0.2)
+    assert measurement.seconds("warp_s") is None
+    assert measurement.step_mean("adv/abs_mean_at_rate_0") is None
+
+
+def test_length_slope_is_growth_over_100_steps(tmp_path):
+    sweep = write_sweep(tmp_path, ARMS, seeds=1)
+    (measurement,) = read_measurements(sweep)["up"]
+    rows = [{"step": step, "generated_tokens": step, "len/mean": 7.0 + 0.25 * step} for step in (1, 2, 4, 8)]
+    write_steps(measurement.cell, rows)
+    (measurement,) = read_measurements(sweep)["up"]
+    assert measurement.length_slope_tokens == pytest.approx(25.0)
+    write_steps(measurement.cell, rows[:1])
+    (measurement,) = read_measurements(sweep)["up"]
+    assert measurement.length_slope_tokens is None
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"verdicts": "{"}, "a sample's verdicts are '{', no JSON object"),
+        ({"verdicts": "[]"}, "a sample's verdicts are '[]', no JSON object"),
+        ({"verdicts": None}, "lacks verdicts in 1 places"),
+        ({"correct": None}, "lacks correct in 1 places"),
+    ],
+)
+def test_samples_with_gaps_are_a_damaged_record(tmp_path, change, says):
+    (measurement,) = read_measurements(write_sweep(tmp_path, ARMS, seeds=1))["up"]
+    path = measurement.cell.evals
+    first, *rows = pyarrow.parquet.read_table(path).to_pylist()
+    pyarrow.parquet.write_table(pa.Table.from_pylist([first | change, *rows]), path)
+    with pytest.raises(DamagedRecordError, match=r"evals\.parquet: .*" + re.escape(says)):
+        _ = measurement.grader_disagreement_frac
+
+
+def test_what_a_row_lacks_or_is_not_finite_is_nan(tmp_path):
+    path = tmp_path / "steps.jsonl"
+    path.write_text('{"step": 1, "loss": 0.5, "never": null}\n{"step": 2, "loss": null}\n{"step": 3}\n')
+    with path.open("a") as file:
+        file.write('{"step": 4, "loss": Infinity}\n{"step": 5, "lo')  # the last line is torn
+    columns = Columns.of(read_columns(path))
+    assert columns.fields["step"].dtype == np.int64
+    assert columns.length == 4
+    np.testing.assert_array_equal(columns["loss"], [0.5, math.nan, math.nan, math.nan])
+    assert columns.known("loss").tolist() == [0.5]
+    for field in ("never", "unheard of"):
+        np.testing.assert_array_equal(columns[field], [math.nan] * 4)
+    assert math.isinf(columns.fields["loss"][-1])  # kept for the data files
+
+
+@pytest.mark.parametrize("text", [None, "", "\n", '{"step": 1'])
+def test_without_a_row_there_is_nothing(tmp_path, text):
+    path = tmp_path / "steps.jsonl"
+    if text is not None:
+        path.write_text(text)
+    assert Columns.of(read_columns(path), ["step"]).length == 0
+
+
+def test_columns_are_what_the_rows_hold(tmp_path):
+    (measurement,) = read_measurements(write_sweep(tmp_path, {"base": 0.0}, seeds=1))["base"]
+    rows = measurement.cell.read_steps()
+    assert measurement.steps.length == len(rows) > 0
+    assert {name for row in rows for name in row} == set(measurement.steps.fields)
+    for name, values in measurement.steps.fields.items():
+        assert [None if value != value else value for value in values.tolist()] == [row.get(name) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("broken", "fault"),
+    [
+        ('"grad_norm": "high"', r": is damaged \(.*grad_norm.* changed from (number to string|string to number)"),
+        ('"grad_norm": 1.0, "grad_norm": 2.0', r": is damaged \(.*grad_norm.* specified twice"),
+        ('"grad_norm": nothing', r", line 1: is damaged"),
+    ],
+)
+def test_a_damaged_file_is_named_with_its_fault(tmp_path, broken, fault):
+    (measurement,) = read_measurements(write_sweep(tmp_path, {"base": 0.0}, seeds=1))["base"]
+    steps = measurement.cell.path / "steps.jsonl"
+    steps.write_text(steps.read_text().replace('"grad_norm": 1.0', broken, 1))
+    with pytest.raises(DamagedRecordError, match=rf"steps\.jsonl{fault}"):
+        _ = measurement.steps
+
+
+@pytest.mark.parametrize("value", ['"high"', "true", "[1.0]", '"2020-01-01"'])
+def test_a_field_that_holds_no_number_is_a_damaged_record(tmp_path, value):
+    (measurement,) = read_measurements(write_sweep(tmp_path, {"base": 0.0}, seeds=1))["base"]
+    steps = measurement.cell.path / "steps.jsonl"
+    steps.write_text(steps.read_text().replace('"grad_norm": 1.0', f'"grad_norm": {value}'))
+    with pytest.raises(DamagedRecordError, match=r"steps\.jsonl: 'grad_norm' holds something that is not a number"):
+        _ = measurement.steps
+
+
+@pytest.mark.parametrize("field", ["step", "generated_tokens"])
+@pytest.mark.parametrize("lacks", ["the field", "a value"])
+def test_a_step_without_what_curves_run_over_is_a_damaged_record(tmp_path, field, lacks):
+    (measurement,) = read_measurements(write_sweep(tmp_path, {"base": 0.0}, seeds=1))["base"]
+    path = measurement.cell.path / "steps.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows[2] = {k: v for k, v in rows[2].items() if k != field} if lacks == "the field" else rows[2] | {field: None}
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(DamagedRecordError, match=rf"steps\.jsonl: row 3 lacks '{field}'"):
+        _ = measurement.steps
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        (b'\xef\xbb\xbf{"step": 1}\n{"step": 2}\n', r", line 1: is damaged \(Unexpected UTF-8 BOM"),
+        (b'{"step": 1} {"step": 2}\n{"step": 3}\n', r", line 1: is damaged \(Extra data"),
+        (b'{"step": 1}\n{"step": 2,\n"loss": 1.0}\n{"step": 3}\n', r", line 2: is damaged"),
+    ],
+)
+def test_lines_that_are_not_an_object_each_are_damage(tmp_path, text, fault):
+    path = tmp_path / "steps.jsonl"
+    path.write_bytes(text)
+    with pytest.raises(DamagedRecordError, match=rf"steps\.jsonl{fault}"):
+        read_columns(path)
+
+
+def test_blank_lines_and_those_of_another_system_are_no_damage(tmp_path):
+    path = tmp_path / "steps.jsonl"
+    path.write_bytes(b'{"step": 1}\r\n\r\n{"step": 2}\r\n')
+    assert read_columns(path)["step"].to_pylist() == [1, 2]
+
+
+@pytest.mark.parametrize(("step", "row"), [(2, 3), (1, 3), (40, 4)])
+def test_steps_that_do_not_rise_are_a_damaged_record(tmp_path, step, row):
+    (measurement,) = read_measurements(write_sweep(tmp_path, {"base": 0.0}, seeds=1))["base"]
+    path = measurement.cell.path / "steps.jsonl"
+    path.write_text(path.read_text().replace('{"step": 3,', f'{{"step": {step},'))
+    with pytest.raises(
+        DamagedRecordError, match=rf"steps\.jsonl: the step of row {row} is no later than that of the row before"
+    ):
+        _ = measurement.steps

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+
+from reports.measure import analyse
+from reports.measure.measurements import Measurement, read_measurements
+from reports.measure.overoptimisation import KL, PROXY, STRETCHES, TRUTH, arm_paths, proxy_and_truth
+from reports.page.document import report_document
+from reports.page.tables import report_tables
+from tests.reports.rewriting import write_steps
+from tests.reports.synthetic import write_sweep
+
+Points = Sequence[tuple[float | None, float | None, float | None]]
+
+
+def cells_of(folder, by_seed: Sequence[Points]) -> list[Measurement]:
+    """An arm whose cells recorded these (KL, proxy, truth), a step each."""
+    sweep = write_sweep(folder, {"arm": 0.0}, seeds=len(by_seed))
+    for cell, points in zip(sweep.cells, by_seed, strict=True):
+        rows = [
+            {"step": i, "generated_tokens": i, KL: kl, PROXY: proxy, TRUTH: truth}
+            for i, (kl, proxy, truth) in enumerate(points, start=1)
+        ]
+        write_steps(cell, rows)
+    return read_measurements(sweep)["arm"]
+
+
+def test_the_mean_is_over_seeds_at_the_same_share_of_training(tmp_path):
+    """The longer cell is cut into as many stretches as the shorter has steps; steps without a KL do not count."""
+    short = [(0.0, 0.0, 0.2), (2.0, 1.0, 0.4)]
+    long = [(1.0, 1.0, 0.1), (3.0, 2.0, 0.3), (None, 9.0, 0.9), (6.0, 3.0, 0.6), (8.0, 5.0, 0.8)]
+    paths = arm_paths(cells_of(tmp_path, [short, long]))
+    assert paths is not None
+    np.testing.assert_allclose(paths.seeds[1].kl_nats, [2.0, 7.0])
+    np.testing.assert_allclose(paths.mean.kl_nats, [1.0, 4.5])
+    np.testing.assert_allclose(paths.mean.proxy_sd, [0.75, 2.5])
+    np.testing.assert_allclose(paths.mean.correct, [0.2, 0.55])
+
+
+def test_long_training_is_averaged_over_stretches_in_the_order_of_steps(tmp_path):
+    paths = arm_paths(cells_of(tmp_path, [[(100.0 - i, float(i), 0.5) for i in range(3 * STRETCHES)]]))
+    assert paths is not None
+    np.testing.assert_allclose(paths.mean.kl_nats, [99.0 - 3 * i for i in range(STRETCHES)])
+    np.testing.assert_allclose(paths.mean.proxy_sd, [1.0 + 3 * i for i in range(STRETCHES)])
+
+
+def test_the_end_against_the_peak(tmp_path):
+    """Three seeds peak together; then the truth falls while the proxy rises in one only."""
+    rising = [(0.0, 0.0, 0.2), (4.0, 1.0, 0.6), (9.0, 2.0, 0.3)]
+    both_fall = [(0.0, 0.0, 0.2), (4.0, 1.0, 0.6), (9.0, 0.7, 0.3)]
+    both_rise = [(0.0, 0.0, 0.2), (4.0, 1.0, 0.6), (9.0, 1.2, 0.6)]
+    end = proxy_and_truth(cells_of(tmp_path, [rising, both_fall, both_rise]))
+    assert end is not None
+    assert asdict(end) == pytest.approx(
+        {
+            "kl_nats": 9.0,
+            "proxy_sd": 1.3,
+            "correct_pp": 40.0,
+            "peak_kl_nats": 4.0,
+            "peak_correct_pp": 60.0,
+            "proxy_since_peak_sd": 0.3,
+            "correct_since_peak_pp": -20.0,
+            "n_overoptimised": 1,
+            "n": 3,
+        }
+    )
+
+
+def test_truth_that_peaks_at_the_end_has_lost_nothing(tmp_path):
+    end = proxy_and_truth(cells_of(tmp_path, [[(0.0, 0.0, 0.2), (4.0, 1.0, 0.6)]]))
+    assert end is not None
+    assert (end.correct_since_peak_pp, end.proxy_since_peak_sd, end.n_overoptimised) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("points", [[(1.0, None, 0.2)], [(None, 1.0, 0.2)], [(1.0, 1.0, None)], []])
+def test_an_arm_without_all_three_has_no_path(tmp_path, points):
+    cells = cells_of(tmp_path, [points])
+    assert arm_paths(cells) is None
+    assert proxy_and_truth(cells) is None
+
+
+def test_the_table_has_a_row_for_each_arm_with_a_proxy(tmp_path):
+    sweep = write_sweep(tmp_path, {"base": 0.0, "proxy": 0.0}, seeds=2)
+    for cell in sweep.cells[:2]:
+        rows = [{key: row[key] for key in row if key != PROXY} for row in cell.read_steps()]
+        (cell.path / "steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    analysis = analyse(sweep)
+    report = report_document(analysis)
+    assert report["arms"][0]["proxy_and_truth"] is None
+    (table,) = (table for table in report_tables(analysis, report) if table.title.startswith("Proxy and truth"))
+    ((name, *cells),) = table.rows
+    assert name == "proxy"
+    assert len(table.columns) == 1 + len(cells)
+    assert cells[-1] == "2 of 2"
+    assert float(cells[-3]) < 0 < float(cells[-2])
+
+
+def test_without_a_proxy_there_is_no_table(tmp_path):
+    sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=1)
+    write_steps(sweep.cells[0], [])
+    analysis = analyse(sweep)
+    titles = [table.title for table in report_tables(analysis, report_document(analysis))]
+    assert not any(title.startswith("Proxy and truth") for title in titles)

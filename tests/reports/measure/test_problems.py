@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from harness.records import SweepRecord
+from reports.measure import analyse
+from reports.measure.measurements import read_measurements
+from reports.measure.problems import ProblemScores, mean_of_known, problem_scores, problem_scores_pp
+from reports.page.document import report_document
+from reports.page.tables import problem_table
+from reports.page.verdict import verdict_details
+from reports.statistics import crossed_bootstrap
+from tests.reports.synthetic import STEPS, TASK, write_sweep
+
+ARMS = {"base": 0.0, "odd": 1.0}
+NAN = float("nan")
+
+
+def test_shares_of_right_samples_by_problem(tmp_path):
+    scores = problem_scores(analyse(write_sweep(tmp_path, ARMS, seeds=2)))
+    assert scores.problems == ["p0", "p1"]
+    # By construction of the synthetic samples: the odd arm solves p1 with one of two.
+    np.testing.assert_array_equal(scores.mean("base"), [1, 0])
+    np.testing.assert_array_equal(scores.mean("odd"), [1, 0.5])
+    np.testing.assert_array_equal(scores.differences("odd", "base"), [0, 0.5])
+    assert len(scores.rows()["problem_id"]) == 8
+
+
+def test_differences_are_over_the_seeds_that_both_have():
+    by_arm = {"a": {0: np.array([1.0]), 1: np.array([0.0])}, "b": {1: np.array([1.0]), 2: np.array([0.0])}}
+    scores = ProblemScores(["p"], by_arm)
+    assert scores.paired_seeds("a", "b") == [1]
+    np.testing.assert_array_equal(scores.differences("a", "b"), [-1])
+    np.testing.assert_array_equal(scores.differences("b", "b"), [0])
+    assert np.isnan(ProblemScores(["p"], {"a": by_arm["a"], "b": {}}).differences("a", "b")).all()
+
+
+def test_a_mean_leaves_out_what_is_not_known():
+    np.testing.assert_array_equal(mean_of_known([[1, NAN, NAN], [0, 0.5, NAN]], 3), [0.5, 0.5, NAN])
+
+
+def test_cells_without_samples_are_left_out(tmp_path):
+    sweep = write_sweep(tmp_path, ARMS, seeds=1)
+    (sweep.cells[1].path / "evals.parquet").unlink()
+    scores = problem_scores(analyse(sweep))
+    assert list(scores.by_arm) == ["base"]
+    assert problem_table(analyse(sweep)) is None
+
+
+def test_the_table_has_the_widest_range_first_and_leaves_out_what_did_not_change(tmp_path):
+    analysis = analyse(write_sweep(tmp_path, ARMS, seeds=2))
+    by_arm = {"base": {0: np.array([0.5, 0.2, 0.9])}, "odd": {0: np.array([0.5, 0.3, 0.4])}}
+    analysis.known["reports.measure.problems.problem_scores"] = ProblemScores(["same", "little", "much"], by_arm)
+    table = problem_table(analysis)
+    assert table is not None
+    assert table.columns == ["problem", "range (pp)", "base (n = 1)", "odd (n = 1)"]
+    assert table.rows == [["much", "50", "90%", "40%"], ["little", "10", "20%", "30%"]]
+
+
+def test_arms_that_solve_the_same_have_no_table(tmp_path):
+    assert problem_table(analyse(write_sweep(tmp_path, {"base": 0.0, "odd": 0.0}, seeds=1, texts=["only"]))) is None
+
+
+def test_final_samples_of_another_task_are_not_mixed_in(tmp_path):
+    sweep = write_sweep(tmp_path, ARMS, seeds=1, other_tasks=["gsm8k"])
+    (measurement,) = read_measurements(sweep)["base"]
+    assert measurement.final_samples is not None
+    assert measurement.final_samples.num_rows == 4
+    other = measurement.on_task("gsm8k")
+    assert other.final_samples is not None and other.final_samples.num_rows == 0
+    assert other.score_pp == pytest.approx(measurement.score_pp)
+
+
+PROBLEMS, SAMPLES = 20, 8
+
+
+def write_samples(sweep: SweepRecord, problems: int = PROBLEMS) -> dict[tuple[str, int], list[int]]:
+    """Final samples of so many problems a cell, the same problems in all; returns right ones by problem."""
+    counts = {}
+    for cell in sweep.cells:
+        rng = np.random.default_rng([cell.seed, len(cell.arm)])
+        counts[cell.arm, cell.seed] = right = rng.integers(0, SAMPLES + 1, problems).tolist()
+        rows = [
+            {"step": step, "final": final, "task": task, "problem_id": f"p{i:02}", "text": "", "sample": sample}
+            | {"n_tokens": 1, "correct": final and task == TASK and sample < right[i], "verdicts": '{"math": true}'}
+            for step, final, task in ((STEPS, True, TASK), (STEPS, True, "other"), (8, False, TASK))
+            for i in range(problems)
+            for sample in range(SAMPLES)
+        ]
+        extra = {"truncated": False, "extracted": "", "faulty_steps": None}
+        pyarrow.parquet.write_table(pa.Table.from_pylist([row | extra for row in rows]), cell.path / "evals.parquet")
+    return counts
+
+
+def contrast(folder: Path, **fields: Any) -> tuple[dict[str, Any], dict[tuple[str, int], list[int]]]:
+    given: dict[str, Any] = {"seeds": 4, "new_problems": True} | fields
+    sweep = write_sweep(folder, {"base": 0.0, "up": 2.0}, **given)
+    counts = write_samples(sweep)
+    return report_document(analyse(sweep))["contrasts"][0], counts
+
+
+def test_the_interval_is_that_of_seeds_and_problems(tmp_path):
+    row, counts = contrast(tmp_path)
+    table = [np.subtract(counts["up", seed], counts["base", seed]) * 100 / SAMPLES for seed in range(4)]
+    expected = crossed_bootstrap(np.array(table))
+    found = row["new_problems"]
+    assert found["difference_pp"] == pytest.approx(expected.difference)
+    assert (found["low_pp"], found["high_pp"]) == pytest.approx((expected.low, expected.high))
+    assert (found["level"], found["n_seeds"], found["n_problems"], found["refused"]) == (0.95, 4, PROBLEMS, None)
+    (sentence,) = (detail for detail in verdict_details(row) if "new problems" in detail)
+    assert "95% interval [" in sentence and "4 seeds and 20 problems" in sentence
+    assert "It is conservative" in sentence and "its t has only 3 degrees of freedom" in sentence
+
+
+def test_it_is_given_only_where_the_sweep_asks_for_it(tmp_path):
+    row, _ = contrast(tmp_path, new_problems=False)
+    assert row["new_problems"] is None
+    assert not any("new problems" in detail for detail in verdict_details(row))
+
+
+def test_pass_at_k_of_a_problem(tmp_path):
+    sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=1, metric="eval.final.pass@4")
+    counts = write_samples(sweep)["base", 0]
+    scores = problem_scores_pp(analyse(sweep).measurements["base"][0])
+    expected = [100 * (1 - math.comb(SAMPLES - c, 4) / math.comb(SAMPLES, 4)) for c in counts]
+    assert [scores[f"p{i:02}"] for i in range(PROBLEMS)] == pytest.approx(expected)
+
+
+def test_below_three_seeds_there_is_no_interval(tmp_path):
+    row, _ = contrast(tmp_path, seeds=2)
+    assert row["new_problems"]["low_pp"] is None
+    (sentence,) = (detail for detail in verdict_details(row) if "new problems" in detail)
+    assert "interval –" in sentence and "conservative" not in sentence
+
+
+@pytest.mark.parametrize("problems", [1, 4])
+def test_few_problems_are_refused(tmp_path, problems):
+    sweep = write_sweep(tmp_path, {"base": 0.0, "up": 2.0}, seeds=4, new_problems=True)
+    write_samples(sweep, problems)
+    (row,) = report_document(analyse(sweep))["contrasts"]
+    assert row["new_problems"]["low_pp"] is None
+    why = f"needs at least 5 problems with a pass@1 in every run, and there are {problems}"
+    assert f"Over new problems: refused, an interval over problems {why}." in verdict_details(row)
+
+
+def test_five_problems_are_enough(tmp_path):
+    sweep = write_sweep(tmp_path, {"base": 0.0, "up": 2.0}, seeds=4, new_problems=True)
+    write_samples(sweep, 5)
+    (row,) = report_document(analyse(sweep))["contrasts"]
+    assert row["new_problems"]["low_pp"] is not None
+
+
+def test_differences_that_are_all_equal_have_no_spread(tmp_path):
+    """Every run gets the samples of the first."""
+    sweep = write_sweep(tmp_path, {"base": 0.0, "up": 2.0}, seeds=4, new_problems=True)
+    write_samples(sweep)
+    for cell in sweep.cells[1:]:
+        shutil.copy(sweep.cells[0].path / "evals.parquet", cell.path / "evals.parquet")
+    (row,) = report_document(analyse(sweep))["contrasts"]
+    (sentence,) = (detail for detail in verdict_details(row) if "new problems" in detail)
+    assert sentence.endswith(": +0.0 pp, no spread over 4 seeds and 20 problems.")
+
+
+@pytest.mark.parametrize(("metric", "keep"), [("eval.final.pass@1", False), ("eval.final.maj@2", True)])
+def test_without_the_scores_of_single_problems_it_is_refused(tmp_path, metric, keep):
+    sweep = write_sweep(tmp_path, {"base": 0.0, "up": 2.0}, seeds=3, new_problems=True, metric=metric)
+    for cell in sweep.cells:
+        if not keep:
+            (cell.path / "evals.parquet").unlink()
+    (row,) = report_document(analyse(sweep))["contrasts"]
+    assert row["new_problems"]["refused"] and row["new_problems"]["difference_pp"] is None
+    assert any("Over new problems: refused" in detail for detail in verdict_details(row))
+
+
+def test_seeds_that_do_not_pair_have_none(tmp_path):
+    gone = {("base", 0): {"state": "failed"}, ("up", 1): {"state": "failed"}}
+    row, _ = contrast(tmp_path, seeds=2, changes=gone)
+    assert row["new_problems"]["refused"] == "no seed has a score in both arms"

@@ -1,0 +1,49 @@
+"""The page as a browser lays it out; skips without Chromium (`make chromium`)."""
+
+from __future__ import annotations
+
+import pytest
+
+from reports.page import write_report
+from tests.reports.page.browser import find_chromium, measure
+from tests.reports.synthetic import Changes, write_sweep
+
+LONG = "an_arm_with_a_name_of_forty_characters_"
+
+
+@pytest.fixture(scope="module")
+def chromium() -> str:
+    found = find_chromium()
+    if found is None:
+        pytest.skip("no Chromium on this machine: `make chromium` installs it")
+    return found
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sweep")
+    arms = {"base": 0.0, "up": 3.0, **{f"{LONG}{i}": 0.0 for i in range(5)}}
+    changes: Changes = {("up", 0): {"flags": ["nan"]}, ("up", 1): {"state": "failed", "reason": 60 * "long_reason_"}}
+    texts = ["word " * 400 + "#### 3", 900 * "x", "<img src=https://example.org/x.png>"]
+    sweep = write_sweep(folder / "records", arms, seeds=3, changes=changes, texts=texts, other_tasks=["gsm8k"])
+    write_report(sweep, folder / "report")
+    return folder / "report" / "index.html"
+
+
+@pytest.mark.parametrize("width", [360, 800, 1400])
+def test_nothing_is_loaded_and_nothing_sticks_out(chromium, page, tmp_path, width):
+    layout = measure(chromium, page, width, tmp_path)
+    assert (layout.width, layout.blocked, layout.loaded) == (width, [], [])
+    assert layout.sticking_out == []
+    assert layout.scroll_width == width
+    assert layout.elements > 1000
+
+
+def test_the_measurement_sees_what_sticks_out_and_what_is_loaded(chromium, tmp_path):
+    bad = tmp_path / "bad.html"
+    body = '<p style="width: 500px">wide</p><img src="https://example.org/x.png"><div class="scroll">fine</div>'
+    bad.write_text(f"<!doctype html><html><head></head><body>{body}</body></html>")
+    layout = measure(chromium, bad, 360, tmp_path)
+    assert layout.sticking_out == ["P wide"]
+    assert layout.scroll_width > 360
+    assert layout.blocked == ["https://example.org/x.png"]

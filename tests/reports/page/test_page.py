@@ -1,0 +1,221 @@
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+
+import pyarrow.parquet
+import pytest
+
+from reports.drawing.style import SEED_ALPHA
+from reports.figures import FIGURES, in_reading_order
+from reports.page import templating, write_report
+from tests.reports.rewriting import write_steps
+from tests.reports.synthetic import STEPS, Changes, write_sweep
+
+SCRIPT = "<script>alert(1)</script>"
+ARMS = {"base": 0.0, "up": 3.0, "<script>alert(2)<": 0.0}
+CONTRAST_KEYS = {
+    *("arm", "baseline", "metric", "difference_pp", "low_pp", "high_pp", "p", "p_holm", "p_sign_flip"),
+    *("verdict", "n_pairs", "correlation", "detectable_pp"),
+}
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sweep")
+    changes: Changes = {
+        ("up", 0): {"flags": ["nan"]},
+        ("up", 1): {"state": "failed", "reason": f"{SCRIPT} | broke"},
+    }
+    write_report(
+        write_sweep(
+            folder / "records",
+            ARMS,
+            seeds=4,
+            changes=changes,
+            texts=[SCRIPT, "#### 3"],
+            other_tasks=["gsm8k", "aime24"],
+            question=SCRIPT,
+        ),
+        folder / "report",
+    )
+    return folder / "report"
+
+
+def test_the_files(page):
+    names = {str(path.relative_to(page)) for path in page.rglob("*") if path.is_file()}
+    assert {"index.html", "report.md", "report.json", "data/final_scores.csv"} <= names
+    for figure in (kind.name for kind in in_reading_order(FIGURES)):
+        assert {f"figures/{figure}.svg", f"figures/{figure}.png", f"data/{figure}.csv"} <= names
+
+
+def test_json_has_the_keys_of_the_contract_and_no_nan(page):
+    text = (page / "report.json").read_text()
+    report = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} in report.json"))
+    assert list(report) == ["contrasts", "arms", "cells", "laws", "interactions", "across_tasks", "flips", "reflection"]
+    assert all(set(contrast) >= CONTRAST_KEYS for contrast in report["contrasts"])
+    assert [contrast["arm"] for contrast in report["contrasts"]] == list(ARMS)[1:]
+    assert len(report["cells"]) == 12
+    assert all((cell["score_pp"] is None) == (cell["state"] == "failed") for cell in report["cells"])
+
+
+def test_calibration_before_and_after_is_in_the_report(page, tmp_path):
+    arms = json.loads((page / "report.json").read_text())["arms"]
+    assert [(arm["before_ece"], arm["ece"]) for arm in arms] == [(0.2, pytest.approx(0.1))] * 3
+    assert "| ECE before | ECE after |" in (page / "report.md").read_text()
+    assert "| 0.200 | 0.100 |" in (page / "report.md").read_text()
+    older = write_sweep(tmp_path / "records", {"base": 0.0}, seeds=1, base_scores=None)
+    scores = older.cells[0].path / "scores.jsonl"
+    scores.write_text(scores.read_text().replace('"ece"', '"no_ece"'))
+    (arm,) = write_report(older, tmp_path / "report")["arms"]
+    assert (arm["before_ece"], arm["ece"]) == (None, None)
+
+
+def test_flips_are_in_the_report_and_on_the_page(page):
+    flips = json.loads((page / "report.json").read_text())["flips"]
+    assert [(flip["arm"], flip["problem_id"], flip["difference_pp"]) for flip in flips] == [("up", "p1", 50.0)]
+    html = (page / "index.html").read_text()
+    assert "Problem p1: 0% right with base, 50% with up (n = 3)" in html
+    assert "#### 3<mark> &lt;b&gt;so</mark>" in html
+    assert "| p1 | 50 |" in (page / "report.md").read_text()
+
+
+def test_big_tables_are_parquet(page):
+    problems = pyarrow.parquet.read_table(page / "data/problems.parquet")
+    assert problems.num_rows == 11 * 2  # cells that are done, problems
+    steps = pyarrow.parquet.read_table(page / "data/steps.parquet")
+    assert steps.num_rows == 11 * STEPS
+    assert {"arm", "seed", "step", "entropy/full", "len/correct"} <= set(steps.column_names)
+    assert steps["len/correct"].null_count == 11
+
+
+def test_every_figure_and_section_is_in_the_contents(page):
+    html = (page / "index.html").read_text()
+    contents = html[html.index("<ol>") : html.index("</ol>")]
+    targets = re.findall(r'href="#([^"]+)"', contents)
+    assert set(targets) >= {kind.name for kind in in_reading_order(FIGURES)} | {
+        "verdict",
+        "results",
+        "flips",
+        "samples",
+        "troubled",
+    }
+    headings = re.findall(r'<h2 id="([^"]+)"|<figure id="([^"]+)"', html)
+    assert [one or other for one, other in headings] == targets
+
+
+def test_untrusted_text_is_escaped(page):
+    for name in ("index.html", "report.md"):
+        text = (page / name).read_text()
+        assert "<script" not in text.lower()
+        assert "&lt;script&gt;alert(1)" in text
+        assert "&lt;script&gt;alert(2)" in text
+    assert r"\| broke" in (page / "report.md").read_text()
+
+
+def test_nothing_is_loaded_from_outside(page):
+    html = (page / "index.html").read_text()
+    assert "http" not in html
+    assert "@import" not in html
+    assert not re.search(r"url\((?!#)", html)
+    for reference in re.findall(r'(?:src|href)="([^"]*)"', html):
+        target = reference.removeprefix("#")
+        assert f'id="{target}"' in html if reference.startswith("#") else (page / reference).is_file(), reference
+    for image in re.findall(r"!\[[^]]*\]\(([^)]*)\)", (page / "report.md").read_text()):
+        assert (page / image).is_file()
+
+
+def test_in_dark_mode_the_thin_lines_of_seeds_stand_out(page):
+    html = (page / "index.html").read_text()
+    chosen = f"stroke-opacity: {SEED_ALPHA};"
+    dark = html[html.index("prefers-color-scheme: dark") : html.index("* { box-sizing")]
+    assert f'[style*="{chosen}"]' in dark
+    for name in ("learning", "length", "overoptimisation"):
+        figure = html[html.index(f'<figure id="{name}"') :].partition("</figure>")[0]
+        assert re.search(f'style="[^"]*#0072b2;[^"]*{chosen}', figure), name
+
+
+def test_ids_of_the_page_are_unique(page):
+    ids = re.findall(r'\bid="([^"]+)"', (page / "index.html").read_text())
+    assert len(ids) == len(set(ids))
+
+
+def test_every_markdown_table_is_rectangular(page):
+    for block in re.findall(r"(?:^\|.*\n)+", (page / "report.md").read_text(), flags=re.MULTILINE):
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
+
+
+def test_failed_and_flagged_cells_are_listed(page):
+    html = (page / "index.html").read_text()
+    assert "11 of 12 done, 1 failed, 1 flagged" in html
+    assert "Without the flagged seeds (0)" in html
+    assert "Seed 1 has no pair: up failed" in html
+
+
+def test_the_same_records_give_the_same_bytes(tmp_path):
+    sweep = write_sweep(tmp_path / "records", {"base": 0.0, "up": 3.0}, seeds=2)
+    write_report(sweep, tmp_path / "a")
+    write_report(sweep, tmp_path / "b")
+    files = sorted(path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*") if path.is_file())
+    assert len(files) > 20
+    for file in files:
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes(), file
+
+
+def test_a_figure_of_an_earlier_report_does_not_stay(tmp_path):
+    sweep = write_sweep(tmp_path / "records", {"base": 0.0}, seeds=1)
+    write_report(sweep, tmp_path / "report")
+    assert (tmp_path / "report/figures/entropy.png").exists()
+    write_steps(sweep.cells[0], [])
+    write_report(sweep, tmp_path / "report")
+    assert not (tmp_path / "report/figures/entropy.png").exists()
+
+
+def test_import_is_light():
+    heavy = ("torch", "mlflow", "matplotlib", "scipy", "pyarrow", "jinja2")
+    code = f"import sys, reports, reports.statistics, reports.page; print([m for m in {heavy} if m in sys.modules])"
+    output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert output.strip() == "[]"
+
+
+def test_control_characters_of_a_model_are_replaced(tmp_path):
+    mark = "\N{REPLACEMENT CHARACTER}"
+    codes = (*range(32), *range(127, 160), 0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+    controls = "".join(chr(code) for code in codes if chr(code) not in "\t\n\r")
+    sweep = write_sweep(
+        tmp_path / "records",
+        {"base": 0.0, "up": 3.0},
+        seeds=2,
+        texts=["1\0+\t2\n=\x7f3 #### 3", f"5 {controls} #### 5"],
+        question="Is \x1b[31mred\0 better?",
+        warnings=["a \x7fwarning", "the other \u202eyaw"],
+    )
+    write_report(sweep, tmp_path / "report")
+    html, markdown = ((tmp_path / "report" / name).read_text() for name in ("index.html", "report.md"))
+    for text in (html, markdown):
+        assert not set(text) & set(controls)
+        assert f"Is {mark}[31mred{mark} better?" in text
+        assert f"a {mark}warning" in text
+        assert f"the other {mark}yaw" in text
+    assert f"1{mark}+\t2\n={mark}3 #### 3" in html
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("{{ text }}", "&lt;a&gt;\ufffd\t\n"),
+        ("{{ text | upper }}", "&lt;A&gt;\ufffd\t\n"),
+        ("{{ text | safe }}", "<a>\ufffd\t\n"),
+        ("{{ text | markdown }}", "&lt;a&gt;\ufffd"),
+        ("{{ ['a_\x1b', 'b'] | map('breakable') | join(', ') }}", "a_<wbr>\ufffd, b"),
+        ("{% macro it(x) %}{{ x }}{% endmacro %}{{ it(text) }}", "&lt;a&gt;\ufffd\t\n"),
+        ("{% set x = text | safe %}{{ x }}", "<a>\ufffd\t\n"),
+        ("{{ ['<', text] | join }}", "&lt;&lt;a&gt;\ufffd\t\n"),
+    ],
+)
+def test_every_way_into_a_template_replaces_them(tmp_path, monkeypatch, template, expected):
+    monkeypatch.setattr(templating, "TEMPLATES", tmp_path)
+    (tmp_path / "one.j2").write_text(template)
+    assert templating.render_html("one.j2", {"text": "<a>\x1b\t\n"}) == expected

@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from reports.statistics import compare_paired, compare_unpaired, interquartile_mean, t_band, t_interval
+
+
+def test_three_pairs_by_hand():
+    result = compare_paired([11.0, 14.0, 15.0], [10.0, 12.0, 12.0])  # differences 1, 2, 3: mean 2, sd 1
+    assert result.difference == pytest.approx(2)
+    assert (result.low, result.high) == pytest.approx((2 - 4.302653 / math.sqrt(3), 2 + 4.302653 / math.sqrt(3)))
+    t = 2 * math.sqrt(3)
+    assert result.p_value == pytest.approx(1 - t / math.sqrt(2 + t * t))  # Student's t with 2 degrees of freedom
+    assert result.p_sign_flip == 0.25
+    assert result.median == 2
+    assert result.verdict == "inconclusive"
+    assert result.n_pairs == 3
+
+
+def test_agrees_with_scipy():
+    rng = np.random.default_rng(1)
+    treatment, baseline = rng.normal(1, 2, 9), rng.normal(0, 2, 9)
+    result = compare_paired(treatment, baseline, alpha=0.02)
+    reference = stats.ttest_rel(treatment, baseline)
+    interval = reference.confidence_interval(0.98)
+    correlation = stats.pearsonr(treatment, baseline)
+    fisher = correlation.confidence_interval(0.98)
+    assert result.p_value == pytest.approx(reference.pvalue)
+    assert (result.low, result.high) == pytest.approx((interval.low, interval.high))
+    assert result.correlation == pytest.approx(correlation.statistic)
+    assert (result.correlation_low, result.correlation_high) == pytest.approx((fisher.low, fisher.high))
+    unpaired_variance = treatment.var(ddof=1) + baseline.var(ddof=1)
+    assert result.variance_ratio == pytest.approx((treatment - baseline).var(ddof=1) / unpaired_variance)
+
+
+scores = st.lists(st.integers(-1000, 1000).map(lambda i: i / 8), min_size=3, max_size=9)
+
+
+@given(st.data(), scores)
+def test_swapping_the_arms_mirrors_the_result(data, treatment):
+    baseline = data.draw(st.lists(st.integers(-1000, 1000), min_size=len(treatment), max_size=len(treatment)))
+    forward, backward = compare_paired(treatment, baseline, margin=5), compare_paired(baseline, treatment, margin=5)
+    assert backward.difference == pytest.approx(-forward.difference)
+    assert (backward.low, backward.high) == pytest.approx((-forward.high, -forward.low))
+    assert backward.p_value == pytest.approx(forward.p_value)
+    assert backward.p_sign_flip == forward.p_sign_flip
+    mirrored = {"better": "worse", "worse": "better"}
+    assert backward.verdict == mirrored.get(forward.verdict, forward.verdict)
+
+
+@given(scores, st.floats(0.5, 100))
+def test_the_unit_is_that_of_the_inputs(treatment, scale):
+    baseline = [float(i * i % 7) for i in range(len(treatment))]
+    result = compare_paired(treatment, baseline)
+    scaled = compare_paired([scale * x for x in treatment], [scale * x for x in baseline])
+    for name in ("difference", "low", "high", "median", "iqm", "detectable"):
+        assert getattr(scaled, name) == pytest.approx(scale * getattr(result, name), nan_ok=True, abs=1e-9)
+    assert scaled.p_value == pytest.approx(result.p_value)
+
+
+@pytest.mark.parametrize(
+    ("differences", "margin", "identical", "verdict"),
+    [
+        ([1.0, 2.0, 1.5], None, True, "identical"),
+        ([0.0, 0.0, 0.0], 1.0, True, "identical"),
+        ([0.0], None, True, "identical"),
+        ([5.0], None, False, "no_test"),
+        ([5.0, 5.1], 100.0, False, "no_test"),
+        ([0.5, 0.6, 0.55], 1.0, False, "better"),  # inside the margin, but above zero
+        ([-0.5, -0.6, -0.55], 1.0, False, "worse"),
+        ([-0.1, 0.0, 0.12], 1.0, False, "equivalent"),
+        ([-0.1, 0.0, 0.12], 0.1, False, "inconclusive"),
+        ([-0.1, 0.0, 0.12], None, False, "inconclusive"),
+        ([0.5, 0.5, 0.5], 1.0, False, "better"),
+        ([-0.5, -0.5, -0.5], 1.0, False, "worse"),
+        ([0.0, 0.0, 0.0], 1.0, False, "equivalent"),
+        ([0.0, 0.0, 0.0], None, False, "inconclusive"),
+    ],
+)
+def test_verdicts_by_precedence(differences, margin, identical, verdict):
+    baseline = [3.0, 4.0, 5.0][: len(differences)]
+    treatment = [b + d for b, d in zip(baseline, differences, strict=True)]
+    assert compare_paired(treatment, baseline, margin=margin, identical=identical).verdict == verdict
+
+
+def test_equal_differences_give_a_zero_width_interval_in_spite_of_rounding():
+    treatment, baseline = [0.41, 0.51, 0.61], [0.38, 0.48, 0.58]
+    assert len({a - b for a, b in zip(treatment, baseline, strict=True)}) > 1  # floating point
+    result = compare_paired(treatment, baseline)
+    assert result.low == result.high == result.difference == pytest.approx(0.03)
+    assert (result.verdict, result.note, result.p_value) == ("better", "no spread", 0.0)
+    assert math.isnan(result.detectable)
+
+
+def test_equal_scores_without_known_digests_have_no_spread_and_no_significance():
+    result = compare_paired([1.0, 2.0, 3.0], [1.0, 2.0, 3.0], margin=1.0)
+    assert (result.difference, result.low, result.high, result.p_value) == (0, 0, 0, 1)
+    assert (result.p_sign_flip, result.verdict, result.note) == (1, "equivalent", "no spread")
+
+
+def test_equal_weights_with_different_scores_are_pointed_out():
+    result = compare_paired([1.0, 2.0, 3.5], [1.0, 2.0, 3.0], identical=True)
+    assert "not deterministic" in result.note
+
+
+def test_two_pairs_have_a_difference_and_no_inference():
+    result = compare_paired([1.0, 3.0], [0.0, 0.0])
+    assert result.difference == 2
+    for name in ("low", "high", "p_value", "p_sign_flip", "correlation", "detectable"):
+        assert math.isnan(getattr(result, name))
+
+
+def test_interquartile_mean_drops_whole_values_at_both_ends():
+    assert interquartile_mean([100.0, 1.0, 2.0, 3.0, -50.0, 4.0]) == 2.5
+    assert interquartile_mean([1.0, 2.0, 9.0]) == 4
+    values = np.random.default_rng(0).normal(size=11)
+    assert interquartile_mean(values) == pytest.approx(stats.trim_mean(values, 0.25))
+
+
+def test_t_band_is_the_t_interval_at_every_point():
+    values = np.random.default_rng(0).normal(size=(5, 3))
+    low, high = t_band(values, alpha=0.1)
+    for point in range(3):
+        assert (low[point], high[point]) == pytest.approx(t_interval(values[:, point], alpha=0.1))
+    assert np.isnan(t_band(values[:1])).all()
+
+
+def test_unpaired_agrees_with_scipy():
+    rng = np.random.default_rng(1)
+    treatment, baseline = rng.normal(1, 3, 5), rng.normal(0, 1, 9)
+    result = compare_unpaired(treatment, baseline, alpha=0.02)
+    reference = stats.ttest_ind(treatment, baseline, equal_var=False)
+    interval = reference.confidence_interval(0.98)
+    assert result.difference == pytest.approx(treatment.mean() - baseline.mean())
+    assert result.p_value == pytest.approx(reference.pvalue)
+    assert result.df == pytest.approx(reference.df)
+    assert (result.low, result.high) == pytest.approx((interval.low, interval.high))
+    assert result.median == pytest.approx(np.median(treatment) - np.median(baseline))
+    assert (result.n_treatment, result.n_baseline) == (5, 9)
+
+
+@given(scores, scores)
+def test_swapping_unpaired_arms_mirrors_the_result(treatment, baseline):
+    forward, backward = compare_unpaired(treatment, baseline, margin=5), compare_unpaired(baseline, treatment, margin=5)
+    assert (backward.low, backward.high) == pytest.approx((-forward.high, -forward.low))
+    assert backward.p_value == pytest.approx(forward.p_value)
+    assert backward.detectable == pytest.approx(forward.detectable, nan_ok=True)
+    assert backward.verdict == {"better": "worse", "worse": "better"}.get(forward.verdict, forward.verdict)
+
+
+def test_the_order_of_runs_does_not_matter():
+    assert compare_unpaired([1.0, 2.0, 4.0], [0.0, 5.0, 1.0]) == compare_unpaired([4.0, 1.0, 2.0], [5.0, 0.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("treatment", "baseline", "margin", "verdict"),
+    [
+        ([5.0, 5.1], [1.0, 1.1, 1.2], None, "no_test"),
+        ([5.0, 5.1, 5.2], [1.0, 1.1], None, "no_test"),
+        ([5.0, 5.1, 5.2], [1.0, 1.1, 1.2], None, "better"),
+        ([1.0, 1.1, 1.2], [5.0, 5.1, 5.2], None, "worse"),
+        ([1.0, 1.1, 1.2], [1.0, 1.1, 1.21], 1.0, "equivalent"),
+        ([1.0, 1.1, 1.2], [1.0, 1.1, 1.21], None, "inconclusive"),
+    ],
+)
+def test_unpaired_verdicts(treatment, baseline, margin, verdict):
+    assert compare_unpaired(treatment, baseline, margin=margin).verdict == verdict
+
+
+def test_too_few_runs_have_a_difference_and_no_inference():
+    result = compare_unpaired([1.0, 3.0], [0.0, 1.0, 2.0])
+    assert result.difference == 1
+    for name in ("low", "high", "p_value", "df", "detectable"):
+        assert math.isnan(getattr(result, name))
+
+
+def test_without_any_spread_the_interval_has_no_width():
+    result = compare_unpaired([0.1 + 0.2] * 3, [0.1] * 4)
+    assert result.low == result.high == result.difference == pytest.approx(0.2)
+    assert (result.verdict, result.note, result.p_value) == ("better", "no spread", 0.0)
+    same = compare_unpaired([0.1 + 0.2] * 3, [0.3] * 3)
+    assert (same.difference, same.p_value, same.verdict) == (0, 1, "inconclusive")
+
+
+def test_one_arm_without_spread_leaves_the_degrees_of_freedom_of_the_other():
+    result = compare_unpaired([2.0, 2.0, 2.0, 2.0], [1.0, 2.0, 3.0])
+    assert result.df == pytest.approx(2)
+    assert result.note == ""
+
+
+def test_the_detectable_effect_is_found_80_percent_of_the_time():
+    effect = compare_unpaired([-1.0, 0.0, 1.0] * 3, [-1.0, 0.0, 1.0] * 3).detectable / np.std([-1, 0, 1] * 3, ddof=1)
+    rng = np.random.default_rng(0)
+    pairs = zip(rng.normal(effect, 1, (2000, 9)), rng.normal(0, 1, (2000, 9)), strict=True)
+    assert np.mean([compare_unpaired(a, b).verdict == "better" for a, b in pairs]) == pytest.approx(0.8, abs=0.03)
+
+
+@pytest.mark.parametrize("compare", [compare_paired, compare_unpaired])
+@pytest.mark.parametrize(
+    ("treatment", "baseline", "match"),
+    [
+        ([], [], "non-empty"),
+        ([1.0, math.nan, 2.0], [1.0, 2.0, 3.0], r"treatment is not finite at positions \[1\]"),
+        ([1.0, 1.0], [1.0, math.inf], "baseline is not finite"),
+        ([[1.0]], [[1.0]], "shape"),
+    ],
+)
+def test_bad_scores_are_refused(compare, treatment, baseline, match):
+    with pytest.raises(ValueError, match=match):
+        compare(treatment, baseline)
+
+
+def test_scores_that_do_not_pair_are_refused():
+    with pytest.raises(ValueError, match="2 scores and baseline 1"):
+        compare_paired([1.0, 2.0], [1.0])
+
+
+@pytest.mark.parametrize("compare", [compare_paired, compare_unpaired])
+@pytest.mark.parametrize(("alpha", "margin"), [(0.0, None), (1.0, None), (0.05, -1.0), (0.05, math.nan)])
+def test_bad_settings_are_refused(compare, alpha, margin):
+    with pytest.raises(ValueError, match=r"alpha is|margin is"):
+        compare([1.0, 2.0, 3.0], [0.0, 0.0, 0.0], alpha=alpha, margin=margin)
