@@ -71,8 +71,8 @@ def run(
     from harness.tracking import Mirror, MirrorThread, tracking_uri
 
     folder = home_of(sweep, home)
-    open_executor = executor_named(executor, folder)
     planned = make_plan(sweep, profile, set_ or [], seeds, arm_names(arms))
+    open_executor = executor_named(executor, folder)  # after the plan: its plug-ins may give one
     require_same_kind(planned.folder(folder), is_search=False)
     for warning in planned.warnings:
         note(f"warning: {warning}")

@@ -83,8 +83,8 @@ def tune(
     from harness.search.run import SearchRun
 
     folder = home_of(sweep, home)
-    open_executor = executor_named(executor, folder)
     plan = make_search_plan(sweep, profile, set_ or [], seeds)
+    open_executor = executor_named(executor, folder)  # after the plan: its plug-ins may give one
     require_same_kind(plan.folder(folder), is_search=True)
     budget = plan.search.budget
     limit = trials or budget.trials

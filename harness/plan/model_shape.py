@@ -10,6 +10,7 @@ from typing import Any
 
 from harness.config.model import Lora
 from harness.config.model_source import TINY, parse_source
+from harness.plan.gguf_header import read_config
 
 _QWEN2_0_5B = {
     "model_type": "qwen2",
@@ -138,7 +139,7 @@ def find_shape(source: str) -> ModelShape | None:
         case "hf":
             config = _cached(parsed.name, parsed.revision) or _KNOWN.get(parsed.name)
         case "gguf":
-            config = None  # reading its header takes the package gguf between 5 and 40 s
+            config = read_config(parsed.path)
     return None if config is None else ModelShape.of_config(config)
 
 
