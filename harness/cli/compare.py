@@ -66,7 +66,7 @@ def compare(
         raise RefusedError(f"--margin-pp is {margin_pp:g}, but must be a finite number of percentage points, e.g. 1.")
     folder = home_folder(home)
     sides = [_runs(given, folder) for given in (treatment, baseline)]
-    use_recorded_plugins(*dict.fromkeys(side.sweep.path for side in sides))
+    use_recorded_plugins(side.sweep.path for side in sides)
     wanted = metric or sides[0].sweep.metric
     differs = _knobs_that_differ(*sides)
     try:

@@ -16,6 +16,7 @@ from harness.cli.options import (
     SetOption,
     home_folder,
     run_folder,
+    sweeps_holding,
     use_recorded_plugins,
     words,
 )
@@ -80,12 +81,11 @@ def _cells(given: str, home: Path) -> list[list[CellRecord]]:
 
     path = Path(given)
     if is_cell_directory_name(path.resolve().name) and (path / "spec.json").is_file():
-        if (path.resolve().parents[1] / "sweep.json").is_file():
-            use_recorded_plugins(path.resolve().parents[1])
+        use_recorded_plugins(sweeps_holding([path]))
         return [[CellRecord.at(path.resolve())]]
     name, _, arm = given.partition("/") if not given.endswith((".yaml", ".yml")) else (given, "", "")
     sweep = read_sweep(run_folder(name, home))
-    use_recorded_plugins(sweep.path)
+    use_recorded_plugins([sweep.path])
     if arm and arm not in sweep.arms:
         raise RefusedError(
             f"{given!r}: the sweep {sweep.name} has no arm {arm!r}{nearest(arm, sweep.arms)} Its arms: "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -60,21 +60,24 @@ def use_plugins(names: list[str] | None) -> None:
         plugins.use(names, [], named_by="--plugin")
 
 
-def use_recorded_plugins(*runs: Path) -> None:
-    """Let the plug-ins that these sweeps ran with be in use, for reading their records. They are looked for where the
-    sweep file lay, in the current folder, among the copies beside the records, and among the installed packages.
+def use_recorded_plugins(runs: Iterable[Path], named: Sequence[str] = ()) -> None:
+    """Let the plug-ins that these sweeps ran with be in use, for reading their records, besides those of --plugin. They
+    are looked for where the sweep file lay, in the current folder, among the copies beside the records, and among the
+    installed packages.
 
-    One that is not to be had is left out, and a note says so: what does not need it can still be read.
+    A recorded one that is not to be had is left out, and a note says so: what does not need it can still be read.
+    Raises RefusedError for one of --plugin.
     """
     from harness import plugins
     from harness.plan.sweep_file import KEPT, KEPT_CODE
     from harness.records import read_sweep
 
+    runs = list(dict.fromkeys(runs))
     sweeps = [read_sweep(run) for run in runs]
     asked = [Path(sweep.asked.folder) for sweep in sweeps if sweep.asked is not None]
     folders = [*asked, Path.cwd(), *(run / KEPT / KEPT_CODE for run in runs)]
-    found: list[str] = []
-    plugins.use(found, folders)
+    found = list(named)
+    plugins.use(found, folders, named_by="--plugin")
     for name in dict.fromkeys(plugin.name for sweep in sweeps for plugin in sweep.plugins):
         try:
             plugins.use([*found, name], folders, named_by=f"plugins of {' and '.join(sweep.name for sweep in sweeps)}")
@@ -82,6 +85,13 @@ def use_recorded_plugins(*runs: Path) -> None:
             note(f"warning: what needs the plug-in {name} is left out: {error}")
         else:
             found.append(name)
+
+
+def sweeps_holding(paths: Iterable[Path]) -> list[Path]:
+    """The folders of sweeps in which these lie: cells, or checkpoints of cells."""
+    return [
+        folder for path in paths for folder in list(path.resolve().parents)[:4] if (folder / "sweep.json").is_file()
+    ]
 
 
 def executor_named(name: str, home: Path) -> Callable[[int], Executor]:

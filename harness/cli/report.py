@@ -55,7 +55,7 @@ def report(
     Example: bench report std_norm --live
     """
     folder = run_folder(sweep, home_folder(home))
-    use_recorded_plugins(folder)
+    use_recorded_plugins([folder])
     followed = words("--reflection-words", reflection_words) if reflection_words is not None else None
     if (folder / "study.json").is_file():
         _report_search(folder, live, followed, json)

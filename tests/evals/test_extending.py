@@ -117,7 +117,7 @@ def test_the_metric(use: Use, tmp_path: Path) -> None:
     # Of the six pairs of two right samples and two wrong ones, five have a right one.
     assert scores(rows, [2])["g_pass@2"] == pytest.approx(5 / 6)
     sweep = (SHIPPED / "std_norm.yaml").read_text(encoding="utf-8").replace("final.pass@1", "final.g_pass@2")
-    (tmp_path / "mine.yaml").write_text(sweep, encoding="utf-8")
+    (tmp_path / "mine.yaml").write_text(f"{sweep}plugins: [metric]\n", encoding="utf-8")
     assert make_plan(str(tmp_path / "mine.yaml")).metric_name == "g_pass@2", "arms can be compared by it"
 
 
@@ -161,6 +161,7 @@ def test_a_cell_trains_and_is_measured_with_all_of_them(use: Use, tmp_path: Path
         "train.steps": 1,
         "eval.every": 0,
     }
+    (tmp_path / "cell").mkdir()
     cell = CellRecord(tmp_path / "cell", "x", 0, "0")
     run_cell(cell, small_spec(settings))
     (final,) = [row for row in cell.read_scores() if row["final"]]

@@ -70,3 +70,12 @@ def test_a_report_does_without_a_plug_in_that_is_not_to_be_had(
 def test_the_sweep_file_need_not_be_valid_any_more(bench: Bench, recorded: Path) -> None:
     Path("mine.yaml").write_text("name: mine\nplugins: [gone]\nnonsense: 1\n", encoding="utf-8")
     assert bench("status", "mine.yaml").code == 0
+
+
+def test_an_evaluation_knows_a_module_that_is_named(bench: Bench) -> None:
+    shutil.copy(EXAMPLE.parent / "grader.py", ".")
+    words = ("eval", "builtin:tiny", "--tasks", "nothing_such", "--plugin", "grader")
+    assert "unknown task 'nothing_such'" in bench(*words).err
+    assert plugins.in_use()[0].name == "grader"
+    refused = bench("eval", "builtin:tiny", "--tasks", "arithmetic", "--plugin", "nothing_such")
+    assert (refused.code, "--plugin: there is no module nothing_such" in refused.err) == (2, True)
