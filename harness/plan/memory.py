@@ -25,7 +25,7 @@ FLOAT32_BYTES = 4
 # model is next to nothing, is 0.53 GiB on Linux); on CUDA the context and the libraries' kernels (not measured).
 PROCESS_BYTES = {"cpu": 0.5 * GIB, "cuda": 0.5 * GIB}
 
-# Samples that an evaluation asks for at once (harness.sampling.graded).
+# Samples that an evaluation asks for at once (harness.sampling.store).
 EVALUATED_AT_ONCE = 1024
 
 
