@@ -4,8 +4,8 @@ BIN := .venv/bin
 VLLM_TESTS := tests/test_real_input.py $(addprefix tests/harness/engines/,\
 	test_engine.py test_parity.py test_choice.py vllm)
 
-.PHONY: demo test test-long test-vllm test-lm-eval .venv-vllm .venv-lm-eval check chromium models reasoning-gym \
-	postgresql clean
+.PHONY: demo test test-long test-vllm test-lm-eval .venv-vllm .venv-lm-eval check docs chromium models \
+	reasoning-gym postgresql clean
 
 # Runs the first sweep and writes its report. Typed again it finishes in seconds: every cell is done.
 demo: .venv/installed
@@ -27,6 +27,10 @@ test-vllm: .venv-vllm
 # Our verdicts against lm-eval's, and its tasks on our engines.
 test-lm-eval: .venv-lm-eval
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 .venv-lm-eval/bin/python -m pytest -q tests/evals tests/harness/cli -k lm_eval
+
+# The pages of docs/, with tables from the code, as build/docs/index.html.
+docs: .venv/installed-docs
+	$(BIN)/python -m mkdocs build --strict --quiet
 
 # For the test that opens a report in a browser, which skips without one. Needs root, on Debian or Ubuntu.
 chromium:
@@ -63,6 +67,10 @@ models: .models/SmolLM2-135M-Instruct.Q4_1.gguf
 
 .venv/installed-test: .venv/created pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+	touch .venv/installed $@
+
+.venv/installed-docs: .venv/created pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	touch .venv/installed $@
 
 # vLLM needs versions of its own, transformers among them; every other pin is that of constraints.txt.

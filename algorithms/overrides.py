@@ -14,7 +14,7 @@ from algorithms.objective import Objective
 from algorithms.preference.objective import PreferenceObjective
 from algorithms.space import Knob, Knobs, active_knobs, knobs_of, unions_of
 from harness import plugins
-from harness.errors import UnknownNameError, nearest
+from harness.errors import UnknownNameError, few, nearest
 
 AnyObjective = Objective | PreferenceObjective
 Family = Literal["policy_gradient", "preference"]
@@ -71,7 +71,7 @@ def _unknown(model: type[Knobs], knob: str) -> str:
     if union := unions_of(model).get(knob):
         return f"{knob} is a group of knobs: set {knob}.{union.selector} to one of {', '.join(union.members)}"
     if within := [name for name in names if name.startswith(f"{knob}.")]:
-        return f"{knob} is a group of knobs: set one of {', '.join(within)}"
+        return f"{knob} is a group of knobs: set one of {few(within)}"
     return str(UnknownNameError("objective knob", knob, names, "bench ls knobs"))
 
 

@@ -224,10 +224,10 @@ def _union_knobs(path: str, union: Union) -> Iterator[Knob]:
         infos = tuple(field.info for field in declared.values())
         if name == union.selector:
             meanings = {kind: (member.__doc__ or "").partition("\n")[0] for kind, member in union.members.items()}
-            yield _knob(f"{path}.{name}", _joined(meanings), infos)
+            yield _knob(f"{path}.{name}", joined_meanings(meanings), infos)
         else:
             exists = next(iter(declared.values())).only_with or OnlyWith(union.selector, tuple(declared))
-            description = _joined({kind: field.info.description or "" for kind, field in declared.items()})
+            description = joined_meanings({kind: field.info.description or "" for kind, field in declared.items()})
             yield _knob(f"{path}.{name}", description, infos, _at(exists, f"{path}."))
 
 
@@ -235,7 +235,7 @@ def _knob(name: str, description: str, fields: tuple[FieldInfo, ...], exists: On
     return Knob(name, description, fields, exists.selector if exists else None, exists.values if exists else ())
 
 
-def _joined(meanings: Mapping[str, str]) -> str:
+def joined_meanings(meanings: Mapping[str, str]) -> str:
     """`a, b: one meaning | c: another`."""
     by_meaning: dict[str, list[str]] = {}
     for kind, meaning in meanings.items():

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from evals.errors import EvalError
 from evals.prompts import Message
-from harness.errors import nearest
+from harness.errors import few, nearest
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ PRESETS = {
 def get_preset(name: str) -> SamplingPreset:
     """The preset of that name. Raises EvalError for an unknown one."""
     if name not in PRESETS:
-        raise EvalError(f"unknown sampling preset {name!r}{nearest(name, PRESETS)} There are {', '.join(PRESETS)}.")
+        raise EvalError(f"unknown sampling preset {name!r}{nearest(name, PRESETS)} There are {few(PRESETS)}.")
     return PRESETS[name]
 
 

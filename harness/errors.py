@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from types import TracebackType
 
 
 class BenchError(Exception):
@@ -30,8 +31,33 @@ class UnknownNameError(RefusedError, ValueError):
     A ValueError too, so that a spec which names it is refused together with its other faults.
     """
 
-    def __init__(self, noun: str, name: str, known: Iterable[str], listed_by: str) -> None:
-        super().__init__(f"unknown {noun} {name!r}{nearest(name, known)} `{listed_by}` lists all.")
+    def __init__(self, noun: str, name: str, known: Collection[str], listed_by: str | None = None) -> None:
+        """listed_by: the command; without one some of the known names are told."""
+        rest = f"`{listed_by}` lists all." if listed_by else f"There {'is' if len(known) == 1 else 'are'} {few(known)}."
+        super().__init__(f"unknown {noun} {name!r}{nearest(name, known)} {rest}")
+
+
+class Faults:
+    """Gathers what is refused, a line each, so that all of it is told at once: `with faults: check()`, check after
+    check, then `faults.refuse()`."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def __enter__(self) -> Faults:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if isinstance(error, RefusedError):
+            self.lines += str(error).splitlines()
+        return isinstance(error, RefusedError)
+
+    def refuse(self) -> None:
+        """Raises RefusedError if there are any."""
+        if self.lines:
+            raise RefusedError("\n".join(dict.fromkeys(self.lines)))
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
@@ -47,3 +73,10 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
     close |= {one for one in names if one.rpartition(".")[2] in difflib.get_close_matches(last, by_last, cutoff=0.75)}
     *others, final = sorted(close, key=lambda one: (-likeness[one], one))[:count] or [""]
     return f"; did you mean {', '.join(others)}{' or ' if others else ''}{final}?" if final else "."
+
+
+def few(names: Collection[str], most: int = 6) -> str:
+    """`a, b and 12 more`, `none`."""
+    told = list(names)[: most if len(names) > most + 1 else len(names)]
+    more = len(names) - len(told)
+    return f"{', '.join(told) or 'none'}{f' and {more} more' if more else ''}"

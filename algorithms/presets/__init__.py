@@ -41,7 +41,11 @@ class Preset:
 
 
 PRESETS: Kind[Preset] = Kind(
-    "algorithm", lambda thing: isinstance(thing, Preset), "algorithms.presets", "bench ls algorithms"
+    "algorithm",
+    lambda thing: isinstance(thing, Preset),
+    "algorithms.presets",
+    "bench ls algorithms",
+    summary_of=lambda preset: f"{'from pairs: ' if preset.family == 'preference' else ''}{preset.summary}",
 )
 
 

@@ -120,7 +120,14 @@ def _name_of(rule: type[Rule]) -> str:
     return str(rule.model_fields["type"].default)
 
 
-RULES: Kind[type[Rule]] = Kind("rule", _is_rule, "algorithms.rules", "bench ls rules", _name_of)
+RULES: Kind[type[Rule]] = Kind(
+    "rule",
+    _is_rule,
+    "algorithms.rules",
+    "bench ls rules",
+    _name_of,
+    summary_of=lambda rule: (rule.__doc__ or "").partition("\n")[0],
+)
 
 
 def bounded_exp(log_ratio: Tensor) -> Tensor:

@@ -58,7 +58,13 @@ class Grader:
         return self.compares_faulty or self.fault(reference) is None
 
 
-GRADERS: Kind[Grader] = Kind("grader", lambda thing: isinstance(thing, Grader), "evals.grading", "bench ls graders")
+GRADERS: Kind[Grader] = Kind(
+    "grader",
+    lambda thing: isinstance(thing, Grader),
+    "evals.grading",
+    "bench ls graders",
+    summary_of=lambda grader: grader.meaning,
+)
 
 
 def get_grader(name: str) -> Grader:

@@ -11,7 +11,7 @@ from evals.grading import bare, normalise
 from evals.grading.choice import last_stated_choice
 from evals.grading.lm_eval_filters import LM_EVAL_FILTERS
 from evals.grading.numeric import parse_number
-from harness.errors import nearest
+from harness.errors import few, nearest
 
 # Raise it whenever an extraction gives another text than before; it is part of a run's semantic hash.
 EXTRACTION_VERSION = 3
@@ -309,7 +309,7 @@ _VERBATIM = ("answer_tag",)
 def get_extraction(name: str) -> Callable[[str], str | None]:
     """The extraction of that name. Raises EvalError for an unknown one."""
     if name not in EXTRACTIONS:
-        raise EvalError(f"unknown extraction {name!r}{nearest(name, EXTRACTIONS)} There are {', '.join(EXTRACTIONS)}.")
+        raise EvalError(f"unknown extraction {name!r}{nearest(name, EXTRACTIONS)} There are {few(EXTRACTIONS)}.")
     return EXTRACTIONS[name]
 
 

@@ -121,7 +121,13 @@ class Metric:
         )
 
 
-METRICS: Kind[Metric] = Kind("metric", lambda thing: isinstance(thing, Metric), "evals.metrics", "bench ls metrics")
+METRICS: Kind[Metric] = Kind(
+    "metric",
+    lambda thing: isinstance(thing, Metric),
+    "evals.metrics",
+    "bench ls metrics",
+    summary_of=lambda one: f"{one.unit}{f', {one.better} is better' if one.better else ''}: {one.meaning}",
+)
 
 
 class MetricFacts(TypedDict):

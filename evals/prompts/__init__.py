@@ -7,6 +7,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import TypedDict
 
 from pydantic import StrictInt
@@ -62,6 +63,11 @@ class Template:
                 f"the template {self.name} has stop={self.stop!r}: give a list of texts that are not empty (in Python "
                 'a tuple), e.g. ["Question:"]'
             )
+
+    @property
+    def summary(self) -> str:
+        """Its form and how it begins, in a line."""
+        return f"{'a chat' if self.chat else 'plain text'}: {shorten(f'{self.system or str()} {self.text}', 90)}"
 
     def render(self, problem: str) -> str | list[Message]:
         """The prompt of one problem. The problem's own braces and backslashes are left alone."""

@@ -74,7 +74,15 @@ def _read_task(path: Path, data_folder: Path | None = None) -> Task:
 
 
 TASKS: Kind[Task] = Kind(
-    "task", lambda thing: isinstance(thing, Task), "evals.tasks", "bench ls tasks", from_yaml=_read_task
+    "task",
+    lambda thing: isinstance(thing, Task),
+    "evals.tasks",
+    "bench ls tasks",
+    from_yaml=_read_task,
+    summary_of=lambda task: f"grader {task.grader}; splits {', '.join(task.splits)}",
+    besides={
+        GYM_TASKS: "any task of reasoning-gym; needs pip install -e '.[reasoning-gym]'; grader own; splits train, test",
+    },
 )
 
 

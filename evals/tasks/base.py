@@ -10,7 +10,7 @@ from evals.errors import EvalError
 from evals.grading import OwnComparison, get_grader
 from evals.grading.extract import get_extraction
 from evals.prompts import get_template
-from harness.errors import nearest
+from harness.errors import few, nearest
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Task:
         """The source of a split. Raises EvalError if there is none of that name."""
         if name not in self.splits:
             raise EvalError(
-                f"task {self.name} has no split {name!r}{nearest(name, self.splits)} It has {', '.join(self.splits)}."
+                f"task {self.name} has no split {name!r}{nearest(name, self.splits)} It has {few(self.splits)}."
             )
         return self.splits[name]
 

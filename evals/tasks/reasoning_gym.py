@@ -39,7 +39,7 @@ from evals.grading import OWN, Reason
 from evals.grading.worker_process import WORKER, WorkerProcess
 from evals.tasks import GYM_PREFIX as PREFIX
 from evals.tasks.base import Problem, Task
-from harness.errors import UnknownNameError, nearest
+from harness.errors import UnknownNameError, few, nearest
 
 TEST_PROBLEMS = 256
 TRAIN_PROBLEMS = 2048
@@ -200,7 +200,7 @@ def _options(task: str, config_class: Any, written: str) -> Iterator[tuple[str, 
                 "decides which training problems come when."
             )
         if name not in settable:
-            raise EvalError(f"{task} has no option {name!r}{nearest(name, settable)} It has {', '.join(settable)}.")
+            raise EvalError(f"{task} has no option {name!r}{nearest(name, settable)} It has {few(settable)}.")
         if name in seen:
             raise EvalError(f"{task}: option {name} is given twice; give it once")
         seen.add(name)

@@ -1,32 +1,58 @@
-"""The verbs, gathered. Each is a function in a file of its own; heavy imports wait inside the functions."""
+"""The verbs in their groups. Heavy imports wait inside the functions, so that help and mistakes come at once."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from harness.cli.coldstart import coldstart
 from harness.cli.compare import compare
-from harness.cli.cp import cp
-from harness.cli.diff import diff
-from harness.cli.doctor import doctor
 from harness.cli.eval import eval_
-from harness.cli.ls import ls
+from harness.cli.extras import probe, replay
+from harness.cli.look import diff, ls, show
+from harness.cli.maintain import coldstart, cp, doctor, sync
 from harness.cli.plan import plan
 from harness.cli.power import power
-from harness.cli.probe import probe
-from harness.cli.replay import replay
 from harness.cli.report import report
-from harness.cli.run import run
-from harness.cli.show import show
+from harness.cli.run import run, tune
 from harness.cli.status import status
-from harness.cli.sync import sync
-from harness.cli.tune import tune
+
+GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
+    "Ask": (plan, run, tune, probe),
+    "Look": (status, ls, show, diff),
+    "Understand": (report, compare, power, replay, eval_),
+    "Maintain": (doctor, cp, sync, coldstart),
+}
+
+
+class Verbs(TyperGroup):
+    """`bench --help`: the verbs in their groups, each with the first sentence of its own help."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        # Typer itself groups commands only where it draws boxes (`rich_help_panel`).
+        column = max(map(len, self.commands))
+        for group, verbs in GROUPS.items():
+            named = {_name(verb): self.commands[_name(verb)] for verb in verbs}
+            with formatter.section(group):
+                formatter.write_dl(
+                    [(name.ljust(column), one.get_short_help_str(_SENTENCE)) for name, one in named.items()]
+                )
+
+
+_SENTENCE = 80
+"""Characters; a first sentence up to this is not cut. The tests hold them to what fits beside the names."""
+
+
+def _name(verb: Callable[..., None]) -> str:
+    return verb.__name__.rstrip("_")
+
 
 # No rich markup: off a terminal, and in logs, messages must be plain text without wrapping or boxes.
 app = typer.Typer(
     name="bench",
+    cls=Verbs,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -53,7 +79,5 @@ def _main(
     pass
 
 
-_RUNNING = (run, tune, plan, status, report, compare, power, replay, eval_)
-_LOOKING = (ls, show, diff, cp, probe, coldstart, sync, doctor)
-for _verb in (*_RUNNING, *_LOOKING):
-    app.command(_verb.__name__.rstrip("_"))(_verb)
+for _verb in (verb for verbs in GROUPS.values() for verb in verbs):
+    app.command(_name(_verb))(_verb)

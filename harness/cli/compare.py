@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.cli.console import note, print_json, print_table
-from harness.cli.objectives import shown
-from harness.cli.options import HomeOption, JsonOption, home_folder, run_folder
-from harness.errors import RefusedError, nearest
+from harness.cli.look import shown
+from harness.cli.options import HomeOption, JsonOption, home_folder, run_folder, use_recorded_plugins
+from harness.errors import RefusedError, few, nearest
 
 if TYPE_CHECKING:
     from harness.config.run_spec import RunSpec
@@ -49,7 +49,9 @@ def compare(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Compare two arms or runs: paired by seed where a seed means the same in both, otherwise unpaired, and it says so.
+    """Compare any two arms or runs, paired by seed where possible.
+
+    Seeds pair where a seed means the same in both. Otherwise the comparison is unpaired, and says why.
 
     Example: bench compare std_norm/no_std clip_high/baseline
     """
@@ -64,6 +66,7 @@ def compare(
         raise RefusedError(f"--margin-pp is {margin_pp:g}, but must be a finite number of percentage points, e.g. 1.")
     folder = home_folder(home)
     sides = [_runs(given, folder) for given in (treatment, baseline)]
+    use_recorded_plugins(side.sweep.path for side in sides)
     wanted = metric or sides[0].sweep.metric
     differs = _knobs_that_differ(*sides)
     try:
@@ -129,7 +132,7 @@ def _runs(given: str, home: Path) -> Runs:
         hint = nearest(arm, sweep.arms) if slash else "."
         raise RefusedError(
             f"{given!r} names no arm{hint} Give SWEEP/ARM or a cell's folder; the arms of {sweep.name} are "
-            f"{', '.join(sweep.arms)}."
+            f"{few(sweep.arms)}."
         )
     return Runs(given, sweep, [cell for cell in sweep.cells if cell.arm == arm])
 
@@ -168,8 +171,7 @@ def _require_measured(side: Runs, group: Group, metric: str) -> None:
                 f"{group.label}: {metric} is not a finite number in any cell: there is nothing to compare."
             )
         raise RefusedError(
-            f"{group.label}: no final evaluation has {metric}{nearest(name, recorded)} Recorded: "
-            f"{', '.join(recorded) or 'nothing on that task'}."
+            f"{group.label}: no final evaluation has {metric}{nearest(name, recorded)} Recorded: {few(recorded)}."
         )
 
 

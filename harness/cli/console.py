@@ -19,7 +19,9 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
         from rich.console import Console
         from rich.table import Table
 
-        table = Table(*columns, title=title, title_justify="left")
+        table = Table(title=title, title_justify="left")
+        for column in columns:
+            table.add_column(column, overflow="fold")  # arms of a grid begin alike: a cut name would be that of others
         for row in rows:
             table.add_row(*row)
         Console().print(table)

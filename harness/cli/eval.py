@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli.console import note, print_json
-from harness.cli.options import HomeOption, JsonOption, home_folder, whole_numbers, words
+from harness.cli.options import (
+    HomeOption,
+    JsonOption,
+    PluginOption,
+    home_folder,
+    sweeps_holding,
+    use_recorded_plugins,
+    whole_numbers,
+    words,
+)
 from harness.errors import RefusedError
 
 if TYPE_CHECKING:
@@ -113,10 +122,11 @@ def eval_(
     regrade: Annotated[
         bool, typer.Option("--regrade", help="Grade stored text again; draws nothing and loads no model.")
     ] = False,
+    plugin: PluginOption = None,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Evaluate a model: pass@k and its kin, with every sample kept, under conditions that are written down.
+    """Evaluate any model: pass@k and its kin, every sample kept. The conditions are written down.
 
     The same command continues where it stopped, and with more --samples or --problems draws only what is missing. A
     cell without --tasks is evaluated as its sweep did: what it drew then is not drawn again.
@@ -129,6 +139,8 @@ def eval_(
     from harness.evaluate.suite import Suite
     from harness.extras.memorisation import PROBE_TOKENS, MemorisationProbe
 
+    cells = [Path(name) for name in (model, baseline) if name is not None]
+    use_recorded_plugins(sweeps_holding(cells), plugin or [])
     own = tasks is None and lm_eval is None
     if tasks is None and not own:
         _refuse_unheeded(

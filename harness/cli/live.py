@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 # Off a terminal a line is written at most this often, for the sweep as a whole.
 PLAIN_EVERY_S = 10.0
+BUDGET_ENDED_IT = "the token budget ended it"
 
 
 def duration(seconds: float) -> str:
@@ -164,13 +165,24 @@ class LiveRun:
 def _remark(event: dict[str, Any]) -> str:
     parts = [event["phase"]]
     if event["steps"]:
-        # The share, not the step limit: a token budget usually ends a cell earlier.
-        parts.append(f"step {event['step']} ({event['done_frac']:.0%})")
+        parts.append(how_far(event["step"], event["steps"], event["done_frac"]))
     if event.get("reward") is not None:
         parts.append(f"reward {event['reward']:.2f}")
     if event.get("tokens_per_s"):
         parts.append(f"{event['tokens_per_s']:,.0f} tokens/s")
     return ", ".join(parts)
+
+
+def how_far(step: int, steps: int, done_frac: float) -> str:
+    """Where a run is, by what will end it: its steps, or its token budget where more of that is used.
+
+    done_frac: the larger of the two shares.
+    """
+    if done_frac <= step / steps:
+        return f"step {step}/{steps} ({step / steps:.0%})"
+    if done_frac < 1:
+        return f"step {step}, {done_frac:.0%} of the token budget"
+    return f"{step} of at most {steps} steps: {BUDGET_ENDED_IT}"
 
 
 def _display() -> Progress:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.errors import RefusedError, nearest
+from harness.cli.console import note
+from harness.errors import RefusedError, few, nearest
 
 if TYPE_CHECKING:
     from harness.executors.base import Executor
@@ -40,10 +41,57 @@ SeedsOption = Annotated[
 ]
 ArmsOption = Annotated[str | None, typer.Option("--arms", metavar="A,B", help="Only these arms, separated by commas.")]
 
-
+PluginOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plugin", metavar="MODULE", help="A module of your own that adds things, here or installed; repeatable."
+    ),
+]
 ExecutorOption = Annotated[
     str, typer.Option("--executor", metavar="NAME", help="Where cells run (see `bench ls executors`).")
 ]
+
+
+def use_plugins(names: list[str] | None) -> None:
+    """Let the modules of --plugin be plug-ins. Raises RefusedError for one that cannot be found or imported."""
+    if names:
+        from harness import plugins
+
+        plugins.use(names, [], named_by="--plugin")
+
+
+def use_recorded_plugins(runs: Iterable[Path], named: Sequence[str] = ()) -> None:
+    """Let the plug-ins that these sweeps ran with be in use, for reading their records, besides those of --plugin. They
+    are looked for where the sweep file lay, in the current folder, among the copies beside the records, and among the
+    installed packages.
+
+    A recorded one that is not to be had is left out, and a note says so: what does not need it can still be read.
+    Raises RefusedError for one of --plugin.
+    """
+    from harness import plugins
+    from harness.plan.sweep_file import KEPT, KEPT_CODE
+    from harness.records import read_sweep
+
+    runs = list(dict.fromkeys(runs))
+    sweeps = [read_sweep(run) for run in runs]
+    asked = [Path(sweep.asked.folder) for sweep in sweeps if sweep.asked is not None]
+    folders = [*asked, Path.cwd(), *(run / KEPT / KEPT_CODE for run in runs)]
+    found = list(named)
+    plugins.use(found, folders, named_by="--plugin")
+    for name in dict.fromkeys(plugin.name for sweep in sweeps for plugin in sweep.plugins):
+        try:
+            plugins.use([*found, name], folders, named_by=f"plugins of {' and '.join(sweep.name for sweep in sweeps)}")
+        except RefusedError as error:
+            note(f"warning: what needs the plug-in {name} is left out: {error}")
+        else:
+            found.append(name)
+
+
+def sweeps_holding(paths: Iterable[Path]) -> list[Path]:
+    """The folders of sweeps in which these lie: cells, or checkpoints of cells."""
+    return [
+        folder for path in paths for folder in list(path.resolve().parents)[:4] if (folder / "sweep.json").is_file()
+    ]
 
 
 def executor_named(name: str, home: Path) -> Callable[[int], Executor]:
@@ -129,13 +177,13 @@ def run_folder(given: str, home: Path) -> Path:
     """Folder of a sweep that was run, by name or sweep file. RefusedError if it was never run."""
     name = given
     if given.endswith((".yaml", ".yml")):
-        from harness.plan.sweep_file import load_sweep
+        from harness.config.yaml_file import load_yaml
 
-        name = load_sweep(given)[0].name
+        name = str(load_yaml(Path(given)).get("name"))  # alone: to read records, the file need not be valid any more
     folder = home / name
     if not (folder / "sweep.json").is_file():
         ran = sorted(path.parent.name for path in home.glob("*/sweep.json"))
-        known = f" Sweeps run there: {', '.join(ran)}." if ran else " No sweep was run there yet."
+        known = f" Sweeps run there: {few(ran)}." if ran else " No sweep was run there yet."
         raise RefusedError(
             f"sweep {given!r}: nothing of it in {home}{nearest(name, ran)}{known} Start it with `bench run`."
         )

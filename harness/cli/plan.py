@@ -36,7 +36,7 @@ def plan(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show cells, gate, warnings, cost and detectable effect of a sweep. Exits 3 if the arms cannot be compared.
+    """Show cells, gate, warnings, cost and power of a sweep. Exits 3 if the arms cannot be compared.
 
     Example: bench plan sweeps/std_norm.yaml --set train.steps=30
     """

@@ -69,7 +69,7 @@ def power(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Seeds that each contrast needs to find an effect at 80% power, and the effect that its present seeds detect.
+    """Show how many seeds an effect needs, and what yours can show. Power is 80%; each contrast has a row.
 
     Example: bench power std_norm --effect 2pp
     """

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from harness.cli.console import note, print_json, print_table
-from harness.cli.options import HomeOption, JsonOption, RunArgument, home_folder, run_folder, words
+from harness.cli.options import (
+    HomeOption,
+    JsonOption,
+    RunArgument,
+    home_folder,
+    run_folder,
+    use_recorded_plugins,
+    words,
+)
 from harness.errors import RefusedError
+
+if TYPE_CHECKING:
+    from harness.records import SweepRecord
+
+EVERY_S = 20.0
+"""How often --live looks for new records, and how often an open page loads itself again."""
+_ENDED = frozenset({"done", "failed", "invalid"})
+_WATCHED = ("status.json", "steps.jsonl", "scores.jsonl")
 
 
 def report(
@@ -31,18 +48,19 @@ def report(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Write index.html, report.md, report.json and the figures of a sweep that was run, and print the verdict.
+    """Write the page of a sweep that was run, and print the verdict.
+
+    The folder `report` of the sweep gets index.html, report.md, report.json and the figures.
 
     Example: bench report std_norm --live
     """
     folder = run_folder(sweep, home_folder(home))
+    use_recorded_plugins([folder])
     followed = words("--reflection-words", reflection_words) if reflection_words is not None else None
     if (folder / "study.json").is_file():
         _report_search(folder, live, followed, json)
         return
     if live:
-        from harness.cli.live_report import EVERY_S, follow
-
         try:
             follow(folder, lambda: write(folder, followed, reload_s=EVERY_S))
         except KeyboardInterrupt:
@@ -121,3 +139,35 @@ def print_verdict(document: Any, folder: Path) -> None:
         print(interim)
     for statement in statements(document):
         print(statement.sentence)
+
+
+def follow(
+    folder: Path, write: Callable[[], dict[str, Any]], wait: Callable[[float], None] = time.sleep
+) -> dict[str, Any]:
+    """Call `write` whenever records of the sweep in `folder` have changed, until all its cells have ended; returns what
+    it gave last. A sweep that was interrupted is waited for: `bench run` may go on with it."""
+    from harness.records import read_sweep
+
+    written: dict[str, Any] | None = None
+    seen: object = None
+    while True:
+        sweep = read_sweep(folder)
+        states = [cell.state for cell in sweep.cells]
+        now = _stamp(sweep)
+        if now != seen and "done" in states:
+            written = write()
+            note(f"{sum(state in _ENDED for state in states)}/{len(states)} cells have ended; Ctrl-C stops watching")
+        elif seen is None:
+            note("no cell is done yet; waiting for the first")
+        seen = now
+        if all(state in _ENDED for state in states):
+            # Without a finished cell `write` says why there is no report.
+            return written if written is not None else write()
+        wait(EVERY_S)
+
+
+def _stamp(sweep: SweepRecord) -> object:
+    """Changes whenever something was recorded."""
+    paths = [sweep.path / "sweep.json", *(cell.path / name for cell in sweep.cells for name in _WATCHED)]
+    stats = [path.stat() if path.exists() else None for path in paths]
+    return [None if stat is None else (stat.st_mtime_ns, stat.st_size) for stat in stats]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.cli.console import print_json, print_table
+from harness.cli.live import BUDGET_ENDED_IT
 from harness.cli.options import HomeOption, JsonOption, RunArgument, home_folder, run_folder
+
+if TYPE_CHECKING:
+    from harness.records import CellRecord
 
 
 def status(sweep: RunArgument, home: HomeOption = None, json: JsonOption = False) -> None:
@@ -13,7 +17,7 @@ def status(sweep: RunArgument, home: HomeOption = None, json: JsonOption = False
 
     Example: bench status std_norm
     """
-    from harness.records import CellRecord, read_sweep
+    from harness.records import read_sweep
 
     def row(cell: CellRecord) -> dict[str, Any]:
         now = cell.read_status()
@@ -40,11 +44,34 @@ def status(sweep: RunArgument, home: HomeOption = None, json: JsonOption = False
             cell["arm"],
             str(cell["seed"]),
             cell["state"],
-            f"{cell['step']}/{cell['steps'] or '?'}",
-            "; ".join([*cell["flags"], *([cell["reason"]] if cell["reason"] else [])]),
+            _steps(cell, budget_frac := _budget_frac(recorded, record.budget_tokens)),
+            "; ".join(_remarks(cell, budget_frac)),
         ]
-        for cell in cells
+        for cell, recorded in zip(cells, record.cells, strict=True)
     ]
     print_table(record.name, ["arm", "seed", "state", "step", "remarks"], table)
     if record.other_cells:
         print(f"{len(record.other_cells)} cells of other versions of this question lie beside them, never mixed in.")
+
+
+def _budget_frac(cell: CellRecord, budget_tokens: int | None) -> float:
+    """Share of the token budget that is used; 0 without one."""
+    return cell.generated_tokens / budget_tokens if budget_tokens else 0.0
+
+
+def _is_ended_by_budget(cell: dict[str, Any], budget_frac: float) -> bool:
+    return cell["state"] == "done" and budget_frac >= 1 and cell["step"] < (cell["steps"] or 0)
+
+
+def _steps(cell: dict[str, Any], budget_frac: float) -> str:
+    step, steps = cell["step"], cell["steps"]
+    if _is_ended_by_budget(cell, budget_frac):
+        return f"{step} of at most {steps}"
+    if steps and cell["state"] != "done" and budget_frac > step / steps:
+        return f"{step} ({budget_frac:.0%} of the token budget)"
+    return f"{step}/{steps or '?'}"
+
+
+def _remarks(cell: dict[str, Any], budget_frac: float) -> list[str]:
+    ended = [BUDGET_ENDED_IT] if _is_ended_by_budget(cell, budget_frac) else []
+    return [*ended, *cell["flags"], *([cell["reason"]] if cell["reason"] else [])]

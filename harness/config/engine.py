@@ -80,6 +80,12 @@ class EngineBackend:
     """refusal(rollout, device) -> why it cannot draw so, with the remedy; None if it can."""
     memory: Callable[[DrawingLoad], EngineMemory] = _takes_no_memory
 
+    @property
+    def summary(self) -> str:
+        """What it is and where it draws, in a line."""
+        default = f" (the default on {' and '.join(self.default_on)})" if self.default_on else ""
+        return f"{self.description}; on {', '.join(self.devices)}{default}"
+
 
 ENGINES: Kind[EngineBackend] = Kind(
     "engine", lambda thing: isinstance(thing, EngineBackend), "harness.engines", "bench ls engines"

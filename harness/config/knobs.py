@@ -1,17 +1,22 @@
-"""The knobs of a run spec by dotted name: all there are, those active in a spec, and who governs whether one exists."""
+"""The knobs of a run spec by dotted name: all there are, those active in a spec, and what decides whether it exists."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from algorithms import Objective, PreferenceObjective, active_knobs, objective_knobs
+from algorithms.space import joined_meanings
 from harness.config.reward import parts_with_options, reward_section
 from harness.config.run_spec import RunSpec
-from harness.config.section import Section
+from harness.config.section import InWords, Section
 from harness.plugins import cached
 
 
@@ -67,35 +72,147 @@ def governor(knob: str) -> str | None:
     if knob in _GOVERNORS:
         return _GOVERNORS[knob]
     selector = f"{knob.rpartition('.')[0]}.type"
-    return selector if selector in descriptions() and selector != knob else None
+    return selector if selector in knob_facts() and selector != knob else None
 
 
-def _model_knobs(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str]]:
-    """Knobs with their descriptions; one of several members of a union comes once for each."""
-    for field, info in model.model_fields.items():
+@dataclass(frozen=True)
+class KnobFacts:
+    """What one must know to set a knob, in words for tables. Settings are written as in a sweep file."""
+
+    type: str
+    """`int`, `float | null`, `list of str`; all of a fixed choice, as `none | sft`."""
+    default: str
+    """What holds where nobody sets it, `the task's` where others decide; "" where it must be set."""
+    range: str
+    """`> 0, <= 1`; that of a list is of its length. "" where every value of the type will do."""
+    description: str
+    """`at_step: ... | converged: ...` for a knob that exists at some values of the `type` beside it only."""
+
+
+@cached
+def knob_facts() -> dict[str, KnobFacts]:
+    """Every knob of the spec. `reward.parts` stands for all its parts."""
+    return dict(_knobs(RunSpec, ""))
+
+
+def descriptions() -> dict[str, str]:
+    """Every knob of the spec with what it does."""
+    return {knob: facts.description for knob, facts in knob_facts().items()}
+
+
+def _knobs(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, KnobFacts]]:
+    for field, info in section.model_fields.items():
         name = f"{prefix}{field}"
-        sections = list(_sections(info.annotation))
+        sections = list(sections_in(info.annotation))
         if name == "objective":
-            yield from ((f"objective.{knob}", one.description) for knob, one in objective_knobs().items())
+            yield from _objective_facts()
         elif name == "reward":
-            yield from _model_knobs(reward_section(), "reward.")
+            yield from _knobs(reward_section(), "reward.")
+        elif len(sections) > 1:
+            yield from _union_knobs(sections, name, info)
         elif sections:
-            for section in sections:
-                yield from _model_knobs(section, f"{name}.")
+            yield from _knobs(sections[0], f"{name}.")
         else:
-            yield name, info.description or ""
+            yield name, _facts([info], info.description or "")
 
 
-def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
+def sections_in(annotation: Any) -> Iterator[type[BaseModel]]:
     """The sections that a field may hold: one, or the members of a union."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     elif get_origin(annotation) in (Union, UnionType, Annotated):
         for argument in get_args(annotation):
-            yield from _sections(argument)
+            yield from sections_in(argument)
 
 
-@cached
-def descriptions() -> dict[str, str]:
-    """Every knob of the spec with what it does, "" where its name says it. `reward.parts` stands for all its parts."""
-    return dict(_model_knobs(RunSpec, ""))
+def _union_knobs(members: Sequence[type[BaseModel]], name: str, held_by: FieldInfo) -> Iterator[tuple[str, KnobFacts]]:
+    """The `type`, described by the first sentences of its members' docstrings, and then the members' knobs."""
+    by_type = {member.model_fields["type"].default: member for member in members}
+    for field in dict.fromkeys(field for member in members for field in member.model_fields):
+        infos = {kind: member.model_fields[field] for kind, member in by_type.items() if field in member.model_fields}
+        if field == "type":
+            meanings = {kind: _first_sentence(member) for kind, member in by_type.items()}
+            facts = _facts(list(infos.values()), joined_meanings(meanings))
+            yield f"{name}.type", replace(facts, default=_default(held_by))
+        else:
+            meanings = {kind: info.description or "" for kind, info in infos.items()}
+            yield f"{name}.{field}", _facts(list(infos.values()), joined_meanings(meanings))
+
+
+def _first_sentence(section: type[BaseModel]) -> str:
+    return re.split(r"\. (?=[A-Z])", " ".join((section.__doc__ or "").split()), maxsplit=1)[0].rstrip(".")
+
+
+def _objective_facts() -> Iterator[tuple[str, KnobFacts]]:
+    plain = active_knobs(Objective(aggregation="token_mean"))  # all but the aggregation have a default
+    for name, knob in objective_knobs().items():
+        facts = _facts(knob.fields, knob.description)
+        if not facts.default and knob.selector is None:
+            facts = replace(facts, default="the algorithm's")
+        elif name in plain and facts.default:
+            facts = replace(facts, default=_written(plain[name]))
+        yield f"objective.{name}", facts
+
+
+def _facts(declarations: Sequence[FieldInfo], description: str) -> KnobFacts:
+    """The facts of a knob that one section declares, or several of a union."""
+
+    def joined(parts: Iterable[str], by: str) -> str:
+        return by.join(dict.fromkeys(parts))
+
+    return KnobFacts(
+        type=joined((one for info in declarations for one in _types(info.annotation, info.metadata)), " | "),
+        default=joined(map(_default, declarations), " or "),
+        range=joined((", ".join(_bounds(info.metadata)) for info in declarations), " or "),
+        description=description,
+    )
+
+
+def _default(info: FieldInfo) -> str:
+    in_words = [marker.default for marker in info.metadata if isinstance(marker, InWords) and marker.default]
+    return in_words[-1] if in_words else "" if info.is_required() else _written(info.default)
+
+
+def _written(value: Any) -> str:
+    """A setting as in a sweep file."""
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(_written, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {_written(item)}' for key, item in value.items())}}}"
+    if isinstance(value, BaseModel):  # of a union
+        return _written(value.model_dump()["type"])
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _types(annotation: Any, metadata: Sequence[Any] = ()) -> Iterator[str]:
+    """The alternatives of a type."""
+    in_words = [marker.type() for marker in metadata if isinstance(marker, InWords) and marker.type]
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if in_words:
+        yield in_words[-1]
+    elif origin is Literal:
+        yield from map(str, arguments)
+    elif origin in (Union, UnionType):
+        for argument in arguments:
+            yield from _types(argument)
+    elif origin is Annotated:
+        yield from _types(arguments[0], arguments[1:])
+    elif origin is tuple:
+        yield f"list of {' | '.join(_types(arguments[0]))}"
+    elif origin is dict:
+        yield " -> ".join(" | ".join(_types(argument)) for argument in arguments)
+    elif annotation is bool:
+        yield "true | false"
+    else:
+        yield "null" if annotation is type(None) else annotation.__name__
+
+
+_BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<", "min_length": ">=", "max_length": "<="}
+
+
+def _bounds(metadata: Sequence[Any]) -> Iterator[str]:
+    for constraint in metadata:
+        for name, sign in _BOUNDS.items():
+            bound = getattr(constraint, name, None)
+            if bound is not None:
+                yield f"{sign} {bound}{' items' if name.endswith('length') else ''}"

@@ -7,11 +7,10 @@ one drops the `pairs` of the layers below, as it drops their objective knobs.
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -20,7 +19,7 @@ from evals.tasks import get_task
 from evals.tasks.base import Task
 from harness.config.knobs import descriptions, governor
 from harness.config.run_spec import RunSpec
-from harness.errors import RefusedError
+from harness.errors import RefusedError, nearest
 from harness.rewards.base import nameable_parts
 
 Knobs = dict[str, Any]
@@ -36,10 +35,30 @@ class Layer:
 
 def resolve(layers: Sequence[Layer], seed: int) -> RunSpec:
     """The resolved spec of one cell. Raises RefusedError with every problem of all layers."""
+    found = _resolved(layers, seed)
+    if found.spec is None:
+        raise RefusedError("\n".join([*found.problems, *found.missing]))
+    return found.spec
+
+
+def problems_of(layers: Sequence[Layer], seed: int) -> list[str]:
+    """What is wrong with layers beside which another could not be read: settings that are missing may stand there."""
+    return _resolved(layers, seed).problems
+
+
+class _Resolved(NamedTuple):
+    spec: RunSpec | None
+    problems: list[str]
+    missing: list[str]
+
+
+def _resolved(layers: Sequence[Layer], seed: int) -> _Resolved:
     problems: list[str] = []
+    missing: list[str] = []
     knobs: Knobs = {}
     origins: dict[str, str] = {}
     objective: AnyObjective | None = None
+    algorithm_is_named = False
     for layer in layers:
         flat = _dotted(layer.settings)
         unknown = dict(_unknown_knobs(flat))
@@ -48,27 +67,31 @@ def resolve(layers: Sequence[Layer], seed: int) -> RunSpec:
         overrides = {
             key.removeprefix("objective."): flat.pop(key) for key in list(flat) if key.startswith("objective.")
         }
-        try:
-            if "algorithm" in flat:
+        if "algorithm" in flat:
+            algorithm_is_named = True
+            try:
                 objective = preset(str(flat.pop("algorithm")))
                 origins = {knob: origin for knob, origin in origins.items() if not knob.startswith("objective.")}
                 origins["objective."] = layer.origin
                 if isinstance(objective, Objective):
                     knobs = {knob: value for knob, value in knobs.items() if not knob.startswith("pairs.")}
-            if overrides and objective is None:
-                problems.append(f"{layer.origin}: objective knobs without `algorithm`; name a preset to start from.")
-            elif overrides and objective is not None:
+            except ValueError as error:
+                problems.append(f"{layer.origin}: {error}")
+        if overrides and objective is not None:
+            try:
                 objective = with_overrides(objective, overrides)
                 origins |= {f"objective.{knob}": layer.origin for knob in overrides}
-        except ValueError as error:
-            problems += [f"{layer.origin}: {_under_objective(line)}" for line in str(error).splitlines()]
+            except ValueError as error:
+                problems += [f"{layer.origin}: {_under_objective(line)}" for line in str(error).splitlines()]
+        elif overrides and not algorithm_is_named:
+            missing.append(f"{layer.origin}: objective knobs without `algorithm`; name a preset to start from.")
         # Types first: they reset their siblings, which the same layer may set, in whatever order it names them.
         for knob in sorted(flat, key=lambda knob: not knob.endswith(".type")):
             _set(knobs, knob, flat[knob])
             origins.pop(knob, None)
             origins[knob] = layer.origin
-    if objective is None and not problems:
-        problems.append(f"{layers[-1].origin}: no `algorithm` is given; name a preset, e.g. algorithm: grpo.")
+    if not algorithm_is_named and not problems and not missing:
+        missing.append(f"{layers[-1].origin}: no `algorithm` is given; name a preset, e.g. algorithm: grpo.")
 
     knobs["seed"] = seed
     nested = _nested(knobs)
@@ -78,17 +101,17 @@ def resolve(layers: Sequence[Layer], seed: int) -> RunSpec:
     if pairs is not None:
         nested["pairs"] = {"type": "dataset" if "data" in pairs else "policy"} | pairs
     _fill_from_task(nested)
+    spec = None
     try:
         spec = RunSpec.model_validate(nested)
     except ValidationError as error:
-        problems += [
-            f"{_origin(path, problem, origins, layers)}: {problem}"
-            for path, problem in readable_errors(error)
-            if path not in _undecided(nested)
-        ]
-    if problems:
-        raise RefusedError("\n".join(dict.fromkeys(problems)))
-    return spec
+        for path, problem in readable_errors(error):
+            is_clash = not path
+            if path not in _undecided(nested) and not (is_clash and objective is None):
+                found = missing if problem.endswith(_SET_IT) else problems
+                found.append(f"{_origin(path, problem, origins, layers)}: {problem}")
+    faulty = problems or missing
+    return _Resolved(None if faulty else spec, list(dict.fromkeys(problems)), list(dict.fromkeys(missing)))
 
 
 def _under_objective(problem: str) -> str:
@@ -104,16 +127,20 @@ def _origin(path: str, problem: str, origins: Mapping[str, str], layers: Sequenc
     """
 
     def concerns(knob: str) -> bool:
-        if not path:
-            # A clash between sections: the problem names the knobs.
+        if not path:  # sections clash: the problem names the knobs
             return knob in problem
         return path.startswith(f"{knob}.") or f"{knob}.".startswith(f"{path}.") or knob == governor(path)
 
     return next((origin for knob, origin in reversed(list(origins.items())) if concerns(knob)), layers[0].origin)
 
 
-def readable_errors(error: ValidationError) -> Iterator[tuple[str, str]]:
-    """For each problem the dotted path and a line with path, value and rule."""
+_SET_IT = ": set it."
+KNOBS_LISTED = " `bench ls knobs` lists all."
+
+
+def readable_errors(error: ValidationError, keys: Sequence[str] | None = None) -> Iterator[tuple[str, str]]:
+    """For each problem the dotted path and a line with path, value and rule. keys: those of the document if it is no
+    spec."""
     details = error.errors(include_url=False)
     # A list whose items are faulty counts as too short as well.
     faulty_within = {detail["loc"][:depth] for detail in details for depth in range(len(detail["loc"]))}
@@ -124,15 +151,21 @@ def readable_errors(error: ValidationError) -> Iterator[tuple[str, str]]:
         message = detail["msg"].removeprefix("Value error, ")
         match detail["type"]:
             case "missing":
-                yield path, f"{path} has no default: set it."
+                yield path, f"{path} has no default{_SET_IT}"
             case "union_tag_not_found":
-                yield path, f"{path}.type has no default here: set it."
+                yield path, f"{path}.type has no default here{_SET_IT}"
             case "union_tag_invalid":
                 yield path, f"{path}.type is {detail['ctx']['tag']!r}: choose among {detail['ctx']['expected_tags']}."
             case "extra_forbidden":
-                yield path, f"{path} is not a key here{suggest(path)}"
+                known = descriptions() if keys is None else keys
+                yield path, f"{path} is not a key here{nearest(path, known)}{KNOBS_LISTED if keys is None else ''}"
             case "value_error":
-                yield path, f"{path + ': ' if path else ''}{message}{'' if message.endswith(('?', '.')) else '.'}"
+                where = f"{path}: " if path else ""
+                yield from ((path, f"{where}{line}{_end(line)}") for line in message.splitlines())
+            case "dict_type":
+                yield path, f"{path} is {detail['input']!r}: input should be a mapping, e.g. {{}}."
+            case "tuple_type" | "list_type":
+                yield path, f"{path} is {detail['input']!r}: input should be a list, e.g. [a, b]."
             case _:
                 yield path, f"{path} is {detail['input']!r}: {message[0].lower()}{message[1:]}."
 
@@ -149,20 +182,8 @@ def _knob_of(location: Sequence[int | str]) -> str:
     return knob
 
 
-def suggest(knob: str, known: Iterable[str] | None = None) -> str:
-    """The end of a sentence: `"; did you mean train.steps?"` with the nearest knobs, also by last segment; `"."` when
-    none is close."""
-
-    def last(name: str) -> str:
-        return name.rpartition(".")[2]
-
-    known = list(descriptions() if known is None else known)
-    close = difflib.get_close_matches(knob, known, n=2, cutoff=0.75)
-    close_last = difflib.get_close_matches(last(knob), {last(name) for name in known}, n=2, cutoff=0.75)
-    candidates = dict.fromkeys([*close, *(name for name in known if last(name) in close_last)])
-    likeness = {name: difflib.SequenceMatcher(None, knob, name).ratio() for name in candidates}
-    best = sorted(likeness, key=lambda name: -likeness[name])[:3]
-    return f"; did you mean {' or '.join(best)}?" if best else "."
+def _end(sentence: str) -> str:
+    return "" if sentence.endswith(("?", ".")) else "."
 
 
 def _dotted(settings: Mapping[str, Any], prefix: str = "") -> Knobs:
@@ -191,7 +212,7 @@ def _unknown_knobs(flat: Knobs) -> Iterator[tuple[str, str]]:
         elif within := [name for name in nameable if name.startswith(f"{knob}.")]:
             yield knob, f"{knob} is a section: set its keys, e.g. {within[0]}."
         elif knob not in descriptions():
-            yield knob, f"unknown key {knob}{suggest(knob, nameable)}"
+            yield knob, f"unknown key {knob}{nearest(knob, nameable)}{KNOBS_LISTED}"
 
 
 def _is_part(knob: str) -> bool:

@@ -10,8 +10,8 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, create_model, model
 from algorithms.objective import Credit
 from evals.tasks import get_task
 from harness import plugins
-from harness.config.section import GraderName, Section
-from harness.errors import UnknownNameError
+from harness.config.section import OF_TASK, GraderName, Section
+from harness.errors import RefusedError, UnknownNameError
 from harness.rewards import PARTS
 from harness.rewards.base import LISTED_BY, Part, RewardPart, nameable_parts
 from harness.rewards.user_function import is_reference
@@ -25,7 +25,7 @@ class RewardSpec(Section):
         min_length=1,
         description="reward parts and their weights, whose sum is the reward; `correct` weighs 1 unless it is set",
     )
-    grader: GraderName | None = Field(None, description="grader behind the part `correct`; none: the task's own")
+    grader: Annotated[GraderName | None, OF_TASK] = Field(None, description="grader behind the part `correct`")
 
     def of(self, part: type[Part]) -> Part:
         """The part with its options."""
@@ -64,8 +64,18 @@ class RewardSpec(Section):
 
 
 def parts_with_options() -> dict[str, type[RewardPart]]:
-    """The known parts that have options, by the name of the field that holds them."""
-    return {part.section: part for part in PARTS.all().values() if part.model_fields}
+    """The known parts that have options, by the name of the field that holds them. Raises RefusedError if two share
+    it."""
+    found: dict[str, type[RewardPart]] = {}
+    for part in PARTS.all().values():
+        if part.model_fields:
+            if part.section in (*found, *RewardSpec.model_fields):
+                raise RefusedError(
+                    f"the reward part {part.name}: its options would be reward.{part.section}.*, a name that is taken. "
+                    "Give the part another `section`."
+                )
+            found[part.section] = part
+    return found
 
 
 @plugins.cached

@@ -1,7 +1,5 @@
-"""`rollout`: how completions are drawn in training.
-
-`pairs`: where the chosen and rejected completions of a preference objective come from.
-"""
+"""`rollout`: how completions are drawn in training; and `pairs`: where the chosen and rejected completions of a
+preference objective come from."""
 
 from __future__ import annotations
 
@@ -10,14 +8,14 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from harness.config.engine import AUTO, ENGINES, fields_of_other_engines
-from harness.config.section import Listed, Section
+from harness.config.section import InWords, Listed, Section
 
 
 def _known_engine(name: str) -> str:
     return name if name == AUTO else ENGINES.find(name).name
 
 
-EngineName = Annotated[str, AfterValidator(_known_engine)]
+EngineName = Annotated[str, AfterValidator(_known_engine), InWords(type=lambda: " | ".join((AUTO, *ENGINES.names())))]
 
 
 class NotStaged(Section):
@@ -63,13 +61,13 @@ class RolloutSpec(Section):
         "expert iteration, iterative DPO)",
     )
     round_steps: int = Field(10, ge=2, description="rollout batches a round")
-    prompts_per_step: int = Field(32, ge=1)
+    prompts_per_step: int = Field(32, ge=1, description="prompts of a rollout batch")
     samples_per_prompt: int = Field(8, ge=1, description="group size G")
-    max_completion_tokens: int = Field(ge=1)
+    max_completion_tokens: int = Field(ge=1, description="a completion is cut here, and counts as truncated")
     staged: Staged = NotStaged()
     temperature: float = Field(1.0, gt=0, description="of sampling and of both log-probs in the loss")
-    top_p: float = Field(1.0, gt=0, le=1)
-    top_k: int = Field(0, ge=0, description="0 = off")
+    top_p: float = Field(1.0, gt=0, le=1, description="always 1 in training, where the loss scores untruncated samples")
+    top_k: int = Field(0, ge=0, description="always 0, off, in training, as top_p is 1")
     stop: Listed[str] = Field((), description="strings that end a completion, besides the end-of-sequence token")
 
     def absent_fields(self) -> list[str]:

@@ -20,7 +20,7 @@ from harness.config.engine import engine_on
 from harness.config.model import ModelSpec
 from harness.config.reward import Reward
 from harness.config.rollout import NoPairs, Pairs, RolloutSpec
-from harness.config.section import Section
+from harness.config.section import InWords, Section
 from harness.config.task import EvalSpec, TaskSpec
 from harness.errors import RefusedError
 from harness.records import CellRecord
@@ -33,17 +33,21 @@ def _family(objective: object) -> str:
 
 
 class TrainSpec(Section):
-    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto = cuda where there is one")
+    device: Annotated[str, InWords(type=lambda: "auto | cpu | cuda | cuda:N")] = Field(
+        "auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto = cuda where there is one"
+    )
     steps: int = Field(ge=1, description="rollout batches; budget.tokens may end the cell earlier")
     updates_per_rollout: int = Field(
         1, ge=1, description="mini-batches a pass, of whole groups, one optimiser step each"
     )
     epochs: int = Field(1, ge=1, description="passes over each rollout batch")
-    learning_rate: float = Field(gt=0)
-    lr_schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="to zero at train.steps")
+    learning_rate: float = Field(gt=0, description="of AdamW, after the warm-up")
+    lr_schedule: Literal["constant", "linear", "cosine"] = Field(
+        "constant", description="after the warm-up; linear and cosine fall to 0 at train.steps"
+    )
     warmup_steps: int = Field(0, ge=0, description="rollout batches of linear warm-up")
-    weight_decay: float = Field(0.0, ge=0)
-    max_grad_norm: float = Field(1.0, gt=0)
+    weight_decay: float = Field(0.0, ge=0, description="of AdamW")
+    max_grad_norm: float = Field(1.0, gt=0, description="gradients of a larger norm are scaled down to it")
     micro_batch_tokens: int = Field(16384, ge=1, description="tokens a forward pass, padding included; bounds memory")
     logits_chunk_tokens: int = Field(
         512, ge=1, description="tokens whose logits are held at once; bounds memory where the vocabulary is large"
@@ -54,7 +58,9 @@ class TrainSpec(Section):
     reference_rows: int = Field(
         16, ge=0, description="completions a step on which the KL to the starting policy is measured; 0 = none"
     )
-    optimizer_reset: Literal["never", "per_rollout"] = "never"
+    optimizer_reset: Literal["never", "per_rollout"] = Field(
+        "never", description="when the optimiser's moments start again from 0: never, or with each rollout batch"
+    )
     token_records_max_tokens: int = Field(
         20_000,
         ge=0,
@@ -81,17 +87,21 @@ class RunSpec(Section):
         Annotated[Objective, Tag("policy_gradient")] | Annotated[PreferenceObjective, Tag("preference")],
         Discriminator(_family),
     ]
-    pairs: Pairs = NoPairs()
+    pairs: Annotated[
+        Pairs, InWords(default="none; with a preference algorithm dataset if data is given, else policy")
+    ] = NoPairs()
     train: TrainSpec
     eval: EvalSpec
     budget: BudgetSpec = BudgetSpec()
-    seed: int = Field(ge=0)
+    seed: Annotated[int, InWords(default="one of the sweep's seeds")] = Field(
+        ge=0, description="of all that is drawn at random in a cell; set `seeds` in the sweep, or --seeds"
+    )
 
     @model_validator(mode="after")
     def _sections_fit_together(self) -> RunSpec:
         problems = list(clashes(self))
         if problems:
-            raise ValueError("; ".join(problems))
+            raise ValueError("\n".join(problems))
         return self
 
     def absent_fields(self) -> list[str]:

@@ -10,8 +10,8 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from evals.metrics import find_metric
 from harness.config.knobs import descriptions
-from harness.config.resolve import suggest
 from harness.config.section import Listed, Section
+from harness.errors import UnknownNameError
 
 Scalar = str | int | float | bool | None
 Kind = Literal["float", "int", "log", "categorical"]
@@ -175,7 +175,7 @@ class Search(Section):
                     "compared: set it in base"
                 )
             if knob not in descriptions() and not knob.startswith("reward.parts."):
-                raise ValueError(f"{knob} is no knob{suggest(knob).removesuffix('.')}")
+                raise UnknownNameError("knob", knob, descriptions(), "bench ls knobs")
         return knobs
 
     @model_validator(mode="after")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -27,14 +28,24 @@ Item = TypeVar("Item")
 Listed = Annotated[tuple[Item, ...], Field(strict=False)]
 
 
-def _known_to(find: Callable[[str], object]) -> AfterValidator:
+@dataclass(frozen=True)
+class InWords:
+    """Marks a field about which its declaration does not say all: for tables of knobs. type: asked when a table is
+    made, since plug-ins may add choices."""
+
+    type: Callable[[], str] | None = None
+    default: str | None = None
+
+
+def _name_of(noun: str, find: Callable[[str], object]) -> tuple[AfterValidator, InWords]:
     def check(name: str) -> str:
         find(name)
         return name
 
-    return AfterValidator(check)
+    return AfterValidator(check), InWords(type=lambda: f"{noun} name")
 
 
-TaskName = Annotated[str, _known_to(get_task)]
-TemplateName = Annotated[str, _known_to(get_template)]
-GraderName = Annotated[str, _known_to(get_grader)]
+TaskName = Annotated[str, *_name_of("task", get_task)]
+TemplateName = Annotated[str, *_name_of("template", get_template)]
+GraderName = Annotated[str, *_name_of("grader", get_grader)]
+OF_TASK = InWords(default="the task's")

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from harness.config.section import GraderName, Listed, Section, TaskName, TemplateName
+from harness.config.section import OF_TASK, GraderName, InWords, Listed, Section, TaskName, TemplateName
 
 Order = Literal["uniform", "curriculum", "prioritised"]
 
@@ -54,7 +54,9 @@ Filter = Annotated[NoFilter | PassRateFilter, Field(discriminator="type")]
 
 class TaskSpec(Section):
     train: TaskName = Field(description="task whose train split gives the prompts")
-    template: TemplateName = Field(description="prompt template in training")
+    template: Annotated[TemplateName, OF_TASK] = Field(
+        description="prompt template in training, or the path of one of your own (YAML)"
+    )
     order: Order = Field(
         "uniform",
         description="uniform: every prompt once an epoch, reshuffled each epoch; curriculum: from easy to hard by the "
@@ -79,19 +81,27 @@ def _not_none(grader: object) -> object:
 
 
 class EvalSpec(Section):
-    tasks: Listed[TaskName] = Field(min_length=1, description="held-out tasks; the first is the compared one")
+    tasks: Annotated[Listed[TaskName], InWords(default="[task.train]")] = Field(
+        min_length=1, description="held-out tasks; the first is the compared one"
+    )
     problems: int | None = Field(None, ge=1, description="the first this many problems of each task; none = all")
-    template: TemplateName = Field(description="prompt template in evaluation")
+    template: Annotated[TemplateName, OF_TASK] = Field(
+        description="prompt template in evaluation, or the path of one of your own (YAML)"
+    )
     every: int = Field(0, ge=0, description="steps between evaluations for the learning curve; 0 = only the final one")
     samples: int = Field(16, ge=1, description="samples a problem in the final evaluation")
     curve_samples: int = Field(4, ge=1, description="samples a problem in the evaluations along the curve")
-    k: Listed[int] = Field(min_length=1, description="k of pass@k; at most eval.samples")
+    k: Annotated[Listed[int], InWords(default="powers of 2 up to eval.samples")] = Field(
+        min_length=1, description="k of pass@k; at most eval.samples"
+    )
     temperature: float = Field(1.0, ge=0, description="0 = greedy")
-    top_p: float = Field(1.0, gt=0, le=1)
+    top_p: float = Field(1.0, gt=0, le=1, description="nucleus sampling: the share of probability kept; 1 = off")
     top_k: int = Field(0, ge=0, description="0 = off")
-    max_completion_tokens: int = Field(ge=1)
+    max_completion_tokens: int = Field(ge=1, description="a completion is cut here, and counts as truncated")
     stop: Listed[str] = Field((), description="strings that end a completion, besides the template's and the end token")
-    grader: Annotated[GraderName, BeforeValidator(_not_none)]
+    grader: Annotated[GraderName, BeforeValidator(_not_none), OF_TASK] = Field(
+        description="what compares answers with references"
+    )
 
     @model_validator(mode="after")
     def _k_within_samples(self) -> EvalSpec:

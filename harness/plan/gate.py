@@ -43,16 +43,15 @@ class Gate:
 def check_gate(arms: Mapping[str, RunSpec], ablate: Sequence[str], co_changes: Mapping[str, str]) -> Gate:
     """Compare the resolved specs of all arms (of one seed), knob by knob.
 
-    A declared entry covers the knob and everything below it; `algorithm` stands for `objective`. A knob that exists
-    in some arms only is explained by the selector that governs it, directly or through others.
+    A knob that exists in some arms only is explained by the selector that governs it, directly or through others.
     """
-    declared = ["objective" if entry == "algorithm" else entry for entry in (*ablate, *co_changes)]
+    declared = [*ablate, *co_changes]
     values = values_that_differ(arms)
     violations = {
         knob: by_arm
         for knob, by_arm in values.items()
-        if not _covered(knob, declared)
-        and not (ABSENT in by_arm.values() and any(_covered(selector, declared) for selector in _governors(knob)))
+        if not covered(knob, declared)
+        and not (ABSENT in by_arm.values() and any(covered(selector, declared) for selector in _governors(knob)))
     }
     return Gate(list(values), violations)
 
@@ -79,8 +78,10 @@ def _governors(knob: str) -> Iterator[str]:
         yield from ("pairs.type", *_governors("pairs.type"))
 
 
-def _covered(knob: str, declared: Sequence[str]) -> bool:
-    return any(knob == entry or knob.startswith(f"{entry}.") for entry in declared)
+def covered(knob: str, declared: Sequence[str]) -> bool:
+    """Whether a knob is one of the declared ones or lies below one; `algorithm` stands for `objective`."""
+    below = ["objective" if entry == "algorithm" else entry for entry in declared]
+    return any(f"{knob}.".startswith(f"{entry}.") for entry in (*declared, *below))
 
 
 @dataclass(frozen=True)

@@ -9,19 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from algorithms import Objective
-from evals.metrics import metrics_for
 from evals.tasks import get_task
 from harness.config.engine import ENGINES
 from harness.config.hashing import earlier_hash, semantic_hash
 from harness.config.knobs import active
 from harness.config.model import Lora
 from harness.config.model_source import parse_source
-from harness.config.resolve import Layer, resolve
-from harness.config.run_spec import RunSpec, settled
-from harness.errors import GateError, RefusedError, nearest
+from harness.config.run_spec import RunSpec
+from harness.errors import Faults, GateError, RefusedError
+from harness.plan.asked import Asked, ask, metric_faults, resolved_arms
 from harness.plan.gate import Gate, Noop, check_gate, find_noops
 from harness.plan.memory import cuda_is_there, estimate_memory
-from harness.plan.sweep_file import Asked, SweepFile, ask
+from harness.plan.sweep_file import SweepFile
 from harness.records import CellRecord, cell_directory_name
 from harness.records.scores import METRIC_PREFIX
 
@@ -198,52 +197,32 @@ def make_plan(
 
 
 def plan_arms(asked: Asked) -> Plan:
-    """Plan a sweep whose arms are stated. Raises as `make_plan`."""
-    sweep, path = asked.sweep, asked.path
-    layers, final = asked.layers, asked.overrides
-    chosen = _choose_arms(sweep, asked.arms)
-
-    specs: dict[str, dict[int, RunSpec]] = {}
-    problems: dict[str, list[str]] = {}
-    for arm in chosen:
-        own = Layer(f"{path}: arms.{arm}", sweep.all_arms[arm])
-        try:
-            specs[arm] = {
-                seed: settled(resolve([*layers, own, *final], seed), cuda_is_there()) for seed in asked.seed_list
-            }
-        except RefusedError as error:
-            for problem in dict.fromkeys(str(error).splitlines()):
-                problems.setdefault(problem, []).append(arm)
-    if problems:
-        raise RefusedError("\n".join(_of_arms(problem, arms, chosen) for problem, arms in problems.items()))
-
+    """Plan a sweep whose arms are stated. Raises RefusedError with the faults of all arms."""
+    sweep, faults = asked.sweep, Faults()
+    specs = resolved_arms(asked.arms_layers, asked.seed_list, faults)
+    cells: list[PlannedCell] = []
+    for arm, by_seed in specs.items():
+        with faults:
+            cells += [PlannedCell(arm, seed, spec, semantic_hash(spec)) for seed, spec in by_seed.items()]
     firsts = {arm: next(iter(by_seed.values())) for arm, by_seed in specs.items()}
+    for spec in [*firsts.values()][:1]:
+        faults.lines += [f"{asked.path}: {fault}" for fault in metric_faults(sweep.compare.metric, spec.eval)]
+    faults.refuse()
     noops = find_noops(firsts)
-    plan = Plan(
+    return Plan(
         asked=asked,
         arms=firsts,
-        cells=[
-            PlannedCell(arm, seed, spec, semantic_hash(spec)) for arm in chosen for seed, spec in specs[arm].items()
-        ],
-        gate=check_gate(firsts, sweep.ablate, sweep.co_changes),
+        cells=cells,
+        gate=check_gate(firsts, sweep.under_test, sweep.co_changes),
         noops=noops,
         warnings=_warnings(asked, firsts, noops),
     )
-    require_metric(plan)
-    return plan
-
-
-def _of_arms(problem: str, arms: Sequence[str], chosen: Sequence[str]) -> str:
-    """A problem with the arms that have it, where it does not name them and others are free of it."""
-    if len(arms) == len(chosen) or any(f"arms.{arm}" in problem for arm in arms):
-        return problem
-    return f"{problem} (in {'arms' if len(arms) > 1 else 'arm'} {', '.join(arms)})"
 
 
 def _warnings(asked: Asked, specs: Mapping[str, RunSpec], noops: Sequence[Noop]) -> list[str]:
     sweep, chosen = asked.sweep, list(specs)
     warnings = [noop.message() for noop in noops if not noop.refused or sweep.allow_noop]
-    if sweep.ablate:
+    if sweep.under_test:
         same = [(a, b) for (a, one), (b, other) in combinations(specs.items(), 2) if active(one) == active(other)]
         warnings += [f"arms {a} and {b} are the same: there is nothing to compare." for a, b in same]
     count = len(asked.seed_list)
@@ -293,39 +272,3 @@ def _merges_into_bfloat16(spec: RunSpec) -> bool:
 def _corrects_sampler(spec: RunSpec) -> bool:
     """Preference objectives have no ratio to be corrected."""
     return not isinstance(spec.objective, Objective) or spec.objective.sampler_correction.type != "none"
-
-
-def _choose_arms(sweep: SweepFile, arms: Sequence[str]) -> list[str]:
-    unknown = [arm for arm in arms if arm not in sweep.all_arms]
-    if unknown:
-        raise RefusedError(
-            f"--arms names {', '.join(unknown)}, but the arms are {', '.join(sweep.all_arms)}"
-            f"{nearest(unknown[0], sweep.all_arms)}"
-        )
-    return [arm for arm in sweep.all_arms if not arms or arm in arms]
-
-
-def require_metric(plan: Plan) -> None:
-    """RefusedError unless the compared metric is an accuracy that the evaluation gives."""
-    path, task, metric = plan.asked.path, plan.metric_task, plan.metric_name
-    metrics = metrics_for(plan.first_spec.eval.k)
-    comparing = [name for name, (one, _) in metrics.items() if one.compares_arms]
-    if not plan.given_metric.startswith(METRIC_PREFIX):
-        raise RefusedError(
-            f"{path}: compare.metric is {plan.given_metric!r}, but must be eval.final.[<task>.]<metric>."
-        )
-    names = plan.task_names
-    if len(set(names)) < len(names):
-        raise RefusedError(f"{path}: eval.tasks have the names {', '.join(names)}; each must have one of its own.")
-    if task not in names:
-        raise RefusedError(f"{path}: compare.metric names task {task!r}, but eval.tasks are {', '.join(names)}.")
-    if metric not in metrics:
-        raise RefusedError(
-            f"{path}: compare.metric names {metric!r}, which this evaluation does not give{nearest(metric, comparing)} "
-            "eval.k gives the k; `bench ls metrics` lists all."
-        )
-    if metric not in comparing:
-        raise RefusedError(
-            f"{path}: compare.metric names {metric!r}, but arms are compared by a fraction of which more is better, "
-            f"e.g. {comparing[0]}. `bench ls metrics` says which metrics are."
-        )

@@ -19,10 +19,11 @@ from harness.config.resolve import Layer, resolve
 from harness.config.run_spec import RunSpec, settled
 from harness.config.search import GENERATED_TOKENS, Search
 from harness.errors import GateError, RefusedError
+from harness.plan.asked import Asked, ask, metric_faults
 from harness.plan.gate import Gate, check_gate, find_noops
 from harness.plan.memory import cuda_is_there
-from harness.plan.plan import Plan, PlannedCell, require_metric
-from harness.plan.sweep_file import Asked, SweepFile, ask
+from harness.plan.plan import Plan, PlannedCell
+from harness.plan.sweep_file import SweepFile
 
 Values = dict[str, Any]
 
@@ -148,7 +149,9 @@ def make_search_plan(
             "`search.knobs`, or leave it to the search."
         )
     _require_short_name(plan)
-    require_metric(plan.plan({DEFAULT: {}}))
+    faults = list(metric_faults(search.objectives[0], plan.spec({}, plan.seeds[0]).eval))
+    if faults:
+        raise RefusedError("\n".join(f"{plan.path}: {fault}" for fault in faults))
     _require_metrics(plan)
     _require_something_to_prune_by(plan)
     _require_types(plan)

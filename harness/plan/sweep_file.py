@@ -8,23 +8,24 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import yaml
-from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, field_validator, model_validator
 
 import sweeps
+from evals.metrics import find_metric
 from harness import plugins
-from harness.config.knobs import descriptions
-from harness.config.resolve import Layer, readable_errors, suggest
+from harness.config.knobs import descriptions, sections_in
+from harness.config.resolve import Layer, readable_errors
 from harness.config.search import Search
 from harness.config.section import Listed, Section
 from harness.config.yaml_file import load_yaml, parse_yaml
-from harness.errors import RefusedError, nearest
-from harness.records import read_sweep
+from harness.errors import Faults, RefusedError, UnknownNameError, nearest
+from harness.plan.gate import covered
+from harness.records.scores import METRIC_PREFIX
 
 SHIPPED = Path(sweeps.__file__).parent
 KEPT = "question"
@@ -40,8 +41,15 @@ ArmName = Annotated[str, Field(pattern=_ARM_NAME)]
 def _is_knob_or_section(entry: str) -> str:
     known = ("algorithm", *descriptions())
     if not entry.startswith("reward.parts.") and not any(f"{knob}.".startswith(f"{entry}.") for knob in known):
-        raise ValueError(f"{entry} is no knob and no section of knobs{suggest(entry, known).removesuffix('.')}")
+        raise UnknownNameError("knob", entry, known, "bench ls knobs")
     return entry
+
+
+def _is_compared_metric(given: str) -> str:
+    if not given.startswith(METRIC_PREFIX):
+        raise ValueError(f"{given!r} must be eval.final.[<task>.]<metric>, e.g. eval.final.pass@1")
+    find_metric(given.rpartition(".")[2])
+    return given
 
 
 Declared = Annotated[str, AfterValidator(_is_knob_or_section)]
@@ -53,7 +61,7 @@ class Comparison(Section):
     """What is compared: every other arm with the baseline, on one metric of the final evaluation."""
 
     baseline: str | None = Field(default=None, description="an arm's name; none = the first arm")
-    metric: str = Field(
+    metric: Annotated[str, AfterValidator(_is_compared_metric)] = Field(
         default="eval.final.pass@1", description="eval.final.[<task>.]<metric>; task omitted = the first"
     )
     margin_pp: float | None = Field(
@@ -72,12 +80,14 @@ class SweepFile(Section):
     question: str
     profile: str = Field(description="name of a shipped profile or path of one's own; --profile overrides it")
     plugins: Listed[str] = Field((), description="modules of your own that add things: beside this file, or installed")
-    ablate: Listed[Declared] = Field((), description="the knobs under test, as dotted prefixes")
+    ablate: Listed[Declared] = Field(
+        (), description="the knobs under test, as dotted prefixes; those of a grid need not be repeated"
+    )
     co_changes: dict[Declared, Reason] = Field({}, description="knobs that must change along, each with the reason")
     base: dict[str, Any] = Field({}, description="settings of all arms, on top of the profile")
     arms: dict[ArmName, dict[str, Any]] = Field({}, description="arm -> its settings")
-    grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(
-        {}, description="factorial: knob -> values; an arm for each combination"
+    grid: dict[Declared, Annotated[list[Any], Field(min_length=1)]] = Field(
+        {}, description="factorial: knob -> values; an arm for each combination. Its knobs are under test"
     )
     search: Search | None = Field(None, description="instead of arms: `bench tune` looks for the best setting")
     seeds: int | list[int] = Field(6, description="how many, from 0, or which; of a search, for each trial: 1")
@@ -99,46 +109,51 @@ class SweepFile(Section):
             raise ValueError(f"{name!r} is a folder that all sweeps share in the runs folder: choose another name")
         return name
 
-    @model_validator(mode="after")
-    def _arms_or_grid(self) -> SweepFile:
+    def clashes(self) -> Iterator[str]:
+        """What is wrong with keys that are valid each by itself."""
         given = [name for name in ("arms", "grid", "search") if getattr(self, name)]
         if len(given) != 1:
-            raise ValueError(
+            yield (
                 f"{' and '.join(given) or 'no arms'} given: state the arms one by one (arms) or as a factorial (grid), "
-                "or what to search (search); one of the three"
+                "or what to search (search); one of the three."
             )
-        if self.search is not None:
-            self._only_what_a_search_reads()
-        if self.compare.baseline is not None and self.compare.baseline not in self.all_arms:
-            raise ValueError(
-                f"compare.baseline is {self.compare.baseline!r}, but the arms are {', '.join(self.all_arms)}"
-            )
+        elif self.search is not None:
+            yield from self._without_effect_on_a_search()
+        else:
+            yield from self._faulty_arms()
         if not self.seed_list or len(set(self.seed_list)) < len(self.seed_list) or min(self.seed_list) < 0:
-            raise ValueError(f"seeds is {self.seeds!r}: give a count of at least 1, or distinct non-negative seeds")
-        return self
+            yield f"seeds is {self.seeds!r}: give a count of at least 1, or distinct non-negative seeds."
 
-    def _only_what_a_search_reads(self) -> None:
-        """Nothing that is stated may be without effect."""
+    def _without_effect_on_a_search(self) -> Iterator[str]:
         instead = {
             "ablate": "the searched knobs are what differs",
             "co_changes": "the searched knobs are what differs",
             "allow_noop": "a knob that cannot act is not searched",
         }
         for name in self.model_fields_set & instead.keys():
-            raise ValueError(f"{name} is given with search, where {instead[name]}: leave it out")
+            yield f"{name} is given with search, where {instead[name]}: leave it out."
         if "metric" in self.compare.model_fields_set:
-            raise ValueError("compare.metric is given with search, where trials are compared by search.objectives")
+            yield "compare.metric is given with search, where trials are compared by search.objectives: leave it out."
         if "baseline" in self.compare.model_fields_set:
-            raise ValueError("compare.baseline is given with search, whose best is compared with the default")
+            yield "compare.baseline is given with search, whose best is compared with the default: leave it out."
 
-    @model_validator(mode="after")
-    def _grid_gives_distinct_names(self) -> SweepFile:
+    def _faulty_arms(self) -> Iterator[str]:
         unusable = [name for name in self.all_arms if not re.fullmatch(_ARM_NAME, name)]
         if unusable:
-            raise ValueError(f"grid gives an arm {unusable[0]!r}, which is no name: state the arms one by one")
+            yield f"grid gives an arm {unusable[0]!r}, which is no name: state the arms one by one."
         if self.grid and len(self.all_arms) < math.prod(len(values) for values in self.grid.values()):
-            raise ValueError("grid gives the same arm twice: list distinct values for each knob")
-        return self
+            yield "grid gives the same arm twice: list distinct values for each knob."
+        baseline = self.compare.baseline
+        if baseline is not None and baseline not in self.all_arms:
+            yield f"compare.baseline: {UnknownNameError('arm', baseline, self.all_arms)}"
+
+    @property
+    def under_test(self) -> list[str]:
+        """The knobs whose differences are the question, as dotted prefixes: what `ablate` declares, and those of a grid
+        or a search."""
+        if self.search is not None:
+            return list(self.search.knobs)
+        return [*self.ablate, *(knob for knob in self.grid if not covered(knob, self.ablate))]
 
     @property
     def all_arms(self) -> dict[str, dict[str, Any]]:
@@ -156,80 +171,18 @@ class SweepFile(Section):
         return list(range(self.seeds)) if isinstance(self.seeds, int) else self.seeds
 
 
-@dataclass(frozen=True)
-class Asked:
-    """A sweep file with the options that were given with it.
-
-    path, profile_path: of the files. profile: its name. settings, seeds, arms: of --set, --seeds and --arms.
-    """
-
-    sweep: SweepFile
-    path: Path
-    profile: str
-    profile_path: Path
-    settings: tuple[str, ...] = ()
-    seeds: int | None = None
-    arms: tuple[str, ...] = ()
-
-    @property
-    def seed_list(self) -> list[int]:
-        return self.sweep.seed_list if self.seeds is None else list(range(self.seeds))
-
-    @property
-    def layers(self) -> list[Layer]:
-        """What all arms start from: the profile and the sweep's base."""
-        return [profile_layer(self.profile_path), Layer(f"{self.path}: base", self.sweep.base)]
-
-    @property
-    def overrides(self) -> list[Layer]:
-        """What --set lays over all arms."""
-        return [Layer("--set", parse_settings(self.settings))] if self.settings else []
-
-
-def ask(
-    given: str,
-    profile: str | None = None,
-    settings: Sequence[str] = (),
-    seeds: int | None = None,
-    arms: Sequence[str] = (),
-) -> Asked:
-    """The question of a sweep file (path or shipped name), or of a folder of records, with the options of the command
-    line. A folder is asked with the options that it was last asked with, unless others are given.
-
-    The plug-ins that the file names are in use from now on. Raises RefusedError with all faults of the file.
-    """
-    if seeds is not None and seeds < 1:
-        raise RefusedError(f"--seeds is {seeds}, but at least 1 seed is needed.")
-    folder = Path(given)
-    if not (folder / "sweep.json").is_file():
-        sweep, path = load_sweep(given)
-        name = profile or sweep.profile
-        return Asked(sweep, path, name, find_profile(name, beside=path), tuple(settings), seeds, tuple(arms))
-    earlier = read_sweep(folder).asked
-    if earlier is None:
-        raise RefusedError(
-            f"{folder}: an older version of bench wrote these records, and without the sweep file. Give that file, or "
-            "the name of the shipped sweep."
-        )
-    sweep, path = load_sweep(str(folder / KEPT / earlier.file))
-    if profile is None or profile == earlier.profile:
-        profile, profile_path = earlier.profile, folder / KEPT / KEPT_PROFILE
-    else:
-        profile_path = find_profile(profile, beside=path)
-    return Asked(
-        sweep,
-        path,
-        profile,
-        profile_path,
-        (*earlier.settings, *settings),
-        earlier.seeds if seeds is None else seeds,
-        tuple(arms or earlier.arms),
-    )
-
-
 def load_sweep(given: str) -> tuple[SweepFile, Path]:
     """The sweep of a path or of a shipped name. Its plug-ins are in use from now on. Raises RefusedError with all
-    faults of the file."""
+    faults of the file's form."""
+    faults = Faults()
+    sweep, path, _ = read_what_can_be_read(given, faults)
+    faults.refuse()
+    return sweep, path
+
+
+def read_what_can_be_read(given: str, faults: Faults) -> tuple[SweepFile, Path, set[str]]:
+    """The sweep of a path or of a shipped name, with its path, as far as it can be read; the faults of its form are
+    gathered. The last are the keys that were left out, wholly or in part, since they are at fault."""
     path = shipped_probes().get(given) or find_file(given, shipped(SHIPPED), "sweep")
     document = load_yaml(path)
     if "objectives" in document:
@@ -238,7 +191,21 @@ def load_sweep(given: str) -> tuple[SweepFile, Path]:
             f"`bench probe {given}`."
         )
     use_plugins(document, path)
-    return validated(SweepFile, document, path), path
+    left_out: set[str] = set()
+    try:
+        sweep = validated(SweepFile, document, path)
+    except RefusedError as refused:
+        faults.lines += str(refused).splitlines()
+        if not isinstance(refused.__cause__, ValidationError):
+            raise
+        readable, left_out = _without_faulty(document, refused.__cause__)
+        try:
+            sweep = SweepFile.model_validate(readable)
+        except ValidationError:
+            raise refused from None
+    if not left_out & {"arms", "grid", "search"}:
+        faults.lines += [f"{path}: {clash}" for clash in sweep.clashes()]
+    return sweep, path, left_out
 
 
 def use_plugins(document: Mapping[str, Any], path: Path) -> None:
@@ -256,9 +223,35 @@ def validated(kind: type[File], document: Mapping[str, Any], path: Path) -> File
     try:
         return kind.model_validate(document)
     except ValidationError as error:
-        keys = list(kind.model_fields)
-        lines = [_with_known_keys(line, keys) for _, line in readable_errors(error)]
-        raise RefusedError("\n".join(f"{path}: {line}" for line in lines)) from None
+        lines = [line for _, line in readable_errors(error, list(_keys(kind)))]
+        raise RefusedError("\n".join(f"{path}: {line}" for line in lines)) from error
+
+
+def _keys(kind: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """The keys of a file, dotted."""
+    for field, info in kind.model_fields.items():
+        yield f"{prefix}{field}"
+        for section in sections_in(info.annotation):
+            yield from _keys(section, f"{prefix}{field}.")
+
+
+def _without_faulty(document: Mapping[str, Any], error: ValidationError) -> tuple[dict[str, Any], set[str]]:
+    """What of a sweep file can be read nevertheless, so that its faults do not hide others; and the keys that were left
+    out. An arm whose settings are no mapping keeps its name."""
+    readable = {key: dict(value) if isinstance(value, Mapping) else value for key, value in document.items()}
+    left_out: set[str] = set()
+    for detail in error.errors(include_url=False):
+        key, *within = map(str, detail["loc"])
+        section = readable.get(key)
+        if key == "arms" and len(within) == 1 and isinstance(section, dict):
+            section[within[0]] = {}
+        elif key in ("arms", "grid", "co_changes", "compare") and within and isinstance(section, dict):
+            section.pop(within[0], None)
+            left_out.add(key)
+        else:
+            readable.pop(key, None)
+            left_out.add(key)
+    return {"name": "unnamed", "question": "", "profile": ""} | readable, left_out
 
 
 def find_profile(given: str, beside: Path) -> Path:
@@ -309,10 +302,6 @@ def find_file(given: str, names: Mapping[str, Path], what: str) -> Path:
     stem = Path(given).stem
     hint = f"; did you mean the shipped {stem}?" if stem in names else nearest(stem, names)
     raise RefusedError(
-        f"{what} {given!r}: there is no such file and no shipped {what} of that name{hint} Shipped: {', '.join(names)}."
+        f"{what} {given!r}: there is no such file and no shipped {what} of that name{hint} `bench ls {what}s` lists "
+        "all."
     )
-
-
-def _with_known_keys(line: str, keys: list[str]) -> str:
-    path, unknown, _ = line.partition(" is not a key here")
-    return f"{path}{unknown}{suggest(path, keys)}" if unknown else line

@@ -13,9 +13,8 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import Generic, ParamSpec, TypeVar, cast
@@ -109,6 +108,8 @@ def _executed(name: str, named_by: str) -> ModuleType:
 @functools.cache
 def _registered() -> tuple[_Outside, ...]:
     """The plug-ins of installed packages."""
+    from importlib import metadata  # imported late: it takes as long as a third of `bench --help`
+
     found = []
     for entry in metadata.entry_points(group=GROUP):
         whose = f"the entry point {entry.name} of {entry.dist.name if entry.dist else 'a package'} ({GROUP})"
@@ -148,7 +149,8 @@ class Kind(Generic[Thing]):
 
     noun: "figure", in messages. is_one: whether an object at a module's top level is such a thing. package: dotted, the
     folder of the shipped things. listed_by: the command that lists them. name_of: a thing's name. from_yaml: makes a
-    thing of a YAML file in that folder, for kinds that can be declared.
+    thing of a YAML file in that folder, for kinds that can be declared. summary_of: what a thing is, in a line.
+    besides: what a setting accepts where it names such a thing, in other forms than a name; each with what it means.
     """
 
     def __init__(
@@ -159,9 +161,12 @@ class Kind(Generic[Thing]):
         listed_by: str,
         name_of: Callable[[Thing], str] = lambda thing: thing.name,  # type: ignore[attr-defined]
         from_yaml: Callable[[Path], Thing] | None = None,
+        summary_of: Callable[[Thing], str] = lambda thing: thing.summary,  # type: ignore[attr-defined]
+        besides: Mapping[str, str] | None = None,
     ) -> None:
-        self.noun, self._is_one, self._package, self._listed_by = noun, is_one, package, listed_by
-        self._name_of, self._from_yaml = name_of, from_yaml
+        self.noun, self.listed_by, self.besides = noun, listed_by, besides or {}
+        self._is_one, self._package, self._name_of = is_one, package, name_of
+        self._from_yaml, self._summary_of = from_yaml, summary_of
         self._known = cached(self._search)
 
     def all(self) -> dict[str, Thing]:
@@ -178,8 +183,12 @@ class Kind(Generic[Thing]):
         """The thing of a name. Raises UnknownNameError, which names the nearest ones."""
         known = self._known()
         if name not in known:
-            raise UnknownNameError(self.noun, name, known, self._listed_by)
+            raise UnknownNameError(self.noun, name, known, self.listed_by)
         return known[name][0]
+
+    def summary(self, name: str) -> str:
+        """What the thing of a name is, in a line. Raises UnknownNameError."""
+        return self._summary_of(self.find(name))
 
     def source(self, name: str) -> UserModule | None:
         """The plug-in that a thing comes from; None for a shipped one. Raises UnknownNameError."""

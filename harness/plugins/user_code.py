@@ -23,9 +23,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
+from harness import OUR_PACKAGES
 from harness.errors import RefusedError
-
-OUR_PACKAGES = ("algorithms", "evals", "harness", "reports", "sweeps")
 
 
 @dataclass(frozen=True)

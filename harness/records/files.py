@@ -14,6 +14,8 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, cast, get_origin, get_type_hints
 
+from harness.errors import BenchError
+
 Row = TypeVar("Row")
 _NAME_BYTES = 100
 _END_BYTES = 64 * 1024
@@ -72,8 +74,10 @@ def is_disk_full(error: OSError) -> bool:
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-class DamagedRecordError(ValueError):
+class DamagedRecordError(BenchError, ValueError):
     """A record that is not what was written; records are written whole, so somebody or something else touched it."""
+
+    exit_code = 2
 
 
 def read_json(path: Path) -> Any:

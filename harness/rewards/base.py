@@ -75,7 +75,14 @@ class RewardPart(BaseModel):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: object) -> None:
+        """Raises TypeError for a part that could not be used."""
         cls.section = cls.__dict__.get("section") or cls.name
+        if bool(cls.name) != (cls.rewards is not RewardPart.rewards):
+            raise TypeError(f'{cls.__qualname__}: a reward part has a name (name = "...") and the method `rewards`')
+        if cls.rewards_steps and cls.step_rewards is RewardPart.step_rewards:
+            raise TypeError(f"{cls.__qualname__}: a part that rewards steps has the method `step_rewards`")
+        if required := [option for option, field in cls.model_fields.items() if field.is_required()]:
+            raise TypeError(f"{cls.__qualname__}: the option {required[0]} has no default: give it one")
 
     @classmethod
     def summary(cls) -> str:
@@ -118,7 +125,14 @@ def _is_part(thing: object) -> bool:
 
 
 LISTED_BY = "bench ls rewards"
-PARTS: Kind[type[RewardPart]] = Kind("reward part", _is_part, "harness.rewards.parts", LISTED_BY)
+PARTS: Kind[type[RewardPart]] = Kind(
+    "reward part",
+    _is_part,
+    "harness.rewards.parts",
+    LISTED_BY,
+    summary_of=lambda part: part.summary() + (f" Set by {part.implied_by}." if part.implied_by else ""),
+    besides={"module:function": "a function of your own: (group, context) -> list of numbers"},
+)
 
 
 def nameable_parts() -> dict[str, type[RewardPart]]:

@@ -2,14 +2,14 @@
 
 <sweep>/sweep.json           the question (`harness.records.SweepRecord`)
 <sweep>/question/            the sweep file, the profile, and files of the user's own that they name
-<sweep>/question/code/       the plug-ins with all that they import
+<sweep>/question/code/       the plug-ins and reward functions with all that they import
 <sweep>/cells/<cell>/code/   the user's code that the cell's numbers depend on, as it was when the cell was planned
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,8 +23,9 @@ from harness.config.run_spec import RunSpec
 from harness.config.yaml_file import load_yaml
 from harness.errors import RefusedError
 from harness.plan import Plan, PlannedCell
+from harness.plan.asked import Asked
 from harness.plan.gate import values_that_differ
-from harness.plan.sweep_file import KEPT, KEPT_CODE, KEPT_PROFILE, Asked, SweepFile
+from harness.plan.sweep_file import KEPT, KEPT_CODE, KEPT_PROFILE, SweepFile
 from harness.plugins import UserModule
 from harness.records import SweepRecord, read_sweep
 from harness.records.files import DamagedRecordError, is_disk_full, read_json, write_atomic, write_json
@@ -99,14 +100,14 @@ def _writable(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def _keep_files(asked: Asked, specs: Iterable[RunSpec], folder: Path) -> None:
+def _keep_files(asked: Asked, specs: Collection[RunSpec], folder: Path) -> None:
     """What a run from the records alone needs. Asked from there, it lies there already."""
     if asked.path.parent.resolve() == folder.resolve():
         return
     wanted = {Path(SWEEP_FILE): _sweep_file(asked), Path(KEPT_PROFILE): asked.profile_path.read_bytes()}
     for name in sorted({name for spec in specs for name in _files_of_the_users(spec)}):
         wanted[Path(name)] = plugins.user_file(name).read_bytes()
-    for module in plugins.in_use():
+    for module in [*plugins.in_use(), *(module for spec in specs for module in user_code(spec))]:
         wanted |= {KEPT_CODE / path: content for path, content in _code_files(module)}
     for path, content in wanted.items():
         _keep(folder / path, content)
@@ -171,7 +172,7 @@ def _question(plan: Plan, home: Path, command: str) -> SweepRecord:
         alpha=sweep.compare.alpha,
         new_problems=sweep.compare.new_problems,
         seeds=asked.seed_list,
-        ablate=list(sweep.search.knobs if sweep.search else sweep.ablate),
+        ablate=sweep.under_test,
         co_changes=dict(sweep.co_changes),
         varied={arm: {knob: by_arm[arm] for knob, by_arm in values.items()} for arm in plan.arms},
         cell_entries=[

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from harness.config.search import Pruner, Sampler
-from harness.errors import BenchError, RefusedError, nearest
+from harness.errors import BenchError, RefusedError, few, nearest
 
 if TYPE_CHECKING:
     import optuna
@@ -85,9 +85,7 @@ def _made(what: str, kind: Any, options: Mapping[str, Any], ours: Mapping[str, A
         if name in _LEAVING:
             raise RefusedError(f"{what}: option {name} is deprecated, and goes with Optuna 6: leave it out.")
         if name not in known:
-            raise RefusedError(
-                f"{what} has no option {name!r}{nearest(name, known)} Its options: {', '.join(known) or 'none'}."
-            )
+            raise RefusedError(f"{what} has no option {name!r}{nearest(name, known)} Its options: {few(known)}.")
         given = type(value).__name__
         if given not in known[name] and not (given == "int" and "float" in known[name]):
             raise RefusedError(f"{what}: option {name} is {value!r}, but must be of type {' or '.join(known[name])}.")

@@ -60,7 +60,13 @@ def _is_figure(thing: object) -> TypeGuard[Figure]:
     return isinstance(thing, Figure)
 
 
-FIGURES: Kind[Figure] = Kind("figure", _is_figure, "reports.figures", "bench ls figures")
+FIGURES: Kind[Figure] = Kind(
+    "figure",
+    _is_figure,
+    "reports.figures",
+    "bench ls figures",
+    summary_of=lambda figure: f"{figure.group}: {figure.title}",
+)
 
 
 class Placed(Protocol):

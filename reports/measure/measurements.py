@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from harness.errors import nearest
+from harness.errors import few, nearest
 from harness.records.scores import METRIC_PREFIX, accuracy_names
 from reports.processes import each_in_processes
 from reports.statistics import FloatArray
@@ -304,6 +304,6 @@ def read_measurements(sweep: SweepRecord, processes: int = 1) -> dict[str, list[
             )
         raise MetricError(
             f"no finished cell of {sweep.name} has a final {metric.name!r} on {metric.task}"
-            f"{nearest(metric.name, names)} Recorded: {', '.join(names) or 'nothing, there is no final evaluation'}"
+            f"{nearest(metric.name, names)} Recorded: {few(names)}"
         )
     return {arm: [done[arm, seed] for seed in sweep.seeds if (arm, seed) in done] for arm in sweep.arms}

@@ -83,7 +83,9 @@ class Stage:
     require: Callable[[RunSpec, Path], None] = lambda spec, path: None
 
 
-STAGES: Kind[Stage] = Kind("stage", lambda thing: isinstance(thing, Stage), __name__, "bench doctor")
+STAGES: Kind[Stage] = Kind(
+    "stage", lambda thing: isinstance(thing, Stage), __name__, "bench ls stages", summary_of=lambda stage: stage.phase
+)
 
 
 def find_stage(name: str) -> Stage:

@@ -39,7 +39,11 @@ def _is_search_figure(thing: object) -> TypeGuard[SearchFigure]:
 
 
 SEARCH_FIGURES: Kind[SearchFigure] = Kind(
-    "figure of a search", _is_search_figure, "reports.search.figures", "bench ls figures"
+    "figure of a search",
+    _is_search_figure,
+    "reports.search.figures",
+    "bench ls figures",
+    summary_of=lambda figure: f"Search: {figure.title}",
 )
 
 

@@ -41,7 +41,7 @@ USAGE = [
     (("plan", "std_norm", "aa"), "unexpected extra argument"),
     (("plan", "std_norm", "--seeds", "many"), "Invalid value for '--seeds'"),
     (("run", "std_norm", "--workers", "0"), "Invalid value for '--workers'"),
-    (("ls", "sweps"), "'sweps' is not one of 'sweeps', 'profiles'"),
+    (("ls", "sweps"), "unknown kind of thing 'sweps'; did you mean sweeps? `bench ls --help` lists all."),
     (("coldstart",), "Missing option '--out'"),
 ]
 
@@ -71,7 +71,7 @@ ON_PLAN_AND_RUN = [
     (("std_norm", "--set", "model.source=biultin:tiny"), "did you mean builtin?"),
     (("std_norm", "--set", "train.steps"), "must be key=value, e.g. --set train.steps=20."),
     (("std_norm", "--seeds", "0"), "--seeds is 0, but at least 1 seed is needed."),
-    (("std_norm", "--arms", "no_sdt"), "but the arms are group_std, no_std, batch_std; did you mean no_std"),
+    (("std_norm", "--arms", "no_sdt"), "unknown arm 'no_sdt'; did you mean no_std"),
     (("std_norm", "--arms", ","), "--arms is ',', but must name at least one"),
 ]
 
@@ -81,6 +81,61 @@ ON_PLAN_AND_RUN = [
 def test_a_question_that_cannot_be_read(refuse: Any, verb: str, words: tuple[str, ...], says: str) -> None:
     assert refuse(2, says, verb, *words).out == ""
     assert refuse(2, says, verb, *words, "--json").out == ""
+
+
+FAULTY = """
+name: faulty
+question: What is wrong here?
+profile: tniy
+sedes: 3
+base: {algorithm: grop, task.train: arithmetik, eval.grader: numerik}
+arms:
+  good: {}
+  steps: {train.steps: many, task.template: plian}
+  clip: {objective.rule.clip_hgh: 3}
+  empty:
+compare: {baseline: wrong, metric: eval.final.pas@1, alpha: 2}
+"""
+
+
+@pytest.mark.parametrize(
+    ("profile", "says"), [("tniy", ["profile 'tniy': there is no such file and no shipped profile"]), ("tiny", [])]
+)
+def test_all_faults_of_a_sweep_file_are_told_at_once(
+    refuse: Any, tmp_path: Path, profile: str, says: list[str]
+) -> None:
+    (tmp_path / "faulty.yaml").write_text(FAULTY.replace("tniy", profile))
+    expected = [
+        *says,
+        "faulty.yaml: sedes is not a key here; did you mean seeds",
+        "faulty.yaml: arms.empty is None: input should be a mapping, e.g. {}",
+        "faulty.yaml: compare.metric: unknown metric 'pas@1'; did you mean pass@",
+        "faulty.yaml: compare.alpha is 2: input should be less than 1",
+        "faulty.yaml: compare.baseline: unknown arm 'wrong'. There are good, steps, clip, empty.",
+        "faulty.yaml: base: unknown algorithm 'grop'; did you mean grpo",
+        "faulty.yaml: base: task.train: unknown task 'arithmetik'; did you mean arithmetic?",
+        "faulty.yaml: base: eval.grader: unknown grader 'numerik'; did you mean numeric?",
+        "faulty.yaml: arms.steps: train.steps is 'many': input should be a valid integer.",
+        "faulty.yaml: arms.steps: task.template: unknown template 'plian'; did you mean plain?",
+        "faulty.yaml: arms.clip: unknown key objective.rule.clip_hgh; did you mean objective.rule.clip_high",
+        "--arms: unknown arm 'goood'; did you mean good?",
+        "--set: unknown key train.stpes; did you mean train.steps",
+    ]
+    given = ("faulty.yaml", "--arms", "goood", "--set", "train.stpes=3")
+    lines = refuse(2, expected[0], "plan", *given).err.removeprefix("error: ").splitlines()
+    missing = [text for text in expected if not any(line.startswith(text) for line in lines)]
+    assert not missing
+    assert len(lines) == len(expected), "a fault that is none, or one that is told twice"
+
+
+def test_a_fault_of_one_arm_hides_none_of_another(refuse: Any, tmp_path: Path) -> None:
+    arms = {"with": {"train.steps": 0}, "without": {"model.source": "path:none"}, "third": {"algorithm": "grop"}}
+    sweep = write_sweep_file(tmp_path, arms=arms, compare={"metric": "eval.final.pass@3"})
+    lines = refuse(2, "arms.with: train.steps is 0", "plan", sweep).err.splitlines()
+    assert len(lines) == 4
+    assert "arms.third: unknown algorithm 'grop'" in lines[1]
+    assert "path:none: no config.json in none" in lines[2]
+    assert "compare.metric: unknown metric 'pass@3'" in lines[3]
 
 
 UNDECLARED: dict[str, Any] = {"arms": {"with": {}, "without": {"objective.scale": "none", "train.steps": 9}}}
@@ -219,7 +274,7 @@ ON_PAIRS = [
     (("--set", "pairs.pairing=all"), "--set: pairs.pairing is not a key here"),
     (("--set", "objective.rule.clip_high=0.3"), "objective.rule.clip_high belongs to policy-gradient objectives"),
     (("--set", "objective.reference=round_start"), "there are no rounds"),
-    (("--set", "algorithm=dpoo"), "unknown algorithm 'dpoo': did you mean dpo"),
+    (("--set", "algorithm=dpoo"), "unknown algorithm 'dpoo'; did you mean dpo"),
 ]
 
 
@@ -266,12 +321,12 @@ def test_cp_never_overwrites(refuse: Any, tmp_path: Path) -> None:
     refuse(2, "mine.yaml exists already and is left alone. Give another name.", "cp", "std_norm", "mine.yaml")
     refuse(2, "std_norm.yaml exists already", "cp", "std_norm")
     refuse(2, "none/mine.yaml: cannot be written (No such file or directory)", "cp", "std_norm", "none/mine.yaml")
-    refuse(2, "'std_nrom' is no shipped sweep, probe or profile; did you mean std_norm", "cp", "std_nrom")
+    refuse(2, "unknown sweep, probe or profile 'std_nrom'; did you mean std_norm", "cp", "std_nrom")
 
 
 def test_show_names_the_nearest(refuse: Any) -> None:
-    refuse(2, "'drgrpo' is no algorithm, profile or sweep; did you mean dr_grpo", "show", "drgrpo")
-    refuse(2, "'zzz' is no algorithm, profile or sweep. Known: ", "show", "zzz")
+    refuse(2, "unknown name 'drgrpo'; did you mean dr_grpo", "show", "drgrpo")
+    refuse(2, "unknown name 'zzz'. `bench ls WHAT` lists all.", "show", "zzz")
 
 
 def test_coldstart_leaves_a_folder_alone_and_reads_its_recipe_first(refuse: Any, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -11,6 +12,19 @@ from harness.cli.live import duration
 def test_a_table_off_a_terminal_is_aligned_and_never_cut(capsys: pytest.CaptureFixture[str]) -> None:
     print_table("title", ["arm", "remarks"], [["a", "x" * 300], ["longer", ""]])
     assert capsys.readouterr().out.splitlines() == ["title", "arm     remarks", f"a       {'x' * 300}", "longer"]
+
+
+def test_a_table_on_a_narrow_terminal_folds_names_and_cuts_none(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    print_table("", ["arm", "verdict"], [[f"clip_high=0.{n},temperature={n}", "inconclusive"] for n in (1, 2)])
+    out = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    assert max(map(len, out.splitlines())) <= 40
+    assert "…" not in out
+    letters = "".join(line.split("│")[1].strip() for line in out.splitlines() if line.startswith("│"))
+    assert letters == "clip_high=0.1,temperature=1clip_high=0.2,temperature=2"
 
 
 def test_json_is_one_strict_document(capsys: pytest.CaptureFixture[str]) -> None:

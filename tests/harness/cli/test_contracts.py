@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,23 @@ def options(verb: str) -> set[str]:
 def test_the_verbs() -> None:
     command: Any = typer.main.get_command(app)
     assert set(command.commands) == VERBS
+
+
+def test_help_lists_every_verb_in_a_group_on_a_line_of_its_own(bench: Bench) -> None:
+    out = bench("--help").out
+    lines = [line.split()[0] for line in out[out.index("Ask:") :].splitlines() if line.startswith("  ")]
+    assert sorted(lines) == sorted(VERBS), "nothing is wrapped, and each verb is in one group"
+    assert "..." not in out[out.index("Ask:") :], "nothing is cut"
+    assert [line for line in out.splitlines() if re.fullmatch(r"[A-Z]\w+:", line)] == [
+        "Options:", "Ask:", "Look:", "Understand:", "Maintain:"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_help_of_a_verb_fits_a_terminal_and_has_an_example(bench: Bench, verb: str) -> None:
+    out = bench(verb, "--help").out
+    assert max(map(len, out.splitlines())) <= 80
+    assert f"Example: bench {verb} " in " ".join(out.split()) or f"Example: bench {verb}\n" in out
 
 
 @pytest.mark.parametrize("verb", sorted(VERBS))
@@ -138,6 +157,23 @@ def test_status(bench: Bench, tmp_path: Path) -> None:
     assert "failed" in text and "why" in text
 
 
+@pytest.mark.parametrize(
+    ("tokens", "told"), [(1000, ["31 of at most 120", "the token budget ended it"]), (999, ["31/120"])]
+)
+def test_status_says_that_the_budget_ended_a_cell(bench: Bench, tmp_path: Path, tokens: int, told: list[str]) -> None:
+    """Where the budget is not used up, something else did, such as divergence."""
+    write_sweep(tmp_path / "home" / "mine", {"one": 0.0}, seeds=1)
+    (cell,) = (tmp_path / "home" / "mine" / "cells").iterdir()
+    for file, changes in {
+        tmp_path / "home" / "mine" / "sweep.json": {"budget_tokens": 1000},
+        cell / "status.json": {"step": 31, "steps": 120, "generated_tokens": tokens},
+    }.items():
+        file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    out = bench("status", "mine", "--home", "home").out
+    assert all(text in out for text in told)
+    assert ("budget" in out) == (tokens == 1000)
+
+
 def test_status_of_a_sweep_file_and_of_bench_home(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,7 +198,8 @@ def test_status_lists_cells_of_other_questions_apart(bench: Bench, tmp_path: Pat
 def test_ls(bench: Bench, what: str) -> None:
     result = bench("ls", what, "--json")
     assert (result.code, result.err) == (0, "")
-    assert all(set(row) == {"name", "description"} for row in result.document)
+    more = {"type", "default", "range"} if what == "knobs" else set()
+    assert all(set(row) == {"name", "description", "from"} | more for row in result.document)
     names = [row["name"] for row in result.document]
     known = {"sweeps": "std_norm", "profiles": "tiny", "algorithms": "grpo", "tasks": "gsm8k", "knobs": "train.steps"}
     known |= {"figures": "forest"}

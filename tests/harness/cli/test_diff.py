@@ -104,10 +104,10 @@ def test_every_pair_of_presets(bench: Bench, family: Family) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("gpro", "grpo"), "'gpro' is no algorithm; did you mean"),
-        (("grpo", "std_norm"), "'std_norm' is no algorithm; did you mean dpo_norm? Known: reinforce, "),
+        (("gpro", "grpo"), "unknown algorithm 'gpro'; did you mean"),
+        (("grpo", "std_norm"), "unknown algorithm 'std_norm'; did you mean dpo_norm? `bench ls algorithms` lists all."),
         (("grpo",), "Missing argument 'second'"),
-        (("grpo", "dr_grpo", "--set", "objective.scael=none"), "unknown objective knob 'scael': did you mean scale"),
+        (("grpo", "dr_grpo", "--set", "objective.scael=none"), "unknown objective knob 'scael'; did you mean scale"),
     ],
 )
 def test_mistakes(bench: Bench, words: tuple[str, ...], says: str) -> None:

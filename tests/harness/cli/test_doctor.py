@@ -58,7 +58,7 @@ def test_whether_a_profile_fits(bench: Bench, tmp_path: Path, monkeypatch: pytes
 
     code, found = memory("tiny")
     assert (code, found.startswith("fits: about ")) == (0, True)
-    monkeypatch.setattr("harness.cli.doctor._free_ram_bytes", lambda: 10**8)
+    monkeypatch.setattr("harness.cli.maintain._free_ram_bytes", lambda: 10**8)
     code, found = memory("tiny")
     assert (code, found.startswith("does not fit: about "), found.endswith("; 0.1 GB free")) == (2, True, True)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)

@@ -19,3 +19,10 @@ def test_beyond_what_was_foreseen_there_is_no_eta(
     lines = [line for line in capsys.readouterr().err.splitlines() if "ETA" in line]
     assert "ETA ?" not in lines[1] and "ETA ?" in lines[-1]
     assert not any("ETA -" in line for line in lines)
+
+
+def test_progress_is_told_by_what_will_end_the_cell() -> None:
+    assert live.how_far(30, 120, 0.25) == "step 30/120 (25%)"
+    assert live.how_far(30, 120, 0.5) == "step 30, 50% of the token budget"
+    assert live.how_far(31, 120, 1.0) == "31 of at most 120 steps: the token budget ended it"
+    assert live.how_far(120, 120, 1.0) == "step 120/120 (100%)"

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness.cli.live_report import EVERY_S, follow
-from harness.cli.report import write
+from harness.cli.report import EVERY_S, follow, write
 from harness.errors import RefusedError
 from tests.harness.cli.conftest import Bench
 from tests.reports.synthetic import write_sweep
@@ -96,7 +95,7 @@ def test_after_ctrl_c_the_page_does_not_reload_itself(
 
     write_sweep(tmp_path / "runs" / "question", {"base": 0.0}, seeds=1)
     monkeypatch.setattr("harness.cli.report.write", write_one)
-    monkeypatch.setattr("harness.cli.live_report.follow", interrupted)
+    monkeypatch.setattr("harness.cli.report.follow", interrupted)
     assert bench("report", "question", "--live").code == 130
     assert written == ([EVERY_S, None] if finished else [None])
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from harness.cli.probe import _print
+from harness.cli.extras import _print_probe
 from tests.harness.cli.conftest import Bench
 from tests.harness.extras.probe.files import write_probe_file
 
@@ -49,7 +49,7 @@ def test_the_table_of_a_made_up_document(capsys: pytest.CaptureFixture[str]) -> 
         } | measures
 
     none = {"cosine_difference": None, "noise_ratio": None}
-    _print(
+    _print_probe(
         {
             "name": "mine",
             "model": {"source": "builtin:tiny", "weights": "0123456789abcdef"},

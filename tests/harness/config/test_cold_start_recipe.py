@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli.coldstart import load_recipe
+from harness.config.cold_start_recipe import load_recipe
 from harness.config.model_source import TINY
 from harness.errors import RefusedError
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.config.knobs import active, descriptions, governor
+from harness.config.knobs import KnobFacts, active, descriptions, governor, knob_facts
 from tests.harness.config.cases import spec
 
 
@@ -56,3 +56,27 @@ def test_all_knobs_cover_the_active_ones_once() -> None:
     for settings in variants:
         unknown = [k for k in active(spec(settings)) if k not in descriptions() and not k.startswith("reward.parts.")]
         assert not unknown
+
+
+def test_every_knob_says_what_it_does_and_what_it_takes() -> None:
+    for knob, facts in knob_facts().items():
+        assert facts.description.strip(" :|"), f"{knob} has no description"
+        assert all(meaning.rpartition(": ")[2].strip() for meaning in facts.description.split(" | ")), knob
+        assert facts.type, knob
+
+
+def test_facts_are_those_of_the_declarations() -> None:
+    facts = knob_facts()
+    assert facts["train.weight_decay"] == KnobFacts("float", "0.0", ">= 0", "of AdamW")
+    assert facts["eval.top_p"].range == "> 0, <= 1"
+    assert (facts["budget.tokens"].type, facts["budget.tokens"].default) == ("int | null", "null")
+    assert facts["train.learning_rate"].default == ""
+    assert (facts["eval.tasks"].type, facts["eval.tasks"].range) == ("list of task name", ">= 1 items")
+    assert (facts["rollout.engine"].type, facts["rollout.engine"].default) == ("auto | torch | vllm", "auto")
+    assert (facts["task.template"].default, facts["objective.aggregation"].default) == ("the task's", "the algorithm's")
+    assert "ppo_clip" in facts["objective.rule.type"].type.split(" | ")
+    assert facts["objective.kl.where"].default == "none"
+    staged = facts["rollout.staged.type"]
+    assert (staged.type, staged.default) == ("none | at_step | converged", "none")
+    assert staged.description.startswith("none: Completions may be max_completion_tokens long from the first step on |")
+    assert facts["rollout.staged.first_tokens"].description.startswith("at_step: limit of a completion before `step` |")

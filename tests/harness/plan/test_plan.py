@@ -63,7 +63,7 @@ def test_seeds_and_arms_can_be_chosen(plan: Any) -> None:
     with pytest.raises(RefusedError, match="--seeds is 0, but at least 1"):
         plan(count=0)
     with pytest.raises(
-        RefusedError, match=r"--arms names wihtout, but the arms are with, without; did you mean without"
+        RefusedError, match=r"--arms: unknown arm 'wihtout'; did you mean without\? There are with, without\."
     ):
         plan(only=["wihtout"])
 
@@ -168,7 +168,7 @@ def test_the_metric_is_written_out(plan: Any) -> None:
     ("metric", "says"),
     [
         ("pass@1", "must be eval.final."),
-        ("eval.final.pass@3", "names 'pass@3', which this evaluation does not give; did you mean pass@1, pass@2"),
+        ("eval.final.pass@3", "unknown metric 'pass@3'; did you mean pass@1, pass@2"),
         ("eval.final.mean_tokens", "names 'mean_tokens', but arms are compared by a fraction of which more is better"),
         ("eval.final.gsm8k.pass@1", "names task 'gsm8k', but eval.tasks are arithmetic"),
     ],
@@ -271,9 +271,9 @@ def test_a_model_on_the_hub_that_is_not_pinned_is_warned_of(plan: Any, source: s
 
 
 def test_what_is_left_to_the_machine_is_settled_in_the_plan(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.plan.plan.cuda_is_there", lambda: True)
+    monkeypatch.setattr("harness.plan.asked.cuda_is_there", lambda: True)
     assert {cell.spec.rollout.engine for cell in plan(["train.device=auto"]).cells} == {"vllm"}
-    monkeypatch.setattr("harness.plan.plan.cuda_is_there", lambda: False)
+    monkeypatch.setattr("harness.plan.asked.cuda_is_there", lambda: False)
     assert {cell.spec.rollout.engine for cell in plan(["train.device=auto"]).cells} == {"torch"}
 
 
@@ -298,3 +298,13 @@ def test_a_cell_of_an_unchanged_model_is_found_under_its_earlier_hash(plan: Any,
     assert planned.record(cell, tmp_path / "home").path == made
     os.utime(code)
     assert planned.record(cell, tmp_path / "home").path.name == cell.directory
+
+
+def test_knobs_of_a_grid_are_under_test_without_being_repeated(plan: Any) -> None:
+    grid = {"objective.scale": ["none", "group_std"], "train.learning_rate": [1e-4, 1e-3]}
+    silent = plan(arms=None, grid=grid, ablate=None)
+    repeated = plan(arms=None, grid=grid, ablate=list(grid))
+    assert silent.gate == repeated.gate
+    assert silent.gate.ok
+    assert [cell.hash for cell in silent.cells] == [cell.hash for cell in repeated.cells]
+    assert plan(arms=None, grid=grid, ablate=["objective"]).sweep.under_test == ["objective", "train.learning_rate"]

@@ -27,7 +27,7 @@ MAX = "objective.rule.weight_max"
     ("knobs", "match"),
     [
         ({}, "knobs is {}"),
-        ({"train.learning_rat": {"log": [1e-4, 1e-2]}}, r"no knob; did you mean train\.learning_rate"),
+        ({"train.learning_rat": {"log": [1e-4, 1e-2]}}, r"unknown knob .*; did you mean train\.learning_rate"),
         ({LR: {}}, "no range given: give one of float"),
         ({LR: {"log": [1e-4, 1e-2], "float": [0, 1]}}, "float and log given"),
         ({LR: {"float": [1e-2, 1e-4]}}, r"\[0\.01, 0\.0001\], which is empty"),

@@ -22,6 +22,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
     """Writes a module of a new name into the working directory and gives that name."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    plugins.use([], [])  # from here on modules are looked for in the working directory
 
     def module(source: str) -> str:
         name = f"reward_of_mine_{next(_number)}"

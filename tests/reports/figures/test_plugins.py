@@ -16,7 +16,7 @@ import pytest
 
 import reports.measure
 from harness import plugins
-from harness.cli.ls import Listing, ls
+from harness.cli.look import ls
 from harness.errors import RefusedError
 from reports.figures import FIGURES, Figure, in_reading_order
 from reports.page import write_report
@@ -140,7 +140,7 @@ def test_a_figure_needs_a_name_for_its_files_and_a_group(fields: dict[str, Any],
 def test_it_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copy(EXAMPLE, tmp_path)
     plugins.use(["figure"], [tmp_path])
-    ls(Listing.figures, json=True)
+    ls("figures", json=True)
     listed = {row["name"]: row["description"] for row in json.loads(capsys.readouterr().out)}
     assert listed[NAME] == "Cost: Tokens per right answer"
     assert listed["forest"].startswith("Result: ") and listed["slices"].startswith("Search: ")

@@ -1,4 +1,4 @@
-"""`bench doctor`: what this machine can do, and what stands in the way."""
+"""Verbs that look after an installation and its files: `bench doctor`, `bench sync`, `bench cp`, `bench coldstart`."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import contextlib
 import os
 import shutil
 import sys
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from harness.cli.console import print_json, print_table
-from harness.cli.options import HomeOption, JsonOption, home_folder
-from harness.errors import RefusedError
+from harness.cli.console import note, print_json, print_table
+from harness.cli.options import HomeOption, JsonOption, UnusedHomeOption, home_folder, run_folder
+from harness.errors import RefusedError, UnknownNameError
 
 LOW_DISK_GB = 2.0
 
@@ -79,6 +78,8 @@ def _vllm() -> str:
 
 
 def _installed(package: str) -> str | None:
+    from importlib import metadata
+
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -146,3 +147,109 @@ def _data() -> list[Check]:
         value: Any = os.environ.get(variable)
         checks.append((variable, not value or Path(value).is_dir(), value or f"not set ({use})"))
     return checks
+
+
+def sync(
+    sweep: Annotated[
+        str | None, typer.Argument(help="Name of a sweep that was run; all of them, and all evaluations, if left out.")
+    ] = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Mirror finished sweeps and evaluations to MLflow. What is there already is not added again.
+
+    Example: bench sync std_norm
+    """
+    from harness.tracking import Mirror, sync_evaluations, tracking_uri
+
+    folder = home_folder(home)
+    folders = [run_folder(sweep, folder)] if sweep else [path.parent for path in sorted(folder.glob("*/sweep.json"))]
+    points = {}
+    for path in folders:
+        note(f"mirroring {path.name} to {tracking_uri(folder)}")
+        points[path.name] = Mirror(path, tracking_uri(folder)).sync()
+    evaluations = 0 if sweep else sync_evaluations(tracking_uri(folder), folder)
+    if json:
+        print_json({"tracking_uri": tracking_uri(folder), "new_points": points, "evaluations": evaluations})
+    else:
+        for name, count in points.items():
+            typer.echo(f"{name}: {count} new points")
+        if evaluations:
+            typer.echo(f"evaluations: {evaluations}")
+
+
+def cp(
+    name: Annotated[str, typer.Argument(help="Name of a shipped sweep, probe or profile.")],
+    target: Annotated[Path, typer.Argument(help="Folder or file to copy to.")] = Path(),
+    home: UnusedHomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Copy a shipped sweep, probe or profile to a file of your own. Never overwrites.
+
+    Example: bench cp std_norm my_question.yaml
+    """
+    from harness.plan.sweep_file import SHIPPED, load_sweep, shipped, shipped_probes
+
+    sweeps, probes = shipped(SHIPPED), shipped_probes()
+    known = {**shipped(SHIPPED / "profiles"), **sweeps, **probes}
+    if name not in known:
+        raise UnknownNameError("sweep, probe or profile", name, known, "bench ls sweeps` or `bench ls profiles")
+    path = target / f"{name}.yaml" if target.is_dir() else target
+    if path.exists():
+        raise RefusedError(f"{path} exists already and is left alone. Give another name.")
+    try:
+        shutil.copyfile(known[name], path)
+    except OSError as error:
+        raise RefusedError(f"{path}: cannot be written ({error.strerror}).") from None
+    if json:
+        print_json({"path": str(path)})
+    else:
+        verbs = {**dict.fromkeys(sweeps, "run"), **dict.fromkeys(probes, "probe")}
+        if name in sweeps and load_sweep(name)[0].search is not None:
+            verbs[name] = "tune"
+        use = f"bench {verbs[name]} {path}" if name in verbs else f"bench run SWEEP --profile {path}"
+        typer.echo(f"wrote {path}; use it with `{use}`")
+
+
+def coldstart(
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the checkpoint; must not exist yet.")],
+    recipe: Annotated[
+        Path | None, typer.Argument(help="YAML with `source` and `cold_start`; default: the recipe of builtin:tiny.")
+    ] = None,
+    home: UnusedHomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Fine-tune a model on demonstrations before training. It is saved as a Hugging Face checkpoint: `path:DIR`.
+
+    A recipe of your own: {source: "path:my_model", cold_start: {type: sft, data: demos.jsonl, steps: 500}}
+
+    Example: bench coldstart --out my_tiny
+    """
+    from harness.config.cold_start_recipe import load_recipe
+    from harness.config.model_source import TINY
+
+    if out.exists():
+        raise RefusedError(f"--out {out} exists already and is left alone. Give a folder that does not exist.")
+    loaded = load_recipe(recipe or TINY / "recipe.yaml")
+    note("loading the model")
+
+    import torch
+
+    from harness.cli.live import Countdown
+    from harness.models.language_model import load_model, weights_digest
+    from harness.training.cold_start import run_cold_start
+
+    # As in every worker: the digest below depends on the thread count.
+    torch.set_num_threads(1)
+    model = load_model(loaded.source)
+    countdown = Countdown("cold start")
+    run_cold_start(
+        model, loaded.cold_start, lambda step, steps, loss: countdown.tell(step, steps, f"loss {loss:.3f} nats a token")
+    )
+    out.mkdir(parents=True)
+    model.save(out)
+    digest = weights_digest(model.model.state_dict())
+    if json:
+        print_json({"path": str(out), "digest": digest})
+    else:
+        typer.echo(f"wrote {out} (weights {digest})")

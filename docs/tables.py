@@ -1,0 +1,247 @@
+"""What the pages of docs/ take from the code, written in by mkdocs as it builds them (`hooks:` in mkdocs.yml).
+
+A page says `<!-- table: metrics -->` where a table goes. A line that holds nothing but a link to a file outside docs/,
+`[tests/some.py](../tests/some.py)`, is replaced by the file.
+"""
+
+from __future__ import annotations
+
+import html
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+from typer.testing import CliRunner
+
+from algorithms import RULES, AnyObjective, Objective, PreferenceObjective, active_knobs, describe, presets
+from algorithms.space import defaults
+from evals.grading import GRADERS
+from evals.metrics import METRICS
+from evals.prompts import TEMPLATES
+from evals.tasks import TASKS
+from harness.cli.app import app
+from harness.config.engine import ENGINES
+from harness.config.knobs import knob_facts
+from harness.config.search import KnobRange, Pruner, Sampler, Search, SearchBudget
+from harness.config.yaml_file import load_yaml
+from harness.executors.base import EXECUTORS
+from harness.plan.sweep_file import SHIPPED, Comparison, SweepFile, load_sweep, shipped
+from harness.rewards.base import nameable_parts
+from reports.figures import FIGURES
+
+ROOT = Path(__file__).parents[1]
+FILE_LINK = re.compile(r"^\[(.+)\]\(\.\./\1\)$", re.MULTILINE)
+
+_COLUMNS = ("baseline", "scale", "ratio", "aggregation")
+_PREFERENCE_COLUMNS = ("link", "logp", "reference", "beta")
+_ALWAYS = ("kl.estimator", "kl.beta")
+
+
+def policy_gradient_presets() -> str:
+    rows = []
+    for name in presets("policy_gradient"):
+        preset = describe(name)
+        knobs = _shown(preset.objective)
+        baseline, scale, ratio, aggregation = (knobs.get(column, "none") for column in _COLUMNS)
+        rule = _call(knobs["rule.type"], {k: v for k, v in knobs.items() if k.startswith("rule.") and k != "rule.type"})
+        plain = Objective(aggregation="token_mean")
+        beside = [k for k in _beside(preset.objective, plain, _COLUMNS, _ALWAYS) if not k.startswith("rule.")]
+        rows.append([f"`{name}`", baseline, scale, ratio, rule, aggregation, _extra(knobs, beside), preset.source])
+    return _table(["name", "baseline", "scale", "ratio", "rule", "aggregation", "extra", "source"], rows)
+
+
+def preference_presets() -> str:
+    rows = []
+    for name in presets("preference"):
+        preset = describe(name)
+        knobs = _shown(preset.objective)
+        beside = _beside(preset.objective, PreferenceObjective(link="logistic"), _PREFERENCE_COLUMNS)
+        columns = (knobs[column] for column in _PREFERENCE_COLUMNS)
+        rows.append([f"`{name}`", *columns, _extra(knobs, beside), preset.source])
+    return _table(["name", *_PREFERENCE_COLUMNS, "extra", "source"], rows)
+
+
+def rules() -> str:
+    return _named((name, (rule.__doc__ or "").partition("\n")[0]) for name, rule in RULES.all().items())
+
+
+def knobs() -> str:
+    sections: dict[str, list[list[str]]] = {}
+    for knob, facts in knob_facts().items():
+        row = [f"`{knob}`", facts.type, facts.default, facts.range, facts.description]
+        sections.setdefault(knob.partition(".")[0], []).append(row)
+    heading = ["knob", "type", "default", "range", "meaning"]
+    return "\n".join(f"## {section}\n\n{_table(heading, rows)}" for section, rows in sections.items())
+
+
+def metrics() -> str:
+    rows = [
+        [f"`{metric.name}`", metric.unit, metric.better or "", "yes" if metric.compares_arms else "", metric.meaning]
+        for metric in METRICS.all().values()
+    ]
+    return _table(["name", "unit", "better", "compares arms", "meaning"], rows)
+
+
+def tasks() -> str:
+    rows = [
+        [f"`{task.name}`", f"`{task.template}`", f"`{task.grader}`", ", ".join(task.splits)]
+        for task in TASKS.all().values()
+    ]
+    return _table(["name", "template", "grader", "splits"], rows)
+
+
+def templates() -> str:
+    rows = [
+        [f"`{one.name}`", "a chat" if one.chat else "plain text", f"`{' '.join(one.text.split())[:100]}`"]
+        for one in TEMPLATES.all().values()
+    ]
+    return _table(["name", "form", "begins"], rows)
+
+
+def graders() -> str:
+    return _named((name, grader.meaning) for name, grader in GRADERS.all().items())
+
+
+def reward_parts() -> str:
+    return _named((name, part.summary()) for name, part in nameable_parts().items())
+
+
+def engines() -> str:
+    return _named((name, engine.description) for name, engine in ENGINES.all().items())
+
+
+def executors() -> str:
+    return _named((name, executor.summary) for name, executor in EXECUTORS.all().items())
+
+
+def figures() -> str:
+    return _table(
+        ["name", "title", "group"], [[f"`{one.name}`", one.title, one.group] for one in FIGURES.all().values()]
+    )
+
+
+def sweeps() -> str:
+    return _named((name, load_sweep(str(path))[0].question) for name, path in shipped(SHIPPED).items())
+
+
+def profiles() -> str:
+    paths = shipped(SHIPPED / "profiles")
+    return _named((name, str(load_yaml(path).get("description", ""))) for name, path in paths.items())
+
+
+def commands() -> str:
+    """The help of every verb."""
+    parts = []
+    for command in app.registered_commands:
+        name = command.name or ""
+        text = CliRunner().invoke(app, [name, "--help"], prog_name="bench").output
+        parts.append(f"## bench {name}\n\n```text\n{inspect.cleandoc(text)}\n```\n")
+    return "\n".join(parts)
+
+
+def _fields(model: type[BaseModel]) -> Callable[[], str]:
+    def table() -> str:
+        rows = []
+        for name, field in model.model_fields.items():
+            default = field.get_default(call_default_factory=True, validated_data={})
+            rows.append([f"`{field.alias or name}`", _default(default), field.description or ""])
+        return _table(["key", "default", "meaning"], rows)
+
+    return table
+
+
+def _default(value: Any) -> str:
+    if value is PydanticUndefined:
+        return "required"
+    if isinstance(value, BaseModel) or value in (None, (), {}, []):
+        return ""
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+TABLES: Mapping[str, Callable[[], str]] = {
+    "policy gradient presets": policy_gradient_presets,
+    "preference presets": preference_presets,
+    "rules": rules,
+    "knobs": knobs,
+    "metrics": metrics,
+    "tasks": tasks,
+    "templates": templates,
+    "graders": graders,
+    "reward parts": reward_parts,
+    "engines": engines,
+    "executors": executors,
+    "figures": figures,
+    "sweeps": sweeps,
+    "profiles": profiles,
+    "commands": commands,
+    "sweep file": _fields(SweepFile),
+    "compare": _fields(Comparison),
+    "search": _fields(Search),
+    "range": _fields(KnobRange),
+    "search budget": _fields(SearchBudget),
+    "sampler": _fields(Sampler),
+    "pruner": _fields(Pruner),
+}
+
+
+def with_tables(markdown: str) -> str:
+    """A page with its tables and files. Raises KeyError for an unknown table, OSError for a missing file."""
+    markdown = re.sub(r"<!-- table: (.+?) -->", lambda mark: TABLES[mark[1]](), markdown)
+    return FILE_LINK.sub(lambda link: _code(link[1]), markdown)
+
+
+def on_page_markdown(markdown: str, **_: object) -> str:
+    """Called by mkdocs for each page before it is rendered."""
+    return with_tables(markdown)
+
+
+def _code(path: str) -> str:
+    language = {".py": "python", ".yaml": "yaml"}[Path(path).suffix]
+    return f"`{path}`:\n\n```{language}\n{(ROOT / path).read_text(encoding='utf-8')}```"
+
+
+def _named(rows: Iterable[tuple[str, str]]) -> str:
+    return _table(["name", "what it is"], [[f"`{name}`", text] for name, text in rows])
+
+
+def _table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [heading, ["---"] * len(heading), *rows]
+    return "".join(f"| {' | '.join(map(_cell, line))} |\n" for line in lines)
+
+
+def _cell(text: str) -> str:
+    """Text in which Markdown sees nothing but code between backticks."""
+    parts = text.split("`")
+    parts[::2] = [html.escape(part, quote=False).replace("*", "&#42;") for part in parts[::2]]
+    return "`".join(parts).replace("|", "\\|")
+
+
+def _shown(objective: AnyObjective) -> dict[str, str]:
+    return {knob: "off" if value is None else str(value) for knob, value in active_knobs(objective).items()}
+
+
+def _call(kind: str, knobs: Mapping[str, str]) -> str:
+    set_here = [
+        f"{knob.rpartition('.')[2]} {value}" for knob, value in knobs.items() if value not in ("off", "none", "0.0")
+    ]
+    return f"{kind} ({', '.join(set_here)})" if set_here else kind
+
+
+def _extra(knobs: Mapping[str, str], names: Iterable[str]) -> str:
+    return ", ".join(f"{knob}={knobs[knob]}" for knob in names)
+
+
+def _beside(
+    objective: AnyObjective, plain: AnyObjective, columns: Sequence[str], always: Sequence[str] = ()
+) -> list[str]:
+    """Knobs beside the columns that are not at their defaults."""
+    unmoved = defaults(objective) | active_knobs(plain)
+    return [
+        knob
+        for knob, value in active_knobs(objective).items()
+        if knob not in columns and (knob in always or value != unmoved[knob])
+    ]

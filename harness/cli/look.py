@@ -1,0 +1,378 @@
+"""Verbs that look around: `bench ls`, `bench show` and `bench diff`."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from harness.cli.console import print_json, print_table
+from harness.cli.options import HomeOption, JsonOption, PluginOption, UnusedHomeOption, home_folder, use_plugins
+from harness.errors import RefusedError, UnknownNameError
+
+if TYPE_CHECKING:
+    from algorithms import AnyObjective
+    from harness.plugins import Kind
+
+PREFIX = "objective."
+WIDTH = 80
+
+KINDS = {
+    "algorithms": ("algorithms.presets:PRESETS",),
+    "rules": ("algorithms.rules:RULES",),
+    "tasks": ("evals.tasks:TASKS",),
+    "templates": ("evals.prompts:TEMPLATES",),
+    "graders": ("evals.grading:GRADERS",),
+    "metrics": ("evals.metrics:METRICS",),
+    "rewards": ("harness.rewards.base:PARTS",),
+    "engines": ("harness.config.engine:ENGINES",),
+    "executors": ("harness.executors.base:EXECUTORS",),
+    "stages": ("harness.run.stages:STAGES",),
+    "figures": ("reports.figures:FIGURES", "reports.search.figures:SEARCH_FIGURES"),
+}
+"""Where the kinds of plug-ins are that `bench ls <word>` lists."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A line of a listing. origin: the file of the plug-in that it comes from; None for what is shipped."""
+
+    name: str
+    description: str
+    origin: Path | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        origin = None if self.origin is None else str(self.origin)
+        return {"name": self.name, **self.facts, "description": self.description, "from": origin}
+
+    @property
+    def text(self) -> str:
+        return self.description + (f" (from {self.origin})" if self.origin else "")
+
+
+def ls(
+    what: Annotated[str, typer.Argument(help=f"sweeps, profiles, {', '.join(KINDS)}, knobs or runs.")] = "sweeps",
+    word: Annotated[
+        str | None, typer.Argument(metavar="[WORD]", help="Only those with this in their name or description.")
+    ] = None,
+    plugin: PluginOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """List sweeps, algorithms, tasks, knobs and all else there is. What plug-ins add is among them.
+
+    Example: bench ls knobs clip
+    """
+    use_plugins(plugin)
+    listings: dict[str, Callable[[], Iterator[Listed]]] = {
+        "sweeps": _sweeps,
+        "profiles": _profiles,
+        **{kind: lambda: _things(what) for kind in KINDS},
+        "knobs": _knobs,
+        "runs": lambda: _runs(home_folder(home)),
+    }
+    if what not in listings:
+        raise UnknownNameError("kind of thing", what, listings, "bench ls --help")
+    wanted = (word or "").lower()
+    listed = [one for one in listings[what]() if wanted in one.name.lower() or wanted in one.description.lower()]
+    if json:
+        print_json([one.as_json() for one in listed])
+    elif not listed:
+        typer.echo(f"no {what} with {word!r}" if word else f"no {what} yet", err=True)
+    elif what == "knobs":
+        for one in listed:
+            _print_knob(one)
+    else:
+        print_table("", [what, ""], [[one.name, one.text] for one in listed])
+
+
+def _kinds(word: str) -> Iterator[Kind[Any]]:
+    for place in KINDS[word]:
+        module, _, name = place.partition(":")
+        yield getattr(import_module(module), name)
+
+
+def _things(word: str) -> Iterator[Listed]:
+    """What is of a kind, shipped or of a plug-in."""
+    for kind in _kinds(word):
+        for name in kind.names():
+            source = kind.source(name)
+            yield Listed(name, kind.summary(name), None if source is None else source.path)
+        for form, meaning in kind.besides.items():
+            yield Listed(form, meaning)
+
+
+def _sweeps() -> Iterator[Listed]:
+    from harness.plan.sweep_file import SHIPPED, load_sweep, shipped
+
+    for name, path in shipped(SHIPPED).items():
+        yield Listed(name, load_sweep(str(path))[0].question)
+
+
+def _profiles() -> Iterator[Listed]:
+    from harness.config.yaml_file import load_yaml
+    from harness.plan.sweep_file import SHIPPED, shipped
+
+    for name, path in shipped(SHIPPED / "profiles").items():
+        yield Listed(name, str(load_yaml(path).get("description", "")))
+
+
+def _knobs() -> Iterator[Listed]:
+    from harness.config.knobs import knob_facts
+
+    for name, knob in knob_facts().items():
+        yield Listed(name, knob.description, facts={"type": knob.type, "default": knob.default, "range": knob.range})
+
+
+def _runs(home: Path) -> Iterator[Listed]:
+    from harness.records import read_sweep
+
+    for path in sorted(home.glob("*/sweep.json")):
+        sweep = read_sweep(path.parent)
+        done = sum(cell.state == "done" for cell in sweep.cells)
+        yield Listed(sweep.name, f"{done}/{len(sweep.cells)} cells done; {sweep.question}")
+
+
+def _print_knob(knob: Listed) -> None:
+    """The name, then what it can be and what it does."""
+    facts = knob.facts
+    limits = f" ({facts['range']})" if facts["range"] else ""
+    default = f"default {facts['default']}" if facts["default"] else "must be set"
+    typer.echo(knob.name)
+    for text in (f"{facts['type']}{limits}; {default}", *knob.text.split(" | ")):
+        typer.echo(_wrapped(text, "    "))
+
+
+def _in_lines(document: Mapping[str, Any]) -> str:
+    """`key: text`, a line each, of what is known."""
+    return "\n".join(_wrapped(f"{key}: {text}") for key, text in document.items() if text)
+
+
+def _wrapped(text: str, indent: str = "") -> str:
+    return textwrap.fill(text, WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False)
+
+
+def show(
+    name: Annotated[
+        str, typer.Argument(help="An algorithm, sweep, profile or knob, a sweep file, or anything that `bench ls` has.")
+    ],
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Override an algorithm's knob; repeatable."),
+    ] = None,
+    plugin: PluginOption = None,
+    home: UnusedHomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show one algorithm, sweep, profile, knob or other thing in full. Sweeps are shown with all their defaults.
+
+    Example: bench show grpo --set objective.aggregation=constant_length
+    """
+    from algorithms import presets
+
+    use_plugins(plugin)
+    if name in presets():
+        document = _algorithm(name, set_ or [])
+        if json:
+            print_json(document)
+        else:
+            _print_algorithm(name, document)
+        return
+    if set_:
+        raise RefusedError(f"--set {set_[0]}: only an algorithm's knobs can be set here, and {name} is none.")
+    if (settings := _settings_of_file(name)) is not None:
+        if json:
+            print_json(settings)
+        else:
+            import yaml
+
+            typer.echo(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=100).rstrip())
+        return
+    found = _things_named(name)
+    if json:
+        print_json(found)
+    else:
+        typer.echo("\n\n".join(map(_in_lines, found)))
+
+
+def _settings_of_file(name: str) -> dict[str, Any] | None:
+    """A profile or a sweep with its defaults; None if nothing of the kind has this name."""
+    from harness.config.yaml_file import load_yaml
+    from harness.plan.sweep_file import SHIPPED, load_sweep, shipped
+
+    profiles = shipped(SHIPPED / "profiles")
+    if name in profiles:
+        return {"profile": name, **load_yaml(profiles[name])}
+    if name in shipped(SHIPPED) or name.endswith((".yaml", ".yml")):
+        sweep = load_sweep(name)[0]
+        # What a search does not read must not stand in its file, even with the value that it has anyway.
+        return sweep.model_dump(mode="json", by_alias=True, exclude_unset=sweep.search is not None)
+    return None
+
+
+def _things_named(name: str) -> list[dict[str, Any]]:
+    """A knob, or the things of that name of all kinds. Raises UnknownNameError where nothing has it."""
+    from harness.plan.sweep_file import SHIPPED, shipped
+
+    knobs = {knob.name: knob for knob in _knobs()}
+    if name in knobs:
+        return [{"knob": name, **knobs[name].facts, "description": knobs[name].description, "exists": _exists(name)}]
+    kinds = [kind for word in KINDS for kind in _kinds(word)]
+    found = [
+        {kind.noun: name, "description": kind.summary(name), "from": None if source is None else str(source.path)}
+        for kind in kinds
+        if name in kind.names()
+        for source in [kind.source(name)]
+    ]
+    if not found:
+        known = [
+            *shipped(SHIPPED),
+            *shipped(SHIPPED / "profiles"),
+            *knobs,
+            *(one for kind in kinds for one in kind.names()),
+        ]
+        raise UnknownNameError("name", name, known, "bench ls WHAT")
+    return found
+
+
+def _exists(knob: str) -> str | None:
+    """At which values of another knob this one exists; None for one that always does."""
+    from algorithms import objective_knobs
+    from harness.config.knobs import governor
+
+    selector = governor(knob)
+    if selector is None:
+        return None
+    own = objective_knobs().get(knob.removeprefix(PREFIX)) if knob.startswith(PREFIX) else None
+    if own is not None:
+        return f"with {selector}={' or '.join(map(str, own.exists_at))}"
+    return f"with some settings of {selector} only"
+
+
+def _algorithm(name: str, settings: Sequence[str]) -> dict[str, Any]:
+    from algorithms import active_knobs, describe, formula
+
+    preset, objective = describe(name), find_objective(name, settings)
+    return {
+        "algorithm": title(name, settings),
+        "summary": preset.summary,
+        "source": preset.source,
+        "knobs": active_knobs(objective),
+        "formula": formula(objective),
+        "about": preset.about,
+        "implementations": preset.implementations,
+        "traps": preset.traps,
+        "companions": dict(preset.companions),
+    }
+
+
+def _print_algorithm(name: str, document: dict[str, Any]) -> None:
+    typer.echo(document["algorithm"])
+    typer.echo("\nknobs (objective.*)")
+    _print_pairs({knob: shown(value) for knob, value in document["knobs"].items()})
+    typer.echo("\nformula")
+    _print_pairs(document["formula"])
+    typer.echo(f"\n{name}: {document['summary']}")
+    for heading in ("source", "about", "implementations", "traps"):
+        if document[heading]:
+            typer.echo(f"\n{heading}: {document[heading]}")
+    if document["companions"]:
+        typer.echo("\ncompanions: settings outside the objective that the paper also uses; not applied")
+        _print_pairs({knob: shown(value) for knob, value in document["companions"].items()})
+
+
+def _print_pairs(pairs: Mapping[str, str]) -> None:
+    width = max(map(len, pairs))
+    for name, text in pairs.items():
+        typer.echo(f"  {name.ljust(width)}  {text}")
+
+
+def diff(
+    first: Annotated[str, typer.Argument(help="An algorithm, see `bench ls algorithms`.")],
+    second: Annotated[str, typer.Argument(help="Another one, or the same with --set.")],
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a knob of the second one; repeatable."),
+    ] = None,
+    plugin: PluginOption = None,
+    home: UnusedHomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show the knobs in which two algorithms differ. Those that need a second optimiser step to act are named.
+
+    A preference algorithm and one of policy gradients share no knob, so all knobs of both are shown.
+
+    Example: bench diff grpo dr_grpo
+    """
+    from algorithms import Objective, active_knobs, differences_that_cannot_act
+    from harness.plan.gate import ABSENT
+
+    use_plugins(plugin)
+    a, b = find_objective(first, []), find_objective(second, set_ or [])
+    knobs_a, knobs_b = active_knobs(a), active_knobs(b)
+    pairs = {
+        knob: (knobs_a.get(knob, ABSENT), knobs_b.get(knob, ABSENT)) for knob in dict.fromkeys([*knobs_a, *knobs_b])
+    }
+    differs = {knob: pair for knob, pair in pairs.items() if pair[0] != pair[1]}
+    inert: dict[str, str] = {}
+    if isinstance(a, Objective) and isinstance(b, Objective):
+        inert = differences_that_cannot_act(a, b, 1)
+    document: dict[str, Any] = {
+        "first": first,
+        "second": title(second, set_ or []),
+        "differs": [{"knob": f"{PREFIX}{knob}", "first": pair[0], "second": pair[1]} for knob, pair in differs.items()],
+        "cannot_act_in_one_step": {f"{PREFIX}{knob}": reason for knob, reason in inert.items()},
+    }
+    if json:
+        print_json(document)
+    elif not differs:
+        typer.echo(f"{first} and {document['second']} are the same: all knobs are equal")
+    else:
+        rows = [[row["knob"], shown(row["first"]), shown(row["second"])] for row in document["differs"]]
+        print_table("", ["knob", first, document["second"]], rows)
+        for reason, knobs in _by_reason(document["cannot_act_in_one_step"]).items():
+            typer.echo(f"cannot act: {', '.join(knobs)}: {reason}")
+
+
+def _by_reason(reasons: Mapping[str, str]) -> dict[str, list[str]]:
+    grouped: dict[str, list[str]] = {}
+    for knob, reason in reasons.items():
+        grouped.setdefault(reason, []).append(knob)
+    return grouped
+
+
+def find_objective(name: str, settings: Sequence[str]) -> AnyObjective:
+    """The preset, moved by `--set objective.<knob>=value`. Raises RefusedError for an unknown name, other keys and bad
+    values."""
+    from algorithms import active_knobs, preset, with_overrides
+    from harness.plan.sweep_file import parse_settings
+
+    objective = preset(name)
+    parsed = parse_settings(settings)
+    others = [key for key in parsed if not key.startswith(PREFIX)]
+    if others:
+        knob, value = next(iter(active_knobs(objective).items()))
+        raise RefusedError(
+            f"--set {others[0]}: only knobs of the objective can be set here, e.g. --set {PREFIX}{knob}={value}."
+        )
+    try:
+        return with_overrides(objective, {key.removeprefix(PREFIX): value for key, value in parsed.items()})
+    except ValueError as error:
+        raise RefusedError("\n".join(f"--set: objective: {line}" for line in str(error).splitlines())) from None
+
+
+def title(name: str, settings: Sequence[str]) -> str:
+    """`grpo with rule.clip_high=0.28`."""
+    changes = ", ".join(setting.strip().removeprefix(PREFIX) for setting in settings)
+    return f"{name} with {changes}" if changes else name
+
+
+def shown(value: Any) -> str:
+    """A knob's value for people."""
+    return "none" if value is None else str(value)

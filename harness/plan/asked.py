@@ -1,0 +1,195 @@
+"""A question as it is asked: a sweep file with the options of the command line, and all that is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from evals.metrics import metrics_for
+from evals.tasks import get_task
+from harness.config.resolve import Layer, problems_of, resolve
+from harness.config.run_spec import RunSpec, settled
+from harness.config.task import EvalSpec
+from harness.errors import Faults, RefusedError, UnknownNameError
+from harness.plan.memory import cuda_is_there
+from harness.plan.sweep_file import (
+    KEPT,
+    KEPT_PROFILE,
+    SweepFile,
+    find_profile,
+    parse_settings,
+    profile_layer,
+    read_what_can_be_read,
+)
+from harness.records import read_sweep
+from harness.records.scores import METRIC_PREFIX
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A sweep file with the options that were given with it.
+
+    path, profile_path: of the files. profile: its name. settings, seeds, arms: of --set, --seeds and --arms.
+    """
+
+    sweep: SweepFile
+    path: Path
+    profile: str
+    profile_path: Path
+    settings: tuple[str, ...] = ()
+    seeds: int | None = None
+    arms: tuple[str, ...] = ()
+
+    @property
+    def seed_list(self) -> list[int]:
+        return self.sweep.seed_list if self.seeds is None else list(range(self.seeds))
+
+    @property
+    def arms_layers(self) -> dict[str, list[Layer]]:
+        """Everything that each arm is made of, for those of --arms, in the file's order; for all without it."""
+        return self.arms_between(self.layers, self.overrides)
+
+    def arms_between(self, below: Sequence[Layer], above: Sequence[Layer]) -> dict[str, list[Layer]]:
+        """Each arm's own settings between other layers."""
+        return {
+            arm: [*below, Layer(f"{self.path}: arms.{arm}", settings), *above]
+            for arm, settings in self.sweep.all_arms.items()
+            if not self.arms or arm in self.arms
+        }
+
+    @property
+    def layers(self) -> list[Layer]:
+        """What all arms start from: the profile and the sweep's base."""
+        return [profile_layer(self.profile_path), *self.layers_without_profile]
+
+    @property
+    def layers_without_profile(self) -> list[Layer]:
+        return [Layer(f"{self.path}: base", self.sweep.base)]
+
+    @property
+    def overrides(self) -> list[Layer]:
+        """What --set lays over all arms."""
+        return [Layer("--set", parse_settings(self.settings))] if self.settings else []
+
+
+def ask(
+    given: str,
+    profile: str | None = None,
+    settings: Sequence[str] = (),
+    seeds: int | None = None,
+    arms: Sequence[str] = (),
+) -> Asked:
+    """The question of a sweep file (path or shipped name), or of a folder of records, with the options of the command
+    line. A folder is asked with the options that it was last asked with, unless others are given.
+
+    The plug-ins that the file names are in use from now on. Raises RefusedError with all faults of the file, also of
+    its arms where the file's form is at fault, and of the options.
+    """
+    if seeds is not None and seeds < 1:
+        raise RefusedError(f"--seeds is {seeds}, but at least 1 seed is needed.")
+    folder = Path(given)
+    kept_profile = None
+    if (folder / "sweep.json").is_file():
+        earlier = read_sweep(folder).asked
+        if earlier is None:
+            raise RefusedError(
+                f"{folder}: an older version of bench wrote these records, and without the sweep file. Give that file, "
+                "or the name of the shipped sweep."
+            )
+        given = str(folder / KEPT / earlier.file)
+        if profile in (None, earlier.profile):
+            profile, kept_profile = earlier.profile, folder / KEPT / KEPT_PROFILE
+        settings, arms = (*earlier.settings, *settings), tuple(arms or earlier.arms)
+        seeds = earlier.seeds if seeds is None else seeds
+    faults = Faults()
+    sweep, path, left_out = read_what_can_be_read(given, faults)
+    profile = profile or sweep.profile
+    profile_path = None
+    if "profile" not in left_out or profile:
+        with faults:
+            found = kept_profile or find_profile(profile, beside=path)
+            profile_layer(found)
+            profile_path = found
+    readable_settings: tuple[str, ...] = ()
+    with faults:
+        parse_settings(settings)
+        readable_settings = tuple(settings)
+    known_arms = tuple(arm for arm in arms if arm in sweep.all_arms)
+    faults.lines += [f"--arms: {UnknownNameError('arm', arm, sweep.all_arms)}" for arm in arms if arm not in known_arms]
+    asked = Asked(sweep, path, profile, profile_path or path, readable_settings, seeds, known_arms)
+    if faults.lines:
+        faults.lines += _faults_of_content(asked, profile_path is not None, left_out)
+    faults.refuse()
+    return asked
+
+
+def _faults_of_content(asked: Asked, profile_is_read: bool, left_out: Collection[str]) -> list[str]:
+    """What is wrong with the arms and the metric of a question whose form is at fault: as far as can be seen."""
+    faults = Faults()
+    below = asked.layers if profile_is_read else asked.layers_without_profile
+    arms = asked.arms_between(below, asked.overrides) or {"": [*below, *asked.overrides]}
+    if not profile_is_read or "base" in left_out:
+        return faults_of_incomplete_arms(arms)
+    for by_seed in resolved_arms(arms, asked.seed_list[:1], faults).values():
+        evaluation = next(iter(by_seed.values())).eval
+        faults.lines += [f"{asked.path}: {fault}" for fault in metric_faults(asked.sweep.compare.metric, evaluation)]
+        break
+    return faults.lines
+
+
+def resolved_arms(
+    arms: Mapping[str, Sequence[Layer]], seeds: Sequence[int], faults: Faults
+) -> dict[str, dict[int, RunSpec]]:
+    """Arm -> seed -> spec, of the arms without a fault; the faults of the others are gathered, each once."""
+    specs: dict[str, dict[int, RunSpec]] = {}
+    problems: dict[str, list[str]] = {}
+    for arm, layers in arms.items():
+        try:
+            specs[arm] = {seed: settled(resolve(layers, seed), cuda_is_there()) for seed in seeds}
+        except RefusedError as error:
+            problems[arm] = str(error).splitlines()
+    faults.lines += _each_once(problems, len(arms))
+    return specs
+
+
+def faults_of_incomplete_arms(arms: Mapping[str, Sequence[Layer]]) -> list[str]:
+    """The faults of arms whose profile could not be read."""
+    return _each_once({arm: problems_of(layers, seed=0) for arm, layers in arms.items()}, len(arms))
+
+
+def _each_once(problems: Mapping[str, Sequence[str]], n_arms: int) -> list[str]:
+    """The problems of all arms; one that only some have names them, unless it does already."""
+    arms_with: dict[str, list[str]] = {}
+    for arm, lines in problems.items():
+        for line in dict.fromkeys(lines):
+            arms_with.setdefault(line, []).append(arm)
+    return [
+        line
+        if len(arms) == n_arms or any(f"arms.{arm}" in line for arm in arms)
+        else f"{line} (in {'arms' if len(arms) > 1 else 'arm'} {', '.join(arms)})"
+        for line, arms in arms_with.items()
+    ]
+
+
+def metric_faults(given: str, evaluation: EvalSpec) -> Iterator[str]:
+    """Why arms cannot be compared on `eval.final.[<task>.]<metric>`."""
+    names = [get_task(task).name for task in evaluation.tasks]
+    if len(set(names)) < len(names):
+        yield f"eval.tasks have the names {', '.join(names)}; each must have one of its own."
+        return
+    task, _, metric = given.removeprefix(METRIC_PREFIX).rpartition(".")
+    metrics = metrics_for(evaluation.k)
+    comparing = [name for name, (one, _) in metrics.items() if one.compares_arms]
+    if not given.startswith(METRIC_PREFIX):
+        yield f"compare.metric is {given!r}, but must be eval.final.[<task>.]<metric>, e.g. eval.final.pass@1."
+    elif task and task not in names:
+        yield f"compare.metric names task {task!r}, but eval.tasks are {', '.join(names)}."
+    elif metric not in metrics:
+        unknown = UnknownNameError("metric", metric, comparing, "bench ls metrics")
+        yield f"compare.metric: {unknown} This evaluation gives those of eval.k={list(evaluation.k)}."
+    elif metric not in comparing:
+        yield (
+            f"compare.metric names {metric!r}, but arms are compared by a fraction of which more is better, e.g. "
+            f"{comparing[0]}. `bench ls metrics` says which metrics are."
+        )

@@ -1,0 +1,53 @@
+"""What a sweep's folder keeps of its question."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness import plugins
+from harness.plan import make_plan
+from harness.run.question import write_question
+
+SWEEP = """
+name: moved
+question: Is the folder enough?
+profile: tiny
+plugins: [lab_preset]
+ablate: [reward.parts]
+base: {algorithm: lab_grpo, task.template: terse.yaml}
+arms:
+  plain: {}
+  brief: {"reward.parts.my_reward:brief": 0.1}
+seeds: 1
+"""
+EXAMPLES = Path(__file__).parents[2] / "examples" / "extending"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    plugins.use([], [])
+
+
+def test_a_folder_can_be_asked_where_the_users_files_are_not(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plug-in, the reward function with what it imports, and the template: by the hashes of all cells."""
+    here, there = folder / "here", folder / "there"
+    here.mkdir()
+    (here / "sweep.yaml").write_text(SWEEP)
+    shutil.copy(EXAMPLES / "preset.py", here / "lab_preset.py")
+    shutil.copy(EXAMPLES / "template.yaml", here / "terse.yaml")
+    (here / "my_reward.py").write_text("from my_scale import SCALE\n\ndef brief(group, context):\n    return []\n")
+    (here / "my_scale.py").write_text("SCALE = 2\n")
+    plan = make_plan(str(here / "sweep.yaml"))
+    hashes = {(cell.arm, cell.seed): cell.hash for cell in plan.cells}
+    write_question(plan, folder / "home", "bench run")
+
+    shutil.move(folder / "home", there)
+    shutil.rmtree(here)
+    monkeypatch.chdir(there)
+    again = make_plan(str(there / "moved"))
+    assert {(cell.arm, cell.seed): cell.hash for cell in again.cells} == hashes
