@@ -33,7 +33,7 @@ PROCESS_BYTES = {"cpu": 0.5 * GIB, "cuda": 0.5 * GIB}
 # Weights are copied, since safetensors refuses tied ones; safetensors copies each into bytes, and all into one file's.
 COPIES_IN_SAVING = 3
 
-# Samples that an evaluation asks for at once (harness.sampling.graded).
+# Samples that an evaluation asks for at once (harness.sampling.store).
 EVALUATED_AT_ONCE = 1024
 
 
