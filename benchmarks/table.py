@@ -55,6 +55,18 @@ def _rollout(outcome: Outcome) -> Iterator[list[str]]:
             ]
 
 
+def _memory(outcome: Outcome) -> Iterator[list[str]]:
+    for name, cell in outcome["cells"].items():
+        yield [
+            f"memory of a cell: {name}",
+            f"estimated {cell['estimated_gb']:.2f} GB",
+            f"measured {cell['measured_gb']:.2f} GB",
+            f"{cell['ratio']:.2f} of what it takes",
+            f"within a factor of {outcome['required']['at_most']['farthest_factor']:g}",
+            "",
+        ]
+
+
 def _logprob_memory(outcome: Outcome) -> Iterator[list[str]]:
     ways, settings = outcome["ways"], outcome["settings"]
     yield [
@@ -107,6 +119,7 @@ _ROWS: dict[str, Callable[[Outcome], Iterator[list[str]]]] = {
     "ablation": _ablation,
     "rollout": _rollout,
     "logprob_memory": _logprob_memory,
+    "memory": _memory,
     "eval": _eval,
     "grading": _grading,
     "report": _report,

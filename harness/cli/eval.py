@@ -137,7 +137,7 @@ def eval_(
     from harness.evaluate.lm_eval import LmEvaluation
     from harness.evaluate.subject import find_subject
     from harness.evaluate.suite import Suite
-    from harness.extras.memorisation import MemorisationProbe
+    from harness.extras.memorisation import PROBE_TOKENS, MemorisationProbe
 
     cells = [Path(name) for name in (model, baseline) if name is not None]
     use_recorded_plugins(sweeps_holding(cells), plugin or [])
@@ -183,32 +183,35 @@ def eval_(
     asked = Asked(
         names,
         convention,
-        problems,
-        samples,
-        whole_numbers("--k", k) if k is not None else None,
-        temperature,
-        top_p,
-        max_completion_tokens,
-        template,
-        grader,
-        seed,
-        whole_numbers("--thinking-budget", thinking_budget) if thinking_budget is not None else [None],
+        problems=problems,
+        samples=samples,
+        ks=whole_numbers("--k", k) if k is not None else None,
+        temperature=temperature,
+        top_p=top_p,
+        max_completion_tokens=max_completion_tokens,
+        template=template,
+        grader=grader,
+        seed=seed,
+        thinking_budgets_tokens=whole_numbers("--thinking-budget", thinking_budget)
+        if thinking_budget is not None
+        else [None],
     )
-    of_lm_eval = None
-    if lm_eval is not None:
-        of_lm_eval = LmEvaluation(
-            words("--lm-eval", lm_eval), problems, max_completion_tokens, include_path, apply_chat_template, seed
-        )
-    probe = None
-    if memorisation:
-        probe = MemorisationProbe() if max_completion_tokens is None else MemorisationProbe(max_completion_tokens)
+    foreign = LmEvaluation(
+        words("--lm-eval", lm_eval) if lm_eval is not None else [],
+        documents=problems,
+        max_gen_toks=max_completion_tokens,
+        include_path=include_path,
+        apply_chat_template=apply_chat_template,
+        seed=seed,
+    )
+    probe = MemorisationProbe(max_completion_tokens or PROBE_TOKENS) if memorisation else None
 
     subjects = [subject]
     if baseline is not None:
         if preset == OWN_PRESET:  # both on what the cell was trained on
             engine, device, dtype = subject.spec.rollout.engine, subject.spec.train.device, subject.spec.model.dtype
         subjects.insert(0, find_subject(baseline, engine, device, dtype))
-    suites = [Suite(one, asked.of(one), of_lm_eval, probe) for one in subjects]
+    suites = [Suite(one, asked.of(one), foreign if foreign.tasks else None, probe) for one in subjects]
     folder = home_folder(home)
     results = [_run(suite, folder, seed, regrade) for suite in suites]
     _show(results, folder, json)

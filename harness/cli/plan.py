@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from harness.cli.console import print_json, print_table
 from harness.cli.options import (
@@ -16,11 +18,14 @@ from harness.cli.options import (
     SetOption,
     SweepArgument,
     arm_names,
+    executor_named,
     home_folder,
 )
 
 if TYPE_CHECKING:
+    from harness.config.run_spec import RunSpec
     from harness.plan import Plan
+    from harness.plan.expected_time import ExpectedTime, Pace
 
 # What is assumed of the seeds' spread before anything was run: 2 pp is common on full benchmarks.
 ASSUMED_SD_PP = 2.0
@@ -33,10 +38,14 @@ def plan(
     set_: SetOption = None,
     seeds: SeedsOption = None,
     arms: ArmsOption = None,
+    time: Annotated[
+        bool,
+        typer.Option("--time", help="Where no finished cell tells the time: train a step, in a folder thrown away."),
+    ] = False,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show cells, gate, warnings, cost and power of a sweep. Exits 3 if the arms cannot be compared.
+    """Show cells, gate, warnings, cost, time and power of a sweep. Exits 3 if the arms cannot be compared.
 
     Example: bench plan sweeps/std_norm.yaml --set train.steps=30
     """
@@ -44,6 +53,9 @@ def plan(
 
     folder = home_folder(home)
     planned = make_plan(sweep, profile, set_ or [], seeds, arm_names(arms))
+    if time:
+        planned.require_answerable()
+    expected = _expected_time(planned, folder, time)
     cells = [
         {"arm": cell.arm, "seed": cell.seed, "hash": cell.hash, "state": planned.record(cell, folder).state}
         for cell in planned.cells
@@ -60,13 +72,32 @@ def plan(
         "noops": [{"arms": list(n.arms), "reasons": n.reasons, "refused": n.refused} for n in planned.noops],
         "warnings": planned.warnings,
         "cost": planned.cost(),
+        "time": None if expected is None else expected.as_json(),
         "detectable_pp": _detectable_pp(planned, folder),
     }
     if json:
         print_json(document)
     else:
-        _print(document)
+        _print(document, expected)
     planned.require_answerable()
+
+
+def _expected_time(planned: Plan, home: Path, may_measure: bool) -> ExpectedTime | None:
+    """The time of the cells that `bench run` would start, in its order."""
+    from harness.cli.run import default_workers
+    from harness.plan.expected_time import expected_time
+
+    def measure(spec: RunSpec) -> Pace:
+        from harness.cli.live import LiveRun
+        from harness.run.timed_step import timed_pace
+
+        with LiveRun() as live:
+            return timed_pace(spec, home, lambda aside: executor_named("local", aside)(1), live)
+
+    missing = [cell for cell in planned.cells if planned.record(cell, home).state not in ("done", "invalid")]
+    specs = [cell.spec for cell in sorted(missing, key=lambda cell: cell.seed)]
+    at_once = min(default_workers([*planned.arms.values()]), max(1, len(specs)))
+    return expected_time(specs, home, at_once, measure if may_measure else None)
 
 
 def _detectable_pp(planned: Plan, home: Path) -> dict[str, Any]:
@@ -107,7 +138,9 @@ def _in_words(knobs: Sequence[str]) -> str:
     return ", ".join(named) or "nothing"
 
 
-def _print(document: dict[str, Any]) -> None:
+def _print(document: dict[str, Any], expected: ExpectedTime | None) -> None:
+    from harness.cli.live import duration
+    from harness.plan import expected_time
     from harness.plan.memory import in_words
 
     print(f"sweep {document['sweep']} on profile {document['profile']}")
@@ -125,6 +158,7 @@ def _print(document: dict[str, Any]) -> None:
         "evaluation samples"
     )
     print(f"memory: {in_words(cost['memory'])}")
+    print(f"time: {expected_time.in_words(expected, duration)}")
     detectable = document["detectable_pp"]
     if detectable["value"] is not None:
         print(f"detectable at 80 % power: {detectable['value']:.1f} pp (from {detectable['from']})")

@@ -77,8 +77,9 @@ def run(
     from harness.run.sweep import SweepRun
 
     folder = home_of(sweep, home)
-    open_executor = executor_named(executor, folder)
     planned = make_plan(sweep, profile, set_ or [], seeds, arm_names(arms))
+    # From here on: the plug-ins of the file are in use, and one of them may give the executor.
+    open_executor = executor_named(executor, folder)
     require_same_kind(planned.folder(folder), is_search=False)
     for warning in planned.warnings:
         note(f"warning: {warning}")
@@ -193,8 +194,8 @@ def tune(
     from harness.search.run import SearchRun
 
     folder = home_of(sweep, home)
-    open_executor = executor_named(executor, folder)
     plan = make_search_plan(sweep, profile, set_ or [], seeds)
+    open_executor = executor_named(executor, folder)
     require_same_kind(plan.folder(folder), is_search=True)
     budget = plan.search.budget
     limit = trials or budget.trials

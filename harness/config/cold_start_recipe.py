@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from harness.config.knobs import keys_of
 from harness.config.model import SupervisedColdStart
 from harness.config.resolve import readable_errors
 from harness.config.section import Section
@@ -25,4 +26,6 @@ def load_recipe(path: Path) -> Recipe:
     try:
         return Recipe.model_validate(load_yaml(path))
     except ValidationError as error:
-        raise RefusedError("\n".join(f"{path}: {line}" for _, line in readable_errors(error))) from None
+        raise RefusedError(
+            "\n".join(f"{path}: {line}" for _, line in readable_errors(error, list(keys_of(Recipe))))
+        ) from None

@@ -7,7 +7,7 @@ An engine is a module or a folder of `harness/engines/`, or a plug-in: what stan
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from harness.plugins import Kind
@@ -37,10 +37,11 @@ class DrawingLoad:
 
 @dataclass(frozen=True)
 class EngineMemory:
-    """What an engine takes. parts_bytes: by name; device_frac: the share of the device's memory that it takes
-    besides."""
+    """What an engine takes, by name. parts_bytes: from its making on; drawing_bytes: only while it draws. device_frac:
+    the share of the device's memory that it takes besides."""
 
-    parts_bytes: Mapping[str, float]
+    parts_bytes: Mapping[str, float] = field(default_factory=dict)
+    drawing_bytes: Mapping[str, float] = field(default_factory=dict)
     device_frac: float = 0.0
 
 
@@ -49,7 +50,7 @@ def _refuses_nothing(rollout: RolloutSpec, device: str) -> str | None:
 
 
 def _takes_no_memory(load: DrawingLoad) -> EngineMemory:
-    return EngineMemory({})
+    return EngineMemory()
 
 
 @dataclass(frozen=True, kw_only=True)

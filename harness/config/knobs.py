@@ -125,6 +125,14 @@ def sections_in(annotation: Any) -> Iterator[type[BaseModel]]:
             yield from sections_in(argument)
 
 
+def keys_of(document: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """The keys of a file, dotted, those of its sections included."""
+    for field, info in document.model_fields.items():
+        yield f"{prefix}{field}"
+        for section in sections_in(info.annotation):
+            yield from keys_of(section, f"{prefix}{field}.")
+
+
 def _union_knobs(members: Sequence[type[BaseModel]], name: str, held_by: FieldInfo) -> Iterator[tuple[str, KnobFacts]]:
     """The `type`, described by the first sentences of its members' docstrings, and then the members' knobs."""
     by_type = {member.model_fields["type"].default: member for member in members}

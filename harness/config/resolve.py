@@ -161,7 +161,7 @@ def readable_errors(error: ValidationError, keys: Sequence[str] | None = None) -
                 yield path, f"{path} is not a key here{nearest(path, known)}{KNOBS_LISTED if keys is None else ''}"
             case "value_error":
                 where = f"{path}: " if path else ""
-                yield from ((path, f"{where}{line}{_end(line)}") for line in message.splitlines())
+                yield from ((path, f"{where}{line}{_end(line)}") for line in _unindented(message).splitlines())
             case "dict_type":
                 yield path, f"{path} is {detail['input']!r}: input should be a mapping, e.g. {{}}."
             case "tuple_type" | "list_type":
@@ -180,6 +180,11 @@ def _knob_of(location: Sequence[int | str]) -> str:
         if not at_member and part != "[key]":
             knob = f"{knob}.{part}" if knob else str(part)
     return knob
+
+
+def _unindented(message: str) -> str:
+    """With the indented lines of a list, as of the faults of a template's file, on the line that leads to them."""
+    return re.sub(r"\.?\n +", "; ", re.sub(r":\n +", ": ", message))
 
 
 def _end(sentence: str) -> str:

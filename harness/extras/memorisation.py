@@ -21,12 +21,15 @@ from harness.run.provenance import provenance
 from harness.sampling.sampler import EngineSampler
 from harness.sampling.store import OnProgress, RememberingSampler
 
+PROBE_TOKENS = 512
+"""Room for the rest of a statement and a short solution, where none is asked for."""
+
 
 @dataclass(frozen=True)
 class MemorisationProbe:
-    """max_completion_tokens: room for the rest of a statement and a short solution."""
+    """Lets a model complete statements, greedily, with up to so many tokens."""
 
-    max_completion_tokens: int = 512
+    max_completion_tokens: int = PROBE_TOKENS
 
     def require(self, task: Task, problems: Sequence[Problem]) -> None:
         """Raise EvalError if all statements are too short."""

@@ -1,12 +1,16 @@
 """How much memory a cell takes, estimated from its spec and the model's configuration, before anything runs.
 
-The estimate is the sum of what is there at once in the worst case: every part at its largest. Sizes that depend on the
-data (how long prompts are) are taken at PROMPT_TOKENS.
+A cell holds some parts from its first step to its last (weights, copies, gradients, the optimiser) and others only in
+one phase, while it draws, trains or saves a checkpoint. The estimate is what it holds and the largest phase, each part
+at its largest. How long prompts are is assumed, see `row_tokens`.
+
+`benchmarks/memory.py` compares the estimate with what cells take.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,29 +23,45 @@ from harness.plan.model_shape import ModelShape, find_shape
 
 GIB = 2**30
 PROMPT_TOKENS = 256
+PROMPT_CONTEXT_FRAC = 0.25
 FLOAT32_BYTES = 4
 
-# What the process itself takes: on a CPU Python, torch and transformers (the peak of a cell of `builtin:tiny`, whose
-# model is next to nothing, is 0.53 GiB on Linux); on CUDA the context and the libraries' kernels (not measured).
+# What the process itself takes, whatever the model: on a CPU Python, torch, transformers and pyarrow; on CUDA the
+# context and the libraries' kernels (not measured).
 PROCESS_BYTES = {"cpu": 0.5 * GIB, "cuda": 0.5 * GIB}
 
-# Samples that an evaluation asks for at once (harness.sampling.graded).
+# Weights are copied, since safetensors refuses tied ones; safetensors copies each into bytes, and all into one file's.
+COPIES_IN_SAVING = 3
+
+# Samples that an evaluation asks for at once (harness.sampling.store).
 EVALUATED_AT_ONCE = 1024
 
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """parts_bytes: by name. engine_frac: share of the device's memory that the engine takes besides, or 0."""
+    """held_bytes: parts that are there throughout. phases_bytes: phase -> the parts that are there while it lasts.
+    engine_frac: share of the device's memory that the engine takes besides, or 0."""
 
     device: Device
     parameters: int
     trained_parameters: int
-    parts_bytes: dict[str, int]
+    held_bytes: Mapping[str, int]
+    phases_bytes: Mapping[str, Mapping[str, int]]
     engine_frac: float
 
     @property
+    def peak_phase(self) -> str:
+        """The phase that takes the most."""
+        return max(self.phases_bytes, key=lambda phase: sum(self.phases_bytes[phase].values()))
+
+    @property
+    def parts_bytes(self) -> dict[str, int]:
+        """What is there at the peak."""
+        return {**self.held_bytes, **self.phases_bytes[self.peak_phase]}
+
+    @property
     def total_bytes(self) -> int:
-        """Without the engine's share of a GPU."""
+        """At the peak, without the engine's share of a GPU."""
         return sum(self.parts_bytes.values())
 
     def as_json(self) -> dict[str, Any]:
@@ -51,6 +71,7 @@ class MemoryEstimate:
             "parameters": self.parameters,
             "trained_parameters": self.trained_parameters,
             "gb": self.total_bytes / 1e9,
+            "peak_phase": self.peak_phase,
             "parts_gb": {name: size / 1e9 for name, size in self.parts_bytes.items()},
             "vllm_memory_frac": self.engine_frac,
         }
@@ -77,26 +98,39 @@ def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
     trunks = 2 if _critic_has_own_trunk(spec) else 1
     weights = trunks * total * width
     tokens = micro_batch_tokens(spec, shape)
-    parts: dict[str, float] = {
+    optimizer = optimizer_bytes(trunks * trained, width)
+    held: dict[str, float] = {
         "process": PROCESS_BYTES[device],
         "weights": weights,
         "copies": copies(spec) * shape.parameters * width,
         "gradients": FLOAT32_BYTES * trunks * trained,
-        "optimizer": optimizer_bytes(trunks * trained, width),
-        "activations": activation_bytes(shape, tokens, width, spec.train.activation_checkpointing),
-        "logits": logits_bytes(shape, spec.train.logits_chunk_tokens, width),
+        "optimizer": optimizer,
     }
     if spec.reward.needs_reward_model:
-        parts["reward_model"] = FLOAT32_BYTES * shape.parameters
+        held["reward_model"] = FLOAT32_BYTES * shape.parameters
     engine = ENGINES.find(engine_on(device, spec.rollout.engine)).memory(drawing_load(spec, shape, width, device))
-    parts |= engine.parts_bytes
+    phases: dict[str, Mapping[str, float]] = {
+        "training": {
+            "activations": activation_bytes(shape, tokens, width, spec.train.activation_checkpointing),
+            "logits": logits_bytes(shape, spec.train.logits_chunk_tokens, width),
+        },
+        "drawing": engine.drawing_bytes,
+    }
+    if device == "cpu":  # a GPU's weights are saved from the host's memory
+        saved = trained if isinstance(lora, Lora) else shape.saved_parameters
+        phases["saving a checkpoint"] = {"checkpoint": max(COPIES_IN_SAVING * saved * width, optimizer)}
     return MemoryEstimate(
         device,
         shape.parameters,
         trained,
-        {name: round(size) for name, size in parts.items() if size},
+        _whole({**held, **engine.parts_bytes}),
+        {phase: _whole(parts) for phase, parts in phases.items()},
         engine.device_frac,
     )
+
+
+def _whole(parts: Mapping[str, float]) -> dict[str, int]:
+    return {name: round(size) for name, size in parts.items() if size}
 
 
 def in_words(memory: dict[str, Any] | None) -> str:
@@ -107,7 +141,9 @@ def in_words(memory: dict[str, Any] | None) -> str:
     listed = ", ".join(f"{name.replace('_', ' ')} {size:.1f}" for name, size in parts if size >= 0.05)
     engine = memory["vllm_memory_frac"]
     share = f" and {engine:.0%} of the GPU's memory for the engine" if engine else ""
-    return f"about {memory['gb']:.1f} GB a cell on {memory['device']}{share} ({listed})"
+    return (
+        f"about {memory['gb']:.1f} GB a cell on {memory['device']}{share}, most while {memory['peak_phase']} ({listed})"
+    )
 
 
 def cuda_is_there() -> bool:
@@ -154,6 +190,8 @@ def logits_bytes(shape: ModelShape, chunk_tokens: int, width: int) -> int:
 def drawing_load(spec: RunSpec, shape: ModelShape, width: int, device: Device) -> DrawingLoad:
     """What the engine is to draw in the largest batch of training and of evaluation."""
     rollout = spec.rollout
+    problems, at_once = spec.eval.problems, EVALUATED_AT_ONCE
+    evaluated = at_once if problems is None else min(at_once, problems * spec.eval.samples)
     return DrawingLoad(
         device,
         rollout,
@@ -162,22 +200,32 @@ def drawing_load(spec: RunSpec, shape: ModelShape, width: int, device: Device) -
         logits_bytes_per_sample=shape.vocabulary * (FLOAT32_BYTES + width),
         batches=(
             (rollout.prompts_per_step * rollout.samples_per_prompt, row_tokens(shape, rollout.max_completion_tokens)),
-            (EVALUATED_AT_ONCE, row_tokens(shape, spec.eval.max_completion_tokens)),
+            (evaluated, row_tokens(shape, spec.eval.max_completion_tokens)),
         ),
     )
 
 
 def row_tokens(shape: ModelShape, completion_tokens: int) -> int:
     """Tokens of a prompt and its completion, at most the model's context."""
-    return min(PROMPT_TOKENS + completion_tokens, shape.context_tokens or sys.maxsize)
+    return min(prompt_tokens(shape) + completion_tokens, shape.context_tokens or sys.maxsize)
+
+
+def prompt_tokens(shape: ModelShape) -> int:
+    """How long a prompt is taken to be: a word problem with its instructions, or a part of a small context."""
+    if shape.context_tokens is None:
+        return PROMPT_TOKENS
+    return min(PROMPT_TOKENS, round(PROMPT_CONTEXT_FRAC * shape.context_tokens))
 
 
 def micro_batch_tokens(spec: RunSpec, shape: ModelShape) -> int:
-    """Tokens of the largest training pass: the budget, or a single row, or the whole batch if that is less."""
+    """Tokens of the largest training pass: the budget, or a single row, or the whole batch if that is less. A prompt is
+    computed once for all its completions."""
     if spec.pairs.type == "dataset":
         return max(spec.train.micro_batch_tokens, 2 * spec.pairs.max_tokens)
-    row = row_tokens(shape, spec.rollout.max_completion_tokens)
-    batch = row * spec.rollout.prompts_per_step * spec.rollout.samples_per_prompt
+    rollout = spec.rollout
+    row = row_tokens(shape, rollout.max_completion_tokens)
+    completions = rollout.samples_per_prompt * (row - prompt_tokens(shape))
+    batch = rollout.prompts_per_step * (prompt_tokens(shape) + completions)
     return min(batch, max(row, spec.train.micro_batch_tokens))
 
 

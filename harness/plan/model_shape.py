@@ -10,6 +10,7 @@ from typing import Any
 
 from harness.config.model import Lora
 from harness.config.model_source import TINY, parse_source
+from harness.plan.gguf_header import read_config
 
 _QWEN2_0_5B = {
     "model_type": "qwen2",
@@ -110,6 +111,11 @@ class ModelShape:
         embeddings = self.vocabulary * d * (1 if self.tied_head else 2)
         return embeddings + self.layers * (attention + mlp + norms) + d
 
+    @property
+    def saved_parameters(self) -> int:
+        """As files of weights have them, where a tied head stands beside the embeddings."""
+        return self.parameters + (self.vocabulary * self.hidden if self.tied_head else 0)
+
     def adapter_parameters(self, lora: Lora) -> int:
         """rank x (inputs + outputs) for each adapted linear layer (Hu et al., arXiv:2106.09685)."""
         d, i, a, kv = self.hidden, self.intermediate, self.attention, self.key_value
@@ -133,7 +139,7 @@ def find_shape(source: str) -> ModelShape | None:
         case "hf":
             config = _cached(parsed.name, parsed.revision) or _KNOWN.get(parsed.name)
         case "gguf":
-            config = None  # reading its header takes the package gguf between 5 and 40 s
+            config = read_config(parsed.path)
     return None if config is None else ModelShape.of_config(config)
 
 

@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import yaml
-from pydantic import AfterValidator, BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 
 import sweeps
 from evals.metrics import find_metric
 from harness import plugins
-from harness.config.knobs import descriptions, sections_in
+from harness.config.knobs import descriptions, keys_of
 from harness.config.resolve import Layer, readable_errors
 from harness.config.search import Search
 from harness.config.section import Listed, Section
 from harness.config.yaml_file import load_yaml, parse_yaml
-from harness.errors import Faults, RefusedError, UnknownNameError, nearest
+from harness.errors import Faults, RefusedError, UnknownNameError, few, nearest
 from harness.plan.gate import covered
 from harness.records.scores import METRIC_PREFIX
 
@@ -223,16 +223,8 @@ def validated(kind: type[File], document: Mapping[str, Any], path: Path) -> File
     try:
         return kind.model_validate(document)
     except ValidationError as error:
-        lines = [line for _, line in readable_errors(error, list(_keys(kind)))]
+        lines = [line for _, line in readable_errors(error, list(keys_of(kind)))]
         raise RefusedError("\n".join(f"{path}: {line}" for line in lines)) from error
-
-
-def _keys(kind: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """The keys of a file, dotted."""
-    for field, info in kind.model_fields.items():
-        yield f"{prefix}{field}"
-        for section in sections_in(info.annotation):
-            yield from _keys(section, f"{prefix}{field}.")
 
 
 def _without_faulty(document: Mapping[str, Any], error: ValidationError) -> tuple[dict[str, Any], set[str]]:
@@ -301,7 +293,5 @@ def find_file(given: str, names: Mapping[str, Path], what: str) -> Path:
         return names[given]
     stem = Path(given).stem
     hint = f"; did you mean the shipped {stem}?" if stem in names else nearest(stem, names)
-    raise RefusedError(
-        f"{what} {given!r}: there is no such file and no shipped {what} of that name{hint} `bench ls {what}s` lists "
-        "all."
-    )
+    rest = f"Shipped: {few(names)}." if what == "probe" else f"`bench ls {what}s` lists all."
+    raise RefusedError(f"{what} {given!r}: there is no such file and no shipped {what} of that name{hint} {rest}")

@@ -11,7 +11,7 @@ import resource
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -21,7 +21,6 @@ import torch
 
 from evals.prompts import get_template
 from evals.tasks import get_task
-from evals.tasks.base import Problem
 from harness.config.run_spec import RunSpec
 from harness.engines.choice import make_engine
 from harness.models.language_model import LanguageModel, weights_digest
@@ -95,6 +94,7 @@ class CellRun:
         # One for both: an engine on a GPU keeps its cache from call to call.
         engine = make_engine(spec.rollout, start)
         self._learner = make_learner(spec, start, examples, engine)
+        self._task, self._template = get_task(spec.task.train), get_template(spec.task.template)
         self._evaluator = Evaluator(spec.eval, spec.seed, start, engine)
         self._step = 0
         self._generated_tokens = 0
@@ -195,7 +195,7 @@ class CellRun:
             "peak_memory_mb": peak_memory_mb(self._model.device),
         }
         self._log.timing(timing)
-        self._log.drew(get_task(spec.task.train).name, outcome.problems, spec.task.template)
+        self._log.problems.add(self._task.name, "train", outcome.problems, self._template.render)
         for note in outcome.notes:
             self._log.note(f"step {step}: {note}")
         self._log.step({"step": step, "generated_tokens": self._generated_tokens, **outcome.metrics}, outcome.rollouts)
@@ -235,7 +235,7 @@ class CellLog:
     epoch: int = field(init=False)
     """The number of this start; every row carries it."""
     problems: ProblemsFile = field(init=False)
-    """The problems that rollouts and samples refer to."""
+    """Those that rollouts and samples refer to. A resume cuts none: it draws the same again."""
     _rollouts: list[Row] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -269,10 +269,6 @@ class CellLog:
     def timing(self, row: Row) -> None:
         """Wall-clock of a step's phases, or of an evaluation after it: rows of their own for one step."""
         self._append("timing.jsonl", [row])
-
-    def drew(self, task: str, problems: Sequence[Problem], template: str) -> None:
-        """Record the training problems that a step drew. A resume cuts none: it draws them again."""
-        self.problems.add(task, "train", problems, get_template(template).render)
 
     def samples(self, about: Row) -> SampleStore:
         """Where the samples of an evaluation are kept. about: fields that tell its rows from those of others."""

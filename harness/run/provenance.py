@@ -25,7 +25,7 @@ def provenance() -> dict[str, Any]:
         "python": sys.version.split()[0],
         "packages": {name: _version(name) for name in _PACKAGES},
         "platform": platform.platform(),
-        "processor": _processor(),
+        "processor": processor_name(),
         "torch_threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name(0) if torch.cuda.is_available() else None,
         "commit": _commit(),
@@ -39,7 +39,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _processor() -> str:
+def processor_name() -> str:
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         names = [

@@ -29,11 +29,17 @@ def _make(language_model: LanguageModel, model: PreTrainedModel, rollout: Rollou
 
 
 def _memory(load: DrawingLoad) -> EngineMemory:
-    """Keys and values of the largest batch, and the logits of one step."""
-    most = CACHE_BYTES_CPU if load.device == "cpu" else math.inf
-    largest = max(min(MAX_ROWS, samples) * tokens * load.cache_bytes_per_token for samples, tokens in load.batches)
-    logits = MAX_ROWS * load.logits_bytes_per_sample
-    return EngineMemory({"kv_cache": ARENAS * min(most, largest) + logits})
+    """Keys and values of the largest batch, and the logits of one step. On CUDA they are kept from call to call."""
+    on_cpu = load.device == "cpu"
+    most = CACHE_BYTES_CPU if on_cpu else math.inf
+    parts = {"kv_cache": max(_batch_bytes(load, samples, tokens, most) for samples, tokens in load.batches)}
+    return EngineMemory(drawing_bytes=parts) if on_cpu else EngineMemory(parts)
+
+
+def _batch_bytes(load: DrawingLoad, samples: int, tokens: int, most_cache_bytes: float) -> float:
+    a_row = tokens * load.cache_bytes_per_token
+    rows = max(1, min(MAX_ROWS, samples, most_cache_bytes // a_row))
+    return rows * (ARENAS * a_row + load.logits_bytes_per_sample)
 
 
 TORCH = EngineBackend(

@@ -58,7 +58,7 @@ def _refusal(rollout: RolloutSpec, device: str) -> str | None:
 def _memory(load: DrawingLoad) -> EngineMemory:
     """Weights and cache: on CUDA in a share of its memory that vLLM takes at once."""
     if load.device == "cuda":
-        return EngineMemory({}, device_frac=load.rollout.vllm_memory_frac)
+        return EngineMemory(device_frac=load.rollout.vllm_memory_frac)
     return EngineMemory({"vllm": load.weights_bytes + CPU_CACHE_BYTES})
 
 

@@ -74,7 +74,7 @@ def test_plan(bench: Bench, tmp_path: Path) -> None:
     assert (result.code, result.err) == (0, "")
     document = result.document
     assert set(document) == {
-        "sweep", "profile", "cells", "gate", "noops", "warnings", "cost", "detectable_pp"
+        "sweep", "profile", "cells", "gate", "noops", "warnings", "cost", "time", "detectable_pp"
     }  # fmt: skip
     assert (document["sweep"], document["profile"]) == ("std_norm", "tiny")
     cells = make_plan("std_norm", seeds=2).cells
@@ -86,6 +86,7 @@ def test_plan(bench: Bench, tmp_path: Path) -> None:
     assert document["gate"]["violations"] == []
     assert len(document["warnings"]) == 1
     assert set(document["cost"]) == {"cells", "generated_tokens_at_most", "eval_samples_at_most", "memory"}
+    assert document["time"] is None
     assert {"value", "from"} <= set(document["detectable_pp"])
     assert list(tmp_path.iterdir()) == []
 
@@ -123,6 +124,7 @@ def test_plan_for_people(bench: Bench) -> None:
     assert "warning: 2 seeds" in out
     assert "cost: 6 cells, at most " in out
     assert "memory: about " in out
+    assert "time: unknown, no cell like these was finished on this machine; --time " in out
     assert "all problems' evaluation samples" in out
     assert max(len(line) for line in out.splitlines() if line.startswith("warning")) > 80, "never wrapped"
 

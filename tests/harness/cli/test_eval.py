@@ -281,6 +281,15 @@ def test_more_samples_of_a_cell_are_added_to_its_own(
     assert one["metrics"] == other["metrics"]
 
 
+def test_a_baseline_is_evaluated_as_the_cell_was(bench: Bench, logged: list[Any], done_cell: CellRecord) -> None:
+    found = bench("eval", done_cell.path, "--baseline", "builtin:tiny", "--home", "home", "--json")
+    assert found.code == 0, found.err
+    (baseline,), (own,) = found.document["baseline"]["evaluations"], found.document["evaluations"]
+    one, other = (json.loads((Path(row["path"]) / "spec.json").read_text()) for row in (baseline, own))
+    assert one["model"] != other["model"] and one | {"model": other["model"]} == other
+    assert other["decoding"]["temperature"] == 0.9 and other["decoding"]["stop"] == ["5"] and other["seed"] == 3
+
+
 @pytest.mark.parametrize(
     "words", [["--seed", "4"], ["--temperature", "1"], ["--template", "boxed"], ["--dtype", "bfloat16"]]
 )

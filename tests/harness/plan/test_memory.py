@@ -16,7 +16,7 @@ from harness.engines.vllm import CPU_CACHE_BYTES
 from harness.models.language_model import load_model
 from harness.plan import memory
 from harness.plan.memory import MemoryEstimate, activation_bytes, estimate_memory, in_words
-from harness.plan.model_shape import ModelShape
+from harness.plan.model_shape import ModelShape, find_shape
 from harness.sampling.store import CHUNK_SAMPLES
 from harness.training.optimizer import ClippedAdamW
 from harness.training.sequences import Sequences, completion_hidden
@@ -143,13 +143,32 @@ def test_the_device_decides_width_and_engine() -> None:
     assert (on_cpu.device, auto.device) == ("cpu", "cuda")
     assert on_cpu.parts_bytes["weights"] == 2 * auto.parts_bytes["weights"]
     assert (on_cpu.engine_frac, auto.engine_frac) == (0.0, 0.3)
-    assert "kv_cache" in on_cpu.parts_bytes
-    assert "kv_cache" not in auto.parts_bytes
+    assert "kv_cache" in on_cpu.phases_bytes["drawing"]
+    assert "kv_cache" not in {**auto.held_bytes, **auto.phases_bytes["drawing"]}
     assert auto.needed_bytes(10**12) == auto.total_bytes + 3 * 10**11
     vllm_cpu = estimated(rollout__engine="vllm")
-    assert vllm_cpu.parts_bytes["vllm"] == 4 * vllm_cpu.parameters + CPU_CACHE_BYTES
+    assert vllm_cpu.held_bytes["vllm"] == 4 * vllm_cpu.parameters + CPU_CACHE_BYTES
     torch_cuda = estimated(train__device="cuda", rollout__engine="torch")
     assert (torch_cuda.device, torch_cuda.engine_frac) == ("cuda", 0)
+    assert "kv_cache" in torch_cuda.held_bytes, "graphs keep it"
+
+
+def test_the_peak_is_what_is_held_and_the_largest_phase() -> None:
+    estimate = MemoryEstimate("cpu", 1, 1, {"weights": 5}, {"training": {"a": 2, "b": 3}, "drawing": {"kv": 4}}, 0.0)
+    assert (estimate.peak_phase, estimate.total_bytes) == ("training", 10)
+    assert estimate.parts_bytes == {"weights": 5, "a": 2, "b": 3}
+
+
+def test_saving_takes_three_copies_of_what_is_trained() -> None:
+    """More than the optimiser's state, unless adapters alone are saved: then that is little too."""
+    full, lora = estimated(), estimated(model__lora__type="lora")
+    tiny = find_shape("builtin:tiny")
+    assert tiny is not None
+    saved = sum(weight.numel() for weight in load_model("builtin:tiny").model.state_dict().values())
+    assert tiny.saved_parameters == saved
+    assert full.phases_bytes["saving a checkpoint"] == {"checkpoint": 3 * 4 * saved}
+    assert lora.phases_bytes["saving a checkpoint"] == {"checkpoint": 3 * 4 * lora.trained_parameters}
+    assert "saving a checkpoint" not in estimated(train__device="cuda").phases_bytes
 
 
 def test_passes_are_as_large_as_budget_row_and_batch_allow() -> None:
@@ -164,8 +183,10 @@ def test_passes_are_as_large_as_budget_row_and_batch_allow() -> None:
     row = memory.PROMPT_TOKENS + 44
     assert tokens(train__micro_batch_tokens=1000) == 1000
     assert tokens(train__micro_batch_tokens=10) == row, "a row is never split"
-    assert tokens(train__micro_batch_tokens=10**6) == 8 * row, "there is no more than the batch"
-    assert tokens(replace(shape, context_tokens=64), train__micro_batch_tokens=10) == 64
+    batch = 4 * memory.PROMPT_TOKENS + 8 * 44
+    assert tokens(train__micro_batch_tokens=10**6) == batch, "there is no more, and a prompt is computed once"
+    assert tokens(replace(shape, context_tokens=80), train__micro_batch_tokens=10) == 20 + 44, "a part of the context"
+    assert tokens(replace(shape, context_tokens=40), train__micro_batch_tokens=10) == 40
 
 
 def test_an_evaluation_asks_for_a_chunk_at_once() -> None:
@@ -173,24 +194,28 @@ def test_an_evaluation_asks_for_a_chunk_at_once() -> None:
 
 
 def test_the_cache_holds_keys_and_values_twice() -> None:
-    spec = small_spec(
-        {"rollout.prompts_per_step": 2, "rollout.samples_per_prompt": 2, "eval.max_completion_tokens": 44}
-    )
+    settings = {"rollout.prompts_per_step": 2, "rollout.samples_per_prompt": 2, "eval.max_completion_tokens": 44}
     shape = ModelShape(3, 8, 16, 8, 6, 4, 50, True)
-    a_token = 2 * 3 * 6 * 4
-    logits = 1024 * 50 * 8
+    a_row = (256 + 44) * 2 * 3 * 6 * 4
+    logits = 50 * 8
 
-    def cache(shape: ModelShape) -> float:
-        return TORCH.memory(memory.drawing_load(spec, shape, 4, "cpu")).parts_bytes["kv_cache"]
+    def cache(shape: ModelShape, **settings_of_eval: int | None) -> float:
+        spec = small_spec(settings | {f"eval.{name}": value for name, value in settings_of_eval.items()})
+        return TORCH.memory(memory.drawing_load(spec, shape, 4, "cpu")).drawing_bytes["kv_cache"]
 
-    assert cache(shape) == 2 * 1024 * (256 + 44) * a_token + logits
-    assert cache(replace(shape, layers=10**6)) == 2 * CACHE_BYTES_CPU + logits
+    assert cache(shape, problems=None) == 1024 * (2 * a_row + logits), "as many as an evaluation asks for at once"
+    assert cache(shape, problems=10, samples=4) == 40 * (2 * a_row + logits)
+    rows = CACHE_BYTES_CPU // (a_row * 10**3)
+    assert cache(replace(shape, layers=3 * 10**3), problems=None) == rows * (2 * a_row * 10**3 + logits)
 
 
 def test_in_words() -> None:
-    estimate = MemoryEstimate("cuda", 10, 10, {"weights": 1_000_000_000, "logits": 2_500_000_000, "copies": 7}, 0.4)
+    estimate = MemoryEstimate(
+        "cuda", 10, 10, {"weights": 1_000_000_000}, {"training": {"logits": 2_500_000_000, "activations": 7}}, 0.4
+    )
     assert in_words(estimate.as_json()) == (
-        "about 3.5 GB a cell on cuda and 40% of the GPU's memory for the engine (logits 2.5, weights 1.0)"
+        "about 3.5 GB a cell on cuda and 40% of the GPU's memory for the engine, most while training (logits 2.5, "
+        "weights 1.0)"
     )
     assert in_words(None) == "unknown, the model's size is not at hand"
     assert estimate_memory(small_spec({"model.source": "hf:nobody/nothing"}), cuda=False) is None

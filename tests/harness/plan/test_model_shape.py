@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -100,3 +102,33 @@ def test_adapters_are_counted_as_peft_makes_them() -> None:
         adapted = peft.get_peft_model(model, peft.LoraConfig(r=5, target_modules=list(modules)))
         trained = sum(weight.numel() for weight in adapted.parameters() if weight.requires_grad)
         assert shape.adapter_parameters(Lora(rank=5, target_modules=modules)) == trained
+
+
+def test_the_shape_in_a_gguf_file_is_read_from_its_header(tmp_path: Path) -> None:
+    """As config.json says it: Llama with two key-value heads, 7 tokens, and a tied head unless there is a tensor."""
+    path = tmp_path / "model.gguf"
+    path.write_bytes(gguf(["token_embd.weight"]))
+    shape = find_shape(f"gguf:{path}")
+    assert shape == ModelShape(3, 8, 16, 8, 4, 2, 7, True, context_tokens=64)
+    path.write_bytes(gguf(["token_embd.weight", "output.weight"]))
+    assert find_shape(f"gguf:{path}") == replace(shape, tied_head=False)
+    path.write_bytes(gguf(["token_embd.weight"])[:-60])
+    assert find_shape(f"gguf:{path}") is None, "torn"
+
+
+def gguf(tensors: list[str]) -> bytes:
+    """A header of version 3 as the format's specification has it, written independently of the reader."""
+
+    def text(word: str) -> bytes:
+        return struct.pack("<Q", len(word)) + word.encode()
+
+    numbers = {"embedding_length": 8, "feed_forward_length": 16, "block_count": 3, "context_length": 64}
+    numbers |= {"attention.head_count": 4, "attention.head_count_kv": 2}
+    values = [text("general.architecture") + struct.pack("<I", 8) + text("llama")]
+    values += [text(f"llama.{name}") + struct.pack("<II", 4, value) for name, value in numbers.items()]
+    values += [text("llama.rope.freq_base") + struct.pack("<If", 6, 1e4)]
+    values += [text("tokenizer.ggml.scores") + struct.pack("<IIQ7f", 9, 6, 7, *range(7))]
+    values += [text("tokenizer.ggml.tokens") + struct.pack("<IIQ", 9, 8, 7) + b"".join(map(text, "abcdefg"))]
+    infos = [text(name) + struct.pack("<IQQIQ", 2, 8, 7, 0, 0) for name in tensors]
+    counts = struct.pack("<IQQ", 3, len(tensors), len(values))
+    return b"GGUF" + counts + b"".join(values) + b"".join(infos)

@@ -300,6 +300,25 @@ def test_a_cell_of_an_unchanged_model_is_found_under_its_earlier_hash(plan: Any,
     assert planned.record(cell, tmp_path / "home").path.name == cell.directory
 
 
+def test_stop_strings_and_templates_are_set_in_the_file(plan: Any, tmp_path: Path) -> None:
+    (tmp_path / "curt.yaml").write_text('text: "{problem}\\nAnswer:"\nstop: ["###"]\n')
+    stop = ["\n\n", "Question:"]
+    base = {"algorithm": "grpo", "task.template": "curt.yaml", "rollout": {"stop": stop}}
+    planned = plan(base=base, arms={"curt": {}, "plain": {"task.template": "plain"}}, ablate=["task.template"])
+    assert planned.gate.differs == ["task.template"]
+    assert [spec.task.template for spec in planned.arms.values()] == ["curt.yaml", "plain"]
+    assert planned.first_spec.rollout.stop == tuple(stop)
+
+
+def test_faults_of_a_template_stand_in_one_line(plan: Any, tmp_path: Path) -> None:
+    (tmp_path / "curt.yaml").write_text("txet: '{problem}'\n")
+    with pytest.raises(RefusedError) as refused:
+        plan(base={"algorithm": "grpo", "task.template": "curt.yaml"})
+    (line,) = str(refused.value).splitlines()
+    assert line.startswith(f"{tmp_path / 'mine.yaml'}: base: task.template: the template file ")
+    assert "has faults: text: Field required" in line and "; txet: unknown key; did you mean text? " in line
+
+
 def test_knobs_of_a_grid_are_under_test_without_being_repeated(plan: Any) -> None:
     grid = {"objective.scale": ["none", "group_std"], "train.learning_rate": [1e-4, 1e-3]}
     silent = plan(arms=None, grid=grid, ablate=None)

@@ -1,0 +1,222 @@
+"""How long a sweep will take, from cells that were measured on this machine.
+
+The time of a cell is that of its steps, of its evaluations, and of the rest: checkpoints, records. A measured cell says
+what each of them took. For another cell of the same model and a like batch, steps are scaled by the tokens that they
+may generate or learn from, evaluations by samples and by the tokens that these may have.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import socket
+import statistics
+import time
+from calendar import timegm
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+from harness.config.run_spec import RunSpec, recorded_spec
+from harness.errors import RefusedError
+from harness.records import CellRecord
+from harness.records.cell import is_cell_directory_name
+from harness.records.files import DamagedRecordError
+
+Origin = Literal["finished cells", "a timed step"]
+
+LIKE_BATCH_FACTOR = 4.0
+"""Batches that differ by more than this use the processor in another way, so that time does not go by tokens."""
+MOST_CELLS = 12
+"""The newest so many alike cells are enough."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What one cell took.
+
+    step_s: mean. filled_frac: tokens that a step generated, over the most that it could. sample_s: of an evaluation;
+    problems: of each of its tasks. rest_s: of the whole cell, neither training nor evaluation.
+    """
+
+    spec: RunSpec
+    step_s: float
+    filled_frac: float
+    sample_s: float
+    problems: int
+    rest_s: float
+
+    def fits(self, spec: RunSpec) -> bool:
+        """Whether a cell of this spec does the same kind of work in batches of about the same size."""
+        if _kind_of_work(spec) != _kind_of_work(self.spec):
+            return False
+        larger, smaller = sorted((batch_tokens(spec), batch_tokens(self.spec)), reverse=True)
+        return larger <= LIKE_BATCH_FACTOR * smaller
+
+    def cell_s(self, spec: RunSpec) -> float:
+        """The time of a cell that it fits."""
+        steps = self._steps(spec)
+        step_s = self.step_s * batch_tokens(spec) / batch_tokens(self.spec)
+        along = (steps - 1) // spec.eval.every if spec.eval.every else 0  # the last step's is the final one
+        samples = spec.eval.samples + along * spec.eval.curve_samples
+        return steps * step_s + self._evaluation_s(spec, samples) + self.rest_s
+
+    def base_s(self, spec: RunSpec) -> float:
+        """The time of evaluating the model before training, which is done once for a sweep."""
+        return self._evaluation_s(spec, spec.eval.samples)
+
+    def _steps(self, spec: RunSpec) -> int:
+        if spec.budget.tokens is None:
+            return spec.train.steps
+        tokens_a_step = max(1.0, self.filled_frac * batch_tokens(spec))
+        return min(spec.train.steps, math.ceil(spec.budget.tokens / tokens_a_step))
+
+    def _evaluation_s(self, spec: RunSpec, samples: int) -> float:
+        problems = len(spec.eval.tasks) * (spec.eval.problems or self.problems)
+        length = spec.eval.max_completion_tokens / self.spec.eval.max_completion_tokens
+        return problems * samples * self.sample_s * length
+
+
+def batch_tokens(spec: RunSpec) -> int:
+    """The most tokens that a step learns from: completions, or both sides of pairs."""
+    if spec.pairs.type == "dataset":
+        return 2 * spec.pairs.pairs_per_step * spec.pairs.max_tokens
+    rollout = spec.rollout
+    return rollout.prompts_per_step * rollout.samples_per_prompt * rollout.max_completion_tokens
+
+
+def _kind_of_work(spec: RunSpec) -> tuple[object, ...]:
+    train, model = spec.train, spec.model
+    trained = (model.source, model.dtype, model.lora.type, train.device, train.activation_checkpointing)
+    return (*trained, type(spec.objective), spec.pairs.type, spec.rollout.engine, spec.optimizer_steps_per_rollout)
+
+
+def pace_of(cell: CellRecord) -> Pace | None:
+    """What a finished cell took; None for one that was trained in more than one go, or whose records do not say it.
+
+    Raises DamagedRecordError, and RefusedError for a cell of another version.
+    """
+    starts, timing = cell.read_starts(), cell.read_timing()
+    steps_s = [row["total_s"] for row in timing if "total_s" in row]
+    evaluations_s = [row["eval_s"] for row in timing if "eval_s" in row]
+    scores = cell.read_scores()
+    samples = [row.get("n_problems", 0) * row.get("n_samples", 0) for row in scores]
+    if len(starts) != 1 or "owner" not in starts[0] or not steps_s or not sum(samples):
+        return None
+    spec = recorded_spec(cell)
+    began_s = timegm(time.strptime(starts[0]["time"], "%Y-%m-%dT%H:%M:%SZ"))
+    whole_s = (cell.path / "status.json").stat().st_mtime - began_s
+    return Pace(
+        spec,
+        step_s=statistics.fmean(steps_s),
+        filled_frac=cell.generated_tokens / (len(steps_s) * batch_tokens(spec)),
+        sample_s=sum(evaluations_s) / sum(samples),
+        problems=max(row["n_problems"] for row in scores),
+        rest_s=max(0.0, whole_s - sum(steps_s) - sum(evaluations_s)),
+    )
+
+
+def finished_paces(home: Path, specs: Sequence[RunSpec]) -> list[Pace]:
+    """The paces of the newest cells of a home that were done on this machine and fit one of the specs.
+
+    Cells with unreadable records, or made by another version, are skipped.
+    """
+    folders = [path for path in home.glob("*/cells/*") if is_cell_directory_name(path.name)]
+    newest_first = sorted(folders, key=lambda path: path.stat().st_mtime, reverse=True)
+    return list(islice(_fitting(map(CellRecord.at, newest_first), specs), MOST_CELLS))
+
+
+def _fitting(cells: Iterable[CellRecord], specs: Sequence[RunSpec]) -> Iterable[Pace]:
+    for cell in cells:
+        try:
+            if cell.state != "done" or not _was_done_here(cell):
+                continue
+            pace = pace_of(cell)
+        except (RefusedError, DamagedRecordError):
+            continue
+        if pace is not None and any(pace.fits(spec) for spec in specs):
+            yield pace
+
+
+def _was_done_here(cell: CellRecord) -> bool:
+    return all(start.get("owner", {}).get("host") == socket.gethostname() for start in cell.read_starts())
+
+
+@dataclass(frozen=True)
+class ExpectedTime:
+    """seconds: of all cells that are still to be run, `at_once` of them at a time. origin: where it comes from;
+    measured: how many cells or steps that is."""
+
+    seconds: float
+    cells: int
+    at_once: int
+    origin: Origin | None
+    measured: int
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "seconds": self.seconds,
+            "cells": self.cells,
+            "at_once": self.at_once,
+            "from": self.origin,
+            "measured": self.measured,
+        }
+
+
+def expected_time(
+    specs: Sequence[RunSpec], home: Path, at_once: int, measure: Callable[[RunSpec], Pace] | None = None
+) -> ExpectedTime | None:
+    """How long these cells take, each on the first slot that is free; None where nothing says it.
+
+    specs: of the cells that are to be run, in their order. measure: times a step of a cell that no finished one fits.
+    """
+    if not specs:
+        return ExpectedTime(0.0, 0, at_once, None, 0)
+    paces = finished_paces(home, specs)
+    finished = len(paces)
+    if measure is not None:
+        for spec in specs:
+            if not any(pace.fits(spec) for pace in paces):
+                paces.append(measure(spec))
+    seconds = [_cell_s(spec, paces) for spec in specs]
+    if None in seconds:
+        return None
+    timed = len(paces) - finished
+    total_s = statistics.fmean(pace.base_s(specs[0]) for pace in _best(specs[0], paces))
+    total_s += _in_slots([each for each in seconds if each is not None], at_once)
+    origin: Origin = "a timed step" if timed else "finished cells"
+    return ExpectedTime(total_s, len(specs), at_once, origin, timed or finished)
+
+
+def _cell_s(spec: RunSpec, paces: Sequence[Pace]) -> float | None:
+    best = _best(spec, paces)
+    return statistics.fmean(pace.cell_s(spec) for pace in best) if best else None
+
+
+def _best(spec: RunSpec, paces: Sequence[Pace]) -> list[Pace]:
+    """Those that fit, of the same objective if there are any."""
+    fitting = [pace for pace in paces if pace.fits(spec)]
+    return [pace for pace in fitting if pace.spec.objective == spec.objective] or fitting
+
+
+def _in_slots(seconds: Sequence[float], slots: int) -> float:
+    """When the last of these ends, if each begins in turn as soon as a slot is free."""
+    free_at_s = [0.0] * slots
+    for each in seconds:
+        heapq.heapreplace(free_at_s, free_at_s[0] + each)
+    return max(free_at_s)
+
+
+def in_words(expected: ExpectedTime | None, duration: Callable[[float], str]) -> str:
+    """As the end of a sentence."""
+    if expected is None:
+        return "unknown, no cell like these was finished on this machine; --time trains a step to find out"
+    if not expected.cells:
+        return "none, every cell is done"
+    source = f"{expected.measured} finished cell{'s' if expected.measured > 1 else ''} of this machine"
+    if expected.origin == "a timed step":
+        source = f"{expected.measured} timed step{'s' if expected.measured > 1 else ''}"
+    cells = f"{expected.cells} cell{'s' if expected.cells > 1 else ''}, {expected.at_once} at once"
+    return f"about {duration(expected.seconds)} for {cells} (from {source}; the report not counted)"

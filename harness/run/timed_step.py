@@ -1,0 +1,87 @@
+"""What a step of a cell takes, found out by training one in a folder that is thrown away."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from evals.tasks import get_task
+from harness.config.run_spec import RunSpec
+from harness.errors import RefusedError
+from harness.executors.base import Ended, Executor, Job
+from harness.plan.expected_time import Pace, pace_of
+from harness.records import CellRecord, cell_directory_name
+from harness.records.files import write_json
+from harness.run.loop import Observer, work_off
+from harness.run.sweep import cell_job, do_stages
+
+STEPS = 2
+"""The first is slower: memory is fresh, and kernels are chosen or recorded."""
+
+
+def timed_pace(spec: RunSpec, home: Path, open_executor: Callable[[Path], Executor], observer: Observer) -> Pace:
+    """The pace of a cell of this spec: train STEPS steps, the last of which counts, and evaluate about as many samples
+    as a step draws.
+
+    Nothing of it is recorded. Results of stages that lie in the home's cache are used; others are made and thrown away.
+    open_executor: opens one with a single slot for a home. Raises RefusedError where the cell does not end well,
+    EvalError for problems that cannot be had.
+    """
+    problems = len(list(islice(get_task(spec.eval.tasks[0]).split("test").load(), spec.eval.problems)))
+    short = _shortened(spec, problems)
+    with tempfile.TemporaryDirectory(prefix="bench-timed-") as folder:
+        aside = Path(folder)
+        if (home / "cache").is_dir():
+            (aside / "cache").symlink_to((home / "cache").resolve())
+        record = CellRecord.at(aside / "timed" / "cells" / cell_directory_name("timed", spec.seed, "0" * 10))
+        record.path.mkdir(parents=True)
+        write_json(record.path / "spec.json", short.model_dump(mode="json"))
+        executor = open_executor(aside)
+        try:
+            observer.planned(1, 0)
+            do_stages(executor, [short], aside, observer)
+            work_off(executor, _OneCell(cell_job(record, short, aside), observer))
+        finally:
+            executor.close()
+        pace = pace_of(record)
+        assert pace is not None, "a cell that was done in one go"
+        last_s = record.read_timing()[STEPS - 1]["total_s"]
+    # The learning-rate schedule and the budget of the shortened spec are not those of the cell.
+    return replace(pace, spec=spec.model_copy(update={"eval": short.eval}), step_s=last_s, problems=problems)
+
+
+def _shortened(spec: RunSpec, problems: int) -> RunSpec:
+    drawn = spec.rollout.prompts_per_step * spec.rollout.samples_per_prompt
+    document = spec.model_dump(mode="json")
+    document["train"] |= {"steps": STEPS, "warmup_steps": 0}
+    document["eval"] |= {"every": 0, "problems": min(problems, max(1, drawn // spec.eval.samples))}
+    document["budget"] = {"tokens": None}
+    return RunSpec.model_validate(document)
+
+
+@dataclass
+class _OneCell:
+    """A single cell as work, which must end well."""
+
+    waiting: Job | None
+    observer: Observer
+
+    def next(self) -> Job | None:
+        job, self.waiting = self.waiting, None
+        return job
+
+    def is_over(self) -> bool:
+        return self.waiting is None
+
+    def progress(self, job: Job, event: dict[str, Any]) -> bool:
+        self.observer.progress("a timed step", event)
+        return False
+
+    def ended(self, ended: Ended) -> None:
+        self.observer.ended("a timed step", ended.state, None)
+        if ended.state != "done":
+            raise RefusedError(f"--time: the timed cell is {ended.state}: {ended.reason}\n{ended.output}".rstrip())

@@ -1,0 +1,56 @@
+"""The executor that docs/extending.md shows, used from a folder outside the package."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.harness.run import bench
+
+EXAMPLE = Path(__file__).parent / "extending" / "executor.py"
+POLITE = ("--executor", "polite")
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Path:
+    path = bench.write_sweep(tmp_path, seeds=1)
+    shutil.copy(EXAMPLE, tmp_path / "polite.py")
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"plugins": ["polite"]}))
+    return path
+
+
+def test_a_sweep_runs_on_it_to_the_verdict(sweep: Path, tmp_path: Path) -> None:
+    program = "from harness.cli import main; main()"
+    process = bench.start(sweep, tmp_path / "home", *POLITE, "--json", program=program)
+    out, err = process.communicate(timeout=2 * bench.PATIENCE_S)
+    assert process.returncode == 0, err
+    document = json.loads(out)
+    assert [cell["state"] for cell in document["cells"]] == ["done", "done"]
+    assert [contrast["arm"] for contrast in document["contrasts"]] == ["no_std"]
+
+
+def test_killed_in_the_middle_it_goes_on_to_the_numbers_of_the_local_one(sweep: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    process = bench.start(sweep, home, *POLITE)
+    bench.wait_until(lambda: bench.steps_done(home) >= 8)
+    assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in bench.workers_of(process)} == {
+        os.getpriority(os.PRIO_PROCESS, 0) + 5
+    }
+    process.send_signal(signal.SIGINT)
+    assert bench.end(process)[0] == 130
+    assert bench.workers_of(process) == []
+    assert "interrupted" in {cell.state for cell in bench.cells(home).values()}
+    assert bench.run(sweep, home, *POLITE)[0] == 0
+    assert bench.run(sweep, tmp_path / "elsewhere")[0] == 0
+    assert _numbers(home) == _numbers(tmp_path / "elsewhere")
+
+
+def _numbers(home: Path) -> dict[str, list[dict[str, Any]]]:
+    return {name: cell.read_steps() + cell.read_scores() for name, cell in bench.cells(home).items()}

@@ -1,0 +1,55 @@
+"""A step is timed in a worker, as cells are, and leaves nothing behind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.errors import RefusedError
+from harness.executors.local import LocalPool
+from harness.plan.expected_time import Pace
+from harness.run.timed_step import timed_pace
+from tests.harness.run.small import small_spec
+
+
+class Watched:
+    """An observer that keeps the folders in which the pools were opened."""
+
+    def __init__(self) -> None:
+        self.homes: list[Path] = []
+
+    def open(self, home: Path) -> LocalPool:
+        self.homes.append(home)
+        return LocalPool(1, home, "harness.run.worker")
+
+    def planned(self, total: int | None, done: int) -> None: ...
+    def used(self, budget: Mapping[str, float]) -> None: ...
+    def remark(self, sentence: str) -> None: ...
+    def stage(self, name: str, event: dict[str, Any] | None) -> None: ...
+    def progress(self, name: str, event: dict[str, Any]) -> None: ...
+    def ended(self, name: str, state: str, reason: str | None) -> None: ...
+
+
+def timed(settings: dict[str, Any], home: Path, watched: Watched) -> Pace:
+    return timed_pace(small_spec(settings), home, watched.open, watched)
+
+
+def test_a_timed_step_gives_the_pace_of_its_cell_and_leaves_nothing(tmp_path: Path) -> None:
+    watched = Watched()
+    settings = {"train.steps": 50, "train.warmup_steps": 5, "budget.tokens": 10_000, "eval.problems": 100}
+    pace = timed(settings, tmp_path / "home", watched)
+    assert 0 < pace.step_s < 60
+    assert 0 < pace.filled_frac <= 1
+    assert pace.problems == 100, "of the cell, not the few that were timed"
+    assert pace.fits(small_spec(settings))
+    assert pace.cell_s(small_spec(settings)) > 10 * pace.step_s
+    assert not (tmp_path / "home").exists()
+    assert [home.exists() for home in watched.homes] == [False]
+
+
+def test_a_cell_that_cannot_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RefusedError, match="nowhere"):
+        timed({"model.source": "path:nowhere"}, tmp_path, Watched())
