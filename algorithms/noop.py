@@ -104,7 +104,7 @@ class _Pair:
 
     def without_effect_ever(self) -> dict[str, str]:
         reasons = {}
-        for knob, sign in self._said_of_rule_knobs(lambda rule: rule.acts_on_sign()).items():
+        for knob, sign in self._rule_knob_facts(lambda rule: rule.acts_on_sign()).items():
             if sign not in self._signs():
                 reasons[knob] = f"it acts on {sign} advantages only, which advantage_sign removes"
         reasons |= dict.fromkeys(
@@ -119,7 +119,7 @@ class _Pair:
         return reasons
 
     def without_effect_in_one_step(self) -> dict[str, str]:
-        reasons = _INERT_AT_RATIO_ONE | self._said_of_rule_knobs(lambda rule: rule.inert_at_ratio_one)
+        reasons = _INERT_AT_RATIO_ONE | self._rule_knob_facts(lambda rule: rule.inert_at_ratio_one)
         same_term, same_weight = self._same_policy_term(), self._same_token_weight()
         if same_term or same_weight:
             one_gradient = "every ratio is 1, where both objectives have one gradient"
@@ -140,7 +140,7 @@ class _Pair:
     def _group(self, field: str) -> list[str]:
         return [knob for knob in self.differing if knob.startswith(f"{field}.")]
 
-    def _said_of_rule_knobs(self, says: Callable[[Rule], Mapping[str, Said]]) -> dict[str, Said]:
+    def _rule_knob_facts(self, says: Callable[[Rule], Mapping[str, Said]]) -> dict[str, Said]:
         """What the rules say of their knobs, by dotted name; of a knob that both have only what both say."""
         rules = [objective.rule for objective in self.both]
         return {

@@ -81,12 +81,12 @@ def overlap(training: Iterable[tuple[str, str]], evaluation: Iterable[tuple[str,
         for start, run in enumerate(_runs(words)):
             places[run].append((number, start))
 
-    found: dict[int, _Find] = {}
+    found: dict[int, _Match] = {}
     for prompt, text in training:
         words = _words(text)
-        finds = [(number, _Find(True, len(words), prompt, words)) for number in whole.get(words, ())]
+        finds = [(number, _Match(True, len(words), prompt, words)) for number in whole.get(words, ())]
         for number, start, length in _shared_runs(words, places):
-            finds.append((number, _Find(False, length, prompt, words[start : start + length])))
+            finds.append((number, _Match(False, length, prompt, words[start : start + length])))
         for number, find in finds:
             if number not in found or find.rank > found[number].rank:
                 found[number] = find
@@ -112,7 +112,7 @@ def is_contaminated(found: Overlap) -> bool:
 
 
 @dataclass(frozen=True)
-class _Find:
+class _Match:
     """A run of words that a training prompt shares with a problem; `exact` if it is all of both."""
 
     exact: bool

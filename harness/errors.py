@@ -8,7 +8,7 @@ from types import TracebackType
 
 
 class BenchError(Exception):
-    """The base of all errors that are told to the user. `exit_code`: see docs/reference."""
+    """The base of all errors that users see. `exit_code`: see docs/reference."""
 
     exit_code = 1
 
@@ -32,14 +32,14 @@ class UnknownNameError(RefusedError, ValueError):
     """
 
     def __init__(self, noun: str, name: str, known: Collection[str], listed_by: str | None = None) -> None:
-        """listed_by: the command; without one some of the known names are told."""
+        """listed_by: the command; without one some of the known names are shown."""
         rest = f"`{listed_by}` lists all." if listed_by else f"There {'is' if len(known) == 1 else 'are'} {few(known)}."
         super().__init__(f"unknown {noun} {name!r}{nearest(name, known)} {rest}")
 
 
 class Faults:
-    """Gathers what is refused, a line each, so that all of it is told at once: `with faults: check()`, check after
-    check, then `faults.refuse()`."""
+    """Gathers all faults, a line each, to show them at once: `with faults: check()`, check after check, then
+    `faults.refuse()`."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -77,6 +77,6 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
 
 def few(names: Collection[str], most: int = 6) -> str:
     """`a, b and 12 more`, `none`."""
-    told = list(names)[: most if len(names) > most + 1 else len(names)]
-    more = len(names) - len(told)
-    return f"{', '.join(told) or 'none'}{f' and {more} more' if more else ''}"
+    shown = list(names)[: most if len(names) > most + 1 else len(names)]
+    more = len(names) - len(shown)
+    return f"{', '.join(shown) or 'none'}{f' and {more} more' if more else ''}"

@@ -16,7 +16,7 @@ from harness.models.start import StartingPoint
 from harness.plan import make_plan
 from harness.records import CellRecord, read_sweep
 from harness.records.files import read_json
-from harness.run.worker import do
+from harness.run.worker import run_job
 from tests.harness.run.stages_here import job_of
 
 MAX_PACKAGE_BYTES = 2_000_000
@@ -55,7 +55,10 @@ def test_before_training_right_answers_are_neither_rare_nor_sure(tmp_path: Path)
         1.0,
     )
     path = tmp_path / "base.json"
-    assert do(job_of("base", path, spec, tmp_path), tmp_path, StartingPoint(), lambda event: None) == ("done", None)
+    assert run_job(job_of("base", path, spec, tmp_path), tmp_path, StartingPoint(), lambda event: None) == (
+        "done",
+        None,
+    )
     (score,) = read_json(path)
     assert (score["n_problems"], score["n_samples"]) == (200, 16)
     assert 0.3 <= score["metrics"]["pass@1"] <= 0.6

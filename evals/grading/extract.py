@@ -323,12 +323,12 @@ def extract_answer(text: str, name: str = "chain") -> str | None:
     if name in LM_EVAL_FILTERS:
         return extraction(text) or None
     if name in _VERBATIM:
-        return extraction(_spoken(text)) or None
-    found = extraction(_spoken(normalise(text)))
+        return extraction(_after_thinking(text)) or None
+    found = extraction(_after_thinking(normalise(text)))
     return None if found is None else without_lead_in(bare(found)) or None
 
 
-def _spoken(text: str) -> str:
+def _after_thinking(text: str) -> str:
     _, closed, after = text.rpartition("</think>")
     if closed:
         return after

@@ -302,7 +302,7 @@ def _note_overlap(suite: Suite) -> None:
     if subject.checkpoint is None:
         return
     from evals.contamination import overlap
-    from harness.run.inputs import contamination_sentence, overlap_row, training_texts
+    from harness.run.data_checks import contamination_sentence, overlap_row, training_texts
 
     for task, problems in {e.conditions.task.name: e.problems for e in suite.tasks}.items():
         found = overlap(training_texts(subject.spec), ((problem.id, problem.problem) for problem in problems))

@@ -134,7 +134,7 @@ def _print_replay(document: dict[str, Any]) -> None:
             ["", *(name.replace("_", " ") for name in bins)],
             [
                 ["all tokens", *map(_percent, bins.values())],
-                *([row["algorithm"], *(_percent(_share(row, kind, name)) for name in bins)] for row in rows),
+                *([row["algorithm"], *(_percent(_gradient_share(row, kind, name)) for name in bins)] for row in rows),
             ],
         )
     for row in rows:
@@ -150,7 +150,7 @@ def _print_replay(document: dict[str, Any]) -> None:
         )
 
 
-def _share(row: dict[str, Any], kind: str, name: str) -> float | None:
+def _gradient_share(row: dict[str, Any], kind: str, name: str) -> float | None:
     return None if row["gradient_share"] is None else row["gradient_share"][kind][name]
 
 

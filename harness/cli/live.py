@@ -33,15 +33,15 @@ class Countdown:
     what: str
     unit: str = "step"
     _started_s: float = field(default_factory=time.monotonic)
-    _told_s: float = field(default=-PLAIN_EVERY_S)
+    _written_s: float = field(default=-PLAIN_EVERY_S)
 
     def tell(self, step: int, steps: int, remark: str) -> None:
         now_s = time.monotonic()
         if step == 0:  # what came before, such as loading a model, says nothing of the pace
             self._started_s = now_s
-        if now_s - self._told_s < PLAIN_EVERY_S and step < steps:
+        if now_s - self._written_s < PLAIN_EVERY_S and step < steps:
             return
-        self._told_s = now_s
+        self._written_s = now_s
         eta = duration((now_s - self._started_s) / step * (steps - step)) if step else "?"
         note(f"{self.what}: {self.unit} {step}/{steps}, {remark}, ETA {eta}")
 
@@ -59,7 +59,7 @@ class LiveRun:
     _used_before: dict[str, float] = field(default_factory=dict)
     _events: dict[str, dict[str, Any]] = field(default_factory=dict)
     _started_s: float = field(default_factory=time.monotonic)
-    _told_s: float = field(default_factory=time.monotonic)
+    _written_s: float = field(default_factory=time.monotonic)
     _stack: ExitStack = field(default_factory=ExitStack)
     _display: Progress | None = None
     _tasks: dict[str, TaskID] = field(default_factory=dict)
@@ -112,8 +112,8 @@ class LiveRun:
                 self._tasks[name] = self._display.add_task(name, total=1.0, remark="")
             self._display.update(self._tasks[name], completed=event["done_frac"], remark=_remark(event))
             self._display.update(self._tasks["sweep"], completed=self._sweep_frac(), remark=self._sweep_remark())
-        elif time.monotonic() - self._told_s >= PLAIN_EVERY_S:
-            self._told_s = time.monotonic()
+        elif time.monotonic() - self._written_s >= PLAIN_EVERY_S:
+            self._written_s = time.monotonic()
             running = "; ".join(f"{name} {_remark(event)}" for name, event in self._events.items())
             note(f"{self._so_far()}, ETA {self._eta()} | {running}")
 
@@ -135,10 +135,10 @@ class LiveRun:
     def _so_far(self) -> str:
         ended = len(self.states)
         if self._total is None:
-            told = self._count(self._done_before + ended)
+            cells = self._count(self._done_before + ended)
         else:
-            told = f"{ended}/{self._count(self._total - self._done_before)}"
-        return ", ".join([told, *self._budget()])
+            cells = f"{ended}/{self._count(self._total - self._done_before)}"
+        return ", ".join([cells, *self._budget()])
 
     def _budget(self) -> list[str]:
         return [f"{share:.0%} of {bound}" for bound, share in self._used.items()]

@@ -189,7 +189,7 @@ def tune(
     from harness.run.question import require_same_kind
     from harness.run.sweep import SweepRun
     from harness.search.confirm import finish_plan
-    from harness.search.optuna_parts import told_if_lost, without_password
+    from harness.search.optuna_parts import reporting_storage_errors, without_password
     from harness.search.records import write_confirmation
     from harness.search.run import SearchRun
 
@@ -206,7 +206,7 @@ def tune(
     command += f" --trials {trials}" if trials else ""
     command += f" --storage {shlex.quote(without_password(storage))}" if storage else ""
     problem: BenchError | None = None
-    with told_if_lost(storage):
+    with reporting_storage_errors(storage):
         search_run = SearchRun(plan, folder, command, at_once, open_executor, limit, storage)
         with ExitStack() as mirrored:
             study = _watched(search_run, folder, mirrored, "trials")
@@ -222,7 +222,7 @@ def tune(
                 if study["confirmation"] is not None:
                     with search_run.study.turn():  # others write study.json after each of their trials
                         write_confirmation(search_run.folder, study["confirmation"])
-            except RefusedError as error:  # what the search found is told all the same
+            except RefusedError as error:  # what the search found is shown all the same
                 problem = error
     _report_search(search_run.folder, study, json)
     if problem is not None:
@@ -231,11 +231,11 @@ def tune(
 
 def _when_all_have_ended(search_run: SearchRun, study: dict[str, Any]) -> dict[str, Any]:
     """The study once no other worker has a trial in hand: it could be the best."""
-    told = False
+    announced = False
     while running := search_run.study.running():
-        if not told:
+        if not announced:
             note(f"waiting for trial {', '.join(map(str, running))}, which another worker trains")
-            told = True
+            announced = True
         time.sleep(WAIT_S)
         study = search_run.write(with_importances=True)
     return study
@@ -275,7 +275,7 @@ def _report_search(folder: Path, study: dict[str, Any], as_json: bool) -> None:
     from harness.cli.report import write_search
 
     _, sentence = write_search(folder)
-    by_number = {trial["number"]: _told(trial) for trial in study["trials"]}
+    by_number = {trial["number"]: _trial_json(trial) for trial in study["trials"]}
     if as_json:
         best = None if study["best"] is None else by_number[study["best"]]
         several = len(study["objectives"]) > 1
@@ -296,7 +296,7 @@ def _report_search(folder: Path, study: dict[str, Any], as_json: bool) -> None:
         raise BenchError("no trial is complete; the table says why.")
 
 
-def _told(trial: dict[str, Any]) -> dict[str, Any]:
+def _trial_json(trial: dict[str, Any]) -> dict[str, Any]:
     return {key: trial[key] for key in ("number", "state", "params", "values", "hash", "reason", "flags")}
 
 

@@ -107,7 +107,7 @@ def _resolved(layers: Sequence[Layer], seed: int) -> _Resolved:
     except ValidationError as error:
         for path, problem in readable_errors(error):
             is_clash = not path
-            if path not in _undecided(nested) and not (is_clash and objective is None):
+            if path not in _undecided_by_task(nested) and not (is_clash and objective is None):
                 found = missing if problem.endswith(_SET_IT) else problems
                 found.append(f"{_origin(path, problem, origins, layers)}: {problem}")
     faulty = problems or missing
@@ -251,7 +251,7 @@ def _nested(knobs: Knobs) -> dict[str, Any]:
 _DECIDED_BY_TASK = ("task.template", "reward.grader", "eval.tasks", "eval.template", "eval.grader")
 
 
-def _undecided(nested: dict[str, Any]) -> list[str]:
+def _undecided_by_task(nested: dict[str, Any]) -> list[str]:
     """Defaults that are missing only because a task is unknown: no problem besides that one."""
     names = [name.split(".") for name in _DECIDED_BY_TASK]
     return [f"{section}.{field}" for section, field in names if field not in nested.get(section, {})]

@@ -133,10 +133,10 @@ class RunSpec(Section):
         return self.train.updates_per_rollout * self.train.epochs
 
 
-def device_kind(device: str, cuda_is_there: bool) -> str:
+def device_kind(device: str, cuda_available: bool) -> str:
     """`train.device` with auto settled: cuda where there is one."""
     if device == "auto":
-        return "cuda" if cuda_is_there else "cpu"
+        return "cuda" if cuda_available else "cpu"
     return device
 
 
@@ -147,9 +147,9 @@ def dtype_on(device: str, dtype: str) -> Literal["float32", "bfloat16"]:
     return "float32" if dtype == "float32" else "bfloat16"
 
 
-def settled(spec: RunSpec, cuda_is_there: bool) -> RunSpec:
+def resolved_for_machine(spec: RunSpec, cuda_available: bool) -> RunSpec:
     """The spec with nothing left to the machine, so that one hash never means the numbers of two kinds of device."""
-    device = device_kind(spec.train.device, cuda_is_there)
+    device = device_kind(spec.train.device, cuda_available)
     return spec.model_copy(
         update={
             "train": spec.train.model_copy(update={"device": device}),

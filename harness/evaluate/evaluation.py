@@ -23,7 +23,7 @@ from harness.errors import RefusedError
 from harness.evaluate.subject import Subject
 from harness.records import CellRecord
 from harness.records.files import file_name, write_json
-from harness.run.inputs import record_source
+from harness.run.data_checks import record_source
 from harness.run.provenance import provenance
 from harness.sampling.conditions import Conditions, fitted
 from harness.sampling.sampler import BudgetedSampler, EngineSampler, forced_tokens

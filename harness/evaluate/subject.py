@@ -10,9 +10,9 @@ from harness.config.hashing import NUMERICS_VERSION, digest, starting_point_hash
 from harness.config.model import Lora
 from harness.config.model_source import parse_source
 from harness.config.resolve import Layer, resolve
-from harness.config.run_spec import RunSpec, recorded_spec, settled
+from harness.config.run_spec import RunSpec, recorded_spec, resolved_for_machine
 from harness.errors import RefusedError
-from harness.plan.memory import cuda_is_there
+from harness.plan.memory import cuda_available
 from harness.records import CellRecord
 from harness.records.files import read_json
 
@@ -139,7 +139,7 @@ def find_subject(given: str, engine: str, device: str, dtype: str, as_trained: b
     if parsed.kind != "hf":
         parsed.require()
     layers = [Layer("evaluation", _BARE_MODEL), Layer("command line", {"model.source": source, **machine})]
-    spec = settled(resolve(layers, seed=0), cuda_is_there())
+    spec = resolved_for_machine(resolve(layers, seed=0), cuda_available())
     name = parsed.name if parsed.kind in ("hf", "builtin") else parsed.path.resolve().stem
     return Subject("_".join(name.split("/")), spec)
 
@@ -161,4 +161,4 @@ def _trained(path: Path, machine: dict[str, str | None]) -> Subject:
             section, field = knob.split(".")
             changed[section] = getattr(as_trained, section).model_copy(update={field: value})
     spec = as_trained.model_copy(update=changed)
-    return Subject(f"{cell.path.name}-{path.name}", settled(spec, cuda_is_there()), path)
+    return Subject(f"{cell.path.name}-{path.name}", resolved_for_machine(spec, cuda_available()), path)

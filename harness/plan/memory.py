@@ -146,7 +146,7 @@ def in_words(memory: dict[str, Any] | None) -> str:
     )
 
 
-def cuda_is_there() -> bool:
+def cuda_available() -> bool:
     """Whether there is a GPU of NVIDIA's, without asking torch."""
     return Path("/dev/nvidiactl").exists()
 

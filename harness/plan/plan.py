@@ -17,9 +17,9 @@ from harness.config.model import Lora
 from harness.config.model_source import parse_source
 from harness.config.run_spec import RunSpec
 from harness.errors import Faults, GateError, RefusedError
-from harness.plan.asked import Asked, ask, metric_faults, resolved_arms
 from harness.plan.gate import Gate, Noop, check_gate, find_noops
-from harness.plan.memory import cuda_is_there, estimate_memory
+from harness.plan.memory import cuda_available, estimate_memory
+from harness.plan.request import SweepRequest, metric_faults, read_request, resolved_arms
 from harness.plan.sweep_file import SweepFile
 from harness.records import CellRecord, cell_directory_name
 from harness.records.scores import METRIC_PREFIX
@@ -45,7 +45,7 @@ class PlannedCell:
 class Plan:
     """What `bench run` would do. `arms` holds the resolved spec of each arm at the first seed."""
 
-    asked: Asked
+    request: SweepRequest
     arms: dict[str, RunSpec]
     cells: list[PlannedCell]
     gate: Gate
@@ -54,11 +54,11 @@ class Plan:
 
     @property
     def sweep(self) -> SweepFile:
-        return self.asked.sweep
+        return self.request.sweep
 
     @property
     def profile(self) -> str:
-        return self.asked.profile
+        return self.request.profile
 
     @property
     def baseline(self) -> str:
@@ -150,7 +150,7 @@ class Plan:
         }
 
     def _memory(self) -> dict[str, Any] | None:
-        estimates = {arm: estimate_memory(spec, cuda_is_there()) for arm, spec in self.arms.items()}
+        estimates = {arm: estimate_memory(spec, cuda_available()) for arm, spec in self.arms.items()}
         known = {arm: estimate for arm, estimate in estimates.items() if estimate is not None}
         if not known:
             return None
@@ -190,42 +190,42 @@ def make_plan(
 
     Raises RefusedError for anything wrong with the files or the options; the gate's verdict is in the plan.
     """
-    asked = ask(given, profile, settings, seeds, arms)
-    if asked.sweep.search is not None:
+    request = read_request(given, profile, settings, seeds, arms)
+    if request.sweep.search is not None:
         raise RefusedError(f"{given} is a search: it has no arms. Use `bench tune {given}`.")
-    return plan_arms(asked)
+    return plan_arms(request)
 
 
-def plan_arms(asked: Asked) -> Plan:
+def plan_arms(request: SweepRequest) -> Plan:
     """Plan a sweep whose arms are stated. Raises RefusedError with the faults of all arms."""
-    sweep, faults = asked.sweep, Faults()
-    specs = resolved_arms(asked.arms_layers, asked.seed_list, faults)
+    sweep, faults = request.sweep, Faults()
+    specs = resolved_arms(request.arms_layers, request.seed_list, faults)
     cells: list[PlannedCell] = []
     for arm, by_seed in specs.items():
         with faults:
             cells += [PlannedCell(arm, seed, spec, semantic_hash(spec)) for seed, spec in by_seed.items()]
     firsts = {arm: next(iter(by_seed.values())) for arm, by_seed in specs.items()}
     for spec in [*firsts.values()][:1]:
-        faults.lines += [f"{asked.path}: {fault}" for fault in metric_faults(sweep.compare.metric, spec.eval)]
+        faults.lines += [f"{request.path}: {fault}" for fault in metric_faults(sweep.compare.metric, spec.eval)]
     faults.refuse()
     noops = find_noops(firsts)
     return Plan(
-        asked=asked,
+        request=request,
         arms=firsts,
         cells=cells,
         gate=check_gate(firsts, sweep.under_test, sweep.co_changes),
         noops=noops,
-        warnings=_warnings(asked, firsts, noops),
+        warnings=_warnings(request, firsts, noops),
     )
 
 
-def _warnings(asked: Asked, specs: Mapping[str, RunSpec], noops: Sequence[Noop]) -> list[str]:
-    sweep, chosen = asked.sweep, list(specs)
+def _warnings(request: SweepRequest, specs: Mapping[str, RunSpec], noops: Sequence[Noop]) -> list[str]:
+    sweep, chosen = request.sweep, list(specs)
     warnings = [noop.message() for noop in noops if not noop.refused or sweep.allow_noop]
     if sweep.under_test:
         same = [(a, b) for (a, one), (b, other) in combinations(specs.items(), 2) if active(one) == active(other)]
         warnings += [f"arms {a} and {b} are the same: there is nothing to compare." for a, b in same]
-    count = len(asked.seed_list)
+    count = len(request.seed_list)
     if count < RECOMMENDED_SEEDS:
         warnings.append(
             f"{count} seed{'s' if count > 1 else ''}: a sign-flip test cannot reach p < .05 below {RECOMMENDED_SEEDS} "

@@ -16,13 +16,13 @@ from typing import Any
 from harness.config.hashing import semantic_hash
 from harness.config.knobs import active
 from harness.config.resolve import Layer, resolve
-from harness.config.run_spec import RunSpec, settled
+from harness.config.run_spec import RunSpec, resolved_for_machine
 from harness.config.search import GENERATED_TOKENS, Search
 from harness.errors import GateError, RefusedError
-from harness.plan.asked import Asked, ask, metric_faults
 from harness.plan.gate import Gate, check_gate, find_noops
-from harness.plan.memory import cuda_is_there
+from harness.plan.memory import cuda_available
 from harness.plan.plan import Plan, PlannedCell
+from harness.plan.request import SweepRequest, metric_faults, read_request
 from harness.plan.sweep_file import SweepFile
 
 Values = dict[str, Any]
@@ -43,27 +43,27 @@ _FEWEST_PAIRS = 2
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """What `bench tune` would search. The layers of `asked` lie below a trial's values, its overrides above them."""
+    """What `bench tune` would search. The layers of `request` lie below a trial's values, its overrides above them."""
 
-    asked: Asked
+    request: SweepRequest
     search: Search
     _specs: dict[str, RunSpec] = field(default_factory=dict)
 
     @property
     def sweep(self) -> SweepFile:
-        return self.asked.sweep
+        return self.request.sweep
 
     @property
     def path(self) -> Path:
-        return self.asked.path
+        return self.request.path
 
     @property
     def profile(self) -> str:
-        return self.asked.profile
+        return self.request.profile
 
     @cached_property
     def _layers(self) -> tuple[list[Layer], list[Layer]]:
-        return self.asked.layers, self.asked.overrides
+        return self.request.layers, self.request.overrides
 
     def spec(self, values: Mapping[str, Any], seed: int) -> RunSpec:
         """The resolved spec of a setting. Raises RefusedError for values that do not go together."""
@@ -71,7 +71,7 @@ class SearchPlan:
         if key not in self._specs:
             own = [Layer(f"{self.path}: search", values)]
             below, above = self._layers
-            self._specs[key] = settled(resolve([*below, *own, *above], seed), cuda_is_there())
+            self._specs[key] = resolved_for_machine(resolve([*below, *own, *above], seed), cuda_available())
         return self._specs[key]
 
     def plan(self, settings: Mapping[str, Mapping[str, Any]]) -> Plan:
@@ -79,7 +79,7 @@ class SearchPlan:
         specs = {arm: {seed: self.spec(values, seed) for seed in self.seeds} for arm, values in settings.items()}
         firsts = {arm: by_seed[self.seeds[0]] for arm, by_seed in specs.items()}
         return Plan(
-            asked=self.asked,
+            request=self.request,
             arms=firsts,
             cells=[
                 PlannedCell(arm, seed, spec, semantic_hash(spec))
@@ -94,7 +94,7 @@ class SearchPlan:
     @property
     def seeds(self) -> list[int]:
         """Each trial is trained with."""
-        return self.asked.seed_list
+        return self.request.seed_list
 
     def folder(self, home: Path) -> Path:
         return home / self.sweep.name
@@ -137,12 +137,12 @@ def make_search_plan(
     Raises RefusedError for anything wrong with the files, the ranges or the overrides, GateError for a knob that cannot
     act.
     """
-    asked = ask(given, profile, settings, seeds)
-    search = asked.sweep.search
+    request = read_request(given, profile, settings, seeds)
+    search = request.sweep.search
     if search is None:
         raise RefusedError(f"{given} has arms, and nothing to search: use `bench run {given}`, or state `search:`.")
-    plan = SearchPlan(asked, search)
-    overridden = [knob for layer in asked.overrides for knob in layer.settings if knob in search.knobs]
+    plan = SearchPlan(request, search)
+    overridden = [knob for layer in request.overrides for knob in layer.settings if knob in search.knobs]
     if overridden:
         raise RefusedError(
             f"--set {overridden[0]}: this knob is searched, so each trial has a value of its own. Take it out of "

@@ -1,6 +1,6 @@
-"""The loop of every run: jobs are started as slots become free, and what becomes of them is recorded and told.
+"""The loop of every run: it starts jobs as slots become free, records how they end, and tells an observer.
 
-Where the jobs come from is the run's own (`Work`): a sweep has a list of cells, a search asks Optuna.
+Jobs come from a `JobSource`: a sweep has a list of cells, a search asks Optuna.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from harness.executors.base import Ended, Executor, Job
 from harness.records import CellRecord
 
 POLL_S = 1.0
-"""How long the loop waits before it asks again for a job that there was none of."""
+"""How long the loop waits before it asks again for a job."""
 
-KILLED = "its process ended without a word; the next run continues it"
+KILLED = "its process died; the next run continues it"
 DISK_FULL = "the disk is full; once there is room, the next run continues it"
 INTERRUPTED = "interrupted; the next run continues it"
 
 
 class Interrupted(BaseException):
-    """Asked to stop. Like KeyboardInterrupt not an Exception, so that nothing on the way mistakes it for a failure."""
+    """Asked to stop. Like KeyboardInterrupt not an Exception, so that no handler takes it for a failure."""
 
 
 class StoppedError(BenchError):
-    """The run stopped before all cells were done, for a reason that would hit every other cell too."""
+    """The run stopped early, for a reason that would hit every other cell too."""
 
 
 class CodeChangedError(Exception):
@@ -40,7 +40,7 @@ class CodeChangedError(Exception):
 
 
 class Observer(Protocol):
-    """Is told how a run goes; cells are named by `<arm>-s<seed>`."""
+    """Follows a run; cells are named `<arm>-s<seed>`."""
 
     def planned(self, total: int | None, done: int) -> None:
         """total: None where a budget, and no number, ends the run."""
@@ -56,39 +56,39 @@ class Observer(Protocol):
     def ended(self, name: str, state: str, reason: str | None) -> None: ...
 
 
-class Work(Protocol):
+class JobSource(Protocol):
     """Where the jobs of a run come from."""
 
     def next(self) -> Job | None:
         """The next job for a free slot; None: there is none at present."""
 
     def is_over(self) -> bool:
-        """Whether no job will come any more, once those under way have ended. Asked when none is under way."""
+        """Whether there will be no more jobs. Asked when none is under way."""
 
     def progress(self, job: Job, event: dict[str, Any]) -> bool:
-        """What a running job tells; returns whether to give it up."""
+        """Progress of a running job; returns whether to cancel it."""
 
     def ended(self, ended: Ended) -> None: ...
 
 
-def work_off(executor: Executor, work: Work) -> None:
-    """Do all jobs of the work; returns when the last has ended. The work's methods may raise to stop."""
+def run_jobs(executor: Executor, source: JobSource) -> None:
+    """Run all jobs of a source; returns when the last has ended. The source's methods may raise to stop."""
     under_way = 0
     while True:
-        while under_way < executor.slots and (job := work.next()) is not None:
+        while under_way < executor.slots and (job := source.next()) is not None:
             executor.start(job)
             under_way += 1
-        if under_way == 0 and work.is_over():
+        if under_way == 0 and source.is_over():
             return
         for event in executor.wait(POLL_S):
             if isinstance(event, Ended):
                 under_way -= 1
-                work.ended(event)
-            elif work.progress(event.job, event.event):
+                source.ended(event)
+            elif source.progress(event.job, event.event):
                 executor.cancel(event.job)
 
 
-class StageWork:
+class StageJobs:
     """Jobs of what cells share; the first that does not succeed stops the run."""
 
     def __init__(self, jobs: Sequence[Job], home: Path, observer: Observer) -> None:

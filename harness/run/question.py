@@ -23,8 +23,8 @@ from harness.config.run_spec import RunSpec
 from harness.config.yaml_file import load_yaml
 from harness.errors import RefusedError
 from harness.plan import Plan, PlannedCell
-from harness.plan.asked import Asked
 from harness.plan.gate import values_that_differ
+from harness.plan.request import SweepRequest
 from harness.plan.sweep_file import KEPT, KEPT_CODE, KEPT_PROFILE, SweepFile
 from harness.plugins import UserModule
 from harness.records import SweepRecord, read_sweep
@@ -32,7 +32,7 @@ from harness.records.files import DamagedRecordError, is_disk_full, read_json, w
 from harness.records.study import STUDY
 from harness.records.sweep import Asked as AskedRecord
 from harness.records.sweep import CellEntry, Gate, MetricFacts, Plugin, Source
-from harness.run.inputs import contamination, data_sources
+from harness.run.data_checks import contamination, data_sources
 from harness.run.stages import find_stage, result_path, stages_of_cell
 
 SWEEP_FILE = "sweep.yaml"
@@ -83,7 +83,7 @@ def write_question(plan: Plan, home: Path, command: str) -> None:
     with _writable(folder):
         folder.mkdir(parents=True, exist_ok=True)
         (home / "cache").mkdir(exist_ok=True)
-        _keep_files(plan.asked, plan.arms.values(), folder / KEPT)
+        _keep_files(plan.request, plan.arms.values(), folder / KEPT)
         _question(plan, home, command).write()
 
 
@@ -100,12 +100,12 @@ def _writable(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def _keep_files(asked: Asked, specs: Collection[RunSpec], folder: Path) -> None:
-    """What a run from the records alone needs. Asked from there, it lies there already."""
-    if asked.path.parent.resolve() == folder.resolve():
+def _keep_files(request: SweepRequest, specs: Collection[RunSpec], folder: Path) -> None:
+    """Keep what a run from the records alone needs, unless this run started from there."""
+    if request.path.parent.resolve() == folder.resolve():
         return
-    wanted = {Path(SWEEP_FILE): _sweep_file(asked), Path(KEPT_PROFILE): asked.profile_path.read_bytes()}
-    for name in sorted({name for spec in specs for name in _files_of_the_users(spec)}):
+    wanted = {Path(SWEEP_FILE): _sweep_file(request), Path(KEPT_PROFILE): request.profile_path.read_bytes()}
+    for name in sorted({name for spec in specs for name in _user_files(spec)}):
         wanted[Path(name)] = plugins.user_file(name).read_bytes()
     for module in [*plugins.in_use(), *(module for spec in specs for module in user_code(spec))]:
         wanted |= {KEPT_CODE / path: content for path, content in _code_files(module)}
@@ -115,18 +115,18 @@ def _keep_files(asked: Asked, specs: Collection[RunSpec], folder: Path) -> None:
         path.unlink()
 
 
-def _sweep_file(asked: Asked) -> bytes:
+def _sweep_file(request: SweepRequest) -> bytes:
     """The file as its author wrote it, unless it says something else: a sweep that confirms a search has none."""
     try:
-        if SweepFile.model_validate(load_yaml(asked.path)) == asked.sweep:
-            return asked.path.read_bytes()
+        if SweepFile.model_validate(load_yaml(request.path)) == request.sweep:
+            return request.path.read_bytes()
     except (RefusedError, ValidationError):  # edited since
         pass
-    stated = asked.sweep.model_dump(mode="json", exclude_unset=True, by_alias=True)
+    stated = request.sweep.model_dump(mode="json", exclude_unset=True, by_alias=True)
     return yaml.safe_dump(stated, sort_keys=False, allow_unicode=True).encode()
 
 
-def _files_of_the_users(spec: RunSpec) -> Iterator[str]:
+def _user_files(spec: RunSpec) -> Iterator[str]:
     """Tasks and templates of the user's own, named by a path that does not depend on the machine."""
     for name in (spec.task.train, spec.task.template, *spec.eval.tasks, spec.eval.template):
         path = Path(name)
@@ -154,7 +154,7 @@ def _code_files(module: UserModule) -> Iterator[tuple[Path, bytes]]:
 
 
 def _question(plan: Plan, home: Path, command: str) -> SweepRecord:
-    asked, sweep = plan.asked, plan.sweep
+    request, sweep = plan.request, plan.sweep
     values = values_that_differ(plan.arms)
     base = result_path(find_stage("base"), plan.first_spec, home)
     return SweepRecord(
@@ -171,7 +171,7 @@ def _question(plan: Plan, home: Path, command: str) -> SweepRecord:
         margin_pp=plan.margin_pp,
         alpha=sweep.compare.alpha,
         new_problems=sweep.compare.new_problems,
-        seeds=asked.seed_list,
+        seeds=request.seed_list,
         ablate=sweep.under_test,
         co_changes=dict(sweep.co_changes),
         varied={arm: {knob: by_arm[arm] for knob, by_arm in values.items()} for arm in plan.arms},
@@ -192,10 +192,10 @@ def _question(plan: Plan, home: Path, command: str) -> SweepRecord:
         asked=AskedRecord(
             file=SWEEP_FILE,
             profile=plan.profile,
-            folder=str(asked.path.parent.resolve()),
-            settings=list(asked.settings),
-            seeds=asked.seeds,
-            arms=list(asked.arms),
+            folder=str(request.path.parent.resolve()),
+            settings=list(request.settings),
+            seeds=request.seeds,
+            arms=list(request.arms),
         ),
         plugins=[
             Plugin(name=module.name, digest=module.digest, files=sorted(str(path) for path, _ in _code_files(module)))

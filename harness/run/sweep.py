@@ -14,8 +14,8 @@ from harness.executors.base import Ended, Executor, Job
 from harness.plan import Plan, PlannedCell
 from harness.records import CellRecord
 from harness.records.cell import is_cell_directory_name
-from harness.run.inputs import contamination, contamination_sentence, record_sources, require_inputs
-from harness.run.loop import Observer, StageWork, StoppedError, record_end, work_off
+from harness.run.data_checks import contamination, contamination_sentence, record_sources, require_models_and_data
+from harness.run.loop import Observer, StageJobs, StoppedError, record_end, run_jobs
 from harness.run.question import best_of_n_paths, make_cells, write_question
 from harness.run.stages import (
     CELL,
@@ -64,7 +64,7 @@ class SweepRun:
         """
         self.plan.require_answerable()
         missing = self.missing()
-        remarks = [*self._superseded(missing), *(require_inputs(self.plan) if missing else [])]
+        remarks = [*self._superseded(missing), *(require_models_and_data(self.plan) if missing else [])]
         make_cells(self.plan, missing, self.home)
         write_question(self.plan, self.home, self.command)
         while_running()
@@ -80,7 +80,7 @@ class SweepRun:
             try:
                 specs = {cell.arm: cell.spec for cell in missing}
                 do_stages(executor, [*specs.values()], self.home, observer, for_report)
-                work_off(executor, _Cells(self, missing, observer))
+                run_jobs(executor, _Cells(self, missing, observer))
             finally:
                 executor.close()
         write_question(self.plan, self.home, self.command)
@@ -153,7 +153,7 @@ def do_stages(
     observer: Observer,
     for_report: Iterable[tuple[RunSpec, Stage]] = (),
 ) -> None:
-    """Everything that cells share: the model is tried, then each stage is made once what it reads is there.
+    """Everything that cells share: load the model as a test, then make each stage once its inputs exist.
 
     specs: of one cell of each arm. for_report: stages besides those that cells wait for, each for a spec.
 
@@ -161,9 +161,9 @@ def do_stages(
     """
     for_report = list(for_report)
     evaluated = [spec for spec, _ in for_report]
-    tried = {what_may_be_refused(spec): spec for spec in reversed([*specs, *evaluated])}
-    loads = [_job(find_stage("load").name, Path(), spec) for spec in reversed(tried.values())]
-    work_off(executor, StageWork(loads, home, observer))
+    distinct_loads = {what_may_be_refused(spec): spec for spec in reversed([*specs, *evaluated])}
+    loads = [_job(find_stage("load").name, Path(), spec) for spec in reversed(distinct_loads.values())]
+    run_jobs(executor, StageJobs(loads, home, observer))
     _make_missing(executor, [(spec, []) for spec in (*specs, *evaluated)], home, observer)
     for sentence in dict.fromkeys(remark for spec in specs for remark in input_remarks(spec, home)):
         observer.remark(sentence)
@@ -176,7 +176,7 @@ def _make_missing(
     executor: Executor, wanted: Sequence[tuple[RunSpec, Sequence[Stage]]], home: Path, observer: Observer
 ) -> None:
     while jobs := missing_stage_jobs(wanted, home):
-        work_off(executor, StageWork(jobs, home, observer))
+        run_jobs(executor, StageJobs(jobs, home, observer))
 
 
 def missing_stage_jobs(wanted: Sequence[tuple[RunSpec, Sequence[Stage]]], home: Path) -> list[Job]:

@@ -16,7 +16,7 @@ from harness.executors.base import Ended, Executor, Job
 from harness.plan.expected_time import Pace, pace_of
 from harness.records import CellRecord, cell_directory_name
 from harness.records.files import write_json
-from harness.run.loop import Observer, work_off
+from harness.run.loop import Observer, run_jobs
 from harness.run.sweep import cell_job, do_stages
 
 STEPS = 2
@@ -44,7 +44,7 @@ def timed_pace(spec: RunSpec, home: Path, open_executor: Callable[[Path], Execut
         try:
             observer.planned(1, 0)
             do_stages(executor, [short], aside, observer)
-            work_off(executor, _OneCell(cell_job(record, short, aside), observer))
+            run_jobs(executor, _OneCell(cell_job(record, short, aside), observer))
         finally:
             executor.close()
         pace = pace_of(record)

@@ -1,4 +1,4 @@
-"""A worker: loads what takes seconds once, then does jobs one at a time. `python -m harness.run.worker HOME` is one.
+"""A worker: imports everything heavy once, then runs jobs one at a time. `python -m harness.run.worker HOME` is one.
 
 The process reads a job a line on stdin, as JSON. Events go out as JSON lines on what was stdout; whatever a library
 prints goes to stderr. When stdin closes the parent is gone, and a running job is interrupted. SIGTERM interrupts too;
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 Tell = Callable[[dict[str, Any]], None]
 
 
-def do(job: Job, home: Path, start: StartingPoint, tell: Tell) -> tuple[JobState, str | None]:
-    """Do a job; returns how it ended and why. tell: is given the fields of `harness.executors.base.Progress`.
+def run_job(job: Job, home: Path, start: StartingPoint, tell: Tell) -> tuple[JobState, str | None]:
+    """Run a job; returns how it ended and why. tell: receives the fields of `harness.executors.base.Progress`.
 
-    Whatever is nobody's mistake but ours passes through, and so does `Interrupted`.
+    Our own bugs pass through, and so does `Interrupted`.
     """
     from evals.errors import EvalError
     from harness.engines.base import EngineMismatchError
@@ -80,11 +80,11 @@ def require_code(job: Job) -> None:
 
 
 class Cancelled(Interrupted):
-    """The job at hand is to stop; the worker lives on."""
+    """The running job is to stop; the worker lives on."""
 
 
-class _AtWork:
-    """A flag for the signal handler. No Event: the code that the handler breaks into may hold its lock."""
+class _State:
+    """Whether a job is running, for the signal handler. No Event: the code that the handler breaks into may hold its lock."""
 
     on_a_job = False
 
@@ -122,9 +122,9 @@ def _work(jobs: queue.SimpleQueue[dict[str, Any] | None], home: Path, tell: Tell
     start = StartingPoint()
     while (document := jobs.get()) is not None:
         try:
-            _AtWork.on_a_job = True
+            _State.on_a_job = True
             state, reason = _do(document, home, start, lambda event: tell({"event": "progress", **event}))
-            _AtWork.on_a_job = False
+            _State.on_a_job = False
         except Cancelled:
             state, reason = "interrupted", "cancelled"
         tell({"event": "ended", "state": state, "reason": reason})
@@ -136,7 +136,7 @@ def _do(document: dict[str, Any], home: Path, start: StartingPoint, tell: Tell) 
         job = Job.from_json(document)
     except RefusedError as error:  # a plug-in that was there when the job was planned
         return "invalid", str(error)
-    return do(job, home, start, tell)
+    return run_job(job, home, start, tell)
 
 
 def _read_jobs(jobs: queue.SimpleQueue[dict[str, Any] | None]) -> None:
@@ -154,8 +154,8 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
 
 
 def _cancel(signum: int, frame: FrameType | None) -> None:
-    if _AtWork.on_a_job:  # else the job ended while the word was on its way
-        _AtWork.on_a_job = False
+    if _State.on_a_job:  # else the job ended before the signal arrived
+        _State.on_a_job = False
         raise Cancelled
 
 

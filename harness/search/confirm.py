@@ -82,7 +82,7 @@ def confirmation_plan(plan: SearchPlan, winner: Winner, seeds: int) -> Plan:
             },
         }
     )
-    return plan_arms(replace(plan.asked, sweep=sweep, seeds=None))
+    return plan_arms(replace(plan.request, sweep=sweep, seeds=None))
 
 
 def confirmation(plan: Plan, winner: Winner, report: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def confirmation(plan: Plan, winner: Winner, report: Mapping[str, Any]) -> dict[
     return {
         "sweep": plan.sweep.name,
         "trial": winner.number,
-        "seeds": plan.asked.seed_list,
+        "seeds": plan.request.seed_list,
         "metric": plan.metric,
         "contrast": contrast,
         "search_pp": 100 * winner.score,

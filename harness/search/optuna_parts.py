@@ -133,7 +133,7 @@ def open_storage(url: str | None, folder: Path) -> optuna.storages.BaseStorage:
 
 
 @contextmanager
-def told_if_lost(url: str | None) -> Iterator[None]:
+def reporting_storage_errors(url: str | None) -> Iterator[None]:
     """What the storage cannot do in mid-search is told with its cause. Raises BenchError."""
     from optuna.exceptions import StorageInternalError
 

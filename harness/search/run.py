@@ -1,5 +1,5 @@
-"""A search's run: trials are taken one after another, their cells trained a seed at a time, and Optuna is told what
-came of them."""
+"""A search's run: trials are taken one after another, their cells trained a seed at a time, and their results
+go to Optuna."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from harness.plan import PlannedCell
 from harness.plan.search_plan import SearchPlan
 from harness.records import CellRecord
 from harness.records.lease import STALE_AFTER_S, hold_lease
-from harness.run.inputs import record_sources, require_inputs
-from harness.run.loop import DISK_FULL, Observer, StoppedError, record_end, require_made, work_off
+from harness.run.data_checks import record_sources, require_models_and_data
+from harness.run.loop import DISK_FULL, Observer, StoppedError, record_end, require_made, run_jobs
 from harness.run.question import make_cells, write_question
 from harness.run.stages import CELL
 from harness.run.sweep import cell_job, do_stages, missing_stage_jobs
@@ -33,7 +33,7 @@ HEARTBEAT_S = 30.0
 IDLE_TRIALS = 20
 """So many trials in a row that used nothing of the budget end a search without a limit of trials."""
 WAIT_S = 1.0
-"""Between two looks at a trial of the same setting, or a cell, that somebody else has in hand."""
+"""The wait between two looks at a trial of the same setting, or a cell, that another worker is training."""
 
 
 @dataclass
@@ -62,10 +62,10 @@ class SearchRun:
     def run(self, observer: Observer, while_running: Callable[[], Any] = lambda: None) -> dict[str, Any]:
         """Search until the budget is used up; returns study.json. `while_running` is called once, when the records
         exist. Raises RefusedError before any trial started, StoppedError when the disk is full. Left by Ctrl-C or a
-        kill, its trials are taken up by the next run."""
+        kill, its trials are continued by the next run."""
         base = self.plan.plan({"default": {}})
         if self.budget_is_left(0):
-            for sentence in require_inputs(base):
+            for sentence in require_models_and_data(base):
                 observer.remark(sentence)
         self.write()
         while_running()
@@ -76,9 +76,9 @@ class SearchRun:
             record_sources(base, self.home / "cache")
             executor = self.open_executor(self.workers)
             try:
-                with self._known_as_alive():
+                with self._worker_lease():
                     do_stages(executor, [base.first_spec], self.home, observer)
-                    work_off(executor, _Trials(self, self._owner, executor.slots, observer))
+                    run_jobs(executor, _Trials(self, self._owner, executor.slots, observer))
             finally:
                 executor.close()
         if self.trials is None and self._is_used_up(self.study.trials()):
@@ -87,20 +87,20 @@ class SearchRun:
                 "cannot be tried: the search ends"
             )
         if running := self.study.running():
-            observer.remark(self._in_other_hands(running))
+            observer.remark(self._owned_elsewhere(running))
         return self.write(with_importances=True)
 
-    def _in_other_hands(self, running: Sequence[int]) -> str:
-        what = f"not ended yet: trial {', '.join(map(str, running))}, which another worker has in hand"
+    def _owned_elsewhere(self, running: Sequence[int]) -> str:
+        what = f"not ended yet: trial {', '.join(map(str, running))}, which another worker is training"
         if self.storage_url is None:
             return what
         return (
             f"{what}, or whose worker is not yet known to be dead: {STALE_AFTER_S:.0f} s after its last sign of life "
-            "the same command takes it up"
+            "the same command continues it"
         )
 
     @contextmanager
-    def _known_as_alive(self) -> Iterator[None]:
+    def _worker_lease(self) -> Iterator[None]:
         """Hold a lease in the search's folder, by which others know whose trials are worked on."""
         lease = self.folder / WORKERS / self._owner
         lease.mkdir(parents=True)
@@ -146,8 +146,8 @@ class SearchRun:
 
 
 @dataclass(eq=False)
-class _InHand:
-    """A trial that we work on. cells: to be trained, none where its values are `refused`; same_as: the number of the
+class _ActiveTrial:
+    """A trial that we are training. cells: to be trained, none where its values are `refused`; same_as: the number of the
     trial that has the same ones, as which it ends. job: what is under way for it. rests_until_s: by the monotonic
     clock.
     """
@@ -168,62 +168,62 @@ class _InHand:
 
 @dataclass
 class _Trials:
-    """The trials of a search as work: as many in hand as there are slots, at most one job of each under way."""
+    """The trials of a search as jobs: as many trials at once as there are slots, at most one job of each under way."""
 
     run: SearchRun
     owner: str
     slots: int
     observer: Observer
-    _in_hand: list[_InHand] = field(default_factory=list)
+    _active: list[_ActiveTrial] = field(default_factory=list)
     _budget_is_used_up: bool = False
     _beaten_s: float = field(default_factory=time.monotonic)
 
     def next(self) -> Job | None:
         self._beat()
         while True:
-            for hand in [hand for hand in self._in_hand if hand.job is None]:
-                hand.job = self._advance(hand)
-                if hand.job is not None:
-                    return hand.job
-            if len(self._in_hand) >= self.slots or not self._take():
+            for active in [active for active in self._active if active.job is None]:
+                active.job = self._advance(active)
+                if active.job is not None:
+                    return active.job
+            if len(self._active) >= self.slots or not self._take():
                 return None
 
     def is_over(self) -> bool:
-        return self._budget_is_used_up and not self._in_hand
+        return self._budget_is_used_up and not self._active
 
     def progress(self, job: Job, event: dict[str, Any]) -> bool:
         self._beat()
         if job.kind != CELL:
             return False
-        hand = self._of(job)
-        self.observer.progress(hand.name, event)
-        assert hand.pruning is not None
-        return hand.pruning.is_hopeless(self._record(hand.cells[hand.trained]))
+        active = self._of(job)
+        self.observer.progress(active.name, event)
+        assert active.pruning is not None
+        return active.pruning.is_hopeless(self._record(active.cells[active.trained]))
 
     def ended(self, ended: Ended) -> None:
-        hand = self._of(ended.job)
-        hand.job = None
+        active = self._of(ended.job)
+        active.job = None
         if ended.job.kind != CELL:
-            self._stage_ended(hand, ended)
+            self._stage_ended(active, ended)
         elif ended.state == "taken":  # by a worker whose search was killed, and which has not noticed yet
-            hand.rests_until_s = time.monotonic() + WAIT_S
+            active.rests_until_s = time.monotonic() + WAIT_S
         else:
-            self._cell_ended(hand, ended)
+            self._cell_ended(active, ended)
 
     def _take(self) -> bool:
-        """Take a trial in hand that a dead worker left, else a new one; returns whether there is one."""
+        """Start on a trial that a dead worker left, else on a new one; returns whether there is one."""
         study = self.run.study
         with study.turn():
-            trial = study.take_up(self.owner)
+            trial = study.take_over_dead(self.owner)
             if trial is None:
                 self._budget_is_used_up = not self.run.budget_is_left(len(study.trials()))
                 if self._budget_is_used_up:
                     return False
                 trial = study.ask(self.owner)
-            self._in_hand.append(self._taken(trial))
+            self._active.append(self._taken(trial))
         return True
 
-    def _taken(self, trial: Trial) -> _InHand:
+    def _taken(self, trial: Trial) -> _ActiveTrial:
         """A trial of ours from now on, its values drawn. In the turn in which it was found: so draws do not depend on
         who else draws, and of two trials of one setting one knows of the other."""
         study = self.run.study
@@ -231,136 +231,138 @@ class _Trials:
         try:
             plan = self.run.plan.plan({arm_name(trial.number): values})
         except RefusedError as error:
-            return _InHand(trial, [], None, str(error))
+            return _ActiveTrial(trial, [], None, str(error))
         first = study.first_of(trial, plan.cells[0].hash)
         trial.set_user_attr("hash", plan.cells[0].hash)
         if first is not None:
             trial.set_user_attr("same_as", first.number)
-        return _InHand(trial, plan.cells, None if first is None else first.number)
+        return _ActiveTrial(trial, plan.cells, None if first is None else first.number)
 
-    def _advance(self, hand: _InHand) -> Job | None:
-        """The next job of a trial in hand; None: it has ended, or has to wait."""
-        if time.monotonic() < hand.rests_until_s:
+    def _advance(self, active: _ActiveTrial) -> Job | None:
+        """The next job of an active trial; None: it has ended, or has to wait."""
+        if time.monotonic() < active.rests_until_s:
             return None
-        if hand.refused is not None:  # values that do not go together: nothing can be measured there
-            self._tell(hand, "FAIL", reason=hand.refused)
+        if active.refused is not None:  # values that do not go together: nothing can be measured there
+            self._tell(active, "FAIL", reason=active.refused)
             return None
-        if hand.same_as is not None:
-            self._wait_for(hand, hand.same_as)
+        if active.same_as is not None:
+            self._wait_for(active, active.same_as)
             return None
-        if hand.pruning is None:
-            self._begin(hand)
-        if jobs := missing_stage_jobs([(hand.cells[0].spec, [])], self.run.home):
-            under_way = {other.job.path for other in self._in_hand if other.job is not None}
+        if active.pruning is None:
+            self._begin(active)
+        if jobs := missing_stage_jobs([(active.cells[0].spec, [])], self.run.home):
+            under_way = {other.job.path for other in self._active if other.job is not None}
             return next((job for job in jobs if job.path not in under_way), None)  # what trials share is made once
-        while hand in self._in_hand:
-            cell = hand.cells[hand.trained]
+        while active in self._active:
+            cell = active.cells[active.trained]
             if (record := self._record(cell)).state != "done":
                 return cell_job(record, cell.spec, self.run.home)
-            self._seed_done(hand)
+            self._seed_done(active)
         return None
 
-    def _begin(self, hand: _InHand) -> None:
-        hand.pruning = Pruning(hand.trial, self.run.plan)
-        records = [self._record(cell) for cell in hand.cells]
-        hand.trial.set_user_attr("cells", [record.path.name for record in records])
-        plan = self.run.plan.plan({hand.name: dict(hand.trial.params)})
-        make_cells(plan, [cell for cell in hand.cells if self._record(cell).state != "done"], self.run.home)
+    def _begin(self, active: _ActiveTrial) -> None:
+        active.pruning = Pruning(active.trial, self.run.plan)
+        records = [self._record(cell) for cell in active.cells]
+        active.trial.set_user_attr("cells", [record.path.name for record in records])
+        plan = self.run.plan.plan({active.name: dict(active.trial.params)})
+        make_cells(plan, [cell for cell in active.cells if self._record(cell).state != "done"], self.run.home)
         self.run.write()
 
-    def _wait_for(self, hand: _InHand, first: int) -> None:
+    def _wait_for(self, active: _ActiveTrial, first: int) -> None:
         """A setting that was trained, or is being trained, ends as that trial did."""
         study = self.run.study
         same = study.study.get_trials()[first]
         if same.state.is_finished():
-            self._tell(hand, same.state.name, values=same.values, reason=f"the same setting as trial {first}")
+            self._tell(active, same.state.name, values=same.values, reason=f"the same setting as trial {first}")
             return
-        hand.rests_until_s = time.monotonic() + WAIT_S
-        if any(other.trial.number == first for other in self._in_hand):
+        active.rests_until_s = time.monotonic() + WAIT_S
+        if any(other.trial.number == first for other in self._active):
             return
         with study.turn():
-            left = study.take_up(self.owner, first)
-            if left is not None:  # its worker died: nobody else may be there to take it up
-                self._in_hand.append(self._taken(left))
+            left = study.take_over_dead(self.owner, first)
+            if left is not None:  # its worker died: nobody else may be there to continue it
+                self._active.append(self._taken(left))
 
-    def _stage_ended(self, hand: _InHand, ended: Ended) -> None:
+    def _stage_ended(self, active: _ActiveTrial, ended: Ended) -> None:
         try:
             require_made(ended, self.run.home)
         except (RefusedError, StoppedError) as error:
             if ended.reason == DISK_FULL:
                 raise
-            self._tell(hand, "FAIL", reason=str(error))
+            self._tell(active, "FAIL", reason=str(error))
 
-    def _cell_ended(self, hand: _InHand, ended: Ended) -> None:
+    def _cell_ended(self, active: _ActiveTrial, ended: Ended) -> None:
         record = CellRecord.at(self.run.home / ended.job.path)
-        assert hand.pruning is not None
+        assert active.pruning is not None
         if ended.state == "done":
-            self._seed_done(hand)
-        elif hand.pruning.reason is not None:
-            self._prune(hand, record)
+            self._seed_done(active)
+        elif active.pruning.reason is not None:
+            self._prune(active, record)
         elif ended.state == "interrupted":
-            raise StoppedError(f"{hand.name}-s{record.seed}: {ended.reason}.")
+            raise StoppedError(f"{active.name}-s{record.seed}: {ended.reason}.")
         else:  # it could not be measured: the trial fails with its reason, and the search goes on
             record_end(ended, record)
-            self._tell(hand, "FAIL", reason=f"{record.path.name}: {ended.reason}")
+            self._tell(active, "FAIL", reason=f"{record.path.name}: {ended.reason}")
 
-    def _seed_done(self, hand: _InHand) -> None:
+    def _seed_done(self, active: _ActiveTrial) -> None:
         """The cell whose turn it was is done: the trial is given up, goes on with its next seed, or is complete."""
-        pruning, record = hand.pruning, self._record(hand.cells[hand.trained])
+        pruning, record = active.pruning, self._record(active.cells[active.trained])
         assert pruning is not None
-        hand.trained += 1
-        is_last = hand.trained == len(hand.cells)
+        active.trained += 1
+        is_last = active.trained == len(active.cells)
         if pruning.reason is None:
             pruning.seed_ended(record, is_last)
         if pruning.reason is not None:
-            self._prune(hand, record)
+            self._prune(active, record)
         elif is_last:
-            scores = final_values([self._record(cell) for cell in hand.cells], self.run.plan.objectives)
+            scores = final_values([self._record(cell) for cell in active.cells], self.run.plan.objectives)
             if isinstance(scores, str):
-                self._tell(hand, "FAIL", reason=scores)
+                self._tell(active, "FAIL", reason=scores)
             else:
-                self._tell(hand, "COMPLETE", values=scores)
+                self._tell(active, "COMPLETE", values=scores)
 
-    def _prune(self, hand: _InHand, record: CellRecord) -> None:
-        assert hand.pruning is not None
-        if record.state == "interrupted" and not hand.pruning.is_taken:
-            remedy = f"`bench tune --finish {hand.trial.number}` trains it to the end"
-            record.write_status("interrupted", reason=f"{hand.pruning.reason}; {remedy}")
-        self._tell(hand, "PRUNED", reason=hand.pruning.reason)
+    def _prune(self, active: _ActiveTrial, record: CellRecord) -> None:
+        assert active.pruning is not None
+        if record.state == "interrupted" and not active.pruning.is_taken:
+            remedy = f"`bench tune --finish {active.trial.number}` trains it to the end"
+            record.write_status("interrupted", reason=f"{active.pruning.reason}; {remedy}")
+        self._tell(active, "PRUNED", reason=active.pruning.reason)
 
-    def _tell(self, hand: _InHand, state: str, values: list[float] | None = None, reason: str | None = None) -> None:
+    def _tell(
+        self, active: _ActiveTrial, state: str, values: list[float] | None = None, reason: str | None = None
+    ) -> None:
         from optuna.exceptions import UpdateFinishedTrialError
         from optuna.trial import TrialState
 
-        trial, study = hand.trial, self.run.study
-        self._in_hand.remove(hand)
+        trial, study = active.trial, self.run.study
+        self._active.remove(active)
         try:
             if reason is not None:
                 trial.set_user_attr("reason", reason)
             note_spent(trial, self.run.folder)
             study.study.tell(trial.number, values if state == "COMPLETE" else None, TrialState[state])
         except UpdateFinishedTrialError:  # somebody who took us for dead was quicker: the trial is theirs
-            self.observer.ended(hand.name, "taken", "another worker, which took this one for dead, has it")
+            self.observer.ended(active.name, "taken", "another worker, which took this one for dead, has it")
             return
         self.run.write()
         self.observer.used(self.run.used(study.trials()))
-        self.observer.ended(hand.name, "done" if state == "COMPLETE" else STATES[state], reason)
+        self.observer.ended(active.name, "done" if state == "COMPLETE" else STATES[state], reason)
 
     def _beat(self) -> None:
-        """Say now and then in the storage that the trials in hand are worked on, for machines that see only that."""
+        """Renew our claims in the storage now and then, for machines that see only the storage."""
         if time.monotonic() - self._beaten_s < HEARTBEAT_S:
             return
         from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 
         self._beaten_s = time.monotonic()
-        for hand in self._in_hand:
+        for active in self._active:
             # A database that is busy now is asked again in half a minute; of a trial that somebody else has ended
             # `_tell` hears by itself.
             with suppress(StorageInternalError, UpdateFinishedTrialError):
-                self.run.study.claim(hand.trial, self.owner)
+                self.run.study.claim(active.trial, self.owner)
 
-    def _of(self, job: Job) -> _InHand:
-        return next(hand for hand in self._in_hand if hand.job is job)
+    def _of(self, job: Job) -> _ActiveTrial:
+        return next(active for active in self._active if active.job is job)
 
     def _record(self, cell: PlannedCell) -> CellRecord:
         folder = self.run.folder / "cells" / cell.directory

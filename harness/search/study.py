@@ -109,7 +109,7 @@ class SearchStudy:
         self.claim(trial, owner)
         return trial
 
-    def take_up(self, owner: str, number: int | None = None) -> Trial | None:
+    def take_over_dead(self, owner: str, number: int | None = None) -> Trial | None:
         """A trial (of this number) that runs on paper, but whose worker is dead: ours from now on. Call in a `turn`."""
         import optuna
 

@@ -191,7 +191,7 @@ class Pruning:
 
         with without_experimental_warnings():
             try:
-                if step not in self._told_before():
+                if step not in self._reported_before():
                     self._trial.report(value, step)
             except UpdateFinishedTrialError:
                 self.is_taken, self.reason = True, "another worker, which took this one for dead, has ended the trial"
@@ -202,6 +202,6 @@ class Pruning:
         self.reason = f"given up at {what} with {value:.3f} by the pruner ({self._kind})"
         return True
 
-    def _told_before(self) -> dict[int, float]:
+    def _reported_before(self) -> dict[int, float]:
         """What the trial was told before a kill."""
         return self._trial.study.get_trials()[self._trial.number].intermediate_values

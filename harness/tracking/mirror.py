@@ -161,8 +161,8 @@ def _sync_cells(session: _Session, sweep: SweepRecord, study: StudyRecord | None
         session.seen[name] = now
         n_points += n_sent
     ended = [] if study is None else [trial for trial in study.trials if trial.state != "running"]
-    settled = {name for trial in ended for name in trial.cells}
-    present = {_counts_as(status["state"], path.name in settled) for path, status in statuses.items()}
+    cells_of_ended = {name for trial in ended for name in trial.cells}
+    present = {_counts_as(status["state"], path.name in cells_of_ended) for path, status in statuses.items()}
     present |= {"FINISHED" for trial in ended if not trial.cells}
     ends_ms = [end_ms for path in statuses if (end_ms := modified_ms(path / "status.json"))]
     if present:  # a search begins without trials
@@ -170,9 +170,9 @@ def _sync_cells(session: _Session, sweep: SweepRecord, study: StudyRecord | None
     return n_points
 
 
-def _counts_as(state: str, is_settled: bool) -> str:
-    """What a cell means for the parent. is_settled: its trial has ended, of which all ends are results of a search."""
-    return "FINISHED" if is_settled and state != "running" else STATUS[state]
+def _counts_as(state: str, trial_has_ended: bool) -> str:
+    """The state of a cell in the parent's counts. Once its trial has ended, however it did, the cell is a result."""
+    return "FINISHED" if trial_has_ended and state != "running" else STATUS[state]
 
 
 def _sync_trials(session: _Session, study: StudyRecord, changed_ms: int | None) -> int:

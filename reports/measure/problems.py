@@ -71,7 +71,7 @@ def problem_scores(analysis: Analysis) -> ProblemScores:
     read: dict[str, dict[int, tuple[list[int], FloatArray]]] = {}
     for arm, cells in analysis.measurements.items():
         for m in cells:
-            if (shares := _shares(m)) is not None:
+            if (shares := _correct_fracs(m)) is not None:
                 places = [position.setdefault(problem, len(position)) for problem in shares[0]]
                 read.setdefault(arm, {})[m.cell.seed] = (places, shares[1])
     by_arm: dict[str, dict[int, FloatArray]] = {}
@@ -93,7 +93,7 @@ def mean_of_known(rows: Any, n: int) -> FloatArray:
     return mean
 
 
-def _shares(measurement: Measurement) -> tuple[list[str], FloatArray] | None:
+def _correct_fracs(measurement: Measurement) -> tuple[list[str], FloatArray] | None:
     """The problems of a cell, with the share of right samples of each."""
     table = measurement.final_samples
     if table is None or table.num_rows == 0 or not {"problem_id", "correct"} <= set(table.column_names):

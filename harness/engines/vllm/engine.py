@@ -119,7 +119,7 @@ class _Resident:
         self._on_cpu = model.device.type == "cpu"
         self._devices = [] if self._on_cpu else [model.device]
         self._synced: tuple[weakref.ref[nn.Module], int] | None = None
-        with _else_untouched(self._devices), tempfile.TemporaryDirectory(prefix="bench-vllm-") as folder:
+        with _process_state_restored(self._devices), tempfile.TemporaryDirectory(prefix="bench-vllm-") as folder:
             config = copy.deepcopy(model.config)
             config.architectures = [type(model).__name__]
             config.save_pretrained(folder)
@@ -198,7 +198,7 @@ class _Resident:
         self._run([sample.prompt for sample in samples], asked, take)
 
     def shut_down(self) -> None:
-        with _else_untouched(self._devices):
+        with _process_state_restored(self._devices):
             self._engine.engine_core.shutdown()
             # Its memory is free once nothing refers to it, whoever may still refer to this object.
             del self._engine
@@ -229,7 +229,7 @@ class _Resident:
         on the way is of no more use."""
         finished = False
         try:
-            with _else_untouched(self._devices):
+            with _process_state_restored(self._devices):
                 for row, (prompt, sampling) in enumerate(zip(prompts, asked, strict=True)):
                     self._engine.add_request(str(row), {"prompt_token_ids": list(prompt)}, sampling)
                 while self._engine.has_unfinished_requests():
@@ -309,7 +309,7 @@ def _import_vllm(on_cpu: bool) -> Any:
 
 
 @contextmanager
-def _else_untouched(devices: list[torch.device]) -> Iterator[None]:
+def _process_state_restored(devices: list[torch.device]) -> Iterator[None]:
     """vLLM seeds the global random generators when it starts and draws from them later; on a CPU it replaces
     torch.set_num_threads by a function that does nothing."""
     python, numpy = random.getstate(), np.random.get_state()

@@ -212,7 +212,7 @@ class ProbeFile(Section):
     seed: int = Field(0, ge=0)
 
     @model_validator(mode="after")
-    def _baseline_is_there(self) -> ProbeFile:
+    def _baseline_exists(self) -> ProbeFile:
         if self.baseline is not None and self.baseline not in self.objectives:
             raise ValueError(f"baseline is {self.baseline!r}, but the objectives are {', '.join(self.objectives)}")
         return self

@@ -23,7 +23,7 @@ from harness.extras.probe.moments import Array, InnerProducts, Tally, gram
 from harness.models.language_model import LanguageModel, weights_digest
 from harness.models.start import StartingPoint
 from harness.random_keys import random_key
-from harness.run.inputs import require_room_for_completions
+from harness.run.data_checks import require_room_for_completions
 from harness.run.prompts import training_prompts
 from harness.run.rollout import Rollouts
 from harness.training.batch import Batch

@@ -53,7 +53,7 @@ class Bins:
 def token_shares(steps: Sequence[StoredStep], bins: Bins) -> dict[str, dict[str, float]]:
     """The share of all drawn tokens in each bin: what gradient shares are to be compared with."""
     sizes = [step.rollout.sequences.lengths.double() for step in steps]
-    return _shares(sizes, steps, bins) or {}
+    return _shares_by_bin(sizes, steps, bins) or {}
 
 
 def summarise(weighed: Sequence[TokenWeights], steps: Sequence[StoredStep], bins: Bins) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def summarise(weighed: Sequence[TokenWeights], steps: Sequence[StoredStep], bins
         "clipped_frac": clipped / tokens,
         "masked_frac": masked / tokens,
         "guessed_frac": guessed / tokens,
-        "gradient_share": _shares(sizes, steps, bins),
+        "gradient_share": _shares_by_bin(sizes, steps, bins),
     }
 
 
@@ -91,7 +91,9 @@ def _percentile(values: Tensor, rank: int) -> float | None:
     return float(values.kthvalue(max(1, -(-rank * count // 100))).values) if count else None
 
 
-def _shares(sizes: Sequence[Tensor], steps: Sequence[StoredStep], bins: Bins) -> dict[str, dict[str, float]] | None:
+def _shares_by_bin(
+    sizes: Sequence[Tensor], steps: Sequence[StoredStep], bins: Bins
+) -> dict[str, dict[str, float]] | None:
     """Shares of sizes ([N] for each step) by bin."""
     sums = {kind: torch.zeros(len(names), dtype=torch.float64) for kind, names in bins.names.items()}
     for size, step in zip(sizes, steps, strict=True):

@@ -47,10 +47,10 @@ class Language(RewardPart):
 
     def rewards(self, group: Sequence[Attempt], context: RewardContext) -> list[float]:
         target = SCRIPTS[self.target]
-        return [_share(target, list(script_words(attempt.text))) for attempt in group]
+        return [_word_frac(target, list(script_words(attempt.text))) for attempt in group]
 
 
-def _share(target: str, scripts: Sequence[str]) -> float:
+def _word_frac(target: str, scripts: Sequence[str]) -> float:
     return scripts.count(target) / len(scripts) if scripts else 0.0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.config.run_spec import RunSpec
-from harness.run.inputs import require_room_for_completions
+from harness.run.data_checks import require_room_for_completions
 from harness.run.stages import Stage, StageContext
 
 

@@ -187,31 +187,31 @@ def _summary(arm: str, word: str, tallies: Sequence[Tally]) -> ArmWords:
         n_completions_with=int(with_word),
         first_per_1000_tokens=per_1000_tokens(first),
         last_per_1000_tokens=per_1000_tokens(last),
-        right_frac_with=share(counts[Count.RIGHT_WITH], with_word),
-        right_frac_without=share(counts[Count.RIGHT] - counts[Count.RIGHT_WITH], without),
+        right_frac_with=ratio_or_none(counts[Count.RIGHT_WITH], with_word),
+        right_frac_without=ratio_or_none(counts[Count.RIGHT] - counts[Count.RIGHT_WITH], without),
         n_tokens_recorded=int(sums[WORD, Sum.RECORDED]),
-        logp_nats=share(sums[WORD, Sum.LOGP], sums[WORD, Sum.RECORDED]),
-        entropy_nats=share(sums[WORD, Sum.ENTROPY], sums[WORD, Sum.RECORDED]),
-        advantage=share(sums[WORD, Sum.ADVANTAGE], sums[WORD, Sum.RECORDED]),
-        ratio=share(sums[WORD, Sum.RATIO], sums[WORD, Sum.SEEN]),
-        bounded_frac=share(sums[WORD, Sum.BOUNDED], sums[WORD, Sum.SEEN]),
-        ratio_by_update=[share(total, n) for n, total in ratios[:, WORD]],
-        other_logp_nats=share(sums[OTHER, Sum.LOGP], sums[OTHER, Sum.RECORDED]),
-        other_entropy_nats=share(sums[OTHER, Sum.ENTROPY], sums[OTHER, Sum.RECORDED]),
-        other_advantage=share(sums[OTHER, Sum.ADVANTAGE], sums[OTHER, Sum.RECORDED]),
-        other_ratio=share(sums[OTHER, Sum.RATIO], sums[OTHER, Sum.SEEN]),
-        other_bounded_frac=share(sums[OTHER, Sum.BOUNDED], sums[OTHER, Sum.SEEN]),
-        other_ratio_by_update=[share(total, n) for n, total in ratios[:, OTHER]],
+        logp_nats=ratio_or_none(sums[WORD, Sum.LOGP], sums[WORD, Sum.RECORDED]),
+        entropy_nats=ratio_or_none(sums[WORD, Sum.ENTROPY], sums[WORD, Sum.RECORDED]),
+        advantage=ratio_or_none(sums[WORD, Sum.ADVANTAGE], sums[WORD, Sum.RECORDED]),
+        ratio=ratio_or_none(sums[WORD, Sum.RATIO], sums[WORD, Sum.SEEN]),
+        bounded_frac=ratio_or_none(sums[WORD, Sum.BOUNDED], sums[WORD, Sum.SEEN]),
+        ratio_by_update=[ratio_or_none(total, n) for n, total in ratios[:, WORD]],
+        other_logp_nats=ratio_or_none(sums[OTHER, Sum.LOGP], sums[OTHER, Sum.RECORDED]),
+        other_entropy_nats=ratio_or_none(sums[OTHER, Sum.ENTROPY], sums[OTHER, Sum.RECORDED]),
+        other_advantage=ratio_or_none(sums[OTHER, Sum.ADVANTAGE], sums[OTHER, Sum.RECORDED]),
+        other_ratio=ratio_or_none(sums[OTHER, Sum.RATIO], sums[OTHER, Sum.SEEN]),
+        other_bounded_frac=ratio_or_none(sums[OTHER, Sum.BOUNDED], sums[OTHER, Sum.SEEN]),
+        other_ratio_by_update=[ratio_or_none(total, n) for n, total in ratios[:, OTHER]],
     )
 
 
 def per_1000_tokens(counts: FloatArray) -> float | None:
     """Occurrences in 1,000 tokens, from counts [len(Count)]."""
-    frac = share(counts[Count.OCCURRENCES], counts[Count.TOKENS])
+    frac = ratio_or_none(counts[Count.OCCURRENCES], counts[Count.TOKENS])
     return None if frac is None else 1000 * frac
 
 
-def share(part: float, whole: float) -> float | None:
+def ratio_or_none(part: float, whole: float) -> float | None:
     """part / whole; None if the whole is 0."""
     return float(part / whole) if whole else None
 

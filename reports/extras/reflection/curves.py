@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reports.extras.reflection import per_1000_tokens, read_reflection, share
+from reports.extras.reflection import per_1000_tokens, ratio_or_none, read_reflection
 from reports.extras.reflection.tally import OTHER, WORD, Count, FloatArray, Sum, Tally
 from reports.measure import Analysis, derived
 from reports.measure.curves import Axis, Curve, mean_curve, to_line, training_axis
@@ -34,8 +34,8 @@ def _token_quantity(name: str, heading: str, total: Sum, number: Sum) -> Quantit
     return Quantity(
         name,
         heading,
-        lambda _, sums: share(sums[WORD, total], sums[WORD, number]),
-        lambda _, sums: share(sums[OTHER, total], sums[OTHER, number]),
+        lambda _, sums: ratio_or_none(sums[WORD, total], sums[WORD, number]),
+        lambda _, sums: ratio_or_none(sums[OTHER, total], sums[OTHER, number]),
     )
 
 
@@ -43,8 +43,8 @@ FREQUENCY = Quantity("per_1000_tokens", "occurrences per 1,000 tokens", lambda c
 RIGHT = Quantity(
     "right_frac",
     "share of right answers",
-    lambda counts, _: share(counts[Count.RIGHT_WITH], counts[Count.COMPLETIONS_WITH]),
-    lambda counts, _: share(
+    lambda counts, _: ratio_or_none(counts[Count.RIGHT_WITH], counts[Count.COMPLETIONS_WITH]),
+    lambda counts, _: ratio_or_none(
         counts[Count.RIGHT] - counts[Count.RIGHT_WITH], counts[Count.COMPLETIONS] - counts[Count.COMPLETIONS_WITH]
     ),
 )

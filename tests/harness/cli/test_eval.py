@@ -223,10 +223,12 @@ def test_a_model_that_is_not_there(bench: Bench) -> None:
 def done_cell(tmp_path_factory: pytest.TempPathFactory) -> CellRecord:
     """A cell that was trained and evaluated, in a home of its own."""
     from harness.config.hashing import semantic_hash
-    from harness.config.run_spec import settled
+    from harness.config.run_spec import resolved_for_machine
     from tests.harness.run.small import run_cell, small_spec
 
-    spec = settled(small_spec({"eval.temperature": 0.9, "eval.stop": ["5"], "train.steps": 3}, seed=3), False)
+    spec = resolved_for_machine(
+        small_spec({"eval.temperature": 0.9, "eval.stop": ["5"], "train.steps": 3}, seed=3), False
+    )
     path = tmp_path_factory.mktemp("cell") / "home/mine/cells" / cell_directory_name("one", 3, semantic_hash(spec))
     path.mkdir(parents=True)
     (path / "spec.json").write_text(spec.model_dump_json())

@@ -8,7 +8,7 @@ import pytest
 
 from harness.config.engine import engine_on
 from harness.config.hashing import semantic_hash
-from harness.config.run_spec import device_kind, dtype_on, settled
+from harness.config.run_spec import device_kind, dtype_on, resolved_for_machine
 from tests.harness.config.cases import spec
 
 LEFT_OPEN: dict[str, Any] = {"train.device": "auto", "model.dtype": "auto", "rollout.engine": "auto"}
@@ -33,13 +33,13 @@ def test_what_is_asked_for_stays(device: str) -> None:
     ("cuda", "expected"), [(True, ("cuda", "bfloat16", "vllm")), (False, ("cpu", "float32", "torch"))]
 )
 def test_a_settled_spec_leaves_nothing_to_the_machine(cuda: bool, expected: tuple[str, ...]) -> None:
-    done = settled(spec(LEFT_OPEN), cuda)
+    done = resolved_for_machine(spec(LEFT_OPEN), cuda)
     assert (done.train.device, done.model.dtype, done.rollout.engine) == expected
-    assert settled(done, not cuda) == done
+    assert resolved_for_machine(done, not cuda) == done
 
 
 def test_two_kinds_of_machine_have_two_hashes_and_auto_that_of_what_it_means() -> None:
-    on_gpu, on_cpu = (settled(spec(LEFT_OPEN), cuda) for cuda in (True, False))
+    on_gpu, on_cpu = (resolved_for_machine(spec(LEFT_OPEN), cuda) for cuda in (True, False))
     assert semantic_hash(on_gpu) != semantic_hash(on_cpu)
     written_out = {"train.device": "cpu", "model.dtype": "float32", "rollout.engine": "torch"}
     assert semantic_hash(on_cpu) == semantic_hash(spec(written_out))

@@ -22,7 +22,7 @@ from harness.models.language_model import LanguageModel
 from harness.models.lora import adapted_layers, add_adapters, merged_copy, reset_adapters
 from harness.models.start import StartingPoint
 from harness.models.tiny import tiny_tokenizer
-from harness.run.worker import do
+from harness.run.worker import run_job
 from harness.training.reference import frozen_copy
 from harness.training.sequences import Sequences, score_completions
 from tests.harness.run import bench
@@ -63,7 +63,7 @@ class TestVllmThatIsNotInstalled:
 
     def test_is_found_when_the_model_is_loaded(self, tmp_path: Path, no_vllm: None) -> None:
         spec = small_spec({"rollout.engine": "vllm"})
-        state, reason = do(job_of("load", tmp_path, spec, tmp_path), tmp_path, StartingPoint(), lambda event: None)
+        state, reason = run_job(job_of("load", tmp_path, spec, tmp_path), tmp_path, StartingPoint(), lambda event: None)
         assert state == "refused"
         assert reason is not None and "make .venv-vllm" in reason
 

@@ -16,7 +16,7 @@ import pytest
 from harness.executors import local
 from harness.executors.base import Ended, Job
 from harness.executors.local import LocalPool
-from harness.run.loop import work_off
+from harness.run.loop import run_jobs
 from tests.harness.run.small import small_spec
 
 WORKER = """
@@ -96,7 +96,7 @@ class Seen:
 
 def run(pool: LocalPool, *paths: str) -> Seen:
     seen = Seen(paths)
-    work_off(pool, seen)
+    run_jobs(pool, seen)
     return seen
 
 
@@ -191,7 +191,7 @@ def test_on_ended_may_stop_the_run() -> None:
     seen = Stopping(["ok", "sleep 60"])
     started_s = time.monotonic()
     with pytest.raises(StopError), opened(2) as pool:
-        work_off(pool, seen)
+        run_jobs(pool, seen)
     assert time.monotonic() - started_s < 30
     assert not any(is_alive(pid) for pid in seen.pids)
 

@@ -271,9 +271,9 @@ def test_a_model_on_the_hub_that_is_not_pinned_is_warned_of(plan: Any, source: s
 
 
 def test_what_is_left_to_the_machine_is_settled_in_the_plan(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.plan.asked.cuda_is_there", lambda: True)
+    monkeypatch.setattr("harness.plan.request.cuda_available", lambda: True)
     assert {cell.spec.rollout.engine for cell in plan(["train.device=auto"]).cells} == {"vllm"}
-    monkeypatch.setattr("harness.plan.asked.cuda_is_there", lambda: False)
+    monkeypatch.setattr("harness.plan.request.cuda_available", lambda: False)
     assert {cell.spec.rollout.engine for cell in plan(["train.device=auto"]).cells} == {"torch"}
 
 

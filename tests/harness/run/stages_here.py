@@ -16,7 +16,7 @@ from harness.plan import Plan
 from harness.run.loop import Observer
 from harness.run.stages import StageContext, find_stage
 from harness.run.sweep import SweepRun
-from harness.run.worker import do
+from harness.run.worker import run_job
 
 
 class Quiet:
@@ -46,7 +46,7 @@ class StagesHere:
             self._events.append(Ended(job, *self.cells))
             return
         told = self._events
-        ended = do(job, self.home, StartingPoint(), lambda event: told.append(Progress(job, event)))
+        ended = run_job(job, self.home, StartingPoint(), lambda event: told.append(Progress(job, event)))
         self._events.append(Ended(job, *ended))
 
     def wait(self, timeout_s: float) -> list[Progress | Ended]:

@@ -21,7 +21,7 @@ from harness.run.cell import CellRun
 from harness.run.learning.base import Examples
 from harness.run.prompts import training_prompts
 from harness.run.sweep import SweepRun
-from harness.run.worker import do
+from harness.run.worker import run_job
 from harness.training.checkpoint import checkpoint_folders
 from tests.harness.run.small import ignore_progress, small_spec
 from tests.harness.run.stages_here import Quiet, StagesHere, job_of
@@ -106,7 +106,10 @@ def test_provenance_says_what_was_loaded(tmp_path: Path) -> None:
     spec = small_spec(LORA | {"train.steps": 1, "eval.every": 0})
     folder = tmp_path / "a-s0-0000000000"
     folder.mkdir()
-    assert do(job_of("cell", folder, spec, tmp_path), tmp_path, StartingPoint(), lambda event: None) == ("done", None)
+    assert run_job(job_of("cell", folder, spec, tmp_path), tmp_path, StartingPoint(), lambda event: None) == (
+        "done",
+        None,
+    )
     model = CellRecord.at(folder).provenance["model"]
     assert (model["dtype"], model["chat_template"], model["eos_token_ids"]) == ("float32", "plain", [1])
     assert model["remarks"] == ["chat template: plain (messages joined by blank lines); the tokenizer has none"]

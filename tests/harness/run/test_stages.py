@@ -22,7 +22,7 @@ from harness.run.stages import (
     result_path,
     stages_of_cell,
 )
-from harness.run.worker import do
+from harness.run.worker import run_job
 from tests.harness.run import bench
 from tests.harness.run.small import small_spec
 from tests.harness.run.stages_here import job_of, run_here
@@ -117,7 +117,7 @@ def make_stages(spec: RunSpec, home: Path) -> None:
     while missing := missing_stages(spec, home):
         for stage in missing:
             job = job_of(stage.name, result_path(stage, spec, home), spec, home)
-            assert do(job, home, StartingPoint(), lambda event: None) == ("done", None)
+            assert run_job(job, home, StartingPoint(), lambda event: None) == ("done", None)
 
 
 def test_a_sweep_on_given_pairs(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_sweep_on_given_pairs(tmp_path: Path) -> None:
         {"pairs": without},
     ]
     cell = executor.of_kind("cell")[0]
-    assert do(cell, home, StartingPoint(), lambda event: None) == ("done", None)
+    assert run_job(cell, home, StartingPoint(), lambda event: None) == ("done", None)
     account = CellRecord.at(home / cell.path).provenance["pairs"]
     assert (account["rows"], account["kept"], account["side_too_long"]) == (8, 8, 0)
 
@@ -166,7 +166,7 @@ def test_a_sweep_on_a_learned_reward(tmp_path: Path) -> None:
     assert list(yardsticks) == ["proxy", "noisy"]
     assert [row["n"] for row in yardsticks["proxy"]] == [1, 2, 4]
     cell = next(job for job, read in zip(executor.of_kind("cell"), inputs, strict=True) if read)
-    assert do(cell, home, StartingPoint(), lambda event: None) == ("done", None)
+    assert run_job(cell, home, StartingPoint(), lambda event: None) == ("done", None)
     # Typed again, nothing but cells is left to do.
     assert {job.kind for job in run_here(plan, home).jobs} == {"load", "cell"}
 
@@ -212,7 +212,7 @@ def test_a_damaged_reward_model_is_told(tmp_path: Path) -> None:
     weights.write_bytes(weights.read_bytes()[:100])
     folder = tmp_path / "cell-s0-0123456789"
     folder.mkdir()
-    state, reason = do(job_of("cell", folder, spec, tmp_path), tmp_path, StartingPoint(), lambda event: None)
+    state, reason = run_job(job_of("cell", folder, spec, tmp_path), tmp_path, StartingPoint(), lambda event: None)
     assert state == "refused"
     assert reason is not None and reason.startswith(f"{model}: is damaged") and "Delete it" in reason
 

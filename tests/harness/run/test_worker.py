@@ -26,7 +26,7 @@ from harness.run.loop import Interrupted
 from harness.run.prompts import candidates
 from harness.run.question import make_cells
 from harness.run.stages import StageContext, find_stage, result_path, stages_of_cell
-from harness.run.worker import do
+from harness.run.worker import run_job
 from tests.harness.run.small import small_spec
 from tests.harness.run.stages_here import job_of
 
@@ -85,26 +85,29 @@ def test_what_a_user_can_mend_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, expected: tuple[str, str]
 ) -> None:
     failing(monkeypatch, error)
-    assert do(job("load", ""), tmp_path, StartingPoint(), ignore) == expected
+    assert run_job(job("load", ""), tmp_path, StartingPoint(), ignore) == expected
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), ZeroDivisionError(), Interrupted()])
 def test_anything_else_passes_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     failing(monkeypatch, error)
     with pytest.raises(type(error)):
-        do(job("load", ""), tmp_path, StartingPoint(), ignore)
+        run_job(job("load", ""), tmp_path, StartingPoint(), ignore)
 
 
 def test_what_was_decided_about_the_model_is_told_as_it_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LanguageModel, "remarks", lambda self: ["the chat template is the plain one"])
     told: list[dict[str, object]] = []
-    assert do(job("load", ""), tmp_path, StartingPoint(), told.append) == ("done", None)
+    assert run_job(job("load", ""), tmp_path, StartingPoint(), told.append) == ("done", None)
     assert [event["remark"] for event in told if "remark" in event] == ["the chat template is the plain one"]
 
 
 class TestColdStart:
     def test_leaves_a_model(self, tmp_path: Path) -> None:
-        assert do(job("start", "model", small_spec(COLD_START)), tmp_path, StartingPoint(), ignore) == ("done", None)
+        assert run_job(job("start", "model", small_spec(COLD_START)), tmp_path, StartingPoint(), ignore) == (
+            "done",
+            None,
+        )
         assert [path.name for path in tmp_path.iterdir()] == ["model"]
         trained, start = load_model(f"path:{tmp_path / 'model'}"), load_model("scratch:tiny")
         assert weights_digest(trained.model.state_dict()) != weights_digest(start.model.state_dict())
@@ -112,7 +115,10 @@ class TestColdStart:
     def test_that_another_run_has_made_meanwhile_is_left(self, tmp_path: Path) -> None:
         (tmp_path / "model").mkdir()
         (tmp_path / "model" / "config.json").write_text("another")
-        assert do(job("start", "model", small_spec(COLD_START)), tmp_path, StartingPoint(), ignore) == ("done", None)
+        assert run_job(job("start", "model", small_spec(COLD_START)), tmp_path, StartingPoint(), ignore) == (
+            "done",
+            None,
+        )
         assert [path.name for path in tmp_path.iterdir()] == ["model"]
         assert (tmp_path / "model" / "config.json").read_text() == "another"
 
@@ -126,7 +132,7 @@ class TestCell:
     def test_that_another_process_runs_is_left(self, tmp_path: Path) -> None:
         cell = self.cell(tmp_path)
         with hold_lease(cell.path):
-            state, reason = do(job("cell", cell.path.name), tmp_path, StartingPoint(), ignore)
+            state, reason = run_job(job("cell", cell.path.name), tmp_path, StartingPoint(), ignore)
         assert state == "taken"
         assert reason is not None and "another process" in reason
         assert not (cell.path / "status.json").exists()
@@ -135,7 +141,7 @@ class TestCell:
         """It may have been finished by another run between this one's plan and its turn."""
         cell = self.cell(tmp_path)
         cell.write_status("done", digest="abc")
-        assert do(job("cell", cell.path.name), tmp_path, StartingPoint(), ignore) == ("done", None)
+        assert run_job(job("cell", cell.path.name), tmp_path, StartingPoint(), ignore) == ("done", None)
         assert (cell.state, cell.digest) == ("done", "abc")
         assert not cell.log.exists()
 
@@ -146,7 +152,7 @@ class TestCell:
             raise Interrupted
 
         with pytest.raises(Interrupted):
-            do(job("cell", cell.path.name), tmp_path, StartingPoint(), stop)
+            run_job(job("cell", cell.path.name), tmp_path, StartingPoint(), stop)
         assert cell.state == "interrupted"
         assert cell.reason == "interrupted; the next run continues it"
 
@@ -158,7 +164,7 @@ class TestCell:
         for arm in ("one", "other"):
             folder = tmp_path / f"{arm}-s0-0123456789"
             folder.mkdir()
-            assert do(job("cell", folder.name, spec), tmp_path, start, ignore) == ("done", None)
+            assert run_job(job("cell", folder.name, spec), tmp_path, start, ignore) == ("done", None)
             digests.append(CellRecord.at(folder).digest)
         assert digests[0] == digests[1]
 
@@ -171,9 +177,9 @@ class TestFilter:
         rates, folder = result_path(stage, spec, tmp_path), tmp_path / "arm-s0-0123456789"
         folder.mkdir()
         rates.parent.mkdir()
-        assert do(job_of("pass_rates", rates, spec, tmp_path), tmp_path, start, told.append) == ("done", None)
+        assert run_job(job_of("pass_rates", rates, spec, tmp_path), tmp_path, start, told.append) == ("done", None)
         assert told == [{"phase": "measuring pass rates", "step": 24, "steps": 24, "done_frac": 1.0}]
-        assert do(job("cell", folder.name, spec), tmp_path, start, ignore) == ("done", None)
+        assert run_job(job("cell", folder.name, spec), tmp_path, start, ignore) == ("done", None)
         left = {problem_id for problem_id, correct in read_json(rates).items() if correct == 1}
         paths = CellRecord.at(folder).rollouts.iterdir()
         drawn = {row["problem_id"] for path in paths for row in pyarrow.parquet.read_table(path).to_pylist()}
@@ -187,7 +193,7 @@ class TestFilter:
         folder.mkdir()
         rates.parent.mkdir()
         write_json(rates, {problem.id: 2 for problem in candidates(spec)})
-        state, reason = do(job("cell", folder.name, spec), tmp_path, StartingPoint(), ignore)
+        state, reason = run_job(job("cell", folder.name, spec), tmp_path, StartingPoint(), ignore)
         assert state == "refused"
         assert reason is not None and "task.filter keeps 0 of the 24" in reason
 
@@ -205,7 +211,7 @@ def test_a_cell_is_filed_under_the_code_it_ran(tmp_path: Path, monkeypatch: pyte
 
     def run(tell: Any = ignore) -> tuple[str, str | None]:
         plugins.use([], [])
-        return do(made, tmp_path / "home", StartingPoint(), tell)
+        return run_job(made, tmp_path / "home", StartingPoint(), tell)
 
     helper.write_text("VALUE = 1.0")
     plugins.use([], [])
@@ -240,11 +246,11 @@ def test_a_stop_after_the_end_takes_nothing_back(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(CellLog, "note", stop_at_the_closing_note)
     with pytest.raises(Interrupted):
-        do(job("cell", cell.path.name), tmp_path, StartingPoint(), ignore)
+        run_job(job("cell", cell.path.name), tmp_path, StartingPoint(), ignore)
     assert (cell.state, cell.reason) == ("done", None)
     samples = cell.read_evals()
     assert samples is not None
-    assert do(job("cell", cell.path.name), tmp_path, StartingPoint(), ignore) == ("done", None)
+    assert run_job(job("cell", cell.path.name), tmp_path, StartingPoint(), ignore) == ("done", None)
     assert samples.equals(cell.read_evals())
 
 

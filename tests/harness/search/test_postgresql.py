@@ -20,7 +20,7 @@ import pytest
 from harness.errors import BenchError, RefusedError
 from harness.records import CellRecord
 from harness.records.study import read_study
-from harness.search.optuna_parts import told_if_lost
+from harness.search.optuna_parts import reporting_storage_errors
 from tests.harness.run import bench
 from tests.harness.search.fake_cells import FakeCells, search, write_search
 
@@ -110,7 +110,7 @@ def test_a_database_that_goes_away_ends_the_search_with_its_cause(
             server.stop()
 
     told = r"cannot be used any more \(connection failed.*the same command continues"
-    with pytest.raises(BenchError, match=told), told_if_lost(server.url):
+    with pytest.raises(BenchError, match=told), reporting_storage_errors(server.url):
         search(write_search(tmp_path), 2, Stopping(), storage_url=server.url)
     with pytest.raises(RefusedError, match="cannot be opened"):
         search(write_search(tmp_path), 2, storage_url=server.url)

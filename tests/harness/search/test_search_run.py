@@ -393,9 +393,9 @@ def test_of_two_machines_that_take_up_one_trial_the_last_has_it(
     sleep = "harness.search.study.time.sleep"
     monkeypatch.setattr(sleep, lambda _: left.set_user_attr("owner", claim | {"worker": "b"}))
     with study.turn():
-        assert study.take_up("a") is None
+        assert study.take_over_dead("a") is None
         monkeypatch.setattr(sleep, lambda _: None)
-        taken = study.take_up("a")
+        taken = study.take_over_dead("a")
     assert taken is not None and taken.number == left.number
 
 

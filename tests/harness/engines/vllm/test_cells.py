@@ -14,7 +14,7 @@ from harness.executors.base import JobState
 from harness.models.language_model import LanguageModel
 from harness.models.start import StartingPoint
 from harness.records import CellRecord
-from harness.run.worker import do
+from harness.run.worker import run_job
 from tests.harness.run.small import small_spec
 from tests.harness.run.stages_here import job_of
 
@@ -34,7 +34,7 @@ def run(folder: Path, source: str, settings: dict[str, Any]) -> tuple[JobState, 
     folder.mkdir()
     spec = small_spec(SETTINGS | {"model.source": source} | settings)
     job = job_of("cell", folder, spec, folder.parent)
-    state, reason = do(job, folder.parent, StartingPoint(), lambda event: None)
+    state, reason = run_job(job, folder.parent, StartingPoint(), lambda event: None)
     return state, reason, CellRecord.at(folder)
 
 

@@ -1,4 +1,4 @@
-"""A question as it is asked: a sweep file with the options of the command line, and all that is wrong with it."""
+"""A request for a sweep: its file with the options of the command line, and all that is wrong with them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 from evals.metrics import metrics_for
 from evals.tasks import get_task
 from harness.config.resolve import Layer, problems_of, resolve
-from harness.config.run_spec import RunSpec, settled
+from harness.config.run_spec import RunSpec, resolved_for_machine
 from harness.config.task import EvalSpec
 from harness.errors import Faults, RefusedError, UnknownNameError
-from harness.plan.memory import cuda_is_there
+from harness.plan.memory import cuda_available
 from harness.plan.sweep_file import (
     KEPT,
     KEPT_PROFILE,
@@ -27,7 +27,7 @@ from harness.records.scores import METRIC_PREFIX
 
 
 @dataclass(frozen=True)
-class Asked:
+class SweepRequest:
     """A sweep file with the options that were given with it.
 
     path, profile_path: of the files. profile: its name. settings, seeds, arms: of --set, --seeds and --arms.
@@ -73,15 +73,15 @@ class Asked:
         return [Layer("--set", parse_settings(self.settings))] if self.settings else []
 
 
-def ask(
+def read_request(
     given: str,
     profile: str | None = None,
     settings: Sequence[str] = (),
     seeds: int | None = None,
     arms: Sequence[str] = (),
-) -> Asked:
-    """The question of a sweep file (path or shipped name), or of a folder of records, with the options of the command
-    line. A folder is asked with the options that it was last asked with, unless others are given.
+) -> SweepRequest:
+    """The request for a sweep file (path or shipped name) or a folder of records, with the options of the command line.
+    A folder keeps the options of its last run unless others are given.
 
     The plug-ins that the file names are in use from now on. Raises RefusedError with all faults of the file, also of
     its arms where the file's form is at fault, and of the options.
@@ -117,23 +117,25 @@ def ask(
         readable_settings = tuple(settings)
     known_arms = tuple(arm for arm in arms if arm in sweep.all_arms)
     faults.lines += [f"--arms: {UnknownNameError('arm', arm, sweep.all_arms)}" for arm in arms if arm not in known_arms]
-    asked = Asked(sweep, path, profile, profile_path or path, readable_settings, seeds, known_arms)
+    request = SweepRequest(sweep, path, profile, profile_path or path, readable_settings, seeds, known_arms)
     if faults.lines:
-        faults.lines += _faults_of_content(asked, profile_path is not None, left_out)
+        faults.lines += _faults_of_content(request, profile_path is not None, left_out)
     faults.refuse()
-    return asked
+    return request
 
 
-def _faults_of_content(asked: Asked, profile_is_read: bool, left_out: Collection[str]) -> list[str]:
+def _faults_of_content(request: SweepRequest, profile_is_read: bool, left_out: Collection[str]) -> list[str]:
     """What is wrong with the arms and the metric of a question whose form is at fault: as far as can be seen."""
     faults = Faults()
-    below = asked.layers if profile_is_read else asked.layers_without_profile
-    arms = asked.arms_between(below, asked.overrides) or {"": [*below, *asked.overrides]}
+    below = request.layers if profile_is_read else request.layers_without_profile
+    arms = request.arms_between(below, request.overrides) or {"": [*below, *request.overrides]}
     if not profile_is_read or "base" in left_out:
         return faults_of_incomplete_arms(arms)
-    for by_seed in resolved_arms(arms, asked.seed_list[:1], faults).values():
+    for by_seed in resolved_arms(arms, request.seed_list[:1], faults).values():
         evaluation = next(iter(by_seed.values())).eval
-        faults.lines += [f"{asked.path}: {fault}" for fault in metric_faults(asked.sweep.compare.metric, evaluation)]
+        faults.lines += [
+            f"{request.path}: {fault}" for fault in metric_faults(request.sweep.compare.metric, evaluation)
+        ]
         break
     return faults.lines
 
@@ -146,7 +148,7 @@ def resolved_arms(
     problems: dict[str, list[str]] = {}
     for arm, layers in arms.items():
         try:
-            specs[arm] = {seed: settled(resolve(layers, seed), cuda_is_there()) for seed in seeds}
+            specs[arm] = {seed: resolved_for_machine(resolve(layers, seed), cuda_available()) for seed in seeds}
         except RefusedError as error:
             problems[arm] = str(error).splitlines()
     faults.lines += _each_once(problems, len(arms))

@@ -1,8 +1,5 @@
-"""What a sweep needs besides its files: models that are there, data that is what was pinned, held-out problems that
-training does not give away.
-
-Whether every prompt leaves room for its completion in the model's context: asked before the first cell.
-"""
+"""Checks before the first cell: models and data exist, rows are those that were used before, held-out problems do not
+occur in training prompts, and every prompt leaves room for its completion in the model's context."""
 
 from __future__ import annotations
 
@@ -33,9 +30,8 @@ if TYPE_CHECKING:
     from harness.models.language_model import LanguageModel
 
 
-def require_inputs(plan: Plan) -> list[str]:
-    """Raise RefusedError or EvalError for a missing model, missing or faulty data or too few prompts before anything
-    starts.
+def require_models_and_data(plan: Plan) -> list[str]:
+    """Raise RefusedError or EvalError for a missing model, missing or faulty data, or too few prompts.
 
     Returns remarks, e.g. that rows from the hub differ from the pinned ones.
     """
@@ -69,16 +65,16 @@ def require_inputs(plan: Plan) -> list[str]:
 
 
 def record_source(cache: Path, task: Task, split: str) -> dict[str, Any] | None:
-    """Where the rows of a split come from, written down when they are first used: {"task", "split", "rows",
-    **LoadedRows.account}; None for generated problems, which come from nowhere.
+    """The origin of a split's rows, recorded when they are first used: {"task", "split", "rows",
+    **LoadedRows.account}; None for generated problems.
 
-    Raises RefusedError if an origin no longer gives what it gave then: a hub data set without a digest of its own.
+    Raises RefusedError if the origin, such as an unpinned data set of the hub, now gives other rows.
     """
     rows = task.split(split).load()
     if not isinstance(rows, LoadedRows):
         return None
     now = {"task": task.name, "split": split, "rows": len(rows), **rows.account}
-    path = _source_path(cache, task, split)
+    path = _source_file(cache, task, split)
     before: list[dict[str, Any]] = read_json(path) if path.exists() else []
     first = next((one for one in before if one["origin"] == rows.origin), None)
     if first is None:
@@ -100,12 +96,12 @@ def record_sources(plan: Plan, cache: Path) -> None:
 
 
 def data_sources(plan: Plan, cache: Path) -> list[dict[str, Any]]:
-    """What `record_source` has written of the splits of a plan, an entry for each origin."""
-    paths = (_source_path(cache, get_task(name), split) for name, split in sorted(_splits(plan)))
+    """The recorded sources of a plan's splits, an entry for each origin."""
+    paths = (_source_file(cache, get_task(name), split) for name, split in sorted(_splits(plan)))
     return [source for path in paths if path.exists() for source in read_json(path)]
 
 
-def _source_path(cache: Path, task: Task, split: str) -> Path:
+def _source_file(cache: Path, task: Task, split: str) -> Path:
     return cache / f"rows-{digest([task.name, split, task.split(split).fingerprint])[:16]}.json"
 
 
@@ -132,12 +128,12 @@ def contamination(plan: Plan, cache: Path) -> list[dict[str, Any]]:
 
 
 def overlap_row(task: str, found: Overlap) -> dict[str, Any]:
-    """What is kept and told of a task's overlap."""
+    """A task's overlap, as it is recorded."""
     return {"task": task, "contaminated": is_contaminated(found), **asdict(found)}
 
 
 def contamination_sentence(row: dict[str, Any]) -> str:
-    """A line for each task; where it matters a warning, with the rows that are given away."""
+    """A task's overlap in one line; a warning that lists the rows where there is contamination."""
     sentence = (
         f"{row['task']}: of {row['problems']} held-out problems {row['exact']} are training prompts, "
         f"{row['near_copies']} nearly, {row['n_gram']} share 8 words in a row with one"

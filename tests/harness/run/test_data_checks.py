@@ -12,7 +12,7 @@ from evals.tasks import get_task
 from evals.tasks.base import Task
 from evals.tasks.rows import HubDataset, LocalFile, Rows
 from harness.errors import RefusedError
-from harness.run.inputs import record_source
+from harness.run.data_checks import record_source
 
 
 def task(source: Rows) -> Task:
