@@ -136,7 +136,7 @@ class _Field:
 
     @cached_property
     def selector(self) -> str | None:
-        """The field of a union's members that says which of them it holds; None for a field that is no union."""
+        """The field of a union's members that says which of them it holds; None for a field that is not a union."""
         discriminator = "type" if self.one_of else self.info.discriminator
         return discriminator if isinstance(discriminator, str) else None
 

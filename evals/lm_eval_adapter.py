@@ -221,12 +221,12 @@ def _language_model(drawing: _Drawing) -> Any:
 def _task_manager(names: Sequence[str], include_path: Path | None) -> Any:
     """A TaskManager that knows all of `names`, over as few folders as it can be.
 
-    Raises EvalError if `include_path` is no folder, and for an unknown name.
+    Raises EvalError if `include_path` is not a folder, and for an unknown name.
     """
     from lm_eval.tasks import TaskManager
 
     if include_path is not None and not include_path.is_dir():
-        raise EvalError(f"include_path is {include_path}, which is no folder; give one with lm-eval task files")
+        raise EvalError(f"include_path is {include_path}, which is not a folder; give one with lm-eval task files")
     folders = [OWN_TASKS] if include_path is None else [OWN_TASKS, include_path]
     few = TaskManager(include_path=[*_shipped_folders(names), *folders], include_defaults=False)
     # A group's members and a tag's tasks may be in any folder.

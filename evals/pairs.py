@@ -204,7 +204,7 @@ def layout_of(row: Row) -> Layout:
 
 
 def take_apart(row: Row, layout: Layout) -> Parts:
-    """Prompt and completions of a row. Raises EvalError, without the row's place, for a row that is no pair."""
+    """Prompt and completions of a row. Raises EvalError, without the row's place, for a row that is not a pair."""
     parts = layout(row)
     for name, side in (("chosen", parts.chosen), ("rejected", parts.rejected)):
         if not side.strip():

@@ -1,4 +1,4 @@
-"""Tasks and prompt templates declared in YAML: a file is read strictly, and all its faults are told at once."""
+"""Tasks and prompt templates declared in YAML: a file is read strictly, and reports all its faults at once."""
 
 from __future__ import annotations
 

@@ -127,8 +127,8 @@ def grade(
     own: the problem's own comparison (`Problem.own_comparison`), for the grader `own`.
 
     Raises UnknownNameError for an unknown grader, EvalError for an unknown extraction, and where the grader cannot
-    compare with the reference: `numeric` with one that is no number, `choice` with one that is no letter, `own` for a
-    problem without a comparison.
+    compare with the reference: `numeric` with one that is not a number, `choice` with one that is not a letter, `own`
+    for a problem without a comparison.
     """
     from evals.grading.extract import extract_answer
 

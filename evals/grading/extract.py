@@ -244,7 +244,7 @@ def stated_answer(text: str) -> str | None:
 
     In a sentence with more words than an answer has, it is the number or the formula that the sentence begins with,
     else its only formula, else the number right of its "=". For "twice 9, which is 18" it is the result; "twice 9"
-    stays whole, since it is no number. None if there is no such phrase, or no answer in it.
+    stays whole, since it is not a number. None if there is no such phrase, or no answer in it.
     """
     for phrase in reversed(list(_PHRASE.finditer(text))):
         rest = text[phrase.end() : phrase.end() + _MAX_CHARACTERS]

@@ -4,7 +4,7 @@ Under the grader `exact` the first three give the verdicts of lm-eval's `exact_m
 numbers. They keep its traps on purpose; to know whether an answer is right, use `chain`:
 
 * gsm8k, filter `strict-match`: the first `#### <number>`, so an example that the model quotes beforehand wins over its
-  own answer (EleutherAI/lm-evaluation-harness#3438); `####18` and `#### $18` are no answers.
+  own answer (EleutherAI/lm-evaluation-harness#3438); `####18` and `#### $18` are not answers.
 * gsm8k, filter `flexible-extract`: the last run of digits, `$`, `.` and `,`, so whatever follows the answer wins, be it
   a number or `...` (sgl-project/sglang#29933). Both: `29.00` is not 29 (EleutherAI/lm-evaluation-harness#3214).
 * aime24, aime25: the last box, else what stands between the first and the last `$`, else the whole text; `025` is not

@@ -1,6 +1,6 @@
 """The grader `math`: equal as mathematics.
 
-Most answers are settled by their text, letters, words or numbers. math-verify, in processes of its own, is asked about
+Most answers are decided by their text, letters, words or numbers. math-verify, in processes of its own, is asked about
 the rest, after both expressions were rewritten to plain LaTeX. Its own removal of units is not used: it takes `2h`,
 `5c` and `x + 3d` for quantities with units, and drops everything after the first `\\text` of `3 \\text{ or } 4 \\text{
 cm}`.
@@ -35,7 +35,7 @@ _ARTICLE = re.compile(r"(?:an?|the)\s+")
 
 
 def compare_math(candidate: str, answer: str) -> Reason:
-    """Equal as mathematics. What follows from text, letters, words or numbers is settled here; math-verify is asked
+    """Equal as mathematics. What follows from text, letters, words or numbers is decided here; math-verify is asked
     about the rest.
 
     Numbers are equal exactly: 0.3333 is not 1/3, and 3.141593 is not pi. `50%` is 50 and 1/2. `x = 5` may be given as
@@ -155,7 +155,7 @@ _BASED = re.compile(r"(-?[0-9][0-9A-F]*)_\{?([0-9]+)\}?")
 
 def plain_latex(expression: str) -> str:
     """An expression without its mark-up, spacing, units, degrees and percent signs, in plain LaTeX: `$\\dfrac12\\pi
-    \\text{ cm}^2$` -> `\\frac12\\pi`. Words that are no units are left where they are."""
+    \\text{ cm}^2$` -> `\\frac12\\pi`. Words that are not units are left where they are."""
     expression = expression.translate(_CHARACTERS)
     for pattern, replacement in _REWRITINGS:
         expression = pattern.sub(replacement, expression)
@@ -229,7 +229,7 @@ def differ_in_kind(candidate: str, reference: str) -> bool:
 
 
 def _is_set(plain: str) -> bool | None:
-    """None for an expression that is no list in brackets."""
+    """None for an expression that is not a list in brackets."""
     brackets = _BRACKETS.fullmatch(plain)
     if brackets is None or "," not in brackets[2] or "\\cup" in brackets[2]:
         return None

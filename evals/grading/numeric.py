@@ -82,14 +82,14 @@ def parse_number(text: str) -> Fraction | None:
 
     Reads signs, thousands separators, currency, percent (`50%` is 50), decimals, `3/4`, `\\frac{3}{4}`, `3 1/2`, `1e3`,
     `2 \\times 10^3`, `5 million`, and what is right of the last `=`. Units are dropped: `18 dollars` is 18, `90^\\circ`
-    is 90. `2x`, `2\\pi`, `3-4`, `1,2` and `1,00` are no numbers.
+    is 90. `2x`, `2\\pi`, `3-4`, `1,2` and `1,00` are not numbers.
     """
     return None if len(text) > MAX_CHARACTERS else _parsed(text)
 
 
 def reference_number(answer: str) -> Fraction | None:
-    """The number that a reference answer is, or None. An equation is no number (`x + y = 5` is a line), unless it gives
-    the value of a symbol (`x = 5`)."""
+    """The number that a reference answer is, or None. An equation is not a number (`x + y = 5` is a line), unless it
+    gives the value of a symbol (`x = 5`)."""
     if len(answer) > MAX_CHARACTERS:
         return None
     *left, _ = _EQUALS.split(bare(normalise(answer)))

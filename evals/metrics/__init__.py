@@ -112,7 +112,7 @@ class Metric:
         return self.unit == "fraction" and self.better == "more"
 
     def value(self, samples: Samples, k: int | None) -> float | None:
-        """The metric of these samples; k of one for each k, None for others. Raises EvalError if it is no number."""
+        """The metric of these samples; k of one for each k, None for others. Raises EvalError if it is not a number."""
         value = self.compute(samples) if k is None else self.compute(samples, k)
         if value is None or (isinstance(value, int | float) and math.isfinite(value)):
             return value

@@ -40,7 +40,7 @@ class Template:
         template stops at the first of them, at the end token, or at a stop string of its own.
 
     Raises EvalError for a text without the hole, for a plain prompt with a system message, and for stop strings that
-    are no tuple of texts.
+    are not a tuple of texts.
     """
 
     name: str

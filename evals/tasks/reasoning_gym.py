@@ -196,7 +196,7 @@ def _options(task: str, config_class: Any, written: str) -> Iterator[tuple[str, 
             raise EvalError(f"{task}: option {option!r} has no value; write {task}?<option>=<value>&<option>=<value>")
         if name == "seed":
             raise EvalError(
-                f"{task}: seed is no option here: it is fixed, so that the splits never overlap. A cell's own seed "
+                f"{task}: seed is not an option here: it is fixed, so that the splits never overlap. A cell's own seed "
                 "decides which training problems come when."
             )
         if name not in settable:

@@ -11,7 +11,7 @@ from harness import OUR_PACKAGES
 
 
 def main() -> None:
-    """Entry point. Users' mistakes are told in a message, never in a traceback; exit codes: design section 6."""
+    """Entry point. Users' mistakes end in a message, never in a traceback; exit codes: docs/reference/exit_codes.md."""
     _refuse_namesakes()
     from harness.cli.app import app
     from harness.errors import BenchError

@@ -116,14 +116,14 @@ def _runs(given: str, home: Path) -> Runs:
     if (path / "status.json").is_file():
         if not is_cell_directory_name(path.name):
             raise RefusedError(
-                f"{given!r} is no cell: its folder is not named <arm>-s<seed>-<hash10>. Give a cell's folder as `bench "
-                "run` named it, or SWEEP/ARM."
+                f"{given!r} is not a cell: its folder is not named <arm>-s<seed>-<hash10>. Give a cell's folder as "
+                "`bench run` named it, or SWEEP/ARM."
             )
         folder = path.parents[1]
         if not (folder / "sweep.json").is_file():
             raise RefusedError(
-                f"{given!r}: the cell is of no sweep: there is no {folder / 'sweep.json'}. Give it where `bench run` "
-                "left it, under <home>/<sweep>/cells."
+                f"{given!r}: the cell belongs to no sweep: there is no {folder / 'sweep.json'}. Give it where "
+                "`bench run` left it, under <home>/<sweep>/cells."
             )
         return Runs(path.name, read_sweep(folder), [CellRecord.at(path)])
     name, slash, arm = given.rpartition("/")

@@ -168,7 +168,7 @@ def eval_(
             "out: what is stored is not drawn again anyway."
         )
     if top_p == 0:
-        raise RefusedError("--top-p is 0, but must lie above 0 and at most at 1: no token would be left to draw.")
+        raise RefusedError("--top-p is 0, but must be above 0 and at most 1: no token would be left to draw.")
 
     preset = preset or (OWN_PRESET if own else "greedy")
     subject = find_subject(model, engine, device, dtype, as_trained=preset == OWN_PRESET)

@@ -185,7 +185,7 @@ def show(
             _print_algorithm(name, document)
         return
     if set_:
-        raise RefusedError(f"--set {set_[0]}: only an algorithm's knobs can be set here, and {name} is none.")
+        raise RefusedError(f"--set {set_[0]}: only an algorithm's knobs can be set here, and {name} is not one.")
     if (settings := _settings_of_file(name)) is not None:
         if json:
             print_json(settings)

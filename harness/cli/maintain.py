@@ -196,7 +196,7 @@ def cp(
         raise UnknownNameError("sweep, probe or profile", name, known, "bench ls sweeps` or `bench ls profiles")
     path = target / f"{name}.yaml" if target.is_dir() else target
     if path.exists():
-        raise RefusedError(f"{path} exists already and is left alone. Give another name.")
+        raise RefusedError(f"{path} exists already and is not overwritten. Give another name.")
     try:
         shutil.copyfile(known[name], path)
     except OSError as error:
@@ -229,7 +229,7 @@ def coldstart(
     from harness.config.model_source import TINY
 
     if out.exists():
-        raise RefusedError(f"--out {out} exists already and is left alone. Give a folder that does not exist.")
+        raise RefusedError(f"--out {out} exists already and is not overwritten. Give a folder that does not exist.")
     loaded = load_recipe(recipe or TINY / "recipe.yaml")
     note("loading the model")
 

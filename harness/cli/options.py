@@ -134,7 +134,7 @@ def words(option: str, given: str) -> list[str]:
     """What stands between the commas. RefusedError if that is nothing."""
     found = [word.strip() for word in given.split(",") if word.strip()]
     if not found:
-        raise RefusedError(f"{option} is {given!r}, but must name at least one, separated by commas.")
+        raise RefusedError(f"{option} is {given!r}, but must be one or more names separated by commas.")
     return found
 
 
@@ -142,9 +142,7 @@ def whole_numbers(option: str, given: str) -> list[int]:
     """Numbers between commas, each at least 1. RefusedError for anything else."""
     found = words(option, given)
     if not all(word.isdecimal() and int(word) >= 1 for word in found):
-        raise RefusedError(
-            f"{option} is {given!r}, but must be whole numbers from 1 on, separated by commas, e.g. 1,8."
-        )
+        raise RefusedError(f"{option} is {given!r}, but must be positive integers separated by commas, e.g. 1,8.")
     return [int(word) for word in found]
 
 
@@ -169,7 +167,7 @@ def numbers(option: str, given: str) -> list[int]:
     """Whole numbers from 0 on, between commas. RefusedError for anything else."""
     found = words(option, given)
     if not all(word.isdecimal() for word in found):
-        raise RefusedError(f"{option} is {given!r}, but must be whole numbers separated by commas, e.g. 0,3.")
+        raise RefusedError(f"{option} is {given!r}, but must be integers separated by commas, e.g. 0,3.")
     return [int(word) for word in found]
 
 
@@ -185,6 +183,6 @@ def run_folder(given: str, home: Path) -> Path:
         ran = sorted(path.parent.name for path in home.glob("*/sweep.json"))
         known = f" Sweeps run there: {few(ran)}." if ran else " No sweep was run there yet."
         raise RefusedError(
-            f"sweep {given!r}: nothing of it in {home}{nearest(name, ran)}{known} Start it with `bench run`."
+            f"sweep {given!r}: no records in {home}{nearest(name, ran)}{known} Start it with `bench run`."
         )
     return folder

@@ -76,7 +76,7 @@ def power(
     effect_pp = _percentage_points(effect)
     if sd is None:
         if correlation is not None:
-            raise RefusedError("--correlation is of assumed runs: give their --sd too, e.g. --sd 2 --correlation 0.6.")
+            raise RefusedError("--correlation needs --sd too, e.g. --sd 2 --correlation 0.6.")
         design = _measured(sweep, home_folder(home))
     else:
         design = _assumed(sweep, home_folder(home), sd, correlation or 0.0)
@@ -99,11 +99,10 @@ def _percentage_points(given: str) -> float:
     try:
         value = float(number)
     except ValueError:
-        raise RefusedError(f"--effect is {given!r}: {number!r} is no number; write e.g. 2pp.") from None
+        raise RefusedError(f"--effect is {given!r}: {number!r} is not a number; write e.g. 2pp.") from None
     if not SMALLEST_PP <= value <= 100:
         raise RefusedError(
-            f"--effect is {given!r}: an effect lies above 0 (from {SMALLEST_PP:g}pp on) and at most at 100pp; the test "
-            "is two-sided, so it has no sign."
+            f"--effect is {given!r}: give {SMALLEST_PP:g}pp to 100pp; the test is two-sided, so it has no sign."
         )
     return value
 
@@ -142,7 +141,7 @@ def _measured(given: str, home: Path) -> Design:
         )
     if pilots and all(math.isnan(pilot.sd_pp) for pilot in pilots):
         raise RefusedError(
-            f"{sweep.name}: no contrast has {MIN_PAIRS_FOR_SD} finished pairs, which an sd of differences takes. "
+            f"{sweep.name}: no contrast has {MIN_PAIRS_FOR_SD} finished pairs, which the sd of differences needs. "
             f"{INSTEAD}"
         )
     return Design(sweep.name, sweep.baseline, len(sweep.seeds), sweep.alpha, pilots, "finished cells")
@@ -160,11 +159,12 @@ def _assumed(given: str, home: Path, sd_pp: float, correlation: float) -> Design
 
     if not SMALLEST_PP <= sd_pp <= 100:
         raise RefusedError(
-            f"--sd is {sd_pp:g}: a standard deviation in percentage points lies above 0 (from {SMALLEST_PP:g} on) and "
-            "at most at 100, e.g. --sd 2."
+            f"--sd is {sd_pp:g}: a standard deviation in percentage points is from {SMALLEST_PP:g} to 100, e.g. --sd 2."
         )
     if not -1 <= correlation < 1:
-        raise RefusedError(f"--correlation is {correlation:g}: it lies from -1 to below 1, e.g. --correlation 0.6.")
+        raise RefusedError(
+            f"--correlation is {correlation:g}: it must be at least -1 and below 1, e.g. --correlation 0.6."
+        )
     if (home / given / "sweep.json").is_file():
         record = read_sweep(home / given)
         name, arms, baseline = record.name, record.arms, record.baseline

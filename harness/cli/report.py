@@ -110,7 +110,7 @@ def write(folder: Path, reflection_words: Sequence[str] | None = None, reload_s:
     sweep = read_sweep(folder)
     if not any(cell.state == "done" for cell in sweep.cells):
         raise RefusedError(
-            f"{sweep.name}: no cell is done yet, so there is nothing to report. `bench run` goes on with it."
+            f"{sweep.name}: no cell is done yet, so there is nothing to report. `bench run` continues it."
         )
     note("writing the report")
     try:

@@ -94,7 +94,7 @@ ENGINES: Kind[EngineBackend] = Kind(
 
 
 def engine_on(device: str, engine: str) -> str:
-    """`rollout.engine` with auto settled: the default of the device. Raises UnknownNameError."""
+    """`rollout.engine` with auto resolved: the default of the device. Raises UnknownNameError."""
     if engine != AUTO:
         return ENGINES.find(engine).name
     kind = device.partition(":")[0]

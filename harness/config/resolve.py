@@ -207,11 +207,11 @@ _PARTS = "reward.parts."
 
 
 def _unknown_knobs(flat: Knobs) -> Iterator[tuple[str, str]]:
-    """Keys that are no knob, each with the complaint. Whether an objective knob exists at this point is not asked."""
+    """Keys that are not knobs, each with the complaint. Whether an objective knob exists at this point is not asked."""
     nameable = ("algorithm", *descriptions(), *(f"{_PARTS}{part}" for part in nameable_parts()))
     for knob in flat:
         if knob == "seed":
-            yield knob, "seed is no knob: give `seeds` in the sweep, or --seeds."
+            yield knob, "seed is not a knob: give `seeds` in the sweep, or --seeds."
         elif knob == "algorithm" or _is_part(knob):
             continue
         elif within := [name for name in nameable if name.startswith(f"{knob}.")]:

@@ -134,14 +134,14 @@ class RunSpec(Section):
 
 
 def device_kind(device: str, cuda_available: bool) -> str:
-    """`train.device` with auto settled: cuda where there is one."""
+    """`train.device` with auto resolved: cuda where there is one."""
     if device == "auto":
         return "cuda" if cuda_available else "cpu"
     return device
 
 
 def dtype_on(device: str, dtype: str) -> Literal["float32", "bfloat16"]:
-    """`model.dtype` with auto settled: bfloat16 on CUDA, float32 on a CPU."""
+    """`model.dtype` with auto resolved: bfloat16 on CUDA, float32 on a CPU."""
     if dtype == "auto":
         return "bfloat16" if device.startswith("cuda") else "float32"
     return "float32" if dtype == "float32" else "bfloat16"

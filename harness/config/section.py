@@ -19,7 +19,7 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     def absent_fields(self) -> list[str]:
-        """Fields that are no knobs at this point, since nothing reads them; they are left at their defaults."""
+        """Fields that are not knobs at this point, since nothing reads them; they are left at their defaults."""
         return []
 
 

@@ -24,7 +24,7 @@ def load_pretrained(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A causal language model on the CPU, its weights in this dtype, and its tokenizer.
 
-    Raises RefusedError for a source that is missing, unreachable, damaged or incomplete, that is no causal language
+    Raises RefusedError for a source that is missing, unreachable, damaged or incomplete, that is not a causal language
     model, or that brings code of its own which is not trusted.
     """
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
@@ -45,7 +45,7 @@ def load_pretrained(
             listed = sorted(name if isinstance(name, str) else name[0] for name in names)
             raise RefusedError(
                 f"model.source {parsed}: it {what} {len(listed)} weights of a {type(model).__name__}, such as "
-                f"{', '.join(listed[:3])}, which would have to be random. Give a whole causal language model whose "
+                f"{', '.join(listed[:3])}, which would have to be random. Give a complete causal language model whose "
                 "config.json belongs to its weights."
             )
     return (_unquantised(model, config, dtype) if parsed.kind == "gguf" else model), tokenizer
@@ -156,6 +156,6 @@ def gguf_architecture(path: Path) -> tuple[str, bool]:
         return str(fields["general.architecture"].contents()), _TOKENS in fields
     except (ValueError, LookupError) as error:
         raise RefusedError(
-            f"model.source gguf:{path}: is not a whole GGUF file ({path.stat().st_size} bytes; {error}). Download it "
-            "again, or give another model."
+            f"model.source gguf:{path}: is not a complete GGUF file ({path.stat().st_size} bytes; {error}). Download "
+            "it again, or give another model."
         ) from None

@@ -49,7 +49,7 @@ def add_adapters(model: PreTrainedModel, lora: Lora) -> PreTrainedModel:
     """The same model with adapters, which `reset_adapters` sets. It shares every weight with `model`; these take no
     gradient from then on, in either. Adapters are in the dtype of what they adapt.
 
-    Raises RefusedError if peft is not installed, or if a name in lora.target_modules is no linear layer.
+    Raises RefusedError if peft is not installed, or if a name in lora.target_modules is not a linear layer.
     """
     try:
         from peft import LoraConfig, inject_adapter_in_model

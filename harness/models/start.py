@@ -106,7 +106,7 @@ def set_activation_checkpointing(model: PreTrainedModel, on: bool) -> None:
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     if on and not layers:
         raise RefusedError(
-            f"train.activation_checkpointing: transformers does not do it for {type(model).__name__}. Use --set "
+            f"train.activation_checkpointing: transformers does not support it for {type(model).__name__}. Use --set "
             "train.activation_checkpointing=false and a smaller train.micro_batch_tokens."
         )
     for layer in layers:

@@ -94,7 +94,7 @@ def read_request(
         earlier = read_sweep(folder).asked
         if earlier is None:
             raise RefusedError(
-                f"{folder}: an older version of bench wrote these records, and without the sweep file. Give that file, "
+                f"{folder}: an older version of bench wrote these records without the sweep file. Give that file, "
                 "or the name of the shipped sweep."
             )
         given = str(folder / KEPT / earlier.file)

@@ -140,7 +140,7 @@ def make_search_plan(
     request = read_request(given, profile, settings, seeds)
     search = request.sweep.search
     if search is None:
-        raise RefusedError(f"{given} has arms, and nothing to search: use `bench run {given}`, or state `search:`.")
+        raise RefusedError(f"{given} has arms and no `search:`. Use `bench run {given}`, or add `search:`.")
     plan = SearchPlan(request, search)
     overridden = [knob for layer in request.overrides for knob in layer.settings if knob in search.knobs]
     if overridden:

@@ -140,7 +140,7 @@ class SweepFile(Section):
     def _faulty_arms(self) -> Iterator[str]:
         unusable = [name for name in self.all_arms if not re.fullmatch(_ARM_NAME, name)]
         if unusable:
-            yield f"grid gives an arm {unusable[0]!r}, which is no name: state the arms one by one."
+            yield f"grid gives an arm {unusable[0]!r}, which is not a valid name: state the arms one by one."
         if self.grid and len(self.all_arms) < math.prod(len(values) for values in self.grid.values()):
             yield "grid gives the same arm twice: list distinct values for each knob."
         baseline = self.compare.baseline
@@ -187,7 +187,7 @@ def read_what_can_be_read(given: str, faults: Faults) -> tuple[SweepFile, Path, 
     document = load_yaml(path)
     if "objectives" in document:
         raise RefusedError(
-            f"{given} is a probe, no sweep: it trains nothing, but measures gradients at frozen weights. Use "
+            f"{given} is a probe, not a sweep: it trains nothing and measures gradients at frozen weights. Use "
             f"`bench probe {given}`."
         )
     use_plugins(document, path)
@@ -229,7 +229,7 @@ def validated(kind: type[File], document: Mapping[str, Any], path: Path) -> File
 
 def _without_faulty(document: Mapping[str, Any], error: ValidationError) -> tuple[dict[str, Any], set[str]]:
     """What of a sweep file can be read nevertheless, so that its faults do not hide others; and the keys that were left
-    out. An arm whose settings are no mapping keeps its name."""
+    out. An arm whose settings are not a mapping keeps its name."""
     readable = {key: dict(value) if isinstance(value, Mapping) else value for key, value in document.items()}
     left_out: set[str] = set()
     for detail in error.errors(include_url=False):

@@ -43,7 +43,7 @@ class _Outside:
 _folders: list[Path] = []
 _named: list[_Outside] = []
 _referred: dict[str, UserModule] = {}
-"""Modules that are no plug-ins, but hold a function that a spec names."""
+"""Modules that are not plug-ins, but hold a function that a spec names."""
 _generation = 0
 """Counts the changes of what is in use, for whoever remembers what it has derived from it."""
 
@@ -101,7 +101,7 @@ def user_file(given: str) -> Path:
 def _executed(name: str, named_by: str) -> ModuleType:
     try:
         return importlib.import_module(name)
-    except Exception as error:  # whatever the user's code raises is told as the user's mistake
+    except Exception as error:  # whatever the user's code raises is reported as the user's mistake
         raise RefusedError(f"{named_by}: {name} cannot be imported ({type(error).__name__}: {error}).") from error
 
 

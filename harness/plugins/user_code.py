@@ -66,12 +66,12 @@ def find_user_module(name: str, folders: Sequence[Path], named_by: str) -> UserM
     folders: where to look before the installed packages, in order. named_by: the setting that names it, for messages.
 
     Raises RefusedError if there is no such module, if its name is that of a package of bench or of Python's library, if
-    a file of the closure is no Python, or if one has the name of an installed package that is loaded already.
+    a file of the closure is not valid Python, or if one has the name of an installed package that is loaded already.
     """
     top = name.partition(".")[0]
     if not all(part.isidentifier() for part in name.split(".")):
         raise RefusedError(
-            f"{named_by}: {name!r} is no module's name. Give the name that Python imports, without .py: my_module, or "
+            f"{named_by}: {name!r} is not a module name. Give the name that Python imports, without .py: my_module, or "
             "my_package.my_module."
         )
     if _is_reserved(top):
@@ -137,7 +137,7 @@ def _imports(module: str, path: Path, content: bytes, named_by: str) -> Iterator
     try:
         tree = ast.parse(content)
     except (SyntaxError, ValueError) as error:
-        raise RefusedError(f"{named_by}: {path} is no Python ({error}).") from None
+        raise RefusedError(f"{named_by}: {path} is not valid Python ({error}).") from None
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -112,7 +112,7 @@ def append_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> None:
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
     """Complete rows of a JSONL file; [] without the file. A last line without its newline is torn and dropped.
 
-    Raises DamagedRecordError, with the line's number, if another line is no JSON object.
+    Raises DamagedRecordError, with the line's number, if another line is not a JSON object.
     """
     if not path.exists():
         return []
@@ -136,7 +136,7 @@ def count_rows(path: Path) -> int:
 def read_last_row(path: Path) -> dict[str, Any] | None:
     """The last complete row of a JSONL file, of which no more than the end is read; None without one.
 
-    Raises DamagedRecordError if it is no JSON object.
+    Raises DamagedRecordError if it is not a JSON object.
     """
     if not path.exists():
         return None
@@ -157,7 +157,7 @@ def read_last_row(path: Path) -> dict[str, Any] | None:
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DamagedRecordError(f"{path}, last row: is damaged ({error}). Restore the file.") from None
     if not isinstance(row, dict):
-        raise DamagedRecordError(f"{path}, last row: is no JSON object. Restore the file.")
+        raise DamagedRecordError(f"{path}, last row: is not a JSON object. Restore the file.")
     return row
 
 
@@ -165,7 +165,7 @@ def _first_fault(lines: list[bytes]) -> str:
     for number, line in enumerate(lines, start=1):
         try:
             if line and not isinstance(json.loads(line.decode("utf-8")), dict):
-                return f"line {number}: is no JSON object"
+                return f"line {number}: is not a JSON object"
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             return f"line {number}: is damaged ({error})"
     raise AssertionError("no line is at fault")
@@ -181,7 +181,7 @@ def typed_rows(path: Path, rows: list[dict[str, Any]], kind: type[Row]) -> list[
     }
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict):
-            raise DamagedRecordError(f"{path}, row {number}: is no JSON object. Restore the file.")
+            raise DamagedRecordError(f"{path}, row {number}: is not a JSON object. Restore the file.")
         if wrong := [name for name, wanted in fields.items() if not isinstance(row.get(name, ...), wanted)]:
             raise DamagedRecordError(
                 f"{path}, row {number}: lacks {', '.join(wrong)}, or holds something else there. Restore the file, or "

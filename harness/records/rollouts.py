@@ -57,9 +57,9 @@ def spread(paths: Sequence[Path], most: int) -> list[Path]:
 
 
 def rollout_files(folder: Path) -> list[Path]:
-    """In the order of training; [] without the folder. Raises DamagedRecordError if it is no folder."""
+    """In the order of training; [] without the folder. Raises DamagedRecordError if it is not a folder."""
     if folder.exists() and not folder.is_dir():
-        raise DamagedRecordError(f"{folder}: is damaged (it is no folder). {REMEDY}")
+        raise DamagedRecordError(f"{folder}: is damaged (it is not a folder). {REMEDY}")
     return sorted(folder.glob("*.parquet"))
 
 

@@ -32,13 +32,13 @@ class _Bin(TypedDict):
 
 def read_scores(path: Path) -> list[dict[str, Any]]:
     """The rows in the order in which they were written; [] without the file. Raises DamagedRecordError, naming the row,
-    if one lacks a field of `_Score`, or has a metric that is no number, or a bin of `reliability` lacks one of its."""
+    if a row or a bin of its `reliability` lacks a field, or if a metric is not a number."""
     rows = read_jsonl(path)
     for number, row in enumerate(typed_rows(path, rows, _Score), start=1):
         require_bins(f"{path}, row {number}", rows[number - 1])
         if wrong := [name for name, value in row["metrics"].items() if not isinstance(value, int | float | None)]:
             raise DamagedRecordError(
-                f"{path}, row {number}: the metric {', '.join(wrong)} is no number. Restore the file, or move its "
+                f"{path}, row {number}: the metric {', '.join(wrong)} is not a number. Restore the file, or move its "
                 "folder away."
             )
     return rows
@@ -49,7 +49,7 @@ def require_bins(place: str, row: dict[str, Any]) -> None:
     samples were not drawn from the policy itself has none."""
     bins = row.get("reliability") or []
     if not isinstance(bins, list):
-        raise DamagedRecordError(f"{place}: reliability is no list. Restore the file, or move its folder away.")
+        raise DamagedRecordError(f"{place}: reliability is not a list. Restore the file, or move its folder away.")
     typed_rows(Path(f"{place}, reliability"), bins, _Bin)
 
 

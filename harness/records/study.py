@@ -193,7 +193,7 @@ def _contradictions(study: StudyRecord) -> list[str]:
         if trial.state == "complete" and trial.values is None:
             faults.append(f"{place}: complete without values")
         if trial.same_as is not None and trial.same_as not in numbers:
-            faults.append(f"{place}: the same as {trial.same_as}, which is no trial")
+            faults.append(f"{place}: the same as {trial.same_as}, which is not a trial")
         if unknown := sorted(trial.params.keys() - study.knobs.keys()):
             faults.append(f"{place}: {', '.join(unknown)} not among the knobs")
     picked = [*study.front, *([] if study.best is None else [study.best])]

@@ -189,7 +189,7 @@ def read_sweep(path: Path) -> SweepRecord:
         raise _damaged(file, "it holds no question")
     schema = raw.get("schema", 1)
     if not isinstance(schema, int):
-        raise _damaged(file, "its schema is no number")
+        raise _damaged(file, "its schema is not a number")
     if schema > SCHEMA:
         raise DamagedRecordError(
             f"{file}: was written by a newer version of bench (records of schema {schema}, this one reads up to "

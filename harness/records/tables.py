@@ -86,7 +86,7 @@ def read_columns(path: Path) -> pyarrow.Table:
     """The complete rows of a JSONL file of flat objects, in one chunk; what a row lacks is null. No rows without the
     file. A last line without its newline is torn and dropped.
 
-    Raises DamagedRecordError for lines that are no JSON object each, a field that holds now a number, now something
+    Raises DamagedRecordError for lines that are not JSON objects, a field that holds now a number, now something
     else, or one that is given twice.
     """
     import pyarrow
@@ -102,7 +102,7 @@ def read_columns(path: Path) -> pyarrow.Table:
     try:
         table = pyarrow.json.read_json(pyarrow.BufferReader(text), read_options=whole)
     except pyarrow.ArrowInvalid as error:
-        read_jsonl(path)  # says the line of what is no JSON object
+        read_jsonl(path)  # says the line of what is not a JSON object
         raise DamagedRecordError(f"{path}: is damaged ({error}). Restore the file, or move its folder away.") from None
     if len(table) != n_lines or text.startswith(BOM_UTF8):
         read_jsonl(path)

@@ -19,10 +19,9 @@ def is_reference(name: str) -> bool:
 
 
 def source_digest(part: str) -> str | None:
-    """Identifies the source of a part that is not shipped: of the module that holds it, and of what that imports beside
-    it. Nothing is executed. None for a shipped part.
+    """The digest of a part's module and of what that imports beside it; None for a shipped part. Nothing is executed.
 
-    Raises RefusedError if a function's module is not there, if it is no Python, or if it does not define the function.
+    Raises RefusedError if a function's module is missing, is not valid Python, or does not define the function.
     """
     if not is_reference(part):
         source = PARTS.source(part)
@@ -36,16 +35,16 @@ def source_digest(part: str) -> str | None:
 
 
 def load_function(reference: str) -> Callable[[Sequence[Attempt], RewardContext], list[float]]:
-    """The function. What it gives back is checked: one number an attempt, finite or NaN.
+    """The function, whose results are checked: one number for each attempt, finite or NaN.
 
-    Raises RefusedError if it cannot be imported or is no function.
+    Raises RefusedError if it cannot be imported or is not a function.
     """
     module, _, name = reference.partition(":")
     function = getattr(plugins.imported(module, f"reward.parts.{reference}"), name, None)
     if not callable(function):
         raise RefusedError(
-            f"reward.parts.{reference}: {name} is no function of {module}. Give a function (group, context) -> list of "
-            "numbers."
+            f"reward.parts.{reference}: {name} is not a function of {module}. Give a function (group, context) -> list "
+            "of numbers."
         )
 
     def checked(group: Sequence[Attempt], context: RewardContext) -> list[float]:

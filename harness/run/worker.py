@@ -84,7 +84,7 @@ class Cancelled(Interrupted):
 
 
 class _State:
-    """Whether a job is running, for the signal handler. No Event: the code that the handler breaks into may hold its lock."""
+    """Whether a job is running, for the signal handler. Not an Event: the interrupted code may hold its lock."""
 
     on_a_job = False
 

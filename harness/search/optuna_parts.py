@@ -119,7 +119,7 @@ def open_storage(url: str | None, folder: Path) -> optuna.storages.BaseStorage:
             lock: Any = _FileLock(path)  # Optuna's base class for it is not public
             return JournalStorage(JournalFileBackend(str(path), lock_obj=lock))
         except (ValueError, KeyError) as error:
-            raise RefusedError(f"{path}: is no journal of a study ({error}). Restore it, or move it away.") from None
+            raise RefusedError(f"{path}: is not a journal of a study ({error}). Restore it, or move it away.") from None
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
@@ -134,7 +134,7 @@ def open_storage(url: str | None, folder: Path) -> optuna.storages.BaseStorage:
 
 @contextmanager
 def reporting_storage_errors(url: str | None) -> Iterator[None]:
-    """What the storage cannot do in mid-search is told with its cause. Raises BenchError."""
+    """Turn failures of the storage in mid-search into a BenchError with the cause."""
     from optuna.exceptions import StorageInternalError
 
     try:

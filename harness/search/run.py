@@ -147,9 +147,10 @@ class SearchRun:
 
 @dataclass(eq=False)
 class _ActiveTrial:
-    """A trial that we are training. cells: to be trained, none where its values are `refused`; same_as: the number of the
-    trial that has the same ones, as which it ends. job: what is under way for it. rests_until_s: by the monotonic
-    clock.
+    """A trial that we are training.
+
+    cells: to be trained; none where its values are `refused`. same_as: the earlier trial with the same values, whose
+    result it takes. job: the one that is running for it. rests_until_s: by the monotonic clock.
     """
 
     trial: Trial

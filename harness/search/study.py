@@ -287,7 +287,7 @@ def _require_same_question(study: optuna.Study, plan: SearchPlan, where: str) ->
         what |= {"sampler": "the sampler with its seed and options", "pruner": "the pruner with its options"}
         raise RefusedError(
             f"{where}: the study {study.study_name!r} there is of another search: it differs in "
-            f"{', '.join(what.get(name, name) for name in differing)}. Trials of both could not be told as one search: "
+            f"{', '.join(what.get(name, name) for name in differing)}. Trials of both would not form one search: "
             "give the sweep another `name:`, or choose another storage or --home."
         )
 

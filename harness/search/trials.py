@@ -1,10 +1,10 @@
 """What a trial is worth, from the records of its cells.
 
-What trials cost: by what their worker told the study at their end, before that by the records of their cells.
+What trials cost: as their worker reported at their end, before that from the records of their cells.
 
 How much of the spread of trials each knob accounts for.
 
-When a trial is given up: what it is told of a running cell, and what its pruner says to that.
+When a trial is pruned: what is reported of a running cell, and what its pruner decides.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def final_value(cell: CellRecord, objective: str) -> float | None:
 
 
 def _allowed_tokens(cell: CellRecord) -> int:
-    """What a cell could have generated in training. One that diverged counts with it: breaking off is no thrift."""
+    """What a cell could have generated in training. One that diverged counts with it: stopping early saves nothing."""
     spec = recorded_spec(cell)
     rollout = spec.rollout
     most = spec.train.steps * rollout.prompts_per_step * rollout.samples_per_prompt * rollout.max_completion_tokens
@@ -203,5 +203,5 @@ class Pruning:
         return True
 
     def _reported_before(self) -> dict[int, float]:
-        """What the trial was told before a kill."""
+        """What was reported to the trial before a kill."""
         return self._trial.study.get_trials()[self._trial.number].intermediate_values

@@ -1,6 +1,6 @@
 """The child run of one cell: its resolved spec as parameters, its records as curves, its state as status and tags.
 
-What MLflow is told of a trial of a search: tags on the runs of its cells, or a run of its own if it has no cell, as
+What MLflow shows of a trial of a search: tags on the runs of its cells, or a run of its own if it has no cell, as
 its values did not go together or are those of another trial.
 """
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def draw_learning(analysis: Analysis) -> Drawing | None:
-    """The compared metric over training; None if no cell was evaluated more than once, since a point is no curve."""
+    """The compared metric over training; None if no cell was evaluated more than once, since a point is not a curve."""
     metric = analysis.metric
     curves = evaluation_curves(analysis, metric.name, analysis.sweep.alpha)
     if all(len(line.x) < 2 for curve in curves for line in curve.lines):

@@ -50,7 +50,7 @@ def draw_sharpening(analysis: Analysis) -> Drawing | None:
 
 def _draw_over_k(analysis: Analysis, family: str, what: str) -> Drawing | None:
     """`<family>@k` of every arm and of the model before training; None if fewer than two k were evaluated, since a
-    point is no curve. what: the beginning of the caption."""
+    point is not a curve. what: the beginning of the caption."""
     curves = curves_over_k(analysis, family)
     ks = _evaluated_k(curves)
     if len(ks) < 2:

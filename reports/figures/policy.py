@@ -73,7 +73,7 @@ def draw_entropy_score(analysis: Analysis) -> Drawing | None:
     figure.legend(loc="outside lower center", ncols=columns)
     caption = (
         f"Each point is a finished cell ({_counts(by_arm)}); no band. The entropy is that of the policy's next-token"
-        " distribution over the whole vocabulary, averaged over training steps. This shows an association, no cause."
+        " distribution over the whole vocabulary, averaged over training steps. This shows an association, not a cause."
     )
     return Drawing(figure, caption, rows)
 

@@ -47,7 +47,7 @@ class Cost:
 
 
 def summarise_cost(measurements: Sequence[Measurement]) -> Cost:
-    """The cost of one arm, from its finished cells. It describes; nothing of it is tested."""
+    """The cost of one arm, from its finished cells. It is descriptive; none of it is tested."""
     medians = {
         field.name: mean_of(_median(m, STEP_KEYS.get(field.name, field.name)) for m in measurements)
         for field in fields(Cost)

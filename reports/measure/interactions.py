@@ -40,7 +40,7 @@ class Interactions:
 
 
 def interactions(analysis: Analysis) -> Interactions | None:
-    """Every main effect and every interaction of two knobs; None if the sweep is no factorial."""
+    """Every main effect and every interaction of two knobs; None if the sweep is not a factorial."""
     sweep, measurements = analysis.sweep, analysis.measurements
     grid = sweep.grid
     if not grid:

@@ -76,7 +76,7 @@ def _numbers(name: str, column: pyarrow.ChunkedArray) -> npt.NDArray[Any]:
 
 
 class MetricError(ValueError):
-    """A metric that arms cannot be compared by: it has another form, was never recorded, or is no accuracy."""
+    """A metric that arms cannot be compared by: it has another form, was never recorded, or is not an accuracy."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Metric:
     def parse(cls, metric: str, sweep: SweepRecord) -> Metric:
         """Parse `eval.final.<task>.<metric>`, or `eval.final.<metric>` for the first of the sweep's tasks.
 
-        Raises MetricError for another form, a task that the sweep does not have, or a metric that is no accuracy.
+        Raises MetricError for another form, a task that the sweep does not have, or a metric that is not an accuracy.
         """
         if not metric.startswith(METRIC_PREFIX):
             raise MetricError(f"metric is {metric!r}: give eval.final.<task>.<metric>, or eval.final.<metric>")

@@ -17,7 +17,7 @@ ABSENT = "(absent)"
 COST_NOTE = (
     "Medians over the steps of a cell, then means over the finished cells of the arm. Evaluations and total training "
     "are those of a whole cell, peak memory is its highest (on a CPU that of the process), tokens per pass are its "
-    "lowest. Cost describes; nothing of it is tested: cells that ran at the same time shared the machine, and an arm "
+    "lowest. Costs are descriptive; none is tested: cells that ran at the same time shared the machine, and an arm "
     "that ran beside others is slower for it."
 )
 COST_COLUMNS: dict[str, tuple[str, Callable[[float | None], str]]] = {

@@ -118,7 +118,7 @@ def contrast_table(contrasts: Sequence[Row]) -> Table | None:
 
 
 def interaction_table(effects: Sequence[Row]) -> Table | None:
-    """The effects of a factorial, or why there are none to show; None if the sweep is no factorial."""
+    """The effects of a factorial, or why there are none to show; None if the sweep is not a factorial."""
     if not effects:
         return None
     title, first = "Main effects and interactions", effects[0]

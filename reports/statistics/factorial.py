@@ -36,7 +36,7 @@ def factorial_effects(scores: FloatArray, reference: Sequence[int], alpha: float
     factor, with which its other levels are compared. alpha: the level of each effect on its own; nothing is corrected
     here. Interactions of three or more factors are left out.
 
-    Raises ValueError for another shape, a cell that is not finite, or a reference that is no level.
+    Raises ValueError for another shape, a cell that is not finite, or a reference that is not a level.
     """
     table = np.asarray(scores, dtype=np.float64)
     _require_factorial(table, reference)

@@ -111,7 +111,7 @@ VERL_KL: dict[str, LossEstimator] = {"k1": "k1", "k2": "k2", "k3": "k3", "k3+": 
 VERL_WEIGHTS = {"tis_token": "token_truncate", "tis_sequence": "sequence_truncate"}
 
 NOT_EXPRESSIBLE: dict[str, str] = {
-    "verl/kl/abs": "|log-ratio| is no estimate of a KL and no knob",
+    "verl/kl/abs": "|log-ratio| is not an estimate of a KL and not a knob",
     "verl/kl/k1+": "the value of k1 with the gradient of k2: in the loss the same gradient as k2",
     "verl/tis_signature": "no numbers",
     "versions": "no numbers",

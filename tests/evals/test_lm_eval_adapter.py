@@ -246,7 +246,7 @@ def test_minerva_wants_an_environment_of_its_own(data):
 
 
 def test_a_folder_of_tasks_must_be_there(tmp_path):
-    assert "which is no folder" in refusal(["gsm8k_local"], tmp_path / "absent")
+    assert "which is not a folder" in refusal(["gsm8k_local"], tmp_path / "absent")
 
 
 def test_stdout_belongs_to_the_caller(capsys):

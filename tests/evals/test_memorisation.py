@@ -56,7 +56,7 @@ def test_a_statement_that_is_known_by_heart():
         (REST, True, 1.0, False),
         (REST + "s", False, 6 / 7, False),
         (" much ink does she have in all? 7", False, 5 / 7, True),
-        # A number that stands where the statement should is no answer.
+        # A number that stands where the statement should is not an answer.
         (" much is 7", False, 0.0, False),
     ],
 )

@@ -31,7 +31,7 @@ def hashes() -> Hashes:
 
 
 def _arms(sweep: str, profile: str) -> dict[str, str]:
-    # As on a machine without a GPU: what a profile leaves to the machine is settled in the plan.
+    # As on a machine without a GPU: what a profile leaves to the machine is resolved in the plan.
     with mock.patch("harness.plan.plan.cuda_available", return_value=False):
         plan = make_plan(str(shipped(SHIPPED)[sweep]), profile, seeds=1)
     return {cell.arm: cell.hash for cell in plan.cells}

@@ -303,7 +303,7 @@ def _import_vllm(on_cpu: bool) -> Any:
         return importlib.import_module("vllm")
     except ImportError as error:
         raise RefusedError(
-            f"vLLM is installed here but cannot be imported: {error}. Mend the installation, or use --set "
+            f"vLLM is installed here but cannot be imported: {error}. Repair the installation, or use --set "
             "rollout.engine=torch."
         ) from error
 

@@ -67,8 +67,8 @@ def frozen_policy(spec: RunSpec, cell: Path | None) -> LanguageModel:
         checkpoint = load_latest(cell / "checkpoints")
         if checkpoint is None:
             raise RefusedError(
-                f"--cell {cell}: no whole checkpoint in {cell / 'checkpoints'}. Give the folder of a cell, as `bench "
-                "status SWEEP --json` names it."
+                f"--cell {cell}: no complete checkpoint in {cell / 'checkpoints'}. Give the folder of a cell, as "
+                "`bench status SWEEP --json` names it."
             )
         if any(".lora_A." in name for name in checkpoint.weights):
             raise RefusedError(

@@ -110,14 +110,14 @@ def pair_up(batch: Batch, pairs: PolicyPairs, seed: int, step: int) -> Paired:
             best = max(rows, key=lambda row: (rewards[row], -row))
             worst = min(rows, key=lambda row: (rewards[row], row))
             unequal = [(best, worst)]
-        told_apart = [pair for pair in unequal if not _same_tokens(batch.sequences, *pair)]
-        equal_sides += len(unequal) - len(told_apart)
-        if len(told_apart) > pairs.max_per_prompt:
-            over_cap += len(told_apart) - pairs.max_per_prompt
+        distinct = [pair for pair in unequal if not _same_tokens(batch.sequences, *pair)]
+        equal_sides += len(unequal) - len(distinct)
+        if len(distinct) > pairs.max_per_prompt:
+            over_cap += len(distinct) - pairs.max_per_prompt
             key = random_key(seed, "select", step=step, example=f"pairs/{group}")
-            told_apart = [told_apart[index] for index in permutation(len(told_apart), key)[: pairs.max_per_prompt]]
-        chosen += [a for a, _ in told_apart]
-        rejected += [b for _, b in told_apart]
+            distinct = [distinct[index] for index in permutation(len(distinct), key)[: pairs.max_per_prompt]]
+        chosen += [a for a, _ in distinct]
+        rejected += [b for _, b in distinct]
     return Paired(
         torch.tensor(chosen, dtype=torch.long), torch.tensor(rejected, dtype=torch.long), without, equal_sides, over_cap
     )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from harness.sampling.store import SampleStore
 
 CELL = "cell"
-"""The kind of the jobs that are no stage."""
+"""The kind of the jobs that are not stages."""
 
 
 @dataclass(frozen=True)

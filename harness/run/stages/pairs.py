@@ -141,7 +141,7 @@ def _encode(pair: PreferencePair, language_model: LanguageModel, context: int | 
         )
     chosen, rejected = map(language_model.encode_completion, (pair.chosen, pair.rejected))
     if not prompt or chosen == rejected:
-        what = "chosen and rejected are the same tokens" if prompt else "its prompt is no token at all"
+        what = "chosen and rejected are the same tokens" if prompt else "its prompt has no tokens"
         raise RefusedError(f"{pair.where}: to the model's tokenizer {what}. Remove the row, or take another model.")
     return _Tokens(*(torch.tensor(tokens, dtype=torch.int32) for tokens in (prompt, chosen, rejected)))
 

@@ -31,7 +31,7 @@ def test_pass_hat_k_is_the_share_of_subsets_that_are_all_right(counts):
 def test_g_pass_at_k_is_the_share_of_subsets_with_enough_right_samples(counts, tau):
     n, c, k = counts
     samples = [True] * c + [False] * (n - c)
-    # In hundredths, so that the bound is no question of rounding.
+    # In hundredths, so that the bound does not depend on rounding.
     enough = [100 * sum(subset) >= round(100 * tau) * k for subset in combinations(samples, k)]
     assert g_pass_at_k(n, c, k, tau) == pytest.approx(mean(enough), abs=1e-12)
 

@@ -100,7 +100,7 @@ def test_one_name_for_one_set_of_options(given, canonical):
         (f"{SUMS}?max_terms", "option 'max_terms' has no value; write reasoning_gym:chain_sum"),
         (f"{SUMS}?max_terms=3&max_terms=4", "max_terms is given twice"),
         (f"{SUMS}?max_terms=1", "max_terms must be >= min_terms"),
-        (f"{SUMS}?seed=3", "seed is no option here"),
+        (f"{SUMS}?seed=3", "seed is not an option here"),
         (f"{SUMS}?size=0", "size is 0"),
         ("reasoning_gym:word_sorting?transformation=uper", "did you mean uppercase"),
         ("reasoning_gym:basic_arithmetic?operators=[+]", "Invalid JSON"),

@@ -9,7 +9,7 @@ TOLERANCE = 0.01
 
 
 def compare(candidate: str, reference: str) -> Reason:
-    """The candidate is what was extracted from a completion. `unparsed`: it is no answer that can be read."""
+    """The candidate is what was extracted from a completion. `unparsed`: it is not an answer that can be read."""
     value, wanted = parse_number(candidate), parse_number(reference)
     if value is None or wanted is None:
         return "unparsed"

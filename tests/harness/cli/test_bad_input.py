@@ -305,20 +305,20 @@ def test_looking_at_a_home_that_is_no_folder(bench: Bench, refuse: Any, tmp_path
     (tmp_path / "file").touch()
     assert bench("plan", "aa", "--home", "file").code == 0
     assert bench("ls", "runs", "--home", "file", "--json").document == []
-    refuse(2, "nothing of it in file", "status", "aa", "--home", "file")
+    refuse(2, "no records in file", "status", "aa", "--home", "file")
 
 
 @pytest.mark.parametrize("verb", ["status", "report", "sync"])
 def test_a_sweep_that_was_never_run(refuse: Any, verb: str) -> None:
-    err = refuse(2, "sweep 'std_norm': nothing of it in runs.", verb, "std_norm").err
+    err = refuse(2, "sweep 'std_norm': no records in runs.", verb, "std_norm").err
     assert "Start it with `bench run`." in err
-    refuse(2, "nothing of it in runs.", verb, "std_norm", "--json")
+    refuse(2, "no records in runs.", verb, "std_norm", "--json")
 
 
 def test_cp_never_overwrites(refuse: Any, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("mine")
     (tmp_path / "std_norm.yaml").write_text("mine")
-    refuse(2, "mine.yaml exists already and is left alone. Give another name.", "cp", "std_norm", "mine.yaml")
+    refuse(2, "mine.yaml exists already and is not overwritten. Give another name.", "cp", "std_norm", "mine.yaml")
     refuse(2, "std_norm.yaml exists already", "cp", "std_norm")
     refuse(2, "none/mine.yaml: cannot be written (No such file or directory)", "cp", "std_norm", "none/mine.yaml")
     refuse(2, "unknown sweep, probe or profile 'std_nrom'; did you mean std_norm", "cp", "std_nrom")
@@ -331,7 +331,7 @@ def test_show_names_the_nearest(refuse: Any) -> None:
 
 def test_coldstart_leaves_a_folder_alone_and_reads_its_recipe_first(refuse: Any, tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
-    refuse(2, "--out old exists already and is left alone", "coldstart", "--out", "old")
+    refuse(2, "--out old exists already and is not overwritten", "coldstart", "--out", "old")
     refuse(2, "none.yaml: cannot be read", "coldstart", "--out", "new", "none.yaml")
     (tmp_path / "recipe.yaml").write_text(json.dumps({"source": "scratch:tiny", "cold_start": {"stesp": 3}}))
     refuse(2, "recipe.yaml: cold_start.data has no default", "coldstart", "--out", "new", "recipe.yaml")

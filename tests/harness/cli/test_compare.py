@@ -213,7 +213,7 @@ def test_where_all_of_a_side_are_flagged_none_is_left(bench: Bench, home: Path) 
 def test_folders_that_are_no_cell_of_a_sweep_are_refused(bench: Bench, home: Path, tmp_path: Path) -> None:
     cell = write(home, "one", {"base": 0.0}, {}, seeds=1).cells[0].path
     for name, says in (
-        ("copy", "is no cell: its folder is not named"),
+        ("copy", "is not a cell: its folder is not named"),
         (cell.name, "the cell is of no sweep: there is"),
     ):
         shutil.copytree(cell, tmp_path / "elsewhere" / name)

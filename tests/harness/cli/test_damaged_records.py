@@ -73,7 +73,7 @@ def fill_rollouts_with_nothing(cell: CellRecord) -> None:
         (cut("evals.parquet"), "evals.parquet: is damaged"),
         (cut("rollouts/*"), ".parquet: is damaged"),
         (fill_rollouts_with_nothing, ".parquet: is damaged"),
-        (put_a_file_for_the_rollouts, "rollouts: is damaged (it is no folder)"),
+        (put_a_file_for_the_rollouts, "rollouts: is damaged (it is not a folder)"),
         (unlink("spec.json"), "spec.json: is missing"),
         (write("spec.json", "[1]"), "spec.json: is damaged"),
         (write("spec.json", '{"model": {"sou'), "spec.json: is damaged"),

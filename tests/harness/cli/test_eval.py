@@ -138,7 +138,7 @@ def test_two_tasks_of_one_name_are_refused_and_one_named_twice_is_one(bench: Ben
         (["--preset", "gredy"], "unknown sampling preset 'gredy'; did you mean greedy?"),
         (["--tasks", ","], "--tasks is ',', but must name at least one"),
         (["--k", "8"], "--k 8 with 1 samples a problem of arithmetic: pass@k needs 1 <= k <= samples"),
-        (["--k", "0"], "--k is '0', but must be whole numbers from 1 on"),
+        (["--k", "0"], "--k is '0', but must be positive integers"),
         (["--samples", "4"], "4 samples a problem at temperature 0 would all be the same"),
         (["--grader", "numerical"], "unknown grader 'numerical'; did you mean numeric?"),
         (["--template", "box"], "unknown template 'box'; did you mean boxed?"),
@@ -146,7 +146,7 @@ def test_two_tasks_of_one_name_are_refused_and_one_named_twice_is_one(bench: Ben
         (["--regrade"], "6 samples are not there, and --regrade draws none"),
         (["--top-p", "0"], "--top-p is 0, but must lie above 0"),
         (["--k", ""], "--k is '', but must name at least one"),
-        (["--thinking-budget", "a"], "--thinking-budget is 'a', but must be whole numbers"),
+        (["--thinking-budget", "a"], "--thinking-budget is 'a', but must be positive integers"),
     ],
 )
 def test_bad_input(bench: Bench, logged: list[Any], words: list[str], says: str) -> None:

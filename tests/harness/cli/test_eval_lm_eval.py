@@ -102,7 +102,7 @@ def test_before_and_after_are_paired_by_document(
     ("given", "says"),
     [
         (["--lm-eval", "summs"], "unknown lm-eval task 'summs'; did you mean 'sums'?"),
-        (["--include-path", "nowhere"], "include_path is nowhere, which is no folder"),
+        (["--include-path", "nowhere"], "include_path is nowhere, which is not a folder"),
     ],
 )
 def test_bad_input(bench: Bench, tasks: Path, given: list[str], says: str) -> None:

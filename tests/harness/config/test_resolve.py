@@ -159,7 +159,7 @@ def test_all_errors_of_all_layers_are_told_at_once() -> None:
         ({"reward.parts.format": "a"}, "reward.parts.format is 'a'"),
         ({"reward.parts.format.x": 1.0}, "unknown key reward.parts.format.x"),
         ({"train.steps.x": 1}, "unknown key train.steps.x; did you mean train.steps"),
-        ({"seed": 3}, "seed is no knob: give `seeds`"),
+        ({"seed": 3}, "seed is not a knob: give `seeds`"),
         ({"algorithm": "grop"}, "unknown algorithm 'grop'; did you mean grpo"),
         ({"algorithm": None}, "unknown algorithm 'None'"),
         ({"eval.tasks": "arithmetic"}, "eval.tasks is 'arithmetic': input should be a list, e.g. [a, b]"),

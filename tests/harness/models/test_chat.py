@@ -32,7 +32,7 @@ class TestTheTokenizersTemplate:
     def test_is_left_aside_if_plain_is_asked_for(self, tmp_path: Path) -> None:
         made = load_model(f"path:{chat_folder(tmp_path / 'm', chat_tokenizer())}", chat_template="plain")
         assert made.encode(ASK) == made.encode("2+2=\n\n")
-        assert made.eos_token_ids == [1], "its end of a turn is no end under another template"
+        assert made.eos_token_ids == [1], "its end of a turn is not an end under another template"
         assert "has one, but plain is asked for" in made.remarks()[0]
 
     def test_that_is_asked_for_and_not_there_is_refused(self) -> None:

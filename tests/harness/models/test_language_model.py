@@ -161,7 +161,7 @@ class TestTokensThatTheModelDoesNotKnow:
     def test_more_embeddings_than_tokens_are_fine(self, tmp_path: Path, rows: int) -> None:
         made = load_model(f"path:{chat_folder(tmp_path / 'm', tiny_tokenizer(), rows=rows)}")
         assert made.model.get_input_embeddings().weight.shape[0] == rows
-        assert made.decode([4, rows - 1, 5]) == ("1t2" if rows == 21 else "12"), "an id without text is no text"
+        assert made.decode([4, rows - 1, 5]) == ("1t2" if rows == 21 else "12"), "an id without text decodes to nothing"
 
 
 class TestTheEndOfSequence:

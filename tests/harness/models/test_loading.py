@@ -146,12 +146,12 @@ class TestAGguf:
         path = write_gguf(tmp_path / "a.gguf", "llama", ["a", "b"])
         path.write_bytes(path.read_bytes()[:kept])
         message = refusal(f"gguf:{path}")
-        assert f"is not a whole GGUF file ({path.stat().st_size} bytes;" in message
+        assert f"is not a complete GGUF file ({path.stat().st_size} bytes;" in message
         assert "Download it again" in message
 
     def test_that_is_something_else_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "a.gguf").write_bytes(b"no such thing" * 100)
-        assert "is not a whole GGUF file (1300 bytes; GGUF magic invalid)" in refusal(f"gguf:{tmp_path}/a.gguf")
+        assert "is not a complete GGUF file (1300 bytes; GGUF magic invalid)" in refusal(f"gguf:{tmp_path}/a.gguf")
 
     def test_without_the_package_is_refused_with_the_command(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

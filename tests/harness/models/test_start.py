@@ -260,6 +260,6 @@ def test_an_architecture_that_does_not_support_it_is_refused(monkeypatch: pytest
         pass
 
     monkeypatch.setattr("transformers.modeling_layers.GradientCheckpointingLayer", Other)
-    with pytest.raises(RefusedError, match="transformers does not do it for LlamaForCausalLM"):
+    with pytest.raises(RefusedError, match="transformers does not support it for LlamaForCausalLM"):
         set_activation_checkpointing(rollouts.model(), on=True)
     set_activation_checkpointing(rollouts.model(), on=False)

@@ -128,7 +128,7 @@ def test_the_guard_refuses_what_cannot_act(plan: Any) -> None:
     with pytest.raises(GateError, match="every ratio is 1, inside any clip range") as caught:
         made.require_answerable()
     assert "Raise train.updates_per_rollout to 2" in str(caught.value)
-    assert made.warnings == [], "a refusal is no warning besides"
+    assert made.warnings == [], "a refusal is not repeated as a warning"
 
 
 def test_what_acts_or_is_allowed_passes_the_guard(plan: Any) -> None:

@@ -105,5 +105,5 @@ def test_a_module_alone_has_the_digest_of_its_file(tmp_path: Path) -> None:
 
 def test_no_python_is_refused_with_its_line(tmp_path: Path) -> None:
     write(tmp_path, mine="import helper", helper="def (")
-    with pytest.raises(RefusedError, match=r"helper\.py is no Python .*line 1"):
+    with pytest.raises(RefusedError, match=r"helper\.py is not valid Python .*line 1"):
         find_user_module("mine", [tmp_path], "plugins")

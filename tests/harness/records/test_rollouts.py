@@ -40,7 +40,7 @@ def test_no_rows_are_none(tmp_path: Path) -> None:
 
 def test_a_file_where_the_folder_should_be_is_damage(tmp_path: Path) -> None:
     (tmp_path / "rollouts").write_text("")
-    with pytest.raises(DamagedRecordError, match=r"rollouts: is damaged \(it is no folder\)"):
+    with pytest.raises(DamagedRecordError, match=r"rollouts: is damaged \(it is not a folder\)"):
         read_rollouts(tmp_path / "rollouts", ["step"])
 
 

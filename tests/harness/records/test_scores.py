@@ -16,7 +16,7 @@ ROW = {"step": 3, "final": True, "task": "a", "generated_tokens": 7, "metrics": 
     [
         *((name, f"row 2: lacks {name}") for name in ROW),
         ({"metrics": None}, "row 2: lacks metrics, or holds something else"),
-        ({"metrics": {"pass@1": "0.5"}}, "row 2: the metric pass@1 is no number"),
+        ({"metrics": {"pass@1": "0.5"}}, "row 2: the metric pass@1 is not a number"),
     ],
 )
 def test_a_row_that_says_too_little_is_named(tmp_path: Path, change: str | dict[str, Any], says: str) -> None:
@@ -45,9 +45,9 @@ def test_a_byte_order_mark_is_damage(tmp_path: Path) -> None:
     [
         *(([BIN, {key: BIN[key] for key in BIN if key != name}], f", row 2: lacks {name}") for name in list(BIN)[2:]),
         ([BIN, BIN | {"count": "3"}], ", row 2: lacks count, or holds something else"),
-        ([1], ", row 1: is no JSON object"),
-        (7, " is no list"),
-        ({"0": BIN}, " is no list"),
+        ([1], ", row 1: is not a JSON object"),
+        (7, " is not a list"),
+        ({"0": BIN}, " is not a list"),
     ],
 )
 def test_a_bin_that_says_too_little_is_named_with_its_row(tmp_path: Path, bins: object, says: str) -> None:

@@ -67,7 +67,7 @@ def changed(number: int, /, **fields: object) -> dict[str, object]:
         (changed(0, values=None), "trial 0: complete without values"),
         (changed(1, number=0), "a number is given twice"),
         (changed(1, params={"seed": 1}), "trial 1: seed not among the knobs"),
-        (changed(1, same_as=9), "trial 1: the same as 9, which is no trial"),
+        (changed(1, same_as=9), "trial 1: the same as 9, which is not a trial"),
         (study_document(0, knobs={"a.b": {"kind": "float"}}), "a float range without"),
     ],
 )

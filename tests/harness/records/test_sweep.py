@@ -66,7 +66,7 @@ def test_a_sweep_that_was_never_run(tmp_path: Path) -> None:
     ("change", "says"),
     [
         ({"schema": 3}, "written by a newer version of bench (records of schema 3, this one reads up to 2)"),
-        ({"schema": "x"}, "is damaged: its schema is no number"),
+        ({"schema": "x"}, "is damaged: its schema is not a number"),
         ({"arms": "one"}, "is damaged: arms: Input should be a valid array"),
         ({"baseline": "two"}, "two is its baseline or the arm of a cell, but not among its arms one"),
         ({"cells": [{"arm": "up", "seed": 0, "hash": "0", "dir": "d"}]}, "up is its baseline or the arm of a cell"),

@@ -101,7 +101,7 @@ def test_what_cannot_be_imported_is_refused(write: Write) -> None:
 
 @pytest.mark.parametrize("source", ["f = 3", "def g(group, context): ..."])
 def test_what_is_no_function_is_refused(write: Write, source: str) -> None:
-    with pytest.raises(RefusedError, match="f is no function of"):
+    with pytest.raises(RefusedError, match="f is not a function of"):
         load_function(f"{write(source)}:f")
 
 
@@ -119,7 +119,7 @@ def test_the_digest_is_that_of_the_source(write: Write) -> None:
     ("source", "says"),
     [
         ("def shrot(group, context): ...", "defines no short; did you mean shrot?"),
-        ("short(", "is no Python"),
+        ("short(", "is not valid Python"),
     ],
 )
 def test_a_plan_refuses_a_file_without_the_function(write: Write, source: str, says: str) -> None:

@@ -1,4 +1,4 @@
-"""A search in MLflow: all of its trials are there, and the ends that are its results are no faults."""
+"""A search in MLflow: all of its trials are there, and the ends that are its results are not faults."""
 
 from __future__ import annotations
 

@@ -164,7 +164,9 @@ def test_the_weights_can_be_those_of_a_cell(tmp_path: Path) -> None:
 
 def test_a_cell_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     design = make_design(str(write_probe_file(tmp_path)))
-    with pytest.raises(RefusedError, match=r"no whole checkpoint in .*nothing/checkpoints\. Give the folder of a cell"):
+    with pytest.raises(
+        RefusedError, match=r"no complete checkpoint in .*nothing/checkpoints\. Give the folder of a cell"
+    ):
         frozen_policy(design.reference, tmp_path / "nothing")
     save_checkpoint(tmp_path / "cell" / "checkpoints", Checkpoint(3, 10, {"other": torch.zeros(2)}, {}, {}))
     with pytest.raises(RefusedError, match=r"do not fit model.source builtin:tiny. Set model.source to the one in"):

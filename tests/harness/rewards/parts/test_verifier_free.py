@@ -24,7 +24,7 @@ def test_own_logp() -> None:
         (("many", "many", "few"), [1, 1, 0]),
         (("1", "2", "1", "2", "3"), [0.5, 0.5, 0.5, 0.5, 0]),
         (("1", "2", "3", "4"), [0.25, 0.25, 0.25, 0.25]),
-        ((None, None, "7"), [0, 0, 1]),  # no answer is no vote
+        ((None, None, "7"), [0, 0, 1]),  # a missing answer is not a vote
         ((None, None), [0, 0]),
     ],
 )
