@@ -39,7 +39,7 @@ def compare(
     baseline: Annotated[str, typer.Argument(help="What it is compared with, in the same form.")],
     metric: Annotated[
         str | None,
-        typer.Option("--metric", metavar="M", help="eval.final.[TASK.]NAME; default: the treatment's sweep's."),
+        typer.Option("--metric", metavar="M", help="eval.final.[TASK.]NAME; default: that of the treatment's sweep."),
     ] = None,
     margin_pp: Annotated[
         float | None,
@@ -51,7 +51,7 @@ def compare(
 ) -> None:
     """Compare any two arms or runs, paired by seed where possible.
 
-    Seeds pair where a seed means the same in both. Otherwise the comparison is unpaired, and says why.
+    Runs pair by seed where a seed means the same in both. Otherwise the comparison is unpaired and says why.
 
     Example: bench compare std_norm/no_std clip_high/baseline
     """

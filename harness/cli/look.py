@@ -65,7 +65,7 @@ def ls(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List sweeps, algorithms, tasks, knobs and all else there is. What plug-ins add is among them.
+    """List sweeps, algorithms, tasks, knobs and everything else. Plug-ins are included.
 
     Example: bench ls knobs clip
     """
@@ -160,7 +160,8 @@ def _wrapped(text: str, indent: str = "") -> str:
 
 def show(
     name: Annotated[
-        str, typer.Argument(help="An algorithm, sweep, profile or knob, a sweep file, or anything that `bench ls` has.")
+        str,
+        typer.Argument(help="An algorithm, sweep, profile or knob, a sweep file, or anything that `bench ls` lists."),
     ],
     set_: Annotated[
         list[str] | None,
@@ -304,7 +305,7 @@ def diff(
     home: UnusedHomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show the knobs in which two algorithms differ. Those that need a second optimiser step to act are named.
+    """Show the knobs in which two algorithms differ. Knobs that need a second optimiser step to act are marked.
 
     A preference algorithm and one of policy gradients share no knob, so all knobs of both are shown.
 

@@ -219,7 +219,7 @@ def coldstart(
     home: UnusedHomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Fine-tune a model on demonstrations before training. It is saved as a Hugging Face checkpoint: `path:DIR`.
+    """Fine-tune a model on demonstrations before training. It saves a Hugging Face checkpoint, to use as `path:DIR`.
 
     A recipe of your own: {source: "path:my_model", cold_start: {type: sft, data: demos.jsonl, steps: 500}}
 

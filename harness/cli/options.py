@@ -31,7 +31,7 @@ UnusedHomeOption = Annotated[Path | None, typer.Option("--home", metavar="DIR", 
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, everything else on stderr.")]
 ProfileOption = Annotated[
     str | None,
-    typer.Option("--profile", metavar="P", help="Substrate instead of the sweep's own: a shipped name or a file."),
+    typer.Option("--profile", metavar="P", help="Profile instead of the sweep's own: a shipped name or a file."),
 ]
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a knob in all arms; repeatable.")
@@ -43,9 +43,7 @@ ArmsOption = Annotated[str | None, typer.Option("--arms", metavar="A,B", help="O
 
 PluginOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--plugin", metavar="MODULE", help="A module of your own that adds things, here or installed; repeatable."
-    ),
+    typer.Option("--plugin", metavar="MODULE", help="A plug-in module, in this folder or installed; repeatable."),
 ]
 ExecutorOption = Annotated[
     str, typer.Option("--executor", metavar="NAME", help="Where cells run (see `bench ls executors`).")

@@ -54,7 +54,7 @@ class Design:
 
 
 def power(
-    sweep: Annotated[str, typer.Argument(help="A sweep that was run, or with --sd one that was not: name or file.")],
+    sweep: Annotated[str, typer.Argument(help="A sweep that was run, or with --sd any sweep: name or file.")],
     effect: Annotated[
         str, typer.Option("--effect", metavar="EFFECT", help="Difference to be found, in percentage points: 2pp.")
     ],
@@ -69,7 +69,7 @@ def power(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show how many seeds an effect needs, and what yours can show. Power is 80%; each contrast has a row.
+    """Show how many seeds an effect needs, and what yours can detect. Power is 80%; each contrast has a row.
 
     Example: bench power std_norm --effect 2pp
     """

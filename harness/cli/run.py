@@ -56,11 +56,11 @@ def run(
     workers: Annotated[
         int | None,
         typer.Option(
-            "--workers", metavar="N", min=1, help="Cells run at once; default: one a processor core, on a GPU one."
+            "--workers", metavar="N", min=1, help="Cells to run at once; default: one per CPU core, or one on a GPU."
         ),
     ] = None,
     retry_invalid: Annotated[
-        bool, typer.Option("--retry-invalid", help="Also run cells again that could not be measured (state invalid).")
+        bool, typer.Option("--retry-invalid", help="Also rerun cells that could not be measured (state invalid).")
     ] = False,
     executor: ExecutorOption = "local",
     home: HomeOption = None,
@@ -173,15 +173,18 @@ def tune(
     seeds: SeedsOption = None,
     workers: Annotated[
         int | None,
-        typer.Option("--workers", metavar="N", min=1, help="Trials at once; default: one a core, on a GPU one."),
+        typer.Option(
+            "--workers", metavar="N", min=1, help="Trials at once; default: one per CPU core, or one on a GPU."
+        ),
     ] = None,
     executor: ExecutorOption = "local",
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Search for good settings with Optuna; confirm the best one. The ranges stand under `search:` of a sweep file.
+    """Search for good settings with Optuna; confirm the best one. The sweep file gives ranges under `search:`.
 
-    Each trial trains one setting. The same command continues. Several of them share a search, also on other machines.
+    Each trial trains one setting. The same command continues. Several at once share the
+    search, also on other machines.
 
     Example: bench tune tune_grpo --trials 20 --confirm 6
     """

@@ -24,9 +24,9 @@ class SupervisedColdStart(Section):
     steps: int = Field(1000, ge=1, description="optimiser steps")
     batch_size: int = Field(64, ge=1, description="demonstrations an optimiser step")
     learning_rate: float = Field(1e-3, gt=0, description="peak; warms up over 5 % of the steps, then falls to 2 %")
-    weight_decay: float = Field(0.01, ge=0, description="of AdamW")
+    weight_decay: float = Field(0.01, ge=0, description="weight decay of AdamW")
     max_completion_tokens: int = Field(256, ge=1, description="longer demonstrations are left out")
-    seed: int = Field(0, ge=0, description="of the order of demonstrations; not that of a cell")
+    seed: int = Field(0, ge=0, description="seed of the order of demonstrations, the same for all cells")
 
 
 ColdStart = Annotated[NoColdStart | SupervisedColdStart, Field(discriminator="type")]
@@ -42,7 +42,7 @@ class Lora(Section):
     """Low-rank adapters are trained, the model's own weights stay (Hu et al. 2106.09685). Needs the extra `lora`."""
 
     type: Literal["lora"] = "lora"
-    rank: int = Field(32, ge=1, description="of the adapters")
+    rank: int = Field(32, ge=1, description="rank of the adapters")
     alpha: float = Field(64.0, gt=0, description="the adapters' product is scaled by alpha / rank")
     target_modules: Listed[str] = Field(
         ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
@@ -58,7 +58,7 @@ class ModelSpec(Section):
     source: str = Field(description="builtin:tiny, hf:<id>[@revision], path:<dir>, gguf:<file>")
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto",
-        description="of computation; the optimiser's weights are float32. auto = bfloat16 on CUDA, float32 on a CPU",
+        description="dtype of computation; the optimiser keeps float32. auto = bfloat16 on CUDA, float32 on a CPU",
     )
     chat_template: Literal["auto", "tokenizer", "plain"] = Field(
         "auto",

@@ -65,7 +65,7 @@ class RolloutSpec(Section):
     samples_per_prompt: int = Field(8, ge=1, description="group size G")
     max_completion_tokens: int = Field(ge=1, description="a completion is cut here, and counts as truncated")
     staged: Staged = NotStaged()
-    temperature: float = Field(1.0, gt=0, description="of sampling and of both log-probs in the loss")
+    temperature: float = Field(1.0, gt=0, description="temperature of sampling, and of both log-probs in the loss")
     top_p: float = Field(1.0, gt=0, le=1, description="always 1 in training, where the loss scores untruncated samples")
     top_k: int = Field(0, ge=0, description="always 0, off, in training, as top_p is 1")
     stop: Listed[str] = Field((), description="strings that end a completion, besides the end-of-sequence token")
@@ -146,9 +146,11 @@ class DatasetPairs(Section):
         description="a JSONL file (also looked for in $BENCH_DATA), or hub:<id>[:<config>]@<revision>; "
         "prompt, chosen, rejected as text or as messages"
     )
-    split: str = Field("train", description="of a data set on the hub")
-    pairs_per_step: int = Field(32, ge=1, description="of the set, each once an epoch")
-    max_tokens: int = Field(1024, ge=2, description="of a prompt with its completion; default: TRL")
+    split: str = Field("train", description="split of a data set on the hub")
+    pairs_per_step: int = Field(
+        32, ge=1, description="pairs drawn from the set for each step; each comes once an epoch"
+    )
+    max_tokens: int = Field(1024, ge=2, description="most tokens of a prompt with its completion; default: TRL")
     too_long: Literal["drop", "truncate"] = Field(
         "drop",
         description="pairs with a side beyond max_tokens: drop them, or cut completions there; counted either way. A "

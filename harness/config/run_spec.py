@@ -41,12 +41,12 @@ class TrainSpec(Section):
         1, ge=1, description="mini-batches a pass, of whole groups, one optimiser step each"
     )
     epochs: int = Field(1, ge=1, description="passes over each rollout batch")
-    learning_rate: float = Field(gt=0, description="of AdamW, after the warm-up")
+    learning_rate: float = Field(gt=0, description="learning rate of AdamW after the warm-up")
     lr_schedule: Literal["constant", "linear", "cosine"] = Field(
         "constant", description="after the warm-up; linear and cosine fall to 0 at train.steps"
     )
     warmup_steps: int = Field(0, ge=0, description="rollout batches of linear warm-up")
-    weight_decay: float = Field(0.0, ge=0, description="of AdamW")
+    weight_decay: float = Field(0.0, ge=0, description="weight decay of AdamW")
     max_grad_norm: float = Field(1.0, gt=0, description="gradients of a larger norm are scaled down to it")
     micro_batch_tokens: int = Field(16384, ge=1, description="tokens a forward pass, padding included; bounds memory")
     logits_chunk_tokens: int = Field(
@@ -94,7 +94,7 @@ class RunSpec(Section):
     eval: EvalSpec
     budget: BudgetSpec = BudgetSpec()
     seed: Annotated[int, InWords(default="one of the sweep's seeds")] = Field(
-        ge=0, description="of all that is drawn at random in a cell; set `seeds` in the sweep, or --seeds"
+        ge=0, description="fixes all that is drawn at random in a cell; set `seeds` in the sweep, or --seeds"
     )
 
     @model_validator(mode="after")

@@ -34,7 +34,7 @@ class KnobRange(Section):
         None, description="[low, high], drawn evenly in its logarithm"
     )
     categorical: Listed[Scalar] | None = Field(None, description="values without an order")
-    step: float | None = Field(None, gt=0, description="of float and int: only low, low + step, ...")
+    step: float | None = Field(None, gt=0, description="for float and int: only low, low + step, ...")
     when: dict[str, Annotated[list[Scalar], Field(min_length=1)]] = Field(
         {}, description="conditional: drawn only where each of these knobs has one of its values"
     )
@@ -132,7 +132,7 @@ class Sampler(Section):
 
     type: Literal["tpe", "gp", "random", "qmc", "nsga2"] = "tpe"
     seed: int = Field(0, ge=0)
-    options: dict[str, Any] = Field({}, description="of the class, e.g. {n_startup_trials: 5}")
+    options: dict[str, Any] = Field({}, description="options of the class, e.g. {n_startup_trials: 5}")
 
 
 class Pruner(Section):
@@ -142,7 +142,7 @@ class Pruner(Section):
     """
 
     type: Literal["none", "median", "asha", "wilcoxon"] = "none"
-    options: dict[str, Any] = Field({}, description="of the class, e.g. {n_startup_trials: 5}")
+    options: dict[str, Any] = Field({}, description="options of the class, e.g. {n_startup_trials: 5}")
 
 
 class Search(Section):

@@ -25,7 +25,7 @@ class LearnedReward(RewardPart):
     steps: int = Field(200, ge=1, description="optimiser steps")
     batch_size: int = Field(32, ge=1, description="pairs an optimiser step")
     learning_rate: float = Field(1e-3, gt=0, description="peak; warms up over 5 % of the steps, then falls to 2 %")
-    seed: int = Field(0, ge=0, description="of the order of pairs, their labels and which of them are kept")
+    seed: int = Field(0, ge=0, description="fixes the order of pairs, their labels and which of them are kept")
 
     def rewards(self, group: Sequence[Attempt], context: RewardContext) -> list[float]:
         return [attempt.reward_model_score for attempt in group]

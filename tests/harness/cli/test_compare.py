@@ -96,7 +96,7 @@ def test_runs_without_a_common_seed_do_not_pair(bench: Bench, home: Path) -> Non
     [
         (["one/up", "one/bas"], "'one/bas' names no arm; did you mean base?"),
         (["one", "one/base"], "'one' names no arm. Give SWEEP/ARM or a cell's folder; the arms of one are base, up"),
-        (["two/up", "one/base"], "sweep 'two': nothing of it"),
+        (["two/up", "one/base"], "sweep 'two': no records"),
         (["one/up", "hot/base"], "evaluated differently on arithmetic: eval.temperature"),
         (["one/up", "failed/base"], "failed/base: no cell is done (failed)"),
         (["one/up", "one/base", "--metric", "eval.final.pass@3"], "has eval.final.pass@3; did you mean"),

@@ -146,8 +146,8 @@ def test_what_has_no_spread_says_what_to_give_instead(bench: Bench, tmp_path: Pa
         "single": "no contrast has 2 finished pairs",
         "unpaired": "no contrast has 2 finished pairs",
         "lost": "no finished cell of lost has a final 'pass@1'",
-        "never": "nothing of it in runs",
-        "std_norm": "nothing of it in runs",
+        "never": "no records in runs",
+        "std_norm": "no records in runs",
     }.items():
         result = bench("power", name, "--effect", "2pp")
         assert (result.code, result.out) == (2, ""), name
