@@ -96,13 +96,15 @@ def require_gradable(answer: str, grader: str, own: OwnComparison | None = None)
         raise EvalError(fault)
 
 
-def judge(extracted: str | None, answer: str, grader: str = "math", own: OwnComparison | None = None) -> Verdict:
+def judge(
+    extracted: str | None, answer: str, grader: str | Grader = "math", own: OwnComparison | None = None
+) -> Verdict:
     """The verdict on an answer that was extracted already. Raises as `grade`."""
-    found = get_grader(grader)
+    found = grader if isinstance(grader, Grader) else get_grader(grader)
     reason: Reason
     if extracted is None:
         reason = "unparsed"
-    elif grader == OWN and own is not None:
+    elif found.name == OWN and own is not None:
         reason = own(extracted)
     elif not found.compares_faulty and (fault := found.fault(answer)) is not None:
         raise EvalError(fault)
@@ -112,7 +114,7 @@ def judge(extracted: str | None, answer: str, grader: str = "math", own: OwnComp
 
 
 def grade(
-    text: str, answer: str, grader: str = "math", extract: str | None = None, own: OwnComparison | None = None
+    text: str, answer: str, grader: str | Grader = "math", extract: str | None = None, own: OwnComparison | None = None
 ) -> Verdict:
     """Whether a completion gives the reference answer.
 
@@ -120,7 +122,7 @@ def grade(
     grader: `exact` compares text. `numeric` compares numbers exactly, without units (see `numeric.parse_number`).
         `choice` compares the letters of a multiple choice (see `choice.parse_choice`). `math` accepts what these accept
         and asks math-verify about the rest, in a process with limits on time and memory (see `math.compare_math`).
-        `own` asks the problem itself. Plug-ins may add others.
+        `own` asks the problem itself. Plug-ins may add others. The grader itself instead of its name saves the search.
     extract: `boxed`, `answer_tag` (`<answer>`), `gsm8k` (`####`), `hash` (after the last `#`), `last_number`, `choice`,
         or None for `chain`: what follows `</think>`, there the last box, else `####`, else "answer is", else the last
         number.
@@ -132,8 +134,8 @@ def grade(
     """
     from evals.grading.extract import extract_answer
 
-    get_grader(grader)
-    return judge(extract_answer(text, extract or "chain"), answer, grader, own)
+    found = grader if isinstance(grader, Grader) else get_grader(grader)
+    return judge(extract_answer(text, extract or "chain"), answer, found, own)
 
 
 # Hyphens and dashes that people and models write for a minus sign.

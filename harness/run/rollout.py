@@ -14,7 +14,7 @@ import torch
 
 from algorithms import Objective
 from algorithms.objective import Credit, Overlong, Penalise
-from evals.grading import grade
+from evals.grading import get_grader, grade
 from evals.prompts import get_template
 from evals.tasks import get_task
 from evals.tasks.base import Problem
@@ -44,6 +44,7 @@ class Rollouts:
         self._spec, self._language_model = spec, language_model
         self._engine, self._reward_model = engine, reward_model
         self._template, self._task = get_template(spec.task.template), get_task(spec.task.train)
+        self._grader = get_grader(spec.rollout_grader)
         self._stop = spec.rollout.stop + self._template.stop
         overlong, credit = _rewarding_knobs(spec)
         limit = spec.rollout.max_completion_tokens
@@ -133,7 +134,7 @@ class Rollouts:
         for row, tokens in enumerate(batch.sequences.completions.tolist()):
             problem = batch.problems[row]
             text = self._language_model.decode(tokens[: lengths[row]])
-            verdict = grade(text, problem.answer, self._spec.rollout_grader, self._task.extract, problem.own_comparison)
+            verdict = grade(text, problem.answer, self._grader, self._task.extract, problem.own_comparison)
             attempts.append(
                 Attempt(
                     problem, samples[row], text, lengths[row], truncated[row], verdict, mean_logps[row], learned[row]
