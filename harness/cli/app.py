@@ -42,7 +42,7 @@ class Verbs(TyperGroup):
 
 
 _SENTENCE = 80
-"""Characters; a first sentence up to this is not cut. The tests hold them to what fits beside the names."""
+"""Characters; a first sentence up to this length is not cut. A test checks that they fit beside the names."""
 
 
 def _name(verb: Callable[..., None]) -> str:

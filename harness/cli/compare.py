@@ -27,7 +27,7 @@ _NOT_OF_FINAL_SCORES = ("eval.every", "eval.curve_samples", "eval.k", "eval.task
 
 @dataclass(frozen=True)
 class Runs:
-    """The cells that a name on the command line stands for, and the sweep that they are of."""
+    """The cells that a name on the command line refers to, and their sweep."""
 
     label: str
     sweep: SweepRecord

@@ -129,7 +129,7 @@ def arm_names(given: str | None) -> list[str]:
 
 
 def words(option: str, given: str) -> list[str]:
-    """What stands between the commas. RefusedError if that is nothing."""
+    """The words between commas. Raises RefusedError if there are none."""
     found = [word.strip() for word in given.split(",") if word.strip()]
     if not found:
         raise RefusedError(f"{option} is {given!r}, but must be one or more names separated by commas.")
@@ -137,7 +137,7 @@ def words(option: str, given: str) -> list[str]:
 
 
 def whole_numbers(option: str, given: str) -> list[int]:
-    """Numbers between commas, each at least 1. RefusedError for anything else."""
+    """Positive integers between commas. Raises RefusedError for anything else."""
     found = words(option, given)
     if not all(word.isdecimal() and int(word) >= 1 for word in found):
         raise RefusedError(f"{option} is {given!r}, but must be positive integers separated by commas, e.g. 1,8.")
@@ -162,7 +162,7 @@ def command_line(
 
 
 def numbers(option: str, given: str) -> list[int]:
-    """Whole numbers from 0 on, between commas. RefusedError for anything else."""
+    """Non-negative integers between commas. Raises RefusedError for anything else."""
     found = words(option, given)
     if not all(word.isdecimal() for word in found):
         raise RefusedError(f"{option} is {given!r}, but must be integers separated by commas, e.g. 0,3.")
@@ -170,7 +170,7 @@ def numbers(option: str, given: str) -> list[int]:
 
 
 def run_folder(given: str, home: Path) -> Path:
-    """Folder of a sweep that was run, by name or sweep file. RefusedError if it was never run."""
+    """The folder of a sweep that was run, by name or sweep file. Raises RefusedError if it was never run."""
     name = given
     if given.endswith((".yaml", ".yml")):
         from harness.config.yaml_file import load_yaml

@@ -1,4 +1,4 @@
-"""`bench power`: how many seeds an effect needs, and which effect the seeds at hand can show."""
+"""`bench power`: how many seeds an effect needs, and which effect the given seeds can detect."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from harness.search.run import SearchRun
 
 WAIT_S = 2.0
-"""How often a search that is to be confirmed looks whether other workers still have trials in hand."""
+"""How often a search waiting to be confirmed checks whether other workers are still training trials."""
 
 
 class InterruptedByUserError(BenchError):
@@ -233,7 +233,7 @@ def tune(
 
 
 def _when_all_have_ended(search_run: SearchRun, study: dict[str, Any]) -> dict[str, Any]:
-    """The study once no other worker has a trial in hand: it could be the best."""
+    """The study once no other worker is training a trial, which could be the best."""
     announced = False
     while running := search_run.study.running():
         if not announced:

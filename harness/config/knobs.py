@@ -82,7 +82,7 @@ class KnobFacts:
     type: str
     """`int`, `float | null`, `list of str`; all of a fixed choice, as `none | sft`."""
     default: str
-    """What holds where nobody sets it, `the task's` where others decide; "" where it must be set."""
+    """The default, e.g. `the task's` where others decide it; "" where the knob must be set."""
     range: str
     """`> 0, <= 1`; that of a list is of its length. "" where every value of the type will do."""
     description: str

@@ -42,7 +42,7 @@ def resolve(layers: Sequence[Layer], seed: int) -> RunSpec:
 
 
 def problems_of(layers: Sequence[Layer], seed: int) -> list[str]:
-    """What is wrong with layers beside which another could not be read: settings that are missing may stand there."""
+    """What is wrong with layers when another layer could not be read: missing settings may be in that one."""
     return _resolved(layers, seed).problems
 
 
@@ -252,7 +252,7 @@ _DECIDED_BY_TASK = ("task.template", "reward.grader", "eval.tasks", "eval.templa
 
 
 def _undecided_by_task(nested: dict[str, Any]) -> list[str]:
-    """Defaults that are missing only because a task is unknown: no problem besides that one."""
+    """Defaults that are missing only because a task is unknown: no further problem."""
     names = [name.split(".") for name in _DECIDED_BY_TASK]
     return [f"{section}.{field}" for section, field in names if field not in nested.get(section, {})]
 

@@ -105,7 +105,7 @@ class LanguageModel:
         return vocabulary_remarks(self)
 
     def account(self) -> dict[str, Any]:
-        """What the records keep of the model besides its source."""
+        """What the records keep about the model besides its source."""
         return {
             "architecture": type(self.model).__name__,
             "vocabulary_tokens": vocabulary_size(self.model),

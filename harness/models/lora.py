@@ -107,7 +107,7 @@ def remove_adapters(model: PreTrainedModel) -> None:
 
 
 class MergedWeights:
-    """A plain model beside an adapted one, whose weights are those of the base plus the adapters' product.
+    """A plain copy of an adapted model, with the weights of the base plus the adapters' product.
 
     What is not adapted is shared, since training never writes to it. Merging in place and back again would drift by
     rounding; here the base is never written, and each merge begins from it.

@@ -29,7 +29,7 @@ from harness.records.scores import METRIC_PREFIX
 
 SHIPPED = Path(sweeps.__file__).parent
 KEPT = "question"
-"""The folder beside sweep.json that holds the sweep file, and what it needs besides."""
+"""The folder beside sweep.json that holds the sweep file and what it needs."""
 KEPT_PROFILE = "profile.yaml"
 KEPT_CODE = "code"
 _SHARED_FOLDERS = ("cache", "mlartifacts", "probes")
@@ -97,7 +97,7 @@ class SweepFile(Section):
     @model_validator(mode="before")
     @classmethod
     def _a_trial_has_one_seed(cls, document: Any) -> Any:
-        """Unless it says otherwise: a search spends its cells on settings."""
+        """A trial has one seed by default: a search spends its cells on settings."""
         if isinstance(document, dict) and "search" in document:
             return {"seeds": 1} | document
         return document

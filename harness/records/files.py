@@ -34,7 +34,7 @@ def write_atomic(path: Path, write: Callable[[Path], None]) -> None:
 
 
 def write_folder(folder: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a folder beside `folder`, then rename it into place, so that it exists whole or not at all. One
+    """Let `write` fill a folder beside `folder`, then rename it into place, so that it is complete or absent. A folder
     that another process has put there meanwhile stays."""
     aside = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     shutil.rmtree(aside, ignore_errors=True)
@@ -75,7 +75,7 @@ def is_disk_full(error: OSError) -> bool:
 
 
 class DamagedRecordError(BenchError, ValueError):
-    """A record that is not what was written; records are written whole, so somebody or something else touched it."""
+    """A record that is not what was written. Records are written atomically, so something else changed it."""
 
     exit_code = 2
 

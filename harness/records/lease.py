@@ -100,7 +100,7 @@ def _owner(path: Path) -> str:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """The owner as written down; None if that is nobody, or no lease of ours."""
+    """The recorded owner; None if there is none, or if the file is not a lease of ours."""
     try:
         owner = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):

@@ -178,7 +178,7 @@ def _damaged(path: Path, fault: str) -> DamagedRecordError:
 
 
 def _contradictions(study: StudyRecord) -> list[str]:
-    """What each field may say, but not beside the others."""
+    """Fields that are valid by themselves but contradict one another."""
     numbers = [trial.number for trial in study.trials]
     scored = {trial.number for trial in study.trials if trial.state == "complete" and trial.values is not None}
     faults = []

@@ -14,7 +14,7 @@ from harness.records.files import DamagedRecordError, read_json, write_json
 from harness.records.scores import is_accuracy, require_bins
 
 SCHEMA = 2
-"""The version of sweep.json and of the cells beside it, raised when records come to mean something else, so that no
+"""The version of sweep.json and of the cells beside it, raised when the meaning of a record changes, so that no
 version misreads another's. Schema 1: see `_from_schema_1`."""
 
 _SHOWN_FAULTS = 3

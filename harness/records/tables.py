@@ -24,7 +24,7 @@ REMEDY = "Restore it, or move its folder away and let `bench` make it anew."
 
 @contextmanager
 def naming_damage(path: Path) -> Iterator[None]:
-    """Within it, what pyarrow says of a damaged file is a DamagedRecordError that names the file. Raises OSError if the
+    """Turn pyarrow's errors about a damaged file into a DamagedRecordError that names the file. Raises OSError if the
     file cannot be opened."""
     import pyarrow
 

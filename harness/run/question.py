@@ -205,7 +205,7 @@ def _question(plan: Plan, home: Path, command: str) -> SweepRecord:
 
 
 def best_of_n_paths(arms: Mapping[str, RunSpec], home: Path) -> dict[str, Path]:
-    """By arm that is rewarded by a reward model, where the result of choosing by that model lies."""
+    """For each arm with a reward model, the path of the best-of-n result of that model."""
     stage = find_stage("best_of_n")
     return {
         arm: result_path(stage, spec, home)

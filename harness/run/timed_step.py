@@ -1,4 +1,4 @@
-"""What a step of a cell takes, found out by training one in a folder that is thrown away."""
+"""The time of a step, measured by training one in a temporary folder."""
 
 from __future__ import annotations
 

@@ -154,8 +154,8 @@ def _cause(error: BaseException) -> str:
 
 
 def _open_database(url: str) -> optuna.storages.RDBStorage:
-    """Its tables are made if it is new, at which several workers may be at once: all but one of them are told that one
-    stands there already, and find all of them a moment later."""
+    """Open a database, whose tables are made if it is new. When several workers make them at once, all but one fail
+    because a table exists already, and succeed a moment later."""
     import optuna
     from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 

@@ -28,7 +28,7 @@ def arm_name(number: int) -> str:
 def write_study(
     study: SearchStudy, command: str, budget: Mapping[str, Any], with_importances: bool = False
 ) -> dict[str, Any]:
-    """Write study.json anew and return it. A confirmation that stands in it stays. with_importances: takes a second."""
+    """Rewrite study.json and return it; its confirmation is kept. with_importances: takes a second."""
     path = study.folder / STUDY
     search = study.plan.search
     trials = study.trials()

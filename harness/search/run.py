@@ -306,7 +306,7 @@ class _Trials:
             self._tell(active, "FAIL", reason=f"{record.path.name}: {ended.reason}")
 
     def _seed_done(self, active: _ActiveTrial) -> None:
-        """The cell whose turn it was is done: the trial is given up, goes on with its next seed, or is complete."""
+        """A seed's cell is done: the trial is pruned, continues with its next seed, or is complete."""
         pruning, record = active.pruning, self._record(active.cells[active.trained])
         assert pruning is not None
         active.trained += 1

@@ -87,7 +87,7 @@ class SearchStudy:
 
     @property
     def id(self) -> str:
-        """Tells it from a study of the same name in another storage."""
+        """Distinguishes the study from one of the same name in another storage."""
         return str(self.study.user_attrs[QUESTION]["id"])
 
     @contextmanager
@@ -130,7 +130,7 @@ class SearchStudy:
         return any(t.number == trial.number and t.user_attrs["owner"]["worker"] == owner for t in self._running())
 
     def running(self) -> list[int]:
-        """Numbers of the trials that a living worker has in hand."""
+        """Numbers of the trials that a living worker is training."""
         with self.turn():
             return [trial.number for trial in self._running() if self._is_alive(trial)]
 
@@ -144,7 +144,7 @@ class SearchStudy:
             return any(not self._is_alive(trial) for trial in self._running())
 
     def forget_dead_workers(self) -> None:
-        """Remove what tells whether they live, unless they left a trial, which somebody is to take up."""
+        """Remove the leases of dead workers, except those that left a trial for somebody to continue."""
         with self.turn():
             left = {trial.user_attrs["owner"]["worker"] for trial in self._running() if "owner" in trial.user_attrs}
             for worker in (self.folder / WORKERS).iterdir():
@@ -152,7 +152,7 @@ class SearchStudy:
                     shutil.rmtree(worker)
 
     def claim(self, trial: Trial, owner: str) -> None:
-        """Say who works on a trial, and that it was alive just now."""
+        """Record who works on a trial, and that this worker is alive now."""
         trial.set_user_attr("owner", {"worker": owner, "host": socket.gethostname(), "heartbeat_s": time.time()})
 
     def _is_alive(self, trial: FrozenTrial) -> bool:
@@ -235,7 +235,7 @@ def _suggest(trial: Trial, knob: str, distribution: BaseDistribution) -> Any:
 
 
 def _question(plan: SearchPlan) -> dict[str, Any]:
-    """What must not change while a study goes on: what trials are compared by, and how they are drawn and given up."""
+    """What must not change within a study: how trials are compared, drawn and pruned."""
     return {
         "knobs": {knob: searched.model_dump(mode="json") for knob, searched in plan.search.knobs.items()},
         "objectives": plan.objectives,
@@ -293,7 +293,7 @@ def _require_same_question(study: optuna.Study, plan: SearchPlan, where: str) ->
 
 
 def earlier_document(path: Path) -> dict[str, Any]:
-    """What stands in study.json; nothing if it is not there or damaged, as it is written anew."""
+    """The content of study.json; empty if it is missing or damaged, because it will be rewritten."""
     try:
         document = read_json(path) if path.exists() else {}
     except DamagedRecordError:

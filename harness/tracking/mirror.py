@@ -100,7 +100,7 @@ class Mirror:
 
     @contextmanager
     def _turn(self) -> Iterator[bool]:
-        """Be the only writer; yields whether nobody else has been since our last turn."""
+        """Be the only writer; yields whether nobody else has written since our last turn."""
         with (self.sweep_dir / ".mlflow.lock").open("a+", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             lock.seek(0)

@@ -56,14 +56,15 @@ def read_steps(cell: CellRecord, spec: RunSpec, chosen: Sequence[range] | None) 
             "checkpoint of a cell that draws completions; training on given pairs draws none."
         )
     limits = {row.get("step"): row.get("len/limit") for row in cell.read_steps()}
-    there = sorted(table["step"].unique().to_pylist())
+    stored_steps = sorted(table["step"].unique().to_pylist())
     for part in chosen or ():
         # However long the range, it soon leaves what is stored.
-        if (missing := next((step for step in part if step not in there), None)) is not None:
+        if (missing := next((step for step in part if step not in stored_steps), None)) is not None:
             raise RefusedError(
-                f"{cell.path.name}: has no rollouts of step {missing}; stored are steps {there[0]} to {there[-1]}."
+                f"{cell.path.name}: has no rollouts of step {missing}; stored are steps {stored_steps[0]} to "
+                f"{stored_steps[-1]}."
             )
-    for step in there:
+    for step in stored_steps:
         if chosen is None or any(step in part for part in chosen):
             if not isinstance(limit := limits.get(step), int):
                 raise DamagedRecordError(

@@ -26,7 +26,7 @@ class Examples:
     reward_model: RewardModel | None = None
     """With the reward part `reward_model`."""
     account: dict[str, Any] = field(default_factory=dict)
-    """What became of them in the stages that made them, by stage: kept beside the cell's other provenance."""
+    """What each stage that prepared them reports, by stage: kept with the cell's other provenance."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class StepOutcome:
     generated_tokens: int
     """In this step alone."""
     reward: float | None
-    """To be shown as the run goes on: the mean reward or, without rewards, the share of pairs ranked as labelled."""
+    """Shown as progress: the mean reward or, without rewards, the share of pairs ranked as labelled."""
     timing: Row
     """Fields of timing.jsonl: seconds by phase, and how well the hardware was used."""
     notes: list[str] = field(default_factory=list)

@@ -26,7 +26,7 @@ CELL = "cell"
 
 @dataclass(frozen=True)
 class StageContext:
-    """What a stage is made with. tell: is given the fields of `harness.executors.base.Progress`."""
+    """What a stage works with. tell: receives the fields of `harness.executors.base.Progress`."""
 
     spec: RunSpec
     home: Path
@@ -45,7 +45,7 @@ class StageContext:
         return make_engine(self.spec.rollout, start)
 
     def samples(self, path: Path, keeps_tokens: bool = False) -> SampleStore:
-        """What a killed stage has drawn for the result at this path, beside it. To be dropped once that is written."""
+        """The samples that a stage draws for the result at this path, kept for a resume until it is written."""
         from harness.sampling.store import SampleStore
 
         store = SampleStore(path.with_suffix(".samples.jsonl"), keeps_tokens=keeps_tokens)
@@ -53,7 +53,7 @@ class StageContext:
         return store
 
     def result_of(self, stage: str) -> Path:
-        """Where the result of another stage lies."""
+        """The path of another stage's result."""
         return result_path(find_stage(stage), self.spec, self.home)
 
     def tell_progress(self, done: int, total: int, **more: Any) -> None:

@@ -72,7 +72,7 @@ ON_PLAN_AND_RUN = [
     (("std_norm", "--set", "train.steps"), "must be key=value, e.g. --set train.steps=20."),
     (("std_norm", "--seeds", "0"), "--seeds is 0, but at least 1 seed is needed."),
     (("std_norm", "--arms", "no_sdt"), "unknown arm 'no_sdt'; did you mean no_std"),
-    (("std_norm", "--arms", ","), "--arms is ',', but must name at least one"),
+    (("std_norm", "--arms", ","), "--arms is ',', but must be one or more names"),
 ]
 
 

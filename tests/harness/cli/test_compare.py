@@ -214,7 +214,7 @@ def test_folders_that_are_no_cell_of_a_sweep_are_refused(bench: Bench, home: Pat
     cell = write(home, "one", {"base": 0.0}, {}, seeds=1).cells[0].path
     for name, says in (
         ("copy", "is not a cell: its folder is not named"),
-        (cell.name, "the cell is of no sweep: there is"),
+        (cell.name, "the cell belongs to no sweep: there is"),
     ):
         shutil.copytree(cell, tmp_path / "elsewhere" / name)
         result = bench("compare", tmp_path / "elsewhere" / name, "one/base")

@@ -66,7 +66,7 @@ def test_the_words_of_a_report_are_an_option(bench: Bench, tmp_path: Path) -> No
     assert [row["word"] for row in document["reflection"]] == ["any of them", "wait", "sum of"]
     assert [row["word"] for row in bench("report", "made", "--json").document["reflection"]] == ["any of them", "Wait"]
     refused = bench("report", "made", "--reflection-words", ",")
-    assert (refused.code, "must name at least one" in refused.err) == (2, True)
+    assert (refused.code, "must be one or more names" in refused.err) == (2, True)
 
 
 def test_plan(bench: Bench, tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def test_two_tasks_of_one_name_are_refused_and_one_named_twice_is_one(bench: Ben
     [
         (["--tasks", "arithmetik"], "unknown task 'arithmetik'; did you mean arithmetic?"),
         (["--preset", "gredy"], "unknown sampling preset 'gredy'; did you mean greedy?"),
-        (["--tasks", ","], "--tasks is ',', but must name at least one"),
+        (["--tasks", ","], "--tasks is ',', but must be one or more names"),
         (["--k", "8"], "--k 8 with 1 samples a problem of arithmetic: pass@k needs 1 <= k <= samples"),
         (["--k", "0"], "--k is '0', but must be positive integers"),
         (["--samples", "4"], "4 samples a problem at temperature 0 would all be the same"),
@@ -145,7 +145,7 @@ def test_two_tasks_of_one_name_are_refused_and_one_named_twice_is_one(bench: Ben
         (["--engine", "tgi"], "rollout.engine"),
         (["--regrade"], "6 samples are not there, and --regrade draws none"),
         (["--top-p", "0"], "--top-p is 0, but must lie above 0"),
-        (["--k", ""], "--k is '', but must name at least one"),
+        (["--k", ""], "--k is '', but must be one or more names"),
         (["--thinking-budget", "a"], "--thinking-budget is 'a', but must be positive integers"),
     ],
 )

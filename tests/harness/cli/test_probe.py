@@ -99,7 +99,7 @@ def test_a_sweep_is_no_probe(bench: Bench) -> None:
 def test_a_cell_without_a_checkpoint_is_refused(bench: Bench, tmp_path: Path) -> None:
     result = bench("probe", write_probe_file(tmp_path, **SMALL), "--cell", "nowhere")
     assert result.code == 2
-    assert "--cell nowhere: no whole checkpoint" in result.err
+    assert "--cell nowhere: no complete checkpoint" in result.err
     assert not (tmp_path / "runs").exists()
 
 

@@ -40,7 +40,7 @@ def test_replay(ran: Bench, tmp_path: Path) -> None:
     for words, reason in (
         (("small", "--algorithms", "grop"), "did you mean grpo"),
         (("small", "--algorithms", "dpo"), "learns from pairs"),
-        (("small", "--algorithms", ","), "must name at least one"),
+        (("small", "--algorithms", ","), "must be one or more names"),
         (("small/no_stf", "--algorithms", "grpo"), "did you mean no_std"),
         (("smal", "--algorithms", "grpo"), "did you mean small"),
         (("small", "--algorithms", "grpo", "--steps", "5-2"), "neither a step nor a range"),

@@ -98,8 +98,8 @@ def test_a_shown_sweep_is_a_sweep_file(bench: Bench, tmp_path: Path, name: str) 
         (("dpo", "--set", "objective.rule.clip_high=1"), "rule.clip_high belongs to policy-gradient objectives"),
         (("grpo", "--set", "objective.beta=1"), "beta belongs to preference objectives"),
         (("grpo", "--set", "objective.scale"), "must be key=value"),
-        (("tiny", "--set", "objective.scale=none"), "only an algorithm's knobs can be set here, and tiny is none"),
-        (("std_norm", "--set", "objective.scale=none"), "and std_norm is none"),
+        (("tiny", "--set", "objective.scale=none"), "only an algorithm's knobs can be set here, and tiny is not one"),
+        (("std_norm", "--set", "objective.scale=none"), "and std_norm is not one"),
     ],
 )
 def test_mistakes(bench: Bench, words: tuple[str, ...], says: str) -> None:

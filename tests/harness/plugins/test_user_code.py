@@ -79,7 +79,7 @@ def test_a_closure_that_leaves_can_no_longer_be_imported(tmp_path: Path) -> None
         ("reports", "bench's own packages"),
         ("evals.mine", "bench's own packages"),
         ("json", "Python's own modules"),
-        ("not there", "no module's name"),
+        ("not there", "not a module name"),
         ("absent", "there is no module absent in"),
     ],
 )
