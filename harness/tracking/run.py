@@ -128,7 +128,7 @@ def value_points(prefix: str, values: dict[str, Any], step: int = 0) -> Iterator
 
 
 def flat_params(spec: dict[str, Any], prefix: str = "") -> dict[str, str]:
-    """Dotted names to strings: text as it is, the rest (numbers, lists, null) as JSON; long values are cut and marked."""
+    """Dotted names to strings: text as it is, the rest (numbers, lists, null) as JSON; long ones are cut and marked."""
     params: dict[str, str] = {}
     for key, value in spec.items():
         name = f"{prefix}{key}"

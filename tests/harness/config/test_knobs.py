@@ -67,7 +67,7 @@ def test_every_knob_says_what_it_does_and_what_it_takes() -> None:
 
 def test_facts_are_those_of_the_declarations() -> None:
     facts = knob_facts()
-    assert facts["train.weight_decay"] == KnobFacts("float", "0.0", ">= 0", "of AdamW")
+    assert facts["train.weight_decay"] == KnobFacts("float", "0.0", ">= 0", "weight decay of AdamW")
     assert facts["eval.top_p"].range == "> 0, <= 1"
     assert (facts["budget.tokens"].type, facts["budget.tokens"].default) == ("int | null", "null")
     assert facts["train.learning_rate"].default == ""

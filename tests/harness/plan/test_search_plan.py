@@ -166,7 +166,7 @@ def test_a_search_has_one_seed_unless_it_says_otherwise(tmp_path: Path) -> None:
 def test_each_verb_names_the_other(tmp_path: Path) -> None:
     with pytest.raises(RefusedError, match=r"is a search: it has no arms\. Use `bench tune"):
         make_plan(str(write_search(tmp_path)))
-    with pytest.raises(RefusedError, match="has arms and no `search:`. Use `bench run std_norm`"):
+    with pytest.raises(RefusedError, match=r"has arms and no `search:`\. Use `bench run std_norm`"):
         make_search_plan("std_norm")
 
 
