@@ -184,7 +184,7 @@ def require_room_for_completions(spec: RunSpec, language_model: LanguageModel) -
 
     Of a set of pairs this is not asked: their own limit decides, where they are encoded.
     """
-    from harness.engines.base import require_room
+    from harness.models.language_model import require_room
 
     fixed = spec.pairs.type == "dataset"
     drawn = [] if fixed else [(spec.task.template, spec.rollout.max_completion_tokens, candidates(spec))]
