@@ -23,11 +23,8 @@ __all__ = [
     "EngineMismatchError",
     "GenerationCost",
     "OnFinished",
-    "PromptTooLongError",
     "SamplingParams",
     "ends_with_stop",
-    "require_answerable",
-    "require_room",
     "require_steady_positions",
 ]
 
@@ -78,10 +75,6 @@ class EngineMismatchError(BenchError):
     """Engine and trainer disagree on the same weights. What was drawn cannot be trusted, so the cell is invalid."""
 
 
-class PromptTooLongError(RefusedError):
-    """A prompt leaves no room for its completion in the model's context."""
-
-
 class Engine(Protocol):
     """Draws completions from the weights that a model has when `generate` is called."""
 
@@ -101,29 +94,6 @@ class Engine(Protocol):
         ValueError for no prompts and for max_completion_tokens below 1: a completion has at least one token;
         EngineMismatchError if the engine's own copy of the weights gives other log-probs than the model.
         """
-
-
-def require_answerable(model: PreTrainedModel, prompts: Sequence[Sequence[int]], max_completion_tokens: int) -> None:
-    """Raise PromptTooLongError if a prompt has no tokens or no room; ValueError if nothing is asked for."""
-    if not prompts:
-        raise ValueError("generate was given no prompts; it needs at least one")
-    if max_completion_tokens < 1:
-        raise ValueError(f"max_completion_tokens is {max_completion_tokens}, but must be at least 1")
-    if not all(prompts):
-        raise PromptTooLongError("A prompt has no tokens; a template must give at least one.")
-    require_room(model, max(len(prompt) for prompt in prompts), max_completion_tokens)
-
-
-def require_room(model: PreTrainedModel, longest_prompt_tokens: int, max_completion_tokens: int) -> None:
-    """Raise PromptTooLongError if such a prompt and completion exceed the model's context."""
-    context = getattr(model.config, "max_position_embeddings", None)
-    if context is not None and longest_prompt_tokens + max_completion_tokens > context:
-        room = context - longest_prompt_tokens
-        remedy = f"Lower max_completion_tokens to {room} or less" if room > 0 else "Leave that prompt out"
-        raise PromptTooLongError(
-            f"A prompt of {longest_prompt_tokens} tokens and max_completion_tokens={max_completion_tokens} exceed the "
-            f"model's context of {context} tokens. {remedy}, or filter long prompts."
-        )
 
 
 def require_steady_positions(model: PreTrainedModel) -> None:

@@ -180,7 +180,7 @@ def require_room_for_completions(spec: RunSpec, language_model: LanguageModel) -
 
     Pairs are exempt: their own limit is checked where they are encoded.
     """
-    from harness.engines.base import require_room
+    from harness.models.language_model import require_room
 
     fixed = spec.pairs.type == "dataset"
     drawn = [] if fixed else [(spec.task.template, spec.rollout.max_completion_tokens, candidates(spec))]

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from evals.sampler import Draw, Drawn, SamplingParams
-from harness.engines.base import Engine, require_room
-from harness.models.language_model import LanguageModel
+from harness.engines.base import Engine
+from harness.models.language_model import LanguageModel, require_room
 from harness.random_keys import Stream, random_key
 
 OnDrawn = Callable[[int, Drawn], None]

@@ -45,7 +45,7 @@ class Batch:
     """N completions, as far as the step has got with them: each stage returns the batch with more of its fields
     filled."""
 
-    # Filled when the completions are drawn (harness.run.rollout).
+    # Filled when the completions are drawn (harness.run.learning.rewards).
     sequences: Sequences
     sampler_logps: Tensor
     """[N, T] log-probs that the sampler reported."""
@@ -61,7 +61,7 @@ class Batch:
     rollout_s: float = 0.0
     """Wall-clock of drawing, encoding included."""
 
-    # Filled when they are graded and rewarded (harness.run.rollout).
+    # Filled when they are graded and rewarded (harness.run.learning.rewards).
     attempts: Sequence[Attempt] = ()
     """[N] the completions with their verdicts, as reward parts see them."""
     rewards: Tensor = UNFILLED
@@ -111,6 +111,8 @@ class Batch:
     @classmethod
     def joined(cls, batches: Sequence[Batch]) -> Batch:
         """The rewarded rounds of one step as one batch. Their groups must have different numbers."""
+        if len(batches) == 1:
+            return batches[0]
         longest = max(batch.sampler_logps.shape[1] for batch in batches)
 
         def cat(tensors: Sequence[Tensor], fill: float = 0) -> Tensor:
@@ -166,7 +168,7 @@ def filter_rows(objective: Objective, batch: Batch) -> Batch:
     overlong: `mask_after` takes truncated completions out of the loss only; `mask_before` also makes their reward NaN,
     so that no baseline or std sees it; `drop` removes them. zero_std: groups whose scored rewards are all equal are
     kept, masked out of the loss, or removed (`drop`; `refill`, whose other half is to draw more, see
-    `harness.run.rollout`).
+    `harness.run.learning.rewards`).
     """
     truncated, kept = batch.truncated, torch.ones_like(batch.truncated)
     batch = replace(batch, loss_mask=batch.sequences.mask, places=torch.arange(len(batch)))

@@ -24,12 +24,12 @@ from harness.engines.base import (
     OnFinished,
     SamplingParams,
     ends_with_stop,
-    require_answerable,
     require_steady_positions,
 )
 from harness.engines.torch import CACHE_BYTES_CPU, MAX_ROWS
 from harness.engines.torch.decoding import EAGER, GRAPHS, Batches, BatchShapes, Decoder, DecodingBatch
 from harness.engines.torch.passes import LayerMasks, Layers, OneTokenPass, one_token_at_a_time, prefill
+from harness.models.language_model import require_answerable
 
 CACHE_FRAC_CUDA = 0.15
 """Share of a GPU's memory for the keys and values of the samples decoded together."""

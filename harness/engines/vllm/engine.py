@@ -38,12 +38,11 @@ from harness.engines.base import (
     OnFinished,
     SamplingParams,
     ends_with_stop,
-    require_answerable,
 )
 from harness.engines.parity import probe_sequences, require_parity
 from harness.engines.vllm import CPU_CACHE_BYTES, temperature_refusal
 from harness.errors import RefusedError
-from harness.models.language_model import weight_version
+from harness.models.language_model import require_answerable, weight_version
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

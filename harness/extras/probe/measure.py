@@ -24,8 +24,8 @@ from harness.models.language_model import LanguageModel, weights_digest
 from harness.models.start import StartingPoint
 from harness.random_keys import random_key
 from harness.run.data_checks import require_room_for_completions
+from harness.run.learning.rewards import Rollouts
 from harness.run.prompts import training_prompts
-from harness.run.rollout import Rollouts
 from harness.training.batch import Batch
 from harness.training.checkpoint import load_latest
 from harness.training.sequences import Scorer, Scores

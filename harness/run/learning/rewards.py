@@ -1,27 +1,249 @@
-"""Learning from completions that are drawn and rewarded in each step: what all such learners share, and the
-policy-gradient objectives, which learn from every completion by its advantage."""
+"""Learning from completions that are drawn, graded and rewarded in each step: what all such learners share, the
+policy-gradient objectives, which learn from every completion by its advantage, and what a step's completions say of the
+policy."""
 
 from __future__ import annotations
 
 import math
+import statistics
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
+from algorithms import Objective
+from algorithms.objective import Credit, Overlong, Penalise
+from evals.grading import get_grader, grade
+from evals.prompts import get_template
+from evals.tasks import get_task
+from evals.tasks.base import Problem
 from harness.config.run_spec import RunSpec
-from harness.engines.base import Engine, GenerationCost
+from harness.engines.base import Engine, GenerationCost, SamplingParams
 from harness.engines.choice import make_engine
 from harness.models.language_model import LanguageModel, TokenCharacters
+from harness.random_keys import random_key
+from harness.rewards import Attempt, RewardContext, TotalReward
+from harness.rewards.parts.correct import true_verdict
 from harness.run.learning.base import Examples, Row, StepOutcome
-from harness.run.prompts import CompletionLimit, prompt_order
-from harness.run.rollout import Rollouts, rollout_metrics, rollout_rows
-from harness.training.batch import Batch, filter_rows
+from harness.run.prompts import CompletionLimit, PromptOrder, prompt_order
+from harness.training.batch import Batch, filter_rows, zero_std_rows
+from harness.training.optimizer import DivergedError
 from harness.training.policy_update import PolicyUpdate
 from harness.training.preference_update import PreferenceUpdate
 from harness.training.reference import RenewedCopy, frozen_copy
+from harness.training.reward_model import RewardModel
+from harness.training.sequences import Sequences
 from harness.training.update_report import UpdateReport
+
+
+class Rollouts:
+    """Draws, grades and rewards completions as a spec says. What it names is looked up once, when this is made."""
+
+    def __init__(
+        self, spec: RunSpec, language_model: LanguageModel, engine: Engine, reward_model: RewardModel | None = None
+    ) -> None:
+        """Raises RefusedError if a reward function of the user's own cannot be imported, ValueError for a part without
+        the reward model that it needs, or for a reward model that no part needs."""
+        if (reward_model is None) == spec.reward.needs_reward_model:
+            raise ValueError("a reward model comes with a part that needs it, and the part with a reward model")
+        self._spec, self._language_model = spec, language_model
+        self._engine, self._reward_model = engine, reward_model
+        self._template, self._task = get_template(spec.task.template), get_task(spec.task.train)
+        self._grader = get_grader(spec.rollout_grader)
+        self._stop = spec.rollout.stop + self._template.stop
+        overlong, credit = _rewarding_knobs(spec)
+        limit = spec.rollout.max_completion_tokens
+        self._context = RewardContext(0, spec.seed, limit, spec.reward, overlong, credit, self._task)
+        self._reward = TotalReward(self._context)
+
+    def gather(self, step: int, done_frac: float, order: PromptOrder, max_completion_tokens: int) -> Batch:
+        """Draw, grade and reward a step's completions; with zero_std=refill until enough groups have unequal rewards.
+
+        done_frac: share of the run that is done. Refilling ends after `refill_max_rounds`, or where no prompt is left
+        that the step has not seen; the batch is then as full as it is.
+
+        Raises DivergedError if the policy's log-probs are not finite: such completions are noise, and if all of them
+        earned the same, no loss would ever tell.
+        """
+        refill = _refill(self._spec)
+        rounds: list[Batch] = []
+        seen: list[str] = []
+        wanted = self._spec.rollout.prompts_per_step
+        while problems := order.draw(step, wanted, done_frac, round=len(rounds), exclude=seen):
+            drawn = self.draw(problems, step, max_completion_tokens, first_example=len(seen))
+            if not torch.isfinite(drawn.sampler_logps).all():
+                raise DivergedError("the policy's log-probs are not finite")
+            rounds.append(self.reward(drawn, step))
+            seen += [problem.id for problem in problems]
+            if refill is None or len(rounds) > refill.refill_max_rounds:
+                break
+            wanted -= _useful_groups(rounds[-1], refill)
+            if wanted == 0:
+                break
+        return Batch.joined(rounds)
+
+    def draw(self, problems: Sequence[Problem], step: int, max_completion_tokens: int, first_example: int = 0) -> Batch:
+        """Draw completions of a step; the noise is keyed by (seed, step, prompt, sample).
+
+        first_example: the number of the first prompt, which is how many the step has drawn before.
+        """
+        started_s = time.perf_counter()
+        rollout, samples = self._spec.rollout, self._spec.rollout.samples_per_prompt
+        prompts = [self._language_model.encode(self._template.render(problem.problem)) for problem in problems]
+        examples = range(first_example, first_example + len(problems))
+        keys = [
+            [random_key(self._spec.seed, "rollout", step, example, sample) for sample in range(samples)]
+            for example in examples
+        ]
+        params = SamplingParams(max_completion_tokens, rollout.temperature, rollout.top_p, rollout.top_k, self._stop)
+        drawn = self._engine.generate(prompts, torch.tensor(keys), params)
+        return Batch(
+            sequences=Sequences([prompt for prompt in prompts for _ in range(samples)], drawn.tokens, drawn.lengths),
+            sampler_logps=drawn.logps,
+            truncated=drawn.truncated,
+            groups=torch.tensor(examples).repeat_interleave(samples),
+            max_completion_tokens=max_completion_tokens,
+            problems=[problem for problem in problems for _ in range(samples)],
+            cost=drawn.cost,
+            rollout_s=time.perf_counter() - started_s,
+        )
+
+    def reward(self, batch: Batch, step: int) -> Batch:
+        """Decode and grade every completion, and reward it.
+
+        Raises RefusedError if a reward function of the user's own does not give its numbers.
+        """
+        started_s = time.perf_counter()
+        attempts = self._graded(batch)
+        context = replace(self._context, step=step, max_completion_tokens=batch.max_completion_tokens)
+        total, parts = self._reward.of_groups(batch.by_group(attempts), context)
+        at_steps = self._reward.at_steps(attempts, context, batch.sequences.completions, self._language_model.decode)
+        return replace(
+            batch,
+            attempts=attempts,
+            rewards=torch.tensor(total),
+            reward_columns={"reward": total, **{f"reward/{name}": values for name, values in parts.items()}},
+            token_rewards=at_steps,
+            correct=torch.tensor([attempt.verdict.correct for attempt in attempts]),
+            reward_s=time.perf_counter() - started_s,
+        )
+
+    def _graded(self, batch: Batch) -> list[Attempt]:
+        learned = [math.nan] * len(batch)
+        if self._reward_model is not None:
+            learned = self._reward_model.scores(batch.sequences).tolist()
+        lengths, truncated = batch.sequences.lengths.tolist(), batch.truncated.tolist()
+        mean_logps = (batch.sampler_logps.sum(1) / batch.sequences.lengths).tolist()
+        samples = [sample for group in batch.by_group(batch.problems) for sample in range(len(group))]
+        attempts = []
+        for row, tokens in enumerate(batch.sequences.completions.tolist()):
+            problem = batch.problems[row]
+            text = self._language_model.decode(tokens[: lengths[row]])
+            verdict = grade(text, problem.answer, self._grader, self._task.extract, problem.own_comparison)
+            attempts.append(
+                Attempt(
+                    problem, samples[row], text, lengths[row], truncated[row], verdict, mean_logps[row], learned[row]
+                )
+            )
+        return attempts
+
+
+def _rewarding_knobs(spec: RunSpec) -> tuple[Overlong, Credit]:
+    """Knobs of the objective that rewards depend on; pairs are ranked without them."""
+    if isinstance(spec.objective, Objective):
+        return spec.objective.overlong, spec.objective.credit
+    return Penalise(), "completion"
+
+
+def _refill(spec: RunSpec) -> Objective | None:
+    """The objective, if it wants batches refilled."""
+    objective = spec.objective
+    return objective if isinstance(objective, Objective) and objective.zero_std == "refill" else None
+
+
+def _useful_groups(batch: Batch, objective: Objective) -> int:
+    """Groups whose rewards differ, among those rows that overlong leaves to be rewarded."""
+    rewards = batch.rewards
+    if objective.overlong.type in ("mask_before", "drop"):
+        rewards = rewards.masked_fill(batch.truncated, torch.nan)
+    alike = zero_std_rows(rewards, batch.groups)
+    return len(torch.unique(batch.groups[~alike]))
+
+
+def rollout_metrics(batch: Batch) -> dict[str, float | None]:
+    """reward/* and len/* of steps.jsonl; None where there is nothing to average.
+
+    Means of rewards and of parts are over the attempts that have one; reward/correct is the true verdict, whatever
+    training sees. reward/frac_zero_std is the share of groups whose rewards are all equal, of the groups with any.
+    """
+    total = batch.reward_columns["reward"]
+    known = [reward for reward in total if not math.isnan(reward)]
+    distinct_by_group = [{reward for reward in group if not math.isnan(reward)} for group in batch.by_group(total)]
+    lengths, right = batch.sequences.lengths.float(), batch.correct
+    right_by_group = batch.by_group(right.tolist())
+    return {
+        "reward/mean": _mean(total),
+        "reward/std": statistics.stdev(known) if len(known) > 1 else None,
+        "reward/unscored": len(total) - len(known),
+        "reward/correct": _mean([true_verdict(attempt) for attempt in batch.attempts]),
+        **{name: _mean(values) for name, values in batch.reward_columns.items() if name != "reward"},
+        "reward/frac_zero_std": _mean([len(values) == 1 for values in distinct_by_group if values]),
+        "reward/frac_all_0": _frac([not any(group) for group in right_by_group]),
+        "reward/frac_all_1": _frac([all(group) for group in right_by_group]),
+        "len/mean": float(lengths.mean()),
+        "len/p95": float(lengths.quantile(0.95)),
+        "len/correct": float(lengths[right].mean()) if right.any() else None,
+        "len/incorrect": float(lengths[~right].mean()) if not right.all() else None,
+        "len/truncated_frac": float(batch.truncated.float().mean()),
+        "len/difficulty_slope": _difficulty_slope(batch.attempts),
+    }
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    """Mean of what is not NaN."""
+    numbers = [value for value in values if not math.isnan(value)]
+    return math.fsum(numbers) / len(numbers) if numbers else None
+
+
+def _frac(holds: Sequence[bool]) -> float:
+    """The share of cases in which it holds, in float32."""
+    return float(torch.tensor(holds).float().mean())
+
+
+def _difficulty_slope(attempts: Sequence[Attempt]) -> float | None:
+    """Least-squares slope of completion tokens on the problem's difficulty; None where that is unknown or constant."""
+    known = [(attempt.problem.difficulty, attempt.n_tokens) for attempt in attempts]
+    points = [(difficulty, n_tokens) for difficulty, n_tokens in known if difficulty is not None]
+    if len({difficulty for difficulty, _ in points}) < 2:
+        return None
+    return statistics.linear_regression(*zip(*points, strict=True)).slope
+
+
+def rollout_rows(batch: Batch, step: int) -> list[dict[str, Any]]:
+    """A row of rollouts/*.parquet for each completion; a reward that is NaN is None."""
+    tokens, logps = batch.sequences.completions.tolist(), batch.sampler_logps.tolist()
+    return [
+        {
+            "step": step,
+            "problem_id": attempt.problem.id,
+            "sample": attempt.sample,
+            "text": attempt.text,
+            "tokens": tokens[row][: attempt.n_tokens],
+            "logps": logps[row][: attempt.n_tokens],
+            **{name: _or_none(values[row]) for name, values in batch.reward_columns.items()},
+            "correct": attempt.verdict.correct,
+            "truncated": attempt.truncated,
+        }
+        for row, attempt in enumerate(batch.attempts)
+    ]
+
+
+def _or_none(reward: float) -> float | None:
+    return None if math.isnan(reward) else reward
 
 
 def require_copy(copy: PreTrainedModel | None) -> PreTrainedModel:

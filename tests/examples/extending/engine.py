@@ -20,7 +20,6 @@ from harness.engines.base import (
     OnFinished,
     SamplingParams,
     ends_with_stop,
-    require_answerable,
 )
 
 # `bench plan` and `bench ls engines` read this file too, so torch is imported where completions are drawn.
@@ -47,6 +46,8 @@ class PlainEngine:
         """A completion for each prompt and each of its keys [P, n], with log-probs under the sampling distribution."""
         import torch
         from torch.nn.utils.rnn import pad_sequence
+
+        from harness.models.language_model import require_answerable
 
         started_s = time.perf_counter()
         require_answerable(self._model, prompts, params.max_completion_tokens)
@@ -77,7 +78,7 @@ class PlainEngine:
         import torch
 
         # The noise of a token is that of its sample's key and its position, and of nothing else in the batch.
-        from harness.engines.torch.sampling import sample
+        from harness.engines.torch.decoding import sample
 
         tokens: list[list[int]] = [[] for _ in keys]
         logps: list[list[float]] = [[] for _ in keys]

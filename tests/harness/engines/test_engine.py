@@ -13,10 +13,10 @@ from scipy import stats
 from torch import Tensor
 
 from harness.config.rollout import RolloutSpec
-from harness.engines.base import Completions, Engine, PromptTooLongError, SamplingParams
+from harness.engines.base import Completions, Engine, SamplingParams
 from harness.engines.choice import make_engine
-from harness.engines.torch.sampling import sampling_logps
-from harness.models.language_model import LanguageModel
+from harness.engines.torch.decoding import sampling_logps
+from harness.models.language_model import LanguageModel, PromptTooLongError
 from harness.random_keys import random_key
 from harness.training.sequences import Sequences, score_completions
 

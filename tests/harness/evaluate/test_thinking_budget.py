@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from evals.sampler import Draw, SamplingParams
-from harness.engines.base import PromptTooLongError
+from harness.models.language_model import PromptTooLongError
 from harness.sampling.sampler import FORCED, BudgetedSampler, EngineSampler
 
 END = 0

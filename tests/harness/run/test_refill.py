@@ -7,8 +7,8 @@ import torch
 
 from harness.engines.torch.engine import TorchEngine
 from harness.models.language_model import LanguageModel, load_model
+from harness.run.learning.rewards import Rollouts
 from harness.run.prompts import prompt_order, training_prompts
-from harness.run.rollout import Rollouts
 from harness.training.batch import Batch, filter_rows
 from harness.training.optimizer import DivergedError
 from tests.harness.run.small import small_spec

@@ -15,7 +15,7 @@ from evals.tasks.base import Problem
 from harness.engines.base import Completions, SamplingParams
 from harness.models.language_model import LanguageModel
 from harness.models.tiny import tiny_tokenizer
-from harness.run.rollout import Rollouts, rollout_metrics, rollout_rows
+from harness.run.learning.rewards import Rollouts, rollout_metrics, rollout_rows
 from harness.training.batch import Batch
 from harness.training.sequences import Sequences
 from tests.harness.run.small import small_spec
