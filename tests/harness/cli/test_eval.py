@@ -144,7 +144,7 @@ def test_two_tasks_of_one_name_are_refused_and_one_named_twice_is_one(bench: Ben
         (["--template", "box"], "unknown template 'box'; did you mean boxed?"),
         (["--engine", "tgi"], "rollout.engine"),
         (["--regrade"], "6 samples are not there, and --regrade draws none"),
-        (["--top-p", "0"], "--top-p is 0, but must lie above 0"),
+        (["--top-p", "0"], "--top-p is 0, but must be above 0"),
         (["--k", ""], "--k is '', but must be one or more names"),
         (["--thinking-budget", "a"], "--thinking-budget is 'a', but must be positive integers"),
     ],

@@ -85,7 +85,7 @@ def test_a_probe_is_no_sweep(bench: Bench, tmp_path: Path) -> None:
         for verb in ("run", "plan"):
             result = bench(verb, given)
             assert result.code == 2
-            assert f"{given} is a probe, no sweep" in result.err
+            assert f"{given} is a probe, not a sweep" in result.err
             assert f"Use `bench probe {given}`." in result.err
     assert "probe" not in {row["name"] for row in bench("ls", "sweeps", "--json").document}
 
