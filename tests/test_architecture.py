@@ -224,6 +224,7 @@ print("clean")
     assert result.stdout == "clean\n", result.stderr
 
 
+@pytest.mark.slow
 def test_bench_run_itself_never_imports_torch(tmp_path: Path) -> None:
     """Its workers do: seconds in which nothing would be trained."""
     program = bench.PROGRAM.replace(

@@ -17,6 +17,8 @@ from safetensors.torch import load_file
 
 from tests.fetch_model import NAME
 
+pytestmark = pytest.mark.slow
+
 ENGINE = "vllm" if importlib.util.find_spec("vllm") else "torch"
 
 

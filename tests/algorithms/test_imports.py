@@ -31,6 +31,7 @@ def test_presets_need_no_torch() -> None:
     )
 
 
+@pytest.mark.slow
 def test_functions_are_found_whatever_was_imported_before() -> None:
     modules = [module.name for module in pkgutil.walk_packages(algorithms.__path__, "algorithms.")]
     assert {"algorithms.loss", "algorithms.rules.cispo", "algorithms.presets.pairs"} <= set(modules)

@@ -122,6 +122,7 @@ def test_ratios_and_aggregations() -> None:
     check_all_pairs(family(GRPO, ratios(), some, aggregations()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "varied",
     [

@@ -14,6 +14,8 @@ import yaml
 
 from tests.harness.run import bench
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = Path(__file__).parent / "extending" / "executor.py"
 POLITE = ("--executor", "polite")
 

@@ -16,6 +16,8 @@ from reports.page import write_report
 from reports.processes import MANY_CELLS, SentOnce, each_in_processes, process_count
 from tests.reports.synthetic import write_sweep
 
+pytestmark = pytest.mark.slow
+
 
 def half(number: int) -> float:
     if number == 13:

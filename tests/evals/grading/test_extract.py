@@ -156,6 +156,7 @@ def test_answer_tag(text, answer):
     assert extract_answer(text, "answer_tag") == answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

@@ -7,6 +7,8 @@ import pytest
 from evals.grading import GRADERS, OWN, judge
 from evals.grading.extract import EXTRACTIONS, extract_answer
 
+pytestmark = pytest.mark.slow
+
 MEGABYTE = 1_000_000
 HOSTILE = {
     "tower": "9**9**9**9",

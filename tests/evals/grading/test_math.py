@@ -16,6 +16,8 @@ from evals.grading import grade
 from evals.grading import math as math_grader
 from evals.grading.math import MathPool, MathProcess
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def process():

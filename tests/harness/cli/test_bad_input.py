@@ -235,6 +235,7 @@ def test_missing_data_of_a_task_of_ones_own(refuse: Any, bench: Bench, tmp_path:
 GOOD_PAIR = {"prompt": "1+1=", "chosen": "2#2", "rejected": "3#3"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("row", "says"),
     [

@@ -91,6 +91,7 @@ def test_runs_without_a_common_seed_do_not_pair(bench: Bench, home: Path) -> Non
     assert "no test below 3 runs on a side" in bench("compare", cells["up", 1], cells["base", 0]).out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "says"),
     [

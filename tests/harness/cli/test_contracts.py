@@ -60,6 +60,7 @@ def test_overrides_are_accepted(verb: str) -> None:
     assert {"--profile", "--set", "--seeds", "--arms"} <= options(verb)
 
 
+@pytest.mark.slow
 def test_the_words_of_a_report_are_an_option(bench: Bench, tmp_path: Path) -> None:
     write_sweep(tmp_path / "runs" / "made", {"base": 0.0}, seeds=1)
     document = bench("report", "made", "--reflection-words", "wait, sum of", "--json").document
@@ -196,6 +197,7 @@ def test_status_lists_cells_of_other_questions_apart(bench: Bench, tmp_path: Pat
     assert "1 cells of other versions of this question" in bench("status", "mine").out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["sweeps", "profiles", "algorithms", "tasks", "knobs", "figures"])
 def test_ls(bench: Bench, what: str) -> None:
     result = bench("ls", what, "--json")

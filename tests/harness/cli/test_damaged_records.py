@@ -59,6 +59,7 @@ def fill_rollouts_with_nothing(cell: CellRecord) -> None:
         path.write_bytes(b"")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "says"),
     [

@@ -91,6 +91,7 @@ def test_two_preference_algorithms(bench: Bench) -> None:
     assert "are the same" in bench("diff", "robust_dpo", "dpo", *there).out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", get_args(Family))
 def test_every_pair_of_presets(bench: Bench, family: Family) -> None:
     for first, second in itertools.combinations(presets(family), 2):

@@ -7,6 +7,8 @@ import pytest
 
 from tests.harness.cli.conftest import Bench
 
+pytestmark = pytest.mark.slow
+
 
 def test_it_says_what_it_found(bench: Bench, tmp_path: Path) -> None:
     result = bench("doctor", "--json")

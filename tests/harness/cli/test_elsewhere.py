@@ -13,6 +13,8 @@ from harness.records.files import read_json
 from tests.harness.cli.conftest import Bench
 from tests.harness.run import bench as bench_run
 
+pytestmark = pytest.mark.slow
+
 SCHEMA_1 = Path(__file__).parents[1] / "records" / "schema_1"
 HELPER = "SCALE = 0.5\n"
 CHANGED = "SCALE = 0.25\n"

@@ -17,6 +17,8 @@ from harness.records.files import append_jsonl
 from harness.records.problems import read_problems
 from tests.harness.cli.conftest import Bench
 
+pytestmark = pytest.mark.slow
+
 SMALL = ("--tasks", "arithmetic", "--problems", "6", "--max-completion-tokens", "40", "--home", "home")
 
 

@@ -14,6 +14,8 @@ from harness.errors import RefusedError
 from tests.harness.cli.conftest import Bench
 from tests.reports.synthetic import write_sweep
 
+pytestmark = pytest.mark.slow
+
 STATES = {("up", 1): {"state": "pending"}}
 
 

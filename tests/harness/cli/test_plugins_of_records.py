@@ -13,6 +13,8 @@ from harness import plugins
 from tests.harness.cli.conftest import Bench
 from tests.reports.synthetic import write_sweep
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "extending" / "figure.py"
 FIGURE = Path("runs/mine/report/figures/tokens_per_right_answer.svg")
 

@@ -125,6 +125,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "says"), REFUSED)
 def test_bad_input(bench: Bench, tmp_path: Path, words: tuple[str, ...], says: str) -> None:
     write_sweep(tmp_path / "runs" / "mine", {"base": 0.0, "up": 1.0}, seeds=3)

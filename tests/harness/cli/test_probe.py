@@ -10,6 +10,8 @@ from harness.cli.extras import _print_probe
 from tests.harness.cli.conftest import Bench
 from tests.harness.extras.probe.files import write_probe_file
 
+pytestmark = pytest.mark.slow
+
 SMALL = {"completions": 64, "batch_sizes": [], "reference": {"prompts": 32, "samples": 4}}
 
 

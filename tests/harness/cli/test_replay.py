@@ -8,6 +8,8 @@ import pytest
 from tests.harness.cli.conftest import Bench
 from tests.harness.run.bench import write_sweep
 
+pytestmark = pytest.mark.slow
+
 SMALL = ("--set", "train.steps=2", "--set", "eval.every=0", "--set", "eval.problems=2", "--set", "train.epochs=2")
 
 

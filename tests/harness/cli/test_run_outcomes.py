@@ -12,6 +12,8 @@ import pytest
 from harness.records import read_sweep
 from tests.harness.cli.conftest import Bench
 
+pytestmark = pytest.mark.slow
+
 SMALL = {
     "train.steps": 3,
     "rollout.prompts_per_step": 4,

@@ -18,6 +18,8 @@ from harness.records.files import append_jsonl
 from tests.harness.cli.conftest import Bench
 from tests.harness.search.fake_cells import FakeCells, by_learning_rate, write_search
 
+pytestmark = pytest.mark.slow
+
 
 class Recording(FakeCells):
     """Cells with all that a report reads."""

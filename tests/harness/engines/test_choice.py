@@ -50,6 +50,7 @@ PARAMS = SamplingParams(max_completion_tokens=8)
 ROLLOUT: RolloutSpec = small_spec().rollout
 
 
+@pytest.mark.slow
 class TestVllmThatIsNotInstalled:
     def test_is_refused_with_the_command_that_builds_it_on_a_cpu(
         self, language_model: LanguageModel, no_vllm: None

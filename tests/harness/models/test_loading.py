@@ -18,6 +18,8 @@ from harness.models.language_model import load_model, weights_digest
 from tests.fetch_model import NAME
 from tests.harness.models.folders import tiny_folder
 
+pytestmark = pytest.mark.slow
+
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 

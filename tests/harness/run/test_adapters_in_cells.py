@@ -26,6 +26,8 @@ from harness.training.checkpoint import checkpoint_folders
 from tests.harness.run.small import ignore_progress, small_spec
 from tests.harness.run.stages_here import Quiet, StagesHere, job_of
 
+pytestmark = pytest.mark.slow
+
 LORA = {"model.lora.type": "lora", "model.lora.rank": 4, "train.learning_rate": 3e-3}
 
 

@@ -25,6 +25,8 @@ from tests.fetch_model import NAME
 from tests.harness.run.small import small_spec
 from tests.harness.run.stages_here import make_stage
 
+pytestmark = pytest.mark.slow
+
 PAIRS = [
     ("1+2=", "3#3", "4#4"),
     ("1+2+3=", "3,6#6", "7#7"),

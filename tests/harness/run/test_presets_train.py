@@ -15,6 +15,8 @@ from harness.records import CellRecord
 from harness.training.checkpoint import load_latest
 from tests.harness.run.small import run_cell, small_spec
 
+pytestmark = pytest.mark.slow
+
 SETTINGS: dict[str, Any] = {"train.updates_per_rollout": 2, "eval.every": 0, "eval.problems": 2, "eval.samples": 1}
 
 

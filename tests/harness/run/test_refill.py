@@ -13,6 +13,8 @@ from harness.training.batch import Batch, filter_rows
 from harness.training.optimizer import DivergedError
 from tests.harness.run.small import small_spec
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def start() -> LanguageModel:

@@ -12,6 +12,8 @@ from harness.run import cell as cell_module
 from harness.training.checkpoint import load_latest
 from tests.harness.run.small import run_cell, small_spec
 
+pytestmark = pytest.mark.slow
+
 STATEFUL: dict[str, dict[str, Any]] = {
     "critic of its own": {"algorithm": "ppo"},
     "critic on a shared trunk": {"algorithm": "ppo", "objective.critic.trunk": "shared"},

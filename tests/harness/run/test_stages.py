@@ -150,6 +150,7 @@ def test_what_became_of_the_inputs_is_told(tmp_path: Path) -> None:
     assert remark.endswith("of held-out pairs right")
 
 
+@pytest.mark.slow
 def test_a_sweep_on_a_learned_reward(tmp_path: Path) -> None:
     small = {**PROXY, "train.steps": 2, "eval.problems": 4}
     noisy = {**small, "reward.reward_model.label_noise_rate": 0.4}

@@ -27,7 +27,7 @@ from harness.run.sweep import SweepRun
 from tests.harness.run import bench
 from tests.harness.run.stages_here import Quiet, StagesHere, no_executor, run_here
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for workers in /proc")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="looks for workers in /proc")]
 
 
 @pytest.fixture(scope="module")

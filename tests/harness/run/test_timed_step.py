@@ -14,6 +14,8 @@ from harness.plan.expected_time import Pace
 from harness.run.timed_step import timed_pace
 from tests.harness.run.small import small_spec
 
+pytestmark = pytest.mark.slow
+
 
 class Watched:
     """An observer that keeps the folders in which the pools were opened."""

@@ -11,6 +11,8 @@ import pytest
 from harness.records import CellRecord
 from tests.harness.run.small import run_cell, small_spec
 
+pytestmark = pytest.mark.slow
+
 COLUMNS = ("step", "text", "tokens", "logps", "reward", "token/chars", "token/logp", "token/advantage", "token/update")
 SHORT = {"eval.every": 0, "eval.problems": 2, "eval.samples": 1, "eval.k": [1]}
 

@@ -57,6 +57,7 @@ def outcome(worker: subprocess.Popen[str], kind: str, path: str, settings: dict[
     return event["state"], event["reason"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["its parent is gone", "it is told to stop"])
 def test_a_busy_worker_ends_when(worker: subprocess.Popen[str], tmp_path: Path, how: str) -> None:
     long = {"eval.problems": 256, "eval.samples": 1024}
@@ -72,6 +73,7 @@ def test_a_busy_worker_ends_when(worker: subprocess.Popen[str], tmp_path: Path, 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_outcomes_are_told(worker: subprocess.Popen[str], tmp_path: Path) -> None:
     assert outcome(worker, "load", "", {}) == ("done", None)
     state, reason = outcome(worker, "load", "", {"model.source": "path:/nowhere"})
@@ -80,6 +82,7 @@ def test_outcomes_are_told(worker: subprocess.Popen[str], tmp_path: Path) -> Non
     assert outcome(worker, "load", "", {}) == ("done", None)
 
 
+@pytest.mark.slow
 def test_a_cell_is_computed_on_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the user has set: sums of several threads round differently, and cells run beside each other."""
     monkeypatch.setenv("OMP_NUM_THREADS", "2")

@@ -9,6 +9,8 @@ import pytest
 from harness.cli import live
 from tests.harness.search.fake_cells import FakeCells, Score, Silent, search, write_search
 
+pytestmark = pytest.mark.slow
+
 MEDIAN = {"pruner": {"type": "median", "options": {"n_startup_trials": 1, "n_warmup_steps": 0}}}
 
 

@@ -13,6 +13,8 @@ from harness.records.lease import hold_lease
 from harness.search.study import SearchStudy
 from tests.harness.search.fake_cells import Silent, search, write_search
 
+pytestmark = pytest.mark.slow
+
 TRIALS = 4
 
 

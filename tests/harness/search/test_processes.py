@@ -11,8 +11,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.harness.run import bench
 from tests.harness.search.fake_cells import write_search
+
+pytestmark = pytest.mark.slow
 
 PROGRAM = """
 import sys

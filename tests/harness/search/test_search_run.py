@@ -19,6 +19,8 @@ from harness.search.run import IDLE_TRIALS
 from harness.search.study import SearchStudy
 from tests.harness.search.fake_cells import KNOBS, METRIC, FakeCells, by_learning_rate, search, search_run, write_search
 
+pytestmark = pytest.mark.slow
+
 
 def settings(study: dict[str, Any]) -> list[dict[str, Any]]:
     return [trial["params"] for trial in study["trials"]]

@@ -15,6 +15,8 @@ from harness.tracking.run import MirroredRun
 from tests.harness.tracking.conftest import FirstSync
 from tests.harness.tracking.helpers import DiskSweep, Reader, train
 
+pytestmark = pytest.mark.slow
+
 
 def cut(cell: Any, last: int) -> None:
     for name in ("steps.jsonl", "timing.jsonl", "scores.jsonl"):

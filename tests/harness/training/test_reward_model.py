@@ -209,6 +209,7 @@ def drawn(tiny: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> Grad
     return draw_graded(problems, 8, Conditions.of_training(small_spec()), tiny, engine, store)
 
 
+@pytest.mark.slow
 def test_learns_to_tell_right_from_wrong_and_less_so_from_noisy_labels(
     tiny: LanguageModel, drawn: GradedSamples
 ) -> None:

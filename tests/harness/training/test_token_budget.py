@@ -24,6 +24,8 @@ from tests.harness.run.small import small_spec
 from tests.harness.training import rollouts
 from tests.harness.training.pair_batches import moved_model, pair_batch
 
+pytestmark = pytest.mark.slow
+
 
 def limited(model: PreTrainedModel, tokens: int) -> PreTrainedModel:
     """Memory for passes of so many tokens, from now on."""

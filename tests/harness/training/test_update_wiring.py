@@ -127,6 +127,7 @@ def test_the_samplers_mismatch_is_corrected() -> None:
     assert_close_gradient(rollouts.gradient(other), 2 * plain)
 
 
+@pytest.mark.slow
 class TestCritic:
     def test_learns_the_returns(self) -> None:
         """The same batch again and again: explained variance rises from 0 to near 1."""

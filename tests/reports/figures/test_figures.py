@@ -20,6 +20,8 @@ from reports.measure import analyse
 from tests.reports.rewriting import rewrite_rows, write_steps
 from tests.reports.synthetic import BEST_OF_N, STEPS, TASK, write_sweep
 
+pytestmark = pytest.mark.slow
+
 OTHER_TASKS = ["gsm8k", "aime24"]
 LONG = "a_name_of_forty_characters_" + 13 * "x"
 

@@ -25,6 +25,8 @@ from reports.search import write_search_report
 from tests.reports.search.studies import study_document, write_study
 from tests.reports.synthetic import STEPS, write_sweep
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "extending" / "figure.py"
 NAME = "tokens_per_right_answer"
 

@@ -13,6 +13,8 @@ from reports.page.tables import effect_name, interaction_table
 from reports.statistics import benjamini_hochberg
 from tests.reports.synthetic import write_sweep
 
+pytestmark = pytest.mark.slow
+
 CLIP, BETA = "objective.rule.clip_high", "objective.kl.beta"
 GRID = {
     "low": {CLIP: 0.2, BETA: 0.001},

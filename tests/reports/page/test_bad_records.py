@@ -22,6 +22,8 @@ from reports.page import write_report
 from tests.reports.rewriting import write_steps
 from tests.reports.synthetic import write_sweep
 
+pytestmark = pytest.mark.slow
+
 Row = dict[str, Any]
 ARMS = {"base": 0.0, "up": 3.0}
 

@@ -8,6 +8,8 @@ from reports.page import write_report
 from tests.reports.page.browser import find_chromium, measure
 from tests.reports.synthetic import Changes, write_sweep
 
+pytestmark = pytest.mark.slow
+
 LONG = "an_arm_with_a_name_of_forty_characters_"
 
 

@@ -19,6 +19,8 @@ from reports.search.values import objectives_of
 from tests.reports.figures.test_figures import drawn_texts
 from tests.reports.search.studies import LONG_KNOBS, Changes, study_document, write_study
 
+pytestmark = pytest.mark.slow
+
 VARIED: Changes = {
     5: {"same_as": 2},
     12: {"flags": ["nan"]},

@@ -11,6 +11,8 @@ from reports.search import write_search_report
 from tests.reports.page.browser import find_chromium, measure
 from tests.reports.search.studies import KNOBS, LONG_KNOBS, Changes, confirmation, study_document, write_study
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = "<script>alert(1)</script>"
 REASON = f"{SCRIPT} | broke\nin line 2 `code` [a](http://x.org)"
 HOSTILE: Changes = {

@@ -11,6 +11,8 @@ from harness.records.study import read_study
 from reports.search import write_search_report
 from tests.harness.search.fake_cells import search, write_search
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("fields", "expected"),

@@ -7,6 +7,8 @@ import pytest
 
 from reports.statistics import FloatArray, compare_paired, compare_unpaired, power, t_band
 
+pytestmark = pytest.mark.slow
+
 REPLICATES = 2000
 
 

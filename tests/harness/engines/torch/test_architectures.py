@@ -31,6 +31,8 @@ from harness.engines.torch.passes import LayerMasks
 from harness.errors import RefusedError
 from harness.random_keys import random_key
 
+pytestmark = pytest.mark.slow
+
 VOCABULARY, WINDOW, TOKENS = 50, 6, 14
 EOS = [3, 4, 5]
 SIZES = {

@@ -21,6 +21,8 @@ from harness.training.checkpoint import Checkpoint, save_checkpoint
 from tests.harness.extras.probe.files import PROBE, write_probe_file
 from tests.harness.extras.probe.toy import earns
 
+pytestmark = pytest.mark.slow
+
 GROUP = 2
 ONE_TOKEN: dict[str, Any] = {
     "base": {

@@ -20,6 +20,8 @@ from harness.records import CellRecord
 from harness.records.files import write_json
 from tests.harness.run.small import run_cell, small_spec
 
+pytestmark = pytest.mark.slow
+
 SHORT = {"eval.every": 0, "eval.problems": 2, "eval.samples": 1, "eval.k": [1], "train.learning_rate": 3e-3}
 UPDATES = {"train.epochs": 2, "train.updates_per_rollout": 2}
 
