@@ -163,7 +163,6 @@ def test_a_cell_trains_and_is_measured_with_all_of_them(use: Use, tmp_path: Path
     }
     (tmp_path / "cell").mkdir()
     cell = CellRecord(tmp_path / "cell", "x", 0, "0")
-    cell.path.mkdir()
     run_cell(cell, small_spec(settings))
     (final,) = [row for row in cell.read_scores() if row["final"]]
     assert final["task"] == "two_digit_sums"
