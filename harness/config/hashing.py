@@ -84,6 +84,7 @@ def user_code(spec: RunSpec) -> list[UserModule]:
     Raises RefusedError for one that cannot be found.
     """
     functions = [part for part in spec.reward.parts if is_reference(part)]
+    graders = [grader for grader in (spec.reward.grader, spec.eval.grader) if grader is not None]
     recipe = spec.model.cold_start
     objective = spec.objective
     named: list[tuple[Kind[Any], list[str]]] = [
@@ -92,7 +93,7 @@ def user_code(spec: RunSpec) -> list[UserModule]:
         (ENGINES, [spec.rollout.engine]),
         (TASKS, [spec.task.train, *spec.eval.tasks]),
         (TEMPLATES, [spec.task.template, spec.eval.template, *([recipe.template] if recipe.type == "sft" else [])]),
-        (GRADERS, [spec.rollout_grader, spec.eval.grader]),
+        (GRADERS, graders),
         (METRICS, list(METRICS.names())),
     ]
     found = [

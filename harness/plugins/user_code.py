@@ -5,8 +5,8 @@ packages. Its closure is the module with every file that it imports, directly or
 below those folders (of an installed module: within its own package). Python is let to import the closure alone from
 there, so a stray `reports/` beside the sweep file shadows nothing, and the closure's digest identifies what ran.
 
-Imports are read from the source; nothing is executed to find them. What a module imports by a computed name is not
-seen, and cannot be imported from those folders.
+Imports are read from the source; nothing is executed to find them. What a module imports by a computed name, or as one
+of a package's `*`, is not seen, and cannot be imported from those folders.
 """
 
 from __future__ import annotations
@@ -223,6 +223,13 @@ class _ClosureFinder:
                 spec = ModuleSpec(fullname, None, is_package=True)
                 spec.submodule_search_locations = [str(file.parents[up])]
                 return spec
+        top, dot, _ = fullname.partition(".")
+        if dot and any(name.partition(".")[0] == top for name in _importable):
+            # Python would look into the package's folder itself, and run what the digest does not hold.
+            raise ModuleNotFoundError(
+                f"{fullname} is no module that the code here imports by its name. If there is one, import it by a "
+                f"statement that names it: import {fullname}"
+            )
         return None
 
 
