@@ -69,7 +69,7 @@ def find_user_module(name: str, folders: Sequence[Path], named_by: str) -> UserM
     a file of the closure is no Python, or if one has the name of an installed package that is loaded already.
     """
     top = name.partition(".")[0]
-    if not all(part.isidentifier() for part in name.split(".")):
+    if name.endswith(".py") or not all(part.isidentifier() for part in name.split(".")):
         raise RefusedError(
             f"{named_by}: {name!r} is no module's name. Give the name that Python imports, without .py: my_module, or "
             "my_package.my_module."
@@ -85,6 +85,8 @@ def find_user_module(name: str, folders: Sequence[Path], named_by: str) -> UserM
     if found := _locate_installed(name):
         root = found.parents[name.count(".") + (found.name == "__init__.py")]
         return _closed(name, found, [root], named_by, within=top)
+    if not folders:
+        raise RefusedError(f"{named_by}: there is no module {name}. Install the package anew, or uninstall it.")
     raise RefusedError(
         f"{named_by}: there is no module {name} in {' or '.join(map(str, folders))}, nor among the installed packages. "
         "Put its file beside the sweep file, or install it."
@@ -135,7 +137,7 @@ def _closed(name: str, file: Path, folders: Sequence[Path], named_by: str, withi
 def _imports(module: str, path: Path, content: bytes, named_by: str) -> Iterator[str]:
     """Every dotted name in the source that may be an imported module, with the packages that hold it."""
     try:
-        tree = ast.parse(content)
+        tree = ast.parse(content, str(path))
     except (SyntaxError, ValueError) as error:
         raise RefusedError(f"{named_by}: {path} is no Python ({error}).") from None
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
