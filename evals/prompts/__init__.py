@@ -99,7 +99,7 @@ def _read_shipped(path: Path) -> Template:
 
 @plugins.cached
 def _read_own(path: Path) -> Template:
-    """Read once: an edit while a run is under way does not change its prompts."""
+    """Read once in a process: an edit does not change the prompts of what is under way."""
     file = read_yaml(path, _TemplateFile, "template")
     content = json.dumps([file.text, file.system, file.chat, list(file.stop)]).encode()
     return file.template(file.name or path.stem, hashlib.blake2b(content, digest_size=20).hexdigest())

@@ -95,7 +95,12 @@ def run(
         _watched(sweep_run, folder, mirrored)
         unmeasured = _report_sweep(sweep_run, as_json=json)
         if unmeasured:
-            raise BenchError(f"{len(unmeasured)} of {len(planned.cells)} cells are not done: {', '.join(unmeasured)}.")
+            is_any_invalid = any("(invalid)" in cell for cell in unmeasured)
+            remedy = " Invalid cells run again with --retry-invalid." if is_any_invalid else ""
+            raise BenchError(
+                f"{len(unmeasured)} of {len(planned.cells)} cells are not done: {', '.join(unmeasured)}. "
+                f"`bench status {planned.sweep.name}` says why.{remedy}"
+            )
 
 
 def _watched(work: Any, home: Path, mirrored: ExitStack, unit: str = "cells") -> Any:

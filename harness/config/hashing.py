@@ -84,6 +84,7 @@ def user_code(spec: RunSpec) -> list[UserModule]:
     Raises RefusedError for one that cannot be found.
     """
     functions = [part for part in spec.reward.parts if is_reference(part)]
+    graders = [grader for grader in (spec.reward.grader, spec.eval.grader) if grader is not None]
     recipe = spec.model.cold_start
     objective = spec.objective
     named: list[tuple[Kind[Any], list[str]]] = [
@@ -92,7 +93,7 @@ def user_code(spec: RunSpec) -> list[UserModule]:
         (ENGINES, [spec.rollout.engine]),
         (TASKS, [spec.task.train, *spec.eval.tasks]),
         (TEMPLATES, [spec.task.template, spec.eval.template, *([recipe.template] if recipe.type == "sft" else [])]),
-        (GRADERS, [spec.rollout_grader, spec.eval.grader]),
+        (GRADERS, graders),
         (METRICS, list(METRICS.names())),
     ]
     found = [
@@ -102,13 +103,22 @@ def user_code(spec: RunSpec) -> list[UserModule]:
     return list({module.name: module for module in found}.values())
 
 
+def own_templates(spec: RunSpec) -> dict[str, Path]:
+    """The files of prompt templates of the user's own, by the names that the spec gives them."""
+    recipe = spec.model.cold_start
+    named = [spec.task.template, spec.eval.template, *([recipe.template] if recipe.type == "sft" else [])]
+    return {name: plugins.user_file(name) for name in named if name.endswith(ENDINGS)}
+
+
 def code_digests(spec: RunSpec) -> dict[str, str]:
-    """By dotted name, the digest of every file of `user_code`."""
-    return {
+    """The digest of every file of `user_code`, by its dotted name, and of `own_templates`, as this process has read
+    them."""
+    modules = {
         name: hashlib.blake2b(content, digest_size=20).hexdigest()
         for module in user_code(spec)
         for name, content in module.contents.items()
     }
+    return modules | {name: str(template_version(name)) for name in own_templates(spec)}
 
 
 def base_evaluation_hash(spec: RunSpec) -> str:

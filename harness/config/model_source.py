@@ -61,12 +61,12 @@ class ModelSource:
             return [self.path]
         templates = self.path / "additional_chat_templates"
         found = [path for folder in (self.path, templates) if folder.is_dir() for path in folder.iterdir()]
-        return [path for path in found if path.suffix in _READ and not path.name.upper().startswith(_DOCUMENTS)]
+        return [path for path in found if path.suffix in _READ and not _is_document(path) and not path.is_dir()]
 
     def _files_counted_earlier(self) -> list[Path]:
         if not self.path.is_dir():
             return [self.path]
-        return [path for path in self.path.iterdir() if path.suffix in _COUNTED_EARLIER]
+        return [path for path in self.path.iterdir() if path.suffix in _COUNTED_EARLIER and not path.is_dir()]
 
     def _digest(self, files: Iterable[Path]) -> str:
         if self.kind == "hf":
@@ -95,7 +95,10 @@ class ModelSource:
 _COUNTED_EARLIER = {".json", ".safetensors", ".bin", ".model", ".jinja", ".txt"}
 _READ = _COUNTED_EARLIER | {".py", ".tiktoken", ".spm", ".bpe", ".codes", ".vocab", ".tokenizer"}
 """Suffixes of what transformers reads from a folder: configuration, weights, tokenizers, templates, a model's code."""
-_DOCUMENTS = ("README", "LICENSE", "LICENCE", "NOTICE")
+
+
+def _is_document(path: Path) -> bool:
+    return path.suffix == ".txt" and path.name.upper().startswith(("README", "LICENSE", "LICENCE", "NOTICE"))
 
 
 def parse_source(source: str) -> ModelSource:

@@ -24,7 +24,7 @@ class Job:
     kind: `cell`, or the name of a stage. path: relative to the home; the cell's folder, or where the stage's result
     goes. spec: the cell's, or that of one of the cells that share the stage.
     plugins, folders: the user's modules that must be in use, and where they are looked for (`harness.plugins.use`).
-    code: the digest of each module of the user's that the spec's numbers depend on; other code is refused.
+    code: the digest of each module and template of the user's that the spec's numbers depend on; others are refused.
     """
 
     kind: str

@@ -13,7 +13,9 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -100,8 +102,9 @@ def user_file(given: str) -> Path:
 
 def _executed(name: str, named_by: str) -> ModuleType:
     try:
-        return importlib.import_module(name)
-    except Exception as error:  # whatever the user's code raises is reported as the user's mistake
+        with redirect_stdout(sys.stderr):  # what it prints must not stand before a JSON document
+            return importlib.import_module(name)
+    except (Exception, SystemExit) as error:  # whatever the user's code raises is reported as the user's mistake
         raise RefusedError(f"{named_by}: {name} cannot be imported ({type(error).__name__}: {error}).") from error
 
 
@@ -221,7 +224,8 @@ class Kind(Generic[Thing]):
                 known[name] = (thing, source)
             elif known[name][0] is not thing:  # else it was imported from where it is defined
                 other = known[name][1]
+                whose = "shipped one" if other is None else f"thing of the same kind in {other.path}"
                 raise RefusedError(
-                    f"{source.path if source else self._package}: the {self.noun} {name!r} has the name of a "
-                    f"{'shipped one' if other is None else f'{self.noun} in {other.path}'}. Give it another name."
+                    f"{source.path if source else self._package}: the {self.noun} {name!r} has the name of a {whose}. "
+                    "Give it another name."
                 )

@@ -5,8 +5,8 @@ packages. Its closure is the module with every file that it imports, directly or
 below those folders (of an installed module: within its own package). Python is let to import the closure alone from
 there, so a stray `reports/` beside the sweep file shadows nothing, and the closure's digest identifies what ran.
 
-Imports are read from the source; nothing is executed to find them. What a module imports by a computed name is not
-seen, and cannot be imported from those folders.
+Imports are read from the source; nothing is executed to find them. What a module imports by a computed name, or as one
+of a package's `*`, is not seen, and cannot be imported from those folders.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def find_user_module(name: str, folders: Sequence[Path], named_by: str) -> UserM
     a file of the closure is not valid Python, or if one has the name of an installed package that is loaded already.
     """
     top = name.partition(".")[0]
-    if not all(part.isidentifier() for part in name.split(".")):
+    if name.endswith(".py") or not all(part.isidentifier() for part in name.split(".")):
         raise RefusedError(
             f"{named_by}: {name!r} is not a module name. Give the name that Python imports, without .py: my_module, or "
             "my_package.my_module."
@@ -85,6 +85,8 @@ def find_user_module(name: str, folders: Sequence[Path], named_by: str) -> UserM
     if found := _locate_installed(name):
         root = found.parents[name.count(".") + (found.name == "__init__.py")]
         return _closed(name, found, [root], named_by, within=top)
+    if not folders:
+        raise RefusedError(f"{named_by}: there is no module {name}. Install the package anew, or uninstall it.")
     raise RefusedError(
         f"{named_by}: there is no module {name} in {' or '.join(map(str, folders))}, nor among the installed packages. "
         "Put its file beside the sweep file, or install it."
@@ -135,7 +137,7 @@ def _closed(name: str, file: Path, folders: Sequence[Path], named_by: str, withi
 def _imports(module: str, path: Path, content: bytes, named_by: str) -> Iterator[str]:
     """Every dotted name in the source that may be an imported module, with the packages that hold it."""
     try:
-        tree = ast.parse(content)
+        tree = ast.parse(content, str(path))
     except (SyntaxError, ValueError) as error:
         raise RefusedError(f"{named_by}: {path} is not valid Python ({error}).") from None
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
@@ -223,6 +225,13 @@ class _ClosureFinder:
                 spec = ModuleSpec(fullname, None, is_package=True)
                 spec.submodule_search_locations = [str(file.parents[up])]
                 return spec
+        top, dot, _ = fullname.partition(".")
+        if dot and any(name.partition(".")[0] == top for name in _importable):
+            # Python would look into the package's folder itself, and run what the digest does not hold.
+            raise ModuleNotFoundError(
+                f"{fullname} is no module that the code here imports by its name. If there is one, import it by a "
+                f"statement that names it: import {fullname}"
+            )
         return None
 
 

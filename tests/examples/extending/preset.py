@@ -19,7 +19,8 @@ LAB_GRPO = Preset(
     ),
     summary="GRPO without the division by the std, with a higher upper clip",
     source="Dr. GRPO, Liu et al. 2503.20783, for the std; DAPO, Yu et al. 2503.14476, for the clip",
-    # The rest is optional: what a reader should know, and settings outside the objective that belong to it.
+    # The rest is optional: what a reader should know, and settings outside the objective that go with it. `bench show`
+    # tells these companions; they are not applied, so set them under `base:` of the sweep file.
     about="What our lab has run since May.",
     traps="clip_high acts only from the second optimiser step after a rollout on.",
     companions={"train.updates_per_rollout": 4},

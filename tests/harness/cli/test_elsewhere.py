@@ -26,7 +26,7 @@ def starts(cell: CellRecord) -> list[str]:
     return (cell.path / "starts.jsonl").read_text().splitlines()
 
 
-def test_a_folder_from_another_machine_goes_on_with_all_that_it_names(tmp_path: Path) -> None:
+def test_a_folder_from_another_machine_goes_on_with_all_that_it_names(bench: Bench, tmp_path: Path) -> None:
     """The sweep file, its profile, the user's reward and the module that it imports are nowhere but in the folder."""
     there = tmp_path / "there"
     there.mkdir()
@@ -50,6 +50,9 @@ def test_a_folder_from_another_machine_goes_on_with_all_that_it_names(tmp_path: 
     cells = bench_run.cells(here)
     assert {cell.arm: len(starts(cell)) for cell in cells.values()} == {"correct": 1, "and_short": 1}
     assert {cell.read_status()["step"] for cell in cells.values()} == {2}, "--set is part of the question"
+
+    planned = bench("plan", here / "small", "--json").document["cells"]
+    assert {cell["state"] for cell in planned} == {"done"}, "as `bench run` finds them, whatever the current folder"
 
     (here / "small" / "question" / "code" / "my_scale.py").write_text(CHANGED)
     code, stderr = bench_run.run(here / "small", here)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from algorithms import preset
+from harness.config.hashing import code_digests
 from harness.config.knobs import active, governor
 from harness.config.resolve import Layer, resolve
 from harness.config.rollout import DatasetPairs, PolicyPairs
@@ -112,7 +113,9 @@ def test_a_task_without_a_grader_serves_given_pairs_only(tmp_path: Path) -> None
     (tmp_path / "chat.yaml").write_text(CHAT)
     task = {"task.train": str(tmp_path / "chat.yaml")}
     evaluated = {"eval.tasks": ["arithmetic"]}
-    assert small_spec({**DATASET, **task, **evaluated}).reward.grader is None
+    offline = small_spec({**DATASET, **task, **evaluated})
+    assert offline.reward.grader is None
+    assert code_digests(offline) == {}
     with pytest.raises(RefusedError, match="has no grader, and rollouts are ranked by their reward"):
         small_spec({**DPO, **task, **evaluated})
     with pytest.raises(RefusedError, match="has no grader, and rollouts are ranked"):

@@ -77,6 +77,15 @@ def test_a_module_that_fails_is_the_users_mistake(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("1 / 0", encoding="utf-8")
     with pytest.raises(RefusedError, match=r"mine cannot be imported .ZeroDivisionError: division by zero"):
         plugins.use(["mine"], [tmp_path])
+    (tmp_path / "mine.py").write_text("raise SystemExit(0)", encoding="utf-8")
+    with pytest.raises(RefusedError, match="mine cannot be imported"):
+        plugins.use(["mine"], [tmp_path])
+
+
+def test_what_a_module_prints_stands_before_no_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.py").write_text("print('loaded')", encoding="utf-8")
+    plugins.use(["mine"], [tmp_path])
+    assert capsys.readouterr() == ("", "loaded\n")
 
 
 def test_shipped_things_may_be_declared_in_yaml() -> None:

@@ -66,6 +66,18 @@ def test_what_runs_is_what_was_hashed_not_what_the_file_holds_by_then(tmp_path: 
     assert sys.modules["mine"].f() == 2
 
 
+@pytest.mark.parametrize(
+    "how", ["from tools import *", "import importlib, tools\nimportlib.import_module('tools.deep')"]
+)
+def test_a_packages_module_that_no_import_names_cannot_be_imported(tmp_path: Path, how: str) -> None:
+    """It would run without being in the digest."""
+    write(tmp_path, mine=how, tools__deep="")
+    (tmp_path / "tools" / "__init__.py").write_text("__all__ = ['deep']", encoding="utf-8")
+    assert "tools.deep" not in find_user_module("mine", [tmp_path], "plugins").files
+    with pytest.raises(RefusedError, match=r"tools\.deep is no module .* import it by a statement"):
+        plugins.use(["mine"], [tmp_path])
+
+
 def test_a_closure_that_leaves_can_no_longer_be_imported(tmp_path: Path) -> None:
     plugins.use(["mine"], [write(tmp_path, mine="")])
     plugins.use([], [tmp_path])

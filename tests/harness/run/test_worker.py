@@ -236,6 +236,21 @@ def test_a_cell_is_filed_under_the_code_it_ran(tmp_path: Path, monkeypatch: pyte
     assert cell.state == "done"
 
 
+def test_a_template_that_was_edited_before_the_worker_read_it_makes_a_cell_invalid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text("text: '{problem}'")
+    folder = tmp_path / "home" / "arm-s0-0123456789"
+    folder.mkdir(parents=True)
+    made = job_of("cell", folder, small_spec({"task.template": "mine.yaml"}), tmp_path / "home")
+    earlier = replace(made, code={"mine.yaml": "the digest of what it held then"})
+    state, reason = do(earlier, tmp_path / "home", StartingPoint(), ignore)
+    assert (
+        state == "invalid" and reason is not None and reason.startswith("mine.yaml changed after the run was planned")
+    )
+
+
 def test_a_stop_after_the_end_takes_nothing_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cell = CellRecord(tmp_path / "arm-s0-0123456789", "arm", 0, "0123456789")
     cell.path.mkdir()
