@@ -22,7 +22,7 @@ SweepArgument = Annotated[
         help="A sweep file, the name of a shipped sweep (see `bench ls sweeps`), or the folder of one that was run."
     ),
 ]
-RunArgument = Annotated[str, typer.Argument(help="Name of a sweep that was run, or its sweep file.")]
+RunArgument = Annotated[str, typer.Argument(help="Name of a sweep that was run, its sweep file, or its folder.")]
 HomeOption = Annotated[
     Path | None, typer.Option("--home", metavar="DIR", help="Where runs are kept; default $BENCH_HOME, else ./runs.")
 ]
@@ -105,16 +105,22 @@ def executor_named(name: str, home: Path) -> Callable[[int], Executor]:
 def home_of(sweep: str, given: Path | None) -> Path:
     """Where the records of a sweep go: beside the folder of records that it is asked from, else as `home_folder`.
 
-    RefusedError where --home names another place than that folder's.
+    RefusedError where --home names another place than that folder's, and for a folder that was renamed, beside which
+    all cells would be trained anew.
     """
-    folder = Path(sweep)
+    from harness.records import read_sweep
+
+    folder = Path(os.path.abspath(sweep))  # a link stays where it is
     if not (folder / "sweep.json").is_file():
         return home_folder(given)
-    home = folder.resolve().parent
-    if given is not None and given.resolve() != home:
+    home = folder.parent
+    if given is not None and given.resolve() != home.resolve():
         raise RefusedError(
             f"{sweep} lies in {home}, and --home is {given}. Leave --home out, or copy the folder there."
         )
+    name = read_sweep(folder).name
+    if folder.name != name:
+        raise RefusedError(f"{sweep}: holds the records of {name}, so its cells are not found here. Name it {name}.")
     return home
 
 
@@ -174,14 +180,14 @@ def numbers(option: str, given: str) -> list[int]:
 
 
 def run_folder(given: str, home: Path) -> Path:
-    """Folder of a sweep that was run, by name or sweep file. RefusedError if it was never run."""
+    """Folder of a sweep that was run, by name, sweep file or path. RefusedError if it was never run."""
     name = given
     if given.endswith((".yaml", ".yml")):
         from harness.config.yaml_file import load_yaml
 
         name = str(load_yaml(Path(given)).get("name"))  # alone: to read records, the file need not be valid any more
-    folder = home / name
-    if not (folder / "sweep.json").is_file():
+    folder = next((place for place in (home / name, Path(given)) if (place / "sweep.json").is_file()), None)
+    if folder is None:
         ran = sorted(path.parent.name for path in home.glob("*/sweep.json"))
         known = f" Sweeps run there: {few(ran)}." if ran else " No sweep was run there yet."
         raise RefusedError(

@@ -19,7 +19,7 @@ from harness.cli.options import (
     SweepArgument,
     arm_names,
     executor_named,
-    home_folder,
+    home_of,
 )
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def plan(
     """
     from harness.plan import make_plan
 
-    folder = home_folder(home)
+    folder = home_of(sweep, home)
     planned = make_plan(sweep, profile, set_ or [], seeds, arm_names(arms))
     if time:
         planned.require_answerable()
