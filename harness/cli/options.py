@@ -110,7 +110,9 @@ def home_of(sweep: str, given: Path | None) -> Path:
     """
     from harness.records import read_sweep
 
-    folder = Path(os.path.abspath(sweep))  # a link stays where it is
+    folder = Path(sweep).absolute()  # a link is not followed: its name and its place count
+    if ".." in folder.parts:
+        folder = folder.resolve()
     if not (folder / "sweep.json").is_file():
         return home_folder(given)
     home = folder.parent

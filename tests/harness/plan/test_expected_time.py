@@ -32,8 +32,9 @@ def cell(
     )
     steps = [{"step": step, "total_s": 2.0, "epoch": 1} for step in (1, 2, 3, 4)]
     evaluations = [
-        {"step": 2, "eval_s": 4.0, "elapsed_s": 10.0, "epoch": 1}, {"step": 4, "eval_s": 8.0, "elapsed_s": 23.0, "epoch": 1}
-    ]  # fmt: skip
+        {"step": 2, "eval_s": 4.0, "elapsed_s": 10.0, "epoch": 1},
+        {"step": 4, "eval_s": 8.0, "elapsed_s": 23.0, "epoch": 1},
+    ]
     append_jsonl(record.path / "timing.jsonl", [*steps, *evaluations])
     scores = {"task": "arithmetic", "metrics": {"pass@1": 0.5}, "generated_tokens": 1, "n_problems": 8, "epoch": 1}
     rows = [{"step": 2, "final": False, "n_samples": 2}, {"step": 4, "final": True, "n_samples": 4}]
