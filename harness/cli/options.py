@@ -22,7 +22,7 @@ SweepArgument = Annotated[
         help="A sweep file, the name of a shipped sweep (see `bench ls sweeps`), or the folder of one that was run."
     ),
 ]
-RunArgument = Annotated[str, typer.Argument(help="Name of a sweep that was run, or its sweep file.")]
+RunArgument = Annotated[str, typer.Argument(help="Name of a sweep that was run, its sweep file, or its folder.")]
 HomeOption = Annotated[
     Path | None, typer.Option("--home", metavar="DIR", help="Where runs are kept; default $BENCH_HOME, else ./runs.")
 ]
@@ -103,16 +103,24 @@ def executor_named(name: str, home: Path) -> Callable[[int], Executor]:
 def home_of(sweep: str, given: Path | None) -> Path:
     """Where the records of a sweep go: beside the folder of records that it is asked from, else as `home_folder`.
 
-    RefusedError where --home names another place than that folder's.
+    RefusedError where --home names another place than that folder's, and for a folder that was renamed, beside which
+    all cells would be trained anew.
     """
-    folder = Path(sweep)
+    from harness.records import read_sweep
+
+    folder = Path(sweep).absolute()  # a link is not followed: its name and its place count
+    if ".." in folder.parts:
+        folder = folder.resolve()
     if not (folder / "sweep.json").is_file():
         return home_folder(given)
-    home = folder.resolve().parent
-    if given is not None and given.resolve() != home:
+    home = folder.parent
+    if given is not None and given.resolve() != home.resolve():
         raise RefusedError(
             f"{sweep} lies in {home}, and --home is {given}. Leave --home out, or copy the folder there."
         )
+    name = read_sweep(folder).name
+    if folder.name != name:
+        raise RefusedError(f"{sweep}: holds the records of {name}, so its cells are not found here. Name it {name}.")
     return home
 
 
@@ -170,14 +178,14 @@ def numbers(option: str, given: str) -> list[int]:
 
 
 def run_folder(given: str, home: Path) -> Path:
-    """The folder of a sweep that was run, by name or sweep file. Raises RefusedError if it was never run."""
+    """The folder of a sweep that was run, by name, sweep file or path. Raises RefusedError if it was never run."""
     name = given
     if given.endswith((".yaml", ".yml")):
         from harness.config.yaml_file import load_yaml
 
         name = str(load_yaml(Path(given)).get("name"))  # alone: to read records, the file need not be valid any more
-    folder = home / name
-    if not (folder / "sweep.json").is_file():
+    folder = next((place for place in (home / name, Path(given)) if (place / "sweep.json").is_file()), None)
+    if folder is None:
         ran = sorted(path.parent.name for path in home.glob("*/sweep.json"))
         known = f" Sweeps run there: {few(ran)}." if ran else " No sweep was run there yet."
         raise RefusedError(

@@ -11,8 +11,6 @@ import heapq
 import math
 import socket
 import statistics
-import time
-from calendar import timegm
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -103,11 +101,11 @@ def pace_of(cell: CellRecord) -> Pace | None:
     evaluations_s = [row["eval_s"] for row in timing if "eval_s" in row]
     scores = cell.read_scores()
     samples = [row.get("n_problems", 0) * row.get("n_samples", 0) for row in scores]
-    if len(starts) != 1 or "owner" not in starts[0] or not steps_s or not sum(samples):
+    # Not from the times of files, which change when a folder is copied.
+    whole_s = timing[-1].get("elapsed_s") if timing else None
+    if len(starts) != 1 or "owner" not in starts[0] or not steps_s or not sum(samples) or whole_s is None:
         return None
     spec = recorded_spec(cell)
-    began_s = timegm(time.strptime(starts[0]["time"], "%Y-%m-%dT%H:%M:%SZ"))
-    whole_s = (cell.path / "status.json").stat().st_mtime - began_s
     return Pace(
         spec,
         step_s=statistics.fmean(steps_s),

@@ -105,6 +105,7 @@ class CellRun:
     def run(self) -> None:
         """Train to the budget, evaluate, mark the cell done."""
         reset_peak_memory(self._model.device)
+        self._started_s = time.perf_counter()
         self._resume()
         try:
             while not self._finished():
@@ -209,8 +210,15 @@ class CellRun:
         about = {"step": self._step, "final": final}
         for scores in self._evaluator.run(samples, self._log.samples(about)):
             self._log.scored({**about, **scores, "generated_tokens": self._generated_tokens})
-        eval_s = time.perf_counter() - started_s
-        self._log.timing({"step": self._step, "eval_s": eval_s, "peak_memory_mb": peak_memory_mb(self._model.device)})
+        now_s = time.perf_counter()
+        self._log.timing(
+            {
+                "step": self._step,
+                "eval_s": now_s - started_s,
+                "elapsed_s": now_s - self._started_s,
+                "peak_memory_mb": peak_memory_mb(self._model.device),
+            }
+        )
 
     def _tell(self, phase: str) -> None:
         done, steps = self._done_frac(), self._spec.train.steps

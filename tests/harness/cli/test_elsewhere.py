@@ -26,7 +26,7 @@ def starts(cell: CellRecord) -> list[str]:
     return (cell.path / "starts.jsonl").read_text().splitlines()
 
 
-def test_a_folder_from_another_machine_goes_on_with_all_that_it_names(bench: Bench, tmp_path: Path) -> None:
+def test_a_folder_from_another_machine_goes_on_with_all_that_it_names(tmp_path: Path, bench: Bench) -> None:
     """The sweep file, its profile, the user's reward and the module that it imports are nowhere but in the folder."""
     there = tmp_path / "there"
     there.mkdir()
@@ -45,6 +45,13 @@ def test_a_folder_from_another_machine_goes_on_with_all_that_it_names(bench: Ben
     here.mkdir()
     shutil.move(there / "runs" / "small", here / "small")
     shutil.rmtree(there)
+    for verb in ("plan", "status"):
+        cells_there = bench(verb, str(here / "small"), "--json").document["cells"]
+        assert [cell["state"] for cell in cells_there] == ["done"], verb
+    shutil.copytree(here / "small", here / "renamed")
+    refused = bench("run", str(here / "renamed"))
+    assert refused.code == 2 and "Name it small." in refused.err
+
     code, stderr = bench_run.run(here / "small", here, "--arms", "correct,and_short")
     assert code == 0, stderr
     cells = bench_run.cells(here)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,6 @@ from tests.harness.run.small import small_spec
 
 # A step generates at most 4 x 4 x 32 = 512 tokens.
 BATCH_TOKENS = 512
-NOW_S = 1_800_000_000
 
 
 def cell(
@@ -29,18 +26,20 @@ def cell(
     record = CellRecord.at(home / "made" / "cells" / f"arm-s0-{hash}")
     record.path.mkdir(parents=True)
     write_json(record.path / "spec.json", small_spec(settings).model_dump(mode="json"))
-    began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(NOW_S))
     owner = {"host": host or socket.gethostname(), "pid": 1}
-    append_jsonl(record.path / "starts.jsonl", [{"epoch": 1, "from_step": 0, "owner": owner, "time": began}])
-    steps = [{"step": step, "total_s": 2.0, "epoch": 1} for step in (1, 2, 3, 4)]
     append_jsonl(
-        record.path / "timing.jsonl", [*steps, *({"step": step, "eval_s": 2.0 * step, "epoch": 1} for step in (2, 4))]
+        record.path / "starts.jsonl", [{"epoch": 1, "from_step": 0, "owner": owner, "time": "2026-01-01T00:00:00Z"}]
     )
+    steps = [{"step": step, "total_s": 2.0, "epoch": 1} for step in (1, 2, 3, 4)]
+    evaluations = [
+        {"step": 2, "eval_s": 4.0, "elapsed_s": 10.0, "epoch": 1},
+        {"step": 4, "eval_s": 8.0, "elapsed_s": 23.0, "epoch": 1},
+    ]
+    append_jsonl(record.path / "timing.jsonl", [*steps, *evaluations])
     scores = {"task": "arithmetic", "metrics": {"pass@1": 0.5}, "generated_tokens": 1, "n_problems": 8, "epoch": 1}
     rows = [{"step": 2, "final": False, "n_samples": 2}, {"step": 4, "final": True, "n_samples": 4}]
     append_jsonl(record.path / "scores.jsonl", [scores | row for row in rows])
     record.write_status("done", step=4, steps=4, generated_tokens=2 * BATCH_TOKENS)
-    os.utime(record.path / "status.json", (NOW_S + 23, NOW_S + 23))
     return record
 
 
@@ -113,7 +112,7 @@ def test_cells_of_other_machines_and_damaged_or_unfinished_ones_tell_nothing(tmp
 def test_the_same_objective_counts_before_others(tmp_path: Path) -> None:
     cell(tmp_path)
     slow = cell(tmp_path, {"objective.scale": "none"}, hash="b" * 10)
-    append_jsonl(slow.path / "timing.jsonl", [{"step": 4, "total_s": 42.0, "epoch": 1}])
+    append_jsonl(slow.path / "timing.jsonl", [{"step": 4, "total_s": 42.0, "elapsed_s": 65.0, "epoch": 1}])
     assert of(tmp_path, {}) == pytest.approx(23 + BASE_S)
 
 
