@@ -245,7 +245,7 @@ def test_a_template_that_was_edited_before_the_worker_read_it_makes_a_cell_inval
     folder.mkdir(parents=True)
     made = job_of("cell", folder, small_spec({"task.template": "mine.yaml"}), tmp_path / "home")
     earlier = replace(made, code={"mine.yaml": "the digest of what it held then"})
-    state, reason = do(earlier, tmp_path / "home", StartingPoint(), ignore)
+    state, reason = run_job(earlier, tmp_path / "home", StartingPoint(), ignore)
     assert (
         state == "invalid" and reason is not None and reason.startswith("mine.yaml changed after the run was planned")
     )
