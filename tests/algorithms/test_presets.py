@@ -20,7 +20,7 @@ def test_families() -> None:
 
 def test_a_preset_can_be_asked_for_by_its_family() -> None:
     assert preset("grpo", Objective, scale="none") == preset("grpo", scale="none")
-    with pytest.raises(ValueError, match="dpo is not an Objective but a PreferenceObjective"):
+    with pytest.raises(ValueError, match="dpo is no Objective but a PreferenceObjective"):
         preset("dpo", Objective)
 
 
