@@ -121,6 +121,18 @@ def code_digests(spec: RunSpec) -> dict[str, str]:
     return modules | {name: str(template_version(name)) for name in own_templates(spec)}
 
 
+def data_digests(spec: RunSpec) -> dict[str, str]:
+    """What a cell reads besides code, as it is now: what to call it in a message -> its fingerprint."""
+    rows = {f"the problems of {task} (test)": _problems(task, "test") for task in spec.eval.tasks}
+    if spec.pairs.type == "dataset":
+        rows[f"the pairs of {spec.pairs.data}"] = _train_data(spec)
+    else:
+        rows[f"the problems of {spec.task.train} (train)"] = _train_data(spec)
+    return {name: digest(one) for name, one in rows.items()} | {
+        f"the model {spec.model.source}": _fingerprint(spec.model.source)
+    }
+
+
 def base_evaluation_hash(spec: RunSpec) -> str:
     """Names the evaluation of the model before training, with the noise of this spec's seed; whatever is trained on."""
     knobs = _chosen(spec, "model.", "eval.", "rollout.engine", "train.device", "seed")

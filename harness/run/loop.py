@@ -30,12 +30,12 @@ class StoppedError(BenchError):
 
 
 class CodeChangedError(Exception):
-    """Files of the user's code changed while a job that depends on them was under way."""
+    """The user's code, or data, changed while a job that depends on them was under way."""
 
-    def __init__(self, files: Sequence[Path]) -> None:
+    def __init__(self, files: Sequence[Path | str]) -> None:
         super().__init__(
             f"{', '.join(map(str, files))} changed after the run was planned, and a result is filed under the code "
-            "that made it. `bench run` plans anew, with the code as it is now"
+            "and data that made it. `bench run` plans anew, with both as they are now"
         )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import plugins
-from harness.config.hashing import code_digests
+from harness.config.hashing import code_digests, data_digests
 from harness.config.run_spec import RunSpec
 from harness.executors.base import Ended, Executor, Job
 from harness.plan import Plan, PlannedCell
@@ -198,7 +198,9 @@ def cell_job(record: CellRecord, spec: RunSpec, home: Path) -> Job:
 
 def _job(kind: str, path: Path, spec: RunSpec) -> Job:
     names, folders = plugins.asked_for()
-    return Job(kind, str(path), spec, names, [str(folder) for folder in folders], code_digests(spec))
+    return Job(
+        kind, str(path), spec, names, [str(folder) for folder in folders], code_digests(spec) | data_digests(spec)
+    )
 
 
 def cell_name(job: Job) -> str:

@@ -21,7 +21,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from harness import plugins
-from harness.config.hashing import code_digests, own_templates, user_code
+from harness.config.hashing import code_digests, data_digests, own_templates, user_code
 from harness.errors import RefusedError
 from harness.executors.base import Job, JobState
 from harness.records.files import is_disk_full
@@ -70,13 +70,15 @@ def run_job(job: Job, home: Path, start: StartingPoint, tell: Tell) -> tuple[Job
 
 
 def require_code(job: Job) -> None:
-    """Raise CodeChangedError unless the user's code and own prompt templates are those that the job was planned with,
-    and the code still lies on the disk: a result is filed under what made it."""
+    """Raise CodeChangedError unless the user's code, prompt templates, data and model are those of the plan, and the
+    code still lies on the disk: a result is filed under what made it."""
     modules = user_code(job.spec)
     runs = code_digests(job.spec)
     files = {name: path for module in modules for name, path in module.files.items()} | own_templates(job.spec)
-    changed = [path for name, path in files.items() if runs[name] != job.code.get(name)]
-    if changed or (changed := [path for module in modules for path in module.changed_files()]):
+    changed: list[Path | str] = [path for name, path in files.items() if runs[name] != job.code.get(name)]
+    changed += [name for name, now in data_digests(job.spec).items() if job.code.get(name, now) != now]
+    changed = changed or [path for module in modules for path in module.changed_files()]
+    if changed:
         raise CodeChangedError(list(dict.fromkeys(changed)))
 
 

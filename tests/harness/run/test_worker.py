@@ -11,6 +11,7 @@ import pytest
 
 from evals.errors import EvalError
 from harness import plugins
+from harness.config.hashing import data_digests
 from harness.config.run_spec import RunSpec
 from harness.engines.base import EngineMismatchError
 from harness.errors import RefusedError
@@ -249,6 +250,28 @@ def test_a_template_that_was_edited_before_the_worker_read_it_makes_a_cell_inval
     assert (
         state == "invalid" and reason is not None and reason.startswith("mine.yaml changed after the run was planned")
     )
+
+
+def test_rows_that_were_edited_after_the_plan_make_a_cell_invalid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows, row = Path("rows.jsonl"), '{"problem": "1+1=", "answer": "2"}\n'
+    Path("mine.yaml").write_text(
+        "name: mine\ntemplate: plain\ngrader: numeric\n"
+        "splits: {train: {file: rows.jsonl}, test: {file: held_out.jsonl}}\n"
+    )
+    for file in (rows, Path("held_out.jsonl")):
+        file.write_text(row * 4)
+    spec = small_spec({"task.train": "mine.yaml", "train.steps": 1})
+    folder = tmp_path / "home" / "arm-s0-0123456789"
+    folder.mkdir(parents=True)
+    made = replace(job_of("cell", folder, spec, tmp_path / "home"), code=data_digests(spec))
+    rows.write_text(row * 3 + row.replace("1+1", "2+0"))
+    state, reason = run_job(made, tmp_path / "home", StartingPoint(), ignore)
+    assert state == "invalid" and reason is not None
+    assert reason.startswith("the problems of mine.yaml (train) changed after the run was planned")
+    assert not (folder / "steps.jsonl").exists()
 
 
 def test_a_stop_after_the_end_takes_nothing_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
