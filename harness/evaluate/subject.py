@@ -14,6 +14,7 @@ from harness.config.run_spec import RunSpec, recorded_spec, resolved_for_machine
 from harness.errors import RefusedError
 from harness.plan.memory import cuda_available
 from harness.records import CellRecord
+from harness.records.cell import is_cell_directory_name
 from harness.records.files import read_json
 
 if TYPE_CHECKING:
@@ -153,7 +154,13 @@ def _trained(path: Path, machine: dict[str, str | None]) -> Subject:
         if not folders:
             raise RefusedError(f"{path}: the cell has no checkpoint yet. Let `bench run` train it first.")
         path = folders[-1]
-    cell = CellRecord.at(path.parents[1])
+    folder = path.parent.parent
+    if not is_cell_directory_name(folder.name):
+        raise RefusedError(
+            f"{path} is a checkpoint of no cell: {folder} is not named <arm>-s<seed>-<hash10>. Give a cell's folder as "
+            "`bench run` named it, or a checkpoint in it."
+        )
+    cell = CellRecord.at(folder)
     as_trained = recorded_spec(cell)
     changed: dict[str, Any] = {}
     for knob, value in machine.items():

@@ -133,6 +133,14 @@ def test_two_tasks_of_one_name_are_refused_and_one_named_twice_is_one(bench: Ben
     assert len(twice.document["evaluations"]) == 1
 
 
+def test_a_cell_that_was_renamed_is_refused(bench: Bench) -> None:
+    Path("renamed/checkpoints/step-000003").mkdir(parents=True)
+    Path("renamed/checkpoints/step-000003/checkpoint.json").write_text("{}")
+    for given in ("renamed", "renamed/checkpoints/step-000003"):
+        result = bench("eval", given)
+        assert result.code == 2 and "is not named <arm>-s<seed>-<hash10>" in result.err
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
