@@ -27,12 +27,12 @@ test-rest: test-slow docs test-vllm test-lm-eval
 
 # Kills and resumes of whole processes, every shipped sweep, real models, the page in a browser.
 test-slow: .venv/installed-test
-	$(PYTEST) -m slow
+	$(PYTEST) -m "slow and not long"
 
 # What takes minutes a test: full training runs on several seeds, storms of kills, whole sweeps. By hand, before a release;
 # the result stands in tests/long.txt.
 test-long: .venv/installed-test
-	$(BIN)/python -m tests.long_run
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.long_run
 
 # The contract of engines, and what is special about vLLM, with the real vLLM on a CPU.
 test-vllm: .venv-vllm

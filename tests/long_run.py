@@ -27,7 +27,7 @@ class Outcomes:
 def main() -> int:
     outcomes, made_on = Outcomes(), provenance()
     began = datetime.datetime.now(datetime.UTC)
-    code = pytest.main(["-m", "long", "-n", "0"], plugins=[outcomes])
+    code = pytest.main(["-m", "long", "-n", "2"], plugins=[outcomes])
     heading = [
         f"make test-long, {began:%Y-%m-%d}, commit {made_on['commit']}, exit code {int(code)}",
         f"{made_on['processor']}, Python {made_on['python']}, torch {made_on['packages']['torch']}",
