@@ -16,6 +16,8 @@ from tests.harness.run.small import small_spec
 from tests.reports.rewriting import rewrite_rows
 from tests.reports.synthetic import write_sweep
 
+pytestmark = pytest.mark.slow
+
 Settings = dict[str, dict[str, Any]]
 
 
@@ -91,7 +93,6 @@ def test_runs_without_a_common_seed_do_not_pair(bench: Bench, home: Path) -> Non
     assert "no test below 3 runs on a side" in bench("compare", cells["up", 1], cells["base", 0]).out
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -8,6 +8,8 @@ import pytest
 
 from tests.harness.search.fake_cells import METRIC, FakeCells, search, write_search
 
+pytestmark = pytest.mark.slow
+
 
 def test_an_objective_that_never_changes_takes_nothing_from_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

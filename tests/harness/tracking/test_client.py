@@ -8,6 +8,8 @@ import pytest
 from harness.tracking import Mirror, MirrorError, tracking_uri
 from tests.harness.tracking.helpers import DiskSweep
 
+pytestmark = pytest.mark.slow
+
 CLOSED_PORT = "http://127.0.0.1:9"
 
 

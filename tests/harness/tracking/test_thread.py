@@ -10,6 +10,8 @@ import pytest
 from harness.tracking import Mirror, MirrorError, MirrorThread
 from tests.harness.tracking.helpers import DiskSweep, Reader, train
 
+pytestmark = pytest.mark.slow
+
 
 class CountingMirror(Mirror):
     """Does as it is told instead of talking to MLflow."""

@@ -15,6 +15,8 @@ from harness.tracking import Mirror
 from tests.harness.tracking.helpers import DiskSweep, Reader, train
 from tests.reports.search.studies import TOKENS, study_document
 
+pytestmark = pytest.mark.slow
+
 METRIC = "eval.final.arithmetic.pass@1"
 NO_CELLS: dict[str, Any] = {"cells": [], "intermediate": []}
 

@@ -20,6 +20,8 @@ from reports.statistics import compare_paired
 from tests.reports.rewriting import add_tasks, rewrite_rows, write_spec, write_steps
 from tests.reports.synthetic import TASK, write_sweep
 
+pytestmark = pytest.mark.slow
+
 A, B = 0.2, 0.9
 
 

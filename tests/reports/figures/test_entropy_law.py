@@ -13,6 +13,8 @@ from reports.statistics import FloatArray
 from tests.reports.rewriting import rewrite_rows, write_spec
 from tests.reports.synthetic import STEPS, write_sweep
 
+pytestmark = pytest.mark.slow
+
 A, B = 0.2, 0.9
 
 

@@ -13,6 +13,8 @@ from reports.page.tables import across_tasks_table
 from tests.reports.rewriting import add_tasks, rewrite_rows
 from tests.reports.synthetic import TASK, write_sweep
 
+pytestmark = pytest.mark.slow
+
 TASKS = [TASK, "second", "third"]
 SHIFTS = {"second": -0.2, "third": 0.1}
 

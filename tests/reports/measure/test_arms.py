@@ -19,6 +19,8 @@ from reports.page.record_tables import COST_NOTE
 from reports.page.tables import report_tables
 from tests.reports.synthetic import write_sweep
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def arms(tmp_path_factory) -> list[ArmSummary]:

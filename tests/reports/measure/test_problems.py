@@ -20,6 +20,8 @@ from reports.page.verdict import verdict_details
 from reports.statistics import crossed_bootstrap
 from tests.reports.synthetic import STEPS, TASK, write_sweep
 
+pytestmark = pytest.mark.slow
+
 ARMS = {"base": 0.0, "odd": 1.0}
 NAN = float("nan")
 

@@ -61,6 +61,7 @@ def test_json_has_the_keys_of_the_contract_and_no_nan(page):
     assert all((cell["score_pp"] is None) == (cell["state"] == "failed") for cell in report["cells"])
 
 
+@pytest.mark.slow
 def test_calibration_before_and_after_is_in_the_report(page, tmp_path):
     arms = json.loads((page / "report.json").read_text())["arms"]
     assert [(arm["before_ece"], arm["ece"]) for arm in arms] == [(0.2, pytest.approx(0.1))] * 3
@@ -164,6 +165,7 @@ def test_the_same_records_give_the_same_bytes(tmp_path):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes(), file
 
 
+@pytest.mark.slow
 def test_a_figure_of_an_earlier_report_does_not_stay(tmp_path):
     sweep = write_sweep(tmp_path / "records", {"base": 0.0}, seeds=1)
     write_report(sweep, tmp_path / "report")
@@ -180,6 +182,7 @@ def test_import_is_light():
     assert output.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_control_characters_of_a_model_are_replaced(tmp_path):
     mark = "\N{REPLACEMENT CHARACTER}"
     codes = (*range(32), *range(127, 160), 0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
