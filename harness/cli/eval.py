@@ -60,7 +60,7 @@ def eval_(
     memorisation: Annotated[
         bool,
         typer.Option(
-            "--memorisation", help="Also: does the model complete the statements of --tasks that it sees the start of?"
+            "--memorisation", help="Also test whether the model completes statements of --tasks from their beginning."
         ),
     ] = False,
     preset: Annotated[
@@ -97,7 +97,7 @@ def eval_(
         str | None, typer.Option("--template", metavar="NAME", help="Prompt template; default: each task's own.")
     ] = None,
     grader: Annotated[
-        str | None, typer.Option("--grader", metavar="NAME", help="What decides; default: each task's own.")
+        str | None, typer.Option("--grader", metavar="NAME", help="Grader of the answers; default: each task's own.")
     ] = None,
     seed: Annotated[
         int | None, typer.Option("--seed", metavar="N", help="Seed of the samples' noise; default: 0, or the preset's.")
@@ -107,14 +107,14 @@ def eval_(
         typer.Option(
             "--thinking-budget",
             metavar="N,M",
-            help="Tokens after which a thought is ended by force; one evaluation for each.",
+            help="End the model's thinking after N tokens; one evaluation for each N.",
         ),
     ] = None,
     include_path: Annotated[
         Path | None, typer.Option("--include-path", metavar="DIR", help="A folder with more task files of lm-eval.")
     ] = None,
     apply_chat_template: Annotated[
-        bool, typer.Option("--apply-chat-template", help="Prompts of lm-eval as messages; by default they are text.")
+        bool, typer.Option("--apply-chat-template", help="Send lm-eval's prompts as chat messages; default: as text.")
     ] = False,
     engine: Annotated[str, typer.Option("--engine", metavar="E", help="auto, torch or vllm.")] = "auto",
     device: Annotated[str, typer.Option("--device", metavar="D", help="auto, cpu, cuda or cuda:<n>.")] = "auto",
@@ -126,7 +126,7 @@ def eval_(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Evaluate any model: pass@k and its kin, every sample kept. The conditions are written down.
+    """Evaluate any model: pass@k and its kin, every sample kept.
 
     The same command continues where it stopped, and with more --samples or --problems draws only what is missing. A
     cell without --tasks is evaluated as its sweep did: what it drew then is not drawn again.

@@ -133,7 +133,7 @@ def find_subject(given: str, engine: str, device: str, dtype: str, as_trained: b
         source = f"gguf:{given}"
     elif ":" not in given:
         raise RefusedError(
-            f"{given!r} is no model: there is no such folder or .gguf file. Give a folder that `save_pretrained` "
+            f"{given!r} is not a model: there is no such folder or .gguf file. Give a folder that `save_pretrained` "
             "wrote, a .gguf file, a cell or a checkpoint under runs/, builtin:tiny or hf:<id>[@<revision>]."
         )
     parsed = parse_source(source)
@@ -146,7 +146,7 @@ def find_subject(given: str, engine: str, device: str, dtype: str, as_trained: b
 
 
 def _trained(path: Path, machine: dict[str, str | None]) -> Subject:
-    """machine: knobs that are set otherwise than in training; None leaves one as it was."""
+    """machine: knobs set differently from training; None leaves one as it was."""
     from harness.training.checkpoint import checkpoint_folders
 
     if not (path / "checkpoint.json").is_file():

@@ -177,7 +177,7 @@ def test_bad_input(bench: Bench, logged: list[Any], words: list[str], says: str)
             "--apply-chat-template would do nothing without --lm-eval",
         ),
         (["--tasks", "arithmetic", "--regrade", "--memorisation"], "--regrade draws nothing, but"),
-        (["--tasks", "arithmetic", "--baseline", "nowhere"], "'nowhere' is no model"),
+        (["--tasks", "arithmetic", "--baseline", "nowhere"], "'nowhere' is not a model"),
     ],
 )
 def test_options_that_go_together(bench: Bench, logged: list[Any], words: list[str], says: str) -> None:
@@ -226,7 +226,7 @@ def test_statements_known_by_heart_are_looked_for(bench: Bench, logged: list[Any
 def test_a_model_that_is_not_there(bench: Bench) -> None:
     result = bench("eval", "nowhere", *SMALL)
     assert result.code == 2
-    assert "'nowhere' is no model" in result.err
+    assert "'nowhere' is not a model" in result.err
 
 
 @pytest.fixture(scope="module")

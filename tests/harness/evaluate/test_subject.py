@@ -88,7 +88,7 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ("nowhere/at/all", "is no model: there is no such folder or .gguf file"),
+        ("nowhere/at/all", "is not a model: there is no such folder or .gguf file"),
         ("path:nowhere", "no config.json in nowhere"),
         ("gguf:none.gguf", "there is no such file"),
         ("builtin:huge", "the only builtin model is builtin:tiny"),
