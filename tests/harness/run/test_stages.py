@@ -21,6 +21,7 @@ from harness.run.stages import (
     missing_stages,
     result_path,
     stages_of_cell,
+    stages_of_cell,
 )
 from harness.run.worker import run_job
 from tests.harness.run import bench
@@ -105,16 +106,16 @@ def test_encoded_pairs_are_shared_by_objectives_with_one_reference(tmp_path: Pat
 
 def test_what_is_there_is_not_made_again(tmp_path: Path) -> None:
     spec = small_spec(FILTER | PROXY)
-    assert [stage.name for stage in missing_stages(spec, tmp_path)] == ["pass_rates", "reward_model"]
+    assert [stage.name for stage in missing_stages(spec, tmp_path, stages_of_cell(spec))] == ["pass_rates", "reward_model"]
     rates = inputs_of_cell(spec, tmp_path)["pass_rates"]
     rates.parent.mkdir()
     rates.touch()
-    assert [stage.name for stage in missing_stages(spec, tmp_path)] == ["reward_model"]
+    assert [stage.name for stage in missing_stages(spec, tmp_path, stages_of_cell(spec))] == ["reward_model"]
 
 
 def make_stages(spec: RunSpec, home: Path) -> None:
     (home / "cache").mkdir(exist_ok=True)
-    while missing := missing_stages(spec, home):
+    while missing := missing_stages(spec, home, stages_of_cell(spec)):
         for stage in missing:
             job = job_of(stage.name, result_path(stage, spec, home), spec, home)
             assert run_job(job, home, StartingPoint(), lambda event: None) == ("done", None)
