@@ -21,7 +21,6 @@ from harness.run.stages import (
     missing_stages,
     result_path,
     stages_of_cell,
-    stages_of_cell,
 )
 from harness.run.worker import run_job
 from tests.harness.run import bench
@@ -106,11 +105,12 @@ def test_encoded_pairs_are_shared_by_objectives_with_one_reference(tmp_path: Pat
 
 def test_what_is_there_is_not_made_again(tmp_path: Path) -> None:
     spec = small_spec(FILTER | PROXY)
-    assert [stage.name for stage in missing_stages(spec, tmp_path, stages_of_cell(spec))] == ["pass_rates", "reward_model"]
+    wanted = stages_of_cell(spec)
+    assert [stage.name for stage in missing_stages(spec, tmp_path, wanted)] == ["pass_rates", "reward_model"]
     rates = inputs_of_cell(spec, tmp_path)["pass_rates"]
     rates.parent.mkdir()
     rates.touch()
-    assert [stage.name for stage in missing_stages(spec, tmp_path, stages_of_cell(spec))] == ["reward_model"]
+    assert [stage.name for stage in missing_stages(spec, tmp_path, wanted)] == ["reward_model"]
 
 
 def make_stages(spec: RunSpec, home: Path) -> None:
