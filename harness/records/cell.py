@@ -197,13 +197,18 @@ class CellRecord:
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """That of the last start. Raises DamagedRecordError without one; every cell that was run has it."""
+        """That of the last start of training. Raises DamagedRecordError without one; every cell that was run has it."""
+        return self.own.provenances[-1]
+
+    @property
+    def provenances(self) -> list[dict[str, Any]]:
+        """Those of all starts; raises as `provenance`."""
         starts = self.read_starts()
         if not starts:
             raise DamagedRecordError(
                 f"{self.path / 'starts.jsonl'}: is missing. Restore it, or delete its folder and run the sweep again."
             )
-        return {name: value for name, value in starts[-1].items() if name not in _START}
+        return [{name: value for name, value in start.items() if name not in _START} for start in starts]
 
     def read_steps(self) -> list[dict[str, Any]]:
         """Rows of steps.jsonl. Raises DamagedRecordError, also for fewer rows than a finished cell has steps."""
