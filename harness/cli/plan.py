@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from harness.plan import Plan
     from harness.plan.expected_time import ExpectedTime, Pace
 
-# Of the paired difference, where neither cells nor the profile say it: 2 pp is common on full benchmarks.
+# The sd of paired differences where neither cells nor the profile say it: 2 pp is common on full benchmarks.
 ASSUMED_SD_PP = 2.0
 MOST_NAMED_KNOBS = 8
 
