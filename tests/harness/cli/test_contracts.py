@@ -110,7 +110,7 @@ def test_plan_counts_what_is_there(bench: Bench, tmp_path: Path) -> None:
     assumed = bench("plan", sweep, "--json").document["detectable_pp"]
     assert (assumed["from"], assumed["sd_pp"]) == ("profile tiny", 0.8)
     document = bench("plan", sweep, "--home", "home", "--json").document
-    assert [cell["state"] for cell in document["cells"]] == (["done"] * 3 + ["pending"] * 3) * 2
+    assert [cell["state"] for cell in document["cells"]] == (["done"] * 3 + ["pending"] * 9) * 2
     known = document["detectable_pp"]
     assert known["from"] == "finished cells"
     # Differences of 3, 4 and 6 points.
