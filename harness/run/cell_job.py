@@ -20,7 +20,7 @@ from harness.models.language_model import LanguageModel, weights_digest
 from harness.models.start import StartingPoint
 from harness.plan.filing import under_evaluation
 from harness.records import CellRecord
-from harness.records.cell import EVALUATION_FILE
+from harness.records.cell import EVALUATION_FILE, STARTS_FILE
 from harness.records.files import append_jsonl, is_disk_full, write_json
 from harness.records.lease import hold_lease
 from harness.records.problems import PROBLEMS_FILE, ProblemsFile
@@ -95,7 +95,7 @@ def evaluate_trained(
     same conditions are taken over, and the others drawn."""
     folder, step = cell.evaluation_folder, cell.step
     write_json(folder / EVALUATION_FILE, evaluation_document(spec))
-    append_start(folder / "starts.jsonl", step, {})
+    append_start(folder / STARTS_FILE, {}, step)
     about = {"step": step, "final": True}
     store = SampleStore(folder / SAMPLES_FILE, about, problems=ProblemsFile(folder / PROBLEMS_FILE))
     store.mend()
