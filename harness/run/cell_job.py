@@ -64,6 +64,9 @@ def run_cell(
         if cell.is_done:
             return
         require_code()
+        if not cell.evaluation_folder.exists():  # another run trained the cell meanwhile, under another evaluation
+            cell.evaluation_folder.mkdir(parents=True)
+            write_json(cell.evaluation_folder / "spec.json", spec.model_dump(mode="json"))
         try:
             # What stands there if the process ends without a word; while it lives, its lease says `running`.
             cell.write_status("interrupted", reason=KILLED, steps=spec.train.steps)

@@ -17,7 +17,7 @@ FROZEN = Path(__file__).parent / "hashes.json"
 NEEDS_STEPS = ("positives_only", "ppo")
 """Sweeps that ask about steps of the work, which only the task of the profile `tiny` has."""
 
-Hashes = dict[str, dict[str, dict[str, list[str]]]]
+Hashes = dict[str, dict[str, dict[str, str]]]
 
 
 def profiles_of(sweep: str) -> list[str]:
@@ -31,11 +31,11 @@ def hashes() -> Hashes:
     return {sweep: {profile: _arms(sweep, profile) for profile in profiles_of(sweep)} for sweep in sweeps}
 
 
-def _arms(sweep: str, profile: str) -> dict[str, list[str]]:
+def _arms(sweep: str, profile: str) -> dict[str, str]:
     # As on a machine without a GPU: what a profile leaves to the machine is resolved in the plan.
     with mock.patch("harness.plan.plan.cuda_available", return_value=False):
         plan = make_plan(str(shipped(SHIPPED)[sweep]), profile, seeds=1)
-    return {cell.arm: [cell.hash, cell.evaluation] for cell in plan.cells}
+    return {cell.arm: f"{cell.hash} {cell.evaluation}" for cell in plan.cells}
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ def run(home: Path, spec: RunSpec) -> CellRecord:
 
 
 def samples_of(cell: CellRecord) -> list[dict[str, Any]]:
-    """Of the final evaluation, without the number of the start."""
+    """Those of the final evaluation, without the number of the start."""
     table = cell.read_evals()
     assert table is not None
     rows = [{name: row[name] for name in row if name != "epoch"} for row in table.to_pylist() if row["final"]]
@@ -180,6 +180,13 @@ def test_weights_of_another_cell_are_not_measured(home: Path) -> None:
     record_of(home, spec_with()).write_status("done", digest="0" * 40)
     with pytest.raises(RefusedError, match="does not hold the weights that the cell ended with"):
         run(home, spec_with({"eval.samples": 6}))
+
+
+def test_a_cell_that_another_run_trained_meanwhile_is_evaluated(home: Path) -> None:
+    """It was to be trained under this evaluation, and now is trained under another."""
+    more = spec_with({"eval.samples": 6})
+    run_cell(more, home, record_of(home, more).path, StartingPoint(), lambda event: None, lambda: None)
+    assert record_of(home, more).lacks is None and record_of(home, more).spec["eval"]["samples"] == 6
 
 
 def test_a_kill_in_the_middle_loses_nothing(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
