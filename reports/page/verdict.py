@@ -78,10 +78,14 @@ def verdict_sentence(row: Row) -> str:
             f"{arm} against {baseline}: no test below {too_few}; {effect}{_noise_clause(row)}; {_runs(row)},"
             f" {_token_clause(row)}."
         )
+    if row["low_pp"] is None:
+        return (
+            f"{_verdict_clause(row)}: {effect}{_noise_clause(row)}; {row['note']}; {_runs(row)}, {_token_clause(row)}."
+        )
     return (
         f"{_verdict_clause(row)}: {effect},"
         f" {percent(row['level'])} interval {interval(row['low_pp'], row['high_pp'])},"
-        f" {_p_clause(row)}, {_runs(row)}, {_token_clause(row)}; {_detectable_clause(row)}."
+        f" {_p_clause(row)}, {_runs(row)}, {_token_clause(row)}; detectable effect {points(row['detectable_pp'])} pp."
     )
 
 
@@ -102,7 +106,7 @@ def verdict_details(row: Row) -> list[str]:
         details.append(f"Equivalence: two one-sided tests at {level}, which is conservative.")
     if row.get("new_problems") is not None:
         details.append(_over_new_problems(row["new_problems"]))
-    if row["note"] and row["detectable_pp"] is not None:
+    if row["note"] and row["verdict"] != "inconclusive":
         details.append(f"Note: {row['note']}.")
     return details + [f"{warning}." for warning in row["warnings"]]
 
@@ -162,12 +166,6 @@ def _token_clause(row: Row) -> str:
     return f"NOT at equal tokens ({difference} than {row['baseline']})"
 
 
-def _detectable_clause(row: Row) -> str:
-    """The effect that the design detects, or the note that says why there is none."""
-    detectable = row["detectable_pp"]
-    return str(row["note"]) if detectable is None else f"detectable effect {points(detectable)} pp"
-
-
 def _missing_sentence(row: Row, missing: Row) -> str:
     if _is_paired(row):
         return f"Seed {missing['seed']} has no pair: {missing['reason']}."
@@ -191,6 +189,8 @@ def _without_flagged(row: Row) -> str:
     runs = f"n = {rest['n_pairs']}" if paired else f"{rest['n_treatment']} and {rest['n_baseline']} runs"
     if rest["verdict"] == "no_test":
         return f"{effect}, no test below {MIN_PAIRS} seeds, {runs}" if paired else f"{effect}, no test, {runs}"
+    if rest["low_pp"] is None:
+        return f"{effect}, {rest['verdict']} ({rest['note']}), {runs}"
     return f"{effect} {interval(rest['low_pp'], rest['high_pp'])}, {rest['verdict']}, {runs}"
 
 

@@ -28,7 +28,6 @@ from reports.statistics.bootstrap import (
     probability_of_improvement,
 )
 from reports.statistics.comparison import (
-    NO_SPREAD,
     Comparison,
     PairedComparison,
     UnpairedComparison,
@@ -51,7 +50,6 @@ from reports.statistics.variance_components import (
 
 __all__ = [
     "MIN_PAIRS",
-    "NO_SPREAD",
     "TARGET_POWER",
     "Comparison",
     "CrossedEstimate",

@@ -63,8 +63,11 @@ def trimmed_mean(values: FloatArray) -> FloatArray:
 
 
 def t_interval(values: Sequence[float] | FloatArray, alpha: float = 0.05) -> tuple[float, float]:
-    """The t(n-1) interval of the mean of `values` [n] at level 1 - alpha; (NaN, NaN) for a single value."""
+    """The t(n-1) interval of the mean of `values` [n] at level 1 - alpha; (NaN, NaN) for a single value, and for equal
+    ones, which do not show how far others would lie."""
     sample = finite_scores("values", values)
+    if np.ptp(sample) <= RELATIVE_TOLERANCE * np.abs(sample).max():
+        return math.nan, math.nan
     low, high = t_band(sample[:, None], alpha)
     return float(low[0]), float(high[0])
 
