@@ -88,7 +88,7 @@ def _paired(
         contrast = replace(contrast, p_holm=contrast.comparison.p_value)
     warnings = _warnings(treatment, baseline, alpha)
     row = contrast_row(contrast, metric=metric, margin_pp=margin_pp, n_contrasts=1, warnings=warnings)
-    return row | {"new_problems": None}
+    return row | {"new_problems": None, "variance": None}
 
 
 def _unpaired(treatment: Group, baseline: Group, metric: str, alpha: float, margin_pp: float) -> dict[str, Any]:

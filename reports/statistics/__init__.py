@@ -22,7 +22,8 @@ If none of a few seeds collapsed, they cannot show that some do, and the interva
 Therefore figures show every seed as a dot, and tables give the median and the interquartile mean beside the mean.
 """
 
-from reports.statistics.bootstrap import (
+from reports.statistics.across_tasks import (
+    MIN_RUNS_FOR_IMPROVEMENT,
     Estimate,
     interquartile_mean_over_tasks,
     probability_of_improvement,
@@ -50,6 +51,7 @@ from reports.statistics.variance_components import (
 
 __all__ = [
     "MIN_PAIRS",
+    "MIN_RUNS_FOR_IMPROVEMENT",
     "TARGET_POWER",
     "Comparison",
     "CrossedEstimate",
