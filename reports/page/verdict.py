@@ -262,7 +262,7 @@ def _pairing_sentence(row: Row) -> str:
     rho = f"ρ = {row['correlation']:.2f}, {percent(row['level'])} interval [{low:.2f}, {high:.2f}]"
     if low <= 0 <= high:
         return f"{count(row['n_pairs'], 'seed')} cannot tell what pairing does: {rho}."
-    worth = f"which is worth {1 / row['variance_ratio']:.2g} times the seeds" if row["variance_ratio"] else ""
+    worth = f"which is worth {1 / row['variance_ratio']:.2g} times the seeds"
     if high < 0:
         return f"The two arms' seeds move apart: {rho}, {worth}: pairing costs more than it brings."
     noise = (row.get("variance") or {}).get("shared_noise_share")
