@@ -75,8 +75,8 @@ def binary_scores(
 
 
 def new_problems(replicates: int) -> Rows:
-    """Of right and wrong answers to problems of Beta(1, 1) difficulties. What seeds, problems, and a seed on one problem
-    do to the difference of the chances of success has the standard deviations named."""
+    """Of right and wrong answers to problems of Beta(1, 1) difficulties. What seeds, problems, and a seed on one
+    problem do to the difference of the chances of success has the standard deviations named."""
     layouts = {
         "seeds 2 pp, problems 10 pp, both 5 pp, 4 samples": (0.02, 0.1, 0.05, 4),
         "seeds 1 pp, problems 5 pp, both 5 pp, 1 sample": (0.01, 0.05, 0.05, 1),
@@ -145,8 +145,8 @@ def tasks(replicates: int) -> Rows:
 
 
 def improvement(replicates: int) -> Rows:
-    """Over 3 tasks, from paired runs. In the rows of 0.50 the rest to 100% is how often one half is wrongly excluded. Below
-    6 runs no interval is shown."""
+    """Over 3 tasks, from paired runs. In the rows of 0.50 the rest to 100% is how often one half is wrongly excluded.
+    Below 6 runs no interval is shown."""
     rows = [["true probability", "correlation of tasks, of arms", *(f"n = {n}" for n in SEEDS)]]
     for shift in (0.0, 1.4, 3.0):
         truth = 0.5 * (1 + math.erf(shift / 4))
