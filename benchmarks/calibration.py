@@ -38,7 +38,7 @@ Rows = list[list[str]]
 
 
 def t_intervals(replicates: int) -> Rows:
-    """Of differences whose true mean is 0; 10 times as many replicates as below."""
+    """Differences whose true mean is 0, with 10 times as many replicates as below."""
     rng = np.random.default_rng(0)
     draws: dict[str, Callable[[tuple[int, int]], FloatArray]] = {
         "normal": lambda shape: rng.normal(0, 1, shape),
@@ -75,7 +75,7 @@ def binary_scores(
 
 
 def new_problems(replicates: int) -> Rows:
-    """Of right and wrong answers to problems of Beta(1, 1) difficulties. What seeds, problems, and a seed on one
+    """Right and wrong answers to problems of Beta(1, 1) difficulties. What seeds, problems, and a seed on one
     problem do to the difference of the chances of success has the standard deviations named."""
     layouts = {
         "seeds 2 pp, problems 10 pp, both 5 pp, 4 samples": (0.02, 0.1, 0.05, 4),
