@@ -22,6 +22,7 @@ from reports.measure.arms import ArmSummary, hidden_knob_warnings
 from reports.measure.contrasts import Contrast
 from reports.measure.flips import find_flips
 from reports.measure.interactions import interaction_rows, interactions
+from reports.measure.looks import look_rows, looking
 from reports.measure.measurements import finite
 from reports.measure.over_k import gain_curves, sharpening
 from reports.measure.overoptimisation import proxy_and_truth
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 Report = dict[str, list[dict[str, Any]]]
 
-SECTIONS = ("contrasts", "arms", "cells", "laws", "interactions", "across_tasks", "flips", "reflection")
+SECTIONS = ("contrasts", "arms", "cells", "laws", "interactions", "across_tasks", "flips", "reflection", "looks")
 """The keys of report.json. Each holds a list, which may be empty."""
 
 FINAL_SCORES = "final_scores.csv"
@@ -81,7 +82,10 @@ def report_document(analysis: Analysis) -> Report:
                 n_contrasts=len(analysis.contrasts),
                 warnings=hidden_knob_warnings(analysis.arm(contrast.arm), analysis.arm(contrast.baseline)),
             )
-            | {"new_problems": new_problems_row(over_new_problems(analysis, contrast))}
+            | {
+                "new_problems": new_problems_row(over_new_problems(analysis, contrast)),
+                "look": looking(analysis.sweep, len(analysis.contrasts)).as_row(),
+            }
             for contrast in analysis.contrasts
         ],
         "arms": [
@@ -94,6 +98,7 @@ def report_document(analysis: Analysis) -> Report:
         "across_tasks": across_tasks_rows(across_tasks(analysis)),
         "flips": [flip.as_row() for flip in find_flips(analysis)],
         "reflection": [asdict(row) for row in read_reflection(analysis).arms],
+        "looks": look_rows(analysis.sweep, {contrast.arm: contrast.verdict for contrast in analysis.contrasts}),
     }
     return {key: [without_nan(row) for row in rows] for key, rows in document.items()}
 

@@ -24,6 +24,8 @@ SIGNS = {
 }
 """Each verdict has a sign beside its colour, for readers and printers without colour."""
 
+ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
+
 SEED_SENTENCE = "A seed varies data order and sampling from one cold start, not the cold start itself."
 
 Row = dict[str, Any]
@@ -80,7 +82,7 @@ def verdict_sentence(row: Row) -> str:
         )
     return (
         f"{_verdict_clause(row)}: {effect},"
-        f" {percent(row['level'])} interval {interval(row['low_pp'], row['high_pp'])},"
+        f" {percent(row['level'])} interval {interval(row['low_pp'], row['high_pp'])}{_look_clause(row)},"
         f" {_p_clause(row)}, {_runs(row)}, {_token_clause(row)}; {_detectable_clause(row)}."
     )
 
@@ -88,6 +90,8 @@ def verdict_sentence(row: Row) -> str:
 def verdict_details(row: Row) -> list[str]:
     """What qualifies the sentence: missing runs, the contrast without flagged cells, notes and warnings."""
     details = [_missing_sentence(row, missing) for missing in row["missing"]]
+    if row.get("look") is not None and row["low_pp"] is not None:
+        details.append(_look_sentence(row))
     if flagged := _flagged_seeds(row):
         details.append(f"Without the flagged seeds ({flagged}): {_without_flagged(row)}.")
     if row["verdict"] in {"inconclusive", "equivalent"} and row.get("p_holm") is not None:
@@ -135,6 +139,34 @@ def _noise_clause(row: Row) -> str:
         f", 95% interval {interval(row['noise_low_pp'], row['noise_high_pp'])} from evaluation noise"
         " alone, which does not include training variance"
     )
+
+
+def _look_clause(row: Row) -> str:
+    look = row.get("look")
+    if look is None:
+        return ""
+    if look["is_planned"]:
+        name = f"look {look['planned'].index(look['seeds'][look['number'] - 1]) + 1} of {len(look['planned'])} planned"
+    else:
+        name = f"{ORDINALS[look['number'] - 1]} look" if look["number"] <= len(ORDINALS) else f"look {look['number']}"
+    over = "both" if len(look["seeds"]) == 2 and not look["planned"] else "all"
+    return f" ({name}, {percent(look['overall_level'])} over {over})"
+
+
+def _look_sentence(row: Row) -> str:
+    look = row["look"]
+    level, overall = percent(row["level"]), percent(look["overall_level"])
+    taken = f"looked at {_listed(look['seeds'])} seeds"
+    planned = f", of looks planned at {_listed(look['planned'])}" if look["planned"] else ", without a plan"
+    return (
+        f"This question was {taken}{planned}: the {level} interval is so wide that those of all looks together hold "
+        f"{overall}. p values count this look alone."
+    )
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    *first, last = map(str, numbers)
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _p_clause(row: Row) -> str:
@@ -243,10 +275,21 @@ def validity_checks(analysis: Analysis, report: Report) -> list[Check]:
         if not any(arm["generated_tokens"] for arm in report["arms"]):
             tokens = Check("Tokens", "none generated in training by any arm")
         checks += [tokens, Check("Pairing ρ", pairing)]
+        checks += [_looks(report["contrasts"][0]["look"])] if report["contrasts"][0]["look"] is not None else []
     disagreement = [arm["grader_disagreement_frac"] for arm in report["arms"]]
     if any(value is not None for value in disagreement):
         checks.append(Check("Graders disagree", _range(_tenths, disagreement) + " of final samples"))
     return [*checks, *map(_contamination, sweep.contamination)]
+
+
+def _looks(look: Row) -> Check:
+    """How often the question was looked at, of how many planned looks."""
+    if not look["planned"]:
+        return Check("Looks", f"{len(look['seeds'])}, none planned")
+    seeds = f"at {_listed(look['planned'])} seeds"
+    further = f", and {look['n_unplanned']} not planned" if look["n_unplanned"] else ""
+    taken = len(look["seeds"]) - look["n_unplanned"]
+    return Check("Looks", f"{taken} of {len(look['planned'])} planned ({seeds}){further}")
 
 
 def _contamination(row: Row) -> Check:

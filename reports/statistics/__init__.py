@@ -41,6 +41,7 @@ from reports.statistics.factorial import Effect, factorial_effects
 from reports.statistics.means import MIN_PAIRS, FloatArray, interquartile_mean, t_band, t_interval
 from reports.statistics.p_values import benjamini_hochberg, holm, sign_flip_p_value
 from reports.statistics.power_analysis import TARGET_POWER, Power, difference_sd, power, sd_upper_bound
+from reports.statistics.sequential import look_alphas, planned_shares, unplanned_share
 
 __all__ = [
     "MIN_PAIRS",
@@ -64,10 +65,13 @@ __all__ = [
     "holm",
     "interquartile_mean",
     "interquartile_mean_over_tasks",
+    "look_alphas",
+    "planned_shares",
     "power",
     "probability_of_improvement",
     "sd_upper_bound",
     "sign_flip_p_value",
     "t_band",
     "t_interval",
+    "unplanned_share",
 ]
