@@ -242,13 +242,16 @@ def write_design(plan: Plan, most_seeds: int | None, home: Path, command: str) -
     Raises RefusedError where other looks were fixed, GateError as `Plan.require_answerable`.
     """
     plan.require_answerable()
+    folder = plan.folder(home)
+    with _writable(folder):
+        (home / "cache").mkdir(parents=True, exist_ok=True)
     record = _question(plan, home, command)
     known = record.design
     if known is None:
         looks = planned_looks(most_seeds or max(FEWEST_MOST_SEEDS, 2 * len(plan.sweep.seed_list)))
         taken = sum(look.question == record.asks for look in record.looks)
         design = Design(question=record.asks, looks=looks, evaluation=record.evaluation, looks_before=taken)
-        write_question(plan, home, command)
+        write_question(plan, home, command)  # raises where it cannot be written
         record.model_copy(update={"designs": [*record.designs, design]}).write()
         return looks
     if most_seeds not in (None, known.looks[-1]):
