@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reports.formats import interval, number, p_value, percent, points, ratio, signed_pp
+from reports.formats import count, interval, number, p_value, percent, points, ratio, signed_pp
 from reports.measure import Analysis
 from reports.page.document import Report
-from reports.statistics import MIN_PAIRS, NO_SPREAD
+from reports.statistics import MIN_PAIRS
 
 SIGNS = {
     "better": "▲",
@@ -230,18 +230,18 @@ def _over_new_problems(row: Row) -> str:
     if row["refused"]:
         return f"Over new problems: refused, {row['refused']}."
     effect = f"Over new problems of this kind as well as new seeds: {signed_pp(row['difference_pp'])} pp"
-    low, high = row["low_pp"], row["high_pp"]
-    n_seeds, n_problems = row["n_seeds"], row["n_problems"]
-    if low is not None and low == high:
-        return f"{effect}, {NO_SPREAD} over {n_seeds} seeds and {n_problems} problems."
-    conservative = (
-        " It is conservative, usually wider than its level requires: its t has only"
-        f" {min(n_seeds, n_problems) - 1} degrees of freedom, by the fewer of the two, and the noise of single scores"
-        " counts both as that of seeds and as that of problems."
-    )
+    layout = f"{count(row['n_seeds'], 'seed')} and {count(row['n_problems'], 'problem')}"
+    if row["low_pp"] is None:
+        too_few = row["n_seeds"] < MIN_PAIRS
+        why = (
+            f"no interval below {MIN_PAIRS} seeds"
+            if too_few
+            else "all differences are equal, so their spread is unknown"
+        )
+        return f"{effect}, {why} ({layout})."
     return (
-        f"{effect}, {percent(row['level'])} interval {interval(low, high)}, by a bootstrap over"
-        f" {n_seeds} seeds and {n_problems} problems.{'' if low is None else conservative}"
+        f"{effect}, {percent(row['level'])} interval {interval(row['low_pp'], row['high_pp'])}, by random effects of"
+        f" {layout}."
     )
 
 

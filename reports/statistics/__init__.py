@@ -5,8 +5,9 @@ by position. Results have the unit of the inputs. A number that does not exist i
 random draws have fixed seeds.
 
 Sources: Student's paired t test; Welch (1947); Fisher (1935) for the sign-flip test; Holm (1979); Benjamini & Hochberg
-(1995); Miller 2411.00640 (paired analysis of evaluations), Colas et al. 1806.08295 (how many seeds), Owen 0712.1111
-(two-way bootstrap), Agarwal et al. 2108.13264 (interquartile mean, probability of improvement).
+(1995); Miller 2411.00640 (paired analysis of evaluations), Colas et al. 1806.08295 (how many seeds), Searle, Casella &
+McCulloch (1992) and Satterthwaite (1946) for components of variance, Agarwal et al. 2108.13264 (interquartile mean,
+probability of improvement).
 
 How often a 95% t interval of paired differences holds the true mean (`tests/reports/statistics/test_calibration.py`
 measures it):
@@ -22,9 +23,7 @@ Therefore figures show every seed as a dot, and tables give the median and the i
 """
 
 from reports.statistics.bootstrap import (
-    CrossedEstimate,
     Estimate,
-    crossed_bootstrap,
     interquartile_mean_over_tasks,
     probability_of_improvement,
 )
@@ -42,6 +41,14 @@ from reports.statistics.means import MIN_PAIRS, FloatArray, interquartile_mean, 
 from reports.statistics.p_values import benjamini_hochberg, holm, sign_flip_p_value
 from reports.statistics.power_analysis import TARGET_POWER, Power, difference_sd, power, sd_upper_bound
 from reports.statistics.sequential import look_alphas, planned_shares, unplanned_share
+from reports.statistics.variance_components import (
+    CrossedEstimate,
+    Interval,
+    Part,
+    VarianceComponents,
+    components,
+    over_seeds_and_problems,
+)
 
 __all__ = [
     "MIN_PAIRS",
@@ -52,20 +59,24 @@ __all__ = [
     "Effect",
     "Estimate",
     "FloatArray",
+    "Interval",
     "PairedComparison",
+    "Part",
     "Power",
     "UnpairedComparison",
+    "VarianceComponents",
     "Verdict",
     "benjamini_hochberg",
     "compare_paired",
     "compare_unpaired",
-    "crossed_bootstrap",
+    "components",
     "difference_sd",
     "factorial_effects",
     "holm",
     "interquartile_mean",
     "interquartile_mean_over_tasks",
     "look_alphas",
+    "over_seeds_and_problems",
     "planned_shares",
     "power",
     "probability_of_improvement",

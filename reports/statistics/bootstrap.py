@@ -1,4 +1,4 @@
-"""Bootstrap estimates: a difference over new seeds and new problems, and arms over several tasks.
+"""Arms over several tasks.
 
 Every bootstrap draws with a fixed seed, so the same scores give the same interval.
 """
@@ -13,7 +13,6 @@ import numpy as np
 
 from reports.statistics.means import (
     MIN_PAIRS,
-    RELATIVE_TOLERANCE,
     FloatArray,
     finite_table,
     require_level,
@@ -21,54 +20,6 @@ from reports.statistics.means import (
 )
 
 DRAWS = 2000
-
-
-@dataclass(frozen=True)
-class CrossedEstimate:
-    """A mean difference with its interval at level 1 - `alpha`; NaN with fewer than three seeds or two problems."""
-
-    n_seeds: int
-    n_problems: int
-    alpha: float
-    difference: float
-    standard_error: float
-    low: float
-    high: float
-
-
-def crossed_bootstrap(
-    differences: Sequence[Sequence[float]] | FloatArray, alpha: float = 0.05, *, draws: int = DRAWS, seed: int = 0
-) -> CrossedEstimate:
-    """The mean of `differences` [n_seeds, n_problems] over new training seeds and new problems of the same kind.
-
-    Seeds and problems are drawn with replacement, independently of each other (the two-way or pigeonhole bootstrap,
-    Owen 0712.1111). This gives the standard error. The interval multiplies it by Student's t and by sqrt(n / (n - 1)),
-    both for the factor with fewer levels, because percentiles of so few seeds would be too narrow. With one sample per
-    problem there is noise that is neither the seed's nor the problem's, and the error is too large rather than too
-    small. Differences that are all equal give an interval of no width.
-
-    Raises ValueError for another shape or entries that are not finite.
-    """
-    from scipy.special import stdtrit
-
-    table = finite_table("differences", differences, "[n_seeds, n_problems]")
-    require_level(alpha)
-    n_seeds, n_problems = table.shape
-    difference = float(table.mean())
-    if n_seeds < MIN_PAIRS or n_problems < 2:
-        return CrossedEstimate(n_seeds, n_problems, alpha, difference, math.nan, math.nan, math.nan)
-    if np.ptp(table) <= RELATIVE_TOLERANCE * np.abs(table).max():
-        return CrossedEstimate(n_seeds, n_problems, alpha, difference, 0.0, difference, difference)
-    rng = np.random.default_rng(seed)
-    seed_weights = rng.multinomial(n_seeds, np.full(n_seeds, 1 / n_seeds), size=draws) / n_seeds
-    problem_weights = rng.multinomial(n_problems, np.full(n_problems, 1 / n_problems), size=draws) / n_problems
-    means = ((seed_weights @ table) * problem_weights).sum(axis=1)
-    fewest = min(n_seeds, n_problems)
-    error = float(means.std(ddof=1)) * math.sqrt(fewest / (fewest - 1))
-    half_width = float(stdtrit(fewest - 1, 1 - alpha / 2)) * error
-    return CrossedEstimate(
-        n_seeds, n_problems, alpha, difference, error, difference - half_width, difference + half_width
-    )
 
 
 Table = Sequence[Sequence[float]] | FloatArray
