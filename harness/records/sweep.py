@@ -222,6 +222,11 @@ class SweepRecord(_Part):
         return [CellRecord.at(path) for path in paths if is_cell_directory_name(path.name)]
 
     @property
+    def is_complete(self) -> bool:
+        """Whether every cell has ended, so that its verdicts are those of the whole plan."""
+        return all(cell.state in ENDED for cell in self.cells)
+
+    @property
     def design(self) -> Design | None:
         """The looks that were fixed for this question."""
         return next((design for design in self.designs if design.question == self.asks), None)
@@ -252,8 +257,7 @@ class SweepRecord(_Part):
         """
         now = read_sweep(self.path)
         is_known = any(look.is_same(self.look) for look in now.looks)
-        is_complete = all(cell.state in ENDED for cell in self.cells)
-        if self.asks and is_complete and not is_known and {*verdicts.values()} - {"no_test"}:
+        if self.asks and self.is_complete and not is_known and {*verdicts.values()} - {"no_test"}:
             look = self.look.model_copy(update={"verdicts": {**verdicts}})
             now.model_copy(update={"looks": [*now.looks, look]}).write()
 

@@ -24,6 +24,7 @@ from reports.measure.flips import find_flips
 from reports.measure.interactions import interaction_rows, interactions
 from reports.measure.looks import look_rows, looking
 from reports.measure.measurements import finite
+from reports.measure.next_step import next_step
 from reports.measure.over_k import gain_curves, sharpening
 from reports.measure.overoptimisation import proxy_and_truth
 from reports.measure.problems import new_problems_row, over_new_problems, problem_scores
@@ -85,6 +86,7 @@ def report_document(analysis: Analysis) -> Report:
             | {
                 "new_problems": new_problems_row(over_new_problems(analysis, contrast)),
                 "look": looking(analysis.sweep, len(analysis.contrasts)).as_row(),
+                "next_step": None if (step := next_step(analysis, contrast)) is None else step.as_row(),
             }
             for contrast in analysis.contrasts
         ],

@@ -10,6 +10,7 @@ from typing import Any
 from reports.formats import count, interval, number, p_value, percent, points, ratio, signed_pp
 from reports.measure import Analysis
 from reports.page.document import Report
+from reports.page.next_step import next_step_sentence
 from reports.statistics import MIN_PAIRS
 
 SIGNS = {
@@ -108,7 +109,8 @@ def verdict_details(row: Row) -> list[str]:
         details.append(_over_new_problems(row["new_problems"]))
     if row["note"] and row["detectable_pp"] is not None:
         details.append(f"Note: {row['note']}.")
-    return details + [f"{warning}." for warning in row["warnings"]]
+    details += [f"{warning}." for warning in row["warnings"]]
+    return details if row.get("next_step") is None else [*details, next_step_sentence(row)]
 
 
 def metric_name(row: Row) -> str:
