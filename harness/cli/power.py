@@ -115,7 +115,7 @@ def _next_steps(given: str, home: Path, *, as_json: bool) -> None:
         analysis = analyse(record)
     except MetricError as error:
         raise RefusedError(f"{error}.") from None
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "arm": contrast.arm,
             "baseline": contrast.baseline,
