@@ -1,8 +1,8 @@
-"""How often several looks err, and how many seeds they save: `python benchmarks/sequential.py` (4 minutes on one core).
+"""How often several looks err, and how many seeds they save: `python benchmarks/sequential.py` (a minute on one core).
 
 Arms share the baseline's noise, so that contrasts correlate by one half; differences are normal. A verdict is false if
-`better` or `worse` is said of equal arms, or `equivalent` of arms that differ by the margin; a design errs if any of its
-looks says anything false of any contrast. Writes benchmarks/results/sequential.md.
+`better` or `worse` is said of equal arms, or `equivalent` of arms that differ by the margin; a design errs if any of
+its looks says anything false of any contrast. Writes benchmarks/results/sequential.md.
 """
 
 from __future__ import annotations
@@ -12,18 +12,23 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from scipy.special import stdtrit
 
-from reports.statistics import FloatArray, look_alphas, planned_shares, unplanned_share
+from reports.statistics import look_alphas, planned_shares, unplanned_share
+from reports.statistics.sequential import SPENDING_GAMMA
 
 RESULT = Path(__file__).parent / "results" / "sequential.md"
 DESIGNS = 40_000
 LOOKS = (6, 12, 18, 24)
 ALPHA = 0.05
 MARGIN_PP = 1.0
-GAMMAS = {"Pocock-like (ours), gamma 1": 1.0, "gamma -2": -2.0, "O'Brien-Fleming-like, gamma -4": -4.0}
+SIZE_SD_PP = 0.5
+"""Small enough that even six seeds can find arms equivalent, so that each look has its chance to err."""
+GAMMAS = {"gamma 1, as Pocock": 1.0, "gamma -2, ours": SPENDING_GAMMA, "gamma -4, as O'Brien-Fleming": -4.0}
 
 Alphas = Sequence[float]
+BoolArray = npt.NDArray[np.bool_]
 
 
 class Paths:
@@ -37,59 +42,63 @@ class Paths:
         self.means = [differences[..., :n].mean(axis=-1) for n in looks]
         self.errors = [differences[..., :n].std(axis=-1, ddof=1) / math.sqrt(n) for n in looks]
 
-    def verdicts(self, alphas: Alphas) -> FloatArray:
-        """[looks, contrasts, DESIGNS]: 1 for better or worse, -1 for equivalent, 0 for inconclusive."""
-        found = []
-        for n, alpha, mean, error in zip(self.looks, alphas, self.means, self.errors, strict=True):
-            half_width = stdtrit(n - 1, 1 - alpha / 2) * error
-            inside = (np.abs(mean) + half_width <= MARGIN_PP).astype(float)
-            found.append(np.where(np.abs(mean) > half_width, 1.0, -inside))
-        return np.array(found)
+    def claims(self, alphas: Alphas) -> tuple[BoolArray, BoolArray]:
+        """[looks, contrasts, DESIGNS]: which intervals exclude 0, and which lie within the margin."""
+        looks = zip(self.looks, alphas, self.means, self.errors, strict=True)
+        ends = [(np.abs(mean), stdtrit(n - 1, 1 - alpha / 2) * error) for n, alpha, mean, error in looks]
+        differs = np.array([mean > half_width for mean, half_width in ends])
+        return differs, np.array([mean + half_width <= MARGIN_PP for mean, half_width in ends])
+
+    def settled(self, alphas: Alphas) -> BoolArray:
+        """[looks, DESIGNS]: whether all contrasts have a verdict."""
+        differs, inside = self.claims(alphas)
+        return np.asarray(differs | inside).all(axis=1)
 
 
-def size(alphas: Alphas, contrasts: int, looks: Sequence[int] = LOOKS) -> tuple[float, float]:
+def size(alphas: Alphas, contrasts: int) -> tuple[float, float]:
     """The share of designs with any false `better` or `worse`, and with any false `equivalent`."""
-    equal = Paths(looks, contrasts, sd_pp=1.0, true_pp=0.0).verdicts(alphas)
-    apart = Paths(looks, contrasts, sd_pp=1.0, true_pp=MARGIN_PP).verdicts(alphas)
-    return float((equal == 1).any(axis=(0, 1)).mean()), float((apart == -1).any(axis=(0, 1)).mean())
+    differs, _ = Paths(LOOKS, contrasts, SIZE_SD_PP, true_pp=0.0).claims(alphas)
+    _, inside = Paths(LOOKS, contrasts, SIZE_SD_PP, true_pp=MARGIN_PP).claims(alphas)
+    return float(differs.any(axis=(0, 1)).mean()), float(inside.any(axis=(0, 1)).mean())
 
 
-def planned(contrasts: int, gamma: float = 1.0) -> Alphas:
+def planned(contrasts: int, gamma: float = SPENDING_GAMMA) -> Alphas:
     return look_alphas(LOOKS, tuple(ALPHA / contrasts * share for share in planned_shares(LOOKS, gamma)))
 
 
 def seeds_used(alphas: Alphas, contrasts: int, sd_pp: float, true_pp: float) -> tuple[float, float]:
     """The mean seeds of a design that stops once all its contrasts are settled, and the share of designs in which they
     are."""
-    settled = (Paths(LOOKS, contrasts, sd_pp, true_pp).verdicts(alphas) != 0).all(axis=1)  # [looks, DESIGNS]
-    first = np.where(settled.any(axis=0), settled.argmax(axis=0), len(LOOKS) - 1)
-    return float(np.array(LOOKS)[first].mean()), float(settled[first, np.arange(DESIGNS)].mean())
+    settled = Paths(LOOKS, contrasts, sd_pp, true_pp).settled(alphas)
+    last = _last_look(settled)
+    return float(np.array(LOOKS)[last].mean()), float(settled[last, np.arange(DESIGNS)].mean())
+
+
+def _last_look(settled: BoolArray) -> npt.NDArray[np.intp]:
+    """The look at which each design stops [DESIGNS]: where all is settled, else the last."""
+    return np.where(settled.any(axis=0), settled.argmax(axis=0), len(settled) - 1)
 
 
 def fixed(contrasts: int, sd_pp: float, true_pp: float) -> float:
     """The share of designs of the most seeds, looked at once, that settle all their contrasts."""
-    once = Paths(LOOKS[-1:], contrasts, sd_pp, true_pp)
-    return float((once.verdicts([ALPHA / contrasts]) != 0).all(axis=1).mean())
+    return float(Paths(LOOKS[-1:], contrasts, sd_pp, true_pp).settled([ALPHA / contrasts]).mean())
 
 
-def stop_at_first_verdict(looks: Sequence[int], contrasts: int, true_pp: float) -> float:
-    """How often somebody errs who plans nothing: one look at all of alpha, and if something is inconclusive more seeds,
-    with the levels that further looks then have. The verdict at which they stop counts."""
-    each = ALPHA / contrasts
-    further = look_alphas(tuple(looks), tuple(each * unplanned_share(k) for k in range(1, len(looks) + 1)))
-    verdicts = Paths(looks, contrasts, sd_pp=1.0, true_pp=true_pp).verdicts([each, *further[1:]])
-    settled = (verdicts != 0).all(axis=1)
-    last = np.where(settled.any(axis=0), settled.argmax(axis=0), len(looks) - 1)
-    false = verdicts[last, :, np.arange(DESIGNS)] == (-1 if true_pp else 1)
-    return float(false.any(axis=1).mean())
+def stop_at_first_verdict(looks: Sequence[int], sd_pp: float) -> float:
+    """How often somebody errs who plans nothing and compares two equal arms: one look at all of alpha, and if that is
+    inconclusive more seeds, with the level that further looks then have, up to the first verdict."""
+    further = look_alphas(tuple(looks), tuple(ALPHA * unplanned_share(k) for k in range(1, len(looks) + 1)))
+    paths, alphas = Paths(looks, 1, sd_pp, true_pp=0.0), [ALPHA, *further[1:]]
+    differs, _ = paths.claims(alphas)
+    return float(differs[_last_look(paths.settled(alphas)), 0, np.arange(DESIGNS)].mean())
 
 
 def lines() -> list[str]:
     out = [
         "# Several looks: how often they err, how many seeds they save",
         "",
-        f"`python benchmarks/sequential.py`: {DESIGNS:,} simulated designs a figure (a standard error of .1 %), looks at "
-        f"{', '.join(map(str, LOOKS))} seeds, alpha {ALPHA:g}, margin {MARGIN_PP:g} pp.",
+        f"`python benchmarks/sequential.py`: {DESIGNS:,} simulated designs a figure (a standard error of .1 %), "
+        f"looks at {', '.join(map(str, LOOKS))} seeds, alpha {ALPHA:g}, margin {MARGIN_PP:g} pp.",
         "",
         "## Designs with a false verdict at any look",
         "",
@@ -107,16 +116,16 @@ def lines() -> list[str]:
         "",
         "## Somebody who plans nothing",
         "",
-        "The first look has all of alpha. If anything is inconclusive, seeds are added, and each further look stands at the "
-        "level that `bench report` gives it. They stop once all is settled; false verdicts at that point:",
+        "Two equal arms. The first look has all of alpha; if it is inconclusive, seeds are added, and each further "
+        "look stands at the level that `bench report` gives it, up to the first verdict. How often that is `better` or "
+        "`worse`, for differences whose sd is one margin and three:",
         "",
-        "| looks at | contrasts | `better`/`worse` of equal arms | `equivalent` of arms a margin apart |",
-        "| --- | --- | --- | --- |",
+        "| looks at | sd 1 pp | sd 3 pp |",
+        "| --- | --- | --- |",
     ]
-    for looks in ((12, 24), (6, 12, 18, 24), (6, 12, 24, 48, 96)):
-        for contrasts in (1, 2):
-            wrong, equivalent = (stop_at_first_verdict(looks, contrasts, true_pp) for true_pp in (0.0, MARGIN_PP))
-            out.append(f"| {', '.join(map(str, looks))} | {contrasts} | {wrong:.1%} | {equivalent:.1%} |")
+    for looks in ((12, 24), LOOKS, (6, 12, 24, 48, 96)):
+        shares = " | ".join(f"{stop_at_first_verdict(looks, sd_pp):.1%}" for sd_pp in (1.0, 3.0))
+        out.append(f"| {', '.join(map(str, looks))} | {shares} |")
     out += [
         "",
         f"## Mean seeds, of at most {LOOKS[-1]}",
