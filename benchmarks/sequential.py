@@ -52,7 +52,8 @@ class Paths:
     def settled(self, alphas: Alphas) -> BoolArray:
         """[looks, DESIGNS]: whether all contrasts have a verdict."""
         differs, inside = self.claims(alphas)
-        return np.asarray(differs | inside).all(axis=1)
+        settled: BoolArray = np.all(differs | inside, axis=1)
+        return settled
 
 
 def size(alphas: Alphas, contrasts: int) -> tuple[float, float]:

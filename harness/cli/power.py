@@ -73,9 +73,10 @@ def power(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show what would settle each contrast: how many seeds, samples or problems, at what time, by which command.
+    """Show what would settle a contrast, and what seeds can detect.
 
-    With --effect: how many seeds that effect needs, and which one yours can detect. Power is 80%.
+    How many more seeds, samples or problems, at what time, by which command. With --effect: how
+    many seeds that effect needs, and which one yours can detect. Power is 80%.
 
     Example: bench power std_norm
     Example: bench power std_norm --effect 2pp

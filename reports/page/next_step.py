@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from reports.formats import count, percent, seconds, signed_pp
+from reports.measure.next_step import MOST_FACTOR
 
 Row = dict[str, Any]
 
@@ -49,6 +50,6 @@ def _way(way: Row) -> str:
 
 
 def _cannot(way: Row) -> str:
-    """No number of these will do, as they leave the rest of the variance as it is."""
-    cannot = "buy nothing" if way["shrinks_frac"] < LITTLE_FRAC else "alone cannot do it"
+    """Not even many times as many will do, as they leave the rest of the variance as it is."""
+    cannot = "buy nothing" if way["shrinks_frac"] < LITTLE_FRAC else f"do not suffice, even {MOST_FACTOR} times as many"
     return f"More {NOUNS[way['of']]} {cannot}: they shrink {percent(way['shrinks_frac'])} of the variance."
