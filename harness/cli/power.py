@@ -79,6 +79,7 @@ def power(
     many seeds that effect needs, and which one yours can detect. Power is 80%.
 
     Example: bench power std_norm
+
     Example: bench power std_norm --effect 2pp
     """
     if effect is None:

@@ -90,6 +90,7 @@ def run(
     The same command continues where it stopped: after Ctrl-C, a kill, a full disk, or a failed cell.
 
     Example: bench run sweeps/std_norm.yaml --seeds 6
+
     Example: bench run std_norm --until verdict --most-seeds 24
     """
     from harness.plan import make_plan
