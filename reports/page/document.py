@@ -35,10 +35,14 @@ if TYPE_CHECKING:
     import pyarrow
 
     from harness.records import CellRecord
+    from harness.records.sweep import Screened
 
 Report = dict[str, list[dict[str, Any]]]
 
-SECTIONS = ("contrasts", "arms", "cells", "laws", "interactions", "across_tasks", "flips", "reflection", "looks")
+SECTIONS = (
+    *("contrasts", "arms", "cells", "laws", "interactions", "across_tasks", "flips", "reflection"),
+    *("screening", "looks"),
+)
 """The keys of report.json. Each holds a list, which may be empty."""
 
 FINAL_SCORES = "final_scores.csv"
@@ -101,8 +105,23 @@ def report_document(analysis: Analysis) -> Report:
         "flips": [flip.as_row() for flip in find_flips(analysis)],
         "reflection": [asdict(row) for row in read_reflection(analysis).arms],
         "looks": look_rows(analysis.sweep, {contrast.arm: contrast.verdict for contrast in analysis.contrasts}),
+        "screening": [] if (found := analysis.sweep.screening) is None else [_screening(analysis, found)],
     }
     return {key: [without_nan(row) for row in rows] for key, rows in document.items()}
+
+
+def _screening(analysis: Analysis, screening: Screened) -> dict[str, Any]:
+    """best: the names of the arms with the highest means, best first, the baseline left out."""
+    scored = [arm for arm in analysis.arms if arm.mean_pp is not None and arm.arm != analysis.sweep.baseline]
+    ranked = sorted(scored, key=lambda arm: -(arm.mean_pp or 0.0))
+    return screening.model_dump(mode="json") | {
+        "baseline": analysis.sweep.baseline,
+        "metric": analysis.sweep.metric,
+        "n_arms": len(analysis.arms),
+        "n_seeds": len(analysis.sweep.seeds),
+        "best": [arm.arm for arm in ranked[: screening.best]],
+        "command": analysis.sweep.command,
+    }
 
 
 def contrast_row(
