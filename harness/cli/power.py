@@ -108,7 +108,7 @@ def _next_steps(given: str, home: Path, *, as_json: bool) -> None:
     from harness.records import read_sweep
     from reports.measure import analyse
     from reports.measure.measurements import MetricError
-    from reports.measure.next_step import next_step
+    from reports.measure.next_step import next_steps
 
     record = read_sweep(run_folder(given, home))
     if not any(cell.state == "done" for cell in record.cells):
@@ -124,9 +124,9 @@ def _next_steps(given: str, home: Path, *, as_json: bool) -> None:
             "verdict": contrast.verdict,
             "difference_pp": None if contrast.comparison is None else contrast.comparison.difference,
             "margin_pp": record.margin_pp,
-            "next_step": None if (step := next_step(analysis, contrast)) is None else step.as_row(),
+            "next_step": None if step is None else step.as_row(),
         }
-        for contrast in analysis.contrasts
+        for contrast, step in zip(analysis.contrasts, next_steps(analysis), strict=True)
     ]
     if as_json:
         print_json({"sweep": record.name, "contrasts": rows})

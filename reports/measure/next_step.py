@@ -15,16 +15,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from reports.measure import Analysis
+from reports.measure import Analysis, derived
 from reports.measure.contrasts import Contrast
 from reports.measure.looks import looking
 from reports.measure.measurements import Measurement
+from reports.measure.variance import variance_budgets
 from reports.statistics import (
     MIN_PAIRS,
     TARGET_POWER,
-    FloatArray,
     VarianceComponents,
-    components,
     equivalence_power,
     fewest,
     t_test_power,
@@ -74,9 +73,18 @@ class NextStep:
         return asdict(self) | {"power": TARGET_POWER}
 
 
-def next_step(analysis: Analysis, contrast: Contrast) -> NextStep | None:
-    """The ways to settle a contrast. None if it is settled, if its spread is unknown, or if what was planned is not
-    done yet."""
+@derived
+def next_steps(analysis: Analysis) -> list[NextStep | None]:
+    """For every contrast, in their order, the ways to settle it. None if it is settled, if its spread is unknown, or if
+    what was planned is not done yet."""
+    budgets = variance_budgets(analysis)
+    return [
+        _next_step(analysis, contrast, budget.components)
+        for contrast, budget in zip(analysis.contrasts, budgets, strict=True)
+    ]
+
+
+def _next_step(analysis: Analysis, contrast: Contrast, parts: VarianceComponents | None) -> NextStep | None:
     sweep, comparison = analysis.sweep, contrast.comparison
     is_open = contrast.verdict in ("inconclusive", "no_test") and len(contrast.seeds) >= MIN_PAIRS
     if comparison is None or not is_open or not sweep.is_complete or _has_planned_looks_left(sweep):
@@ -86,7 +94,6 @@ def next_step(analysis: Analysis, contrast: Contrast) -> NextStep | None:
         return None
     asked = _Asked(analysis, comparison.n_pairs, comparison.difference)
     ways = [asked.more_seeds(sd_pp)]
-    parts = variance_parts(analysis, contrast)
     if parts is not None and parts.sampling_known:
         ways.append(asked.more_samples(sd_pp, parts))
         if sweep.evaluation is not None and sweep.evaluation.problems is not None:
@@ -208,37 +215,6 @@ class _Asked:
             1 - alpha,
             _command(self.sweep, *command(needed)),
         )
-
-
-def variance_parts(analysis: Analysis, contrast: Contrast) -> VarianceComponents | None:
-    """Where the variance of the paired differences comes from, in squared percentage points. None for metrics that are
-    no mean over samples, for too few seeds, and where cells did not keep the same samples of the same problems."""
-    if analysis.metric.name not in ("pass@1", "avg@n") or len(contrast.seeds) < MIN_PAIRS:
-        return None
-    by_arm = [{m.cell.seed: m for m in analysis.measurements[arm]} for arm in (contrast.arm, contrast.baseline)]
-    tables = [[_correct(by_seed[seed]) for seed in contrast.seeds] for by_seed in by_arm]
-    shapes = {None if table is None else table.shape for arm in tables for table in arm}
-    if None in shapes or len(shapes) > 1:
-        return None
-    treated, control = (np.array(arm) for arm in tables)  # [seeds, problems, samples]
-    differences = 100 * (treated - control)
-    *_, n_problems, n_samples = differences.shape
-    if n_problems < 2:
-        return None
-    noise = differences.var(axis=2, ddof=1) / n_samples if n_samples > 1 else None
-    return components(differences.mean(axis=2), noise, n_samples=n_samples, alpha=analysis.sweep.alpha)
-
-
-def _correct(measurement: Measurement) -> FloatArray | None:
-    """Which samples of the final evaluation are right [problems, samples], in the order of their names and numbers."""
-    table = measurement.final_samples
-    if table is None or not {"problem_id", "sample", "correct"} <= {*table.column_names}:
-        return None
-    table = table.sort_by([("problem_id", "ascending"), ("sample", "ascending")])
-    n_problems = len(table["problem_id"].unique())
-    if n_problems == 0 or len(table) % n_problems:
-        return None
-    return np.asarray(table["correct"].to_numpy().reshape(n_problems, -1), dtype=np.float64)
 
 
 def _mean(seconds: Callable[[Measurement], float | None], analysis: Analysis) -> float | None:

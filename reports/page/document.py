@@ -24,10 +24,11 @@ from reports.measure.flips import find_flips
 from reports.measure.interactions import interaction_rows, interactions
 from reports.measure.looks import look_rows, looking
 from reports.measure.measurements import finite
-from reports.measure.next_step import next_step
+from reports.measure.next_step import next_steps
 from reports.measure.over_k import gain_curves, sharpening
 from reports.measure.overoptimisation import proxy_and_truth
 from reports.measure.problems import new_problems_row, over_new_problems, problem_scores
+from reports.measure.variance import variance_budgets, variance_row
 from reports.page.templating import write_text
 from reports.statistics import Comparison, PairedComparison
 
@@ -89,10 +90,13 @@ def report_document(analysis: Analysis) -> Report:
             )
             | {
                 "new_problems": new_problems_row(over_new_problems(analysis, contrast)),
+                "variance": variance_row(budget),
                 "look": looking(analysis.sweep, len(analysis.contrasts)).as_row(),
-                "next_step": None if (step := next_step(analysis, contrast)) is None else step.as_row(),
+                "next_step": None if step is None else step.as_row(),
             }
-            for contrast in analysis.contrasts
+            for contrast, budget, step in zip(
+                analysis.contrasts, variance_budgets(analysis), next_steps(analysis), strict=True
+            )
         ],
         "arms": [
             _arm(analysis, arm) | {"rank": _rank(analysis, arm), "sharpening": gains.get(arm.arm)}

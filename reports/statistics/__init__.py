@@ -22,13 +22,13 @@ If none of a few seeds collapsed, they cannot show that some do, and the interva
 Therefore figures show every seed as a dot, and tables give the median and the interquartile mean beside the mean.
 """
 
-from reports.statistics.bootstrap import (
+from reports.statistics.across_tasks import (
+    MIN_RUNS_FOR_IMPROVEMENT,
     Estimate,
     interquartile_mean_over_tasks,
     probability_of_improvement,
 )
 from reports.statistics.comparison import (
-    NO_SPREAD,
     Comparison,
     PairedComparison,
     UnpairedComparison,
@@ -61,7 +61,7 @@ from reports.statistics.variance_components import (
 
 __all__ = [
     "MIN_PAIRS",
-    "NO_SPREAD",
+    "MIN_RUNS_FOR_IMPROVEMENT",
     "TARGET_POWER",
     "Comparison",
     "CrossedEstimate",

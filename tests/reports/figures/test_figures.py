@@ -93,7 +93,7 @@ def test_captions_name_n_and_the_band(tmp_path, seeds, band):
     assert all(f"n = {seeds}" in caption for caption in captions.values())
     few, many = "no interval", "95% t interval"
     bars = {"forest": ("fewer than three pairs", many), "distinct_answers": (few, many), "pareto": (few, many)}
-    bars |= {"across_tasks": (few, "95% percentile bootstrap interval")}
+    bars |= {"across_tasks": (few, "95% t interval over runs")}
     bandless = ("entropy_score", "overoptimisation", "reliability")
     assert all(band in caption for name, caption in captions.items() if name not in (*bars, *bandless, "entropy_law"))
     assert all("no band" in captions[name] for name in bandless)

@@ -65,7 +65,8 @@ def write_samples(path: Path, correct: npt.NDArray[np.bool_]) -> None:
 
 def step_of(record: SweepRecord) -> tuple[Analysis, NextStep | None]:
     analysis = analyse(record)
-    return analysis, next_step.next_step(analysis, analysis.contrasts[0])
+    (step,) = next_step.next_steps(analysis)
+    return analysis, step
 
 
 def by_kind(step: NextStep | None) -> dict[str, Way]:

@@ -50,7 +50,10 @@ def test_the_sentence_holds_every_number_of_the_verdict_box(report):
         ),
         ({"token_ratio": None, "equal_tokens": None}, "tokens not compared: base generated none"),
         ({"missing": [{"seed": 4, "reason": "base failed"}]}, "n = 4 of 5 pairs"),
-        ({"detectable_pp": None, "note": "no spread"}, "; no spread."),
+        (
+            {"verdict": "inconclusive", "low_pp": None, "note": "at the floor", "noise_low_pp": None},
+            "is inconclusive: +3.5 pp pass@1; at the floor; n = 4 pairs, at equal tokens",
+        ),
         ({"verdict": "no_test", "n_pairs": 0}, "no seed has a score in both arms"),
         (
             {"verdict": "no_test", "n_pairs": 1, "noise_low_pp": -1.0, "noise_high_pp": 7.0},
@@ -149,7 +152,7 @@ def test_a_p_after_holm_below_alpha_that_the_interval_does_not_bear_out_is_expla
 @pytest.mark.parametrize(("margin_pp", "verdict"), [(0.1, "inconclusive"), (10.0, "equivalent")])
 def test_such_a_contrast_says_so_in_the_report(tmp_path, margin_pp, verdict):
     """A strong arm first lets the second, whose p lies between alpha / 2 and alpha, pass after Holm."""
-    gains = {"base": [0.0] * 4, "strong": [0.2, 0.201, 0.199, 0.2], "weak": [0.01, 0.03, 0.02, 0.009]}
+    gains = {"base": [0.0] * 4, "strong": [0.2, 0.203, 0.197, 0.2], "weak": [0.01, 0.03, 0.02, 0.009]}
     changes: Changes = {
         (arm, seed): {"score": 0.5 + seed / 100 + gain} for arm, of in gains.items() for seed, gain in enumerate(of)
     }
