@@ -10,19 +10,13 @@ from reports.drawing.style import GREY, OKABE_ITO, short_name
 from reports.figures import Figure
 from reports.formats import percent
 from reports.measure import Analysis
-from reports.measure.variance import variance_budgets, variance_row
+from reports.measure.variance import PART_NAMES, variance_budgets, variance_row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.container import BarContainer
 
-LABELS = {
-    "seeds": "training seeds",
-    "seeds_x_problems": "seed x problem",
-    "sampling": "evaluation samples",
-    "problems": "problems",
-}
-COLORS = dict(zip(LABELS, (*OKABE_ITO[:3], GREY), strict=True))
+COLORS = dict(zip(PART_NAMES, (*OKABE_ITO[:3], GREY), strict=True))
 HATCHES = {"seeds": "", "seeds_x_problems": "///", "sampling": "...", "problems": "xxx"}
 ROOM_FOR_A_NUMBER = 0.07
 """A narrower part of a bar has no number in it."""
@@ -37,8 +31,8 @@ def draw_variance(analysis: Analysis) -> Drawing | None:
     ]
     if not shown:
         return None
-    parts = [part for part in LABELS if any(part in row["new_problems"]["parts"] for _, row in shown)]
-    figure, panels = STRIPS(len(shown), height=0.3).draw([LABELS[part] for part in parts])
+    parts = [part for part in PART_NAMES if any(part in row["new_problems"]["parts"] for _, row in shown)]
+    figure, panels = STRIPS(len(shown), height=0.3).draw([PART_NAMES[part] for part in parts])
     handles: dict[str, BarContainer] = {}
     for (axes,), (contrast, row) in zip(panels, shown, strict=True):
         handles |= _draw_bar(axes, row["new_problems"]["parts"])
@@ -49,7 +43,7 @@ def draw_variance(analysis: Analysis) -> Drawing | None:
     keep_only_grid(strips[:-1], "x")
     strips[-1].xaxis.set_major_formatter(lambda value, _position: f"{value:.0%}")
     strips[-1].set_xlabel("share of the variance of the mean difference")
-    legend_at_bottom(figure, [handles[part] for part in parts])  # type: ignore[misc]
+    legend_at_bottom(figure, [handles[part] for part in parts])
     return Drawing(figure, _caption(analysis, [row for _, row in shown]), [_data(c.arm, row) for c, row in shown])
 
 
@@ -65,20 +59,23 @@ def _draw_bar(axes: Axes, parts: dict[str, dict[str, float]]) -> dict[str, BarCo
             left,
             color=COLORS[name],
             hatch=HATCHES[name],
-            label=LABELS[name],
+            label=PART_NAMES[name],
             edgecolor="white",
             linewidth=0,
         )
         if share >= ROOM_FOR_A_NUMBER:
+            # The number stands on a white box on dark pages too, so it is not in INK, which turns white there.
             box = {"facecolor": "white", "edgecolor": "none", "pad": 1.2, "alpha": 0.85}
-            axes.text(left + share / 2, 0, f"{share:.0%}", ha="center", va="center", color="#111112", bbox=box)
+            axes.text(left + share / 2, 0, f"{share:.0%}", ha="center", va="center", color="#222222", bbox=box)
         left += share
     return handles
 
 
 def _caption(analysis: Analysis, rows: list[dict[str, Any]]) -> str:
     first = rows[0]
-    sizes = f"{first['n_problems']} problems and {first['n_samples']} samples of each"
+    seeds = sorted({row["n_seeds"] for row in rows})
+    n = f"n = {seeds[0]}" if len(seeds) == 1 else f"n = {seeds[0]} to {seeds[-1]}"
+    sizes = f"{n} pairs, {first['n_problems']} problems and {first['n_samples']} samples of each"
     parts = [
         f"What the noise of each arm's difference from {analysis.sweep.baseline} is made of, on {analysis.metric.task}"
         f" with {sizes}. More seeds shrink every part but problems. More samples shrink evaluation samples alone, so"

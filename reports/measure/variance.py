@@ -3,7 +3,6 @@ and what pairing did to it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,6 +16,14 @@ from reports.statistics import MIN_PAIRS, FloatArray, Part, VarianceComponents, 
 
 MEANS_OF_SAMPLES = ("pass@1", "avg@n")
 """The metrics whose score of a problem is the mean of its samples, so that these show its sampling noise."""
+
+PART_NAMES = {
+    "seeds": "training seeds",
+    "seeds_x_problems": "seed x problem",
+    "sampling": "evaluation samples",
+    "problems": "problems",
+}
+"""The parts of a variance in words."""
 
 
 @dataclass(frozen=True)
@@ -53,22 +60,29 @@ class VarianceBudget:
 @derived
 def variance_budgets(analysis: Analysis) -> list[VarianceBudget]:
     """The budget of every contrast, in their order."""
-    return [_budget(analysis, contrast) for contrast in analysis.contrasts]
+    grids = {
+        arm: {m.cell.seed: grid for m in cells if (grid := sample_grid(m)) is not None}
+        for arm, cells in analysis.measurements.items()
+    }
+    return [_budget(contrast, analysis.metric.name, grids) for contrast in analysis.contrasts]
 
 
-def _budget(analysis: Analysis, contrast: Contrast) -> VarianceBudget:
+def _budget(contrast: Contrast, metric: str, grids: dict[str, dict[int, SampleGrid]]) -> VarianceBudget:
     if len(contrast.seeds) < MIN_PAIRS or contrast.comparison is None:
         return VarianceBudget(None, refused=f"it takes {MIN_PAIRS} pairs")
-    if analysis.metric.name not in MEANS_OF_SAMPLES:
-        return VarianceBudget(None, refused=f"{analysis.metric.name} is no mean of samples")
-    by_seed = [{m.cell.seed: m for m in analysis.measurements[arm]} for arm in (contrast.arm, contrast.baseline)]
-    grids = [[sample_grid(measured[seed]) for seed in contrast.seeds] for measured in by_seed]
-    known = [grid for arm in grids for grid in arm if grid is not None]
+    if metric not in MEANS_OF_SAMPLES:
+        return VarianceBudget(None, refused=f"{metric} is no mean of samples")
+    arms = [[grids[arm].get(seed) for seed in contrast.seeds] for arm in (contrast.arm, contrast.baseline)]
+    known = [grid for arm in arms for grid in arm if grid is not None]
     if len(known) < 2 * len(contrast.seeds) or any(grid.problems != known[0].problems for grid in known):
-        return VarianceBudget(None, refused="not every run kept samples of the same problems")
+        return VarianceBudget(None, refused="not every run kept equally many samples of the same problems")
     if len(known[0].problems) < 2:
         return VarianceBudget(None, refused="it takes 2 problems")
-    treated, control = (100.0 * _stacked(arm, min(grid.right.shape[1] for grid in known)) for arm in grids)
+    # A run that was evaluated with more samples than another has the other's among them.
+    n_samples = min(grid.right.shape[1] for grid in known)
+    treated, control = (
+        np.array([100.0 * grid.right[:, :n_samples] for grid in arm if grid is not None]) for arm in arms
+    )
     return budget_of(treated, control, contrast.comparison.alpha)
 
 
@@ -77,8 +91,8 @@ def budget_of(treated: FloatArray, control: FloatArray, alpha: float) -> Varianc
     n_samples = treated.shape[2]
     drawn = treated - control
     differences = drawn.mean(axis=2)
-    if np.ptp(differences) == 0:
-        return VarianceBudget(None, refused="all differences are equal")
+    if not np.ptp(differences, axis=0).any():
+        return VarianceBudget(None, refused="no problem's difference varies over seeds")
     scores = treated.mean(axis=(1, 2)), control.mean(axis=(1, 2))
     covariance = float(np.cov(*scores)[0, 1])
     if n_samples == 1:
@@ -96,18 +110,15 @@ def sample_grid(measurement: Measurement) -> SampleGrid | None:
     table = measurement.final_samples
     if table is None or table.num_rows == 0 or not {"problem_id", "sample", "correct"} <= set(table.column_names):
         return None
-    problems, place = np.unique(table["problem_id"].to_numpy(), return_inverse=True)
+    coded = table["problem_id"].combine_chunks().dictionary_encode()
+    names = [str(problem) for problem in coded.dictionary.to_pylist()]
+    place = np.argsort(np.argsort(names))[coded.indices.to_numpy(zero_copy_only=False)]
     counts = np.bincount(place)
     if counts.min() != counts.max():
         return None
     order = np.lexsort((table["sample"].to_numpy(), place))
-    right = table["correct"].to_numpy()[order].reshape(len(problems), -1)
-    return SampleGrid([str(problem) for problem in problems], right)
-
-
-def _stacked(grids: Sequence[SampleGrid | None], n_samples: int) -> FloatArray:
-    """[n_seeds, n_problems, n_samples], of the samples that every cell has."""
-    return np.array([grid.right[:, :n_samples] for grid in grids if grid is not None], dtype=np.float64)
+    right = table["correct"].to_numpy()[order].reshape(len(names), -1)
+    return SampleGrid(sorted(names), right)
 
 
 def variance_row(budget: VarianceBudget) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from reports.formats import count, interval, number, p_value, percent, points, ratio, signed_pp
 from reports.measure import Analysis
+from reports.measure.variance import PART_NAMES
 from reports.page.document import Report
 from reports.page.looks import look_clause, look_sentence, looks_taken
 from reports.page.next_step import next_step_sentence
@@ -35,14 +36,6 @@ COLLAPSE_SENTENCE = (
     "If an arm collapses in a tenth of its seeds, by 20 standard deviations of the difference, a 95% t interval holds "
     "the true mean in only 65%, 48% and 65% of sweeps with 3, 6 and 10 seeds: look at every seed's dot."
 )
-
-PART_NAMES = {
-    "seeds": "training seeds",
-    "seeds_x_problems": "what a seed does to single problems",
-    "sampling": "evaluation samples",
-    "problems": "problems",
-}
-"""The parts of a contrast's variance in words."""
 
 Row = dict[str, Any]
 
@@ -104,6 +97,12 @@ def interim_sentence(report: Report) -> str | None:
     )
 
 
+def seed_sentence(report: Report) -> str:
+    """What a seed is, and what a t interval over seeds does not see where a flag says that a run may have collapsed."""
+    flagged = any(row["flagged_seeds"] for row in report["contrasts"])
+    return f"{SEED_SENTENCE} {COLLAPSE_SENTENCE}" if flagged else SEED_SENTENCE
+
+
 def verdict_sentence(row: Row) -> str:
     """Effect, interval, p, verdict, number of runs, tokens and detectable effect of a contrast of report.json, or of a
     row of `bench compare`, which may be unpaired."""
@@ -138,7 +137,7 @@ def verdict_details(row: Row) -> list[str]:
     if row.get("look") is not None and row["low_pp"] is not None:
         details.append(look_sentence(row))
     if flagged := _flagged_seeds(row):
-        details += [f"Without the flagged seeds ({flagged}): {_without_flagged(row)}.", COLLAPSE_SENTENCE]
+        details.append(f"Without the flagged seeds ({flagged}): {_without_flagged(row)}.")
     if row["verdict"] in {"inconclusive", "equivalent"} and row.get("p_holm") is not None:
         alpha = round((1 - row["level"]) * row["n_contrasts"], 9)
         if row["p_holm"] < alpha:
@@ -149,12 +148,12 @@ def verdict_details(row: Row) -> list[str]:
     if row["verdict"] == "equivalent":
         level = percent((1 - row["level"]) / 2)
         details.append(f"Equivalence: two one-sided tests at {level}, which is conservative.")
-    details += filter(None, (_variance_sentence(row), _pairing_sentence(row)))
     if row.get("new_problems") is not None:
         details.append(_over_new_problems(row["new_problems"]))
     if row["note"] and row["verdict"] != "inconclusive":
         details.append(f"Note: {row['note']}.")
     details += [f"{warning}." for warning in row["warnings"]]
+    details += [sentence for sentence in (_variance_sentence(row), _pairing_sentence(row)) if sentence]
     return details if row.get("next_step") is None else [*details, next_step_sentence(row)]
 
 
@@ -249,24 +248,15 @@ def _variance_sentence(row: Row) -> str:
     budget = variance["these_problems"]
     parts = sorted(budget["parts"].items(), key=lambda part: -part[1]["share"])
     shares = ", ".join(
-        f"{part_name(name, variance)} {part['share']:.0%} [{part['share_low']:.0%}, {part['share_high']:.0%}]"
+        f"{PART_NAMES[name]} {part['share']:.0%} [{part['share_low']:.0%}, {part['share_high']:.0%}]"
         for name, part in parts
     )
+    error = "{error_pp:.2f} pp [{error_low_pp:.2f}, {error_high_pp:.2f}]".format(**budget)
+    joined = "" if variance["sampling_known"] else "; one sample of a problem leaves its noise in seed x problem"
     return (
-        f"Noise of the difference: a standard error of {error_pp(budget)} pp, whose square is made of {shares}"
-        f" ({percent(variance['level'])} intervals)."
+        f"Noise of the difference: a standard error of {error}, whose square is made of {shares}"
+        f" ({percent(variance['level'])} intervals{joined})."
     )
-
-
-def part_name(part: str, variance: Row) -> str:
-    """The part in words. One sample of a problem does not tell its noise from what a seed does to the problem."""
-    joined = part == "seeds_x_problems" and not variance["sampling_known"]
-    return f"{PART_NAMES['sampling']} and {PART_NAMES[part]}" if joined else PART_NAMES[part]
-
-
-def error_pp(budget: Row) -> str:
-    """`0.23 [0.15, 0.48]`."""
-    return "{error_pp:.2f} [{error_low_pp:.2f}, {error_high_pp:.2f}]".format(**budget)
 
 
 def _pairing_sentence(row: Row) -> str:
