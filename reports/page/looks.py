@@ -28,19 +28,17 @@ def look_clause(row: Row) -> str:
 def look_sentence(row: Row) -> str:
     """When this question was looked at, and what that does to the interval. row: one that has a `look`."""
     look = row["look"]
-    level, overall = percent(row["level"]), percent(look["overall_level"])
-    taken = f"looked at {_listed(look['seeds'])} seeds"
-    planned = f", of looks planned at {_listed(look['planned'])}" if look["planned"] else ", without a plan"
+    plan = f"of those planned at {_listed(look['planned'])}" if look["planned"] else "not planned"
     return (
-        f"This question was {taken}{planned}: the {level} interval is so wide that those of all looks together hold "
-        f"{overall}. p values count this look alone."
+        f"Looks so far: at {_listed(look['seeds'])} seeds, {plan}. The {percent(row['level'])} interval is wide enough for "
+        f"those of all looks together to hold {percent(look['overall_level'])}. p values count this look alone."
     )
 
 
 def looks_taken(look: Row) -> str:
     """How often a question was looked at, of how many planned looks."""
     if not look["planned"]:
-        return f"{len(look['seeds'])}, none planned"
+        return f"{len(look['seeds'])}, not planned"
     further = f", and {look['n_unplanned']} not planned" if look["n_unplanned"] else ""
     taken = len(look["seeds"]) - look["n_unplanned"]
     return f"{taken} of {len(look['planned'])} planned (at {_listed(look['planned'])} seeds){further}"
