@@ -30,8 +30,8 @@ def look_sentence(row: Row) -> str:
     look = row["look"]
     plan = f"of those planned at {_listed(look['planned'])}" if look["planned"] else "not planned"
     return (
-        f"Looks so far: at {_listed(look['seeds'])} seeds, {plan}. The {percent(row['level'])} interval is wide enough for "
-        f"those of all looks together to hold {percent(look['overall_level'])}. p values count this look alone."
+        f"Looks so far: at {_listed(look['seeds'])} seeds, {plan}. The {percent(row['level'])} interval is wide enough "
+        f"for those of all looks together to hold {percent(look['overall_level'])}. p values count this look alone."
     )
 
 
