@@ -14,6 +14,7 @@ import typer
 from harness.cli.console import note, print_json, print_table
 from harness.cli.options import (
     ArmsOption,
+    EvalSamplesOption,
     ExecutorOption,
     HomeOption,
     JsonOption,
@@ -26,6 +27,8 @@ from harness.cli.options import (
     executor_named,
     home_of,
     numbers,
+    question_in,
+    with_eval_samples,
 )
 from harness.cli.until import goes_on, looks_to_take, require_one_plan_of_seeds
 from harness.errors import BenchError, RefusedError
@@ -53,6 +56,7 @@ def run(
     profile: ProfileOption = None,
     set_: SetOption = None,
     seeds: SeedsOption = None,
+    eval_samples: EvalSamplesOption = None,
     arms: ArmsOption = None,
     workers: Annotated[
         int | None,
@@ -87,9 +91,12 @@ def run(
 ) -> None:
     """Train and evaluate what a sweep lacks, and print the verdict. The report is written too.
 
-    The same command continues where it stopped: after Ctrl-C, a kill, a full disk, or a failed cell.
+    The same command continues where it stopped: after Ctrl-C, a kill, a full disk, or a failed cell. The name of a
+    sweep that was run goes on with it: more --seeds are trained, more --eval-samples drawn from the last checkpoints.
 
     Example: bench run sweeps/std_norm.yaml --seeds 6
+
+    Example: bench run std_norm --eval-samples 256
 
     Example: bench run std_norm --until verdict --most-seeds 24
     """
@@ -100,18 +107,20 @@ def run(
 
     require_one_plan_of_seeds(until, most_seeds, seeds)
     folder = home_of(sweep, home)
-    first = make_plan(sweep, profile, set_ or [], seeds, arm_names(arms))
+    settings = with_eval_samples(set_, eval_samples)
+    given = question_in(folder, sweep, asks_anew=bool(profile or set_ or arms))
+    first = make_plan(given, profile, settings, seeds, arm_names(arms))
     # From here on: the plug-ins of the file are in use, and one of them may give the executor.
     open_executor = executor_named(executor, folder)
     require_same_kind(first.folder(folder), is_search=False)
-    command = command_line("run", sweep, profile, set_, seeds, arms)
+    command = command_line("run", sweep, profile, settings, seeds, arms)
     at_once = workers or default_workers([*first.arms.values()])
     plans = [first]
     if until is not None:
         command += f" --until {until}" + (f" --most-seeds {most_seeds}" if most_seeds else "")
         looks = write_design(first, most_seeds, folder, command)
         plans = [
-            make_plan(sweep, profile, set_ or [], n, arm_names(arms))
+            make_plan(given, profile, settings, n, arm_names(arms))
             for n in looks_to_take(read_sweep(first.folder(folder)), looks)
         ]
     for warning in plans[-1].warnings:

@@ -14,9 +14,9 @@ from harness.records.cell import CellRecord, is_cell_directory_name
 from harness.records.files import DamagedRecordError, read_json, write_json
 from harness.records.scores import is_accuracy, require_bins
 
-SCHEMA = 2
+SCHEMA = 3
 """The version of sweep.json and of the cells beside it, raised when the meaning of a record changes, so that no
-version misreads another's. Schema 1: see `_from_schema_1`."""
+version misreads another's. Schema 1: see `_from_schema_1`. In schema 2 every cell had its own evaluation only."""
 
 ENDED = frozenset({"done", "failed", "invalid"})
 """The states of a cell whose run is over."""
@@ -31,12 +31,14 @@ class _Part(BaseModel):
 
 
 class CellEntry(_Part):
-    """A cell of the question. origin: where its records come from, unless `bench run` trained it in this home."""
+    """A cell of the question. evaluation: as in `CellRecord`. origin: where its records come from, unless `bench run`
+    trained it in this home."""
 
     arm: str
     seed: int
     hash: str
     dir: str
+    evaluation: str | None = None
     origin: dict[str, Any] | None = None
 
 
@@ -223,7 +225,8 @@ class SweepRecord(_Part):
     def cells(self) -> list[CellRecord]:
         """The cells of this question, arm by arm, whether they have started or not."""
         return [
-            CellRecord(self.path / "cells" / cell.dir, cell.arm, cell.seed, cell.hash) for cell in self.cell_entries
+            CellRecord(self.path / "cells" / cell.dir, cell.arm, cell.seed, cell.hash, cell.evaluation)
+            for cell in self.cell_entries
         ]
 
     @cached_property
@@ -273,6 +276,11 @@ class SweepRecord(_Part):
         if self.asks and self.is_complete and not is_known and {*verdicts.values()} - {"no_test"}:
             look = self.look.model_copy(update={"verdicts": {**verdicts}})
             now.model_copy(update={"looks": [*now.looks, look]}).write()
+
+    def cell_at(self, path: Path) -> CellRecord:
+        """The cell in a folder, as the question reads it; one of another question under the evaluation that it was run
+        with."""
+        return next((cell for cell in self.cells if cell.path == path), CellRecord.at(path))
 
     def write(self) -> None:
         """Write sweep.json."""

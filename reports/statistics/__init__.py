@@ -9,14 +9,14 @@ Sources: Student's paired t test; Welch (1947); Fisher (1935) for the sign-flip 
 McCulloch (1992) and Satterthwaite (1946) for components of variance, Agarwal et al. 2108.13264 (interquartile mean,
 probability of improvement).
 
-How often a 95% t interval of paired differences holds the true mean (`tests/reports/statistics/test_calibration.py`
-measures it):
+How often a 95% t interval of paired differences holds the true mean (`benchmarks/calibration.py` measures this and
+every other interval; its tables are in `benchmarks/results/calibration.md`):
 
-| differences | n = 3 | n = 6 | n = 10 | n = 20 |
+| differences | n = 3 | n = 6 | n = 10 | n = 24 |
 | --- | --- | --- | --- | --- |
 | normal | 95% | 95% | 95% | 95% |
 | Student's t with 3 degrees of freedom | 96% | 96% | 96% | 96% |
-| normal, but one seed in ten collapses by 20 sd | 65% | 48% | 65% | 87% |
+| normal, but one seed in ten collapses by 20 sd | 65% | 48% | 65% | 92% |
 
 If none of a few seeds collapsed, they cannot show that some do, and the interval misses the mean that includes those.
 Therefore figures show every seed as a dot, and tables give the median and the interquartile mean beside the mean.

@@ -263,7 +263,8 @@ def _detectable(error: float, df: float, alpha: float) -> float:
 
 
 def _correlation(treatment: FloatArray, baseline: FloatArray, alpha: float) -> tuple[float, float, float]:
-    """Pearson's r with Fisher's z interval, which holds everything with three pairs; NaN with fewer."""
+    """Pearson's r with Fisher's z interval, which holds everything with three pairs; NaN with fewer. There is none at
+    r = 1 and -1, where it would have no width."""
     from scipy.special import ndtri
 
     n = len(treatment)
@@ -273,7 +274,7 @@ def _correlation(treatment: FloatArray, baseline: FloatArray, alpha: float) -> t
     if n == MIN_PAIRS:
         return r, -1.0, 1.0
     if abs(r) >= 1 - RELATIVE_TOLERANCE:
-        return r, r, r
+        return r, math.nan, math.nan
     half_width = float(ndtri(1 - alpha / 2)) / math.sqrt(n - 3)
     return r, math.tanh(math.atanh(r) - half_width), math.tanh(math.atanh(r) + half_width)
 

@@ -137,6 +137,12 @@ def test_equal_weights_with_different_scores_are_pointed_out():
     assert "not deterministic" in result.note
 
 
+def test_arms_that_move_exactly_together_have_a_correlation_and_no_interval_of_it():
+    result = compare_paired([1.0, 2.0, 4.0, 3.0], [2.0, 4.0, 8.0, 6.0])
+    assert result.correlation == pytest.approx(1)
+    assert math.isnan(result.correlation_low)
+
+
 def test_two_pairs_have_a_difference_and_no_inference():
     result = compare_paired([1.0, 3.0], [0.0, 0.0])
     assert result.difference == 2
