@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from harness.records import read_sweep
+from harness.records.cell import EVALUATION_FILE
+from harness.records.files import write_json
 from harness.run.question import write_question
 from harness.run.sweep import SweepRun
 from reports.measure import analyse
@@ -32,7 +34,9 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         for cell in missing:
             score = trained["score"](cell.arm, cell.seed)
             arm = [*sweep_run.plan.arms].index(cell.arm)
-            write_cell(sweep_run.plan.record(cell, sweep_run.home).path, arm, cell.seed, score)
+            folder = sweep_run.plan.record(cell, sweep_run.home).path
+            write_cell(folder, arm, cell.seed, score)
+            write_json(folder / EVALUATION_FILE, {"hash": cell.evaluation, "tasks": {}})
         trained["seeds"].append(sorted({cell.seed for cell in missing}))
         write_question(sweep_run.plan, sweep_run.home, sweep_run.command)
         if trained.get("interrupt_at") == len(sweep_run.plan.request.seed_list):
