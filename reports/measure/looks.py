@@ -22,13 +22,14 @@ if TYPE_CHECKING:
 class Looking:
     """The look at which a contrast is judged.
 
-    number: its place, from 1, among the looks at this question. seeds: of each of these looks. is_planned: whether the
-    design fixed this one. planned: the seeds at each look of the design, [] without one. n_unplanned: the looks beside
-    it. alpha: of this look's intervals. overall: the chance that the interval of any look misses.
+    number: its place, from 1, among the looks at this question. seeds, samples: of each of these looks. is_planned:
+    whether the design fixed this one. planned: the seeds at each look of the design, [] without one. n_unplanned: the
+    looks beside it. alpha: of this look's intervals. overall: the chance that the interval of any look misses.
     """
 
     number: int
     seeds: list[int]
+    samples: list[int | None]
     is_planned: bool
     planned: list[int]
     n_unplanned: int
@@ -39,7 +40,7 @@ class Looking:
         """`look` of report.json; None for the only look at a question."""
         if len(self.seeds) == 1 and not self.planned:
             return None
-        keys = ("number", "seeds", "is_planned", "planned", "n_unplanned")
+        keys = ("number", "seeds", "samples", "is_planned", "planned", "n_unplanned")
         return {key: getattr(self, key) for key in keys} | {"overall_level": 1 - self.overall}
 
 
@@ -51,6 +52,7 @@ def looking(sweep: SweepRecord, n_contrasts: int) -> Looking:
     return Looking(
         number=place + 1,
         seeds=[len(look.seeds) for look in looks],
+        samples=[None if look.evaluation is None else look.evaluation.samples for look in looks],
         is_planned=looks[place].planned,
         planned=[] if sweep.design is None else sweep.design.looks,
         n_unplanned=sum(not look.planned for look in looks),

@@ -29,8 +29,11 @@ def look_sentence(row: Row) -> str:
     """When this question was looked at, and what that does to the interval. row: one that has a `look`."""
     look = row["look"]
     plan = f"of those planned at {_listed(look['planned'])}" if look["planned"] else "not planned"
+    taken = f"{_listed(look['seeds'])} seeds"
+    if len({*look["samples"]}) > 1:
+        taken += f", with {_listed(look['samples'])} samples a problem"
     return (
-        f"Looks so far: at {_listed(look['seeds'])} seeds, {plan}. The {percent(row['level'])} interval is wide enough "
+        f"Looks so far: at {taken}, {plan}. The {percent(row['level'])} interval is wide enough "
         f"for those of all looks together to hold {percent(look['overall_level'])}. p values count this look alone."
     )
 
@@ -44,6 +47,6 @@ def looks_taken(look: Row) -> str:
     return f"{taken} of {len(look['planned'])} planned (at {_listed(look['planned'])} seeds){further}"
 
 
-def _listed(numbers: Sequence[int]) -> str:
+def _listed(numbers: Sequence[int | None]) -> str:
     *first, last = map(str, numbers)
     return f"{', '.join(first)} and {last}" if first else last
