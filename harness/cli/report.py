@@ -101,7 +101,9 @@ def _report_search(folder: Path, live: bool, followed: object, as_json: bool) ->
 
 def write(folder: Path, reflection_words: Sequence[str] | None = None, reload_s: float | None = None) -> dict[str, Any]:
     """Write the report of a sweep's folder; returns report.json. reload_s: after so long a browser loads the page
-    again; None: never. Raises RefusedError if no cell is done, or none has the metric that the sweep compares."""
+    again; None: never. Showing the verdicts of a complete plan is recorded as a look.
+
+    Raises RefusedError if no cell is done, or none has the metric that the sweep compares."""
     from harness.records import read_sweep
     from reports.measure.measurements import MetricError
     from reports.page import write_report
@@ -113,9 +115,11 @@ def write(folder: Path, reflection_words: Sequence[str] | None = None, reload_s:
         )
     note("writing the report")
     try:
-        return dict(write_report(sweep, folder / "report", reflection_words, reload_s))
+        document = dict(write_report(sweep, folder / "report", reflection_words, reload_s))
     except MetricError as error:
         raise RefusedError(f"{error}.") from None
+    sweep.record_look({contrast["arm"]: contrast["verdict"] for contrast in document["contrasts"]})
+    return document
 
 
 def print_verdict(document: Any, folder: Path) -> None:

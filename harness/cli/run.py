@@ -30,6 +30,7 @@ from harness.cli.options import (
     question_in,
     with_eval_samples,
 )
+from harness.cli.until import goes_on, looks_to_take, require_one_plan_of_seeds
 from harness.errors import BenchError, RefusedError
 
 if TYPE_CHECKING:
@@ -66,6 +67,24 @@ def run(
     retry_invalid: Annotated[
         bool, typer.Option("--retry-invalid", help="Also rerun cells that could not be measured (state invalid).")
     ] = False,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            "--until",
+            metavar="verdict",
+            help="Add seeds until every contrast has a verdict. The looks are fixed beforehand, so that the level holds"
+            " over all of them.",
+        ),
+    ] = None,
+    most_seeds: Annotated[
+        int | None,
+        typer.Option(
+            "--most-seeds",
+            metavar="N",
+            min=3,
+            help="With --until: the seeds at the last look; default: twice the sweep's own, at least 12.",
+        ),
+    ] = None,
     executor: ExecutorOption = "local",
     home: HomeOption = None,
     json: JsonOption = False,
@@ -78,39 +97,50 @@ def run(
     Example: bench run sweeps/std_norm.yaml --seeds 6
 
     Example: bench run std_norm --eval-samples 256
+
+    Example: bench run std_norm --until verdict --most-seeds 24
     """
     from harness.plan import make_plan
-    from harness.run.question import require_same_kind
+    from harness.records import read_sweep
+    from harness.run.question import require_same_kind, write_design
     from harness.run.sweep import SweepRun
 
+    require_one_plan_of_seeds(until, most_seeds, seeds)
     folder = home_of(sweep, home)
     settings = with_eval_samples(set_, eval_samples)
     given = question_in(folder, sweep, asks_anew=bool(profile or set_ or arms))
-    planned = make_plan(given, profile, settings, seeds, arm_names(arms))
+    first = make_plan(given, profile, settings, seeds, arm_names(arms))
     # From here on: the plug-ins of the file are in use, and one of them may give the executor.
     open_executor = executor_named(executor, folder)
-    require_same_kind(planned.folder(folder), is_search=False)
-    for warning in planned.warnings:
+    require_same_kind(first.folder(folder), is_search=False)
+    command = command_line("run", sweep, profile, settings, seeds, arms)
+    at_once = workers or default_workers([*first.arms.values()])
+    plans = [first]
+    if until is not None:
+        command += f" --until {until}" + (f" --most-seeds {most_seeds}" if most_seeds else "")
+        looks = write_design(first, most_seeds, folder, command)
+        plans = [
+            make_plan(given, profile, settings, n, arm_names(arms))
+            for n in looks_to_take(read_sweep(first.folder(folder)), looks)
+        ]
+    for warning in plans[-1].warnings:
         note(f"warning: {warning}")
-    sweep_run = SweepRun(
-        planned,
-        folder,
-        command_line("run", sweep, profile, settings, seeds, arms),
-        workers or default_workers([*planned.arms.values()]),
-        open_executor,
-        retry_invalid,
-    )
-    with ExitStack() as mirrored:  # to the end, so that MLflow gets the report too
-        _watched(sweep_run, folder, mirrored)
-        not_confirmed = _confirm_screening(sweep_run)
-        unmeasured = _report_sweep(sweep_run, as_json=json) + not_confirmed
-        if unmeasured:
-            is_any_invalid = any("(invalid)" in cell for cell in unmeasured)
-            remedy = " Invalid cells run again with --retry-invalid." if is_any_invalid else ""
-            raise BenchError(
-                f"{len(unmeasured)} of {len(planned.cells)} cells are not done: {', '.join(unmeasured)}. "
-                f"`bench status {planned.sweep.name}` says why.{remedy}"
-            )
+    for planned in plans:
+        sweep_run = SweepRun(planned, folder, command, at_once, open_executor, retry_invalid)
+        with ExitStack() as mirrored:  # to the end, so that MLflow gets the report too
+            _watched(sweep_run, folder, mirrored)
+            if until is not None and goes_on(read_sweep(sweep_run.folder)):
+                continue
+            not_confirmed = _confirm_screening(sweep_run)
+            unmeasured = _report_sweep(sweep_run, as_json=json) + not_confirmed
+        break
+    if unmeasured:
+        is_any_invalid = any("(invalid)" in cell for cell in unmeasured)
+        remedy = " Invalid cells run again with --retry-invalid." if is_any_invalid else ""
+        raise BenchError(
+            f"{len(unmeasured)} of {len(planned.cells)} cells are not done: {', '.join(unmeasured)}. "
+            f"`bench status {planned.sweep.name}` says why.{remedy}"
+        )
 
 
 def _confirm_screening(screened: SweepRun) -> list[str]:

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from reports.measure.looks import looking
 from reports.measure.measurements import Measurement, mean_of
-from reports.statistics import PairedComparison, compare_paired, holm
+from reports.statistics import PairedComparison, Verdict, compare_paired, holm
 
 if TYPE_CHECKING:
     from harness.records import CellRecord, SweepRecord
@@ -34,7 +35,7 @@ class MissingPair:
 class Contrast:
     """An arm minus the baseline.
 
-    comparison: None without a single pair. Its intervals are at level 1 - alpha / m for the sweep's m contrasts.
+    comparison: None without a single pair. Its intervals are at the level at which `looks` lets a verdict stand.
     p_holm: its p value after Holm. noise_low_pp, noise_high_pp: the 95% interval from the sampling noise of the
     evaluations alone, given only if there are too few pairs for a test. token_ratios: the tokens that the arm generated
     over those of the baseline, for each pair; empty if a run of the baseline trained on data alone. token_ratio: the
@@ -54,6 +55,10 @@ class Contrast:
     token_ratio: float | None
     noise_low_pp: float
     noise_high_pp: float
+
+    @property
+    def verdict(self) -> Verdict:
+        return "no_test" if self.comparison is None else self.comparison.verdict
 
     @property
     def equal_tokens(self) -> bool | None:
@@ -93,7 +98,7 @@ class Pair:
 def compare_arms(sweep: SweepRecord, measurements: dict[str, list[Measurement]]) -> list[Contrast]:
     """Every other arm against the baseline, in the order of the sweep file, with Holm over all of them."""
     others = [arm for arm in sweep.arms if arm != sweep.baseline]
-    contrasts = [_contrast(sweep, measurements, arm, alpha=sweep.alpha / len(others)) for arm in others]
+    contrasts = [_contrast(sweep, measurements, arm, alpha=looking(sweep, len(others)).alpha) for arm in others]
     # A contrast without a test still counts as one of the m that the sweep asked for.
     adjusted = holm([1.0 if math.isnan(p := _p_value(contrast)) else p for contrast in contrasts])
     return [

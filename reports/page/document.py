@@ -22,7 +22,9 @@ from reports.measure.arms import ArmSummary, hidden_knob_warnings
 from reports.measure.contrasts import Contrast
 from reports.measure.flips import find_flips
 from reports.measure.interactions import interaction_rows, interactions
+from reports.measure.looks import look_rows, looking
 from reports.measure.measurements import finite
+from reports.measure.next_step import next_steps
 from reports.measure.over_k import gain_curves, sharpening
 from reports.measure.overoptimisation import proxy_and_truth
 from reports.measure.problems import new_problems_row, over_new_problems, problem_scores
@@ -38,7 +40,10 @@ if TYPE_CHECKING:
 
 Report = dict[str, list[dict[str, Any]]]
 
-SECTIONS = ("contrasts", "arms", "cells", "laws", "interactions", "across_tasks", "flips", "reflection", "screening")
+SECTIONS = (
+    *("contrasts", "arms", "cells", "laws", "interactions", "across_tasks", "flips", "reflection"),
+    *("screening", "looks"),
+)
 """The keys of report.json. Each holds a list, which may be empty."""
 
 FINAL_SCORES = "final_scores.csv"
@@ -86,8 +91,12 @@ def report_document(analysis: Analysis) -> Report:
             | {
                 "new_problems": new_problems_row(over_new_problems(analysis, contrast)),
                 "variance": variance_row(budget),
+                "look": looking(analysis.sweep, len(analysis.contrasts)).as_row(),
+                "next_step": None if step is None else step.as_row(),
             }
-            for contrast, budget in zip(analysis.contrasts, variance_budgets(analysis), strict=True)
+            for contrast, budget, step in zip(
+                analysis.contrasts, variance_budgets(analysis), next_steps(analysis), strict=True
+            )
         ],
         "arms": [
             _arm(analysis, arm) | {"rank": _rank(analysis, arm), "sharpening": gains.get(arm.arm)}
@@ -99,6 +108,7 @@ def report_document(analysis: Analysis) -> Report:
         "across_tasks": across_tasks_rows(across_tasks(analysis)),
         "flips": [flip.as_row() for flip in find_flips(analysis)],
         "reflection": [asdict(row) for row in read_reflection(analysis).arms],
+        "looks": look_rows(analysis.sweep, {contrast.arm: contrast.verdict for contrast in analysis.contrasts}),
         "screening": [] if (found := analysis.sweep.screening) is None else [_screening(analysis, found)],
     }
     return {key: [without_nan(row) for row in rows] for key, rows in document.items()}

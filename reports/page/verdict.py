@@ -12,6 +12,8 @@ from reports.measure import Analysis
 from reports.measure.made_alike import Unlike, made_unlike
 from reports.measure.variance import PART_NAMES
 from reports.page.document import Report
+from reports.page.looks import look_clause, look_sentence, looks_taken
+from reports.page.next_step import next_step_sentence
 from reports.statistics import MIN_PAIRS
 
 SIGNS = {
@@ -125,7 +127,7 @@ def verdict_sentence(row: Row) -> str:
         )
     return (
         f"{_verdict_clause(row)}: {effect},"
-        f" {percent(row['level'])} interval {interval(row['low_pp'], row['high_pp'])},"
+        f" {percent(row['level'])} interval {interval(row['low_pp'], row['high_pp'])}{look_clause(row)},"
         f" {_p_clause(row)}, {_runs(row)}, {_token_clause(row)}; detectable effect {points(row['detectable_pp'])} pp."
     )
 
@@ -133,6 +135,8 @@ def verdict_sentence(row: Row) -> str:
 def verdict_details(row: Row) -> list[str]:
     """What qualifies the sentence: missing runs, the contrast without flagged cells, notes and warnings."""
     details = [_missing_sentence(row, missing) for missing in row["missing"]]
+    if row.get("look") is not None and row["low_pp"] is not None:
+        details.append(look_sentence(row))
     if flagged := _flagged_seeds(row):
         details.append(f"Without the flagged seeds ({flagged}): {_without_flagged(row)}.")
     if row["verdict"] in {"inconclusive", "equivalent"} and row.get("p_holm") is not None:
@@ -150,7 +154,8 @@ def verdict_details(row: Row) -> list[str]:
     if row["note"] and row["verdict"] != "inconclusive":
         details.append(f"Note: {row['note']}.")
     details += [f"{warning}." for warning in row["warnings"]]
-    return details + [sentence for sentence in (_variance_sentence(row), _pairing_sentence(row)) if sentence]
+    details += [sentence for sentence in (_variance_sentence(row), _pairing_sentence(row)) if sentence]
+    return details if row.get("next_step") is None else [*details, next_step_sentence(row)]
 
 
 def metric_name(row: Row) -> str:
@@ -322,6 +327,8 @@ def validity_checks(analysis: Analysis, report: Report) -> list[Check]:
         if not any(arm["generated_tokens"] for arm in report["arms"]):
             tokens = Check("Tokens", "none generated in training by any arm")
         checks += [tokens, Check("Pairing ρ", _pairing(report["contrasts"]))]
+        look = report["contrasts"][0]["look"]
+        checks += [] if look is None else [Check("Looks", looks_taken(look))]
     disagreement = [arm["grader_disagreement_frac"] for arm in report["arms"]]
     if any(value is not None for value in disagreement):
         checks.append(Check("Graders disagree", _range(_tenths, disagreement) + " of final samples"))

@@ -39,7 +39,17 @@ from reports.statistics.comparison import (
 from reports.statistics.factorial import Effect, factorial_effects
 from reports.statistics.means import MIN_PAIRS, FloatArray, interquartile_mean, t_band, t_interval
 from reports.statistics.p_values import benjamini_hochberg, holm, sign_flip_p_value
-from reports.statistics.power_analysis import TARGET_POWER, Power, difference_sd, power, sd_upper_bound
+from reports.statistics.power_analysis import (
+    TARGET_POWER,
+    Power,
+    difference_sd,
+    equivalence_power,
+    fewest,
+    power,
+    sd_upper_bound,
+    t_test_power,
+)
+from reports.statistics.sequential import look_alphas, planned_shares, unplanned_share
 from reports.statistics.variance_components import (
     CrossedEstimate,
     Interval,
@@ -70,15 +80,21 @@ __all__ = [
     "compare_unpaired",
     "components",
     "difference_sd",
+    "equivalence_power",
     "factorial_effects",
+    "fewest",
     "holm",
     "interquartile_mean",
     "interquartile_mean_over_tasks",
+    "look_alphas",
     "over_seeds_and_problems",
+    "planned_shares",
     "power",
     "probability_of_improvement",
     "sd_upper_bound",
     "sign_flip_p_value",
     "t_band",
     "t_interval",
+    "t_test_power",
+    "unplanned_share",
 ]
