@@ -68,8 +68,10 @@ def check_gate(arms: Mapping[str, RunSpec], ablate: Sequence[str], co_changes: M
         knob: by_arm
         for knob, by_arm in values.items()
         if knob.startswith(EVALUATION)
-        or not covered(knob, declared)
-        and not (ABSENT in by_arm.values() and any(covered(selector, declared) for selector in _governors(knob)))
+        or (
+            not covered(knob, declared)
+            and not (ABSENT in by_arm.values() and any(covered(selector, declared) for selector in _governors(knob)))
+        )
     }
     return Gate(list(values), violations)
 

@@ -153,7 +153,7 @@ def hidden_knob_warnings(arm: ArmSummary, baseline: ArmSummary) -> list[str]:
     ):
         return [
             f"{arm.arm} clips the gradient in {clipped:.0%} of its steps, {baseline.arm} in {reference:.0%}. A clipped "
-            "step counts for less in AdamW's running means, so part of the difference may come from train.max_grad_norm. "
-            "To tell, repeat both arms with a bound that neither reaches"
+            "step counts for less in AdamW's running means, so some of the difference may come from "
+            "train.max_grad_norm. To tell, repeat both arms with a bound that neither reaches"
         ]
     return []
