@@ -134,7 +134,7 @@ FLAGS = (
     ),
     Flag(
         "no_reward",
-        "In at least a third of the steps from the second on, every completion has a reward of NaN: nothing was scored.",
+        "In at least a third of the steps from the second on, every completion has a reward of NaN: none was scored.",
         _often(_has_no_reward),
     ),
     Flag(
