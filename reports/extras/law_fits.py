@@ -97,11 +97,11 @@ class EntropyFit:
         return found is not None and width is not None and abs(found.exponent - 1) > width.exponent
 
     def form_moves_ceiling(self, alpha: float) -> bool:
-        """Whether a free exponent moves the ceiling by more than the half-width of its interval."""
+        """Whether the points contradict the form, and a free exponent moves the ceiling beyond its interval."""
         if not self.has_ceiling or self.law is None or self.uncertainty is None or self.exponent is None:
             return False
         half_width = float(self.uncertainty.half_widths([0.0], alpha)[0])
-        return abs(self.exponent.ceiling - self.law.ceiling) > half_width
+        return self.contradicts_the_form and abs(self.exponent.ceiling - self.law.ceiling) > half_width
 
 
 @derived
