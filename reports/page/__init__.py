@@ -11,7 +11,7 @@ from reports.measure import Analysis, analyse
 from reports.measure.samples import sample_completions
 from reports.page.document import DATA_FILES, Report, report_document, write_data
 from reports.page.record_tables import troubled_cells
-from reports.page.tables import problem_table, report_tables, result_table
+from reports.page.tables import chance_sentence, problem_table, report_tables, result_table
 from reports.page.templating import write_page
 from reports.page.verdict import SEED_SENTENCE, interim_sentence, statements, validity_checks
 from reports.processes import end_processes
@@ -55,7 +55,8 @@ def _content(analysis: Analysis, report: Report) -> dict[str, Any]:
         "troubled_cells": troubled_cells(report),
         "other_cells": [cell.path.name for cell in sweep.other_cells],
         "flips": report["flips"],
-        "problem_table": problem_table(analysis),
+        "problem_table": problem_table(analysis, report),
+        "chance_sentence": chance_sentence(report),
         "samples": sample_completions(analysis),
         "data_files": DATA_FILES,
     }

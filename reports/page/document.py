@@ -20,7 +20,7 @@ from reports.measure import Analysis
 from reports.measure.across_tasks import across_tasks, across_tasks_rows
 from reports.measure.arms import ArmSummary, hidden_knob_warnings
 from reports.measure.contrasts import Contrast
-from reports.measure.flips import find_flips
+from reports.measure.flips import find_flips, ranges_rows
 from reports.measure.interactions import interaction_rows, interactions
 from reports.measure.measurements import finite
 from reports.measure.over_k import gain_curves, sharpening
@@ -36,7 +36,17 @@ if TYPE_CHECKING:
 
 Report = dict[str, list[dict[str, Any]]]
 
-SECTIONS = ("contrasts", "arms", "cells", "laws", "interactions", "across_tasks", "flips", "reflection")
+SECTIONS = (
+    "contrasts",
+    "arms",
+    "cells",
+    "laws",
+    "interactions",
+    "across_tasks",
+    "problem_ranges",
+    "flips",
+    "reflection",
+)
 """The keys of report.json. Each holds a list, which may be empty."""
 
 FINAL_SCORES = "final_scores.csv"
@@ -92,6 +102,7 @@ def report_document(analysis: Analysis) -> Report:
         "laws": law_rows(analysis),
         "interactions": interaction_rows(interactions(analysis)),
         "across_tasks": across_tasks_rows(across_tasks(analysis)),
+        "problem_ranges": ranges_rows(analysis),
         "flips": [flip.as_row() for flip in find_flips(analysis)],
         "reflection": [asdict(row) for row in read_reflection(analysis).arms],
     }

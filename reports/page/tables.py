@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
 from reports.extras.law_tables import law_tables
 from reports.extras.reflection import read_reflection, reflection_table
 from reports.formats import Table, count, interval, number, p_value, percent, points, ratio, signed_pp, tokens
@@ -24,8 +22,6 @@ from reports.statistics import MIN_PAIRS
 Row = dict[str, Any]
 Columns = Sequence[tuple[str, Callable[[Row], str]]]
 """The heading of each column, and how a row is written in it."""
-
-MOST_PROBLEMS = 12
 
 INTERACTION_NOTE = (
     "A main effect is averaged over the values of all other knobs. An interaction is how much larger the first "
@@ -47,8 +43,9 @@ SHARPENING_NOTE = (
 )
 PROBLEM_NOTE = (
     "The share of right samples in the final evaluation, over the seeds of an arm, for the problems with the widest"
-    " range between arms. They are the extremes of many problems: part of their range is chance, and would be smaller"
-    " another time."
+    " range between arms. They are the extremes of {n} problems: beside each stands the mean range of its rank if arms"
+    " are exchanged within seeds, and a widest range of {widest:.1f} pp or more then comes in P = {p} of cases. What is"
+    " above it is more than chance; the rest would not be there another time."
 )
 
 
@@ -210,25 +207,41 @@ def sharpening_table(analysis: Analysis, arms: Sequence[Row]) -> Table | None:
     ], SHARPENING_NOTE + _ceiling_sentence(analysis, gains))  # fmt: skip
 
 
-def problem_table(analysis: Analysis) -> Table | None:
-    """The problems on which arms differ most; None with fewer than two arms that kept their samples, or if all arms
-    solve every problem equally often."""
+def problem_table(analysis: Analysis, report: Report) -> Table | None:
+    """The problems on which arms differ most; None if exchanging arms within seeds gives ranges as wide."""
+    if not report["problem_ranges"] or not report["problem_ranges"][0]["beyond_chance"]:
+        return None
+    (ranges,) = report["problem_ranges"]
     scores = problem_scores(analysis)
-    if len(scores.by_arm) < 2:
-        return None
-    accuracy = np.array([scores.mean(arm) for arm in scores.by_arm])
-    known = np.isfinite(accuracy).all(axis=0)
-    spread = np.where(known, np.ptp(np.nan_to_num(accuracy), axis=0), 0.0)
-    widest = [int(i) for i in np.argsort(-spread, kind="stable")[:MOST_PROBLEMS] if spread[i] > 0]
-    if not widest:
-        return None
-    seeds = {arm: len(by_seed) for arm, by_seed in scores.by_arm.items()}
-    columns = ["problem", "range (pp)", *(f"{arm} (n = {n})" for arm, n in seeds.items())]
+    arms = {arm: scores.mean(arm) for arm in scores.by_arm}
+    counts = [f"{arm} (n = {len(by_seed)})" for arm, by_seed in scores.by_arm.items()]
     rows = [
-        [scores.problems[i], f"{100 * spread[i]:.0f}", *(percent(float(share)) for share in accuracy[:, i])]
-        for i in widest
+        [
+            problem["problem_id"],
+            f"{problem['range_pp']:.1f}",
+            f"{problem['permuted_pp']:.1f}",
+            *(percent(float(shares[scores.problems.index(problem["problem_id"])])) for shares in arms.values()),
+        ]
+        for problem in ranges["widest"]
     ]
-    return Table(f"Problems of {analysis.metric.task} that changed most", columns, rows, PROBLEM_NOTE)
+    columns = ["problem", "range (pp)", "by chance (pp)", *counts]
+    widest = ranges["widest"][0]["range_pp"]
+    note = PROBLEM_NOTE.format(n=ranges["n_problems"], widest=widest, p=number(ranges["p"], 2))
+    return Table(f"Problems of {ranges['task']} that changed most", columns, rows, note)
+
+
+def chance_sentence(report: Report) -> str:
+    """Why there is no `problem_table`; "" if there is one, or nothing that it could show."""
+    if not report["problem_ranges"] or report["problem_ranges"][0]["beyond_chance"]:
+        return ""
+    (ranges,) = report["problem_ranges"]
+    first = ranges["widest"][:3]
+    widest, permuted = (", ".join(f"{row[name]:.1f}" for row in first) for name in ("range_pp", "permuted_pp"))
+    return (
+        f"No problem of {ranges['task']} is shown to divide the arms: the widest ranges between them, {widest} pp, are"
+        f" what exchanging arms within seeds gives, {permuted} pp on average (P = {number(ranges['p'], 2)} for a widest"
+        f" range of this size among {ranges['n_problems']} problems)."
+    )
 
 
 def _table(title: str, rows: Iterable[Row], columns: Columns, note: str = "") -> Table:
