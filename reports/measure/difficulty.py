@@ -128,7 +128,7 @@ class Rollouts:
 
 
 def loss_divisors(objective: Mapping[str, Any], rows: Rollouts, limit: FloatArray) -> FloatArray:
-    """What the loss of each token of a row is divided by [n_rows], as in `algorithms.loss`; NaN for an objective that has
+    """What the loss of each token of a row is divided by [n_rows], as in `algorithms.loss`; NaN if the objective has
     no aggregation. limit [n_rows]: the completion limit.
 
     micro_token_mean is taken as token_mean, which it is in a single micro-batch: how a step was split is not recorded.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from reports.figures import render_figures
 from reports.measure import Analysis, analyse
 from reports.measure.samples import sample_completions
+from reports.page.coverage import coverage_sentence
 from reports.page.document import DATA_FILES, Report, report_document, write_data
 from reports.page.record_tables import troubled_cells
 from reports.page.tables import chance_sentence, problem_table, report_tables, result_table
@@ -50,6 +51,7 @@ def _content(analysis: Analysis, report: Report) -> dict[str, Any]:
         "interim": interim_sentence(report),
         "checks": validity_checks(analysis, report),
         "seed_sentence": SEED_SENTENCE,
+        "coverage_sentence": coverage_sentence(report["coverage"]),
         "result_table": result_table(report),
         "tables": report_tables(analysis, report),
         "troubled_cells": troubled_cells(report),

@@ -20,10 +20,10 @@ from reports.measure import Analysis
 from reports.measure.across_tasks import across_tasks, across_tasks_rows
 from reports.measure.arms import ArmSummary, hidden_knob_warnings
 from reports.measure.contrasts import Contrast
+from reports.measure.coverage import coverage_rows
 from reports.measure.flips import find_flips, ranges_rows
 from reports.measure.interactions import interaction_rows, interactions
 from reports.measure.measurements import finite
-from reports.measure.over_k import gain_curves, sharpening
 from reports.measure.overoptimisation import proxy_and_truth
 from reports.measure.problems import new_problems_row, over_new_problems, problem_scores
 from reports.page.templating import write_text
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import pyarrow
 
     from harness.records import CellRecord
+    from harness.records.sweep import Screened
 
 Report = dict[str, list[dict[str, Any]]]
 
@@ -46,6 +47,7 @@ SECTIONS = (
     "problem_ranges",
     "flips",
     "reflection",
+    "screening",
 )
 """The keys of report.json. Each holds a list, which may be empty."""
 
@@ -81,7 +83,6 @@ COMPARISON_KEYS = {
 
 def report_document(analysis: Analysis) -> Report:
     """The contents of report.json, with a list of rows under each of SECTIONS. Scores are in percentage points."""
-    gains = {curve.arm: asdict(sharpening(curve)) for curve in gain_curves(analysis)}
     document: Report = {
         "contrasts": [
             contrast_row(
@@ -94,19 +95,32 @@ def report_document(analysis: Analysis) -> Report:
             | {"new_problems": new_problems_row(over_new_problems(analysis, contrast))}
             for contrast in analysis.contrasts
         ],
-        "arms": [
-            _arm(analysis, arm) | {"rank": _rank(analysis, arm), "sharpening": gains.get(arm.arm)}
-            for arm in analysis.arms
-        ],
+        "arms": [_arm(analysis, arm) | {"rank": _rank(analysis, arm)} for arm in analysis.arms],
         "cells": [_cell(analysis, cell) for cell in analysis.sweep.cells],
         "laws": law_rows(analysis),
         "interactions": interaction_rows(interactions(analysis)),
         "across_tasks": across_tasks_rows(across_tasks(analysis)),
+        "coverage": coverage_rows(analysis),
         "problem_ranges": ranges_rows(analysis),
         "flips": [flip.as_row() for flip in find_flips(analysis)],
         "reflection": [asdict(row) for row in read_reflection(analysis).arms],
+        "screening": [] if (found := analysis.sweep.screening) is None else [_screening(analysis, found)],
     }
     return {key: [without_nan(row) for row in rows] for key, rows in document.items()}
+
+
+def _screening(analysis: Analysis, screening: Screened) -> dict[str, Any]:
+    """best: the names of the arms with the highest means, best first, the baseline left out."""
+    scored = [arm for arm in analysis.arms if arm.mean_pp is not None and arm.arm != analysis.sweep.baseline]
+    ranked = sorted(scored, key=lambda arm: -(arm.mean_pp or 0.0))
+    return screening.model_dump(mode="json") | {
+        "baseline": analysis.sweep.baseline,
+        "metric": analysis.sweep.metric,
+        "n_arms": len(analysis.arms),
+        "n_seeds": len(analysis.sweep.seeds),
+        "best": [arm.arm for arm in ranked[: screening.best]],
+        "command": analysis.sweep.command,
+    }
 
 
 def contrast_row(

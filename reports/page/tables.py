@@ -1,4 +1,4 @@
-"""The tables of a report: results, contrasts, effects, tasks, arms, proxy and truth, gains, problems.
+"""The tables of a report: results, contrasts, effects, tasks, arms, proxy and truth, problems.
 
 Those of what was set, spent and recorded are in `record_tables`, those of laws and reflection words in
 `reports.extras`.
@@ -14,10 +14,10 @@ from reports.extras.reflection import read_reflection, reflection_table
 from reports.formats import Table, count, interval, number, p_value, percent, points, ratio, signed_pp, tokens
 from reports.measure import Analysis
 from reports.measure.problems import problem_scores
+from reports.page.coverage import coverage_table
 from reports.page.document import Report
 from reports.page.record_tables import cost_table, knob_table, provenance_table
 from reports.page.verdict import metric_name
-from reports.statistics import MIN_PAIRS
 
 Row = dict[str, Any]
 Columns = Sequence[tuple[str, Callable[[Row], str]]]
@@ -35,12 +35,6 @@ ACROSS_TASKS_NOTE = (
     "much. Intervals: percentile bootstrap over runs, each with all its tasks (after Agarwal et al. 2108.13264). "
     "With few runs they are too narrow, so no verdict rests on them."
 )
-SHARPENING_NOTE = (
-    "pass@k after training minus pass@k before it, mean over seeds. Crossover: the k at which the gain, once above 0,"
-    " first falls below 0. Its interval holds all k around it at which the t interval over training seeds holds 0; the"
-    " model before training is evaluated once, and its noise is not included. A dash: the gain does not fall below 0"
-    " among the evaluated k."
-)
 PROBLEM_NOTE = (
     "The share of right samples in the final evaluation, over the seeds of an arm, for the problems with the widest"
     " range between arms. They are the extremes of {n} problems: beside each stands the mean range of its rank if arms"
@@ -57,7 +51,7 @@ def report_tables(analysis: Analysis, report: Report) -> list[Table]:
         across_tasks_table(report["across_tasks"]),
         arm_table(report["arms"]),
         proxy_table(report["arms"]),
-        sharpening_table(analysis, report["arms"]),
+        coverage_table(report["coverage"]),
         *law_tables(report["laws"]),
         knob_table(analysis),
         cost_table(report),
@@ -192,21 +186,6 @@ def proxy_table(arms: Sequence[Row]) -> Table | None:
     ])  # fmt: skip
 
 
-def sharpening_table(analysis: Analysis, arms: Sequence[Row]) -> Table | None:
-    """What training gained at small and at large k; None if no arm has pass@k before and after training."""
-    gains = [{"arm": arm["arm"], **arm["sharpening"]} for arm in arms if arm["sharpening"]]
-    if not gains:
-        return None
-    return _table("Gain over the model before training", gains, [
-        ("arm", lambda gain: gain["arm"]),
-        (f"gain at k = {gains[0]['smallest_k']} (pp)", lambda gain: signed_pp(gain["gain_at_smallest_pp"])),
-        (f"gain at k = {gains[0]['largest_k']} (pp)", lambda gain: signed_pp(gain["gain_at_largest_pp"])),
-        ("crossover k", lambda gain: number(gain["crossover_k"])),
-        ("interval", _crossover_interval),
-        ("seeds", lambda gain: str(gain["n"])),
-    ], SHARPENING_NOTE + _ceiling_sentence(analysis, gains))  # fmt: skip
-
-
 def problem_table(analysis: Analysis, report: Report) -> Table | None:
     """The problems on which arms differ most; None if exchanging arms within seeds gives ranges as wide."""
     if not report["problem_ranges"] or not report["problem_ranges"][0]["beyond_chance"]:
@@ -273,28 +252,3 @@ def _improvement_interval(arm: Row) -> str:
         return ""
     low, high = arm["improvement_low"], arm["improvement_high"]
     return number(None) if low is None else f"[{low:.2f}, {high:.2f}]"
-
-
-def _crossover_interval(gain: Row) -> str:
-    """The interval, open on a side where the band holds 0 as far as k was evaluated."""
-    low, high = gain["crossover_low"], gain["crossover_high"]
-    if gain["crossover_k"] is None or gain["n"] < MIN_PAIRS:
-        return number(None)
-    below = f"< {gain['smallest_k']}" if low is None else number(low)
-    above = f"> {gain['largest_k']}" if high is None else number(high)
-    return f"[{below}, {above}]"
-
-
-def _ceiling_sentence(analysis: Analysis, gains: Sequence[Row]) -> str:
-    """Names the arms that could lose nothing at the largest k, since pass@k is at 100 % before and after training."""
-    ceiling = {
-        gain["arm"]: gain["largest_k"]
-        for gain in gains
-        if analysis.base_metrics.get(f"pass@{gain['largest_k']}") == 1 and gain["gain_at_largest_pp"] == 0
-    }
-    if not ceiling:
-        return ""
-    return (
-        f" At k = {max(ceiling.values())}, pass@k is 100% before and after training ({', '.join(ceiling)}): a gain of"
-        " 0 there is a tie, not a crossover. Harder problems would show whether the gain falls below 0."
-    )

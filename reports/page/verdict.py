@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reports.formats import interval, number, p_value, percent, points, ratio, signed_pp
+from reports.formats import count, interval, number, p_value, percent, points, ratio, signed_pp
 from reports.measure import Analysis
 from reports.page.document import Report
 from reports.statistics import MIN_PAIRS, NO_SPREAD
@@ -44,9 +44,34 @@ class Statement:
 
 def statements(report: Report) -> list[Statement]:
     """A statement for each contrast, in the order of the sweep file; a single one if there is nothing to compare."""
+    if report["screening"]:
+        return _screening_statements(report["screening"][0])
     if not report["contrasts"]:
         return [Statement("no_test", f"One arm, {report['arms'][0]['arm']}: nothing to compare.", [])]
     return [Statement(row["verdict"], verdict_sentence(row), verdict_details(row)) for row in report["contrasts"]]
+
+
+def _screening_statements(row: Row) -> list[Statement]:
+    """What a screening found: the best arms, and the verdicts on them with fresh seeds once there are any."""
+    best, n_seeds = row["best"], count(row["n_seeds"], "seed")
+    ranked = Statement(
+        "careful",
+        f"A screening: {row['n_arms']} arms with {n_seeds} each are ranked, not judged. Highest mean"
+        f" {metric_name(row)} beside {row['baseline']}: {', '.join(best)}.",
+        [
+            f"The highest of {row['n_arms'] - 1} means is too high: it was picked for its luck too. The intervals in"
+            " the tables below do not account for the choice."
+        ],
+    )
+    if row["confirmed_in"] is None:
+        ranked.details.append(f"{row['command']} confirms them on {row['seeds']} fresh seeds.")
+        return [ranked]
+    fresh = count(row["seeds"], "fresh seed")
+    verdicts = [
+        Statement(found["verdict"], f"With {fresh}: {verdict_sentence(found)}", verdict_details(found))
+        for found in row["contrasts"]
+    ]
+    return [*verdicts, ranked]
 
 
 def interim_sentence(report: Report) -> str | None:

@@ -40,6 +40,14 @@ from reports.statistics.comparison import (
 from reports.statistics.factorial import Effect, factorial_effects
 from reports.statistics.means import MIN_PAIRS, FloatArray, interquartile_mean, t_band, t_interval
 from reports.statistics.p_values import benjamini_hochberg, holm, sign_flip_p_value
+from reports.statistics.pass_curves import (
+    CoverageWord,
+    all_k,
+    coverage_word,
+    pass_curve,
+    sampling_covariance,
+    simultaneous_half_widths,
+)
 from reports.statistics.power_analysis import TARGET_POWER, Power, difference_sd, power, sd_upper_bound
 
 __all__ = [
@@ -47,6 +55,7 @@ __all__ = [
     "NO_SPREAD",
     "TARGET_POWER",
     "Comparison",
+    "CoverageWord",
     "CrossedEstimate",
     "Effect",
     "Estimate",
@@ -55,19 +64,24 @@ __all__ = [
     "Power",
     "UnpairedComparison",
     "Verdict",
+    "all_k",
     "benjamini_hochberg",
     "compare_paired",
     "compare_unpaired",
+    "coverage_word",
     "crossed_bootstrap",
     "difference_sd",
     "factorial_effects",
     "holm",
     "interquartile_mean",
     "interquartile_mean_over_tasks",
+    "pass_curve",
     "power",
     "probability_of_improvement",
+    "sampling_covariance",
     "sd_upper_bound",
     "sign_flip_p_value",
+    "simultaneous_half_widths",
     "t_band",
     "t_interval",
 ]
