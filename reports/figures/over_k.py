@@ -46,7 +46,7 @@ def draw_coverage(analysis: Analysis) -> Drawing | None:
         analysis,
         of_baseline=True,
         ylabel=f"pass@k: difference from {short_name(baseline)} (pp)",
-        what=f"pass@k on {{task}} of each arm minus that of {baseline}, seed by seed, for all k up to the samples drawn.",
+        what=f"pass@k on {{task}} of each arm minus that of {baseline}, seed by seed, for all k up to the samples.",
     )
 
 

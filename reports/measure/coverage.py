@@ -96,7 +96,8 @@ def _against_baseline(analysis: Analysis, counts: dict[str, dict[int, list[int]]
         if len(ks) < 2:
             continue
         after, before = (np.array([pass_curve(side[seed], ks) for seed in seeds]) for side in (own, others))
-        sampling = np.mean([_sampling(own[seed], ks) + _sampling(others[seed], ks) for seed in seeds], axis=0)
+        noise = [sampling_covariance(side[seed], ks) for side in (own, others) for seed in seeds]
+        sampling = 2 * np.mean(noise, axis=0)
         half_widths = simultaneous_half_widths(after - before, sampling, None, alpha)
         found.append(_coverage(arm, baseline, alpha, seeds, ks, after, before, half_widths))
     return found
@@ -117,7 +118,7 @@ def _against_base_model(analysis: Analysis, counts: dict[str, dict[int, list[int
         if len(ks) > 1:
             after = np.array([pass_curve(problems, ks) for problems in own.values()])
             start = np.tile(pass_curve(before, ks), (len(after), 1))
-            sampling = np.mean([_sampling(problems, ks) for problems in own.values()], axis=0)
+            sampling = np.mean([sampling_covariance(problems, ks) for problems in own.values()], axis=0)
             half_widths = simultaneous_half_widths(after - start, sampling, sampling_covariance(before, ks), alpha)
             found.append(_coverage(arm, None, alpha, [*own], ks, after, start, half_widths))
     return found
@@ -140,10 +141,6 @@ def gain_curves(analysis: Analysis) -> list[Curve]:
 def _gain(after: Line, before: Line) -> Line:
     k, mine, theirs = np.intersect1d(after.x, before.x, return_indices=True)
     return Line(after.seed, k, 100 * (after.y[mine] - before.y[theirs]))
-
-
-def _sampling(problems: Sequence[int], ks: Sequence[int]) -> FloatArray:
-    return np.diag(sampling_covariance(problems, ks))
 
 
 def _coverage(

@@ -44,6 +44,7 @@ SECTIONS = (
     "laws",
     "interactions",
     "across_tasks",
+    "coverage",
     "problem_ranges",
     "flips",
     "reflection",

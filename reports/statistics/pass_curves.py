@@ -18,16 +18,16 @@ CoverageWord = Literal["sharpened", "discovered", "both", "cannot tell"]
 
 MOST_K = 64
 """Curves have at most so many k: every k at first, then at even distances in log k."""
-DRAWS = 4000
+DRAWS = 2000
 LARGE = 0.5
 """A k is large from half of the samples that were drawn on."""
 
 
 def all_k(samples: int) -> list[int]:
-    """Every k up to the number of samples; of more than 64 only some of the large ones."""
+    """Every k up to the number of samples; of more than 64 all small ones, and some of the large ones."""
     if samples <= MOST_K:
         return list(range(1, samples + 1))
-    return np.unique(np.geomspace(1, samples, MOST_K).round().astype(int)).tolist()
+    return [int(k) for k in np.unique(np.geomspace(1, samples, MOST_K).round())]
 
 
 def pass_curve(problems: Sequence[int], ks: Sequence[int]) -> FloatArray:
@@ -54,21 +54,22 @@ def simultaneous_half_widths(
     """Half-widths [K] of a band around the mean of `curves` [n, K] that holds the true curve at every k at once with
     probability 1 - alpha; NaN below three curves.
 
-    sampling [K]: the variance of a single curve by the noise of its samples alone; no spread over curves counts as
+    sampling [K, K]: the covariance of a single curve by the noise of its samples alone; no spread over curves counts as
     smaller. shared [K, K]: the covariance of what all curves have in common, such as one evaluation that all are
     compared with.
 
     The band joins two in quadrature: that of the mean over curves, by the quantile of the largest |t| over k, and that
-    of what they share, by the quantile of the largest |z|. Quantiles are those of normal curves with these
-    correlations. In simulations (`benchmarks/coverage.py`) a nominal 95% holds 95 to 100% of the time.
+    of what they share, by the quantile of the largest |z|. Quantiles are those of normal curves with the correlations
+    over k of these curves, or of `sampling` if that gives a larger one: those of a few curves are hardly known.
     """
     require_level(alpha)
     n, n_k = curves.shape
     if n < MIN_PAIRS:
         return np.full(n_k, np.nan)
     covariance = np.atleast_2d(np.cov(curves, rowvar=False))
-    variances = np.maximum(np.diag(covariance), sampling)
-    squares = _largest_t(covariance, n, alpha) ** 2 * variances / n
+    variances = np.maximum(np.diag(covariance), np.diag(sampling))
+    quantile = max(_largest_t(covariance, n, alpha), _largest_t(sampling, n, alpha))
+    squares = quantile**2 * variances / n
     if shared is not None:
         squares = squares + _largest_t(shared, math.inf, alpha) ** 2 * np.diag(shared)
     return np.asarray(np.sqrt(squares), dtype=np.float64)
