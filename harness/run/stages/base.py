@@ -11,20 +11,19 @@ from harness.run.stages import Stage, StageContext
 
 
 def _make(path: Path, context: StageContext) -> None:
+    from evals.metrics import Samples
     from harness.run.evaluation import Evaluator
+    from harness.sampling.sampler import EngineSampler
 
     spec, start = context.spec, context.start
     context.tell_progress(0, 0)
-    evaluator = Evaluator(spec.eval, spec.seed, start, context.engine(start))
+    evaluator = Evaluator(spec.eval, spec.seed, EngineSampler(start, context.engine(start), spec.seed))
     samples = context.samples(path)
-    rows = [*evaluator.run(spec.eval.samples, samples)]
-    right = Counter[tuple[str, str]]()
-    for sample in samples.rows():
-        right[sample["task"], sample["problem_id"]] += sample["correct"]
-    for row in rows:
+    rows = []
+    for row, drawn in evaluator.run(spec.eval.samples, samples, on_progress=context.tell_progress):
         # The samples do not stay, and the noise of pass@k is in these counts.
-        counts = Counter(count for (task, _), count in right.items() if task == row["task"])
-        row["problems_by_right"] = [counts[count] for count in range(row["n_samples"] + 1)]
+        right = Counter(Samples.of(drawn).counts)
+        rows.append(row | {"problems_by_right": [right[count] for count in range(row["n_samples"] + 1)]})
     write_json(path, [{"step": 0, "final": False, **row, "generated_tokens": 0} for row in rows])
     samples.drop()
 
