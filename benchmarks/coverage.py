@@ -23,7 +23,7 @@ from reports.statistics import (
 
 RESULTS = Path(__file__).with_name("results") / "coverage.md"
 SAMPLES = 16
-REPLICATES = 200
+REPLICATES = 600
 SETTINGS = ((200, 0.0), (200, 0.3), (200, 1.0), (30, 0.5))
 """Problems, and the standard deviation that training adds to their log-odds."""
 
