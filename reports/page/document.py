@@ -20,12 +20,12 @@ from reports.measure import Analysis
 from reports.measure.across_tasks import across_tasks, across_tasks_rows
 from reports.measure.arms import ArmSummary, hidden_knob_warnings
 from reports.measure.contrasts import Contrast
-from reports.measure.flips import find_flips
+from reports.measure.coverage import coverage_rows
+from reports.measure.flips import find_flips, ranges_rows
 from reports.measure.interactions import interaction_rows, interactions
 from reports.measure.looks import look_rows, looking
 from reports.measure.measurements import finite
 from reports.measure.next_step import next_steps
-from reports.measure.over_k import gain_curves, sharpening
 from reports.measure.overoptimisation import proxy_and_truth
 from reports.measure.problems import new_problems_row, over_new_problems, problem_scores
 from reports.measure.variance import variance_budgets, variance_row
@@ -41,8 +41,18 @@ if TYPE_CHECKING:
 Report = dict[str, list[dict[str, Any]]]
 
 SECTIONS = (
-    *("contrasts", "arms", "cells", "laws", "interactions", "across_tasks", "flips", "reflection"),
-    *("screening", "looks"),
+    "contrasts",
+    "arms",
+    "cells",
+    "laws",
+    "interactions",
+    "across_tasks",
+    "coverage",
+    "problem_ranges",
+    "flips",
+    "reflection",
+    "screening",
+    "looks",
 )
 """The keys of report.json. Each holds a list, which may be empty."""
 
@@ -78,7 +88,6 @@ COMPARISON_KEYS = {
 
 def report_document(analysis: Analysis) -> Report:
     """The contents of report.json, with a list of rows under each of SECTIONS. Scores are in percentage points."""
-    gains = {curve.arm: asdict(sharpening(curve)) for curve in gain_curves(analysis)}
     document: Report = {
         "contrasts": [
             contrast_row(
@@ -98,14 +107,13 @@ def report_document(analysis: Analysis) -> Report:
                 analysis.contrasts, variance_budgets(analysis), next_steps(analysis), strict=True
             )
         ],
-        "arms": [
-            _arm(analysis, arm) | {"rank": _rank(analysis, arm), "sharpening": gains.get(arm.arm)}
-            for arm in analysis.arms
-        ],
+        "arms": [_arm(analysis, arm) | {"rank": _rank(analysis, arm)} for arm in analysis.arms],
         "cells": [_cell(analysis, cell) for cell in analysis.sweep.cells],
         "laws": law_rows(analysis),
         "interactions": interaction_rows(interactions(analysis)),
         "across_tasks": across_tasks_rows(across_tasks(analysis)),
+        "coverage": coverage_rows(analysis),
+        "problem_ranges": ranges_rows(analysis),
         "flips": [flip.as_row() for flip in find_flips(analysis)],
         "reflection": [asdict(row) for row in read_reflection(analysis).arms],
         "looks": look_rows(analysis.sweep, {contrast.arm: contrast.verdict for contrast in analysis.contrasts}),

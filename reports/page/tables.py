@@ -1,4 +1,4 @@
-"""The tables of a report: results, contrasts, effects, tasks, arms, proxy and truth, gains, problems.
+"""The tables of a report: results, contrasts, effects, tasks, arms, proxy and truth, problems.
 
 Those of what was set, spent and recorded are in `record_tables`, those of laws and reflection words in
 `reports.extras`.
@@ -9,23 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
 from reports.extras.law_tables import law_tables
 from reports.extras.reflection import read_reflection, reflection_table
 from reports.formats import Table, count, interval, number, p_value, percent, points, ratio, signed_pp, tokens
 from reports.measure import Analysis
 from reports.measure.problems import problem_scores
+from reports.page.coverage import coverage_table
 from reports.page.document import Report
 from reports.page.record_tables import cost_table, knob_table, provenance_table
 from reports.page.verdict import metric_name
-from reports.statistics import MIN_PAIRS, MIN_RUNS_FOR_IMPROVEMENT
+from reports.statistics import MIN_RUNS_FOR_IMPROVEMENT
 
 Row = dict[str, Any]
 Columns = Sequence[tuple[str, Callable[[Row], str]]]
 """The heading of each column, and how a row is written in it."""
-
-MOST_PROBLEMS = 12
 
 INTERACTION_NOTE = (
     "A main effect is averaged over the values of all other knobs. An interaction is how much larger the first "
@@ -39,16 +36,11 @@ ACROSS_TASKS_NOTE = (
     "much. Intervals: Student's t over runs, each with all its tasks. A probability of improvement has none below "
     f"{MIN_RUNS_FOR_IMPROVEMENT} runs, because so few can win every comparison by chance."
 )
-SHARPENING_NOTE = (
-    "pass@k after training minus pass@k before it, mean over seeds. Crossover: the k at which the gain, once above 0,"
-    " first falls below 0. Its interval holds all k around it at which the t interval over training seeds holds 0; the"
-    " model before training is evaluated once, and its noise is not included. A dash: the gain does not fall below 0"
-    " among the evaluated k."
-)
 PROBLEM_NOTE = (
     "The share of right samples in the final evaluation, over the seeds of an arm, for the problems with the widest"
-    " range between arms. They are the extremes of many problems: part of their range is chance, and would be smaller"
-    " another time."
+    " range between arms. They are the extremes of {n} problems: beside each stands the mean range of its rank if arms"
+    " are exchanged within seeds, and a widest range of {widest:.1f} pp or more then comes in P = {p} of cases. What is"
+    " above it is more than chance; the rest would not be there another time."
 )
 
 
@@ -60,7 +52,7 @@ def report_tables(analysis: Analysis, report: Report) -> list[Table]:
         across_tasks_table(report["across_tasks"]),
         arm_table(report["arms"]),
         proxy_table(report["arms"]),
-        sharpening_table(analysis, report["arms"]),
+        coverage_table(report["coverage"]),
         *law_tables(report["laws"]),
         knob_table(analysis),
         cost_table(report),
@@ -195,40 +187,41 @@ def proxy_table(arms: Sequence[Row]) -> Table | None:
     ])  # fmt: skip
 
 
-def sharpening_table(analysis: Analysis, arms: Sequence[Row]) -> Table | None:
-    """What training gained at small and at large k; None if no arm has pass@k before and after training."""
-    gains = [{"arm": arm["arm"], **arm["sharpening"]} for arm in arms if arm["sharpening"]]
-    if not gains:
+def problem_table(analysis: Analysis, report: Report) -> Table | None:
+    """The problems on which arms differ most; None if exchanging arms within seeds gives ranges as wide."""
+    if not report["problem_ranges"] or not report["problem_ranges"][0]["beyond_chance"]:
         return None
-    return _table("Gain over the model before training", gains, [
-        ("arm", lambda gain: gain["arm"]),
-        (f"gain at k = {gains[0]['smallest_k']} (pp)", lambda gain: signed_pp(gain["gain_at_smallest_pp"])),
-        (f"gain at k = {gains[0]['largest_k']} (pp)", lambda gain: signed_pp(gain["gain_at_largest_pp"])),
-        ("crossover k", lambda gain: number(gain["crossover_k"])),
-        ("interval", _crossover_interval),
-        ("seeds", lambda gain: str(gain["n"])),
-    ], SHARPENING_NOTE + _ceiling_sentence(analysis, gains))  # fmt: skip
-
-
-def problem_table(analysis: Analysis) -> Table | None:
-    """The problems on which arms differ most; None with fewer than two arms that kept their samples, or if all arms
-    solve every problem equally often."""
+    (ranges,) = report["problem_ranges"]
     scores = problem_scores(analysis)
-    if len(scores.by_arm) < 2:
-        return None
-    accuracy = np.array([scores.mean(arm) for arm in scores.by_arm])
-    known = np.isfinite(accuracy).all(axis=0)
-    spread = np.where(known, np.ptp(np.nan_to_num(accuracy), axis=0), 0.0)
-    widest = [int(i) for i in np.argsort(-spread, kind="stable")[:MOST_PROBLEMS] if spread[i] > 0]
-    if not widest:
-        return None
-    seeds = {arm: len(by_seed) for arm, by_seed in scores.by_arm.items()}
-    columns = ["problem", "range (pp)", *(f"{arm} (n = {n})" for arm, n in seeds.items())]
+    arms = {arm: scores.mean(arm) for arm in scores.by_arm}
+    counts = [f"{arm} (n = {len(by_seed)})" for arm, by_seed in scores.by_arm.items()]
     rows = [
-        [scores.problems[i], f"{100 * spread[i]:.0f}", *(percent(float(share)) for share in accuracy[:, i])]
-        for i in widest
+        [
+            problem["problem_id"],
+            f"{problem['range_pp']:.1f}",
+            f"{problem['permuted_pp']:.1f}",
+            *(percent(float(shares[scores.problems.index(problem["problem_id"])])) for shares in arms.values()),
+        ]
+        for problem in ranges["widest"]
     ]
-    return Table(f"Problems of {analysis.metric.task} that changed most", columns, rows, PROBLEM_NOTE)
+    columns = ["problem", "range (pp)", "by chance (pp)", *counts]
+    widest = ranges["widest"][0]["range_pp"]
+    note = PROBLEM_NOTE.format(n=ranges["n_problems"], widest=widest, p=number(ranges["p"], 2))
+    return Table(f"Problems of {ranges['task']} that changed most", columns, rows, note)
+
+
+def chance_sentence(report: Report) -> str:
+    """Why there is no `problem_table`; "" if there is one, or nothing that it could show."""
+    if not report["problem_ranges"] or report["problem_ranges"][0]["beyond_chance"]:
+        return ""
+    (ranges,) = report["problem_ranges"]
+    first = ranges["widest"][:3]
+    widest, permuted = (", ".join(f"{row[name]:.1f}" for row in first) for name in ("range_pp", "permuted_pp"))
+    return (
+        f"No problem of {ranges['task']} is shown to divide the arms: the widest ranges between them, {widest} pp, are"
+        f" what exchanging arms within seeds gives, {permuted} pp on average (P = {number(ranges['p'], 2)} for a widest"
+        f" range of this size among {ranges['n_problems']} problems)."
+    )
 
 
 def _table(title: str, rows: Iterable[Row], columns: Columns, note: str = "") -> Table:
@@ -260,28 +253,3 @@ def _improvement_interval(arm: Row) -> str:
         return ""
     low, high = arm["improvement_low"], arm["improvement_high"]
     return number(None) if low is None else f"[{low:.2f}, {high:.2f}]"
-
-
-def _crossover_interval(gain: Row) -> str:
-    """The interval, open on a side where the band holds 0 as far as k was evaluated."""
-    low, high = gain["crossover_low"], gain["crossover_high"]
-    if gain["crossover_k"] is None or gain["n"] < MIN_PAIRS:
-        return number(None)
-    below = f"< {gain['smallest_k']}" if low is None else number(low)
-    above = f"> {gain['largest_k']}" if high is None else number(high)
-    return f"[{below}, {above}]"
-
-
-def _ceiling_sentence(analysis: Analysis, gains: Sequence[Row]) -> str:
-    """Names the arms that could lose nothing at the largest k, since pass@k is at 100 % before and after training."""
-    ceiling = {
-        gain["arm"]: gain["largest_k"]
-        for gain in gains
-        if analysis.base_metrics.get(f"pass@{gain['largest_k']}") == 1 and gain["gain_at_largest_pp"] == 0
-    }
-    if not ceiling:
-        return ""
-    return (
-        f" At k = {max(ceiling.values())}, pass@k is 100% before and after training ({', '.join(ceiling)}): a gain of"
-        " 0 there is a tie, not a crossover. Harder problems would show whether the gain falls below 0."
-    )

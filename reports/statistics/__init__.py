@@ -39,6 +39,14 @@ from reports.statistics.comparison import (
 from reports.statistics.factorial import Effect, factorial_effects
 from reports.statistics.means import MIN_PAIRS, FloatArray, interquartile_mean, t_band, t_interval
 from reports.statistics.p_values import benjamini_hochberg, holm, sign_flip_p_value
+from reports.statistics.pass_curves import (
+    CoverageWord,
+    all_k,
+    coverage_word,
+    pass_curve,
+    sampling_covariance,
+    simultaneous_half_widths,
+)
 from reports.statistics.power_analysis import (
     TARGET_POWER,
     Power,
@@ -64,6 +72,7 @@ __all__ = [
     "MIN_RUNS_FOR_IMPROVEMENT",
     "TARGET_POWER",
     "Comparison",
+    "CoverageWord",
     "CrossedEstimate",
     "Effect",
     "Estimate",
@@ -75,10 +84,12 @@ __all__ = [
     "UnpairedComparison",
     "VarianceComponents",
     "Verdict",
+    "all_k",
     "benjamini_hochberg",
     "compare_paired",
     "compare_unpaired",
     "components",
+    "coverage_word",
     "difference_sd",
     "equivalence_power",
     "factorial_effects",
@@ -88,11 +99,14 @@ __all__ = [
     "interquartile_mean_over_tasks",
     "look_alphas",
     "over_seeds_and_problems",
+    "pass_curve",
     "planned_shares",
     "power",
     "probability_of_improvement",
+    "sampling_covariance",
     "sd_upper_bound",
     "sign_flip_p_value",
+    "simultaneous_half_widths",
     "t_band",
     "t_interval",
     "t_test_power",
