@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,7 +25,7 @@ from harness.cli.options import (
 
 if TYPE_CHECKING:
     from harness.config.run_spec import RunSpec
-    from harness.plan import Plan
+    from harness.plan import Plan, PlannedCell
     from harness.plan.expected_time import ExpectedTime, Pace
 
 # What is assumed of the seeds' spread before anything was run: 2 pp is common on full benchmarks.
@@ -50,20 +51,25 @@ def plan(
     Example: bench plan sweeps/std_norm.yaml --set train.steps=30
     """
     from harness.plan import make_plan
+    from harness.plan.tuning import with_known_tuning
 
     folder = home_of(sweep, home)
-    planned = make_plan(sweep, profile, set_ or [], seeds, arm_names(arms))
+    planned = with_known_tuning(make_plan(sweep, profile, set_ or [], seeds, arm_names(arms)), folder)
     if time:
         planned.require_answerable()
     expected = _expected_time(planned, folder, time)
     cells = [
         {"arm": cell.arm, "seed": cell.seed, "hash": cell.hash, "state": planned.record(cell, folder).state}
+        if cell.arm not in planned.to_tune
+        else {"arm": cell.arm, "seed": cell.seed, "hash": None, "state": "after its search"}
         for cell in planned.cells
     ]
+    searches = _searches(planned, folder)
     document: dict[str, Any] = {
         "sweep": planned.sweep.name,
         "profile": planned.profile,
         "cells": cells,
+        "searches": searches,
         "gate": {
             "ok": planned.gate.ok,
             "differs": planned.gate.differs,
@@ -71,7 +77,7 @@ def plan(
         },
         "noops": [{"arms": list(n.arms), "reasons": n.reasons, "refused": n.refused} for n in planned.noops],
         "warnings": planned.warnings,
-        "cost": planned.cost(),
+        "cost": replace(planned, cells=[*_search_cells(planned, folder), *planned.cells]).cost(),
         "time": None if expected is None else expected.as_json(),
         "detectable_pp": _detectable_pp(planned, folder),
     }
@@ -95,9 +101,42 @@ def _expected_time(planned: Plan, home: Path, may_measure: bool) -> ExpectedTime
             return timed_pace(spec, home, lambda aside: executor_named("local", aside)(1), live)
 
     missing = [cell for cell in planned.cells if planned.record(cell, home).state not in ("done", "invalid")]
-    specs = [cell.spec for cell in sorted(missing, key=lambda cell: cell.seed)]
+    specs = [cell.spec for cell in [*_search_cells(planned, home), *sorted(missing, key=lambda cell: cell.seed)]]
     at_once = min(default_workers([*planned.arms.values()]), max(1, len(specs)))
     return expected_time(specs, home, at_once, measure if may_measure else None)
+
+
+def _searches(planned: Plan, home: Path) -> list[dict[str, Any]]:
+    """A row for each arm that is tuned first; [] without `tune`."""
+    from harness.plan.tuning import arm_searches, ended_trials
+
+    return [
+        {
+            "arm": arm,
+            "search": search.sweep.name,
+            "knobs": list(search.search.knobs),
+            "trials": search.search.budget.trials,
+            "ended": len(ended_trials(search.folder(home), search.search.budget.trials or 0)),
+            "seeds": search.seeds,
+            "values": planned.request.tuned[arm].values if arm in planned.request.tuned else None,
+        }
+        for arm, search in arm_searches(planned.request).items()
+    ]
+
+
+def _search_cells(planned: Plan, home: Path) -> list[PlannedCell]:
+    """The cells that searches are still to train, each with its arm's settings untuned, which cost about as much."""
+    from harness.plan import PlannedCell
+    from harness.plan.tuning import arm_searches
+
+    searches = arm_searches(planned.request)
+    return [
+        PlannedCell(row["arm"], seed, searches[row["arm"]].spec({}, seed), "")
+        for row in _searches(planned, home)
+        if row["values"] is None
+        for seed in row["seeds"]
+        for _ in range(row["trials"] - row["ended"])
+    ]
 
 
 def _detectable_pp(planned: Plan, home: Path) -> dict[str, Any]:
@@ -138,13 +177,25 @@ def _in_words(knobs: Sequence[str]) -> str:
     return ", ".join(named) or "nothing"
 
 
+def _search_row(row: dict[str, Any]) -> list[str]:
+    from harness.plan.tuning import in_words
+
+    first, *_, last = row["seeds"]
+    unknown = f"known after the search of {', '.join(row['knobs'])}"
+    best = unknown if row["values"] is None else in_words(row["values"])
+    return [row["arm"], f"{row['ended']}/{row['trials']}", f"{first} to {last}", best]
+
+
 def _print(document: dict[str, Any], expected: ExpectedTime | None) -> None:
     from harness.cli.live import duration
     from harness.plan import expected_time
     from harness.plan.memory import in_words
 
     print(f"sweep {document['sweep']} on profile {document['profile']}")
-    rows = [[cell["arm"], str(cell["seed"]), cell["hash"][:10], cell["state"]] for cell in document["cells"]]
+    if document["searches"]:
+        print_table("", ["arm", "trials", "seeds", "best setting"], [_search_row(row) for row in document["searches"]])
+        print("Each arm is tuned first; the comparison has fresh seeds and each arm's best setting.\n")
+    rows = [[cell["arm"], str(cell["seed"]), (cell["hash"] or "")[:10], cell["state"]] for cell in document["cells"]]
     print_table("", ["arm", "seed", "hash", "state"], rows)
     gate = document["gate"]
     print(f"gate: {'ok' if gate['ok'] else 'REFUSED'}; arms differ in {_in_words(gate['differs'])}")

@@ -6,6 +6,7 @@ import os
 import shlex
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,9 +31,11 @@ from harness.cli.options import (
 from harness.errors import BenchError, RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from harness.config.run_spec import RunSpec
+    from harness.executors.base import Executor
+    from harness.plan import Plan
     from harness.records import CellRecord
     from harness.run.sweep import SweepRun
     from harness.search.run import SearchRun
@@ -73,24 +76,22 @@ def run(
     Example: bench run sweeps/std_norm.yaml --seeds 6
     """
     from harness.plan import make_plan
+    from harness.plan.tuning import with_known_tuning
     from harness.run.question import require_same_kind
     from harness.run.sweep import SweepRun
 
     folder = home_of(sweep, home)
-    planned = make_plan(sweep, profile, set_ or [], seeds, arm_names(arms))
+    planned = with_known_tuning(make_plan(sweep, profile, set_ or [], seeds, arm_names(arms)), folder)
     # From here on: the plug-ins of the file are in use, and one of them may give the executor.
     open_executor = executor_named(executor, folder)
     require_same_kind(planned.folder(folder), is_search=False)
     for warning in planned.warnings:
         note(f"warning: {warning}")
-    sweep_run = SweepRun(
-        planned,
-        folder,
-        command_line("run", sweep, profile, set_, seeds, arms),
-        workers or default_workers([*planned.arms.values()]),
-        open_executor,
-        retry_invalid,
-    )
+    command = command_line("run", sweep, profile, set_, seeds, arms)
+    at_once = workers or default_workers([*planned.arms.values()])
+    if planned.to_tune:
+        planned = _each_at_its_best(planned, folder, command, at_once, open_executor)
+    sweep_run = SweepRun(planned, folder, command, at_once, open_executor, retry_invalid)
     with ExitStack() as mirrored:  # to the end, so that MLflow gets the report too
         _watched(sweep_run, folder, mirrored)
         unmeasured = _report_sweep(sweep_run, as_json=json)
@@ -101,6 +102,36 @@ def run(
                 f"{len(unmeasured)} of {len(planned.cells)} cells are not done: {', '.join(unmeasured)}. "
                 f"`bench status {planned.sweep.name}` says why.{remedy}"
             )
+
+
+def _each_at_its_best(
+    planned: Plan, home: Path, command: str, workers: int, open_executor: Callable[[int], Executor]
+) -> Plan:
+    """The plan with the best setting of every arm, after the searches that are still to be done."""
+    from harness.plan.tuning import arm_searches, end_warnings, ended_trials, in_words, with_tuning
+    from harness.run.question import require_same_kind, write_question
+    from harness.search.run import SearchRun
+    from harness.search.shortfall import tuned_arm
+
+    planned.require_answerable()
+    searches = arm_searches(planned.request)
+    for arm in planned.to_tune:
+        search, folder = searches[arm], searches[arm].folder(home)
+        trials = search.search.budget.trials or 0
+        require_same_kind(folder, is_search=True)
+        write_question(replace(planned, cells=[]), home, command)  # no cell has its settings yet
+        note(f"{arm}: looking for its best {', '.join(search.search.knobs)} in {trials} trials ({search.sweep.name})")
+        search_run = SearchRun(search, home, command, workers, open_executor, trials)
+        while len(ended_trials(folder, trials)) < trials:
+            with ExitStack() as mirrored:
+                study = _watched(search_run, home, mirrored, "trials")
+            _when_all_have_ended(search_run, study)
+        found = tuned_arm(search, home)
+        planned = with_tuning(planned, {**planned.request.tuned, arm: found})
+        note(f"{arm}: the best of {found.complete} scored trials is trial {found.trial}, {in_words(found.values)}")
+        for warning in end_warnings(arm, found):
+            note(f"warning: {warning}")
+    return planned
 
 
 def _watched(work: Any, home: Path, mirrored: ExitStack, unit: str = "cells") -> Any:

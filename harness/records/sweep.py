@@ -93,6 +93,38 @@ class BaseScore(_Part):
     metrics: dict[str, float | None]
 
 
+class TunedArm(_Part):
+    """What the search of one arm found.
+
+    digest: of what was searched. trial: the number of the best; values: its knobs. search_pp, default_pp: the score in
+    the search, in percent, of the best and of the arm untuned (None if that was no trial). complete: how many trials
+    have a score. generated_tokens: in training, over all trials. at_end: its knobs that are at the end of what was
+    tried. short_pp, short_sd_pp: how far the best may lie above the setting found, see `harness.search.shortfall`.
+    """
+
+    digest: str
+    trial: int
+    values: dict[str, Any]
+    search_pp: float
+    default_pp: float | None
+    complete: int
+    generated_tokens: int
+    at_end: list[str]
+    short_pp: float
+    short_sd_pp: float
+
+
+class Tuning(_Part):
+    """The search that came before the comparison. trials: of each arm. seeds: of each trial. searches: by arm, the name
+    of the folder that holds its trials. arms: what was found, for those whose search has ended."""
+
+    knobs: list[str]
+    trials: int
+    seeds: list[int]
+    searches: dict[str, str]
+    arms: dict[str, TunedArm]
+
+
 class SweepRecord(_Part):
     """sweep.json, and the cells beside it.
 
@@ -101,6 +133,7 @@ class SweepRecord(_Part):
     those that it varies. varied: by arm, the knobs in which arms differ. grid: in a factorial, by arm its value of
     every factor, else empty. new_problems: whether intervals over new problems are asked for too. contamination: by
     task, held-out problems that occur in training prompts. best_of_n: by arm, what choosing by its reward model gives.
+    tuning: None unless each arm was tuned first.
     """
 
     path: Path = Field(exclude=True)
@@ -133,6 +166,7 @@ class SweepRecord(_Part):
     best_of_n: dict[str, list[dict[str, Any]]] = {}
     asked: Asked | None = None
     plugins: list[Plugin] = []
+    tuning: Tuning | None = None
 
     @model_validator(mode="after")
     def _arms_are_known(self) -> SweepRecord:

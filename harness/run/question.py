@@ -26,6 +26,7 @@ from harness.plan import Plan, PlannedCell
 from harness.plan.gate import values_that_differ
 from harness.plan.request import SweepRequest
 from harness.plan.sweep_file import KEPT, KEPT_CODE, KEPT_PROFILE, SweepFile
+from harness.plan.tuning import tuning_record
 from harness.plugins import UserModule
 from harness.records import SweepRecord, read_sweep
 from harness.records.files import DamagedRecordError, is_disk_full, read_json, write_atomic, write_json
@@ -201,6 +202,7 @@ def _question(plan: Plan, home: Path, command: str) -> SweepRecord:
             Plugin(name=module.name, digest=module.digest, files=sorted(str(path) for path, _ in _code_files(module)))
             for module in plugins.in_use()
         ],
+        tuning=tuning_record(request),
     )
 
 
