@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from harness.plan import Plan, PlannedCell
     from harness.plan.expected_time import ExpectedTime, Pace
 
-# What is assumed of the seeds' spread before anything was run: 2 pp is common on full benchmarks.
+# The sd of paired differences where neither cells nor the profile say it: 2 pp is common on full benchmarks.
 ASSUMED_SD_PP = 2.0
 MOST_NAMED_KNOBS = 8
 
@@ -79,6 +80,7 @@ def plan(
         "warnings": planned.warnings,
         "cost": replace(planned, cells=[*_search_cells(planned, folder), *planned.cells]).cost(),
         "time": None if expected is None else expected.as_json(),
+        "screening": None if planned.sweep.screening is None else planned.sweep.screening.model_dump(),
         "detectable_pp": _detectable_pp(planned, folder),
     }
     if json:
@@ -140,17 +142,27 @@ def _search_cells(planned: Plan, home: Path) -> list[PlannedCell]:
 
 
 def _detectable_pp(planned: Plan, home: Path) -> dict[str, Any]:
-    """Smallest difference that the design finds at 80 % power; the spread is that of finished pairs, given two."""
+    """Smallest difference that the design finds at 80 % power, in a screening on the seeds that confirm its best arms.
+    The spread is that of finished pairs, given two, else the profile's, else assumed."""
     from reports.statistics import MIN_PAIRS, power
 
-    level = planned.sweep.compare.alpha / max(1, len(planned.arms) - 1)
+    screening = planned.sweep.screening
+    n_contrasts = max(1, len(planned.arms) - 1) if screening is None else screening.best
+    seeds = len(planned.request.seed_list) if screening is None else screening.seeds
+    sd, origin = _paired_sd_pp(planned, home)
+    alpha = planned.sweep.compare.alpha / n_contrasts
+    value = power(sd, n=seeds, alpha=alpha).effect if seeds >= MIN_PAIRS and sd > 0 else None
+    return {"value": value, "from": origin, "sd_pp": sd}
+
+
+def _paired_sd_pp(planned: Plan, home: Path) -> tuple[float, str]:
+    from harness.plan.sweep_file import measured_sd_pp
+
     differences = _finished_differences_pp(planned, home)
-    known = len(differences) >= 2
-    mean = sum(differences) / len(differences) if known else 0.0
-    sd = (sum((d - mean) ** 2 for d in differences) / (len(differences) - 1)) ** 0.5 if known else ASSUMED_SD_PP
-    seeds = len(planned.sweep.seed_list)
-    value = power(sd, n=seeds, alpha=level).effect if seeds >= MIN_PAIRS and sd > 0 else None
-    return {"value": value, "from": "finished cells" if known else "assumed sd", "sd_pp": sd}
+    if len(differences) >= 2:
+        return statistics.stdev(differences), "finished cells"
+    measured = measured_sd_pp(planned.request.profile_path)
+    return (ASSUMED_SD_PP, "assumed sd") if measured is None else (measured, f"profile {planned.profile}")
 
 
 def _finished_differences_pp(planned: Plan, home: Path) -> list[float]:
@@ -161,7 +173,9 @@ def _finished_differences_pp(planned: Plan, home: Path) -> list[float]:
             if row["final"] and row["task"] == planned.metric_task:
                 scores[cell.arm, cell.seed] = 100 * row["metrics"][planned.metric_name]
     treatment = next((arm for arm in planned.arms if arm != planned.baseline), planned.baseline)
-    pairs = [(scores.get((treatment, seed)), scores.get((planned.baseline, seed))) for seed in planned.sweep.seed_list]
+    pairs = [
+        (scores.get((treatment, seed)), scores.get((planned.baseline, seed))) for seed in planned.request.seed_list
+    ]
     return [a - b for a, b in pairs if a is not None and b is not None]
 
 
@@ -210,6 +224,11 @@ def _print(document: dict[str, Any], expected: ExpectedTime | None) -> None:
     )
     print(f"memory: {in_words(cost['memory'])}")
     print(f"time: {expected_time.in_words(expected, duration)}")
-    detectable = document["detectable_pp"]
+    detectable, screening = document["detectable_pp"], document["screening"]
+    if screening is not None:
+        print(
+            f"screening: these cells rank the arms; the best {screening['best']} and the baseline are then trained on "
+            f"{screening['seeds']} fresh seeds, {(screening['best'] + 1) * screening['seeds']} cells more"
+        )
     if detectable["value"] is not None:
         print(f"detectable at 80 % power: {detectable['value']:.1f} pp (from {detectable['from']})")

@@ -125,6 +125,18 @@ class Tuning(_Part):
     arms: dict[str, TunedArm]
 
 
+class Screened(_Part):
+    """A screening, which ranks its arms: the `best` are confirmed on so many fresh `seeds`.
+
+    confirmed_in: the sweep that did it, None before that. contrasts: those of its report.json.
+    """
+
+    best: int
+    seeds: int
+    confirmed_in: str | None = None
+    contrasts: list[dict[str, Any]] = []
+
+
 class SweepRecord(_Part):
     """sweep.json, and the cells beside it.
 
@@ -150,6 +162,7 @@ class SweepRecord(_Part):
     margin_pp: float
     alpha: Annotated[float, Field(gt=0, lt=1)]
     new_problems: bool = False
+    screening: Screened | None = None
     seeds: list[int]
     ablate: list[str]
     co_changes: dict[str, str] = {}

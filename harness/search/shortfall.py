@@ -31,9 +31,9 @@ FloatArray: TypeAlias = NDArray[np.float64]
 _CANDIDATES = 128
 """Points of the searched space at which drawn functions are looked at, besides the trials."""
 _DRAWS = 1000
-_LENGTHS = np.geomspace(0.05, 1.6, 8)
+_LENGTHS = np.geomspace(0.2, 1, 5)
 """Length scales of the process, in widths of the range."""
-_AMPLITUDES = np.geomspace(0.5, 8, 5)
+_AMPLITUDES = (0.5, 1, 2)
 """Its standard deviations, in those of the trials' scores."""
 
 
@@ -120,8 +120,8 @@ def shortfall(knobs: Mapping[str, KnobRange], settings: Sequence[Mapping[str, An
     for length in _LENGTHS * math.sqrt(len(knobs)):
         scaled = math.sqrt(5) * distances / length
         correlation = (1 + scaled + scaled**2 / 3) * np.exp(-scaled)
-        for amplitude in _AMPLITUDES * spread:
-            covariance = amplitude**2 * correlation + (10 * spread) ** 2
+        for amplitude in _AMPLITUDES:
+            covariance = (amplitude * spread) ** 2 * correlation + (10 * spread) ** 2
             root = np.linalg.cholesky(covariance[:n, :n] + (noise + 1e-6 * spread**2) * np.eye(n))
             whitened = np.linalg.solve(root, observed)
             explained = np.linalg.solve(root, covariance[:n])

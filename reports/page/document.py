@@ -26,6 +26,7 @@ from reports.measure.measurements import finite
 from reports.measure.over_k import gain_curves, sharpening
 from reports.measure.overoptimisation import proxy_and_truth
 from reports.measure.problems import new_problems_row, over_new_problems, problem_scores
+from reports.measure.tuning import tuning_rows
 from reports.page.templating import write_text
 from reports.statistics import Comparison, PairedComparison
 
@@ -33,10 +34,13 @@ if TYPE_CHECKING:
     import pyarrow
 
     from harness.records import CellRecord
+    from harness.records.sweep import Screened
 
 Report = dict[str, list[dict[str, Any]]]
 
-SECTIONS = ("contrasts", "arms", "cells", "laws", "interactions", "across_tasks", "flips", "reflection")
+SECTIONS = (
+    "contrasts", "arms", "cells", "laws", "interactions", "across_tasks", "flips", "reflection", "screening", "tuning"
+)  # fmt: skip
 """The keys of report.json. Each holds a list, which may be empty."""
 
 FINAL_SCORES = "final_scores.csv"
@@ -94,8 +98,29 @@ def report_document(analysis: Analysis) -> Report:
         "across_tasks": across_tasks_rows(across_tasks(analysis)),
         "flips": [flip.as_row() for flip in find_flips(analysis)],
         "reflection": [asdict(row) for row in read_reflection(analysis).arms],
+        "screening": [] if (found := analysis.sweep.screening) is None else [_screening(analysis, found)],
+        "tuning": tuning_rows(
+            analysis.sweep.tuning,
+            analysis.sweep.arms,
+            {arm.arm: arm.mean_pp for arm in analysis.arms},
+            analysis.sweep.cells,
+        ),
     }
     return {key: [without_nan(row) for row in rows] for key, rows in document.items()}
+
+
+def _screening(analysis: Analysis, screening: Screened) -> dict[str, Any]:
+    """best: the names of the arms with the highest means, best first, the baseline left out."""
+    scored = [arm for arm in analysis.arms if arm.mean_pp is not None and arm.arm != analysis.sweep.baseline]
+    ranked = sorted(scored, key=lambda arm: -(arm.mean_pp or 0.0))
+    return screening.model_dump(mode="json") | {
+        "baseline": analysis.sweep.baseline,
+        "metric": analysis.sweep.metric,
+        "n_arms": len(analysis.arms),
+        "n_seeds": len(analysis.sweep.seeds),
+        "best": [arm.arm for arm in ranked[: screening.best]],
+        "command": analysis.sweep.command,
+    }
 
 
 def contrast_row(
@@ -120,6 +145,7 @@ def contrast_row(
         "token_ratios": contrast.token_ratios,
         "token_ratio": contrast.token_ratio,
         "equal_tokens": contrast.equal_tokens,
+        "bests": None if contrast.bests is None else asdict(contrast.bests),
         "warnings": warnings,
     }
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reports.formats import interval, number, p_value, percent, points, ratio, signed_pp
+from reports.formats import count, interval, number, p_value, percent, points, ratio, signed_pp
 from reports.measure import Analysis
 from reports.page.document import Report
 from reports.statistics import MIN_PAIRS, NO_SPREAD
@@ -44,9 +44,34 @@ class Statement:
 
 def statements(report: Report) -> list[Statement]:
     """A statement for each contrast, in the order of the sweep file; a single one if there is nothing to compare."""
+    if report["screening"]:
+        return _screening_statements(report["screening"][0])
     if not report["contrasts"]:
         return [Statement("no_test", f"One arm, {report['arms'][0]['arm']}: nothing to compare.", [])]
     return [Statement(row["verdict"], verdict_sentence(row), verdict_details(row)) for row in report["contrasts"]]
+
+
+def _screening_statements(row: Row) -> list[Statement]:
+    """What a screening found: the best arms, and the verdicts on them with fresh seeds once there are any."""
+    best, n_seeds = row["best"], count(row["n_seeds"], "seed")
+    ranked = Statement(
+        "careful",
+        f"A screening: {row['n_arms']} arms with {n_seeds} each are ranked, not judged. Highest mean"
+        f" {metric_name(row)} beside {row['baseline']}: {', '.join(best)}.",
+        [
+            f"The highest of {row['n_arms'] - 1} means is too high: it was picked for its luck too. The intervals in"
+            " the tables below do not account for the choice."
+        ],
+    )
+    if row["confirmed_in"] is None:
+        ranked.details.append(f"{row['command']} confirms them on {row['seeds']} fresh seeds.")
+        return [ranked]
+    fresh = count(row["seeds"], "fresh seed")
+    verdicts = [
+        Statement(found["verdict"], f"With {fresh}: {verdict_sentence(found)}", verdict_details(found))
+        for found in row["contrasts"]
+    ]
+    return [*verdicts, ranked]
 
 
 def interim_sentence(report: Report) -> str | None:
@@ -79,7 +104,7 @@ def verdict_sentence(row: Row) -> str:
             f" {_token_clause(row)}."
         )
     return (
-        f"{_verdict_clause(row)}: {effect},"
+        f"{_verdict_clause(row)}{_tuned_clause(row)}: {effect},"
         f" {percent(row['level'])} interval {interval(row['low_pp'], row['high_pp'])},"
         f" {_p_clause(row)}, {_runs(row)}, {_token_clause(row)}; {_detectable_clause(row)}."
     )
@@ -100,6 +125,8 @@ def verdict_details(row: Row) -> list[str]:
     if row["verdict"] == "equivalent":
         level = percent((1 - row["level"]) / 2)
         details.append(f"Equivalence: two one-sided tests at {level}, which is conservative.")
+    if row.get("bests") is not None and row["bests"]["low_pp"] is not None:
+        details.append(_between_bests(row))
     if row.get("new_problems") is not None:
         details.append(_over_new_problems(row["new_problems"]))
     if row["note"] and row["detectable_pp"] is not None:
@@ -126,6 +153,24 @@ def _verdict_clause(row: Row) -> str:
         "inconclusive": f"{arm} against {baseline} is inconclusive",
     }
     return clauses[row["verdict"]]
+
+
+def _tuned_clause(row: Row) -> str:
+    """What the arms are compared at, where each was tuned first."""
+    bests = row.get("bests")
+    return "" if bests is None else f", each at its best of {bests['trials']} trials of {', '.join(bests['knobs'])}"
+
+
+def _between_bests(row: Row) -> str:
+    """What the searches of tuned arms leave open, and what becomes of the difference with it."""
+    bests = row["bests"]
+    found = (
+        f"A search of {bests['trials']} trials may stop short of an arm's best; by the scores of the trials, the bests"
+    )
+    effect = f"differ by {signed_pp(bests['difference_pp'])} pp {interval(bests['low_pp'], bests['high_pp'])}"
+    if bests["settles"]:
+        return f"{found} {effect}, and the verdict holds for that too."
+    return f"{found} {effect}. The settings found would give a verdict, the bests do not: more trials narrow it."
 
 
 def _noise_clause(row: Row) -> str:
