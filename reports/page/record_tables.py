@@ -71,8 +71,8 @@ def tuning_table(report: Report) -> Table | None:
         return None
     knobs = list(dict.fromkeys(knob for row in rows for knob in row["values"]))
     columns = [
-        "arm", *knobs, "scored trials", "untuned (%)", "best in the search (%)", "with fresh seeds (%)", "left open (pp)",
-        "tokens of the search", "tokens of the comparison",
+        "arm", *knobs, "scored trials", "untuned (%)", "best in the search (%)", "with fresh seeds (%)",
+        "left open (pp)", "tokens of the search", "tokens of the comparison",
     ]  # fmt: skip
     written = [
         [

@@ -164,13 +164,13 @@ def _tuned_clause(row: Row) -> str:
 def _between_bests(row: Row) -> str:
     """What the searches of tuned arms leave open, and what becomes of the difference with it."""
     bests = row["bests"]
-    found = (
-        f"A search of {bests['trials']} trials may stop short of an arm's best; by the scores of the trials, the bests"
+    sentence = (
+        f"{bests['trials']} trials may stop short of an arm's best. By the scores of the trials, the arms' bests"
+        f" differ by {signed_pp(bests['difference_pp'])} pp {interval(bests['low_pp'], bests['high_pp'])}"
     )
-    effect = f"differ by {signed_pp(bests['difference_pp'])} pp {interval(bests['low_pp'], bests['high_pp'])}"
-    if bests["settles"]:
-        return f"{found} {effect}, and the verdict holds for that too."
-    return f"{found} {effect}. The settings found would give a verdict, the bests do not: more trials narrow it."
+    if not bests["settles"]:
+        return f"{sentence}. What the settings found differ by may be the search's doing: raise tune.trials."
+    return f"{sentence}{'' if row['verdict'] == 'inconclusive' else ', and the verdict holds for these too'}."
 
 
 def _noise_clause(row: Row) -> str:
