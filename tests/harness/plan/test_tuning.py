@@ -12,6 +12,7 @@ from harness.errors import GateError, RefusedError
 from harness.plan import Plan, make_plan
 from harness.plan.tuning import arm_searches, digest, with_known_tuning, with_tuning
 from harness.records.sweep import TunedArm
+from harness.run.question import write_question
 from tests.harness.plan.files import write_sweep_file
 
 LR = "train.learning_rate"
@@ -78,7 +79,7 @@ def test_a_knob_that_cannot_act_in_an_arm_is_named_with_the_arm(tmp_path: Path) 
 
 
 def test_the_gate_knows_the_tuned_knobs_and_the_guard_does_not(tmp_path: Path) -> None:
-    clips = {"ablate": ["objective.rule"], "arms": {"a": {}, "b": {"objective.rule.clip_high": 0.3}}}
+    clips: dict[str, Any] = {"ablate": ["objective.rule"], "arms": {"a": {}, "b": {"objective.rule.clip_high": 0.3}}}
     untuned = plan(tmp_path, **clips)
     tuned = with_tuning(untuned, {"a": found("", 1e-4), "b": found("", 2e-4)})
     assert tuned.gate.ok and LR in tuned.gate.differs
@@ -94,8 +95,6 @@ def test_what_was_found_stays_while_the_question_does(tmp_path: Path) -> None:
     searches = arm_searches(planned.request)
     record = {arm: found(digest(search), 1e-4) for arm, search in searches.items()}
     tuned = with_tuning(planned, record)
-    from harness.run.question import write_question
-
     write_question(tuned, tmp_path / "runs", "bench run mine")
 
     def still_to_tune(**changes: Any) -> list[str]:

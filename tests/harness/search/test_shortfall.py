@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import optuna
@@ -80,7 +81,11 @@ def test_what_all_seeds_do_alike_is_no_noise_and_a_collapse_is_no_landscape() ->
 
 def test_equal_scores_leave_nothing_open_and_a_choice_is_a_knob_too() -> None:
     knobs = ranges() | {"objective.aggregation": KnobRange.model_validate({"categorical": ["a", "b"]})}
-    settings = [{KNOB: 1e-4, "objective.aggregation": "a"}, {KNOB: 1e-3, "objective.aggregation": "b"}, {KNOB: 1e-5}]
+    settings: list[dict[str, Any]] = [
+        {KNOB: 1e-4, "objective.aggregation": "a"},
+        {KNOB: 1e-3, "objective.aggregation": "b"},
+        {KNOB: 1e-5},
+    ]
     assert shortfall(knobs, settings, np.full((3, 2), 50.0)) == shortfall(knobs, settings[:2], np.zeros((2, 2)))
     assert shortfall(knobs, settings, np.array([[50.0, 50.5], [40.0, 41.0], [45.0, 44.0]])).sd > 0
 
