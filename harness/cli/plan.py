@@ -13,6 +13,7 @@ import typer
 from harness.cli.console import print_json, print_table
 from harness.cli.options import (
     ArmsOption,
+    EvalSamplesOption,
     HomeOption,
     JsonOption,
     ProfileOption,
@@ -22,6 +23,8 @@ from harness.cli.options import (
     arm_names,
     executor_named,
     home_of,
+    question_in,
+    with_eval_samples,
 )
 
 if TYPE_CHECKING:
@@ -39,6 +42,7 @@ def plan(
     profile: ProfileOption = None,
     set_: SetOption = None,
     seeds: SeedsOption = None,
+    eval_samples: EvalSamplesOption = None,
     arms: ArmsOption = None,
     time: Annotated[
         bool,
@@ -55,15 +59,24 @@ def plan(
     from harness.plan.tuning import with_known_tuning
 
     folder = home_of(sweep, home)
-    planned = with_known_tuning(make_plan(sweep, profile, set_ or [], seeds, arm_names(arms)), folder)
+    given = question_in(folder, sweep, asks_anew=bool(profile or set_ or arms))
+    asked = make_plan(given, profile, with_eval_samples(set_, eval_samples), seeds, arm_names(arms))
+    planned = with_known_tuning(asked, folder)
     if time:
         planned.require_answerable()
     expected = _expected_time(planned, folder, time)
+    records = [planned.record(cell, folder) for cell in planned.cells]
     cells = [
-        {"arm": cell.arm, "seed": cell.seed, "hash": cell.hash, "state": planned.record(cell, folder).state}
-        if cell.arm not in planned.to_tune
-        else {"arm": cell.arm, "seed": cell.seed, "hash": None, "state": "after its search"}
-        for cell in planned.cells
+        {
+            "arm": cell.arm,
+            "seed": cell.seed,
+            "hash": cell.hash,
+            "state": record.state,
+            "lacks": record.lacks,
+            "evaluation": cell.evaluation,
+        }
+        | ({"hash": None, "state": "after its search"} if cell.arm in planned.to_tune else {})
+        for cell, record in zip(planned.cells, records, strict=True)
     ]
     searches = _searches(planned, folder)
     document: dict[str, Any] = {
@@ -102,10 +115,13 @@ def _expected_time(planned: Plan, home: Path, may_measure: bool) -> ExpectedTime
         with LiveRun() as live:
             return timed_pace(spec, home, lambda aside: executor_named("local", aside)(1), live)
 
-    missing = [cell for cell in planned.cells if planned.record(cell, home).state not in ("done", "invalid")]
-    specs = [cell.spec for cell in [*_search_cells(planned, home), *sorted(missing, key=lambda cell: cell.seed)]]
-    at_once = min(default_workers([*planned.arms.values()]), max(1, len(specs)))
-    return expected_time(specs, home, at_once, measure if may_measure else None)
+    records = [(cell, planned.record(cell, home)) for cell in sorted(planned.cells, key=lambda cell: cell.seed)]
+    missing = [(cell.spec, record.lacks) for cell, record in records if record.state not in ("done", "invalid")]
+    searched = [cell.spec for cell in _search_cells(planned, home)]
+    specs = [*searched, *(spec for spec, lacks in missing if lacks != "evaluation")]
+    only_evaluated = [spec for spec, lacks in missing if lacks == "evaluation"]
+    at_once = min(default_workers([*planned.arms.values()]), max(1, len(searched) + len(missing)))
+    return expected_time(specs, home, at_once, measure if may_measure else None, only_evaluated)
 
 
 def _searches(planned: Plan, home: Path) -> list[dict[str, Any]]:
@@ -133,7 +149,7 @@ def _search_cells(planned: Plan, home: Path) -> list[PlannedCell]:
 
     searches = arm_searches(planned.request)
     return [
-        PlannedCell(row["arm"], seed, searches[row["arm"]].spec({}, seed), "")
+        PlannedCell(row["arm"], seed, searches[row["arm"]].spec({}, seed), "", "")
         for row in _searches(planned, home)
         if row["values"] is None
         for seed in row["seeds"]
@@ -200,6 +216,10 @@ def _search_row(row: dict[str, Any]) -> list[str]:
     return [row["arm"], f"{row['ended']}/{row['trials']}", f"{first} to {last}", best]
 
 
+def _state(cell: dict[str, Any]) -> str:
+    return f"{cell['state']}, only its evaluation" if cell["lacks"] == "evaluation" else str(cell["state"])
+
+
 def _print(document: dict[str, Any], expected: ExpectedTime | None) -> None:
     from harness.cli.live import duration
     from harness.plan import expected_time
@@ -209,7 +229,7 @@ def _print(document: dict[str, Any], expected: ExpectedTime | None) -> None:
     if document["searches"]:
         print_table("", ["arm", "trials", "seeds", "best setting"], [_search_row(row) for row in document["searches"]])
         print("Each arm is tuned first; the comparison has fresh seeds and each arm's best setting.\n")
-    rows = [[cell["arm"], str(cell["seed"]), (cell["hash"] or "")[:10], cell["state"]] for cell in document["cells"]]
+    rows = [[cell["arm"], str(cell["seed"]), (cell["hash"] or "")[:10], _state(cell)] for cell in document["cells"]]
     print_table("", ["arm", "seed", "hash", "state"], rows)
     gate = document["gate"]
     print(f"gate: {'ok' if gate['ok'] else 'REFUSED'}; arms differ in {_in_words(gate['differs'])}")
