@@ -26,7 +26,7 @@ from evals.tasks import TASKS
 from harness.cli.app import app
 from harness.config.engine import ENGINES
 from harness.config.knobs import knob_facts
-from harness.config.search import KnobRange, Pruner, Sampler, Search, SearchBudget
+from harness.config.search import KnobRange, Pruner, Sampler, Search, SearchBudget, Tune
 from harness.config.yaml_file import load_yaml
 from harness.executors.base import EXECUTORS
 from harness.plan.sweep_file import SHIPPED, Comparison, SweepFile, load_sweep, shipped
@@ -187,6 +187,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "sweep file": _fields(SweepFile),
     "compare": _fields(Comparison),
     "search": _fields(Search),
+    "tune": _fields(Tune),
     "range": _fields(KnobRange),
     "search budget": _fields(SearchBudget),
     "sampler": _fields(Sampler),

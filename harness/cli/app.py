@@ -16,8 +16,9 @@ from harness.cli.maintain import coldstart, cp, doctor, sync
 from harness.cli.plan import plan
 from harness.cli.power import power
 from harness.cli.report import report
-from harness.cli.run import run, tune
+from harness.cli.run import run
 from harness.cli.status import status
+from harness.cli.tune import tune
 
 GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     "Ask": (plan, run, tune, probe),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,7 +29,7 @@ from harness.cli.options import (
 
 if TYPE_CHECKING:
     from harness.config.run_spec import RunSpec
-    from harness.plan import Plan
+    from harness.plan import Plan, PlannedCell
     from harness.plan.expected_time import ExpectedTime, Pace
 
 # The sd of paired differences where neither cells nor the profile say it: 2 pp is common on full benchmarks.
@@ -55,10 +56,12 @@ def plan(
     Example: bench plan sweeps/std_norm.yaml --set train.steps=30
     """
     from harness.plan import make_plan
+    from harness.plan.tuning import with_known_tuning
 
     folder = home_of(sweep, home)
     given = question_in(folder, sweep, asks_anew=bool(profile or set_ or arms))
-    planned = make_plan(given, profile, with_eval_samples(set_, eval_samples), seeds, arm_names(arms))
+    asked = make_plan(given, profile, with_eval_samples(set_, eval_samples), seeds, arm_names(arms))
+    planned = with_known_tuning(asked, folder)
     if time:
         planned.require_answerable()
     expected = _expected_time(planned, folder, time)
@@ -72,12 +75,15 @@ def plan(
             "lacks": record.lacks,
             "evaluation": cell.evaluation,
         }
+        | ({"hash": None, "state": "after its search"} if cell.arm in planned.to_tune else {})
         for cell, record in zip(planned.cells, records, strict=True)
     ]
+    searches = _searches(planned, folder)
     document: dict[str, Any] = {
         "sweep": planned.sweep.name,
         "profile": planned.profile,
         "cells": cells,
+        "searches": searches,
         "gate": {
             "ok": planned.gate.ok,
             "differs": planned.gate.differs,
@@ -85,7 +91,7 @@ def plan(
         },
         "noops": [{"arms": list(n.arms), "reasons": n.reasons, "refused": n.refused} for n in planned.noops],
         "warnings": planned.warnings,
-        "cost": planned.cost(),
+        "cost": replace(planned, cells=[*_search_cells(planned, folder), *planned.cells]).cost(),
         "time": None if expected is None else expected.as_json(),
         "screening": None if planned.sweep.screening is None else planned.sweep.screening.model_dump(),
         "detectable_pp": _detectable_pp(planned, folder),
@@ -111,10 +117,44 @@ def _expected_time(planned: Plan, home: Path, may_measure: bool) -> ExpectedTime
 
     records = [(cell, planned.record(cell, home)) for cell in sorted(planned.cells, key=lambda cell: cell.seed)]
     missing = [(cell.spec, record.lacks) for cell, record in records if record.state not in ("done", "invalid")]
-    specs = [spec for spec, lacks in missing if lacks != "evaluation"]
+    searched = [cell.spec for cell in _search_cells(planned, home)]
+    specs = [*searched, *(spec for spec, lacks in missing if lacks != "evaluation")]
     only_evaluated = [spec for spec, lacks in missing if lacks == "evaluation"]
-    at_once = min(default_workers([*planned.arms.values()]), max(1, len(missing)))
+    at_once = min(default_workers([*planned.arms.values()]), max(1, len(searched) + len(missing)))
     return expected_time(specs, home, at_once, measure if may_measure else None, only_evaluated)
+
+
+def _searches(planned: Plan, home: Path) -> list[dict[str, Any]]:
+    """A row for each arm that is tuned first; [] without `tune`."""
+    from harness.plan.tuning import arm_searches, ended_trials
+
+    return [
+        {
+            "arm": arm,
+            "search": search.sweep.name,
+            "knobs": list(search.search.knobs),
+            "trials": search.search.budget.trials,
+            "ended": len(ended_trials(search.folder(home), search.search.budget.trials or 0)),
+            "seeds": search.seeds,
+            "values": planned.request.tuned[arm].values if arm in planned.request.tuned else None,
+        }
+        for arm, search in arm_searches(planned.request).items()
+    ]
+
+
+def _search_cells(planned: Plan, home: Path) -> list[PlannedCell]:
+    """The cells that searches are still to train, each with its arm's settings untuned, which cost about as much."""
+    from harness.plan import PlannedCell
+    from harness.plan.tuning import arm_searches
+
+    searches = arm_searches(planned.request)
+    return [
+        PlannedCell(row["arm"], seed, searches[row["arm"]].spec({}, seed), "", "")
+        for row in _searches(planned, home)
+        if row["values"] is None
+        for seed in row["seeds"]
+        for _ in range(row["trials"] - row["ended"])
+    ]
 
 
 def _detectable_pp(planned: Plan, home: Path) -> dict[str, Any]:
@@ -167,6 +207,15 @@ def _in_words(knobs: Sequence[str]) -> str:
     return ", ".join(named) or "nothing"
 
 
+def _search_row(row: dict[str, Any]) -> list[str]:
+    from harness.plan.tuning import in_words
+
+    first, *_, last = row["seeds"]
+    unknown = f"known after the search of {', '.join(row['knobs'])}"
+    best = unknown if row["values"] is None else in_words(row["values"])
+    return [row["arm"], f"{row['ended']}/{row['trials']}", f"{first} to {last}", best]
+
+
 def _state(cell: dict[str, Any]) -> str:
     return f"{cell['state']}, only its evaluation" if cell["lacks"] == "evaluation" else str(cell["state"])
 
@@ -177,7 +226,10 @@ def _print(document: dict[str, Any], expected: ExpectedTime | None) -> None:
     from harness.plan.memory import in_words
 
     print(f"sweep {document['sweep']} on profile {document['profile']}")
-    rows = [[cell["arm"], str(cell["seed"]), cell["hash"][:10], _state(cell)] for cell in document["cells"]]
+    if document["searches"]:
+        print_table("", ["arm", "trials", "seeds", "best setting"], [_search_row(row) for row in document["searches"]])
+        print("Each arm is tuned first; the comparison has fresh seeds and each arm's best setting.\n")
+    rows = [[cell["arm"], str(cell["seed"]), (cell["hash"] or "")[:10], _state(cell)] for cell in document["cells"]]
     print_table("", ["arm", "seed", "hash", "state"], rows)
     gate = document["gate"]
     print(f"gate: {'ok' if gate['ok'] else 'REFUSED'}; arms differ in {_in_words(gate['differs'])}")

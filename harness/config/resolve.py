@@ -60,7 +60,7 @@ def _resolved(layers: Sequence[Layer], seed: int) -> _Resolved:
     objective: AnyObjective | None = None
     algorithm_is_named = False
     for layer in layers:
-        flat = _dotted(layer.settings)
+        flat = dotted(layer.settings)
         unknown = dict(_unknown_knobs(flat))
         problems += [f"{layer.origin}: {problem}" for problem in unknown.values()]
         flat = {knob: value for knob, value in flat.items() if knob not in unknown}
@@ -191,13 +191,13 @@ def _end(sentence: str) -> str:
     return "" if sentence.endswith(("?", ".")) else "."
 
 
-def _dotted(settings: Mapping[str, Any], prefix: str = "") -> Knobs:
+def dotted(settings: Mapping[str, Any], prefix: str = "") -> Knobs:
     """Flatten nested mappings to dotted knobs. Later spellings of one knob win."""
     flat: Knobs = {}
     for key, value in settings.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and value:
-            flat |= _dotted(value, f"{name}.")
+            flat |= dotted(value, f"{name}.")
         else:
             flat[name] = value
     return flat

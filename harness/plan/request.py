@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from evals.metrics import metrics_for
@@ -24,13 +24,15 @@ from harness.plan.sweep_file import (
 )
 from harness.records import read_sweep
 from harness.records.scores import METRIC_PREFIX
+from harness.records.sweep import TunedArm
 
 
 @dataclass(frozen=True)
 class SweepRequest:
     """A sweep file with the options that were given with it.
 
-    path, profile_path: of the files. profile: its name. settings, seeds, arms: of --set, --seeds and --arms.
+    path, profile_path: of the files. profile: its name. settings, seeds, arms: of --set, --seeds and --arms. tuned: by
+    arm, what the search that `tune` asks for has found.
     """
 
     sweep: SweepFile
@@ -40,6 +42,7 @@ class SweepRequest:
     settings: tuple[str, ...] = ()
     seeds: int | None = None
     arms: tuple[str, ...] = ()
+    tuned: Mapping[str, TunedArm] = field(default_factory=dict)
 
     @property
     def seed_list(self) -> list[int]:
@@ -48,7 +51,11 @@ class SweepRequest:
     @property
     def arms_layers(self) -> dict[str, list[Layer]]:
         """Everything that each arm is made of, for those of --arms, in the file's order; for all without it."""
-        return self.arms_between(self.layers, self.overrides)
+        found = {arm: Layer(f"{self.path}: tune ({arm})", one.values) for arm, one in self.tuned.items()}
+        return {
+            arm: [*layers, *([found[arm]] if arm in found else []), *self.overrides]
+            for arm, layers in self.arms_between(self.layers, []).items()
+        }
 
     def arms_between(self, below: Sequence[Layer], above: Sequence[Layer]) -> dict[str, list[Layer]]:
         """Each arm's own settings between other layers."""

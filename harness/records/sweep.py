@@ -135,6 +135,38 @@ class Design(_Part):
     looks_before: int
 
 
+class TunedArm(_Part):
+    """What the search of one arm found.
+
+    digest: of what was searched. trial: the number of the best; values: its knobs. search_pp, default_pp: the score in
+    the search, in percent, of the best and of the arm untuned (None if that was no trial). complete: how many trials
+    have a score. generated_tokens: in training, over all trials. at_end: its knobs that are at the end of what was
+    tried. short_pp, short_sd_pp: how far the best may lie above the setting found, see `harness.search.shortfall`.
+    """
+
+    digest: str
+    trial: int
+    values: dict[str, Any]
+    search_pp: float
+    default_pp: float | None
+    complete: int
+    generated_tokens: int
+    at_end: list[str]
+    short_pp: float
+    short_sd_pp: float
+
+
+class Tuning(_Part):
+    """The search that came before the comparison. trials: of each arm. seeds: of each trial. searches: by arm, the name
+    of the folder that holds its trials. arms: what was found, for those whose search has ended."""
+
+    knobs: list[str]
+    trials: int
+    seeds: list[int]
+    searches: dict[str, str]
+    arms: dict[str, TunedArm]
+
+
 class Screened(_Part):
     """A screening, which ranks its arms: the `best` are confirmed on so many fresh `seeds`.
 
@@ -157,6 +189,7 @@ class SweepRecord(_Part):
     task, held-out problems that occur in training prompts. best_of_n: by arm, what choosing by its reward model gives.
     asks: names the question, whatever its seeds, samples and problems; "" in records of earlier versions. looks,
     designs: of this question and of those that were asked here before, in the order of time.
+    tuning: None unless each arm was tuned first.
     """
 
     path: Path = Field(exclude=True)
@@ -194,6 +227,7 @@ class SweepRecord(_Part):
     evaluation: Evaluation | None = None
     looks: list[Look] = []
     designs: list[Design] = []
+    tuning: Tuning | None = None
 
     @model_validator(mode="after")
     def _arms_are_known(self) -> SweepRecord:

@@ -27,6 +27,7 @@ from harness.plan.gate import values_that_differ
 from harness.plan.plan import RECOMMENDED_SEEDS
 from harness.plan.request import SweepRequest
 from harness.plan.sweep_file import KEPT, KEPT_CODE, KEPT_PROFILE, SweepFile
+from harness.plan.tuning import tuning_record
 from harness.plugins import UserModule
 from harness.records import SweepRecord, read_sweep
 from harness.records.files import DamagedRecordError, is_disk_full, read_json, write_atomic, write_json
@@ -212,6 +213,7 @@ def _question(plan: Plan, home: Path, command: str) -> SweepRecord:
         evaluation=_evaluation(plan),
         looks=[] if earlier is None else earlier.looks,
         designs=[] if earlier is None else earlier.designs,
+        tuning=tuning_record(request),
     )
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from reports.measure.looks import looking
 from reports.measure.measurements import Measurement, mean_of
+from reports.measure.tuning import BestDifference, judge_bests
 from reports.statistics import PairedComparison, Verdict, compare_paired, holm
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Contrast:
     p_holm: its p value after Holm. noise_low_pp, noise_high_pp: the 95% interval from the sampling noise of the
     evaluations alone, given only if there are too few pairs for a test. token_ratios: the tokens that the arm generated
     over those of the baseline, for each pair; empty if a run of the baseline trained on data alone. token_ratio: the
-    same for the means over pairs; None if token_ratios is empty.
+    same for the means over pairs; None if token_ratios is empty. bests: of arms that were tuned first.
     """
 
     arm: str
@@ -55,6 +56,7 @@ class Contrast:
     token_ratio: float | None
     noise_low_pp: float
     noise_high_pp: float
+    bests: BestDifference | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -101,10 +103,11 @@ def compare_arms(sweep: SweepRecord, measurements: dict[str, list[Measurement]])
     contrasts = [_contrast(sweep, measurements, arm, alpha=looking(sweep, len(others)).alpha) for arm in others]
     # A contrast without a test still counts as one of the m that the sweep asked for.
     adjusted = holm([1.0 if math.isnan(p := _p_value(contrast)) else p for contrast in contrasts])
-    return [
+    contrasts = [
         contrast if math.isnan(_p_value(contrast)) else replace(contrast, p_holm=float(p))
         for contrast, p in zip(contrasts, adjusted, strict=True)
     ]
+    return [judge_bests(contrast, sweep.tuning, sweep.margin_pp) for contrast in contrasts]
 
 
 def _contrast(sweep: SweepRecord, measurements: dict[str, list[Measurement]], arm: str, *, alpha: float) -> Contrast:

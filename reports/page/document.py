@@ -28,6 +28,7 @@ from reports.measure.measurements import finite
 from reports.measure.next_step import next_steps
 from reports.measure.overoptimisation import proxy_and_truth
 from reports.measure.problems import new_problems_row, over_new_problems, problem_scores
+from reports.measure.tuning import tuning_rows
 from reports.measure.variance import variance_budgets, variance_row
 from reports.page.templating import write_text
 from reports.statistics import Comparison, PairedComparison
@@ -53,6 +54,7 @@ SECTIONS = (
     "reflection",
     "screening",
     "looks",
+    "tuning",
 )
 """The keys of report.json. Each holds a list, which may be empty."""
 
@@ -118,6 +120,12 @@ def report_document(analysis: Analysis) -> Report:
         "reflection": [asdict(row) for row in read_reflection(analysis).arms],
         "looks": look_rows(analysis.sweep, {contrast.arm: contrast.verdict for contrast in analysis.contrasts}),
         "screening": [] if (found := analysis.sweep.screening) is None else [_screening(analysis, found)],
+        "tuning": tuning_rows(
+            analysis.sweep.tuning,
+            analysis.sweep.arms,
+            {arm.arm: arm.mean_pp for arm in analysis.arms},
+            analysis.sweep.cells,
+        ),
     }
     return {key: [without_nan(row) for row in rows] for key, rows in document.items()}
 
@@ -158,6 +166,7 @@ def contrast_row(
         "token_ratios": contrast.token_ratios,
         "token_ratio": contrast.token_ratio,
         "equal_tokens": contrast.equal_tokens,
+        "bests": None if contrast.bests is None else asdict(contrast.bests),
         "warnings": warnings,
     }
 

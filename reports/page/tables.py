@@ -16,7 +16,7 @@ from reports.measure import Analysis
 from reports.measure.problems import problem_scores
 from reports.page.coverage import coverage_table
 from reports.page.document import Report
-from reports.page.record_tables import cost_table, knob_table, provenance_table
+from reports.page.record_tables import cost_table, knob_table, provenance_table, tuning_table
 from reports.page.verdict import metric_name
 from reports.statistics import MIN_RUNS_FOR_IMPROVEMENT
 
@@ -48,6 +48,7 @@ def report_tables(analysis: Analysis, report: Report) -> list[Table]:
     """The tables below the figures, without those that have nothing to show."""
     tables = [
         contrast_table(report["contrasts"]),
+        tuning_table(report),
         interaction_table(report["interactions"]),
         across_tasks_table(report["across_tasks"]),
         arm_table(report["arms"]),

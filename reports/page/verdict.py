@@ -126,7 +126,7 @@ def verdict_sentence(row: Row) -> str:
             f"{_verdict_clause(row)}: {effect}{_noise_clause(row)}; {row['note']}; {_runs(row)}, {_token_clause(row)}."
         )
     return (
-        f"{_verdict_clause(row)}: {effect},"
+        f"{_verdict_clause(row)}{_tuned_clause(row)}: {effect},"
         f" {percent(row['level'])} interval {interval(row['low_pp'], row['high_pp'])}{look_clause(row)},"
         f" {_p_clause(row)}, {_runs(row)}, {_token_clause(row)}; detectable effect {points(row['detectable_pp'])} pp."
     )
@@ -149,6 +149,8 @@ def verdict_details(row: Row) -> list[str]:
     if row["verdict"] == "equivalent":
         level = percent((1 - row["level"]) / 2)
         details.append(f"Equivalence: two one-sided tests at {level}, which is conservative.")
+    if row.get("bests") is not None and row["bests"]["low_pp"] is not None:
+        details.append(_between_bests(row))
     if row.get("new_problems") is not None:
         details.append(_over_new_problems(row["new_problems"]))
     if row["note"] and row["verdict"] != "inconclusive":
@@ -177,6 +179,24 @@ def _verdict_clause(row: Row) -> str:
         "inconclusive": f"{arm} against {baseline} is inconclusive",
     }
     return clauses[row["verdict"]]
+
+
+def _tuned_clause(row: Row) -> str:
+    """What the arms are compared at, where each was tuned first."""
+    bests = row.get("bests")
+    return "" if bests is None else f", each at its best of {bests['trials']} trials of {', '.join(bests['knobs'])}"
+
+
+def _between_bests(row: Row) -> str:
+    """What the searches of tuned arms leave open, and what becomes of the difference with it."""
+    bests = row["bests"]
+    sentence = (
+        f"{bests['trials']} trials may stop short of an arm's best. By the scores of the trials, the arms' bests"
+        f" differ by {signed_pp(bests['difference_pp'])} pp {interval(bests['low_pp'], bests['high_pp'])}"
+    )
+    if not bests["settles"]:
+        return f"{sentence}. What the settings found differ by may be the search's doing: raise tune.trials."
+    return f"{sentence}{'' if row['verdict'] == 'inconclusive' else ', and the verdict holds for these too'}."
 
 
 def _noise_clause(row: Row) -> str:

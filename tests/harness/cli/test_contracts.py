@@ -75,7 +75,8 @@ def test_plan(bench: Bench, tmp_path: Path) -> None:
     assert (result.code, result.err) == (0, "")
     document = result.document
     assert set(document) == {
-        "sweep", "profile", "cells", "gate", "noops", "warnings", "cost", "time", "screening", "detectable_pp"
+        "sweep", "profile", "cells", "searches", "gate", "noops", "warnings", "cost", "time", "screening",
+        "detectable_pp"
     }  # fmt: skip
     assert (document["sweep"], document["profile"]) == ("std_norm", "tiny")
     cells = make_plan("std_norm", seeds=2).cells
