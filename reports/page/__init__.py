@@ -10,10 +10,11 @@ from reports.figures import render_figures
 from reports.measure import Analysis, analyse
 from reports.measure.samples import sample_completions
 from reports.page.document import DATA_FILES, Report, report_document, write_data
+from reports.page.effects import effect_table, secondary_note
 from reports.page.record_tables import troubled_cells
 from reports.page.tables import problem_table, report_tables, result_table
 from reports.page.templating import write_page
-from reports.page.verdict import SEED_SENTENCE, interim_sentence, statements, validity_checks
+from reports.page.verdict import SEED_SENTENCE, interim_sentence, secondary_statements, statements, validity_checks
 from reports.processes import end_processes
 
 if TYPE_CHECKING:
@@ -47,9 +48,12 @@ def _content(analysis: Analysis, report: Report) -> dict[str, Any]:
         "sweep": sweep,
         "page_title": sweep.name,
         "statements": statements(report),
+        "secondary_note": secondary_note(report["interactions"], report["contrasts"]),
+        "secondary": secondary_statements(report),
         "interim": interim_sentence(report),
         "checks": validity_checks(analysis, report),
         "seed_sentence": SEED_SENTENCE,
+        "effect_table": effect_table(report["interactions"]),
         "result_table": result_table(report),
         "tables": report_tables(analysis, report),
         "troubled_cells": troubled_cells(report),

@@ -21,7 +21,7 @@ from reports.measure.across_tasks import across_tasks, across_tasks_rows
 from reports.measure.arms import ArmSummary, hidden_knob_warnings
 from reports.measure.contrasts import Contrast
 from reports.measure.flips import find_flips
-from reports.measure.interactions import interaction_rows, interactions
+from reports.measure.interactions import FactorEffect, factor_effects
 from reports.measure.measurements import finite
 from reports.measure.over_k import gain_curves, sharpening
 from reports.measure.overoptimisation import proxy_and_truth
@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 
 Report = dict[str, list[dict[str, Any]]]
 
-SECTIONS = ("contrasts", "arms", "cells", "laws", "interactions", "across_tasks", "flips", "reflection")
-"""The keys of report.json. Each holds a list, which may be empty."""
+SECTIONS = ("interactions", "contrasts", "arms", "cells", "laws", "across_tasks", "flips", "reflection")
+"""The keys of report.json. Each holds a list, which may be empty. `interactions` are what a factorial asks: its main
+effects and interactions."""
 
 FINAL_SCORES = "final_scores.csv"
 PROBLEMS = "problems.parquet"
@@ -73,29 +74,57 @@ def report_document(analysis: Analysis) -> Report:
     """The contents of report.json, with a list of rows under each of SECTIONS. Scores are in percentage points."""
     gains = {curve.arm: asdict(sharpening(curve)) for curve in gain_curves(analysis)}
     document: Report = {
-        "contrasts": [
-            contrast_row(
-                contrast,
-                metric=analysis.sweep.metric,
-                margin_pp=analysis.sweep.margin_pp,
-                n_contrasts=len(analysis.contrasts),
-                warnings=hidden_knob_warnings(analysis.arm(contrast.arm), analysis.arm(contrast.baseline)),
-            )
-            | {"new_problems": new_problems_row(over_new_problems(analysis, contrast))}
-            for contrast in analysis.contrasts
-        ],
+        "interactions": effect_rows(analysis),
+        "contrasts": contrast_rows(analysis),
         "arms": [
             _arm(analysis, arm) | {"rank": _rank(analysis, arm), "sharpening": gains.get(arm.arm)}
             for arm in analysis.arms
         ],
         "cells": [_cell(analysis, cell) for cell in analysis.sweep.cells],
         "laws": law_rows(analysis),
-        "interactions": interaction_rows(interactions(analysis)),
         "across_tasks": across_tasks_rows(across_tasks(analysis)),
         "flips": [flip.as_row() for flip in find_flips(analysis)],
         "reflection": [asdict(row) for row in read_reflection(analysis).arms],
     }
     return {key: [without_nan(row) for row in rows] for key, rows in document.items()}
+
+
+def contrast_rows(analysis: Analysis) -> list[dict[str, Any]]:
+    """Every arm against the baseline."""
+    return [
+        contrast_row(
+            contrast,
+            metric=analysis.sweep.metric,
+            margin_pp=analysis.sweep.margin_pp,
+            n_contrasts=len(analysis.contrasts),
+            warnings=hidden_knob_warnings(analysis.arm(contrast.arm), analysis.arm(contrast.baseline)),
+        )
+        | {"new_problems": new_problems_row(over_new_problems(analysis, contrast))}
+        for contrast in analysis.contrasts
+    ]
+
+
+def effect_rows(analysis: Analysis) -> list[dict[str, Any]]:
+    """The main effects and interactions of a factorial, in the form of contrasts; [] for other sweeps."""
+    effects = factor_effects(analysis.sweep, analysis.measurements)
+    return [_effect(analysis, effect, len(effects)) for effect in effects]
+
+
+def _effect(analysis: Analysis, effect: FactorEffect, n_effects: int) -> dict[str, Any]:
+    return {
+        "kind": effect.kind,
+        "knobs": [*effect.values],
+        "values": [*effect.values.values()],
+        "reference": [*effect.reference.values()],
+        **contrast_row(
+            effect.contrast,
+            metric=analysis.sweep.metric,
+            margin_pp=analysis.sweep.margin_pp,
+            n_contrasts=n_effects,
+            warnings=[],
+        ),
+        "within": effect.within,
+    }
 
 
 def contrast_row(

@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reports.formats import interval, number, p_value, percent, points, ratio, signed_pp
+from reports.formats import count, interval, number, p_value, percent, points, ratio, signed_pp
 from reports.measure import Analysis
+from reports.measure.interactions import factorial_of
 from reports.page.document import Report
+from reports.page.effects import effect_clause, effect_name, is_effect, within_sentences
 from reports.statistics import MIN_PAIRS, NO_SPREAD
 
 SIGNS = {
@@ -43,10 +45,20 @@ class Statement:
 
 
 def statements(report: Report) -> list[Statement]:
-    """A statement for each contrast, in the order of the sweep file; a single one if there is nothing to compare."""
+    """A statement for each declared contrast: the effects of a factorial, else the arms in the order of the sweep file;
+    a single one if there is nothing to compare."""
     if not report["contrasts"]:
         return [Statement("no_test", f"One arm, {report['arms'][0]['arm']}: nothing to compare.", [])]
-    return [Statement(row["verdict"], verdict_sentence(row), verdict_details(row)) for row in report["contrasts"]]
+    return [_statement(row) for row in report["interactions"] or report["contrasts"]]
+
+
+def secondary_statements(report: Report) -> list[Statement]:
+    """In a factorial, a statement for each arm against the baseline; else none."""
+    return [_statement(row) for row in report["contrasts"]] if report["interactions"] else []
+
+
+def _statement(row: Row) -> Statement:
+    return Statement(row["verdict"], verdict_sentence(row), verdict_details(row))
 
 
 def interim_sentence(report: Report) -> str | None:
@@ -62,20 +74,19 @@ def interim_sentence(report: Report) -> str | None:
 
 
 def verdict_sentence(row: Row) -> str:
-    """Effect, interval, p, verdict, number of runs, tokens and detectable effect of a contrast of report.json, or of a
-    row of `bench compare`, which may be unpaired."""
-    arm, baseline = row["arm"], row["baseline"]
+    """Effect, interval, p, verdict, number of runs, tokens and detectable effect of a contrast or an effect of
+    report.json, or of a row of `bench compare`, which may be unpaired."""
     if row["verdict"] == "identical":
-        return (
-            f"{arm} is identical to {baseline}: the final weights of all {_runs(row)} are equal, {_token_clause(row)}."
-        )
+        return f"{_verdict_clause(row)}: the final weights of all {_runs(row)} are equal, {_token_clause(row)}."
     if row["n_pairs"] == 0:
-        return f"{arm} against {baseline}: no test, no seed has a score in both arms."
+        return (
+            f"{contrast_name(row)}: no test, no seed has a score in {'every arm' if is_effect(row) else 'both arms'}."
+        )
     effect = f"{signed_pp(row['difference_pp'])} pp {metric_name(row)}"
     if row["verdict"] == "no_test":
         too_few = f"{MIN_PAIRS} seeds" if _is_paired(row) else f"{MIN_PAIRS} runs on a side"
         return (
-            f"{arm} against {baseline}: no test below {too_few}; {effect}{_noise_clause(row)}; {_runs(row)},"
+            f"{contrast_name(row)}: no test below {too_few}; {effect}{_noise_clause(row)}; {_runs(row)},"
             f" {_token_clause(row)}."
         )
     return (
@@ -102,6 +113,8 @@ def verdict_details(row: Row) -> list[str]:
         details.append(f"Equivalence: two one-sided tests at {level}, which is conservative.")
     if row.get("new_problems") is not None:
         details.append(_over_new_problems(row["new_problems"]))
+    if is_effect(row):
+        details += within_sentences(row)
     if row["note"] and row["detectable_pp"] is not None:
         details.append(f"Note: {row['note']}.")
     return details + [f"{warning}." for warning in row["warnings"]]
@@ -117,13 +130,21 @@ def _is_paired(row: Row) -> bool:
     return bool(row.get("paired", True))
 
 
+def contrast_name(row: Row) -> str:
+    """`no_std against group_std`, `clip_high 0.28 × beta 0.1`."""
+    return effect_name(row) if is_effect(row) else f"{row['arm']} against {row['baseline']}"
+
+
 def _verdict_clause(row: Row) -> str:
+    if is_effect(row):
+        return effect_clause(row)
     arm, baseline = row["arm"], row["baseline"]
     clauses = {
         "better": f"{arm} is better than {baseline}",
         "worse": f"{arm} is worse than {baseline}",
         "equivalent": f"{arm} is equivalent to {baseline} within {row['margin_pp']:g} pp",
         "inconclusive": f"{arm} against {baseline} is inconclusive",
+        "identical": f"{arm} is identical to {baseline}",
     }
     return clauses[row["verdict"]]
 
@@ -147,7 +168,8 @@ def _runs(row: Row) -> str:
     if not _is_paired(row):
         return f"{row['n_treatment']} and {row['n_baseline']} runs, unpaired because {row['why_unpaired']}"
     n, missing = row["n_pairs"], len(row["missing"])
-    return f"n = {n}{f' of {n + missing}' if missing else ''} {'pair' if n + missing == 1 else 'pairs'}"
+    noun = "seed" if is_effect(row) else "pair"
+    return f"n = {n}{f' of {n + missing}' if missing else ''} {noun if n + missing == 1 else f'{noun}s'}"
 
 
 def _token_clause(row: Row) -> str:
@@ -169,6 +191,8 @@ def _detectable_clause(row: Row) -> str:
 
 
 def _missing_sentence(row: Row, missing: Row) -> str:
+    if is_effect(row):
+        return f"Seed {missing['seed']} is left out: {missing['reason']}."
     if _is_paired(row):
         return f"Seed {missing['seed']} has no pair: {missing['reason']}."
     return f"{missing['arm']} seed {missing['seed']} is left out: {missing['reason']}."
@@ -230,11 +254,15 @@ def validity_checks(analysis: Analysis, report: Report) -> list[Check]:
     others = [f"{count} {state}" for state, count in sorted(states.items()) if state != "done"]
     cells = ", ".join([f"{states['done']} of {len(report['cells'])} done", *others, f"{flagged} flagged"])
     differs = ", ".join(sweep.gate.differs) or "nothing"
+    crossed = factorial_of(sweep)
     checks = [
         Check("Gate", f"arms differ in {differs}" if sweep.gate.ok else "refused", sweep.gate.ok),
         Check("Cells", cells, ok=states["done"] == len(report["cells"]) and flagged == 0),
         Check("Truncated", _range(_tenths, [arm["truncated_frac"] for arm in report["arms"]]) + " of final samples"),
     ]
+    if crossed is not None and crossed.n_absent:
+        absent = f"{count(crossed.n_absent, 'arm')} of the grid left out: no main effects, no interactions"
+        checks.append(Check("Factorial", absent, ok=False))
     if report["contrasts"]:
         pairing = _range(lambda rho: number(rho, 2), [row["correlation"] for row in report["contrasts"]])
         ratios = [ratio for row in report["contrasts"] for ratio in row["token_ratios"]]

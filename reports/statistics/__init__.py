@@ -4,8 +4,8 @@ The unit of replication is the training seed. An array of scores has one entry p
 by position. Results have the unit of the inputs. A number that does not exist is NaN. All functions are pure, and
 random draws have fixed seeds.
 
-Sources: Student's paired t test; Welch (1947); Fisher (1935) for the sign-flip test; Holm (1979); Benjamini & Hochberg
-(1995); Miller 2411.00640 (paired analysis of evaluations), Colas et al. 1806.08295 (how many seeds), Owen 0712.1111
+Sources: Student's paired t test; Welch (1947); Fisher (1935) for the sign-flip test; Holm (1979);
+Miller 2411.00640 (paired analysis of evaluations), Colas et al. 1806.08295 (how many seeds), Owen 0712.1111
 (two-way bootstrap), Agarwal et al. 2108.13264 (interquartile mean, probability of improvement).
 
 How often a 95% t interval of paired differences holds the true mean (`tests/reports/statistics/test_calibration.py`
@@ -39,7 +39,7 @@ from reports.statistics.comparison import (
 )
 from reports.statistics.factorial import Effect, factorial_effects
 from reports.statistics.means import MIN_PAIRS, FloatArray, interquartile_mean, t_band, t_interval
-from reports.statistics.p_values import benjamini_hochberg, holm, sign_flip_p_value
+from reports.statistics.p_values import holm, sign_flip_p_value
 from reports.statistics.power_analysis import TARGET_POWER, Power, difference_sd, power, sd_upper_bound
 
 __all__ = [
@@ -55,7 +55,6 @@ __all__ = [
     "Power",
     "UnpairedComparison",
     "Verdict",
-    "benjamini_hochberg",
     "compare_paired",
     "compare_unpaired",
     "crossed_bootstrap",
