@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from harness.config.run_spec import RunSpec
     from harness.plan import Plan
     from harness.plan.expected_time import ExpectedTime, Pace
+    from reports.measure.interactions import Declared
 
 # What is assumed of the seeds' spread before anything was run: 2 pp is common on full benchmarks.
 ASSUMED_SD_PP = 2.0
@@ -101,17 +102,31 @@ def _expected_time(planned: Plan, home: Path, may_measure: bool) -> ExpectedTime
 
 
 def _detectable_pp(planned: Plan, home: Path) -> dict[str, Any]:
-    """Smallest difference that the design finds at 80 % power; the spread is that of finished pairs, given two."""
+    """Smallest difference that the design finds at 80 % power in each of its contrasts; the spread is that of finished
+    pairs, given two, and for effects of a factorial what follows from it."""
     from reports.statistics import MIN_PAIRS, power
 
-    level = planned.sweep.compare.alpha / max(1, len(planned.arms) - 1)
+    declared = _declared(planned)
+    level = planned.sweep.compare.alpha / max(1, len(declared))
     differences = _finished_differences_pp(planned, home)
     known = len(differences) >= 2
     mean = sum(differences) / len(differences) if known else 0.0
     sd = (sum((d - mean) ** 2 for d in differences) / (len(differences) - 1)) ** 0.5 if known else ASSUMED_SD_PP
     seeds = len(planned.sweep.seed_list)
+    sd *= max((contrast.sd_ratio for contrast in declared), default=1.0)
     value = power(sd, n=seeds, alpha=level).effect if seeds >= MIN_PAIRS and sd > 0 else None
-    return {"value": value, "from": "finished cells" if known else "assumed sd", "sd_pp": sd}
+    return {
+        "value": value,
+        "from": "finished cells" if known else "assumed sd",
+        "sd_pp": sd,
+        "contrasts": len(declared),
+    }
+
+
+def _declared(planned: Plan) -> list[Declared]:
+    from reports.measure.interactions import declared_names
+
+    return declared_names(planned.grid, [*planned.arms], planned.baseline)
 
 
 def _finished_differences_pp(planned: Plan, home: Path) -> list[float]:
@@ -161,4 +176,5 @@ def _print(document: dict[str, Any], expected: ExpectedTime | None) -> None:
     print(f"time: {expected_time.in_words(expected, duration)}")
     detectable = document["detectable_pp"]
     if detectable["value"] is not None:
-        print(f"detectable at 80 % power: {detectable['value']:.1f} pp (from {detectable['from']})")
+        shared = f", {detectable['contrasts']} contrasts" if detectable["contrasts"] > 1 else ""
+        print(f"detectable at 80 % power: {detectable['value']:.1f} pp (from {detectable['from']}{shared})")

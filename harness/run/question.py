@@ -165,7 +165,7 @@ def _question(plan: Plan, home: Path, command: str) -> SweepRecord:
         profile=plan.profile,
         command=command,
         arms=list(plan.arms),
-        grid={arm: sweep.all_arms[arm] for arm in plan.arms} if sweep.grid else {},
+        grid=plan.grid,
         baseline=plan.baseline,
         metric=plan.metric,
         margin_pp=plan.margin_pp,

@@ -11,7 +11,7 @@ import numpy as np
 
 from reports.drawing.panels import Panels
 from reports.drawing.rendering import DataRow, Drawing
-from reports.drawing.style import DASHES, MARKERS, OKABE_ITO, SEED_ALPHA
+from reports.drawing.style import DASHES, MARKERS, OKABE_ITO, SEED_ALPHA, WIDTH_IN
 from reports.figures import Figure
 from reports.formats import count
 from reports.measure import Analysis
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 LEGEND_IN = 1.5
+SCORES_IN = 0.6
+"""The room left of the lines for the scores' ticks and their label."""
+CHARACTER_IN = 0.07
 COLORS = "cividis"
 LIGHT, DARK = "#ffffff", "#101010"
 """The ink on the dark and on the light half of the colours: the same in dark mode, as the colours are."""
@@ -82,15 +85,15 @@ def draw_interactions(analysis: Analysis) -> Drawing | None:
     if not shown:
         return None
     figure, panels = Panels(
-        len(shown), 1, height=2.1, column_gap=0.0, row_gap=0.75, left=0.6, top=0.2, right=LEGEND_IN
+        len(shown), 1, height=2.1, column_gap=0.0, row_gap=0.75, left=SCORES_IN, top=0.2, right=LEGEND_IN
     ).draw()
     for crossing, (axes,) in zip(shown, panels, strict=True):
         _draw_lines(axes, crossing, analysis.metric.name)
     return Drawing(
         figure,
-        "Final score by two knobs. Thick: mean over seeds; thin: each seed"
-        f" ({count(len(shown[0].seeds), 'seed')} with a score in every arm). Parallel lines: the effects of the two"
-        f" knobs add up.{_averaged(shown)}",
+        "Final score by two knobs. Thick: mean over seeds; thin: each seed, moved to the mean of all seeds, since what"
+        f" it adds to every arm cancels ({count(len(shown[0].seeds), 'seed')} with a score in every arm). Parallel"
+        f" lines: the effects of the two knobs add up.{_averaged(shown)}",
         [row for crossing in shown for row in crossing.rows()],
     )
 
@@ -99,13 +102,14 @@ def _draw_lines(axes: Axes, crossing: Crossing, metric: str) -> None:
     """The first knob along x, a line for each value of the second."""
     (first, second), (values, others) = crossing.names, crossing.levels
     places = range(len(values))
+    own_means = crossing.scores_pp.mean(axis=(1, 2), keepdims=True)
+    moved = crossing.scores_pp - own_means + own_means.mean()
     for i, other in enumerate(others):
         color, dash = OKABE_ITO[i % len(OKABE_ITO)], DASHES[i % len(DASHES)]
-        of_value = crossing.scores_pp[:, :, i]
-        axes.plot(places, of_value.T, color=color, alpha=SEED_ALPHA, linewidth=0.7)
+        axes.plot(places, moved[:, :, i].T, color=color, alpha=SEED_ALPHA, linewidth=0.7)
         axes.plot(
             places,
-            of_value.mean(axis=0),
+            moved[:, :, i].mean(axis=0),
             color=color,
             linewidth=2.2,
             linestyle=dash,
@@ -116,7 +120,8 @@ def _draw_lines(axes: Axes, crossing: Crossing, metric: str) -> None:
     axes.set_xticks([*places], [str(value) for value in values])
     axes.set_xlim(-0.25, len(values) - 0.75)
     axes.set_xlabel(first)
-    axes.set_ylabel(f"{metric} (%)", labelpad=30)
+    axes.set_ylabel(f"{metric} (%)")
+    axes.yaxis.set_label_coords(-0.75 * SCORES_IN / (WIDTH_IN - SCORES_IN - LEGEND_IN), 0.5)
     axes.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), handlelength=3.0)
 
 
@@ -126,8 +131,9 @@ def draw_means(analysis: Analysis) -> Drawing | None:
     if not shown:
         return None
     tallest = max(len(crossing.levels[0]) for crossing in shown)
+    longest = max(len(label) for crossing in shown for label in _labels(crossing, 0))
     figure, panels = Panels(
-        len(shown), 1, height=0.42 * tallest, column_gap=0.0, row_gap=0.75, left=1.2, top=0.2
+        len(shown), 1, height=0.42 * tallest, column_gap=0.0, row_gap=0.75, left=0.2 + CHARACTER_IN * longest, top=0.2
     ).draw()
     means = [crossing.scores_pp.mean(axis=0) for crossing in shown]
     ends = min(mean.min() for mean in means), max(mean.max() for mean in means)
@@ -146,16 +152,16 @@ def _draw_map(axes: Axes, crossing: Crossing, mean: FloatArray, ends: tuple[floa
     for (row, column), value in np.ndenumerate(mean):
         ink = LIGHT if value < (ends[0] + ends[1]) / 2 else DARK
         axes.text(column + 0.5, row + 0.5, f"{value:.1f}", ha="center", va="center", color=ink)
-    for axis, levels, name in (
-        (axes.yaxis, crossing.levels[0], crossing.names[0]),
-        (axes.xaxis, crossing.levels[1], crossing.names[1]),
-    ):
-        axis.set_ticks([place + 0.5 for place in range(len(levels))], [str(level) for level in levels])
-        axis.set_label_text(name)
-    axes.yaxis.labelpad = 50
+    for which, axis in enumerate((axes.yaxis, axes.xaxis)):
+        labels = _labels(crossing, which)
+        axis.set_ticks([place + 0.5 for place in range(len(labels))], labels)
     axes.grid(visible=False)
     for spine in axes.spines.values():
         spine.set_visible(False)
+
+
+def _labels(crossing: Crossing, which: int) -> list[str]:
+    return [f"{crossing.names[which]} {value}" for value in crossing.levels[which]]
 
 
 def _averaged(shown: Sequence[Crossing]) -> str:

@@ -125,6 +125,27 @@ class FactorEffect:
     within: list[dict[str, Any]]
 
 
+@dataclass(frozen=True)
+class Declared:
+    """A contrast that a sweep asks for. sd_ratio: its sd over that of the difference of two arms, see `Effect`."""
+
+    name: str
+    baseline: str
+    sd_ratio: float
+
+
+def declared_names(grid: Mapping[str, Values], arms: Sequence[str], baseline: str) -> list[Declared]:
+    """The contrasts of a sweep before there are records: the effects of a factorial, else the other arms. grid: as in
+    sweep.json."""
+    factorial = Factorial.of(grid, baseline)
+    if factorial is None or not factorial.effects:
+        return [Declared(arm, baseline, 1.0) for arm in arms if arm != baseline]
+    return [
+        Declared(factorial.label(effect), factorial.baseline_label(effect), effect.sd_ratio)
+        for effect in factorial.effects
+    ]
+
+
 def factorial_of(sweep: SweepRecord) -> Factorial | None:
     return Factorial.of(sweep.grid, sweep.baseline)
 

@@ -54,6 +54,21 @@ def effect_clause(row: Row) -> str:
     return clauses[row["verdict"]]
 
 
+INTERACTION_WORDS = {
+    "better": "above the sum",
+    "worse": "below the sum",
+    "equivalent": "add up",
+    "identical": "no interaction",
+}
+"""The verdicts on an interaction, which is neither better nor worse than anything."""
+
+
+def verdict_word(row: Row) -> str:
+    """The verdict as it stands in tables and badges."""
+    verdict = str(row["verdict"])
+    return (INTERACTION_WORDS.get(verdict, verdict) if row.get("kind") == "interaction" else verdict).replace("_", " ")
+
+
 def within_sentences(row: Row) -> list[str]:
     """How large a main effect is at each value of each other knob: its average hides an interaction."""
     by_knob: dict[str, list[str]] = {}
@@ -81,7 +96,7 @@ def effect_table(rows: Sequence[Row]) -> Table | None:
             p_value(row["p_holm"]).removeprefix("= "),
             str(row["n_pairs"]),
             points(row["detectable_pp"]),
-            row["verdict"].replace("_", " "),
+            verdict_word(row),
         ]
         for row in rows
     ]

@@ -11,7 +11,7 @@ from reports.formats import count, interval, number, p_value, percent, points, r
 from reports.measure import Analysis
 from reports.measure.interactions import factorial_of
 from reports.page.document import Report
-from reports.page.effects import effect_clause, effect_name, is_effect, within_sentences
+from reports.page.effects import effect_clause, effect_name, is_effect, verdict_word, within_sentences
 from reports.statistics import MIN_PAIRS, NO_SPREAD
 
 SIGNS = {
@@ -33,11 +33,12 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Statement:
-    """A sentence of the head, with what qualifies it. verdict: one of SIGNS."""
+    """A sentence of the head, with what qualifies it. verdict: one of SIGNS. word: what its badge says instead."""
 
     verdict: str
     sentence: str
     details: list[str]
+    word: str = ""
 
     @property
     def sign(self) -> str:
@@ -58,7 +59,7 @@ def secondary_statements(report: Report) -> list[Statement]:
 
 
 def _statement(row: Row) -> Statement:
-    return Statement(row["verdict"], verdict_sentence(row), verdict_details(row))
+    return Statement(row["verdict"], verdict_sentence(row), verdict_details(row), verdict_word(row))
 
 
 def interim_sentence(report: Report) -> str | None:
