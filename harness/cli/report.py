@@ -146,6 +146,8 @@ def print_verdict(document: Any, folder: Path) -> None:
         for detail in verdict_details(contrast):
             print(f"note on {contrast['arm']}: {detail}")
     print(f"report: {folder / 'report' / 'index.html'}")
+    for registration in document["registration"]:
+        print(registration["sentence"])
     if interim := interim_sentence(document):
         print(interim)
     for statement in statements(document):

@@ -36,6 +36,7 @@ from harness.records.files import (
 )
 from harness.records.lease import hold_lease
 from harness.records.problems import PROBLEMS_FILE, ProblemsFile
+from harness.records.registration import registration_found
 from harness.records.rollouts import write_rollouts
 from harness.run.encoded_pairs import load_pairs
 from harness.run.evaluation import Evaluator
@@ -268,7 +269,7 @@ class CellLog:
         row = {"epoch": self.epoch, "from_step": from_step, "owner": owner, "time": now, **provenance}
         path = self.cell.path / "starts.jsonl"
         keep_jsonl(path, lambda row: True)  # without the torn end that a kill may have left
-        append_jsonl(path, [row])
+        append_jsonl(path, [row | registration_found(self.cell.path.parents[1])])
 
     def step(self, row: Row, rollouts: list[Row]) -> None:
         self._append("steps.jsonl", [row])

@@ -77,14 +77,17 @@ def make_cells(plan: Plan, cells: Sequence[PlannedCell], home: Path) -> None:
                 record.write_status("pending", steps=cell.spec.train.steps)
 
 
-def write_question(plan: Plan, home: Path, command: str) -> None:
-    """Write sweep.json and the folder `question`. Raises RefusedError where they cannot be written."""
+def write_question(plan: Plan, home: Path, command: str) -> SweepRecord:
+    """Write sweep.json and the folder `question`; returns what the first holds. Raises RefusedError where they cannot
+    be written."""
     folder = plan.folder(home)
     with _writable(folder):
         folder.mkdir(parents=True, exist_ok=True)
         (home / "cache").mkdir(exist_ok=True)
         _keep_files(plan.request, plan.arms.values(), folder / KEPT)
-        _question(plan, home, command).write()
+        question = _question(plan, home, command)
+        question.write()
+    return question
 
 
 @contextmanager

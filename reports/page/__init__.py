@@ -51,6 +51,7 @@ def _content(analysis: Analysis, report: Report) -> dict[str, Any]:
         "secondary_note": secondary_note(report["interactions"], report["contrasts"]),
         "secondary": secondary_statements(report),
         "interim": interim_sentence(report),
+        "registration": report["registration"],
         "checks": validity_checks(analysis, report),
         "seed_sentence": SEED_SENTENCE,
         "effect_table": effect_table(report["interactions"]),

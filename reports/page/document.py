@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from harness.records.registration import check_registration
 from reports.extras.law_tables import law_rows
 from reports.extras.reflection import read_reflection
 from reports.formats import csv_text
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 Report = dict[str, list[dict[str, Any]]]
 
-SECTIONS = ("interactions", "contrasts", "arms", "cells", "laws", "across_tasks", "flips", "reflection")
+SECTIONS = ("interactions", "contrasts", "arms", "cells", "laws", "across_tasks", "flips", "reflection", "registration")
 """The keys of report.json. Each holds a list, which may be empty. `interactions` are what a factorial asks: its main
 effects and interactions."""
 
@@ -85,8 +86,15 @@ def report_document(analysis: Analysis) -> Report:
         "across_tasks": across_tasks_rows(across_tasks(analysis)),
         "flips": [flip.as_row() for flip in find_flips(analysis)],
         "reflection": [asdict(row) for row in read_reflection(analysis).arms],
+        "registration": registration_rows(analysis),
     }
     return {key: [without_nan(row) for row in rows] for key, rows in document.items()}
+
+
+def registration_rows(analysis: Analysis) -> list[dict[str, Any]]:
+    """Whether the question stood before its first cell; [] if it was never registered."""
+    found = check_registration(analysis.sweep)
+    return [] if found is None else [asdict(found) | {"holds": found.holds, "sentence": found.sentence}]
 
 
 def contrast_rows(analysis: Analysis) -> list[dict[str, Any]]:

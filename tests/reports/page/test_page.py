@@ -11,6 +11,7 @@ import pytest
 from reports.drawing.style import SEED_ALPHA
 from reports.figures import FIGURES, in_reading_order
 from reports.page import templating, write_report
+from reports.page.document import SECTIONS
 from tests.reports.rewriting import write_steps
 from tests.reports.synthetic import STEPS, Changes, write_sweep
 
@@ -54,7 +55,7 @@ def test_the_files(page):
 def test_json_has_the_keys_of_the_contract_and_no_nan(page):
     text = (page / "report.json").read_text()
     report = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} in report.json"))
-    assert list(report) == ["contrasts", "arms", "cells", "laws", "interactions", "across_tasks", "flips", "reflection"]
+    assert list(report) == [*SECTIONS]
     assert all(set(contrast) >= CONTRAST_KEYS for contrast in report["contrasts"])
     assert [contrast["arm"] for contrast in report["contrasts"]] == list(ARMS)[1:]
     assert len(report["cells"]) == 12
