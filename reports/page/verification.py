@@ -64,21 +64,26 @@ def verify_report(sweep: SweepRecord, folder: Path, reflection_words: Sequence[s
     """
     from reports.page import write_report
 
-    checked: dict[str, int] = {}
     with TemporaryDirectory() as aside:
-        again = Path(aside)
-        write_report(sweep, again, reflection_words)
-        stale = _stale(folder / "report.json", again / "report.json")
-        if stale is not None:
-            return Verification(checked, stale)
-        for file in _files(folder, again):
-            written, recomputed = dict(_leaves(folder / file)), dict(_leaves(again / file))
-            checked[file] = 0
-            for place in recomputed | written:
-                found, expected = written.get(place, ABSENT), recomputed.get(place, ABSENT)
-                if not _agree(found, expected):
-                    return Verification(checked, Difference(file, place, found, expected))
-                checked[file] += 1
+        write_report(sweep, Path(aside), reflection_words)
+        return compare_reports(folder, Path(aside))
+
+
+def compare_reports(written: Path, recomputed: Path) -> Verification:
+    """Compare two folders of reports, of which the second is right. Raises DamagedRecordError for a file that cannot be
+    read."""
+    checked: dict[str, int] = {}
+    stale = _stale(written / "report.json", recomputed / "report.json")
+    if stale is not None:
+        return Verification(checked, stale)
+    for file in _files(written, recomputed):
+        found, expected = dict(_leaves(written / file)), dict(_leaves(recomputed / file))
+        checked[file] = 0
+        for place in expected | found:
+            one, other = found.get(place, ABSENT), expected.get(place, ABSENT)
+            if not _agree(one, other):
+                return Verification(checked, Difference(file, place, one, other))
+            checked[file] += 1
     return Verification(checked, None)
 
 
