@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,9 +27,8 @@ if TYPE_CHECKING:
     from harness.config.run_spec import RunSpec
     from harness.plan import Plan
     from harness.plan.expected_time import ExpectedTime, Pace
-    from reports.measure.interactions import Declared
 
-# What is assumed of the seeds' spread before anything was run: 2 pp is common on full benchmarks.
+# The sd of paired differences where neither cells nor the profile say it: 2 pp is common on full benchmarks.
 ASSUMED_SD_PP = 2.0
 MOST_NAMED_KNOBS = 8
 
@@ -74,6 +74,7 @@ def plan(
         "warnings": planned.warnings,
         "cost": planned.cost(),
         "time": None if expected is None else expected.as_json(),
+        "screening": None if planned.sweep.screening is None else planned.sweep.screening.model_dump(),
         "detectable_pp": _detectable_pp(planned, folder),
     }
     if json:
@@ -102,31 +103,31 @@ def _expected_time(planned: Plan, home: Path, may_measure: bool) -> ExpectedTime
 
 
 def _detectable_pp(planned: Plan, home: Path) -> dict[str, Any]:
-    """Smallest difference that the design finds at 80 % power in each of its contrasts; the spread is that of finished
-    pairs, given two, and for effects of a factorial what follows from it."""
+    """Smallest difference that the design finds at 80 % power in each of its contrasts, in a screening on the seeds
+    that confirm its best arms. The spread is that of finished pairs, given two, else the profile's, else assumed; that
+    of an effect of a factorial follows from it."""
+    from reports.measure.interactions import declared_names
     from reports.statistics import MIN_PAIRS, power
 
-    declared = _declared(planned)
-    level = planned.sweep.compare.alpha / max(1, len(declared))
-    differences = _finished_differences_pp(planned, home)
-    known = len(differences) >= 2
-    mean = sum(differences) / len(differences) if known else 0.0
-    sd = (sum((d - mean) ** 2 for d in differences) / (len(differences) - 1)) ** 0.5 if known else ASSUMED_SD_PP
-    seeds = len(planned.sweep.seed_list)
+    screening = planned.sweep.screening
+    declared = declared_names(planned.grid, [*planned.arms], planned.baseline)
+    n_contrasts = max(1, len(declared)) if screening is None else screening.best
+    seeds = len(planned.request.seed_list) if screening is None else screening.seeds
+    sd, origin = _paired_sd_pp(planned, home)
     sd *= max((contrast.sd_ratio for contrast in declared), default=1.0)
-    value = power(sd, n=seeds, alpha=level).effect if seeds >= MIN_PAIRS and sd > 0 else None
-    return {
-        "value": value,
-        "from": "finished cells" if known else "assumed sd",
-        "sd_pp": sd,
-        "contrasts": len(declared),
-    }
+    alpha = planned.sweep.compare.alpha / n_contrasts
+    value = power(sd, n=seeds, alpha=alpha).effect if seeds >= MIN_PAIRS and sd > 0 else None
+    return {"value": value, "from": origin, "sd_pp": sd, "contrasts": n_contrasts}
 
 
-def _declared(planned: Plan) -> list[Declared]:
-    from reports.measure.interactions import declared_names
+def _paired_sd_pp(planned: Plan, home: Path) -> tuple[float, str]:
+    from harness.plan.sweep_file import measured_sd_pp
 
-    return declared_names(planned.grid, [*planned.arms], planned.baseline)
+    differences = _finished_differences_pp(planned, home)
+    if len(differences) >= 2:
+        return statistics.stdev(differences), "finished cells"
+    measured = measured_sd_pp(planned.request.profile_path)
+    return (ASSUMED_SD_PP, "assumed sd") if measured is None else (measured, f"profile {planned.profile}")
 
 
 def _finished_differences_pp(planned: Plan, home: Path) -> list[float]:
@@ -137,7 +138,9 @@ def _finished_differences_pp(planned: Plan, home: Path) -> list[float]:
             if row["final"] and row["task"] == planned.metric_task:
                 scores[cell.arm, cell.seed] = 100 * row["metrics"][planned.metric_name]
     treatment = next((arm for arm in planned.arms if arm != planned.baseline), planned.baseline)
-    pairs = [(scores.get((treatment, seed)), scores.get((planned.baseline, seed))) for seed in planned.sweep.seed_list]
+    pairs = [
+        (scores.get((treatment, seed)), scores.get((planned.baseline, seed))) for seed in planned.request.seed_list
+    ]
     return [a - b for a, b in pairs if a is not None and b is not None]
 
 
@@ -174,7 +177,12 @@ def _print(document: dict[str, Any], expected: ExpectedTime | None) -> None:
     )
     print(f"memory: {in_words(cost['memory'])}")
     print(f"time: {expected_time.in_words(expected, duration)}")
-    detectable = document["detectable_pp"]
+    detectable, screening = document["detectable_pp"], document["screening"]
+    if screening is not None:
+        print(
+            f"screening: these cells rank the arms; the best {screening['best']} and the baseline are then trained on "
+            f"{screening['seeds']} fresh seeds, {(screening['best'] + 1) * screening['seeds']} cells more"
+        )
     if detectable["value"] is not None:
         shared = f", {detectable['contrasts']} contrasts" if detectable["contrasts"] > 1 else ""
         print(f"detectable at 80 % power: {detectable['value']:.1f} pp (from {detectable['from']}{shared})")

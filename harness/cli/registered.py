@@ -40,7 +40,7 @@ def freeze(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Register the question of a sweep before any cell has run, and print a digest.
+    """Register a sweep's question before any cell runs, with a digest.
 
     Publish the digest where others can see its date. The report then says whether the
     question stood before the first cell, and what was changed since.
@@ -136,21 +136,23 @@ def verdict(
             "--require",
             metavar="TEXT",
             help="ARM RELATION than|to|against ARM; repeatable. RELATION: better, worse, equivalent, identical, "
-            "inconclusive, not worse, not better. The last two rule out a difference as large as the margin.",
+            "inconclusive, not worse, not better.",
         ),
     ] = None,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Print the verdicts of a sweep; with --require, exit 1 unless all that is required holds.
+    """Print a sweep's verdicts. With --require it exits 1 unless they are so.
+
+    "Not worse" rules out a loss as large as the margin, "not better" a gain as large.
 
     Example: bench verdict std_norm --require "no_std not worse than group_std"
     """
     from reports.measure import analyse
     from reports.measure.measurements import MetricError
-    from reports.page.document import contrast_rows, effect_rows, registration_rows, without_nan
+    from reports.page.document import verdict_document
     from reports.page.requirements import judge, parse_requirement
-    from reports.page.verdict import interim_sentence, verdict_sentence
+    from reports.page.verdict import interim_sentence, judged_rows, statements
 
     asked = [parse_requirement(text) for text in require or []]
     folder = run_folder(sweep, home_folder(home))
@@ -162,20 +164,19 @@ def verdict(
         analysis = analyse(record)
     except MetricError as error:
         raise RefusedError(f"{error}.") from None
-    effects, arms, registered = (
-        [without_nan(row) for row in rows(analysis)] for rows in (effect_rows, contrast_rows, registration_rows)
-    )
-    interim = interim_sentence({"cells": [{"state": cell.state} for cell in record.cells]})
-    judged = [judge(one, [*effects, *arms], interim) for one in asked]
-    sentences = [verdict_sentence(row) for row in effects or arms]
+    document = verdict_document(analysis)
+    interim, rows = interim_sentence(document), judged_rows(document)
+    if asked and not rows:
+        raise RefusedError(f"{record.name}: compares nothing yet. {statements(document)[0].sentence}")
+    judged = [judge(one, rows, interim) for one in asked]
+    sentences = [statement.sentence for statement in statements(document)]
+    registered = [row["sentence"] for row in document["registration"]]
     if json:
-        registration = next((row["sentence"] for row in registered), None)
-        print_json({"sweep": record.name, "verdicts": sentences, "interim": interim, "registration": registration,
+        print_json({"sweep": record.name, "verdicts": sentences, "interim": interim,
+                    "registration": registered[0] if registered else None,
                     "requirements": [one.as_json() for one in judged]})  # fmt: skip
     else:
-        for line in [row["sentence"] for row in registered] + ([interim] if interim else []):
-            print(line)
-        for line in [one.sentence for one in judged] or sentences:
+        for line in [*registered, *([interim] if interim else []), *([one.sentence for one in judged] or sentences)]:
             print(line)
     if failed := sum(not one.holds for one in judged):
         raise BenchError(f"{record.name}: {failed} of {len(judged)} requirements do not hold.")

@@ -93,7 +93,8 @@ def run(
     )
     with ExitStack() as mirrored:  # to the end, so that MLflow gets the report too
         _watched(sweep_run, folder, mirrored)
-        unmeasured = _report_sweep(sweep_run, as_json=json)
+        not_confirmed = _confirm_screening(sweep_run)
+        unmeasured = _report_sweep(sweep_run, as_json=json) + not_confirmed
         if unmeasured:
             is_any_invalid = any("(invalid)" in cell for cell in unmeasured)
             remedy = " Invalid cells run again with --retry-invalid." if is_any_invalid else ""
@@ -101,6 +102,30 @@ def run(
                 f"{len(unmeasured)} of {len(planned.cells)} cells are not done: {', '.join(unmeasured)}. "
                 f"`bench status {planned.sweep.name}` says why.{remedy}"
             )
+
+
+def _confirm_screening(screened: SweepRun) -> list[str]:
+    """Where the sweep is a screening, train its best arms and the baseline on fresh seeds, and keep the verdicts with
+    it; returns the cells that are not done, as `_unmeasured`."""
+    from harness.cli.report import write
+    from harness.run.screening import best_arms, confirming_plan, record_confirmation
+    from harness.run.sweep import SweepRun
+
+    screening = screened.plan.sweep.screening
+    if screening is None or not any(cell.state == "done" for cell in screened.records()):
+        return []
+    best = best_arms(write(screened.folder))
+    if not best:  # some cells have not ended
+        return []
+    plan = confirming_plan(screened.plan, screening, best)
+    note(f"confirming {', '.join(best)} against {screened.plan.baseline} on {screening.seeds} fresh seeds")
+    confirming = SweepRun(plan, screened.home, screened.command, screened.workers, screened.open_executor)
+    with ExitStack() as mirrored:
+        _watched(confirming, screened.home, mirrored)
+        unmeasured = _unmeasured(confirming.records())
+        if len(unmeasured) < len(plan.cells):
+            record_confirmation(screened.folder, plan, write(confirming.folder))
+    return unmeasured
 
 
 def _watched(work: Any, home: Path, mirrored: ExitStack, unit: str = "cells") -> Any:
@@ -128,7 +153,7 @@ def _report_sweep(sweep_run: SweepRun, as_json: bool) -> list[str]:
     from harness.cli.report import print_verdict, write
     from reports.page.document import SECTIONS
 
-    records = [sweep_run.plan.record(cell, sweep_run.home) for cell in sweep_run.plan.cells]
+    records = sweep_run.records()
     unmeasured = _unmeasured(records)
     if len(unmeasured) == len(records):
         if as_json:

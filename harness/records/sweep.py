@@ -93,6 +93,18 @@ class BaseScore(_Part):
     metrics: dict[str, float | None]
 
 
+class Screened(_Part):
+    """A screening, which ranks its arms: the `best` are confirmed on so many fresh `seeds`.
+
+    confirmed_in: the sweep that did it, None before that. contrasts: those of its report.json.
+    """
+
+    best: int
+    seeds: int
+    confirmed_in: str | None = None
+    contrasts: list[dict[str, Any]] = []
+
+
 class SweepRecord(_Part):
     """sweep.json, and the cells beside it.
 
@@ -117,6 +129,7 @@ class SweepRecord(_Part):
     margin_pp: float
     alpha: Annotated[float, Field(gt=0, lt=1)]
     new_problems: bool = False
+    screening: Screened | None = None
     seeds: list[int]
     ablate: list[str]
     co_changes: dict[str, str] = {}

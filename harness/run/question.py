@@ -31,7 +31,7 @@ from harness.records import SweepRecord, read_sweep
 from harness.records.files import DamagedRecordError, is_disk_full, read_json, write_atomic, write_json
 from harness.records.study import STUDY
 from harness.records.sweep import Asked as AskedRecord
-from harness.records.sweep import CellEntry, Gate, MetricFacts, Plugin, Source
+from harness.records.sweep import CellEntry, Gate, MetricFacts, Plugin, Screened, Source
 from harness.run.data_checks import contamination, data_sources
 from harness.run.stages import find_stage, result_path, stages_of_cell
 
@@ -174,6 +174,8 @@ def _question(plan: Plan, home: Path, command: str) -> SweepRecord:
         margin_pp=plan.margin_pp,
         alpha=sweep.compare.alpha,
         new_problems=sweep.compare.new_problems,
+        # Without verdicts of an earlier run, whose best arms may have been others.
+        screening=None if (asked := sweep.screening) is None else Screened(best=asked.best, seeds=asked.seeds),
         seeds=request.seed_list,
         ablate=sweep.under_test,
         co_changes=dict(sweep.co_changes),

@@ -47,6 +47,10 @@ class SweepRun:
     def folder(self) -> Path:
         return self.plan.folder(self.home)
 
+    def records(self) -> list[CellRecord]:
+        """The cells of the plan, whether they have started or not."""
+        return [self.plan.record(cell, self.home) for cell in self.plan.cells]
+
     def missing(self) -> list[PlannedCell]:
         """The cells that this run would start, seed by seed so that pairs are complete early.
 

@@ -34,10 +34,14 @@ if TYPE_CHECKING:
     import pyarrow
 
     from harness.records import CellRecord
+    from harness.records.sweep import Screened
 
 Report = dict[str, list[dict[str, Any]]]
 
-SECTIONS = ("interactions", "contrasts", "arms", "cells", "laws", "across_tasks", "flips", "reflection", "registration")
+SECTIONS = (
+    *("interactions", "contrasts", "screening", "arms", "cells", "laws", "across_tasks", "flips", "reflection"),
+    "registration",
+)
 """The keys of report.json. Each holds a list, which may be empty. `interactions` are what a factorial asks: its main
 effects and interactions."""
 
@@ -73,31 +77,39 @@ COMPARISON_KEYS = {
 
 def report_document(analysis: Analysis) -> Report:
     """The contents of report.json, with a list of rows under each of SECTIONS. Scores are in percentage points."""
+    document = verdict_document(analysis) | {
+        "laws": law_rows(analysis),
+        "across_tasks": across_tasks_rows(across_tasks(analysis)),
+        "flips": [flip.as_row() for flip in find_flips(analysis)],
+        "reflection": [asdict(row) for row in read_reflection(analysis).arms],
+    }
+    return {key: [without_nan(row) for row in document[key]] for key in SECTIONS}
+
+
+def verdict_document(analysis: Analysis) -> Report:
+    """The sections of report.json that verdicts rest on."""
     gains = {curve.arm: asdict(sharpening(curve)) for curve in gain_curves(analysis)}
     document: Report = {
-        "interactions": effect_rows(analysis),
-        "contrasts": contrast_rows(analysis),
+        "interactions": _effects(analysis),
+        "contrasts": _contrasts(analysis),
+        "screening": [] if (found := analysis.sweep.screening) is None else [_screening(analysis, found)],
         "arms": [
             _arm(analysis, arm) | {"rank": _rank(analysis, arm), "sharpening": gains.get(arm.arm)}
             for arm in analysis.arms
         ],
         "cells": [_cell(analysis, cell) for cell in analysis.sweep.cells],
-        "laws": law_rows(analysis),
-        "across_tasks": across_tasks_rows(across_tasks(analysis)),
-        "flips": [flip.as_row() for flip in find_flips(analysis)],
-        "reflection": [asdict(row) for row in read_reflection(analysis).arms],
-        "registration": registration_rows(analysis),
+        "registration": _registration(analysis),
     }
     return {key: [without_nan(row) for row in rows] for key, rows in document.items()}
 
 
-def registration_rows(analysis: Analysis) -> list[dict[str, Any]]:
+def _registration(analysis: Analysis) -> list[dict[str, Any]]:
     """Whether the question stood before its first cell; [] if it was never registered."""
     found = check_registration(analysis.sweep)
     return [] if found is None else [asdict(found) | {"holds": found.holds, "sentence": found.sentence}]
 
 
-def contrast_rows(analysis: Analysis) -> list[dict[str, Any]]:
+def _contrasts(analysis: Analysis) -> list[dict[str, Any]]:
     """Every arm against the baseline."""
     return [
         contrast_row(
@@ -112,7 +124,7 @@ def contrast_rows(analysis: Analysis) -> list[dict[str, Any]]:
     ]
 
 
-def effect_rows(analysis: Analysis) -> list[dict[str, Any]]:
+def _effects(analysis: Analysis) -> list[dict[str, Any]]:
     """The main effects and interactions of a factorial, in the form of contrasts; [] for other sweeps."""
     effects = factor_effects(analysis.sweep, analysis.measurements)
     return [_effect(analysis, effect, len(effects)) for effect in effects]
@@ -132,6 +144,20 @@ def _effect(analysis: Analysis, effect: FactorEffect, n_effects: int) -> dict[st
             warnings=[],
         ),
         "within": effect.within,
+    }
+
+
+def _screening(analysis: Analysis, screening: Screened) -> dict[str, Any]:
+    """best: the names of the arms with the highest means, best first, the baseline left out."""
+    scored = [arm for arm in analysis.arms if arm.mean_pp is not None and arm.arm != analysis.sweep.baseline]
+    ranked = sorted(scored, key=lambda arm: -(arm.mean_pp or 0.0))
+    return screening.model_dump(mode="json") | {
+        "baseline": analysis.sweep.baseline,
+        "metric": analysis.sweep.metric,
+        "n_arms": len(analysis.arms),
+        "n_seeds": len(analysis.sweep.seeds),
+        "best": [arm.arm for arm in ranked[: screening.best]],
+        "command": analysis.sweep.command,
     }
 
 

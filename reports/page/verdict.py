@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from reports.formats import count, interval, number, p_value, percent, points, ratio, signed_pp
@@ -48,6 +48,8 @@ class Statement:
 def statements(report: Report) -> list[Statement]:
     """A statement for each declared contrast: the effects of a factorial, else the arms in the order of the sweep file;
     a single one if there is nothing to compare."""
+    if report["screening"]:
+        return _screening_statements(report["screening"][0])
     if not report["contrasts"]:
         return [Statement("no_test", f"One arm, {report['arms'][0]['arm']}: nothing to compare.", [])]
     return [_statement(row) for row in report["interactions"] or report["contrasts"]]
@@ -60,6 +62,36 @@ def secondary_statements(report: Report) -> list[Statement]:
 
 def _statement(row: Row) -> Statement:
     return Statement(row["verdict"], verdict_sentence(row), verdict_details(row), verdict_word(row))
+
+
+def judged_rows(report: Report) -> list[Row]:
+    """The contrasts that verdicts are about: in a screening those that confirm its best arms, if they have run; in a
+    factorial first its effects, then the arms."""
+    if report["screening"]:
+        return list(report["screening"][0]["contrasts"])
+    return [*report["interactions"], *report["contrasts"]]
+
+
+def _screening_statements(row: Row) -> list[Statement]:
+    """What a screening found: the best arms, and the verdicts on them with fresh seeds once there are any."""
+    best, n_seeds = row["best"], count(row["n_seeds"], "seed")
+    ranked = Statement(
+        "careful",
+        f"A screening: {row['n_arms']} arms with {n_seeds} each are ranked, not judged. Highest mean"
+        f" {metric_name(row)} beside {row['baseline']}: {', '.join(best)}.",
+        [
+            f"The highest of {row['n_arms'] - 1} means is too high: it was picked for its luck too. The intervals in"
+            " the tables below do not account for the choice."
+        ],
+    )
+    if row["confirmed_in"] is None:
+        ranked.details.append(f"{row['command']} confirms them on {row['seeds']} fresh seeds.")
+        return [ranked]
+    fresh = count(row["seeds"], "fresh seed")
+    verdicts = [
+        replace(_statement(found), sentence=f"With {fresh}: {verdict_sentence(found)}") for found in row["contrasts"]
+    ]
+    return [*verdicts, ranked]
 
 
 def interim_sentence(report: Report) -> str | None:

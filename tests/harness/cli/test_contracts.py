@@ -75,7 +75,7 @@ def test_plan(bench: Bench, tmp_path: Path) -> None:
     assert (result.code, result.err) == (0, "")
     document = result.document
     assert set(document) == {
-        "sweep", "profile", "cells", "gate", "noops", "warnings", "cost", "time", "detectable_pp"
+        "sweep", "profile", "cells", "gate", "noops", "warnings", "cost", "time", "screening", "detectable_pp"
     }  # fmt: skip
     assert (document["sweep"], document["profile"]) == ("std_norm", "tiny")
     cells = make_plan("std_norm", seeds=2).cells
@@ -108,14 +108,14 @@ def test_plan_counts_what_is_there(bench: Bench, tmp_path: Path) -> None:
             others = [final | {"final": False, "metrics": {"pass@1": 0.1}}, final | {"task": "gsm8k"}]
             append_jsonl(record.path / "scores.jsonl", [final, *others])
     assumed = bench("plan", sweep, "--json").document["detectable_pp"]
-    assert (assumed["from"], assumed["sd_pp"]) == ("assumed sd", 2.0)
+    assert (assumed["from"], assumed["sd_pp"]) == ("profile tiny", 0.8)
     document = bench("plan", sweep, "--home", "home", "--json").document
-    assert [cell["state"] for cell in document["cells"]] == (["done"] * 3 + ["pending"] * 3) * 2
+    assert [cell["state"] for cell in document["cells"]] == (["done"] * 3 + ["pending"] * 9) * 2
     known = document["detectable_pp"]
     assert known["from"] == "finished cells"
     # Differences of 3, 4 and 6 points.
     assert known["sd_pp"] == pytest.approx((7 / 3) ** 0.5)
-    assert known["value"] == pytest.approx(assumed["value"] * known["sd_pp"] / 2.0)
+    assert known["value"] == pytest.approx(assumed["value"] * known["sd_pp"] / 0.8)
 
 
 def test_plan_for_people(bench: Bench) -> None:
