@@ -83,7 +83,11 @@ class Registration:
             if all(by_seed[seed] == then[seed] for seed in by_seed.keys() & then.keys()):
                 continue
             now = next(cell for cell in sweep.cells if cell.arm == arm)
-            knobs = list(_differences(self.specs.get(arm, {}), now.spec)) if (now.path / "spec.json").exists() else []
+            knobs = (
+                list(_differences(self.specs.get(arm, {}), now.spec))
+                if (now.evaluation_folder / "spec.json").exists()
+                else []
+            )
             yield from knobs or [f"the data, model or code behind {arm}"]
 
 
@@ -103,7 +107,7 @@ def read_registration(folder: Path) -> Registration | None:
         raise DamagedRecordError(f"{path}: is damaged (it holds no registration). Restore it from a copy.") from None
 
 
-def registration_found(sweep_folder: Path) -> dict[str, str | None]:
+def registration_found(sweep_folder: Path) -> dict[str, Any]:
     """What the start of a cell says of it: its digest, None without one. A damaged registration is none."""
     try:
         registration = read_registration(sweep_folder)
@@ -179,10 +183,10 @@ def _asked(sweep: SweepRecord) -> dict[str, Any]:
 
 
 def _hashes(sweep: SweepRecord) -> dict[str, dict[str, str]]:
-    """Seeds as text, as JSON has them."""
+    """Seeds as text, as JSON has them; a hash with that of an evaluation which is not the cell's own."""
     hashes: dict[str, dict[str, str]] = {arm: {} for arm in sweep.arms}
     for cell in sweep.cell_entries:
-        hashes[cell.arm][str(cell.seed)] = cell.hash
+        hashes[cell.arm][str(cell.seed)] = "/".join(filter(None, (cell.hash, cell.evaluation)))
     return hashes
 
 
