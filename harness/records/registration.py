@@ -83,11 +83,8 @@ class Registration:
             if all(by_seed[seed] == then[seed] for seed in by_seed.keys() & then.keys()):
                 continue
             now = next(cell for cell in sweep.cells if cell.arm == arm)
-            knobs = (
-                list(_differences(self.specs.get(arm, {}), now.spec))
-                if (now.evaluation_folder / "spec.json").exists()
-                else []
-            )
+            has_spec = (now.evaluation_folder / "spec.json").exists()
+            knobs = list(_differences(self.specs.get(arm, {}), now.spec)) if has_spec else []
             yield from knobs or [f"the data, model or code behind {arm}"]
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from reports.measure.contrasts import (
     NORMAL_95,
+    SCORE_LIMITS_PP,
     Contrast,
     alpha_of_each,
     compare_arms,
@@ -202,6 +203,8 @@ def _contrast(
     flagged = [seed for seed, runs in complete.items() if any(runs[arm].cell.flags for arm in involved)]
     ratios = _token_ratios(factorial, effect, complete)
     scores = {seed: factorial.table(_scores(runs)) for seed, runs in complete.items()}
+    quantum_pp = max((m.quantum_pp for runs in complete.values() for m in runs.values()), default=0.0)
+    (lowest, highest), total = SCORE_LIMITS_PP, float(np.maximum(effect.weights, 0).sum())
 
     def compare(seeds: Sequence[int]) -> PairedComparison | None:
         if not seeds:
@@ -211,11 +214,13 @@ def _contrast(
             alpha=alpha,
             margin=sweep.margin_pp,
             identical=all(_acts_on_no_weight(factorial, effect, complete[seed]) for seed in seeds),
+            quantum=quantum_pp * float(np.abs(effect.weights[effect.weights != 0]).min()),
+            limits=(lowest * total, highest * total),
         )
 
     comparison = compare(list(complete))
     noise = math.nan
-    if comparison is not None and comparison.verdict == "no_test":
+    if comparison is not None and math.isnan(comparison.low):
         noise = _evaluation_noise_pp(factorial, effect, complete)
     present = math.nan if comparison is None else comparison.difference
     cells = {(cell.arm, cell.seed): cell for cell in sweep.cells}

@@ -14,7 +14,7 @@ from reports.page.effects import effect_table, secondary_note
 from reports.page.record_tables import troubled_cells
 from reports.page.tables import problem_table, report_tables, result_table
 from reports.page.templating import write_page
-from reports.page.verdict import SEED_SENTENCE, interim_sentence, secondary_statements, statements, validity_checks
+from reports.page.verdict import interim_sentence, secondary_statements, seed_sentence, statements, validity_checks
 from reports.processes import end_processes
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def _content(analysis: Analysis, report: Report) -> dict[str, Any]:
         "interim": interim_sentence(report),
         "registration": report["registration"],
         "checks": validity_checks(analysis, report),
-        "seed_sentence": SEED_SENTENCE,
+        "seed_sentence": seed_sentence(report),
         "effect_table": effect_table(report["interactions"]),
         "result_table": result_table(report),
         "tables": report_tables(analysis, report),

@@ -59,7 +59,7 @@ def test_a_start_names_the_registration_it_found_and_nothing_is_registered_after
     refused = bench("freeze", sweep, "--set", "train.learning_rate=0.5")
     assert refused.code == 0, "other cells, none of which has run"
     refused = bench("freeze", sweep)
-    assert refused.code == 2 and "1 of 12 cells have run already (with-s0" in refused.err and "Give" in refused.err
+    assert refused.code == 2 and "1 of 24 cells have run already (with-s0" in refused.err and "Give" in refused.err
 
 
 def test_arms_that_cannot_be_compared_are_not_registered(bench: Bench, tmp_path: Path) -> None:

@@ -98,6 +98,13 @@ def test_effects_lead_and_arms_come_second(tmp_path):
     assert note is not None and "corrected among themselves" in note
 
 
+def test_effects_without_any_spread_are_inconclusive_as_contrasts_are(tmp_path):
+    document = report(tmp_path, changes=changes(3, noise=(0.0, 0.0, 0.0)))
+    assert [row["verdict"] for row in document["interactions"]] == ["inconclusive"] * 3
+    assert [row["low_pp"] for row in document["interactions"]] == [None] * 3
+    assert "spread is unknown" in statements(document)[2].sentence
+
+
 def test_a_knob_that_changes_no_weight_is_identical_and_interacts_with_nothing(tmp_path):
     same = {
         (arm, seed): {"score": 0.5 + 0.01 * seed + (0.02 if arm in ("kl", "both") else 0), "digest": f"{beta}{seed}"}
