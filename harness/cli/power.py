@@ -107,6 +107,7 @@ def _next_steps(given: str, home: Path, *, as_json: bool) -> None:
     """Print what would settle each contrast of a sweep that was run."""
     from harness.records import read_sweep
     from reports.measure import analyse
+    from reports.measure.interactions import declared_contrasts
     from reports.measure.measurements import MetricError
     from reports.measure.next_step import next_steps
 
@@ -117,6 +118,7 @@ def _next_steps(given: str, home: Path, *, as_json: bool) -> None:
         analysis = analyse(record)
     except MetricError as error:
         raise RefusedError(f"{error}.") from None
+    steps = next_steps(analysis)
     rows: list[dict[str, Any]] = [
         {
             "arm": contrast.arm,
@@ -124,9 +126,9 @@ def _next_steps(given: str, home: Path, *, as_json: bool) -> None:
             "verdict": contrast.verdict,
             "difference_pp": None if contrast.comparison is None else contrast.comparison.difference,
             "margin_pp": record.margin_pp,
-            "next_step": None if step is None else step.as_row(),
+            "next_step": steps[contrast.arm].as_row() if contrast.arm in steps else None,
         }
-        for contrast, step in zip(analysis.contrasts, next_steps(analysis), strict=True)
+        for contrast in declared_contrasts(record, analysis.measurements)
     ]
     if as_json:
         print_json({"sweep": record.name, "contrasts": rows})
@@ -172,7 +174,7 @@ def _percentage_points(given: str) -> float:
 def _measured(given: str, home: Path) -> Design:
     """The design with the spread of finished pairs. Raises RefusedError where there is none."""
     from harness.records import read_sweep
-    from reports.measure.contrasts import compare_arms
+    from reports.measure.interactions import declared_contrasts
     from reports.measure.measurements import MetricError, read_measurements
 
     try:
@@ -183,7 +185,7 @@ def _measured(given: str, home: Path) -> Design:
     if not any(cell.state == "done" for cell in sweep.cells):
         raise RefusedError(f"{sweep.name}: no cell is done, so nothing is known of the spread of its seeds. {INSTEAD}")
     try:
-        contrasts = compare_arms(sweep, read_measurements(sweep))
+        contrasts = declared_contrasts(sweep, read_measurements(sweep))
     except MetricError as error:
         raise RefusedError(f"{error}. {INSTEAD}") from None
     pilots = []
@@ -217,6 +219,7 @@ def _assumed(given: str, home: Path, sd_pp: float, correlation: float) -> Design
     """The design of a sweep, run or not, with an assumed spread for every contrast."""
     from harness.plan.sweep_file import load_sweep
     from harness.records import read_sweep
+    from reports.measure.interactions import declared_names
     from reports.statistics import difference_sd
 
     if not SMALLEST_PP <= sd_pp <= 100:
@@ -229,15 +232,18 @@ def _assumed(given: str, home: Path, sd_pp: float, correlation: float) -> Design
         )
     if (home / given / "sweep.json").is_file():
         record = read_sweep(home / given)
-        name, arms, baseline = record.name, record.arms, record.baseline
+        name, arms, baseline, grid = record.name, record.arms, record.baseline, record.grid
         n_seeds, alpha = len(record.seeds), record.alpha
     else:
         sweep, _ = load_sweep(given)
-        name, arms = sweep.name, [*sweep.all_arms]
+        name, arms, grid = sweep.name, [*sweep.all_arms], sweep.all_arms if sweep.grid else {}
         baseline = sweep.compare.baseline or arms[0]
         n_seeds, alpha = len(sweep.seed_list), sweep.compare.alpha
     paired_sd = difference_sd(sd_pp, correlation)
-    pilots = [Pilot(arm, 0, paired_sd, correlation) for arm in arms if arm != baseline]
+    pilots = [
+        Pilot(contrast.name, 0, paired_sd * contrast.sd_ratio, correlation)
+        for contrast in declared_names(grid, arms, baseline)
+    ]
     return Design(name, baseline, n_seeds, alpha, pilots, "assumed sd")
 
 

@@ -45,13 +45,13 @@ def goes_on(record: SweepRecord) -> bool:
 
     Where nothing could be measured there is none: the report says why.
     """
-    from reports.measure.contrasts import compare_arms
+    from reports.measure.interactions import declared_contrasts
     from reports.measure.measurements import MetricError, read_measurements
 
     if record.design is None or not any(cell.state == "done" for cell in record.cells):
         return False
     try:
-        contrasts = compare_arms(record, read_measurements(record))
+        contrasts = declared_contrasts(record, read_measurements(record))
     except MetricError:
         return False
     looks, seeds = record.design.looks, len(record.seeds)

@@ -82,14 +82,17 @@ def make_cells(plan: Plan, cells: Sequence[PlannedCell], home: Path) -> None:
                 record.write_status("pending", steps=cell.spec.train.steps)
 
 
-def write_question(plan: Plan, home: Path, command: str) -> None:
-    """Write sweep.json and the folder `question`. Raises RefusedError where they cannot be written."""
+def write_question(plan: Plan, home: Path, command: str) -> SweepRecord:
+    """Write sweep.json and the folder `question`; returns what the first holds. Raises RefusedError where they cannot
+    be written."""
     folder = plan.folder(home)
     with _writable(folder):
         folder.mkdir(parents=True, exist_ok=True)
         (home / "cache").mkdir(exist_ok=True)
         _keep_files(plan.request, plan.arms.values(), folder / KEPT)
-        _question(plan, home, command).write()
+        question = _question(plan, home, command)
+        question.write()
+    return question
 
 
 @contextmanager
@@ -171,7 +174,7 @@ def _question(plan: Plan, home: Path, command: str) -> SweepRecord:
         profile=plan.profile,
         command=command,
         arms=list(plan.arms),
-        grid={arm: sweep.all_arms[arm] for arm in plan.arms} if sweep.grid else {},
+        grid=plan.grid,
         baseline=plan.baseline,
         metric=plan.metric,
         margin_pp=plan.margin_pp,

@@ -17,6 +17,7 @@ import numpy as np
 
 from reports.measure import Analysis, derived
 from reports.measure.contrasts import Contrast
+from reports.measure.interactions import factor_effects
 from reports.measure.looks import looking
 from reports.measure.measurements import Measurement
 from reports.measure.variance import variance_budgets
@@ -74,17 +75,24 @@ class NextStep:
 
 
 @derived
-def next_steps(analysis: Analysis) -> list[NextStep | None]:
-    """For every contrast, in their order, the ways to settle it. None if it is settled, if its spread is unknown, or if
-    what was planned is not done yet."""
-    budgets = variance_budgets(analysis)
-    return [
-        _next_step(analysis, contrast, budget.components)
-        for contrast, budget in zip(analysis.contrasts, budgets, strict=True)
-    ]
+def next_steps(analysis: Analysis) -> dict[str, NextStep]:
+    """The ways to settle each declared contrast, by its name: none for a contrast that is settled, whose spread is
+    unknown, or whose plan is not done yet.
+
+    The variance of a factorial's effects is not split, so that more seeds are their only way.
+    """
+    effects = factor_effects(analysis.sweep, analysis.measurements)
+    asked: list[tuple[Contrast, VarianceComponents | None]] = [(effect.contrast, None) for effect in effects]
+    if not effects:
+        budgets = variance_budgets(analysis)
+        asked = [(one, budget.components) for one, budget in zip(analysis.contrasts, budgets, strict=True)]
+    steps = {contrast.arm: _next_step(analysis, contrast, parts, len(asked)) for contrast, parts in asked}
+    return {name: step for name, step in steps.items() if step is not None}
 
 
-def _next_step(analysis: Analysis, contrast: Contrast, parts: VarianceComponents | None) -> NextStep | None:
+def _next_step(
+    analysis: Analysis, contrast: Contrast, parts: VarianceComponents | None, n_contrasts: int
+) -> NextStep | None:
     sweep, comparison = analysis.sweep, contrast.comparison
     is_open = contrast.verdict in ("inconclusive", "no_test") and len(contrast.seeds) >= MIN_PAIRS
     if comparison is None or not is_open or not sweep.is_complete or _has_planned_looks_left(sweep):
@@ -92,7 +100,7 @@ def _next_step(analysis: Analysis, contrast: Contrast, parts: VarianceComponents
     sd_pp = float(np.std(contrast.differences_pp, ddof=1))
     if not sd_pp > 0:
         return None
-    asked = _Asked(analysis, comparison.n_pairs, comparison.difference)
+    asked = _Asked(analysis, comparison.n_pairs, comparison.difference, n_contrasts)
     ways = [asked.more_seeds(sd_pp)]
     if parts is not None and parts.sampling_known:
         ways.append(asked.more_samples(sd_pp, parts))
@@ -109,11 +117,12 @@ def _has_planned_looks_left(sweep: SweepRecord) -> bool:
 
 @dataclass(frozen=True)
 class _Asked:
-    """A contrast over n seeds, with the difference that was observed."""
+    """One of so many contrasts, over n seeds, with the difference that was observed."""
 
     analysis: Analysis
     n: int
     observed_pp: float
+    n_contrasts: int
 
     @property
     def sweep(self) -> SweepRecord:
@@ -133,7 +142,7 @@ class _Asked:
         """The alpha of the intervals once this is changed in the records: a further look."""
         looks = self.sweep.looks_and_this
         after = self.sweep.model_copy(update={"looks": looks, **changed})
-        return looking(after, len(self.analysis.contrasts)).alpha
+        return looking(after, self.n_contrasts).alpha
 
     def more_seeds(self, sd_pp: float) -> Way:
         def needed_at(alpha: float) -> int | None:

@@ -1,4 +1,4 @@
-"""The tables of a report: results, contrasts, effects, tasks, arms, proxy and truth, problems.
+"""The tables of a report: results, contrasts, tasks, arms, proxy and truth, problems.
 
 Those of what was set, spent and recorded are in `record_tables`, those of laws and reflection words in
 `reports.extras`.
@@ -11,7 +11,7 @@ from typing import Any
 
 from reports.extras.law_tables import law_tables
 from reports.extras.reflection import read_reflection, reflection_table
-from reports.formats import Table, count, interval, number, p_value, percent, points, ratio, signed_pp, tokens
+from reports.formats import Table, interval, number, p_value, percent, points, ratio, signed_pp, tokens
 from reports.measure import Analysis
 from reports.measure.problems import problem_scores
 from reports.page.coverage import coverage_table
@@ -24,12 +24,6 @@ Row = dict[str, Any]
 Columns = Sequence[tuple[str, Callable[[Row], str]]]
 """The heading of each column, and how a row is written in it."""
 
-INTERACTION_NOTE = (
-    "A main effect is averaged over the values of all other knobs. An interaction is how much larger the first "
-    "knob's effect is at the second's value than at its reference; 0 if the two add up. Paired by seed, over {seeds} "
-    "with a score in every arm. Each interval is that of one effect on its own. q is p after Benjamini and Hochberg "
-    "over all {m} effects: of those with q at most 0.05, 5% are expected to be false."
-)
 ACROSS_TASKS_NOTE = (
     "IQM: the mean of the middle half of all scores, of runs and tasks together. P(improvement): the probability "
     "that a run of the arm beats a run of the baseline on a random task, ties counting half; it does not say by how "
@@ -49,7 +43,6 @@ def report_tables(analysis: Analysis, report: Report) -> list[Table]:
     tables = [
         contrast_table(report["contrasts"]),
         tuning_table(report),
-        interaction_table(report["interactions"]),
         across_tasks_table(report["across_tasks"]),
         arm_table(report["arms"]),
         proxy_table(report["arms"]),
@@ -82,7 +75,7 @@ def result_table(report: Report) -> Table:
         (f"{percent(first['level'])} interval", lambda arm: interval(arm["low_pp"], arm["high_pp"], signed=False)),
         ("seeds", lambda arm: str(arm["n"])),
         ("difference (pp)", against_baseline(lambda c: signed_pp(c["difference_pp"]), "baseline")),
-        ("interval", against_baseline(_interval)),
+        (_level_heading(report["contrasts"]), against_baseline(_interval)),
         ("p (Holm)", against_baseline(lambda c: _p(c["p_holm"]))),
         ("verdict", against_baseline(lambda c: c["verdict"].replace("_", " "))),
     ])  # fmt: skip
@@ -95,7 +88,7 @@ def contrast_table(contrasts: Sequence[Row]) -> Table | None:
     return _table(f"Differences from {contrasts[0]['baseline']}", contrasts, [
         ("arm", lambda c: c["arm"]),
         ("difference (pp)", lambda c: signed_pp(c["difference_pp"])),
-        ("interval", _interval),
+        (_level_heading(contrasts), _interval),
         ("median", lambda c: signed_pp(c["median_pp"])),
         ("IQM", lambda c: signed_pp(c["iqm_pp"])),
         ("p", lambda c: _p(c["p"])),
@@ -103,37 +96,11 @@ def contrast_table(contrasts: Sequence[Row]) -> Table | None:
         ("p (sign flip)", _sign_flip),
         ("pairs", lambda c: str(c["n_pairs"])),
         ("ρ", lambda c: number(c["correlation"], 2)),
-        ("interval of ρ", _correlation_interval),
+        (f"{_level_heading(contrasts)} of ρ", _correlation_interval),
         ("variance ratio", lambda c: number(c["variance_ratio"], 2)),
         ("detectable (pp)", lambda c: points(c["detectable_pp"])),
         ("tokens, arm / baseline", lambda c: ratio(c["token_ratio"])),
     ])  # fmt: skip
-
-
-def interaction_table(effects: Sequence[Row]) -> Table | None:
-    """The effects of a factorial, or why there are none to show; None if the sweep is not a factorial."""
-    if not effects:
-        return None
-    title, first = "Main effects and interactions", effects[0]
-    if first["refused"]:
-        return Table(title, ["effects"], [["none"]], f"Refused: {first['refused']}.")
-    note = INTERACTION_NOTE.format(seeds=count(len(first["seeds"]), "seed"), m=len(effects))
-    return _table(title, effects, [
-        ("effect", effect_name),
-        ("difference (pp)", lambda effect: signed_pp(effect["difference_pp"])),
-        (f"{percent(first['level'])} interval", _interval),
-        ("p", lambda effect: _p(effect["p"])),
-        ("q", lambda effect: _p(effect["q"])),
-        ("detectable (pp)", lambda effect: points(effect["detectable_pp"])),
-    ], note)  # fmt: skip
-
-
-def effect_name(effect: Row) -> str:
-    """`clip_high 0.28 against 0.2`, `clip_high 0.28 × beta 0.1`: knobs by their last segments."""
-    named = [
-        f"{knob.rsplit('.', 1)[-1]} {value}" for knob, value in zip(effect["knobs"], effect["values"], strict=True)
-    ]
-    return f"{named[0]} against {effect['reference'][0]}" if effect["kind"] == "main" else " × ".join(named)
 
 
 def across_tasks_table(arms: Sequence[Row]) -> Table | None:
@@ -159,7 +126,7 @@ def arm_table(arms: Sequence[Row]) -> Table:
         ("ECE before", lambda arm: ratio(arm["before_ece"])),
         ("ECE after", lambda arm: ratio(arm["ece"])),
         ("tokens per answer", lambda arm: number(arm["mean_tokens"])),
-        ("length slope", lambda arm: number(arm["length_slope_tokens"])),
+        ("length slope (tokens per 100 steps)", lambda arm: number(arm["length_slope_tokens"])),
         ("truncated", lambda arm: percent(arm["truncated_frac"])),
         ("faulty steps", lambda arm: percent(arm["faulty_steps_frac"])),
         ("entropy", lambda arm: number(arm["entropy_nats"])),
@@ -228,6 +195,12 @@ def chance_sentence(report: Report) -> str:
 def _table(title: str, rows: Iterable[Row], columns: Columns, note: str = "") -> Table:
     written = [[write(row) for _, write in columns] for row in rows]
     return Table(title, [heading for heading, _ in columns], written, note)
+
+
+def _level_heading(rows: Sequence[Row]) -> str:
+    """The heading of a column of intervals, at the one level that all rows have."""
+    levels = {percent(row["level"]) for row in rows if row["level"] is not None}
+    return f"{' or '.join(sorted(levels))} interval" if levels else "interval"
 
 
 def _p(value: float | None) -> str:

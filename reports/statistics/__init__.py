@@ -4,10 +4,10 @@ The unit of replication is the training seed. An array of scores has one entry p
 by position. Results have the unit of the inputs. A number that does not exist is NaN. All functions are pure, and
 random draws have fixed seeds.
 
-Sources: Student's paired t test; Welch (1947); Fisher (1935) for the sign-flip test; Holm (1979); Benjamini & Hochberg
-(1995); Miller 2411.00640 (paired analysis of evaluations), Colas et al. 1806.08295 (how many seeds), Searle, Casella &
-McCulloch (1992) and Satterthwaite (1946) for components of variance, Agarwal et al. 2108.13264 (interquartile mean,
-probability of improvement).
+Sources: Student's paired t test; Welch (1947); Fisher (1935) for the sign-flip test; Holm (1979); Miller 2411.00640
+(paired analysis of evaluations), Colas et al. 1806.08295 (how many seeds), Searle, Casella & McCulloch (1992) and
+Satterthwaite (1946) for components of variance, Agarwal et al. 2108.13264 (interquartile mean, probability of
+improvement).
 
 How often a 95% t interval of paired differences holds the true mean (`benchmarks/calibration.py` measures this and
 every other interval; its tables are in `benchmarks/results/calibration.md`):
@@ -38,7 +38,7 @@ from reports.statistics.comparison import (
 )
 from reports.statistics.factorial import Effect, factorial_effects
 from reports.statistics.means import MIN_PAIRS, FloatArray, interquartile_mean, t_band, t_interval
-from reports.statistics.p_values import benjamini_hochberg, holm, sign_flip_p_value
+from reports.statistics.p_values import holm, sign_flip_p_value
 from reports.statistics.pass_curves import (
     CoverageWord,
     all_k,
@@ -85,7 +85,6 @@ __all__ = [
     "VarianceComponents",
     "Verdict",
     "all_k",
-    "benjamini_hochberg",
     "compare_paired",
     "compare_unpaired",
     "components",

@@ -17,6 +17,8 @@ from tests.reports.synthetic import STEPS, Changes, write_sweep
 
 SCRIPT = "<script>alert(1)</script>"
 ARMS = {"base": 0.0, "up": 3.0, "<script>alert(2)<": 0.0}
+OF_A_FACTORIAL = ("interactions", "cell_means")
+SHOWN = [kind.name for kind in in_reading_order(FIGURES) if kind.name not in OF_A_FACTORIAL]
 CONTRAST_KEYS = {
     *("arm", "baseline", "metric", "difference_pp", "low_pp", "high_pp", "p", "p_holm", "p_sign_flip"),
     *("verdict", "n_pairs", "correlation", "detectable_pp"),
@@ -48,7 +50,7 @@ def page(tmp_path_factory):
 def test_the_files(page):
     names = {str(path.relative_to(page)) for path in page.rglob("*") if path.is_file()}
     assert {"index.html", "report.md", "report.json", "data/final_scores.csv"} <= names
-    for figure in (kind.name for kind in in_reading_order(FIGURES)):
+    for figure in SHOWN:
         assert {f"figures/{figure}.svg", f"figures/{figure}.png", f"data/{figure}.csv"} <= names
 
 
@@ -97,7 +99,7 @@ def test_every_figure_and_section_is_in_the_contents(page):
     html = (page / "index.html").read_text()
     contents = html[html.index("<ol>") : html.index("</ol>")]
     targets = re.findall(r'href="#([^"]+)"', contents)
-    assert set(targets) >= {kind.name for kind in in_reading_order(FIGURES)} | {
+    assert set(targets) >= {*SHOWN} | {
         "verdict",
         "results",
         "flips",
