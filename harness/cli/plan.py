@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +12,7 @@ import typer
 from harness.cli.console import print_json, print_table
 from harness.cli.options import (
     ArmsOption,
+    EvalSamplesOption,
     HomeOption,
     JsonOption,
     ProfileOption,
@@ -20,6 +22,8 @@ from harness.cli.options import (
     arm_names,
     executor_named,
     home_of,
+    question_in,
+    with_eval_samples,
 )
 
 if TYPE_CHECKING:
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
     from harness.plan import Plan
     from harness.plan.expected_time import ExpectedTime, Pace
 
-# What is assumed of the seeds' spread before anything was run: 2 pp is common on full benchmarks.
+# The sd of paired differences where neither cells nor the profile say it: 2 pp is common on full benchmarks.
 ASSUMED_SD_PP = 2.0
 MOST_NAMED_KNOBS = 8
 
@@ -37,6 +41,7 @@ def plan(
     profile: ProfileOption = None,
     set_: SetOption = None,
     seeds: SeedsOption = None,
+    eval_samples: EvalSamplesOption = None,
     arms: ArmsOption = None,
     time: Annotated[
         bool,
@@ -52,13 +57,22 @@ def plan(
     from harness.plan import make_plan
 
     folder = home_of(sweep, home)
-    planned = make_plan(sweep, profile, set_ or [], seeds, arm_names(arms))
+    given = question_in(folder, sweep, asks_anew=bool(profile or set_ or arms))
+    planned = make_plan(given, profile, with_eval_samples(set_, eval_samples), seeds, arm_names(arms))
     if time:
         planned.require_answerable()
     expected = _expected_time(planned, folder, time)
+    records = [planned.record(cell, folder) for cell in planned.cells]
     cells = [
-        {"arm": cell.arm, "seed": cell.seed, "hash": cell.hash, "state": planned.record(cell, folder).state}
-        for cell in planned.cells
+        {
+            "arm": cell.arm,
+            "seed": cell.seed,
+            "hash": cell.hash,
+            "state": record.state,
+            "lacks": record.lacks,
+            "evaluation": cell.evaluation,
+        }
+        for cell, record in zip(planned.cells, records, strict=True)
     ]
     document: dict[str, Any] = {
         "sweep": planned.sweep.name,
@@ -73,6 +87,7 @@ def plan(
         "warnings": planned.warnings,
         "cost": planned.cost(),
         "time": None if expected is None else expected.as_json(),
+        "screening": None if planned.sweep.screening is None else planned.sweep.screening.model_dump(),
         "detectable_pp": _detectable_pp(planned, folder),
     }
     if json:
@@ -94,24 +109,36 @@ def _expected_time(planned: Plan, home: Path, may_measure: bool) -> ExpectedTime
         with LiveRun() as live:
             return timed_pace(spec, home, lambda aside: executor_named("local", aside)(1), live)
 
-    missing = [cell for cell in planned.cells if planned.record(cell, home).state not in ("done", "invalid")]
-    specs = [cell.spec for cell in sorted(missing, key=lambda cell: cell.seed)]
-    at_once = min(default_workers([*planned.arms.values()]), max(1, len(specs)))
-    return expected_time(specs, home, at_once, measure if may_measure else None)
+    records = [(cell, planned.record(cell, home)) for cell in sorted(planned.cells, key=lambda cell: cell.seed)]
+    missing = [(cell.spec, record.lacks) for cell, record in records if record.state not in ("done", "invalid")]
+    specs = [spec for spec, lacks in missing if lacks != "evaluation"]
+    only_evaluated = [spec for spec, lacks in missing if lacks == "evaluation"]
+    at_once = min(default_workers([*planned.arms.values()]), max(1, len(missing)))
+    return expected_time(specs, home, at_once, measure if may_measure else None, only_evaluated)
 
 
 def _detectable_pp(planned: Plan, home: Path) -> dict[str, Any]:
-    """Smallest difference that the design finds at 80 % power; the spread is that of finished pairs, given two."""
+    """Smallest difference that the design finds at 80 % power, in a screening on the seeds that confirm its best arms.
+    The spread is that of finished pairs, given two, else the profile's, else assumed."""
     from reports.statistics import MIN_PAIRS, power
 
-    level = planned.sweep.compare.alpha / max(1, len(planned.arms) - 1)
+    screening = planned.sweep.screening
+    n_contrasts = max(1, len(planned.arms) - 1) if screening is None else screening.best
+    seeds = len(planned.request.seed_list) if screening is None else screening.seeds
+    sd, origin = _paired_sd_pp(planned, home)
+    alpha = planned.sweep.compare.alpha / n_contrasts
+    value = power(sd, n=seeds, alpha=alpha).effect if seeds >= MIN_PAIRS and sd > 0 else None
+    return {"value": value, "from": origin, "sd_pp": sd}
+
+
+def _paired_sd_pp(planned: Plan, home: Path) -> tuple[float, str]:
+    from harness.plan.sweep_file import measured_sd_pp
+
     differences = _finished_differences_pp(planned, home)
-    known = len(differences) >= 2
-    mean = sum(differences) / len(differences) if known else 0.0
-    sd = (sum((d - mean) ** 2 for d in differences) / (len(differences) - 1)) ** 0.5 if known else ASSUMED_SD_PP
-    seeds = len(planned.sweep.seed_list)
-    value = power(sd, n=seeds, alpha=level).effect if seeds >= MIN_PAIRS and sd > 0 else None
-    return {"value": value, "from": "finished cells" if known else "assumed sd", "sd_pp": sd}
+    if len(differences) >= 2:
+        return statistics.stdev(differences), "finished cells"
+    measured = measured_sd_pp(planned.request.profile_path)
+    return (ASSUMED_SD_PP, "assumed sd") if measured is None else (measured, f"profile {planned.profile}")
 
 
 def _finished_differences_pp(planned: Plan, home: Path) -> list[float]:
@@ -122,7 +149,9 @@ def _finished_differences_pp(planned: Plan, home: Path) -> list[float]:
             if row["final"] and row["task"] == planned.metric_task:
                 scores[cell.arm, cell.seed] = 100 * row["metrics"][planned.metric_name]
     treatment = next((arm for arm in planned.arms if arm != planned.baseline), planned.baseline)
-    pairs = [(scores.get((treatment, seed)), scores.get((planned.baseline, seed))) for seed in planned.sweep.seed_list]
+    pairs = [
+        (scores.get((treatment, seed)), scores.get((planned.baseline, seed))) for seed in planned.request.seed_list
+    ]
     return [a - b for a, b in pairs if a is not None and b is not None]
 
 
@@ -138,13 +167,17 @@ def _in_words(knobs: Sequence[str]) -> str:
     return ", ".join(named) or "nothing"
 
 
+def _state(cell: dict[str, Any]) -> str:
+    return f"{cell['state']}, only its evaluation" if cell["lacks"] == "evaluation" else str(cell["state"])
+
+
 def _print(document: dict[str, Any], expected: ExpectedTime | None) -> None:
     from harness.cli.live import duration
     from harness.plan import expected_time
     from harness.plan.memory import in_words
 
     print(f"sweep {document['sweep']} on profile {document['profile']}")
-    rows = [[cell["arm"], str(cell["seed"]), cell["hash"][:10], cell["state"]] for cell in document["cells"]]
+    rows = [[cell["arm"], str(cell["seed"]), cell["hash"][:10], _state(cell)] for cell in document["cells"]]
     print_table("", ["arm", "seed", "hash", "state"], rows)
     gate = document["gate"]
     print(f"gate: {'ok' if gate['ok'] else 'REFUSED'}; arms differ in {_in_words(gate['differs'])}")
@@ -159,6 +192,11 @@ def _print(document: dict[str, Any], expected: ExpectedTime | None) -> None:
     )
     print(f"memory: {in_words(cost['memory'])}")
     print(f"time: {expected_time.in_words(expected, duration)}")
-    detectable = document["detectable_pp"]
+    detectable, screening = document["detectable_pp"], document["screening"]
+    if screening is not None:
+        print(
+            f"screening: these cells rank the arms; the best {screening['best']} and the baseline are then trained on "
+            f"{screening['seeds']} fresh seeds, {(screening['best'] + 1) * screening['seeds']} cells more"
+        )
     if detectable["value"] is not None:
         print(f"detectable at 80 % power: {detectable['value']:.1f} pp (from {detectable['from']})")

@@ -14,6 +14,7 @@ import typer
 from harness.cli.console import note, print_json, print_table
 from harness.cli.options import (
     ArmsOption,
+    EvalSamplesOption,
     ExecutorOption,
     HomeOption,
     JsonOption,
@@ -26,6 +27,8 @@ from harness.cli.options import (
     executor_named,
     home_of,
     numbers,
+    question_in,
+    with_eval_samples,
 )
 from harness.errors import BenchError, RefusedError
 
@@ -52,6 +55,7 @@ def run(
     profile: ProfileOption = None,
     set_: SetOption = None,
     seeds: SeedsOption = None,
+    eval_samples: EvalSamplesOption = None,
     arms: ArmsOption = None,
     workers: Annotated[
         int | None,
@@ -68,16 +72,21 @@ def run(
 ) -> None:
     """Train and evaluate what a sweep lacks, and print the verdict. The report is written too.
 
-    The same command continues where it stopped: after Ctrl-C, a kill, a full disk, or a failed cell.
+    The same command continues where it stopped: after Ctrl-C, a kill, a full disk, or a failed cell. The name of a
+    sweep that was run goes on with it: more --seeds are trained, more --eval-samples drawn from the last checkpoints.
 
     Example: bench run sweeps/std_norm.yaml --seeds 6
+
+    Example: bench run std_norm --eval-samples 256
     """
     from harness.plan import make_plan
     from harness.run.question import require_same_kind
     from harness.run.sweep import SweepRun
 
     folder = home_of(sweep, home)
-    planned = make_plan(sweep, profile, set_ or [], seeds, arm_names(arms))
+    settings = with_eval_samples(set_, eval_samples)
+    given = question_in(folder, sweep, asks_anew=bool(profile or set_ or arms))
+    planned = make_plan(given, profile, settings, seeds, arm_names(arms))
     # From here on: the plug-ins of the file are in use, and one of them may give the executor.
     open_executor = executor_named(executor, folder)
     require_same_kind(planned.folder(folder), is_search=False)
@@ -86,14 +95,15 @@ def run(
     sweep_run = SweepRun(
         planned,
         folder,
-        command_line("run", sweep, profile, set_, seeds, arms),
+        command_line("run", sweep, profile, settings, seeds, arms),
         workers or default_workers([*planned.arms.values()]),
         open_executor,
         retry_invalid,
     )
     with ExitStack() as mirrored:  # to the end, so that MLflow gets the report too
         _watched(sweep_run, folder, mirrored)
-        unmeasured = _report_sweep(sweep_run, as_json=json)
+        not_confirmed = _confirm_screening(sweep_run)
+        unmeasured = _report_sweep(sweep_run, as_json=json) + not_confirmed
         if unmeasured:
             is_any_invalid = any("(invalid)" in cell for cell in unmeasured)
             remedy = " Invalid cells run again with --retry-invalid." if is_any_invalid else ""
@@ -101,6 +111,30 @@ def run(
                 f"{len(unmeasured)} of {len(planned.cells)} cells are not done: {', '.join(unmeasured)}. "
                 f"`bench status {planned.sweep.name}` says why.{remedy}"
             )
+
+
+def _confirm_screening(screened: SweepRun) -> list[str]:
+    """Where the sweep is a screening, train its best arms and the baseline on fresh seeds, and keep the verdicts with
+    it; returns the cells that are not done, as `_unmeasured`."""
+    from harness.cli.report import write
+    from harness.run.screening import best_arms, confirming_plan, record_confirmation
+    from harness.run.sweep import SweepRun
+
+    screening = screened.plan.sweep.screening
+    if screening is None or not any(cell.state == "done" for cell in screened.records()):
+        return []
+    best = best_arms(write(screened.folder))
+    if not best:  # some cells have not ended
+        return []
+    plan = confirming_plan(screened.plan, screening, best)
+    note(f"confirming {', '.join(best)} against {screened.plan.baseline} on {screening.seeds} fresh seeds")
+    confirming = SweepRun(plan, screened.home, screened.command, screened.workers, screened.open_executor)
+    with ExitStack() as mirrored:
+        _watched(confirming, screened.home, mirrored)
+        unmeasured = _unmeasured(confirming.records())
+        if len(unmeasured) < len(plan.cells):
+            record_confirmation(screened.folder, plan, write(confirming.folder))
+    return unmeasured
 
 
 def _watched(work: Any, home: Path, mirrored: ExitStack, unit: str = "cells") -> Any:
@@ -128,7 +162,7 @@ def _report_sweep(sweep_run: SweepRun, as_json: bool) -> list[str]:
     from harness.cli.report import print_verdict, write
     from reports.page.document import SECTIONS
 
-    records = [sweep_run.plan.record(cell, sweep_run.home) for cell in sweep_run.plan.cells]
+    records = sweep_run.records()
     unmeasured = _unmeasured(records)
     if len(unmeasured) == len(records):
         if as_json:

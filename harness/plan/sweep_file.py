@@ -34,6 +34,9 @@ KEPT_PROFILE = "profile.yaml"
 KEPT_CODE = "code"
 _SHARED_FOLDERS = ("cache", "mlartifacts", "probes")
 _PROBES = "probe*.yaml"
+_PAIRED_SD = "paired_sd_pp"
+_PROFILE_FACTS = ("description", _PAIRED_SD)
+"""What a profile's file says of itself: no settings."""
 _ARM_NAME = r"^[A-Za-z0-9][A-Za-z0-9._=+,-]{0,63}$"
 ArmName = Annotated[str, Field(pattern=_ARM_NAME)]
 
@@ -73,6 +76,13 @@ class Comparison(Section):
     )
 
 
+class Screening(Section):
+    """Many arms are ranked on a few seeds, which judge none of them; the best are confirmed on fresh seeds."""
+
+    best: int = Field(3, ge=1, description="how many of the best arms are confirmed against the baseline")
+    seeds: int = Field(12, ge=3, description="how many fresh seeds confirm them, after those of the screening")
+
+
 class SweepFile(Section):
     """A question, as its file states it."""
 
@@ -90,8 +100,11 @@ class SweepFile(Section):
         {}, description="factorial: knob -> values; an arm for each combination. Its knobs are under test"
     )
     search: Search | None = Field(None, description="instead of arms: `bench tune` looks for the best setting")
-    seeds: int | list[int] = Field(6, description="how many, from 0, or which; of a search, for each trial: 1")
+    seeds: int | list[int] = Field(12, description="how many, from 0, or which; of a search, for each trial: 1")
     compare: Comparison = Comparison()
+    screening: Screening | None = Field(
+        None, description="for many arms: rank them on these seeds, then confirm the best on fresh ones"
+    )
     allow_noop: bool = Field(False, description="run although the arms cannot differ")
 
     @model_validator(mode="before")
@@ -121,6 +134,11 @@ class SweepFile(Section):
             yield from self._without_effect_on_a_search()
         else:
             yield from self._faulty_arms()
+        if self.screening is not None and len(self.all_arms) < self.screening.best + 2:
+            yield (
+                f"screening.best is {self.screening.best} of {len(self.all_arms)} arms, the baseline among them: leave "
+                "screening out, so that all arms are judged, or state more arms."
+            )
         if not self.seed_list or len(set(self.seed_list)) < len(self.seed_list) or min(self.seed_list) < 0:
             yield f"seeds is {self.seeds!r}: give a count of at least 1, or distinct non-negative seeds."
 
@@ -129,6 +147,7 @@ class SweepFile(Section):
             "ablate": "the searched knobs are what differs",
             "co_changes": "the searched knobs are what differs",
             "allow_noop": "a knob that cannot act is not searched",
+            "screening": "`bench tune --confirm` trains the best with fresh seeds",
         }
         for name in self.model_fields_set & instead.keys():
             yield f"{name} is given with search, where {instead[name]}: leave it out."
@@ -256,8 +275,22 @@ def find_profile(given: str, beside: Path) -> Path:
 def profile_layer(path: Path) -> Layer:
     """The settings of a profile's file."""
     settings = load_yaml(path)
-    settings.pop("description", None)
+    for fact in _PROFILE_FACTS:
+        settings.pop(fact, None)
     return Layer(str(path), settings)
+
+
+def measured_sd_pp(path: Path) -> float | None:
+    """The sd over seeds of the paired difference of two arms, in percentage points, as the file of a profile says it
+    was measured; None where it was not. Raises RefusedError for what is no such number."""
+    given = load_yaml(path).get(_PAIRED_SD)
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given <= 100:
+        raise RefusedError(
+            f"{path}: {_PAIRED_SD} is {given!r}, but must be percentage points above 0, up to 100, e.g. 0.8."
+        )
+    return float(given)
 
 
 def parse_settings(settings: Sequence[str]) -> dict[str, Any]:

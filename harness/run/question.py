@@ -32,7 +32,7 @@ from harness.records import SweepRecord, read_sweep
 from harness.records.files import DamagedRecordError, is_disk_full, read_json, write_atomic, write_json
 from harness.records.study import STUDY
 from harness.records.sweep import Asked as AskedRecord
-from harness.records.sweep import CellEntry, Gate, MetricFacts, Plugin, Source
+from harness.records.sweep import CellEntry, Gate, MetricFacts, Plugin, Screened, Source
 from harness.run.data_checks import contamination, data_sources
 from harness.run.stages import find_stage, result_path, stages_of_cell
 
@@ -69,11 +69,12 @@ def make_cells(plan: Plan, cells: Sequence[PlannedCell], home: Path) -> None:
     with _writable(plan.folder(home)):
         for cell in cells:
             record = plan.record(cell, home)
-            record.path.mkdir(parents=True, exist_ok=True)
-            write_json(record.path / "spec.json", cell.spec.model_dump(mode="json"))
+            folder = record.evaluation_folder  # a trained cell keeps the spec and the code that it was trained with
+            folder.mkdir(parents=True, exist_ok=True)
+            write_json(folder / "spec.json", cell.spec.model_dump(mode="json"))
             for module in user_code(cell.spec):
                 for path, content in _code_files(module):
-                    _keep(record.path / "code" / path, content)
+                    _keep(folder / "code" / path, content)
             if record.state not in ("running", "done"):  # another `bench run` may have been quicker
                 record.write_status("pending", steps=cell.spec.train.steps)
 
@@ -173,12 +174,14 @@ def _question(plan: Plan, home: Path, command: str) -> SweepRecord:
         margin_pp=plan.margin_pp,
         alpha=sweep.compare.alpha,
         new_problems=sweep.compare.new_problems,
+        # Without verdicts of an earlier run, whose best arms may have been others.
+        screening=None if (asked := sweep.screening) is None else Screened(best=asked.best, seeds=asked.seeds),
         seeds=request.seed_list,
         ablate=sweep.under_test,
         co_changes=dict(sweep.co_changes),
         varied={arm: {knob: by_arm[arm] for knob, by_arm in values.items()} for arm in plan.arms},
         cell_entries=[
-            CellEntry(arm=cell.arm, seed=cell.seed, hash=cell.hash, dir=cell.path.name)
+            CellEntry(arm=cell.arm, seed=cell.seed, hash=cell.hash, dir=cell.path.name, evaluation=cell.evaluation)
             for cell in (plan.record(planned, home) for planned in plan.cells)
         ],
         tasks=plan.task_names,

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from evals.evaluate import Request, SampleRow, missing_requests, regrade
-from evals.sampler import Draw, Drawn, SamplingParams
+from evals.sampler import Draw, Drawn, Sampler, SamplingParams
 from evals.tasks.base import Problem
 from harness.config.hashing import digest
 from harness.errors import RefusedError
+from harness.records.cell import STARTS_FILE
 from harness.records.files import (
     DamagedRecordError,
     append_jsonl,
@@ -40,20 +41,28 @@ if TYPE_CHECKING:
     from harness.sampling.sampler import BudgetedSampler, EngineSampler
 
 CHUNK_SAMPLES = 1024
+BLOCK_SAMPLES = 16
 SAMPLES_FILE = "evals.jsonl"
 _COMPLETIONS_FILE = "samples.jsonl"
 _IDENTITY = ("task", "step", "final", "problem_id", "sample")
 
 OnProgress = Callable[[int, int, str], None]
 """(samples drawn, samples that were missing, a remark)"""
+AppendStart = Callable[[Path, Mapping[str, Any]], None]
 
 
-def chunks(problems: Sequence[Problem], samples: int) -> Iterator[Sequence[Problem]]:
-    """The problems whose completions are drawn together. The split does not depend on what is there already: a resumed
-    measurement repeats the same batches, whose size can decide the last bit of a log-prob."""
-    size = max(1, CHUNK_SAMPLES // samples)
-    for start in range(0, len(problems), size):
-        yield problems[start : start + size]
+def chunks(problems: Sequence[Problem], samples: int) -> Iterator[tuple[Sequence[Problem], range]]:
+    """The problems, and numbers of samples, that are drawn together.
+
+    The size of a batch can decide the last bit of a log-prob, so a chunk depends neither on what is there already, nor,
+    once it is whole, on how many samples are drawn in all: sample 3 of a problem is the same bit for bit, whether it is
+    drawn as one of 16, or of 256.
+    """
+    for first in range(0, samples, BLOCK_SAMPLES):
+        block = range(first, min(samples, first + BLOCK_SAMPLES))
+        size = max(1, CHUNK_SAMPLES // len(block))
+        for start in range(0, len(problems), size):
+            yield problems[start : start + size], block
 
 
 @dataclass(frozen=True)
@@ -113,25 +122,28 @@ class SampleStore:
         problems: Sequence[Problem],
         samples: int,
         conditions: Conditions,
-        sampler: EngineSampler,
+        sampler: Sampler,
         on_progress: Callable[[int], None] = lambda problems: None,
     ) -> list[SampleRow]:
         """So many samples of each problem, in their order; chunks of which any is missing are drawn, graded and
-        recorded. on_progress is told after each chunk how many problems are done."""
+        recorded, in the place of those that are there. on_progress is told after each chunk how many problems are
+        done."""
         rows = {_key(row): row for row in self.rows() if row["task"] == conditions.task.name}
         self.record_problems(problems, conditions)
-        done = 0
-        for chunk in chunks(problems, samples):
-            requests = list(missing_requests(chunk, conditions.prompts, samples))
-            missing = [request for request in requests if _key_of(request) not in rows]
-            if missing:
+        done_samples = 0
+        for chunk, block in chunks(problems, samples):
+            requests = [
+                request
+                for request in missing_requests(chunk, conditions.prompts, block.stop)
+                if request.sample in block
+            ]
+            if any(_key_of(request) not in rows for request in requests):
                 drawn = sampler.draw(_draws(requests), conditions.params)
-                completions = dict(zip(map(_key_of, requests), drawn, strict=True))
-                fresh = [self._row(request, completions[_key_of(request)], conditions) for request in missing]
+                fresh = [self._row(*one, conditions) for one in zip(requests, drawn, strict=True)]
                 self.append(fresh)
                 rows |= {_key(row): row for row in fresh}
-            done += len(chunk)
-            on_progress(done)
+            done_samples += len(requests)
+            on_progress(done_samples // samples)
         return [rows[problem.id, sample] for problem in problems for sample in range(samples)]
 
     def draw(
@@ -235,12 +247,13 @@ class RememberingSampler:
     """A sampler that keeps each completion as it finishes: whoever asks for it again gets it from the file. For what
     draws and grades in a way of its own, as lm-eval does. Use `opened`.
 
-    make_sampler: is called if anything has to be drawn. provenance: gives versions and machine, for provenance.json.
+    make_sampler: is called if anything has to be drawn. append_start: adds a row with versions and machine to a file of
+    starts, and what else is known of the model.
     """
 
     folder: Path
     make_sampler: Callable[[], EngineSampler]
-    provenance: Callable[[], dict[str, Any]]
+    append_start: AppendStart
     on_progress: OnProgress
     _known: dict[str, Drawn]
 
@@ -251,7 +264,7 @@ class RememberingSampler:
         folder: Path,
         asked: dict[str, Any],
         make_sampler: Callable[[], EngineSampler],
-        provenance: Callable[[], dict[str, Any]],
+        append_start: AppendStart,
         on_progress: OnProgress,
     ) -> Iterator[RememberingSampler]:
         """asked: the conditions of whatever is drawn, all but prompt, parameters and names. Raises as `claimed`."""
@@ -262,7 +275,7 @@ class RememberingSampler:
                 row["key"]: Drawn(row["text"], row["n_tokens"], row["truncated"])
                 for row in typed_rows(path, read_jsonl(path), _Completion)
             }
-            yield cls(folder, make_sampler, provenance, on_progress, known)
+            yield cls(folder, make_sampler, append_start, on_progress, known)
 
     def draw(self, draws: Sequence[Draw], params: SamplingParams) -> list[Drawn]:
         """As `evals.sampler.Sampler.draw`."""
@@ -276,8 +289,7 @@ class RememberingSampler:
         there = len(self._known)
         sampler = self.make_sampler()
         self.on_progress(0, len(draws), f"{there} are there already" if there else "drawing")
-        account = {"model": sampler.language_model.account()}
-        write_json(self.folder / "provenance.json", self.provenance() | account)
+        self.append_start(self.folder / STARTS_FILE, {"model": sampler.language_model.account()})
         done = 0
 
         def keep(index: int, drawn: Drawn) -> None:

@@ -26,6 +26,7 @@ from reports.measure.measurements import finite
 from reports.measure.over_k import gain_curves, sharpening
 from reports.measure.overoptimisation import proxy_and_truth
 from reports.measure.problems import new_problems_row, over_new_problems, problem_scores
+from reports.measure.variance import variance_budgets, variance_row
 from reports.page.templating import write_text
 from reports.statistics import Comparison, PairedComparison
 
@@ -33,10 +34,11 @@ if TYPE_CHECKING:
     import pyarrow
 
     from harness.records import CellRecord
+    from harness.records.sweep import Screened
 
 Report = dict[str, list[dict[str, Any]]]
 
-SECTIONS = ("contrasts", "arms", "cells", "laws", "interactions", "across_tasks", "flips", "reflection")
+SECTIONS = ("contrasts", "arms", "cells", "laws", "interactions", "across_tasks", "flips", "reflection", "screening")
 """The keys of report.json. Each holds a list, which may be empty."""
 
 FINAL_SCORES = "final_scores.csv"
@@ -81,8 +83,11 @@ def report_document(analysis: Analysis) -> Report:
                 n_contrasts=len(analysis.contrasts),
                 warnings=hidden_knob_warnings(analysis.arm(contrast.arm), analysis.arm(contrast.baseline)),
             )
-            | {"new_problems": new_problems_row(over_new_problems(analysis, contrast))}
-            for contrast in analysis.contrasts
+            | {
+                "new_problems": new_problems_row(over_new_problems(analysis, contrast)),
+                "variance": variance_row(budget),
+            }
+            for contrast, budget in zip(analysis.contrasts, variance_budgets(analysis), strict=True)
         ],
         "arms": [
             _arm(analysis, arm) | {"rank": _rank(analysis, arm), "sharpening": gains.get(arm.arm)}
@@ -94,8 +99,23 @@ def report_document(analysis: Analysis) -> Report:
         "across_tasks": across_tasks_rows(across_tasks(analysis)),
         "flips": [flip.as_row() for flip in find_flips(analysis)],
         "reflection": [asdict(row) for row in read_reflection(analysis).arms],
+        "screening": [] if (found := analysis.sweep.screening) is None else [_screening(analysis, found)],
     }
     return {key: [without_nan(row) for row in rows] for key, rows in document.items()}
+
+
+def _screening(analysis: Analysis, screening: Screened) -> dict[str, Any]:
+    """best: the names of the arms with the highest means, best first, the baseline left out."""
+    scored = [arm for arm in analysis.arms if arm.mean_pp is not None and arm.arm != analysis.sweep.baseline]
+    ranked = sorted(scored, key=lambda arm: -(arm.mean_pp or 0.0))
+    return screening.model_dump(mode="json") | {
+        "baseline": analysis.sweep.baseline,
+        "metric": analysis.sweep.metric,
+        "n_arms": len(analysis.arms),
+        "n_seeds": len(analysis.sweep.seeds),
+        "best": [arm.arm for arm in ranked[: screening.best]],
+        "command": analysis.sweep.command,
+    }
 
 
 def contrast_row(

@@ -13,7 +13,10 @@ from harness.errors import RefusedError
 from harness.plan import make_plan
 from harness.plan.search_plan import make_search_plan
 from harness.plan.sweep_file import SHIPPED, find_profile, profile_layer, shipped
+from tests.harness.cli.conftest import Bench, bench
 from tests.sweeps.freeze import FROZEN, NEEDS_STEPS, hashes
+
+__all__ = ["bench"]
 
 SEARCHES = {name: path for name, path in shipped(SHIPPED).items() if name.startswith("tune_")}
 SWEEPS = {name: path for name, path in shipped(SHIPPED).items() if name not in SEARCHES}
@@ -117,11 +120,21 @@ def test_the_arms_of_aa_are_the_same_cells() -> None:
     assert plan.gate.differs == []
 
 
+def test_every_question_can_be_answered_within_two_points(bench: Bench) -> None:
+    """With the spread that was measured on the profile; questions of many arms confirm their best ones instead."""
+    for name, path in SWEEPS.items():
+        planned = make_plan(str(path))
+        detectable = bench("plan", name, "--json").document["detectable_pp"]
+        assert detectable["from"] == "profile tiny"
+        assert detectable["value"] <= 2.0, name
+        assert (planned.sweep.screening is not None) == (len(planned.arms) > 12), name
+
+
 def test_a_profile_describes_itself() -> None:
     for profile, path in PROFILES.items():
         assert yaml.safe_load(path.read_text(encoding="utf-8"))["description"]
         assert find_profile(profile, beside=SWEEPS["std_norm"]) == path
-        assert "description" not in profile_layer(path).settings
+        assert {"description", "paired_sd_pp"}.isdisjoint(profile_layer(path).settings)
 
 
 def test_the_hashes_are_frozen() -> None:

@@ -16,7 +16,7 @@ from harness.plan import make_plan
 from harness.plan.sweep_file import SHIPPED, load_sweep, shipped
 from harness.records.files import append_jsonl
 from tests.harness.cli.conftest import Bench
-from tests.harness.plan.files import write_sweep_file
+from tests.harness.plan.files import finish, write_sweep_file
 from tests.reports.synthetic import write_sweep
 
 VERBS = {"run", "plan", "status", "report", "compare", "power", "replay", "eval", "ls", "show", "diff", "cp", "probe"}
@@ -75,12 +75,14 @@ def test_plan(bench: Bench, tmp_path: Path) -> None:
     assert (result.code, result.err) == (0, "")
     document = result.document
     assert set(document) == {
-        "sweep", "profile", "cells", "gate", "noops", "warnings", "cost", "time", "detectable_pp"
+        "sweep", "profile", "cells", "gate", "noops", "warnings", "cost", "time", "screening", "detectable_pp"
     }  # fmt: skip
     assert (document["sweep"], document["profile"]) == ("std_norm", "tiny")
     cells = make_plan("std_norm", seeds=2).cells
     assert document["cells"] == [
-        {"arm": cell.arm, "seed": cell.seed, "hash": cell.hash, "state": "pending"} for cell in cells
+        {"arm": cell.arm, "seed": cell.seed, "hash": cell.hash, "state": "pending", "lacks": "training"}
+        | {"evaluation": cell.evaluation}
+        for cell in cells
     ]
     assert document["gate"]["ok"] is True
     assert "objective.scale" in document["gate"]["differs"]
@@ -99,23 +101,21 @@ def test_plan_counts_what_is_there(bench: Bench, tmp_path: Path) -> None:
     finals = {"with": [0.50, 0.52, 0.51], "without": [0.53, 0.56, 0.57]}
     for cell in planned.cells:
         if cell.seed < 3:
-            record = planned.record(cell, tmp_path / "home")
-            record.path.mkdir(parents=True)
-            record.write_status("done")
+            record = finish(cell, planned.folder(tmp_path / "home"))
             score = finals[cell.arm][cell.seed]
             final = {"step": 1, "final": True, "task": "arithmetic", "generated_tokens": 1}
             final |= {"metrics": {"pass@1": score}}
             others = [final | {"final": False, "metrics": {"pass@1": 0.1}}, final | {"task": "gsm8k"}]
             append_jsonl(record.path / "scores.jsonl", [final, *others])
     assumed = bench("plan", sweep, "--json").document["detectable_pp"]
-    assert (assumed["from"], assumed["sd_pp"]) == ("assumed sd", 2.0)
+    assert (assumed["from"], assumed["sd_pp"]) == ("profile tiny", 0.8)
     document = bench("plan", sweep, "--home", "home", "--json").document
-    assert [cell["state"] for cell in document["cells"]] == (["done"] * 3 + ["pending"] * 3) * 2
+    assert [cell["state"] for cell in document["cells"]] == (["done"] * 3 + ["pending"] * 9) * 2
     known = document["detectable_pp"]
     assert known["from"] == "finished cells"
     # Differences of 3, 4 and 6 points.
     assert known["sd_pp"] == pytest.approx((7 / 3) ** 0.5)
-    assert known["value"] == pytest.approx(assumed["value"] * known["sd_pp"] / 2.0)
+    assert known["value"] == pytest.approx(assumed["value"] * known["sd_pp"] / 0.8)
 
 
 def test_plan_for_people(bench: Bench) -> None:
@@ -147,7 +147,7 @@ def test_status(bench: Bench, tmp_path: Path) -> None:
     assert (result.code, result.err) == (0, "")
     document = result.document
     assert {"sweep", "cells", "other_cells"} == set(document)
-    keys = {"arm", "seed", "hash", "state", "step", "steps", "digest", "path", "reason", "flags"}
+    keys = {"arm", "seed", "hash", "state", "lacks", "step", "steps", "digest", "path", "reason", "flags"}
     assert all(set(cell) == keys for cell in document["cells"])
     done, broken = document["cells"][0], document["cells"][3]
     assert done["digest"] == sweep.cells[0].digest

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from harness.errors import RefusedError
-from harness.plan.sweep_file import SweepFile, find_profile, load_sweep, profile_layer
+from harness.plan.sweep_file import SweepFile, find_profile, load_sweep, measured_sd_pp, profile_layer
 from tests.harness.plan.files import QUESTION, write_sweep_file
 
 
@@ -25,7 +25,7 @@ def refusal(tmp_path: Path, **changes: Any) -> list[str]:
 
 def test_defaults() -> None:
     question = sweep()
-    assert question.seed_list == [0, 1, 2, 3, 4, 5]
+    assert question.seed_list == [*range(12)]
     assert question.compare.metric == "eval.final.pass@1"
     assert question.compare.alpha == 0.05
     assert not question.allow_noop
@@ -128,6 +128,13 @@ def test_a_profile_is_looked_for_beside_the_sweep_too(tmp_path: Path, monkeypatc
     path = find_profile("mine.yaml", beside=folder / "question.yaml")
     assert path == folder / "mine.yaml"
     assert profile_layer(path).settings == {"train": {"steps": 3}}
+    assert measured_sd_pp(path) is None
+    path.write_text("paired_sd_pp: 0.8\ntrain: {steps: 3}\n")
+    assert measured_sd_pp(path) == 0.8
+    assert profile_layer(path).settings == {"train": {"steps": 3}}
+    path.write_text("paired_sd_pp: wide\n")
+    with pytest.raises(RefusedError, match="paired_sd_pp is 'wide', but must be percentage points above 0"):
+        measured_sd_pp(path)
     with pytest.raises(RefusedError, match=r"profile 'tniy': .* did you mean tiny\?"):
         find_profile("tniy", beside=folder / "question.yaml")
 

@@ -23,6 +23,7 @@ from harness.run.stages import (
     stages_of_cell,
 )
 from harness.run.worker import run_job
+from tests.harness.plan.files import finish
 from tests.harness.run import bench
 from tests.harness.run.small import small_spec
 from tests.harness.run.stages_here import job_of, run_here
@@ -105,16 +106,17 @@ def test_encoded_pairs_are_shared_by_objectives_with_one_reference(tmp_path: Pat
 
 def test_what_is_there_is_not_made_again(tmp_path: Path) -> None:
     spec = small_spec(FILTER | PROXY)
-    assert [stage.name for stage in missing_stages(spec, tmp_path)] == ["pass_rates", "reward_model"]
+    wanted = stages_of_cell(spec)
+    assert [stage.name for stage in missing_stages(spec, tmp_path, wanted)] == ["pass_rates", "reward_model"]
     rates = inputs_of_cell(spec, tmp_path)["pass_rates"]
     rates.parent.mkdir()
     rates.touch()
-    assert [stage.name for stage in missing_stages(spec, tmp_path)] == ["reward_model"]
+    assert [stage.name for stage in missing_stages(spec, tmp_path, wanted)] == ["reward_model"]
 
 
 def make_stages(spec: RunSpec, home: Path) -> None:
     (home / "cache").mkdir(exist_ok=True)
-    while missing := missing_stages(spec, home):
+    while missing := missing_stages(spec, home, stages_of_cell(spec)):
         for stage in missing:
             job = job_of(stage.name, result_path(stage, spec, home), spec, home)
             assert run_job(job, home, StartingPoint(), lambda event: None) == ("done", None)
@@ -185,9 +187,7 @@ def test_what_a_finished_sweep_lacks_is_made_again(tmp_path: Path) -> None:
     sweep = bench.write_sweep(tmp_path, {"grpo": {}, "proxy": {**PROXY, "eval.problems": 4}}, seeds=1)
     plan, home = make_plan(str(sweep)), tmp_path / "home"
     for cell in plan.cells:
-        record = plan.record(cell, home)
-        record.path.mkdir(parents=True)
-        record.write_status("done")
+        finish(cell, plan.folder(home))
     executor = run_here(plan, home)
     assert [job.kind for job in executor.jobs] == ["load", "reward_model", "best_of_n"]
     assert read_sweep(home / "small").base_scores == []

@@ -1,0 +1,91 @@
+"""A screening ranks arms on a few seeds; verdicts come from fresh ones."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from harness.cli.report import write
+from harness.errors import RefusedError
+from harness.plan import make_plan
+from harness.records import read_sweep
+from harness.run.screening import best_arms
+from tests.harness.cli.conftest import Bench, bench
+from tests.harness.cli.test_run_outcomes import words
+
+__all__ = ["bench"]
+
+QUESTION = """
+name: rates
+question: Which learning rate is best?
+profile: tiny
+ablate: [train.learning_rate]
+base: {algorithm: grpo, train.steps: 3, train.warmup_steps: 0}
+arms:
+  none: {train.learning_rate: 1e-9}
+  low: {train.learning_rate: 1e-6}
+  good: {train.learning_rate: 1e-3}
+  wild: {train.learning_rate: 1.0}
+seeds: 2
+screening: {best: 1, seeds: 3}
+"""
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Path:
+    path = tmp_path / "rates.yaml"
+    path.write_text(QUESTION)
+    return path
+
+
+@pytest.mark.slow
+def test_the_best_is_confirmed_on_fresh_seeds(bench: Bench, sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.tracking.MirrorThread", lambda mirror: contextlib.nullcontext())
+    result = bench("run", sweep, *words({}), "--json")
+    assert result.code == 0, result.err
+    (screening,) = result.document["screening"]
+    means = {arm["arm"]: arm["mean_pp"] for arm in result.document["arms"] if arm["arm"] != "none"}
+    assert screening["best"] == [max(means, key=lambda arm: means[arm])]
+
+    home = sweep.parent / "runs"
+    confirmed = read_sweep(home / screening["confirmed_in"])
+    assert (confirmed.arms, confirmed.seeds) == (["none", *screening["best"]], [2, 3, 4])
+    assert set(confirmed.seeds).isdisjoint(read_sweep(home / "rates").seeds)
+    assert [row["arm"] for row in screening["contrasts"]] == screening["best"]
+    page = (home / "rates" / "report" / "report.md").read_text()
+    assert "With 3 fresh seeds" in page
+    assert "ranked, not judged" in page
+
+    cells = {cell.path: cell.path.stat().st_mtime_ns for cell in confirmed.cells}
+    again = bench("run", sweep, *words({}))
+    assert again.code == 0, again.err
+    assert "A screening: 4 arms with 2 seeds each are ranked, not judged." in again.out
+    assert cells == {cell.path: cell.path.stat().st_mtime_ns for cell in confirmed.cells}, "nothing is trained again"
+
+    # Before all cells of the screening have ended nothing is picked.
+    document = write(home / "rates")
+    document["cells"][0]["state"] = "interrupted"
+    assert best_arms(document) == []
+
+
+def test_a_plan_says_what_a_screening_will_detect(bench: Bench, sweep: Path) -> None:
+    document = bench("plan", sweep, "--json").document
+    assert document["screening"] == {"best": 1, "seeds": 3}
+    judged = sweep.with_name("judged.yaml")
+    judged.write_text(
+        QUESTION.replace("screening: {best: 1, seeds: 3}", "").replace("seeds: 2", "seeds: 3").replace("  low", "  #")
+        .replace("  wild", "  #")
+    )  # fmt: skip
+    assert document["detectable_pp"] == bench("plan", judged, "--json").document["detectable_pp"]
+
+
+@pytest.mark.parametrize(("more", "message"), [
+    ("screening: {best: 3}", r"screening.best is 3 of 4 arms, the baseline among them"),
+    ("screening: {seeds: 2}", r"screening.seeds is 2: input should be greater than or equal to 3"),
+])  # fmt: skip
+def test_a_screening_that_picks_nothing_is_refused(sweep: Path, more: str, message: str) -> None:
+    sweep.write_text(QUESTION.replace("screening: {best: 1, seeds: 3}", more))
+    with pytest.raises(RefusedError, match=message):
+        make_plan(str(sweep))
