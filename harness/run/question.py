@@ -17,6 +17,7 @@ import yaml
 from pydantic import ValidationError
 
 from evals.metrics import metric_facts, metrics_for
+from evals.tasks import LM_EVAL_PREFIX
 from harness import plugins
 from harness.config.hashing import digest, semantic_hash, user_code
 from harness.config.run_spec import RunSpec
@@ -137,9 +138,10 @@ def _sweep_file(request: SweepRequest) -> bytes:
 def _user_files(spec: RunSpec) -> Iterator[str]:
     """Tasks and templates of the user's own, named by a path that does not depend on the machine."""
     for name in (spec.task.train, spec.task.template, *spec.eval.tasks, spec.eval.template):
-        path = Path(name)
+        file = name.removeprefix(LM_EVAL_PREFIX)
+        path = Path(file)
         if path.suffix in (".yaml", ".yml") and not path.is_absolute() and ".." not in path.parts:
-            yield name
+            yield file
 
 
 def _keep(path: Path, content: bytes) -> None:
