@@ -2,7 +2,7 @@
 
 Cells that never ran: problems with Beta(1/2, 1) difficulties, 16 samples each, and training that moves the level, the
 variety and single problems by chance. Two equal arms are compared with each other, and an arm with the model before
-training whose mean it keeps or not. Writes benchmarks/results/coverage.md.
+training whose mean it keeps or not. Writes benchmarks/results/pass_curves.md.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from reports.statistics import (
     simultaneous_half_widths,
 )
 
-RESULTS = Path(__file__).with_name("results") / "coverage.md"
+RESULTS = Path(__file__).with_name("results") / "pass_curves.md"
 SAMPLES = 16
 REPLICATES = 600
 SETTINGS = ((200, 0.0), (200, 0.3), (200, 1.0), (30, 0.5))

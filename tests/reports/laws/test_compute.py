@@ -80,7 +80,7 @@ def test_noise_is_refused_by_its_chance():
 @pytest.mark.slow
 @pytest.mark.parametrize("n_runs", [3, 6, 12])
 def test_intervals_over_runs_hold_the_parameters(n_runs):
-    """Of runs whose parameters differ; 100 replicates."""
+    """The parameters of runs differ; 100 replicates."""
     rng = np.random.default_rng(0)
     hits = []
     for _ in range(100):

@@ -120,7 +120,7 @@ def test_blocks_grow_with_autocorrelation_and_points():
 @pytest.mark.parametrize("n_runs", [1, 3, 6, 12])
 @pytest.mark.parametrize(("exponent", "spread"), [(1.0, 0.03), (-0.7, 0.0), (-0.7, 0.03)])
 def test_intervals_hold_the_true_exponent_and_its_ceiling(n_runs, exponent, spread):
-    """Of runs whose entropies differ by a tenth as well; 200 replicates, so 90% is 3 standard errors below 95%."""
+    """Entropies of runs differ by a tenth as well; 200 replicates, so 90% is 3 standard errors below 95%."""
     if n_runs == 1 and spread:
         pytest.skip("one run leaves the variance between runs out")
     rng = np.random.default_rng(0)

@@ -115,7 +115,7 @@ def test_a_problem_that_divides_the_arms_is_beyond_chance():
 
 
 def test_few_seeds_show_nothing_and_equal_arms_have_no_ranges():
-    """Of two arms with three seeds a quarter of all arrangements give the range that was seen."""
+    """With two arms and three seeds a quarter of all arrangements give the range that was seen."""
     wide = ranges_of({"a": dict.fromkeys(range(3), np.zeros(2)), "b": dict.fromkeys(range(3), np.ones(2))})
     assert wide is not None and wide.p == pytest.approx(0.25, abs=0.04)
     assert ranges_of({"a": {0: np.ones(2)}, "b": {0: np.ones(2)}}) is None

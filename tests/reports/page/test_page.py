@@ -83,7 +83,7 @@ def test_flips_are_in_the_report_and_on_the_page(page):
     html = (page / "index.html").read_text()
     assert "Problem p1: 0% right with base, 50% with up (n = 3)" in html
     assert "#### 3<mark> &lt;b&gt;so</mark>" in html
-    assert "| p1 | 50 |" in (page / "report.md").read_text()
+    assert "| p1 | 50.0 |" in (page / "report.md").read_text()
 
 
 def test_big_tables_are_parquet(page):
