@@ -1,4 +1,4 @@
-"""How often the band over k holds, and how often its word is false: `python -m benchmarks.pass_curves`.
+"""How often the band over k holds, and how often its word is false: `python benchmarks/pass_curves.py`.
 
 Cells that never ran: problems with Beta(1/2, 1) difficulties, 16 samples each, and training that moves the level, the
 variety and single problems by chance. Two equal arms are compared with each other, and an arm with the model before
@@ -76,7 +76,7 @@ def main() -> None:
     lines = [
         "# Bands over k and their words",
         "",
-        f"`python -m benchmarks.pass_curves`, {REPLICATES} replicates of a nominal 95% band, on {processor_name()}.",
+        f"`python benchmarks/pass_curves.py`, {REPLICATES} replicates of a nominal 95% band, on {processor_name()}.",
         "",
         "| against | problems | sd of training (log-odds) | seeds | band holds at all k | false words |",
         "| --- | --- | --- | --- | --- | --- |",
