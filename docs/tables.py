@@ -31,6 +31,7 @@ from harness.config.yaml_file import load_yaml
 from harness.executors.base import EXECUTORS
 from harness.plan.sweep_file import SHIPPED, Comparison, SweepFile, load_sweep, shipped
 from harness.rewards.base import nameable_parts
+from harness.run.health import FLAGS
 from reports.figures import FIGURES
 
 ROOT = Path(__file__).parents[1]
@@ -114,6 +115,10 @@ def engines() -> str:
     return _named((name, engine.description) for name, engine in ENGINES.all().items())
 
 
+def flags() -> str:
+    return _named((flag.name, flag.meaning) for flag in FLAGS)
+
+
 def executors() -> str:
     return _named((name, executor.summary) for name, executor in EXECUTORS.all().items())
 
@@ -174,6 +179,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "reward parts": reward_parts,
     "engines": engines,
     "executors": executors,
+    "flags": flags,
     "figures": figures,
     "sweeps": sweeps,
     "profiles": profiles,

@@ -158,17 +158,21 @@ def _search_cells(planned: Plan, home: Path) -> list[PlannedCell]:
 
 
 def _detectable_pp(planned: Plan, home: Path) -> dict[str, Any]:
-    """Smallest difference that the design finds at 80 % power, in a screening on the seeds that confirm its best arms.
-    The spread is that of finished pairs, given two, else the profile's, else assumed."""
+    """Smallest difference that the design finds at 80 % power in each of its contrasts, in a screening on the seeds
+    that confirm its best arms. The spread is that of finished pairs, given two, else the profile's, else assumed; that
+    of an effect of a factorial follows from it."""
+    from reports.measure.interactions import declared_names
     from reports.statistics import MIN_PAIRS, power
 
     screening = planned.sweep.screening
-    n_contrasts = max(1, len(planned.arms) - 1) if screening is None else screening.best
+    declared = declared_names(planned.grid, [*planned.arms], planned.baseline)
+    n_contrasts = max(1, len(declared)) if screening is None else screening.best
     seeds = len(planned.request.seed_list) if screening is None else screening.seeds
     sd, origin = _paired_sd_pp(planned, home)
+    sd *= max((contrast.sd_ratio for contrast in declared), default=1.0)
     alpha = planned.sweep.compare.alpha / n_contrasts
     value = power(sd, n=seeds, alpha=alpha).effect if seeds >= MIN_PAIRS and sd > 0 else None
-    return {"value": value, "from": origin, "sd_pp": sd}
+    return {"value": value, "from": origin, "sd_pp": sd, "contrasts": n_contrasts}
 
 
 def _paired_sd_pp(planned: Plan, home: Path) -> tuple[float, str]:
@@ -251,4 +255,5 @@ def _print(document: dict[str, Any], expected: ExpectedTime | None) -> None:
             f"{screening['seeds']} fresh seeds, {(screening['best'] + 1) * screening['seeds']} cells more"
         )
     if detectable["value"] is not None:
-        print(f"detectable at 80 % power: {detectable['value']:.1f} pp (from {detectable['from']})")
+        shared = f", {detectable['contrasts']} contrasts" if detectable["contrasts"] > 1 else ""
+        print(f"detectable at 80 % power: {detectable['value']:.1f} pp (from {detectable['from']}{shared})")

@@ -13,11 +13,14 @@ from harness.config.knobs import active, governor, is_of_drawing
 from harness.config.run_spec import RunSpec
 
 ABSENT = "(absent)"
+EVALUATION = "eval."
+"""Where the knobs begin by which arms are measured."""
 
 
 @dataclass(frozen=True)
 class Gate:
-    """differs: knobs in which any two arms differ; violations: those that were not declared, with each arm's value."""
+    """differs: knobs in which any two arms differ; violations: with each arm's value, those that were not declared and
+    those of the evaluation, declared or not."""
 
     differs: list[str]
     violations: dict[str, dict[str, Any]]
@@ -27,31 +30,48 @@ class Gate:
         return not self.violations
 
     def message(self) -> str:
-        """Names every undeclared knob, the arms and their values, and the remedy."""
-        lines = [
-            f"  {knob}: " + ", ".join(f"{arm} = {value}" for arm, value in values.items())
-            for knob, values in self.violations.items()
-        ]
-        return (
-            "The gate refuses: arms differ in knobs that are not declared, so a difference could not be attributed.\n"
-            + "\n".join(lines)
-            + "\nDeclare each under `ablate:` if it is part of the question, give it a reason under `co_changes:`, or "
-            "make the arms agree."
+        """Names every knob that is refused, the arms and their values, and the remedy."""
+        evaluation = [knob for knob in self.violations if knob.startswith(EVALUATION)]
+        undeclared = [knob for knob in self.violations if knob not in evaluation]
+        parts = []
+        if undeclared:
+            parts.append(
+                "The gate refuses: arms differ in knobs that are not declared, so a difference could not be "
+                f"attributed.\n{self._lines(undeclared)}\nDeclare each under `ablate:` if it is part of the question, "
+                "give it a reason under `co_changes:`, or make the arms agree."
+            )
+        if evaluation:
+            parts.append(
+                "The gate refuses: arms are measured differently, so a difference could come from the evaluation "
+                f"alone, declared or not.\n{self._lines(evaluation)}\nGive all arms the same `eval`, under `base:`. To "
+                "ask what the evaluation itself does, train once and run `bench eval` on the same cells for each "
+                "setting."
+            )
+        return "\n".join(parts)
+
+    def _lines(self, knobs: Sequence[str]) -> str:
+        return "\n".join(
+            f"  {knob}: " + ", ".join(f"{arm} = {value}" for arm, value in self.violations[knob].items())
+            for knob in knobs
         )
 
 
 def check_gate(arms: Mapping[str, RunSpec], ablate: Sequence[str], co_changes: Mapping[str, str]) -> Gate:
     """Compare the resolved specs of all arms (of one seed), knob by knob.
 
-    A knob that exists in some arms only is explained by the selector that governs it, directly or through others.
+    A knob that exists in some arms only is explained by the selector that governs it, directly or through others. A
+    knob of the evaluation is explained by nothing: arms are measured alike, or they cannot be compared.
     """
     declared = [*ablate, *co_changes]
     values = values_that_differ(arms)
     violations = {
         knob: by_arm
         for knob, by_arm in values.items()
-        if not covered(knob, declared)
-        and not (ABSENT in by_arm.values() and any(covered(selector, declared) for selector in _governors(knob)))
+        if knob.startswith(EVALUATION)
+        or (
+            not covered(knob, declared)
+            and not (ABSENT in by_arm.values() and any(covered(selector, declared) for selector in _governors(knob)))
+        )
     }
     return Gate(list(values), violations)
 

@@ -53,6 +53,11 @@ class Plan:
         return baseline if baseline in self.arms else next(iter(self.arms))
 
     @property
+    def grid(self) -> dict[str, dict[str, Any]]:
+        """In a factorial, by arm its value of every factor, else empty."""
+        return {arm: self.sweep.all_arms[arm] for arm in self.arms} if self.sweep.grid else {}
+
+    @property
     def first_spec(self) -> RunSpec:
         return next(iter(self.arms.values()))
 

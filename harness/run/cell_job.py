@@ -24,6 +24,7 @@ from harness.records.cell import EVALUATION_FILE, STARTS_FILE
 from harness.records.files import append_jsonl, is_disk_full, write_json
 from harness.records.lease import hold_lease
 from harness.records.problems import PROBLEMS_FILE, ProblemsFile
+from harness.records.registration import registration_found
 from harness.run.cell import CellRun, Progress
 from harness.run.encoded_pairs import load_pairs
 from harness.run.evaluation import EarlierEvaluations, Evaluator, evaluation_document
@@ -98,7 +99,7 @@ def evaluate_trained(
     same conditions are taken over, and the others drawn."""
     folder, step = cell.evaluation_folder, cell.step
     write_json(folder / EVALUATION_FILE, evaluation_document(spec))
-    append_start(folder / STARTS_FILE, {}, step)
+    append_start(folder / STARTS_FILE, registration_found(cell.path.parents[1]), step)
     about = {"step": step, "final": True}
     store = SampleStore(folder / SAMPLES_FILE, about, problems=ProblemsFile(folder / PROBLEMS_FILE))
     store.mend()

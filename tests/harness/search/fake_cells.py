@@ -85,7 +85,7 @@ class FakeCells:
                 yield Ended(job, "interrupted", "cancelled")
                 return
         write_score(cell, 4, score, final=True)
-        write_json(cell.path / EVALUATION_FILE, {"hash": evaluation_hash(job.spec)})
+        write_json(cell.path / EVALUATION_FILE, {"hash": evaluation_hash(job.spec), "tasks": {}})
         cell.write_status("done", step=4, steps=4, generated_tokens=1000, flags=[], digest=cell.path.name)
         self.done(cell, job.spec)
         yield Ended(job, "done", None)
