@@ -184,7 +184,7 @@ def test_the_start_is_evaluated_once_whatever_is_learned_from(tmp_path: Path) ->
 
 def test_what_a_finished_sweep_lacks_is_made_again(tmp_path: Path) -> None:
     """Also the reward model that only the yardstick still needs."""
-    sweep = bench.write_sweep(tmp_path, {"grpo": {}, "proxy": {**PROXY, "eval.problems": 4}}, seeds=1)
+    sweep = bench.write_sweep(tmp_path, {"grpo": {"eval.problems": 4}, "proxy": {**PROXY, "eval.problems": 4}}, seeds=1)
     plan, home = make_plan(str(sweep)), tmp_path / "home"
     for cell in plan.cells:
         finish(cell, plan.folder(home))
