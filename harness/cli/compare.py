@@ -109,7 +109,7 @@ def compare(
 
 
 def _runs(given: str, home: Path) -> Runs:
-    from harness.records import CellRecord, read_sweep
+    from harness.records import read_sweep
     from harness.records.cell import is_cell_directory_name
 
     path = Path(given).resolve()
@@ -125,7 +125,8 @@ def _runs(given: str, home: Path) -> Runs:
                 f"{given!r}: the cell belongs to no sweep: there is no {folder / 'sweep.json'}. Give it where "
                 "`bench run` left it, under <home>/<sweep>/cells."
             )
-        return Runs(path.name, read_sweep(folder), [CellRecord.at(path)])
+        sweep = read_sweep(folder)
+        return Runs(path.name, sweep, [sweep.cell_at(path)])
     name, slash, arm = given.rpartition("/")
     sweep = read_sweep(run_folder(name if slash else given, home))
     if not slash or arm not in sweep.arms:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 SweepArgument = Annotated[
     str,
     typer.Argument(
-        help="A sweep file, the name of a shipped sweep (see `bench ls sweeps`), or the folder of one that was run."
+        help="A sweep file, the name of a shipped sweep (see `bench ls sweeps`), or the name or folder of one that was "
+        "run."
     ),
 ]
 RunArgument = Annotated[str, typer.Argument(help="Name of a sweep that was run, its sweep file, or its folder.")]
@@ -38,6 +39,15 @@ SetOption = Annotated[
 ]
 SeedsOption = Annotated[
     int | None, typer.Option("--seeds", metavar="N", help="Number of seeds instead of the sweep's own.")
+]
+EvalSamplesOption = Annotated[
+    int | None,
+    typer.Option(
+        "--eval-samples",
+        metavar="N",
+        min=1,
+        help="Samples a problem in the final evaluation (eval.samples). Trained cells are not trained again.",
+    ),
 ]
 ArmsOption = Annotated[str | None, typer.Option("--arms", metavar="A,B", help="Only these arms, separated by commas.")]
 
@@ -124,6 +134,29 @@ def home_of(sweep: str, given: Path | None) -> Path:
     return home
 
 
+def question_in(home: Path, sweep: str, asks_anew: bool) -> str:
+    """What a verb is to read the question from: the records of a sweep that was run, where only its name is given.
+
+    asks_anew: whether options state the question too. Then a shipped sweep of that name is asked as they say.
+    """
+    from harness.plan.sweep_file import KEPT, SHIPPED, shipped
+    from harness.records import read_sweep
+
+    folder = home / sweep
+    if Path(sweep).name != sweep or Path(sweep).suffix or (asks_anew and sweep in shipped(SHIPPED)):
+        return sweep
+    if not (folder / "sweep.json").is_file() or (asked := read_sweep(folder).asked) is None:
+        return sweep
+    if not (folder / KEPT / asked.file).is_file():
+        return sweep
+    options = [word for setting in asked.settings for word in ("--set", setting)]
+    options += ["--profile", asked.profile] if sweep in shipped(SHIPPED) else []
+    options += ["--seeds", str(asked.seeds)] if asked.seeds is not None else []
+    options += ["--arms", ",".join(asked.arms)] if asked.arms else []
+    note(f"going on with {folder} as it was asked last{': ' if options else ''}{shlex.join(options)}")
+    return str(folder)
+
+
 def home_folder(given: Path | None) -> Path:
     """Where runs are kept: --home, else $BENCH_HOME, else ./runs."""
     return given or Path(os.environ.get("BENCH_HOME") or "runs")
@@ -150,6 +183,11 @@ def whole_numbers(option: str, given: str) -> list[int]:
     if not all(word.isdecimal() and int(word) >= 1 for word in found):
         raise RefusedError(f"{option} is {given!r}, but must be positive integers separated by commas, e.g. 1,8.")
     return [int(word) for word in found]
+
+
+def with_eval_samples(settings: list[str] | None, eval_samples: int | None) -> list[str]:
+    """Those of --set, with that which --eval-samples stands for."""
+    return [*(settings or []), *([] if eval_samples is None else [f"eval.samples={eval_samples}"])]
 
 
 def command_line(

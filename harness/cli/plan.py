@@ -12,6 +12,7 @@ import typer
 from harness.cli.console import print_json, print_table
 from harness.cli.options import (
     ArmsOption,
+    EvalSamplesOption,
     HomeOption,
     JsonOption,
     ProfileOption,
@@ -21,6 +22,8 @@ from harness.cli.options import (
     arm_names,
     executor_named,
     home_of,
+    question_in,
+    with_eval_samples,
 )
 
 if TYPE_CHECKING:
@@ -38,6 +41,7 @@ def plan(
     profile: ProfileOption = None,
     set_: SetOption = None,
     seeds: SeedsOption = None,
+    eval_samples: EvalSamplesOption = None,
     arms: ArmsOption = None,
     time: Annotated[
         bool,
@@ -53,13 +57,22 @@ def plan(
     from harness.plan import make_plan
 
     folder = home_of(sweep, home)
-    planned = make_plan(sweep, profile, set_ or [], seeds, arm_names(arms))
+    given = question_in(folder, sweep, asks_anew=bool(profile or set_ or arms))
+    planned = make_plan(given, profile, with_eval_samples(set_, eval_samples), seeds, arm_names(arms))
     if time:
         planned.require_answerable()
     expected = _expected_time(planned, folder, time)
+    records = [planned.record(cell, folder) for cell in planned.cells]
     cells = [
-        {"arm": cell.arm, "seed": cell.seed, "hash": cell.hash, "state": planned.record(cell, folder).state}
-        for cell in planned.cells
+        {
+            "arm": cell.arm,
+            "seed": cell.seed,
+            "hash": cell.hash,
+            "state": record.state,
+            "lacks": record.lacks,
+            "evaluation": cell.evaluation,
+        }
+        for cell, record in zip(planned.cells, records, strict=True)
     ]
     document: dict[str, Any] = {
         "sweep": planned.sweep.name,
@@ -96,10 +109,12 @@ def _expected_time(planned: Plan, home: Path, may_measure: bool) -> ExpectedTime
         with LiveRun() as live:
             return timed_pace(spec, home, lambda aside: executor_named("local", aside)(1), live)
 
-    missing = [cell for cell in planned.cells if planned.record(cell, home).state not in ("done", "invalid")]
-    specs = [cell.spec for cell in sorted(missing, key=lambda cell: cell.seed)]
-    at_once = min(default_workers([*planned.arms.values()]), max(1, len(specs)))
-    return expected_time(specs, home, at_once, measure if may_measure else None)
+    records = [(cell, planned.record(cell, home)) for cell in sorted(planned.cells, key=lambda cell: cell.seed)]
+    missing = [(cell.spec, record.lacks) for cell, record in records if record.state not in ("done", "invalid")]
+    specs = [spec for spec, lacks in missing if lacks != "evaluation"]
+    only_evaluated = [spec for spec, lacks in missing if lacks == "evaluation"]
+    at_once = min(default_workers([*planned.arms.values()]), max(1, len(missing)))
+    return expected_time(specs, home, at_once, measure if may_measure else None, only_evaluated)
 
 
 def _detectable_pp(planned: Plan, home: Path) -> dict[str, Any]:
@@ -152,13 +167,17 @@ def _in_words(knobs: Sequence[str]) -> str:
     return ", ".join(named) or "nothing"
 
 
+def _state(cell: dict[str, Any]) -> str:
+    return f"{cell['state']}, only its evaluation" if cell["lacks"] == "evaluation" else str(cell["state"])
+
+
 def _print(document: dict[str, Any], expected: ExpectedTime | None) -> None:
     from harness.cli.live import duration
     from harness.plan import expected_time
     from harness.plan.memory import in_words
 
     print(f"sweep {document['sweep']} on profile {document['profile']}")
-    rows = [[cell["arm"], str(cell["seed"]), cell["hash"][:10], cell["state"]] for cell in document["cells"]]
+    rows = [[cell["arm"], str(cell["seed"]), cell["hash"][:10], _state(cell)] for cell in document["cells"]]
     print_table("", ["arm", "seed", "hash", "state"], rows)
     gate = document["gate"]
     print(f"gate: {'ok' if gate['ok'] else 'REFUSED'}; arms differ in {_in_words(gate['differs'])}")

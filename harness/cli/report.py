@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 EVERY_S = 20.0
 """How often --live looks for new records, and how often an open page loads itself again."""
 _ENDED = frozenset({"done", "failed", "invalid"})
-_WATCHED = ("status.json", "steps.jsonl", "scores.jsonl")
 
 
 def report(
@@ -168,6 +167,9 @@ def follow(
 
 def _stamp(sweep: SweepRecord) -> object:
     """Changes whenever something was recorded."""
-    paths = [sweep.path / "sweep.json", *(cell.path / name for cell in sweep.cells for name in _WATCHED)]
+    paths = [sweep.path / "sweep.json"]
+    for cell in sweep.cells:
+        folders = dict.fromkeys([cell.path, cell.evaluation_folder])
+        paths += [cell.path / "steps.jsonl", cell.scores, *(folder / "status.json" for folder in folders)]
     stats = [path.stat() if path.exists() else None for path in paths]
     return [None if stat is None else (stat.st_mtime_ns, stat.st_size) for stat in stats]

@@ -14,6 +14,7 @@ import typer
 from harness.cli.console import note, print_json, print_table
 from harness.cli.options import (
     ArmsOption,
+    EvalSamplesOption,
     ExecutorOption,
     HomeOption,
     JsonOption,
@@ -26,6 +27,8 @@ from harness.cli.options import (
     executor_named,
     home_of,
     numbers,
+    question_in,
+    with_eval_samples,
 )
 from harness.errors import BenchError, RefusedError
 
@@ -52,6 +55,7 @@ def run(
     profile: ProfileOption = None,
     set_: SetOption = None,
     seeds: SeedsOption = None,
+    eval_samples: EvalSamplesOption = None,
     arms: ArmsOption = None,
     workers: Annotated[
         int | None,
@@ -68,16 +72,21 @@ def run(
 ) -> None:
     """Train and evaluate what a sweep lacks, and print the verdict. The report is written too.
 
-    The same command continues where it stopped: after Ctrl-C, a kill, a full disk, or a failed cell.
+    The same command continues where it stopped: after Ctrl-C, a kill, a full disk, or a failed cell. The name of a
+    sweep that was run goes on with it: more --seeds are trained, more --eval-samples drawn from the last checkpoints.
 
     Example: bench run sweeps/std_norm.yaml --seeds 6
+
+    Example: bench run std_norm --eval-samples 256
     """
     from harness.plan import make_plan
     from harness.run.question import require_same_kind
     from harness.run.sweep import SweepRun
 
     folder = home_of(sweep, home)
-    planned = make_plan(sweep, profile, set_ or [], seeds, arm_names(arms))
+    settings = with_eval_samples(set_, eval_samples)
+    given = question_in(folder, sweep, asks_anew=bool(profile or set_ or arms))
+    planned = make_plan(given, profile, settings, seeds, arm_names(arms))
     # From here on: the plug-ins of the file are in use, and one of them may give the executor.
     open_executor = executor_named(executor, folder)
     require_same_kind(planned.folder(folder), is_search=False)
@@ -86,7 +95,7 @@ def run(
     sweep_run = SweepRun(
         planned,
         folder,
-        command_line("run", sweep, profile, set_, seeds, arms),
+        command_line("run", sweep, profile, settings, seeds, arms),
         workers or default_workers([*planned.arms.values()]),
         open_executor,
         retry_invalid,

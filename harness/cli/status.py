@@ -26,7 +26,8 @@ def status(sweep: RunArgument, home: HomeOption = None, json: JsonOption = False
             "seed": cell.seed,
             "hash": cell.hash,
             "state": now["state"],
-            "step": now.get("step", 0) if now["state"] == "done" else len(cell.read_steps()),
+            "lacks": cell.lacks,
+            "step": now.get("step", 0) if cell.own.is_done else len(cell.read_steps()),
             "steps": now.get("steps"),
             "digest": now.get("digest"),
             "path": str(cell.path),
@@ -74,4 +75,5 @@ def _steps(cell: dict[str, Any], budget_frac: float) -> str:
 
 def _remarks(cell: dict[str, Any], budget_frac: float) -> list[str]:
     ended = [BUDGET_ENDED_IT] if _is_ended_by_budget(cell, budget_frac) else []
-    return [*ended, *cell["flags"], *([cell["reason"]] if cell["reason"] else [])]
+    trained = ["trained, lacks its evaluation"] if cell["lacks"] == "evaluation" else []
+    return [*ended, *trained, *cell["flags"], *([cell["reason"]] if cell["reason"] else [])]

@@ -1,4 +1,5 @@
-"""The semantic hash: two specs with the same hash give the same numbers, so one cell serves both."""
+"""Hashes of a spec: two with the same training hash give the same weights, so one cell serves both; two with the same
+evaluation hash as well measure them alike, so one evaluation serves both."""
 
 from __future__ import annotations
 
@@ -40,6 +41,9 @@ _NOT_HASHED = ("rollout.vllm_memory_frac", "train.token_records_max_tokens")
 # Knobs of a later version than cells that are filed already. Left at these values they change nothing.
 _HASHED_UNLESS: dict[str, Any] = {"eval.stop": []}
 
+# They say how often training is watched. Noise is keyed, so watching it changes no weight and no final score.
+_OF_CURVES = ("eval.every", "eval.curve_samples")
+
 # What decides how a completion of the starting weights is drawn and graded. Knobs that start with one of these.
 _OF_GRADED_ROLLOUTS = (
     "model.",
@@ -56,30 +60,61 @@ _OF_PASS_RATES = (*_OF_GRADED_ROLLOUTS, "task.filter.samples", "task.filter.prob
 _OF_REWARD_MODEL = (*_OF_GRADED_ROLLOUTS, "reward.reward_model.")
 
 
-def semantic_hash(spec: RunSpec) -> str:
-    """blake2b over the active knobs that can change the numbers, and over what they refer to: weights, data, template
-    and grader versions, source of reward functions and of a plug-in's rule. Needs no data where their digest is pinned.
+def training_hash(spec: RunSpec) -> str:
+    """Names the weights that a cell ends with: blake2b over the active knobs that can change them, and over what these
+    refer to: the model, data, template and grader versions, source of reward functions and of plug-ins. Nothing of
+    `eval` is in it. Needs no data where their digest is pinned.
 
     Raises RefusedError if a local model, demonstrations or a reward function are missing, EvalError if problems are.
+    """
+    knobs = {knob: value for knob, value in _knobs(spec).items() if not knob.startswith("eval.")}
+    grader = spec.reward.grader
+    refers_to = {
+        **_outside_engine(spec),
+        **_outside_rule(spec),
+        "start": _start(spec),
+        "train": _train_data(spec),
+        "extraction_version": EXTRACTION_VERSION,
+        "template": template_version(spec.task.template),
+        "grader": None if grader is None else grader_version(grader),
+        "reward_functions": _reward_functions(spec),
+    }
+    return digest({"training": knobs, "refers_to": refers_to, "numerics": NUMERICS_VERSION})
+
+
+def evaluation_hash(spec: RunSpec) -> str:
+    """Names how a trained policy is measured, whatever it is: tasks with their problems, prompts, decoding, how many
+    samples, grader, metrics. Raises EvalError if problems are missing."""
+    knobs = {knob: value for knob, value in _chosen(spec, "eval.").items() if knob not in _OF_CURVES}
+    return digest({"evaluation": knobs, "refers_to": _evaluated(spec), "numerics": NUMERICS_VERSION})
+
+
+def semantic_hash(spec: RunSpec) -> str:
+    """Names all numbers of a cell, those of its evaluation included. Earlier versions filed cells under it.
+
+    Raises as `training_hash` and `evaluation_hash`.
     """
     return _semantic_hash(spec, {})
 
 
 def earlier_hash(spec: RunSpec) -> str | None:
-    """The hash that an earlier version filed the same cell under, as it fingerprinted a model's folder otherwise; None
-    if it is the same. Raises as `semantic_hash`."""
+    """The semantic hash of versions that fingerprinted a model's folder otherwise; None if it is the same. Raises as
+    `semantic_hash`."""
     earlier = _earlier_fingerprint(spec.model.source)
     return None if earlier == _fingerprint(spec.model.source) else _semantic_hash(spec, {"model": earlier})
 
 
 def _semantic_hash(spec: RunSpec, instead: dict[str, Any]) -> str:
-    functions = {part: source for part in spec.reward.parts if (source := source_digest(part))}
-    refers_to = _references(spec) | {"reward_functions": functions} | _outside_rule(spec) | instead
+    refers_to = _references(spec) | {"reward_functions": _reward_functions(spec)} | _outside_rule(spec) | instead
     return digest({"knobs": _knobs(spec), "refers_to": refers_to, "numerics": NUMERICS_VERSION})
 
 
+def _reward_functions(spec: RunSpec) -> dict[str, str]:
+    return {part: source for part in spec.reward.parts if (source := source_digest(part))}
+
+
 def user_code(spec: RunSpec) -> list[UserModule]:
-    """The modules of the user's that the numbers of a spec depend on; each stands in its semantic hash.
+    """The modules of the user's that the numbers of a spec depend on; each stands in one of its hashes.
 
     Raises RefusedError for one that cannot be found.
     """

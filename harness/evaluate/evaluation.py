@@ -11,19 +11,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from evals.evaluate import SampleRow, disagreement, missing_requests, regrade, scores
 from evals.sampler import SamplingParams
 from evals.tasks import get_task
 from evals.tasks.base import Problem
-from harness.config.hashing import digest, earlier_hash, semantic_hash
-from harness.config.run_spec import RunSpec, recorded_spec
+from harness.config.hashing import digest
+from harness.config.run_spec import recorded_spec
 from harness.errors import RefusedError
 from harness.evaluate.subject import Subject
-from harness.records import CellRecord
 from harness.records.files import file_name, write_json
 from harness.run.data_checks import record_source
+from harness.run.evaluation import EarlierEvaluations
 from harness.run.provenance import provenance
 from harness.sampling.conditions import Conditions, fitted
 from harness.sampling.sampler import BudgetedSampler, EngineSampler, forced_tokens
@@ -182,32 +182,18 @@ class TaskEvaluation:
 
     @cached_property
     def _drawn_by_the_cell(self) -> tuple[list[SampleRow], str]:
-        """The samples of this very evaluation that the cell recorded, and why there are none where one could wonder."""
-        cell, checkpoint, task = self.subject.cell, self.subject.checkpoint_step, self.conditions.task
-        if cell is None:
+        """The samples that the cell's evaluations drew under these conditions, and why there are none where one could
+        wonder."""
+        cell, checkpoint, conditions = self.subject.cell, self.subject.checkpoint_step, self.conditions
+        if cell is None or checkpoint is None:
             return [], ""
         spec = recorded_spec(cell)
-        if task.name not in {get_task(name).name for name in spec.eval.tasks}:
+        as_trained = replace(self.subject, spec=spec)
+        if as_trained.conditions(spec.seed) != self.subject.conditions(conditions.seed):
             return [], ""
-        asked = replace(
-            self,
-            subject=replace(self.subject, spec=spec),
-            conditions=Conditions.of_evaluation(spec.eval, task, spec.seed),
-        )
-        if asked.identity != self.identity:
-            return [], ""
-        if not _is_filed_as_today(cell, spec):
-            return [], "the cell's samples are not taken over: its hash is another with the code and the data of today"
-        fields = SampleRow.__annotations__
-        rows: list[Any] = SampleStore(cell.path / SAMPLES_FILE, {"step": checkpoint}).rows()
-        mine = {(row["problem_id"], row["sample"]): row for row in rows if row["task"] == task.name}
-        return [cast(SampleRow, {name: row[name] for name in fields}) for row in mine.values()], ""
-
-
-def _is_filed_as_today(cell: CellRecord, spec: RunSpec) -> bool:
-    """Whether problems, templates and numerics are still those that the cell was evaluated with."""
-    try:
-        hashes = [semantic_hash(spec), earlier_hash(spec)]
-    except RefusedError:  # something that it refers to is gone
-        return False
-    return any(one is not None and one.startswith(cell.hash) for one in hashes)
+        found = EarlierEvaluations(cell).samples(checkpoint, conditions)
+        if not found and conditions.task.name in {get_task(name).name for name in spec.eval.tasks}:
+            own = Conditions.of_evaluation(spec.eval, conditions.task, spec.seed)
+            if replace(self, subject=as_trained, conditions=own).identity == self.identity:
+                return [], "the cell's samples are not taken over: problems, prompts or code are not what they were"
+        return found, ""

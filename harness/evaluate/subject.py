@@ -90,23 +90,11 @@ class Subject:
     def load(self) -> LanguageModel:
         """Raises RefusedError for a model that cannot be loaded, or a checkpoint that is damaged."""
         from harness.models.start import StartingPoint
-        from harness.run.stages import source_of_start
-        from harness.training.checkpoint import load_checkpoint, load_trained_weights
+        from harness.run.cell_job import load_trained
 
         if self.checkpoint is None:
             return StartingPoint().get(self.spec, self.spec.model.source)
-        home = self.checkpoint.parents[4]
-        # All weights come from the checkpoint; of the start, without adapters, only the architecture counts.
-        source = source_of_start(self.spec, home) if self._has_adapters else self.spec.model.source
-        language_model = StartingPoint().for_training(self.spec, source)
-        checkpoint = load_checkpoint(self.checkpoint)
-        if checkpoint is None:
-            raise RefusedError(
-                f"{self.checkpoint}: is damaged, or of another version of bench. Give another checkpoint of the cell, "
-                "or run its sweep again."
-            )
-        load_trained_weights(language_model.model, checkpoint.weights)
-        return language_model
+        return load_trained(self.spec, self.checkpoint, self.checkpoint.parents[4], StartingPoint())
 
     @property
     def _has_adapters(self) -> bool:

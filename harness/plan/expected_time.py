@@ -62,7 +62,8 @@ class Pace:
         return steps * step_s + self._evaluation_s(spec, samples) + self.rest_s
 
     def base_s(self, spec: RunSpec) -> float:
-        """The time of evaluating the model before training, which is done once for a sweep."""
+        """The time of one final evaluation: of the model before training, which is done once for a sweep, or of a
+        trained cell."""
         return self._evaluation_s(spec, spec.eval.samples)
 
     def _steps(self, spec: RunSpec) -> int:
@@ -164,33 +165,40 @@ class ExpectedTime:
 
 
 def expected_time(
-    specs: Sequence[RunSpec], home: Path, at_once: int, measure: Callable[[RunSpec], Pace] | None = None
+    specs: Sequence[RunSpec],
+    home: Path,
+    at_once: int,
+    measure: Callable[[RunSpec], Pace] | None = None,
+    only_evaluated: Sequence[RunSpec] = (),
 ) -> ExpectedTime | None:
     """How long these cells take, each on the first slot that is free; None where nothing says it.
 
     specs: of the cells that are to be run, in their order. measure: times a step of a cell that no finished one fits.
+    only_evaluated: specs of trained cells, whose samples are all counted, also those that are there.
     """
-    if not specs:
+    cells = [*specs, *only_evaluated]
+    if not cells:
         return ExpectedTime(0.0, 0, at_once, None, 0)
-    paces = finished_paces(home, specs)
+    paces = finished_paces(home, cells)
     finished = len(paces)
     if measure is not None:
-        for spec in specs:
+        for spec in cells:
             if not any(pace.fits(spec) for pace in paces):
                 paces.append(measure(spec))
-    seconds = [_cell_s(spec, paces) for spec in specs]
+    seconds = [_mean_s(spec, paces, Pace.cell_s) for spec in specs]
+    seconds += [_mean_s(spec, paces, Pace.base_s) for spec in only_evaluated]
     if None in seconds:
         return None
     timed = len(paces) - finished
-    total_s = statistics.fmean(pace.base_s(specs[0]) for pace in _best(specs[0], paces))
+    total_s = statistics.fmean(pace.base_s(cells[0]) for pace in _best(cells[0], paces))
     total_s += _in_slots([each for each in seconds if each is not None], at_once)
     origin: Origin = "a timed step" if timed else "finished cells"
-    return ExpectedTime(total_s, len(specs), at_once, origin, timed or finished)
+    return ExpectedTime(total_s, len(cells), at_once, origin, timed or finished)
 
 
-def _cell_s(spec: RunSpec, paces: Sequence[Pace]) -> float | None:
+def _mean_s(spec: RunSpec, paces: Sequence[Pace], time_s: Callable[[Pace, RunSpec], float]) -> float | None:
     best = _best(spec, paces)
-    return statistics.fmean(pace.cell_s(spec) for pace in best) if best else None
+    return statistics.fmean(time_s(pace, spec) for pace in best) if best else None
 
 
 def _best(spec: RunSpec, paces: Sequence[Pace]) -> list[Pace]:

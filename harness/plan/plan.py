@@ -11,34 +11,20 @@ from typing import Any
 from algorithms import Objective
 from evals.tasks import get_task
 from harness.config.engine import ENGINES
-from harness.config.hashing import earlier_hash, semantic_hash
 from harness.config.knobs import active
 from harness.config.model import Lora
 from harness.config.model_source import parse_source
 from harness.config.run_spec import RunSpec
 from harness.errors import Faults, GateError, RefusedError
+from harness.plan.filing import PlannedCell
 from harness.plan.gate import Gate, Noop, check_gate, find_noops
 from harness.plan.memory import cuda_available, estimate_memory
 from harness.plan.request import SweepRequest, metric_faults, read_request, resolved_arms
 from harness.plan.sweep_file import SweepFile
-from harness.records import CellRecord, cell_directory_name
+from harness.records import CellRecord
 from harness.records.scores import METRIC_PREFIX
 
 RECOMMENDED_SEEDS = 6
-
-
-@dataclass(frozen=True)
-class PlannedCell:
-    """One arm x one seed, with everything it does."""
-
-    arm: str
-    seed: int
-    spec: RunSpec
-    hash: str
-
-    @property
-    def directory(self) -> str:
-        return cell_directory_name(self.arm, self.seed, self.hash)
 
 
 @dataclass(frozen=True)
@@ -111,9 +97,7 @@ class Plan:
 
     def record(self, cell: PlannedCell, home: Path) -> CellRecord:
         """Where the cell's records are, or will be."""
-        cells = self.folder(home) / "cells"
-        record = CellRecord(cells / cell.directory, cell.arm, cell.seed, cell.hash)
-        return record if record.path.exists() else _filed_earlier(cell, cells) or record
+        return cell.record(self.folder(home) / "cells")
 
     def require_answerable(self) -> None:
         """GateError unless the arms differ in declared knobs only and in something that can act."""
@@ -158,19 +142,6 @@ class Plan:
         return {"arm": arm, **known[arm].as_json()}
 
 
-def _filed_earlier(cell: PlannedCell, cells: Path) -> CellRecord | None:
-    """The finished cell under the hash of an earlier version, which passed over files of the model's folder, unless one
-    of these is younger than the cell."""
-    hash = earlier_hash(cell.spec)
-    if hash is None:
-        return None
-    record = CellRecord(cells / cell_directory_name(cell.arm, cell.seed, hash), cell.arm, cell.seed, hash)
-    if record.state != "done":
-        return None
-    planned_s = (record.path / "spec.json").stat().st_mtime
-    return None if parse_source(cell.spec.model.source).differs_since(planned_s) else record
-
-
 def _most_tokens_a_step(spec: RunSpec) -> int:
     """Upper bound of the tokens that a step generates."""
     rollout, objective = spec.rollout, spec.objective
@@ -203,7 +174,7 @@ def plan_arms(request: SweepRequest) -> Plan:
     cells: list[PlannedCell] = []
     for arm, by_seed in specs.items():
         with faults:
-            cells += [PlannedCell(arm, seed, spec, semantic_hash(spec)) for seed, spec in by_seed.items()]
+            cells += [PlannedCell.of(arm, seed, spec) for seed, spec in by_seed.items()]
     firsts = {arm: next(iter(by_seed.values())) for arm, by_seed in specs.items()}
     for spec in [*firsts.values()][:1]:
         faults.lines += [f"{request.path}: {fault}" for fault in metric_faults(sweep.compare.metric, spec.eval)]

@@ -100,7 +100,9 @@ def read_request(
         given = str(folder / KEPT / earlier.file)
         if profile in (None, earlier.profile):
             profile, kept_profile = earlier.profile, folder / KEPT / KEPT_PROFILE
-        settings, arms = (*earlier.settings, *settings), tuple(arms or earlier.arms)
+        # Of two settings of a knob the later one counts.
+        by_knob = {setting.partition("=")[0].strip(): setting for setting in (*earlier.settings, *settings)}
+        settings, arms = tuple(by_knob.values()), tuple(arms or earlier.arms)
         seeds = earlier.seeds if seeds is None else seeds
     faults = Faults()
     sweep, path, left_out = read_what_can_be_read(given, faults)

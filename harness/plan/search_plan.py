@@ -19,9 +19,10 @@ from harness.config.resolve import Layer, resolve
 from harness.config.run_spec import RunSpec, resolved_for_machine
 from harness.config.search import GENERATED_TOKENS, Search
 from harness.errors import GateError, RefusedError
+from harness.plan.filing import PlannedCell
 from harness.plan.gate import Gate, check_gate, find_noops
 from harness.plan.memory import cuda_available
-from harness.plan.plan import Plan, PlannedCell
+from harness.plan.plan import Plan
 from harness.plan.request import SweepRequest, metric_faults, read_request
 from harness.plan.sweep_file import SweepFile
 
@@ -81,11 +82,7 @@ class SearchPlan:
         return Plan(
             request=self.request,
             arms=firsts,
-            cells=[
-                PlannedCell(arm, seed, spec, semantic_hash(spec))
-                for arm, by_seed in specs.items()
-                for seed, spec in by_seed.items()
-            ],
+            cells=[PlannedCell.of(arm, seed, spec) for arm, by_seed in specs.items() for seed, spec in by_seed.items()],
             gate=check_gate(firsts, list(self.search.knobs), {}) if firsts else Gate([], {}),
             noops=[],
             warnings=[],

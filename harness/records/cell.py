@@ -3,13 +3,17 @@
 Each start of a cell has a number, its epoch, and a row in starts.jsonl that says who started it, where and from which
 step. Rows of steps, scores, timing and samples carry the epoch of their writer. One that was taken for dead and wakes
 up late may write on: rows of steps that a later start has begun anew are dropped as they are read.
+
+A cell is evaluated once as part of its run. Whoever asks for another evaluation of the trained cell finds it in a
+folder of its own, evaluations/<hash>/, with the same files: spec.json, status.json, starts.jsonl, scores.jsonl,
+evals.parquet and problems.jsonl.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -27,6 +31,8 @@ if TYPE_CHECKING:
 CellState = Literal["pending", "running", "done", "failed", "invalid", "interrupted"]
 _DIRECTORY = re.compile(r"(?P<arm>.+)-s(?P<seed>\d+)-(?P<hash>[0-9a-f]{10})")
 _START = ("epoch", "from_step", "owner", "time")
+EVALUATIONS = "evaluations"
+EVALUATION_FILE = "evaluation.json"
 # What status.json holds besides the state; each may be absent.
 _STATUS = {
     **{"reason": str | None, "flags": list, "digest": str | None},
@@ -34,8 +40,8 @@ _STATUS = {
 }
 
 
-def cell_directory_name(arm: str, seed: int, semantic_hash: str) -> str:
-    return f"{arm}-s{seed}-{semantic_hash[:10]}"
+def cell_directory_name(arm: str, seed: int, training_hash: str) -> str:
+    return f"{arm}-s{seed}-{training_hash[:10]}"
 
 
 def is_cell_directory_name(name: str) -> bool:
@@ -44,12 +50,17 @@ def is_cell_directory_name(name: str) -> bool:
 
 @dataclass(frozen=True)
 class CellRecord:
-    """One cell on disk; `arm`, `seed` and `hash` are its identity. Attributes that change are read anew each time."""
+    """One cell on disk; `arm`, `seed` and `hash` are its identity. Attributes that change are read anew each time.
+
+    evaluation: which one its samples, scores and state are read from: the name of a folder under `evaluations`, or
+    None for the evaluation that the cell was run with.
+    """
 
     path: Path
     arm: str
     seed: int
     hash: str
+    evaluation: str | None = None
 
     @classmethod
     def at(cls, path: Path) -> CellRecord:
@@ -58,6 +69,15 @@ class CellRecord:
         if match is None:
             raise ValueError(f"{path} is not a cell: cells are named <arm>-s<seed>-<hash10>.")
         return cls(path, match["arm"], int(match["seed"]), match["hash"])
+
+    @property
+    def own(self) -> CellRecord:
+        """The same cell under the evaluation that it was run with."""
+        return replace(self, evaluation=None)
+
+    @property
+    def evaluation_folder(self) -> Path:
+        return self.path if self.evaluation is None else self.path / EVALUATIONS / self.evaluation
 
     @property
     def checkpoints(self) -> Path:
@@ -69,7 +89,11 @@ class CellRecord:
 
     @property
     def evals(self) -> Path:
-        return self.path / "evals.parquet"
+        return self.evaluation_folder / "evals.parquet"
+
+    @property
+    def scores(self) -> Path:
+        return self.evaluation_folder / "scores.jsonl"
 
     @property
     def log(self) -> Path:
@@ -78,27 +102,38 @@ class CellRecord:
     def read_status(self) -> dict[str, Any]:
         """status.json, or that of a cell that never started. `state` is `running` exactly while the lease is alive.
 
-        Raises DamagedRecordError if the file is not what was written.
+        Of a trained cell under another evaluation, `state` and `reason` are those of the evaluation. Raises
+        DamagedRecordError if a file is not what was written.
         """
-        path = self.path / "status.json"
-        status = read_object(path) if path.exists() else {"state": "pending"}
-        wrong = [name for name, kind in _STATUS.items() if name in status and not isinstance(status[name], kind)]
-        if status.get("state") not in get_args(CellState):
-            wrong.insert(0, "state")
-        if wrong:
-            raise DamagedRecordError(
-                f"{path}: is damaged (lacks {', '.join(wrong)}, or holds something else there). Restore it, or delete "
-                "its folder and run the sweep again."
-            )
-        if is_leased(self.path):
-            status |= {"state": "running", "reason": None}
-        return status
+        status = self._written_status()
+        return status | {"state": "running", "reason": None} if is_leased(self.path) else status
+
+    def _written_status(self) -> dict[str, Any]:
+        """Whatever a lease says."""
+        status = _status_in(self.path)
+        if self.evaluation is None or status["state"] != "done":
+            return status
+        evaluated = _status_in(self.evaluation_folder)
+        return status | {"state": evaluated["state"], "reason": evaluated.get("reason")}
 
     def write_status(self, state: CellState, **fields: Any) -> None:
-        """Replace status.json, keeping earlier fields that are not given."""
-        path = self.path / "status.json"
+        """Replace status.json, that of the evaluation if it is not the cell's own, keeping earlier fields that are not
+        given."""
+        path = self.evaluation_folder / "status.json"
         earlier = read_object(path) if path.exists() else {}
         write_json(path, earlier | {"state": state, "reason": None} | fields)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the records say so, though this process may hold the lease."""
+        return bool(self._written_status()["state"] == "done")
+
+    @property
+    def lacks(self) -> Literal["training", "evaluation"] | None:
+        """What is still to be done; a cell that lacks its evaluation is trained already."""
+        if self.is_done:
+            return None
+        return "evaluation" if self.own.is_done else "training"
 
     @property
     def state(self) -> CellState:
@@ -145,17 +180,20 @@ class CellRecord:
     @property
     def spec(self) -> dict[str, Any]:
         """Raises DamagedRecordError without one; a cell has it from before its first step."""
-        return read_object(self.path / "spec.json")
+        return read_object(self.evaluation_folder / "spec.json")
 
     def read_starts(self) -> list[dict[str, Any]]:
-        """A row for each start: `epoch` (from 1), `from_step`, `owner`, `time`, and the provenance of what was trained
-        from there on. Records of schema 1 have one at most, of epoch 0, the last.
+        """A row for each start: `epoch` (from 1), `from_step`, `owner`, `time`, and the provenance of what was made
+        from there on. Starts of another evaluation than the cell's own come last. Records of schema 1 have one at most,
+        of epoch 0, the last.
 
         Raises DamagedRecordError.
         """
         rows = read_jsonl(self.path / "starts.jsonl")
         first = self.path / "provenance.json"
-        return [{"epoch": 0, "from_step": 0, **read_object(first)}, *rows] if first.exists() else rows
+        if first.exists():
+            rows = [{"epoch": 0, "from_step": 0, **read_object(first)}, *rows]
+        return rows if self.evaluation is None else [*rows, *read_jsonl(self.evaluation_folder / "starts.jsonl")]
 
     @property
     def provenance(self) -> dict[str, Any]:
@@ -200,7 +238,7 @@ class CellRecord:
     def _finished_steps(self) -> int:
         """Steps of which a finished cell has rows: one that diverged, up to where it was scored. 0 before it is done,
         when its last row may be torn."""
-        status = self.read_status()
+        status = self.own.read_status()
         return int(status.get("step", 0)) if status["state"] == "done" else 0
 
     def _require_steps(self, n_rows: int, n_steps: int) -> None:
@@ -214,8 +252,10 @@ class CellRecord:
         return self._current(read_jsonl(self.path / "timing.jsonl"))
 
     def read_scores(self) -> list[dict[str, Any]]:
-        """A row for each task of each evaluation; raises as `harness.records.scores.read_scores`."""
-        return self._current(read_scores(self.path / "scores.jsonl"))
+        """A row for each task of the final evaluation and of those along the curve; raises as
+        `harness.records.scores.read_scores`."""
+        rows = read_scores(self.scores)
+        return self._current(rows) if self.evaluation is None else rows
 
     def rollout_files(self) -> list[Path]:
         """In the order of training; raises as `harness.records.rollouts.rollout_files`."""
@@ -230,7 +270,11 @@ class CellRecord:
     def read_problems(self) -> list[ProblemRow]:
         """The problems that the cell's samples refer to, in training ("train") and in evaluations ("test"); [] in
         records of versions that kept none. Raises DamagedRecordError."""
-        return read_problems(self.path / PROBLEMS_FILE)
+        rows = read_problems(self.path / PROBLEMS_FILE)
+        if self.evaluation is None:
+            return rows
+        in_training = [row for row in rows if row["split"] == "train"]
+        return [*in_training, *read_problems(self.evaluation_folder / PROBLEMS_FILE)]
 
     def read_evals(
         self, columns: Sequence[str] | None = None, where: pyarrow.compute.Expression | None = None
@@ -242,3 +286,17 @@ class CellRecord:
         """
         path = self.evals
         return read_parquet(path, columns, where) if path.exists() else None
+
+
+def _status_in(folder: Path) -> dict[str, Any]:
+    path = folder / "status.json"
+    status = read_object(path) if path.exists() else {"state": "pending"}
+    wrong = [name for name, kind in _STATUS.items() if name in status and not isinstance(status[name], kind)]
+    if status.get("state") not in get_args(CellState):
+        wrong.insert(0, "state")
+    if wrong:
+        raise DamagedRecordError(
+            f"{path}: is damaged (lacks {', '.join(wrong)}, or holds something else there). Restore it, or delete "
+            "its folder and run the sweep again."
+        )
+    return status

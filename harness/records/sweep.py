@@ -13,9 +13,9 @@ from harness.records.cell import CellRecord, is_cell_directory_name
 from harness.records.files import DamagedRecordError, read_json, write_json
 from harness.records.scores import is_accuracy, require_bins
 
-SCHEMA = 2
+SCHEMA = 3
 """The version of sweep.json and of the cells beside it, raised when the meaning of a record changes, so that no
-version misreads another's. Schema 1: see `_from_schema_1`."""
+version misreads another's. Schema 1: see `_from_schema_1`. In schema 2 every cell had its own evaluation only."""
 
 _SHOWN_FAULTS = 3
 
@@ -27,12 +27,14 @@ class _Part(BaseModel):
 
 
 class CellEntry(_Part):
-    """A cell of the question. origin: where its records come from, unless `bench run` trained it in this home."""
+    """A cell of the question. evaluation: as in `CellRecord`. origin: where its records come from, unless `bench run`
+    trained it in this home."""
 
     arm: str
     seed: int
     hash: str
     dir: str
+    evaluation: str | None = None
     origin: dict[str, Any] | None = None
 
 
@@ -177,7 +179,8 @@ class SweepRecord(_Part):
     def cells(self) -> list[CellRecord]:
         """The cells of this question, arm by arm, whether they have started or not."""
         return [
-            CellRecord(self.path / "cells" / cell.dir, cell.arm, cell.seed, cell.hash) for cell in self.cell_entries
+            CellRecord(self.path / "cells" / cell.dir, cell.arm, cell.seed, cell.hash, cell.evaluation)
+            for cell in self.cell_entries
         ]
 
     @cached_property
@@ -187,6 +190,11 @@ class SweepRecord(_Part):
         folder = self.path / "cells"
         paths = sorted(path for path in folder.iterdir() if path.name not in ours) if folder.exists() else []
         return [CellRecord.at(path) for path in paths if is_cell_directory_name(path.name)]
+
+    def cell_at(self, path: Path) -> CellRecord:
+        """The cell in a folder, as the question reads it; one of another question under the evaluation that it was run
+        with."""
+        return next((cell for cell in self.cells if cell.path == path), CellRecord.at(path))
 
     def write(self) -> None:
         """Write sweep.json."""

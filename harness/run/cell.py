@@ -6,14 +6,13 @@ cuts the rows that came after it.
 
 from __future__ import annotations
 
-import os
 import resource
-import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,29 +23,21 @@ from evals.tasks import get_task
 from harness.config.run_spec import RunSpec
 from harness.engines.choice import make_engine
 from harness.models.language_model import LanguageModel, weights_digest
-from harness.models.start import StartingPoint
 from harness.records import CellRecord
 from harness.records.files import (
     append_jsonl,
     count_rows,
-    is_disk_full,
     keep_jsonl,
-    read_json,
     write_atomic,
 )
-from harness.records.lease import hold_lease
 from harness.records.problems import PROBLEMS_FILE, ProblemsFile
 from harness.records.rollouts import write_rollouts
-from harness.run.encoded_pairs import load_pairs
-from harness.run.evaluation import Evaluator
+from harness.run.evaluation import EarlierEvaluations, Evaluator, begin_own_evaluation
 from harness.run.health import health_flags
 from harness.run.learning import make_learner
 from harness.run.learning.base import Examples
-from harness.run.loop import DISK_FULL, INTERRUPTED, KILLED, Interrupted
-from harness.run.prompts import read_correct_counts, training_prompts
-from harness.run.provenance import provenance
-from harness.run.stages import inputs_of_cell, source_of_start
-from harness.run.stages.reward_model import read_report
+from harness.run.provenance import append_start
+from harness.sampling.sampler import EngineSampler
 from harness.sampling.store import SAMPLES_FILE, SampleStore
 from harness.training.checkpoint import (
     Checkpoint,
@@ -56,7 +47,6 @@ from harness.training.checkpoint import (
     trained_weights,
 )
 from harness.training.optimizer import DivergedError
-from harness.training.reward_model import RewardModel
 
 
 @dataclass(frozen=True)
@@ -95,7 +85,7 @@ class CellRun:
         engine = make_engine(spec.rollout, start)
         self._learner = make_learner(spec, start, examples, engine)
         self._task, self._template = get_task(spec.task.train), get_template(spec.task.template)
-        self._evaluator = Evaluator(spec.eval, spec.seed, start, engine)
+        self._evaluator = Evaluator(spec.eval, spec.seed, EngineSampler(start, engine, spec.seed))
         self._step = 0
         self._generated_tokens = 0
         self._last_reward: float | None = None
@@ -138,8 +128,9 @@ class CellRun:
         if checkpoint is not None:
             self._restore(checkpoint)
             self._log.note(f"resumed at step {self._step}")
+        begin_own_evaluation(self._cell, self._spec)
         self._log.cut_after(self._step)
-        self._log.started(self._step, provenance() | {"model": self._start.account()} | self._examples.account)
+        self._log.started(self._step, {"model": self._start.account()} | self._examples.account)
         if checkpoint is None:
             self._checkpoint()
 
@@ -208,7 +199,9 @@ class CellRun:
     def _evaluate(self, samples: int, final: bool) -> None:
         started_s = time.perf_counter()
         about = {"step": self._step, "final": final}
-        for scores in self._evaluator.run(samples, self._log.samples(about)):
+        earlier = EarlierEvaluations(self._cell, besides=self._cell.path)
+        drawn_before = partial(earlier.samples, self._step)
+        for scores, _ in self._evaluator.run(samples, self._log.samples(about), drawn_before):
             self._log.scored({**about, **scores, "generated_tokens": self._generated_tokens})
         now_s = time.perf_counter()
         self._log.timing(
@@ -262,13 +255,9 @@ class CellLog:
                 path.unlink()
 
     def started(self, from_step: int, provenance: Row) -> None:
-        """A row of starts.jsonl: who trains the cell from this step on, where and with what."""
-        owner = {"host": socket.gethostname(), "pid": os.getpid()}
-        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        row = {"epoch": self.epoch, "from_step": from_step, "owner": owner, "time": now, **provenance}
-        path = self.cell.path / "starts.jsonl"
-        keep_jsonl(path, lambda row: True)  # without the torn end that a kill may have left
-        append_jsonl(path, [row])
+        """A row of starts.jsonl: who trains the cell from this step on, where and with what. provenance: what is known
+        of the model and the examples."""
+        append_start(self.cell.path / "starts.jsonl", from_step, provenance, self.epoch)
 
     def step(self, row: Row, rollouts: list[Row]) -> None:
         self._append("steps.jsonl", [row])
@@ -316,62 +305,6 @@ class CellLog:
         """A line of log.txt."""
         with self.cell.log.open("a", encoding="utf-8") as handle:
             handle.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
-
-
-def run_cell(
-    spec: RunSpec,
-    home: Path,
-    folder: Path,
-    starting_point: StartingPoint,
-    tell: Callable[[dict[str, Any]], None],
-    require_code: Callable[[], None],
-) -> None:
-    """Run the cell in a folder, unless it is done; its state says how it ended. Raises what keeps it from being done.
-
-    require_code: as in `CellRun`; asked before the first step too.
-    """
-    cell = CellRecord.at(folder)
-    with hold_lease(cell.path):
-        if _is_done(cell):
-            return
-        require_code()
-        try:
-            # What stands there if the process ends without a word; while it lives, its lease says `running`.
-            cell.write_status("interrupted", reason=KILLED, steps=spec.train.steps)
-            source = source_of_start(spec, home)
-            examples = _examples(spec, inputs_of_cell(spec, home), starting_point.get(spec, source))
-            model = starting_point.for_training(spec, source)
-            CellRun(cell, spec, model, examples, lambda progress: tell(asdict(progress)), require_code).run()
-        except Interrupted:
-            if not _is_done(cell):
-                cell.write_status("interrupted", reason=INTERRUPTED)
-            raise
-        except OSError as error:
-            if is_disk_full(error):
-                # The torn file is gone by now, which may have made room enough for a few bytes.
-                with suppress(OSError):
-                    cell.write_status("interrupted", reason=DISK_FULL)
-            raise
-
-
-def _examples(spec: RunSpec, inputs: Mapping[str, Path], start: LanguageModel) -> Examples:
-    """What the cell learns from, read from the results of its stages."""
-    if "pairs" in inputs:
-        pairs = load_pairs(inputs["pairs"])
-        return Examples(pairs=pairs, account={"pairs": asdict(pairs.counts)})
-    problems = training_prompts(spec, read_correct_counts(inputs["pass_rates"]) if "pass_rates" in inputs else {})
-    if "reward_model" not in inputs:
-        return Examples(problems)
-    folder = inputs["reward_model"]
-    return Examples(
-        problems, reward_model=RewardModel.load(folder, start), account={"reward_model": read_report(folder)}
-    )
-
-
-def _is_done(cell: CellRecord) -> bool:
-    """From status.json alone: this process holds the lease, so `CellRecord.state` would say `running`."""
-    path = cell.path / "status.json"
-    return path.exists() and read_json(path)["state"] == "done"
 
 
 _MB = 1e6

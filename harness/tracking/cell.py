@@ -63,7 +63,8 @@ class _Extent(NamedTuple):
 
 def fingerprint(cell: CellRecord) -> list[tuple[int, int] | None]:
     """Changes whenever a record that becomes curves does."""
-    return [file_fingerprint(cell.path / f"{name}.jsonl") for name in _RECORDS]
+    paths = {name: cell.path / f"{name}.jsonl" for name in _RECORDS} | {"scores": cell.scores}
+    return [file_fingerprint(path) for path in paths.values()]
 
 
 def sync_cell(
@@ -86,7 +87,7 @@ def sync_cell(
         run = create(f"{cell.arm}-s{cell.seed}", modified_ms(cell.path / "spec.json"), tags)
     if _MIRRORED_TAG not in run.tags:
         run.log_params(flat_params(cell.spec))
-        run.log_file(cell.path / "spec.json")
+        run.log_file(cell.evaluation_folder / "spec.json")
 
     mirrored = _mirrored(run)
     points: list[Point] = []
@@ -104,7 +105,7 @@ def sync_cell(
             **trial_tags,
         }
     )
-    run.set_status(STATUS[status["state"]], modified_ms(cell.path / "status.json"))
+    run.set_status(STATUS[status["state"]], modified_ms(cell.evaluation_folder / "status.json"))
     return run, len(points)
 
 

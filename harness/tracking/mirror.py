@@ -37,7 +37,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from harness.records import SweepRecord, read_sweep
+from harness.records import CellRecord, SweepRecord, read_sweep
 from harness.records.study import STUDY, StudyRecord
 from harness.tracking.cell import (
     STATUS,
@@ -129,9 +129,13 @@ def _question_id(sweep: SweepRecord) -> str:
     if sweep.is_search:  # its arms grow in number while it asks the same question
         content = [sweep.name, sweep.profile, sweep.ablate, sweep.metric]
     else:
-        hashes = {cell.arm: cell.hash for cell in sweep.cells if cell.seed == min(sweep.seeds)}
+        hashes = {cell.arm: _hash(cell) for cell in sweep.cells if cell.seed == min(sweep.seeds)}
         content = [sweep.name, sweep.arms, hashes, sweep.baseline, sweep.metric, sweep.margin_pp, sweep.alpha]
     return hashlib.blake2b(json.dumps(content).encode(), digest_size=8).hexdigest()
+
+
+def _hash(cell: CellRecord) -> str:
+    return cell.hash if cell.evaluation is None else f"{cell.hash}/{cell.evaluation}"
 
 
 def _create_parent(client: Any, experiment_id: str, sweep: SweepRecord, question_id: str) -> MirroredRun:
@@ -154,7 +158,7 @@ def _sync_cells(session: _Session, sweep: SweepRecord, study: StudyRecord | None
         name = cell.path.name
         tags = trial_tags(trials[name]) if name in trials else {}
         now = (statuses[cell.path], fingerprint(cell), tags)
-        if session.seen.get(name) == now or not (cell.path / "spec.json").exists():
+        if session.seen.get(name) == now or not (cell.evaluation_folder / "spec.json").exists():
             continue
         create = partial(_create_child, session)
         session.children[name], n_sent = sync_cell(cell, statuses[cell.path], tags, session.children.get(name), create)

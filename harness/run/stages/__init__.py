@@ -109,14 +109,17 @@ def _in_order(stages: Iterable[Stage]) -> Iterator[Stage]:
             yield waiting.pop(stage.name)
 
 
-def missing_stages(spec: RunSpec, home: Path, more: Iterable[Stage] = ()) -> list[Stage]:
-    """The stages whose results are not there yet, of those that can be made now: what they read is there.
+def with_inputs(stage: Stage, spec: RunSpec) -> list[Stage]:
+    """A stage after those whose results it needs for this spec."""
+    read = [one for name in stage.reads if (one := find_stage(name)).needed(spec)]
+    return [*dict.fromkeys(first for one in read for first in with_inputs(one, spec)), stage]
 
-    more: besides those that a cell waits for.
-    """
-    wanted = {stage.name: stage for stage in [*stages_of_cell(spec), *more]}
-    missing = {name for name, stage in wanted.items() if not result_path(stage, spec, home).exists()}
-    return [wanted[name] for name in wanted if name in missing and missing.isdisjoint(wanted[name].reads)]
+
+def missing_stages(spec: RunSpec, home: Path, wanted: Iterable[Stage]) -> list[Stage]:
+    """Those of the stages whose results are not there yet, and that can be made now: what they read is there."""
+    stages = {stage.name: stage for stage in wanted}
+    missing = {name for name, stage in stages.items() if not result_path(stage, spec, home).exists()}
+    return [stages[name] for name in stages if name in missing and missing.isdisjoint(stages[name].reads)]
 
 
 def inputs_of_cell(spec: RunSpec, home: Path) -> dict[str, Path]:

@@ -11,12 +11,13 @@ from harness.run.stages import Stage, StageContext
 
 def _make(path: Path, context: StageContext) -> None:
     from harness.run.evaluation import Evaluator
+    from harness.sampling.sampler import EngineSampler
 
     spec, start = context.spec, context.start
     context.tell_progress(0, 0)
-    evaluator = Evaluator(spec.eval, spec.seed, start, context.engine(start))
+    evaluator = Evaluator(spec.eval, spec.seed, EngineSampler(start, context.engine(start), spec.seed))
     samples = context.samples(path)
-    rows = evaluator.run(spec.eval.samples, samples)
+    rows = [row for row, _ in evaluator.run(spec.eval.samples, samples, on_progress=context.tell_progress)]
     write_json(path, [{"step": 0, "final": False, **row, "generated_tokens": 0} for row in rows])
     samples.drop()
 

@@ -65,7 +65,7 @@ def test_a_sweep_that_was_never_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"schema": 3}, "written by a newer version of bench (records of schema 3, this one reads up to 2)"),
+        ({"schema": 4}, "written by a newer version of bench (records of schema 4, this one reads up to 3)"),
         ({"schema": "x"}, "is damaged: its schema is not a number"),
         ({"arms": "one"}, "is damaged: arms: Input should be a valid array"),
         ({"baseline": "two"}, "two is its baseline or the arm of a cell, but not among its arms one"),

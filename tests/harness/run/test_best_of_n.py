@@ -12,6 +12,7 @@ from harness.engines.torch.engine import TorchEngine
 from harness.models.language_model import LanguageModel, load_model
 from harness.records.files import read_json
 from harness.run.evaluation import Evaluator
+from harness.sampling.sampler import EngineSampler
 from harness.sampling.store import SampleStore
 from harness.training.reward_model import RewardModel
 from harness.training.sequences import Sequences
@@ -47,7 +48,7 @@ def test_the_best_of_the_samples_of_the_base_evaluation(
     rows = read_json(tmp_path / "best.json")
 
     store = SampleStore(tmp_path / "evals.jsonl")
-    (base,) = Evaluator(spec.eval, spec.seed, model, engine).run(6, store)
+    ((base, _),) = Evaluator(spec.eval, spec.seed, EngineSampler(model, engine, spec.seed)).run(6, store)
     correct = [float(record["correct"]) for record in store.rows()]
     scores = proxy.given.tolist()
     assert len(scores) == len(correct) == 8 * 6

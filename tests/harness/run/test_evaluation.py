@@ -10,6 +10,7 @@ from evals.calibration import expected_calibration_error, reliability
 from harness.engines.torch.engine import TorchEngine
 from harness.models.language_model import LanguageModel, load_model
 from harness.run.evaluation import Evaluator, Row
+from harness.sampling.sampler import EngineSampler
 from harness.sampling.store import SampleStore
 from tests.harness.run.small import small_spec
 
@@ -25,8 +26,9 @@ def evaluate(model: LanguageModel, samples: int, settings: dict[str, Any]) -> tu
     engine = TorchEngine(model.model, model.pad_token_id, model.eos_token_ids, model.decode)
     with TemporaryDirectory() as folder:
         store = SampleStore(Path(folder) / "evals.jsonl")
-        (row,) = Evaluator(spec.eval, 0, model, engine).run(samples, store)
-        return row, store.rows()
+        ((row, rows),) = Evaluator(spec.eval, 0, EngineSampler(model, engine, 0)).run(samples, store)
+        assert rows == store.rows()
+        return row, rows
 
 
 def test_a_stop_string_ends_a_completion(model: LanguageModel) -> None:

@@ -1,0 +1,100 @@
+"""Where the records of a planned cell are, or will be.
+
+A cell's folder is named by its training hash, and an evaluation that it was not run with by its evaluation hash, so
+that asking for another task, more samples or another decoding never trains anew. Cells of earlier versions, in folders
+named by the semantic hash, are found too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from evals.errors import EvalError
+from harness.config.hashing import earlier_hash, evaluation_hash, semantic_hash, training_hash
+from harness.config.model_source import parse_source
+from harness.config.run_spec import RunSpec, recorded_spec
+from harness.errors import RefusedError
+from harness.records import CellRecord, cell_directory_name
+from harness.records.cell import EVALUATION_FILE
+from harness.records.files import read_object
+
+HASH_DIGITS = 10
+
+
+@dataclass(frozen=True)
+class PlannedCell:
+    """One arm x one seed, with everything it does. hash: of its training. evaluation: the hash of its evaluation."""
+
+    arm: str
+    seed: int
+    spec: RunSpec
+    hash: str
+    evaluation: str
+
+    @classmethod
+    def of(cls, arm: str, seed: int, spec: RunSpec) -> PlannedCell:
+        """Raises as the hashes."""
+        return cls(arm, seed, spec, training_hash(spec), evaluation_hash(spec))
+
+    @property
+    def directory(self) -> str:
+        return cell_directory_name(self.arm, self.seed, self.hash)
+
+    def record(self, cells: Path) -> CellRecord:
+        """Its record in a folder of cells, read under its evaluation."""
+        record = CellRecord(cells / self.directory, self.arm, self.seed, self.hash)
+        if not record.path.exists():
+            record = next(self._filed_earlier(cells), record)
+        return under_evaluation(record, self.evaluation)
+
+    def _filed_earlier(self, cells: Path) -> Iterator[CellRecord]:
+        """Cells of earlier versions that were trained alike: those with the same evaluation first."""
+        folders = sorted(cells.glob(f"{self.arm}-s{self.seed}-*"))
+        if not folders:
+            return
+        today = semantic_hash(self.spec)
+        for folder in folders:
+            if folder.name == cell_directory_name(self.arm, self.seed, today):
+                yield CellRecord(folder, self.arm, self.seed, today)
+        for folder in folders:
+            record = CellRecord.at(folder)
+            if record.is_done and (spec := spec_of_earlier(record)) and training_hash(spec) == self.hash:
+                yield record
+
+
+def under_evaluation(record: CellRecord, evaluation: str) -> CellRecord:
+    """The record as it is read under the evaluation of this hash. Of a cell that is not trained yet, it will be its
+    own."""
+    if not record.is_done or _own_evaluation(record) == evaluation:
+        return record
+    return replace(record, evaluation=evaluation[:HASH_DIGITS])
+
+
+def _own_evaluation(record: CellRecord) -> str | None:
+    """The hash of the evaluation that a trained cell was run with; None if nothing says it."""
+    path = record.path / EVALUATION_FILE
+    if path.exists():
+        return read_object(path).get("hash")
+    spec = spec_of_earlier(record)
+    return None if spec is None else evaluation_hash(spec)
+
+
+def spec_of_earlier(record: CellRecord) -> RunSpec | None:
+    """The spec of a trained cell that an earlier version filed under its semantic hash; None where code, data or model
+    of today would give it another one, so that its numbers need not be today's."""
+    if (record.path / EVALUATION_FILE).exists():
+        return None
+    try:
+        spec = recorded_spec(record)
+        if semantic_hash(spec).startswith(record.path.name[-HASH_DIGITS:]):
+            return spec
+        earlier = earlier_hash(spec)
+    except (RefusedError, EvalError):  # of another version, or something that it refers to is gone
+        return None
+    if earlier is None or not earlier.startswith(record.path.name[-HASH_DIGITS:]):
+        return None
+    # That fingerprint passed over files of the model's folder: they must be older than the cell.
+    planned_s = (record.path / "spec.json").stat().st_mtime
+    return None if parse_source(spec.model.source).differs_since(planned_s) else spec

@@ -1,0 +1,191 @@
+"""A cell as a job of a worker: what it lacks is done. One that was never finished is trained and evaluated; one that is
+trained and asked for under another evaluation is loaded from its last checkpoint and only evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from evals.sampler import Draw, Drawn, SamplingParams
+from harness.config.hashing import evaluation_hash
+from harness.config.model import Lora
+from harness.config.run_spec import RunSpec
+from harness.engines.choice import make_engine
+from harness.errors import RefusedError
+from harness.models.language_model import LanguageModel, weights_digest
+from harness.models.start import StartingPoint
+from harness.plan.filing import under_evaluation
+from harness.records import CellRecord
+from harness.records.cell import EVALUATION_FILE
+from harness.records.files import append_jsonl, is_disk_full, write_json
+from harness.records.lease import hold_lease
+from harness.records.problems import PROBLEMS_FILE, ProblemsFile
+from harness.run.cell import CellRun, Progress
+from harness.run.encoded_pairs import load_pairs
+from harness.run.evaluation import EarlierEvaluations, Evaluator, evaluation_document
+from harness.run.learning.base import Examples
+from harness.run.loop import DISK_FULL, INTERRUPTED, KILLED, Interrupted
+from harness.run.prompts import read_correct_counts, training_prompts
+from harness.run.provenance import append_start
+from harness.run.stages import inputs_of_cell, source_of_start
+from harness.run.stages.reward_model import read_report
+from harness.sampling.conditions import Conditions
+from harness.sampling.sampler import EngineSampler
+from harness.sampling.store import SAMPLES_FILE, SampleStore
+from harness.training.checkpoint import checkpoint_folders, load_checkpoint, load_trained_weights
+from harness.training.reward_model import RewardModel
+
+Row = dict[str, Any]
+
+
+def run_cell(
+    spec: RunSpec,
+    home: Path,
+    folder: Path,
+    starting_point: StartingPoint,
+    tell: Callable[[Row], None],
+    require_code: Callable[[], None],
+) -> None:
+    """Do what the cell in a folder lacks, if anything; its state says how it ended. Raises what keeps it from being
+    done.
+
+    require_code: as in `CellRun`; asked before the first step too.
+    """
+
+    def report(progress: Progress) -> None:
+        tell(asdict(progress))
+
+    with hold_lease(folder):
+        cell = under_evaluation(CellRecord.at(folder), evaluation_hash(spec))
+        if cell.is_done:
+            return
+        require_code()
+        try:
+            # What stands there if the process ends without a word; while it lives, its lease says `running`.
+            cell.write_status("interrupted", reason=KILLED, steps=spec.train.steps)
+            if cell.lacks == "training":
+                source = source_of_start(spec, home)
+                examples = _examples(spec, inputs_of_cell(spec, home), starting_point.get(spec, source))
+                model = starting_point.for_training(spec, source)
+                CellRun(cell, spec, model, examples, report, require_code).run()
+            else:
+                evaluate_trained(cell, spec, TrainedPolicy(cell, spec, home, starting_point), report)
+                require_code()
+                cell.write_status("done")
+        except Interrupted:
+            if not cell.is_done:
+                cell.write_status("interrupted", reason=INTERRUPTED)
+            raise
+        except OSError as error:
+            if is_disk_full(error):
+                # The torn file is gone by now, which may have made room enough for a few bytes.
+                with suppress(OSError):
+                    cell.write_status("interrupted", reason=DISK_FULL)
+            raise
+
+
+def evaluate_trained(
+    cell: CellRecord, spec: RunSpec, policy: TrainedPolicy, report: Callable[[Progress], None]
+) -> None:
+    """Evaluate a trained cell by another evaluation than its own: samples that any of its evaluations drew under the
+    same conditions are taken over, and the others drawn."""
+    folder, step = cell.evaluation_folder, cell.step
+    write_json(folder / EVALUATION_FILE, evaluation_document(spec))
+    append_start(folder / "starts.jsonl", step, {})
+    about = {"step": step, "final": True}
+    store = SampleStore(folder / SAMPLES_FILE, about, problems=ProblemsFile(folder / PROBLEMS_FILE))
+    store.mend()
+    earlier = EarlierEvaluations(cell, besides=folder)
+    curves: list[Row] = []
+
+    def drawn_before(conditions: Conditions) -> list[Any]:
+        curves.extend(EarlierEvaluations(cell).curve(conditions))
+        return list(earlier.samples(step, conditions))
+
+    def tell(done: int, total: int) -> None:
+        report(Progress("evaluating", done, total, done / total, None, None))
+
+    evaluator = Evaluator(spec.eval, spec.seed, policy)
+    evaluated = list(evaluator.run(spec.eval.samples, store, drawn_before, tell))
+    finals = [{**about, **scores, "generated_tokens": cell.generated_tokens} for scores, _ in evaluated]
+    cell.scores.unlink(missing_ok=True)
+    append_jsonl(cell.scores, [*curves, *finals])
+    store.compact([{**about, **row} for _, rows in evaluated for row in rows])  # type: ignore[typeddict-item]
+    store.drop()
+
+
+@dataclass(frozen=True)
+class TrainedPolicy:
+    """Samples from the weights that a cell ended with, which are loaded when the first sample is wanted."""
+
+    cell: CellRecord
+    spec: RunSpec
+    home: Path
+    starting_point: StartingPoint
+
+    def draw(self, draws: Sequence[Draw], params: SamplingParams) -> list[Drawn]:
+        """As `evals.sampler.Sampler.draw`. Raises RefusedError if the cell's last checkpoint is not there any more, or
+        holds other weights."""
+        return self._sampler.draw(draws, params)
+
+    @cached_property
+    def _sampler(self) -> EngineSampler:
+        step = self.cell.step
+        checkpoint = next((path for path in checkpoint_folders(self.cell.checkpoints) if _step_of(path) == step), None)
+        if checkpoint is None:
+            raise self._refusal(f"its checkpoint of step {step} is not there any more in {self.cell.checkpoints}")
+        model = load_trained(self.spec, checkpoint, self.home, self.starting_point)
+        if weights_digest(model.model.state_dict()) != self.cell.digest:
+            raise self._refusal(f"{checkpoint} does not hold the weights that the cell ended with")
+        return EngineSampler(model, make_engine(self.spec.rollout, model), self.spec.seed)
+
+    def _refusal(self, reason: str) -> RefusedError:
+        had, asked = self.cell.own.spec["eval"], self.spec.model_dump(mode="json")["eval"]
+        differing = [
+            f"eval.{name}={asked[name]} (it has {had.get(name)})" for name in asked if asked[name] != had.get(name)
+        ]
+        what = ", ".join(differing) or "the graders, problems and metrics of today"
+        return RefusedError(
+            f"{self.cell.path.name} is trained, but lacks samples for {what}, and {reason}. Copy the checkpoint back "
+            f"from where the cell was trained, ask for the evaluation that it has, or move {self.cell.path} away and "
+            "run the sweep again, which trains it anew."
+        )
+
+
+def load_trained(spec: RunSpec, checkpoint: Path, home: Path, starting_point: StartingPoint) -> LanguageModel:
+    """The policy in the folder of a cell's checkpoint. Raises RefusedError for one that is damaged, and for a start
+    that cannot be loaded."""
+    # All weights come from the checkpoint; of the start, without adapters, only the architecture counts.
+    has_adapters = isinstance(spec.model.lora, Lora)
+    source = source_of_start(spec, home) if has_adapters else spec.model.source
+    language_model = starting_point.for_training(spec, source)
+    loaded = load_checkpoint(checkpoint)
+    if loaded is None:
+        raise RefusedError(
+            f"{checkpoint}: is damaged, or of another version of bench. Give another checkpoint of the cell, or run "
+            "its sweep again."
+        )
+    load_trained_weights(language_model.model, loaded.weights)
+    return language_model
+
+
+def _step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.rpartition("-")[2])
+
+
+def _examples(spec: RunSpec, inputs: Mapping[str, Path], start: LanguageModel) -> Examples:
+    """What the cell learns from, read from the results of its stages."""
+    if "pairs" in inputs:
+        pairs = load_pairs(inputs["pairs"])
+        return Examples(pairs=pairs, account={"pairs": asdict(pairs.counts)})
+    problems = training_prompts(spec, read_correct_counts(inputs["pass_rates"]) if "pass_rates" in inputs else {})
+    if "reward_model" not in inputs:
+        return Examples(problems)
+    folder = inputs["reward_model"]
+    return Examples(
+        problems, reward_model=RewardModel.load(folder, start), account={"reward_model": read_report(folder)}
+    )
