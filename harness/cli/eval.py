@@ -23,7 +23,7 @@ from harness.errors import RefusedError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from harness.evaluate.subject import Subject
+    from harness.plan.subject import Subject
     from harness.evaluate.suite import Suite, SuiteResult
     from harness.sampling.sampler import EngineSampler
 
@@ -135,7 +135,7 @@ def eval_(
     """
     from harness.evaluate.asked import OWN_PRESET, Asked, Convention, own_spec
     from harness.evaluate.lm_eval import LmEvaluation
-    from harness.evaluate.subject import find_subject
+    from harness.plan.subject import find_subject
     from harness.evaluate.suite import Suite
     from harness.extras.memorisation import PROBE_TOKENS, MemorisationProbe
 
@@ -286,9 +286,11 @@ def _lazy_sampler(subject: Subject, seed: int) -> Callable[[], EngineSampler]:
     def make() -> EngineSampler:
         note(f"loading {subject.label}")
         from harness.engines.choice import make_engine
+        from harness.models.start import StartingPoint
+        from harness.run.cell_job import load_as_it_is
         from harness.sampling.sampler import EngineSampler
 
-        language_model = subject.load()
+        language_model = load_as_it_is(subject.spec, StartingPoint())
         for remark in language_model.remarks():
             note(remark)
         return EngineSampler(language_model, make_engine(subject.spec.rollout, language_model), seed)

@@ -20,7 +20,7 @@ from evals.tasks.base import Problem
 from harness.config.hashing import digest
 from harness.config.run_spec import recorded_spec
 from harness.errors import RefusedError
-from harness.evaluate.subject import Subject
+from harness.plan.subject import Subject
 from harness.records.files import file_name, write_json
 from harness.run.data_checks import record_source
 from harness.run.evaluation import EarlierEvaluations
@@ -188,7 +188,7 @@ class TaskEvaluation:
         if cell is None or checkpoint is None:
             return [], ""
         spec = recorded_spec(cell)
-        as_trained = replace(self.subject, spec=spec)
+        as_trained = self.subject.as_in(spec)
         if as_trained.conditions(spec.seed) != self.subject.conditions(conditions.seed):
             return [], ""
         found = EarlierEvaluations(cell).samples(checkpoint, conditions)

@@ -170,14 +170,17 @@ def make_plan(
 def plan_arms(request: SweepRequest) -> Plan:
     """Plan a sweep whose arms are stated. Raises RefusedError with the faults of all arms."""
     sweep, faults = request.sweep, Faults()
-    specs = resolved_arms(request.arms_layers, request.seed_list, faults)
+    faults.lines += request.faults_of_an_evaluation()
+    faults.refuse()
+    specs = resolved_arms(request.arms_layers, request.seed_list, faults, request.checkpoint)
     cells: list[PlannedCell] = []
     for arm, by_seed in specs.items():
         with faults:
             cells += [PlannedCell.of(arm, seed, spec) for seed, spec in by_seed.items()]
     firsts = {arm: next(iter(by_seed.values())) for arm, by_seed in specs.items()}
     for spec in [*firsts.values()][:1]:
-        faults.lines += [f"{request.path}: {fault}" for fault in metric_faults(sweep.compare.metric, spec.eval)]
+        metric, trains = sweep.compare.metric, request.checkpoint is None
+        faults.lines += [f"{request.path}: {fault}" for fault in metric_faults(metric, spec.eval, trains)]
     faults.refuse()
     noops = find_noops(firsts)
     return Plan(

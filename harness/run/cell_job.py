@@ -173,6 +173,18 @@ def load_trained(spec: RunSpec, checkpoint: Path, home: Path, starting_point: St
     return language_model
 
 
+def load_as_it_is(spec: RunSpec, starting_point: StartingPoint, source: str | None = None) -> LanguageModel:
+    """The model that is evaluated without any training. source: from where instead of `model.source`, which a stage may
+    have prepared.
+
+    Raises RefusedError for a model that cannot be loaded, or a checkpoint that is damaged.
+    """
+    folder = spec.checkpoint_folder
+    if folder is None:
+        return starting_point.get(spec, source or spec.model.source)
+    return load_trained(spec, folder, folder.parents[4], starting_point)
+
+
 def _step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.rpartition("-")[2])
 
