@@ -1,8 +1,8 @@
 """One task of `bench eval`: the samples that are missing are drawn and recorded, then all of them are scored.
 
 `<home>/evals/<model>/<task>-<hash>/` is a store of samples (`harness.sampling.store`) with two more files:
-provenance.json, machine, versions and model of those that were drawn last; scores.json, of the evaluation as last asked
-for.
+starts.jsonl, with a row for each time that samples were drawn: machine, versions and model; scores.json, of the
+evaluation as last asked for.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from evals.evaluate import SampleRow, disagreement, missing_requests, regrade, s
 from evals.sampler import SamplingParams
 from evals.tasks import get_task
 from evals.tasks.base import Problem
-from harness.config.hashing import digest
 from harness.config.run_spec import recorded_spec
 from harness.errors import RefusedError
 from harness.plan.subject import Subject
-from harness.records.files import file_name, write_json
+from harness.records.cell import STARTS_FILE
+from harness.records.files import write_json
 from harness.run.data_checks import record_source
 from harness.run.evaluation import EarlierEvaluations
-from harness.run.provenance import provenance
+from harness.run.provenance import append_start
 from harness.sampling.conditions import Conditions, fitted
 from harness.sampling.sampler import BudgetedSampler, EngineSampler, forced_tokens
-from harness.sampling.store import SAMPLES_FILE, OnProgress, SampleStore
+from harness.sampling.store import EVALS, SAMPLES_FILE, OnProgress, SampleStore, store_name
 
 
 def ignore_progress(done: int, total: int, remark: str) -> None:
@@ -62,8 +62,7 @@ class TaskEvaluation:
         return self.subject.conditions(conditions.seed) | conditions.as_json(conditions.task.split("test").load())
 
     def folder(self, home: Path) -> Path:
-        name = f"{file_name(self.conditions.task.name)}-{digest(self.identity)[:10]}"
-        return home / "evals" / self.subject.label / name
+        return home / EVALS / self.subject.label / store_name(self.conditions.task.name, self.identity)
 
     def run(
         self,
@@ -135,7 +134,7 @@ class TaskEvaluation:
         sampler = make_sampler()
         rows = record_source(cache, conditions.task, "test")
         account = {"model": sampler.language_model.account(), "problems": rows}
-        write_json(store.path.with_name("provenance.json"), provenance() | account)
+        append_start(store.path.with_name(STARTS_FILE), account)
         budget = conditions.thinking_budget_tokens
         params = self._params(sampler)
         remark = f"{len(finished)} are there already" if finished else "drawing"

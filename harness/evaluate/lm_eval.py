@@ -1,6 +1,6 @@
 """lm-eval's tasks as part of `bench eval`: run on our engines, every completion kept, results beside it.
 
-`<home>/evals/<model>/lm_eval-<hash>/`: spec.json, samples.jsonl and provenance.json as `RememberingSampler` keeps them,
+`<home>/evals/<model>/lm_eval-<hash>/`: spec.json, samples.jsonl and starts.jsonl as `RememberingSampler` keeps them,
 and `<task>.json` for each task as run last: scores, decoding, and a row for each document and filter.
 """
 
@@ -16,7 +16,7 @@ from harness.config.hashing import digest
 from harness.evaluate.evaluation import ignore_progress
 from harness.plan.subject import Subject
 from harness.records.files import file_name, write_json
-from harness.run.provenance import provenance
+from harness.run.provenance import append_start
 from harness.sampling.sampler import EngineSampler
 from harness.sampling.store import OnProgress, RememberingSampler
 
@@ -47,7 +47,7 @@ class LmEvaluation:
     ) -> LmEvalResult:
         """sampler: of the subject; is called if anything is to be drawn. Raises as `run_lm_eval` and `claimed`."""
         folder, asked = self.folder(home, subject), subject.conditions(self.seed)
-        with RememberingSampler.opened(folder, asked, sampler, provenance, on_progress) as remembering:
+        with RememberingSampler.opened(folder, asked, sampler, append_start, on_progress) as remembering:
             result = run_lm_eval(
                 self.tasks,
                 remembering,

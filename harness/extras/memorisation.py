@@ -1,6 +1,6 @@
 """The probe for statements that a model knows by heart (`evals.memorisation`), its completions kept.
 
-`<home>/evals/<model>/memorisation-<hash>/`: spec.json, samples.jsonl and provenance.json as `RememberingSampler` keeps
+`<home>/evals/<model>/memorisation-<hash>/`: spec.json, samples.jsonl and starts.jsonl as `RememberingSampler` keeps
 them, and `<task>.json`: the summary and each completion with what it should have been.
 """
 
@@ -17,7 +17,7 @@ from harness.config.hashing import digest
 from harness.evaluate.evaluation import ignore_progress
 from harness.plan.subject import Subject
 from harness.records.files import file_name, write_json
-from harness.run.provenance import provenance
+from harness.run.provenance import append_start
 from harness.sampling.sampler import EngineSampler
 from harness.sampling.store import OnProgress, RememberingSampler
 
@@ -50,7 +50,7 @@ class MemorisationProbe:
         """
         asked = subject.conditions(seed=0)
         folder = home / "evals" / subject.label / f"memorisation-{digest(asked)[:10]}"
-        with RememberingSampler.opened(folder, asked, sampler, provenance, on_progress) as remembering:
+        with RememberingSampler.opened(folder, asked, sampler, append_start, on_progress) as remembering:
             completions = probe(task, problems, remembering, self.max_completion_tokens)
             path = folder / f"{file_name(task.name)}.json"
             document = {"task": task.name, "given_frac": GIVEN_FRAC, **asdict(summarise(completions, len(problems)))}

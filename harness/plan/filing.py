@@ -18,7 +18,7 @@ from harness.config.run_spec import RunSpec, recorded_spec
 from harness.errors import RefusedError
 from harness.records import CellRecord, cell_directory_name
 from harness.records.cell import EVALUATION_FILE
-from harness.records.files import read_object
+from harness.records.files import DamagedRecordError, read_object
 
 HASH_DIGITS = 10
 
@@ -91,7 +91,7 @@ def spec_of_earlier(record: CellRecord) -> RunSpec | None:
         if semantic_hash(spec).startswith(record.path.name[-HASH_DIGITS:]):
             return spec
         earlier = earlier_hash(spec)
-    except (RefusedError, EvalError):  # of another version, or something that it refers to is gone
+    except (RefusedError, EvalError, DamagedRecordError):  # of another version, or what it refers to is gone
         return None
     if earlier is None or not earlier.startswith(record.path.name[-HASH_DIGITS:]):
         return None

@@ -138,7 +138,7 @@ def read_request(
         given = str(folder / KEPT / earlier.file)
         if profile in (None, earlier.profile):
             profile, kept_profile = earlier.profile, folder / KEPT / KEPT_PROFILE
-        # Of two settings of a knob the later one counts.
+        # Where a knob is set twice, the later setting counts.
         by_knob = {setting.partition("=")[0].strip(): setting for setting in (*earlier.settings, *settings)}
         settings, arms = tuple(by_knob.values()), tuple(arms or earlier.arms)
         seeds = earlier.seeds if seeds is None else seeds

@@ -33,6 +33,7 @@ _DIRECTORY = re.compile(r"(?P<arm>.+)-s(?P<seed>\d+)-(?P<hash>[0-9a-f]{10})")
 _START = ("epoch", "from_step", "owner", "time")
 EVALUATIONS = "evaluations"
 EVALUATION_FILE = "evaluation.json"
+STARTS_FILE = "starts.jsonl"
 # What status.json holds besides the state; each may be absent.
 _STATUS = {
     **{"reason": str | None, "flags": list, "digest": str | None},
@@ -189,21 +190,26 @@ class CellRecord:
 
         Raises DamagedRecordError.
         """
-        rows = read_jsonl(self.path / "starts.jsonl")
+        rows = read_jsonl(self.path / STARTS_FILE)
         first = self.path / "provenance.json"
         if first.exists():
             rows = [{"epoch": 0, "from_step": 0, **read_object(first)}, *rows]
-        return rows if self.evaluation is None else [*rows, *read_jsonl(self.evaluation_folder / "starts.jsonl")]
+        return rows if self.evaluation is None else [*rows, *read_jsonl(self.evaluation_folder / STARTS_FILE)]
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """That of the last start. Raises DamagedRecordError without one; every cell that was run has it."""
+        """That of the last start of training. Raises DamagedRecordError without one; every cell that was run has it."""
+        return self.own.provenances[-1]
+
+    @property
+    def provenances(self) -> list[dict[str, Any]]:
+        """Those of all starts; raises as `provenance`."""
         starts = self.read_starts()
         if not starts:
             raise DamagedRecordError(
-                f"{self.path / 'starts.jsonl'}: is missing. Restore it, or delete its folder and run the sweep again."
+                f"{self.path / STARTS_FILE}: is missing. Restore it, or delete its folder and run the sweep again."
             )
-        return {name: value for name, value in starts[-1].items() if name not in _START}
+        return [{name: value for name, value in start.items() if name not in _START} for start in starts]
 
     def read_steps(self) -> list[dict[str, Any]]:
         """Rows of steps.jsonl. Raises DamagedRecordError, also for fewer rows than a finished cell has steps."""
@@ -232,7 +238,7 @@ class CellRecord:
 
     def _superseded(self) -> Callable[[int, int], bool]:
         """(epoch, step) -> whether a later start has begun that step anew."""
-        begun = [(start["epoch"], start["from_step"]) for start in read_jsonl(self.path / "starts.jsonl")]
+        begun = [(start["epoch"], start["from_step"]) for start in read_jsonl(self.path / STARTS_FILE)]
         return lambda epoch, step: any(later > epoch and step > from_step for later, from_step in begun)
 
     def _finished_steps(self) -> int:

@@ -24,6 +24,7 @@ from harness.config.run_spec import RunSpec
 from harness.engines.choice import make_engine
 from harness.models.language_model import LanguageModel, weights_digest
 from harness.records import CellRecord
+from harness.records.cell import STARTS_FILE
 from harness.records.files import (
     append_jsonl,
     count_rows,
@@ -257,7 +258,7 @@ class CellLog:
     def started(self, from_step: int, provenance: Row) -> None:
         """A row of starts.jsonl: who trains the cell from this step on, where and with what. provenance: what is known
         of the model and the examples."""
-        append_start(self.cell.path / "starts.jsonl", from_step, provenance, self.epoch)
+        append_start(self.cell.path / STARTS_FILE, provenance, from_step, self.epoch)
 
     def step(self, row: Row, rollouts: list[Row]) -> None:
         self._append("steps.jsonl", [row])

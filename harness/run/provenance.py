@@ -38,8 +38,9 @@ def provenance() -> dict[str, Any]:
     }
 
 
-def append_start(path: Path, from_step: int, account: Mapping[str, Any], epoch: int | None = None) -> None:
-    """Append a row to starts.jsonl: who works on a cell from this step on, where and with what. Earlier rows stay.
+def append_start(path: Path, account: Mapping[str, Any], from_step: int = 0, epoch: int | None = None) -> None:
+    """Append a row to starts.jsonl: who works on a cell from this step on, or on an evaluation, where and with what.
+    Earlier rows stay.
 
     account: more that belongs to the provenance. epoch: the number of the start; by default one more than the last.
     """

@@ -20,9 +20,11 @@ from evals.sampler import Draw, Drawn, Sampler, SamplingParams
 from evals.tasks.base import Problem
 from harness.config.hashing import digest
 from harness.errors import RefusedError
+from harness.records.cell import STARTS_FILE
 from harness.records.files import (
     DamagedRecordError,
     append_jsonl,
+    file_name,
     is_disk_full,
     keep_jsonl,
     read_json,
@@ -42,11 +44,19 @@ if TYPE_CHECKING:
 CHUNK_SAMPLES = 1024
 BLOCK_SAMPLES = 16
 SAMPLES_FILE = "evals.jsonl"
+EVALS = "evals"
+"""The folder of a home with the stores of `bench eval`, by model and then by `store_name`."""
 _COMPLETIONS_FILE = "samples.jsonl"
 _IDENTITY = ("task", "step", "final", "problem_id", "sample")
 
 OnProgress = Callable[[int, int, str], None]
 """(samples drawn, samples that were missing, a remark)"""
+AppendStart = Callable[[Path, Mapping[str, Any]], None]
+
+
+def store_name(task: str, asked: dict[str, Any]) -> str:
+    """Of the folder with a task's samples that were all drawn as `asked`."""
+    return f"{file_name(task)}-{digest(asked)[:10]}"
 
 
 def chunks(problems: Sequence[Problem], samples: int) -> Iterator[tuple[Sequence[Problem], range]]:
@@ -245,12 +255,13 @@ class RememberingSampler:
     """A sampler that keeps each completion as it finishes: whoever asks for it again gets it from the file. For what
     draws and grades in a way of its own, as lm-eval does. Use `opened`.
 
-    make_sampler: is called if anything has to be drawn. provenance: gives versions and machine, for provenance.json.
+    make_sampler: is called if anything has to be drawn. append_start: adds a row with versions and machine to a file of
+    starts, and what else is known of the model.
     """
 
     folder: Path
     make_sampler: Callable[[], EngineSampler]
-    provenance: Callable[[], dict[str, Any]]
+    append_start: AppendStart
     on_progress: OnProgress
     _known: dict[str, Drawn]
 
@@ -261,7 +272,7 @@ class RememberingSampler:
         folder: Path,
         asked: dict[str, Any],
         make_sampler: Callable[[], EngineSampler],
-        provenance: Callable[[], dict[str, Any]],
+        append_start: AppendStart,
         on_progress: OnProgress,
     ) -> Iterator[RememberingSampler]:
         """asked: the conditions of whatever is drawn, all but prompt, parameters and names. Raises as `claimed`."""
@@ -272,7 +283,7 @@ class RememberingSampler:
                 row["key"]: Drawn(row["text"], row["n_tokens"], row["truncated"])
                 for row in typed_rows(path, read_jsonl(path), _Completion)
             }
-            yield cls(folder, make_sampler, provenance, on_progress, known)
+            yield cls(folder, make_sampler, append_start, on_progress, known)
 
     def draw(self, draws: Sequence[Draw], params: SamplingParams) -> list[Drawn]:
         """As `evals.sampler.Sampler.draw`."""
@@ -286,8 +297,7 @@ class RememberingSampler:
         there = len(self._known)
         sampler = self.make_sampler()
         self.on_progress(0, len(draws), f"{there} are there already" if there else "drawing")
-        account = {"model": sampler.language_model.account()}
-        write_json(self.folder / "provenance.json", self.provenance() | account)
+        self.append_start(self.folder / STARTS_FILE, {"model": sampler.language_model.account()})
         done = 0
 
         def keep(index: int, drawn: Drawn) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -73,11 +74,11 @@ def cost_table(report: Report) -> Table:
 
 
 def provenance_table(analysis: Analysis) -> Table:
-    """The provenance of the finished cells; a field in which they differ lists every value."""
+    """The provenance of the finished cells, of all their starts; a field in which they differ lists every value."""
     values: dict[str, list[str]] = {}
     for cells in analysis.measurements.values():
         for m in cells:
-            for key, value in _flat(m.cell.provenance):
+            for key, value in itertools.chain.from_iterable(map(_flat, m.cell.provenances)):
                 if value not in values.setdefault(key, []):
                     values[key].append(value)
     rows = [["command", analysis.sweep.command], ["profile", analysis.sweep.profile]]

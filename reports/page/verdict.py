@@ -9,6 +9,7 @@ from typing import Any
 
 from reports.formats import count, interval, number, p_value, percent, points, ratio, signed_pp
 from reports.measure import Analysis
+from reports.measure.made_alike import Unlike, made_unlike
 from reports.page.document import Report
 from reports.statistics import MIN_PAIRS, NO_SPREAD
 
@@ -271,7 +272,24 @@ def validity_checks(analysis: Analysis, report: Report) -> list[Check]:
     disagreement = [arm["grader_disagreement_frac"] for arm in report["arms"]]
     if any(value is not None for value in disagreement):
         checks.append(Check("Graders disagree", _range(_tenths, disagreement) + " of final samples"))
-    return [*checks, *map(_contamination, sweep.contamination)]
+    return [*checks, *_made_differently(analysis), *map(_contamination, sweep.contamination)]
+
+
+def _made_differently(analysis: Analysis) -> list[Check]:
+    """A mark for each contrast whose cells were not made alike: the arms, the fields and their values."""
+    fields: dict[tuple[str, str], list[str]] = {}
+    for unlike in made_unlike(analysis):
+        fields.setdefault((unlike.arm, unlike.baseline), []).append(_unlike_field(unlike))
+    return [
+        Check(f"{arm} and {baseline} made differently", "; ".join(words), ok=False)
+        for (arm, baseline), words in fields.items()
+    ]
+
+
+def _unlike_field(unlike: Unlike) -> str:
+    ours, theirs = ", then ".join(unlike.values), ", then ".join(unlike.baseline_values)
+    values = f"{ours} in both" if ours == theirs else f"{ours} against {theirs}"
+    return f"{unlike.field} {values} (seed{'s' if len(unlike.seeds) > 1 else ''} {', '.join(map(str, unlike.seeds))})"
 
 
 def _contamination(row: Row) -> Check:

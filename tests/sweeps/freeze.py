@@ -1,6 +1,7 @@
-"""Write the semantic hashes of the shipped sweeps to hashes.json: `python -m tests.sweeps.freeze`.
+"""Write the hashes of the shipped sweeps to hashes.json: `python -m tests.sweeps.freeze`.
 
-Do it knowingly. A cell whose hash changes is another cell: everybody's finished cells of that arm are run anew.
+Do it knowingly. A cell whose training hash changes is another cell: everybody's finished cells of that arm are trained
+anew. With another evaluation hash all of them are evaluated anew, from their last checkpoints.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def profiles_of(sweep: str) -> list[str]:
 
 
 def hashes() -> Hashes:
-    """Sweep -> profile -> arm -> hash at seed 0, for every shipped sweep on every shipped profile that fits."""
+    """Sweep -> profile -> arm -> hashes of training and evaluation at seed 0, for all that are shipped and fit."""
     sweeps = [name for name, path in shipped(SHIPPED).items() if load_sweep(str(path))[0].search is None]
     return {sweep: {profile: _arms(sweep, profile) for profile in profiles_of(sweep)} for sweep in sweeps}
 
@@ -34,7 +35,7 @@ def _arms(sweep: str, profile: str) -> dict[str, str]:
     # As on a machine without a GPU: what a profile leaves to the machine is resolved in the plan.
     with mock.patch("harness.plan.plan.cuda_available", return_value=False):
         plan = make_plan(str(shipped(SHIPPED)[sweep]), profile, seeds=1)
-    return {cell.arm: cell.hash for cell in plan.cells}
+    return {cell.arm: f"{cell.hash} {cell.evaluation}" for cell in plan.cells}
 
 
 if __name__ == "__main__":

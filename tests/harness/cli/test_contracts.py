@@ -16,7 +16,7 @@ from harness.plan import make_plan
 from harness.plan.sweep_file import SHIPPED, load_sweep, shipped
 from harness.records.files import append_jsonl
 from tests.harness.cli.conftest import Bench
-from tests.harness.plan.files import write_sweep_file
+from tests.harness.plan.files import finish, write_sweep_file
 from tests.reports.synthetic import write_sweep
 
 VERBS = {"run", "plan", "status", "report", "compare", "power", "replay", "eval", "ls", "show", "diff", "cp", "probe"}
@@ -80,7 +80,9 @@ def test_plan(bench: Bench, tmp_path: Path) -> None:
     assert (document["sweep"], document["profile"]) == ("std_norm", "tiny")
     cells = make_plan("std_norm", seeds=2).cells
     assert document["cells"] == [
-        {"arm": cell.arm, "seed": cell.seed, "hash": cell.hash, "state": "pending"} for cell in cells
+        {"arm": cell.arm, "seed": cell.seed, "hash": cell.hash, "state": "pending", "lacks": "training"}
+        | {"evaluation": cell.evaluation}
+        for cell in cells
     ]
     assert document["gate"]["ok"] is True
     assert "objective.scale" in document["gate"]["differs"]
@@ -99,9 +101,7 @@ def test_plan_counts_what_is_there(bench: Bench, tmp_path: Path) -> None:
     finals = {"with": [0.50, 0.52, 0.51], "without": [0.53, 0.56, 0.57]}
     for cell in planned.cells:
         if cell.seed < 3:
-            record = planned.record(cell, tmp_path / "home")
-            record.path.mkdir(parents=True)
-            record.write_status("done")
+            record = finish(cell, planned.folder(tmp_path / "home"))
             score = finals[cell.arm][cell.seed]
             final = {"step": 1, "final": True, "task": "arithmetic", "generated_tokens": 1}
             final |= {"metrics": {"pass@1": score}}
@@ -147,7 +147,7 @@ def test_status(bench: Bench, tmp_path: Path) -> None:
     assert (result.code, result.err) == (0, "")
     document = result.document
     assert {"sweep", "cells", "other_cells"} == set(document)
-    keys = {"arm", "seed", "hash", "state", "step", "steps", "digest", "path", "reason", "flags"}
+    keys = {"arm", "seed", "hash", "state", "lacks", "step", "steps", "digest", "path", "reason", "flags"}
     assert all(set(cell) == keys for cell in document["cells"])
     done, broken = document["cells"][0], document["cells"][3]
     assert done["digest"] == sweep.cells[0].digest

@@ -254,6 +254,7 @@ def cell(request: pytest.FixtureRequest, done_cell: CellRecord, tmp_path: Path) 
     shutil.copytree(done_cell.path, path)
     if request.param == "schema 1":
         (path / "problems.jsonl").unlink()
+        (path / "evaluation.json").unlink()
         (path / "starts.jsonl").rename(path / "provenance.json")
     if request.param == "unfinished":
         rows = pyarrow.parquet.read_table(path / "evals.parquet").to_pylist()
@@ -286,9 +287,12 @@ def test_more_samples_of_a_cell_are_added_to_its_own(
     more = bench("eval", done_cell.path, "--samples", "6", "--home", "home", "--json")
     assert more.code == 0, more.err
     assert "32 samples are taken over" in more.err and "sample 16/16" in more.err
-    monkeypatch.setattr("harness.evaluate.evaluation._is_filed_as_today", lambda cell, spec: False)
+    monkeypatch.setattr("harness.run.evaluation.EarlierEvaluations.samples", lambda self, step, conditions: [])
     fresh = bench("eval", done_cell.path, "--samples", "6", "--home", "other", "--json")
-    assert "are not taken over: its hash is another" in fresh.err and "sample 48/48" in fresh.err
+    assert (
+        "are not taken over: problems, prompts or code are not what they were" in fresh.err
+        and "sample 48/48" in fresh.err
+    )
     (one,), (other,) = more.document["evaluations"], fresh.document["evaluations"]
     assert one["metrics"] == other["metrics"]
 

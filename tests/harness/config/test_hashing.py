@@ -13,10 +13,12 @@ from harness.config import hashing
 from harness.config.hashing import (
     base_evaluation_hash,
     digest,
+    evaluation_hash,
     pass_rates_hash,
     reward_model_hash,
     semantic_hash,
     starting_point_hash,
+    training_hash,
 )
 from harness.config.knobs import active, descriptions
 from harness.config.model_source import TINY
@@ -156,14 +158,24 @@ ELSEWHERE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("knob", OTHER)
-def test_every_other_knob_changes_the_hash(knob: str) -> None:
+def test_every_other_knob_changes_the_hash_of_training_or_of_evaluation(knob: str) -> None:
+    """And only one of them, so that nothing in `eval` ever trains anew; but for what only watches training."""
     base = SFT | ({"eval.k": [1, 2]} if knob == "eval.samples" else {})
-    assert semantic_hash(spec(base, {knob: OTHER[knob]})) != semantic_hash(spec(base))
+    one, other = spec(base), spec(base, {knob: OTHER[knob]})
+    changes = [hash_of(one) != hash_of(other) for hash_of in (training_hash, evaluation_hash)]
+    if knob in ("eval.every", "eval.curve_samples"):
+        assert changes == [False, False]
+    elif knob == "task.train":  # what is held out is its other half, if nothing else is said
+        assert changes == [True, True]
+    else:
+        assert changes == ([False, True] if knob.startswith("eval.") else [True, False])
+    assert semantic_hash(one) != semantic_hash(other)
 
 
 @pytest.mark.parametrize("knob", ELSEWHERE)
 def test_a_knob_of_another_point_changes_the_hash_there(knob: str) -> None:
     base, settings = ELSEWHERE[knob]
+    assert training_hash(spec(base, settings)) != training_hash(spec(base))
     assert semantic_hash(spec(base, settings)) != semantic_hash(spec(base))
 
 
@@ -174,8 +186,9 @@ def test_every_active_knob_is_in_the_table() -> None:
 
 
 def test_another_share_of_the_gpu_gives_the_same_numbers() -> None:
-    assert semantic_hash(spec({"rollout.vllm_memory_frac": 0.7})) == semantic_hash(spec())
-    assert semantic_hash(spec({"train.token_records_max_tokens": 0})) == semantic_hash(spec())
+    for hash_of in (training_hash, evaluation_hash, semantic_hash):
+        assert hash_of(spec({"rollout.vllm_memory_frac": 0.7})) == hash_of(spec())
+        assert hash_of(spec({"train.token_records_max_tokens": 0})) == hash_of(spec())
 
 
 def test_what_is_made_of_the_start_knows_the_engine_but_no_adapters() -> None:
@@ -186,7 +199,8 @@ def test_what_is_made_of_the_start_knows_the_engine_but_no_adapters() -> None:
 
 def test_the_seed_changes_the_hash_of_what_draws_noise() -> None:
     one, other = spec(seed=1), spec(seed=2)
-    assert semantic_hash(one) != semantic_hash(other)
+    assert training_hash(one) != training_hash(other) and semantic_hash(one) != semantic_hash(other)
+    assert evaluation_hash(one) == evaluation_hash(other), "it is the same evaluation of another policy"
     assert base_evaluation_hash(one) != base_evaluation_hash(other)
     assert starting_point_hash(one) == starting_point_hash(other)
 

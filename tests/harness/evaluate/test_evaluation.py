@@ -13,6 +13,7 @@ from evals.evaluate import regrade
 from evals.sampler import Draw, Drawn, SamplingParams
 from harness.errors import RefusedError
 from harness.evaluate.evaluation import TaskEvaluation
+from harness.records.files import read_jsonl
 from harness.sampling.sampler import EngineSampler, OnDrawn
 from harness.sampling.store import SAMPLES_FILE, SampleStore
 from tests.harness.evaluate.conftest import Make
@@ -59,7 +60,8 @@ def test_every_sample_is_drawn_once_and_scored(evaluation: Make, sampler: Engine
     assert 0 < correct < 24
     folder = Path(document["path"])
     assert json.loads((folder / "scores.json").read_text()) == json.loads(json.dumps(document))
-    assert json.loads((folder / "provenance.json").read_text())["model"]["architecture"] == "LlamaForCausalLM"
+    (start,) = read_jsonl(folder / "starts.jsonl")
+    assert start["model"]["architecture"] == "LlamaForCausalLM"
     assert not (folder / "evals.jsonl").exists()
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from evals.sampler import Draw, SamplingParams
 from harness.errors import RefusedError
+from harness.run.provenance import append_start
 from harness.sampling.sampler import EngineSampler
 from harness.sampling.store import RememberingSampler
 from tests.harness.evaluate.test_evaluation import Counting, Killed
@@ -23,7 +24,7 @@ def opened(folder: Path, counting: Counting, told: list[tuple[int, int, str]] | 
         folder,
         ASKED,
         lambda: counting,  # type: ignore[arg-type, return-value]
-        dict,
+        append_start,
         lambda *words: said.append(words),
     )
 
@@ -68,6 +69,6 @@ def test_completions_of_another_model_are_not_mixed_in(home: Path, sampler: Engi
     other = {"model": "other", "seed": 0}
     with (
         pytest.raises(RefusedError, match="samples of another spec: it differs in model"),
-        RememberingSampler.opened(home, other, lambda: sampler, dict, lambda *words: None),
+        RememberingSampler.opened(home, other, lambda: sampler, append_start, lambda *words: None),
     ):
         pass

@@ -10,6 +10,7 @@ import pytest
 
 from harness.errors import RefusedError
 from harness.records.files import DamagedRecordError
+from harness.run.provenance import append_start
 from harness.sampling.sampler import EngineSampler
 from harness.sampling.store import SAMPLES_FILE, RememberingSampler, SampleStore, claimed
 from tests.harness.evaluate.conftest import Make
@@ -76,7 +77,7 @@ def test_a_parquet_file_that_was_cut_is_named(evaluation: Make, folder: Path) ->
 def test_a_row_of_a_remembering_sampler_that_lacks_its_text_is_named(home: Path) -> None:
     with claimed(home, {}):
         (home / "samples.jsonl").write_text('{"key": "k", "n_tokens": 1, "truncated": false}\n')
-    opened = RememberingSampler.opened(home, {}, lambda: pytest.fail("drew"), dict, lambda *_: None)
+    opened = RememberingSampler.opened(home, {}, lambda: pytest.fail("drew"), append_start, lambda *_: None)
     with pytest.raises(DamagedRecordError, match=r"samples\.jsonl, row 1: lacks text"), opened:
         pass
 

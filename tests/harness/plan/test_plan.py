@@ -13,7 +13,7 @@ from harness.config import hashing
 from harness.config.model_source import TINY
 from harness.errors import GateError, RefusedError
 from harness.plan import Plan, make_plan
-from harness.records import CellRecord
+from harness.records import CellRecord, cell_directory_name
 from harness.records.files import write_json
 from tests.harness.plan.files import write_sweep_file
 
@@ -283,9 +283,10 @@ def test_a_cell_of_an_unchanged_model_is_found_under_its_earlier_hash(plan: Any,
     shutil.copytree(TINY, folder)
     source = f"model.source=path:{folder}"
     before = plan(settings=[source]).cells[0]
-    made = tmp_path / "home" / "mine" / "cells" / before.directory
+    name = cell_directory_name(before.arm, before.seed, hashing.semantic_hash(before.spec))
+    made = tmp_path / "home" / "mine" / "cells" / name
     made.mkdir(parents=True)
-    write_json(made / "spec.json", {})
+    write_json(made / "spec.json", before.spec.model_dump(mode="json"))
     CellRecord.at(made).write_status("done", step=1)
     code = folder / "modeling_own.py"
     code.write_text("old")

@@ -23,6 +23,7 @@ from harness.run.stages import (
     stages_of_cell,
 )
 from harness.run.worker import run_job
+from tests.harness.plan.files import finish
 from tests.harness.run import bench
 from tests.harness.run.small import small_spec
 from tests.harness.run.stages_here import job_of, run_here
@@ -186,9 +187,7 @@ def test_what_a_finished_sweep_lacks_is_made_again(tmp_path: Path) -> None:
     sweep = bench.write_sweep(tmp_path, {"grpo": {}, "proxy": {**PROXY, "eval.problems": 4}}, seeds=1)
     plan, home = make_plan(str(sweep)), tmp_path / "home"
     for cell in plan.cells:
-        record = plan.record(cell, home)
-        record.path.mkdir(parents=True)
-        record.write_status("done")
+        finish(cell, plan.folder(home))
     executor = run_here(plan, home)
     assert [job.kind for job in executor.jobs] == ["load", "reward_model", "best_of_n"]
     assert read_sweep(home / "small").base_scores == []

@@ -24,6 +24,7 @@ from harness.records.files import read_json
 from harness.run.question import write_question
 from harness.run.stages import inputs_of_cell
 from harness.run.sweep import SweepRun
+from tests.harness.plan.files import finish
 from tests.harness.run import bench
 from tests.harness.run.stages_here import Quiet, StagesHere, no_executor, run_here
 
@@ -96,11 +97,8 @@ def test_a_second_run_starts_nothing(sweep: Path, unbroken: Path) -> None:
 def test_an_invalid_cell_is_run_again_only_if_asked_for(sweep: Path, tmp_path: Path) -> None:
     plan = make_plan(str(sweep))
     run, asked = (SweepRun(plan, tmp_path, "bench run", 1, no_executor, asked) for asked in (False, True))
-    invalid, done = (plan.record(cell, tmp_path) for cell in plan.cells[:2])
-    for record in (invalid, done):
-        record.path.mkdir(parents=True)
+    invalid, _ = (finish(cell, plan.folder(tmp_path)) for cell in plan.cells[:2])
     invalid.write_status("invalid")
-    done.write_status("done")
     others = {cell.directory for cell in plan.cells[2:]}
     assert {cell.directory for cell in run.missing()} == others
     assert {cell.directory for cell in asked.missing()} == others | {invalid.path.name}

@@ -11,7 +11,7 @@ import pytest
 
 from evals.errors import EvalError
 from harness import plugins
-from harness.config.hashing import data_digests
+from harness.config.hashing import data_digests, evaluation_hash
 from harness.config.run_spec import RunSpec
 from harness.engines.base import EngineMismatchError
 from harness.errors import RefusedError
@@ -20,6 +20,7 @@ from harness.models.language_model import LanguageModel, load_model, weights_dig
 from harness.models.start import StartingPoint
 from harness.plan import make_plan
 from harness.records import CellRecord
+from harness.records.cell import EVALUATION_FILE
 from harness.records.files import read_json, write_json
 from harness.records.lease import hold_lease
 from harness.run.cell import CellLog
@@ -141,8 +142,10 @@ class TestCell:
     def test_that_is_done_is_left(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """It may have been finished by another run between this one's plan and its turn."""
         cell = self.cell(tmp_path)
+        again = job("cell", cell.path.name)
+        write_json(cell.path / EVALUATION_FILE, {"hash": evaluation_hash(again.spec)})
         cell.write_status("done", digest="abc")
-        assert run_job(job("cell", cell.path.name), tmp_path, StartingPoint(), ignore) == ("done", None)
+        assert run_job(again, tmp_path, StartingPoint(), ignore) == ("done", None)
         assert (cell.state, cell.digest) == ("done", "abc")
         assert not cell.log.exists()
 

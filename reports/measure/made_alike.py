@@ -1,0 +1,88 @@
+"""Whether the cells of a contrast were made alike: by the same versions and code, on the same kind of machine.
+
+Another version or processor rounds in another way, so its cells differ as if they had another seed. Where that goes
+with the arm, the contrast measures both. Seeds that were added later under a new version do no harm as long as both
+cells of each pair are of it: pairs are compared, not seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from reports.measure import Analysis
+
+if TYPE_CHECKING:
+    from harness.records import CellRecord
+
+FIELDS = {
+    "commit": "commit",
+    "python": "python",
+    "processor": "processor",
+    "gpu": "GPU",
+    "torch_threads": "threads",
+}
+"""Fields of a start's provenance that can change numbers, besides `packages`, and what they are called."""
+_COMMIT_DIGITS = 10
+
+_Made = dict[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Unlike:
+    """A field in which pairs of a contrast differ, or whose value changed while a cell was made.
+
+    values, baseline_values: of the two arms, in the order in which they were in use. seeds: of these pairs.
+    """
+
+    arm: str
+    baseline: str
+    field: str
+    values: list[str]
+    baseline_values: list[str]
+    seeds: list[int]
+
+
+def made_unlike(analysis: Analysis) -> list[Unlike]:
+    """By contrast and field, in the order of the contrasts. Records of versions that did not keep a field are passed
+    over. Raises DamagedRecordError for starts that cannot be read."""
+    made = {(arm, m.cell.seed): _made(m.cell) for arm, measured in analysis.measurements.items() for m in measured}
+    found: dict[tuple[str, str, str], Unlike] = {}
+    for contrast in analysis.contrasts:
+        for seed in contrast.seeds:
+            one, other = made[contrast.arm, seed], made[contrast.baseline, seed]
+            for field in one:
+                if field in other and (one[field] != other[field] or len(one[field]) > 1):
+                    empty = Unlike(contrast.arm, contrast.baseline, field, [], [], [])
+                    unlike = found.setdefault((contrast.arm, contrast.baseline, field), empty)
+                    unlike.seeds.append(seed)
+                    unlike.values.extend(value for value in one[field] if value not in unlike.values)
+                    unlike.baseline_values.extend(
+                        value for value in other[field] if value not in unlike.baseline_values
+                    )
+    return list(found.values())
+
+
+def _made(cell: CellRecord) -> _Made:
+    """By field its values, in the order of the starts: of training, and apart from it of an evaluation that was made
+    later."""
+    training, every = cell.own.read_starts(), cell.read_starts()
+    later = {f"{field} of the evaluation": values for field, values in _values(every[len(training) :]).items()}
+    return _values(training) | later
+
+
+def _values(starts: Iterable[Mapping[str, Any]]) -> _Made:
+    found: dict[str, dict[str, None]] = {}
+    for start in starts:
+        recorded = {name: start[field] for field, name in FIELDS.items() if field in start}
+        packages = start.get("packages")
+        for name, value in (recorded | (packages if isinstance(packages, dict) else {})).items():
+            text = _short_commit(value) if name == "commit" else str(value)
+            found.setdefault(name, {}).setdefault(text)
+    return {name: tuple(values) for name, values in found.items()}
+
+
+def _short_commit(commit: object) -> str:
+    digits, plus, changes = str(commit).partition("+")
+    return digits[:_COMMIT_DIGITS] + plus + changes
