@@ -119,11 +119,11 @@ class Plan:
         all_problems = any(spec.eval.problems is None for spec in self.arms.values())
         for cell in self.cells:
             spec = cell.spec
-            if spec.pairs.type != "dataset":
+            if spec.checkpoint is None and spec.pairs.type != "dataset":
                 a_step = _most_tokens_a_step(spec)
                 limits = [spec.train.steps * a_step, *([spec.budget.tokens + a_step] if spec.budget.tokens else [])]
                 tokens += min(limits)
-            along = spec.train.steps // spec.eval.every if spec.eval.every else 0
+            along = spec.training_steps // spec.eval.every if spec.eval.every else 0
             each = spec.eval.samples + along * spec.eval.curve_samples
             samples += each * (spec.eval.problems or 0) * len(spec.eval.tasks)
         return {

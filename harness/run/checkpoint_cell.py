@@ -32,6 +32,7 @@ from harness.sampling.sampler import EngineSampler
 from harness.sampling.store import EVALS, SAMPLES_FILE, SampleStore, store_name
 
 Row = dict[str, Any]
+_ABOUT = {"step": 0, "final": True}
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class CheckpointCell:
         reset_peak_memory(device)
         if self.cell.evaluation is None:
             begin_own_evaluation(self.cell, self.spec)
-        evaluate(self, lambda conditions: [*self._drawn_elsewhere(conditions)])
+        evaluate(self, self._drawn_elsewhere)
         if "sampler" not in vars(self):  # every sample was there
             append_start(self.cell.evaluation_folder / STARTS_FILE, {}, 0)
         taken_s = time.perf_counter() - started_s
@@ -62,7 +63,7 @@ class CheckpointCell:
 
     def outcome(self) -> Row:
         """Fields of the status of a cell that is done. `digest` is that of its answers and their verdicts."""
-        rows = SampleStore(self.cell.evaluation_folder / SAMPLES_FILE, {"final": True}).rows()
+        rows = SampleStore(self.cell.evaluation_folder / SAMPLES_FILE, _ABOUT).rows()
         answers = [[row["task"], row["problem_id"], row["sample"], row["text"], row["correct"]] for row in rows]
         return {"step": 0, "steps": 0, "generated_tokens": 0, "flags": [], "digest": digest(answers)}
 
@@ -76,14 +77,17 @@ class CheckpointCell:
         append_start(self.cell.evaluation_folder / STARTS_FILE, {"model": model.account()}, 0)
         return EngineSampler(model, make_engine(self.spec.rollout, model), self.spec.seed)
 
-    def _drawn_elsewhere(self, conditions: Conditions) -> Iterator[SampleRow]:
+    def _drawn_elsewhere(self, conditions: Conditions) -> list[SampleRow]:
+        """Each sample once."""
         task = conditions.task
         drawn = conditions.as_json(task.split(conditions.split).load())
-        for folder in [*self._evaluations_of_the_model(task.name, drawn), *self._stores(task.name, drawn)]:
-            yield from (row for row in SampleStore(folder / SAMPLES_FILE).rows() if row["task"] == task.name)
-        yield from self._drawn_by_its_cell(conditions)
+        stores = [SampleStore(path / SAMPLES_FILE, _ABOUT) for path in self._evaluations_alike(task.name, drawn)]
+        stores += [SampleStore(path / SAMPLES_FILE) for path in self._stores(task.name, drawn)]
+        rows = [row for store in stores for row in store.rows() if row["task"] == task.name]
+        rows += self._drawn_by_its_cell(conditions)
+        return [*{(row["problem_id"], row["sample"]): row for row in rows}.values()]
 
-    def _evaluations_of_the_model(self, task: str, drawn: Row) -> Iterator[Path]:
+    def _evaluations_alike(self, task: str, drawn: Row) -> Iterator[Path]:
         """Folders of other checkpoint cells, with samples of the same model and noise under the same conditions."""
         for pattern in ("*/cells/*", f"*/cells/*/{EVALUATIONS}/*"):
             for path in sorted(self.home.glob(f"{pattern}/{EVALUATION_FILE}")):
