@@ -18,6 +18,7 @@ from reports.statistics import FloatArray
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.container import BarContainer
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
@@ -130,7 +131,7 @@ def _grid(ticks: Sequence[float], axis: Literal["x", "y"]) -> tuple[FloatArray, 
     return (along, across) if axis == "x" else (across, along)
 
 
-def legend_at_bottom(figure: Figure, handles: Sequence[Line2D]) -> None:
+def legend_at_bottom(figure: Figure, handles: Sequence[Line2D | BarContainer]) -> None:
     """A legend in the room that `Panels.draw` left for it."""
     figure.legend(
         handles=list(handles),

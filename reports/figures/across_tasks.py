@@ -14,7 +14,7 @@ from reports.figures import Figure
 from reports.formats import percent
 from reports.measure import Analysis
 from reports.measure.across_tasks import AcrossTasks, across_tasks, across_tasks_rows
-from reports.statistics import MIN_PAIRS, Estimate
+from reports.statistics import MIN_PAIRS, MIN_RUNS_FOR_IMPROVEMENT, Estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -75,13 +75,13 @@ def _caption(analysis: Analysis, arms: Sequence[AcrossTasks]) -> str:
             f" counting half (grey line: {NO_BETTER:g}, neither better nor worse)"
         )
     parts[0] += "."
-    if max(counts) >= MIN_PAIRS:
+    if any(not math.isnan(arm.iqm_pp.low) for arm in arms):
+        parts.append(f"Bar: {percent(1 - sweep.alpha)} t interval over runs, each with all its tasks.")
+    if any(math.isnan(one.low) for arm in arms for one in (arm.iqm_pp, arm.improvement) if one is not None):
         parts.append(
-            f"Bar: {percent(1 - sweep.alpha)} percentile bootstrap interval over runs, each with all its tasks. With"
-            " few runs it is too narrow, so no verdict rests on it."
+            f"Hollow marker: no interval, which takes {MIN_PAIRS} runs for a mean and {MIN_RUNS_FOR_IMPROVEMENT} for a"
+            " probability."
         )
-    if min(counts) < MIN_PAIRS:
-        parts.append(f"Hollow marker: fewer than {MIN_PAIRS} runs in an arm, so no interval.")
     shown = {arm.arm for arm in arms}
     if absent := [arm for arm in sweep.arms if arm not in shown]:
         parts.append(f"Not shown, because no run has a score on every task: {'; '.join(absent)}.")

@@ -104,7 +104,7 @@ def _draw_contrast(
 
 
 def _interval(contrast: Contrast, comparison: PairedComparison) -> tuple[float, float]:
-    """The interval over seeds, or that of evaluation noise alone if seeds are too few."""
+    """The interval over seeds, or that of evaluation noise alone if their spread is unknown."""
     if math.isnan(comparison.low):
         return contrast.noise_low_pp, contrast.noise_high_pp
     return comparison.low, comparison.high
@@ -133,13 +133,13 @@ def _caption(analysis: Analysis, by_task: Mapping[str, Sequence[Contrast]], view
     n = f"n = {pairs[0]}" if len(pairs) == 1 else f"n = {pairs[0]} to {pairs[-1]}"
     n += " pair" if pairs == [1] else " pairs"
     parts = [f"Paired difference per training seed (small dots, {n}) and their mean (large marker)."]
-    if any(comparison.verdict != "no_test" for _, comparison in contrasts):
+    if any(not math.isnan(comparison.low) for _, comparison in contrasts):
         shared = f" (alpha {sweep.alpha:g} split over {m} contrasts)" if m > 1 else ""
         parts.append(f"Bar: {percent(1 - sweep.alpha / m)} t interval over seeds{shared}.")
     if any(not math.isnan(contrast.noise_low_pp) for contrast, _ in contrasts):
         parts.append(
-            "Dotted bar, hollow marker: fewer than three pairs; the 95% interval is that of evaluation noise alone,"
-            " without training variance."
+            "Dotted bar, hollow marker: the spread over seeds is unknown; the 95% interval is that of evaluation noise"
+            " alone, without training variance."
         )
     parts.append(f"Grey band: the region of equivalence, ±{sweep.margin_pp:g} pp.")
     if any(end < view[0] or end > view[1] for contrast, c in contrasts for end in _interval(contrast, c)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +40,7 @@ class AcrossTasks:
     """One arm over all tasks, in percentage points.
 
     seeds: those with a final score on every task. improvement: the probability that a run of the arm beats one of the
-    baseline; None for the baseline itself.
+    baseline, over the seeds that both have; None for the baseline itself, and without such a seed.
     """
 
     arm: str
@@ -63,10 +64,10 @@ def across_tasks(analysis: Analysis) -> list[AcrossTasks]:
         AcrossTasks(
             arm=arm,
             seeds=list(rows),
-            iqm_pp=interquartile_mean_over_tasks(_array(rows), sweep.alpha, same_runs=True),
+            iqm_pp=interquartile_mean_over_tasks(_array(rows, rows), sweep.alpha),
             improvement=None
-            if arm == sweep.baseline or not baseline
-            else probability_of_improvement(_array(rows), _array(baseline), sweep.alpha, same_runs=True),
+            if arm == sweep.baseline or not (shared := [seed for seed in rows if seed in baseline])
+            else probability_of_improvement(_array(rows, shared), _array(baseline, shared), sweep.alpha),
         )
         for arm, rows in tables.items()
         if rows
@@ -84,9 +85,9 @@ def _table(tasks: list[str], name: str, cells: list[Measurement]) -> dict[int, l
     return table
 
 
-def _array(rows: dict[int, list[float]]) -> FloatArray:
-    """The scores as [n_runs, n_tasks]."""
-    return np.array([*rows.values()], dtype=np.float64)
+def _array(rows: dict[int, list[float]], seeds: Iterable[int]) -> FloatArray:
+    """The scores of these seeds as [n_runs, n_tasks]."""
+    return np.array([rows[seed] for seed in seeds], dtype=np.float64)
 
 
 def across_tasks_rows(arms: list[AcrossTasks]) -> list[dict[str, Any]]:

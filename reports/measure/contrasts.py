@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # A cell ends at the first step boundary after its budget, so each arm overshoots it by up to the tokens of a step.
 EQUAL_TOKENS_TOLERANCE = 0.05
+SCORE_LIMITS_PP = (0.0, 100.0)
+EQUAL_COMPLETIONS = "every completion of the final evaluations is equal, pair by pair, though the weights are not"
 NORMAL_95 = 1.959964
 
 
@@ -77,6 +79,16 @@ class Pair:
     def same_weights(self) -> bool:
         return self.treatment.cell.digest is not None and self.treatment.cell.digest == self.baseline.cell.digest
 
+    @property
+    def known_weights(self) -> bool:
+        return self.treatment.cell.digest is not None and self.baseline.cell.digest is not None
+
+    def same_completions(self) -> bool:
+        """Whether every sample of the final evaluation has the same text in both; False if a cell kept none."""
+        columns = ["problem_id", "sample", "text"]
+        one, other = (m.read_final_samples(columns) for m in (self.treatment, self.baseline))
+        return one is not None and other is not None and "text" in one.column_names and bool(one.equals(other))
+
 
 def compare_arms(sweep: SweepRecord, measurements: dict[str, list[Measurement]]) -> list[Contrast]:
     """Every other arm against the baseline, in the order of the sweep file, with Holm over all of them."""
@@ -104,7 +116,7 @@ def contrast_of(
     kept = [pair for pair in pairs if not pair.flagged]
     comparison = _compare(pairs, alpha, margin_pp)
     noise = _evaluation_noise_pp(pairs)
-    tested = comparison is None or comparison.verdict != "no_test"
+    tested = comparison is None or not math.isnan(comparison.low)
     token_ratios = _token_ratios(pairs)
     return Contrast(
         arm=arm,
@@ -136,13 +148,26 @@ def pair_by_seed(treatment: Sequence[Measurement], baseline: Sequence[Measuremen
 def _compare(pairs: Sequence[Pair], alpha: float, margin_pp: float) -> PairedComparison | None:
     if not pairs:
         return None
-    return compare_paired(
+    identical = all(pair.same_weights for pair in pairs)
+    comparison = compare_paired(
         [_score(pair.treatment) for pair in pairs],
         [_score(pair.baseline) for pair in pairs],
         alpha=alpha,
         margin=margin_pp,
-        identical=all(pair.same_weights for pair in pairs),
+        identical=identical,
+        quantum=max(m.quantum_pp for pair in pairs for m in (pair.treatment, pair.baseline)),
+        limits=SCORE_LIMITS_PP,
     )
+    if not identical and _same_completions(pairs):
+        return replace(comparison, note="; ".join(filter(None, (comparison.note, EQUAL_COMPLETIONS))))
+    return comparison
+
+
+def _same_completions(pairs: Sequence[Pair]) -> bool:
+    """Whether no pair's completions differ, while it is known that some pair's weights do. Texts are read only where
+    all scores are equal, which is rare."""
+    possible = all(pair.known_weights and pair.difference_pp == 0 for pair in pairs)
+    return possible and all(pair.same_completions() for pair in pairs)
 
 
 def _score(measurement: Measurement) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -197,6 +198,19 @@ class Measurement:
                 " another metric"
             )
         return 100 * value
+
+    @property
+    def quantum_pp(self) -> float:
+        """What one sample changes in the compared metric: of n samples of a problem k decide one score, so it is k / n
+        of a problem. 0 if the records do not say how many there were."""
+        row = self.final or {}
+        problems, samples = row.get("n_problems"), row.get("n_samples")
+        if not problems or not samples:
+            return 0.0
+        decide = {"avg@n": 1, "cons@n": samples}
+        name = self.metric.name
+        k = decide[name] if name in decide else int(re.split(r"[@^]", name)[1])
+        return float(100 * k / (problems * samples))
 
     def step_mean(self, key: str) -> float | None:
         known = self.steps.known(key)

@@ -16,7 +16,7 @@ import numpy as np
 from reports.measure import Analysis, derived
 from reports.measure.contrasts import Contrast
 from reports.measure.measurements import Measurement
-from reports.statistics import CrossedEstimate, FloatArray, crossed_bootstrap
+from reports.statistics import CrossedEstimate, FloatArray, over_seeds_and_problems
 
 MIN_PROBLEMS = 5
 """Fewer problems hardly show how much problems differ: with two, intervals are wider than scores can lie apart."""
@@ -133,7 +133,7 @@ def over_new_problems(analysis: Analysis, contrast: Contrast) -> NewProblems | N
             f" every run, and there are {len(shared)}",
         )
     differences = np.array([[treated[name] - control[name] for name in shared] for treated, control in scores])
-    return NewProblems(crossed_bootstrap(differences, contrast.comparison.alpha))
+    return NewProblems(over_seeds_and_problems(differences, contrast.comparison.alpha))
 
 
 def problem_scores_pp(measurement: Measurement) -> dict[str, float]:

@@ -13,7 +13,7 @@ from reports.page.document import DATA_FILES, Report, report_document, write_dat
 from reports.page.record_tables import troubled_cells
 from reports.page.tables import problem_table, report_tables, result_table
 from reports.page.templating import write_page
-from reports.page.verdict import SEED_SENTENCE, interim_sentence, statements, validity_checks
+from reports.page.verdict import interim_sentence, seed_sentence, statements, validity_checks
 from reports.processes import end_processes
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def _content(analysis: Analysis, report: Report) -> dict[str, Any]:
         "statements": statements(report),
         "interim": interim_sentence(report),
         "checks": validity_checks(analysis, report),
-        "seed_sentence": SEED_SENTENCE,
+        "seed_sentence": seed_sentence(report),
         "result_table": result_table(report),
         "tables": report_tables(analysis, report),
         "troubled_cells": troubled_cells(report),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from reports.measure.arms import hidden_knob_warnings, summarise_arm
 from reports.measure.contrasts import (
+    SCORE_LIMITS_PP,
     Pair,
     absence,
     contrast_of,
@@ -87,15 +88,17 @@ def _paired(
         contrast = replace(contrast, p_holm=contrast.comparison.p_value)
     warnings = _warnings(treatment, baseline, alpha)
     row = contrast_row(contrast, metric=metric, margin_pp=margin_pp, n_contrasts=1, warnings=warnings)
-    return row | {"new_problems": None}
+    return row | {"new_problems": None, "variance": None}
 
 
 def _unpaired(treatment: Group, baseline: Group, metric: str, alpha: float, margin_pp: float) -> dict[str, Any]:
     groups = (treatment, baseline)
-    result = compare_unpaired(treatment.scores_pp(), baseline.scores_pp(), alpha=alpha, margin=margin_pp)
+    quantum = max(m.quantum_pp for group in groups for m in group.scored)
+    compare = partial(compare_unpaired, alpha=alpha, margin=margin_pp, quantum=quantum, limits=SCORE_LIMITS_PP)
+    result = compare(treatment.scores_pp(), baseline.scores_pp())
     kept, others_kept = (group.scores_pp(flagged=False) for group in groups)
     flagged = any(group.flagged_seeds for group in groups)
-    without = compare_unpaired(kept, others_kept, alpha=alpha, margin=margin_pp) if kept and others_kept else None
+    without = compare(kept, others_kept) if kept and others_kept else None
     tokens = token_ratio(treatment.scored, baseline.scored)
     return {
         "arm": treatment.label,

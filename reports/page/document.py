@@ -26,6 +26,7 @@ from reports.measure.measurements import finite
 from reports.measure.over_k import gain_curves, sharpening
 from reports.measure.overoptimisation import proxy_and_truth
 from reports.measure.problems import new_problems_row, over_new_problems, problem_scores
+from reports.measure.variance import variance_budgets, variance_row
 from reports.page.templating import write_text
 from reports.statistics import Comparison, PairedComparison
 
@@ -82,8 +83,11 @@ def report_document(analysis: Analysis) -> Report:
                 n_contrasts=len(analysis.contrasts),
                 warnings=hidden_knob_warnings(analysis.arm(contrast.arm), analysis.arm(contrast.baseline)),
             )
-            | {"new_problems": new_problems_row(over_new_problems(analysis, contrast))}
-            for contrast in analysis.contrasts
+            | {
+                "new_problems": new_problems_row(over_new_problems(analysis, contrast)),
+                "variance": variance_row(budget),
+            }
+            for contrast, budget in zip(analysis.contrasts, variance_budgets(analysis), strict=True)
         ],
         "arms": [
             _arm(analysis, arm) | {"rank": _rank(analysis, arm), "sharpening": gains.get(arm.arm)}

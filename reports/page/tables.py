@@ -19,7 +19,7 @@ from reports.measure.problems import problem_scores
 from reports.page.document import Report
 from reports.page.record_tables import cost_table, knob_table, provenance_table
 from reports.page.verdict import metric_name
-from reports.statistics import MIN_PAIRS
+from reports.statistics import MIN_PAIRS, MIN_RUNS_FOR_IMPROVEMENT
 
 Row = dict[str, Any]
 Columns = Sequence[tuple[str, Callable[[Row], str]]]
@@ -36,8 +36,8 @@ INTERACTION_NOTE = (
 ACROSS_TASKS_NOTE = (
     "IQM: the mean of the middle half of all scores, of runs and tasks together. P(improvement): the probability "
     "that a run of the arm beats a run of the baseline on a random task, ties counting half; it does not say by how "
-    "much. Intervals: percentile bootstrap over runs, each with all its tasks (after Agarwal et al. 2108.13264). "
-    "With few runs they are too narrow, so no verdict rests on them."
+    "much. Intervals: Student's t over runs, each with all its tasks. A probability of improvement has none below "
+    f"{MIN_RUNS_FOR_IMPROVEMENT} runs, because so few can win every comparison by chance."
 )
 SHARPENING_NOTE = (
     "pass@k after training minus pass@k before it, mean over seeds. Crossover: the k at which the gain, once above 0,"

@@ -5,31 +5,30 @@ by position. Results have the unit of the inputs. A number that does not exist i
 random draws have fixed seeds.
 
 Sources: Student's paired t test; Welch (1947); Fisher (1935) for the sign-flip test; Holm (1979); Benjamini & Hochberg
-(1995); Miller 2411.00640 (paired analysis of evaluations), Colas et al. 1806.08295 (how many seeds), Owen 0712.1111
-(two-way bootstrap), Agarwal et al. 2108.13264 (interquartile mean, probability of improvement).
+(1995); Miller 2411.00640 (paired analysis of evaluations), Colas et al. 1806.08295 (how many seeds), Searle, Casella &
+McCulloch (1992) and Satterthwaite (1946) for components of variance, Agarwal et al. 2108.13264 (interquartile mean,
+probability of improvement).
 
-How often a 95% t interval of paired differences holds the true mean (`tests/reports/statistics/test_calibration.py`
-measures it):
+How often a 95% t interval of paired differences holds the true mean (`benchmarks/calibration.py` measures this and
+every other interval; its tables are in `benchmarks/results/calibration.md`):
 
-| differences | n = 3 | n = 6 | n = 10 | n = 20 |
+| differences | n = 3 | n = 6 | n = 10 | n = 24 |
 | --- | --- | --- | --- | --- |
 | normal | 95% | 95% | 95% | 95% |
 | Student's t with 3 degrees of freedom | 96% | 96% | 96% | 96% |
-| normal, but one seed in ten collapses by 20 sd | 65% | 48% | 65% | 87% |
+| normal, but one seed in ten collapses by 20 sd | 65% | 48% | 65% | 92% |
 
 If none of a few seeds collapsed, they cannot show that some do, and the interval misses the mean that includes those.
 Therefore figures show every seed as a dot, and tables give the median and the interquartile mean beside the mean.
 """
 
-from reports.statistics.bootstrap import (
-    CrossedEstimate,
+from reports.statistics.across_tasks import (
+    MIN_RUNS_FOR_IMPROVEMENT,
     Estimate,
-    crossed_bootstrap,
     interquartile_mean_over_tasks,
     probability_of_improvement,
 )
 from reports.statistics.comparison import (
-    NO_SPREAD,
     Comparison,
     PairedComparison,
     UnpairedComparison,
@@ -41,29 +40,41 @@ from reports.statistics.factorial import Effect, factorial_effects
 from reports.statistics.means import MIN_PAIRS, FloatArray, interquartile_mean, t_band, t_interval
 from reports.statistics.p_values import benjamini_hochberg, holm, sign_flip_p_value
 from reports.statistics.power_analysis import TARGET_POWER, Power, difference_sd, power, sd_upper_bound
+from reports.statistics.variance_components import (
+    CrossedEstimate,
+    Interval,
+    Part,
+    VarianceComponents,
+    components,
+    over_seeds_and_problems,
+)
 
 __all__ = [
     "MIN_PAIRS",
-    "NO_SPREAD",
+    "MIN_RUNS_FOR_IMPROVEMENT",
     "TARGET_POWER",
     "Comparison",
     "CrossedEstimate",
     "Effect",
     "Estimate",
     "FloatArray",
+    "Interval",
     "PairedComparison",
+    "Part",
     "Power",
     "UnpairedComparison",
+    "VarianceComponents",
     "Verdict",
     "benjamini_hochberg",
     "compare_paired",
     "compare_unpaired",
-    "crossed_bootstrap",
+    "components",
     "difference_sd",
     "factorial_effects",
     "holm",
     "interquartile_mean",
     "interquartile_mean_over_tasks",
+    "over_seeds_and_problems",
     "power",
     "probability_of_improvement",
     "sd_upper_bound",

@@ -23,15 +23,27 @@ from reports.statistics.power_analysis import detectable_standard_errors
 
 Verdict = Literal["identical", "better", "worse", "equivalent", "inconclusive", "no_test"]
 
-NO_SPREAD = "no spread"
+UNLIKE_SCORES = "equal weights, different scores: the evaluation is not deterministic"
+
+# A spread of exactly one quantum is not below it, whatever rounding says.
+SPREAD_TOLERANCE = 1e-9
+
+FEW_PAIRS = 6
+"""With fewer pairs a spread below one quantum may be an accident of the grid that scores lie on."""
+
+NO_SPREAD = "all differences are equal, so their spread is unknown"
+FINE_SPREAD = f"the spread is below what one sample changes, which below {FEW_PAIRS} seeds means that it is unknown"
+AT_THE_FLOOR = "both arms are at the floor: no seed scores above the lowest score there is"
+AT_THE_CEILING = "both arms are at the ceiling: no seed scores below the highest score there is"
 
 
 @dataclass(frozen=True)
 class Comparison:
     """Treatment minus baseline, in the unit of the scores; NaN where there are too few runs for a number.
 
-    low, high: the t interval of the mean difference, at level 1 - `alpha`. note: what is odd about the scores, or "".
-    detectable: the true difference that a design of this size and this spread finds with 80% power.
+    low, high: the t interval of the mean difference, at level 1 - `alpha`; NaN where the spread is unknown, as is
+    `p_value`. note: what is odd about the scores, or "". detectable: the true difference that a design of this size and
+    this spread finds with 80% power.
     """
 
     alpha: float
@@ -87,20 +99,28 @@ def compare_paired(
     margin: float | None = None,
     *,
     identical: bool = False,
+    quantum: float = 0.0,
+    limits: tuple[float, float] | None = None,
 ) -> PairedComparison:
     """Compare two arms seed by seed: mean difference, t(n-1) interval, paired t test and verdict.
 
     treatment, baseline: scores [n_seeds], paired by position. alpha: the two-sided level; divide it by the number of
     contrasts before the call. margin: half the width of the region of equivalence, in the unit of the scores.
-    identical: the caller knows that the weights behind every pair are equal, which no score can show.
+    identical: the caller knows that the weights behind every pair are equal, which no score can show. quantum: the step
+    in which scores change, that of one sample. limits: the lowest and the highest score there is.
 
     The verdict is the first of these that holds: identical; no_test (fewer than three pairs); better or worse (the
     interval lies on one side of zero); equivalent (it lies within [-margin, margin], which is two one-sided tests at
-    alpha / 2); inconclusive. Differences that are all equal give an interval of no width and the note "no spread".
+    alpha / 2); inconclusive.
 
-    Raises ValueError for empty, unequal or non-finite scores and for an alpha or margin out of range.
+    Differences that are all equal show no spread, and with fewer than six pairs differences whose standard deviation is
+    below one quantum show too little of it: on the grid of scores such accidents are common, and a t test takes them
+    for certainty. The spread is then unknown: there is no interval and no p value, the verdict is inconclusive and
+    `note` says why.
+
+    Raises ValueError for empty, unequal or non-finite scores and for an alpha, margin or quantum out of range.
     """
-    treated, control, rounding = _checked(treatment, baseline, alpha, margin)
+    treated, control, rounding = _checked(treatment, baseline, alpha, margin, quantum)
     if len(treated) != len(control):
         raise ValueError(
             f"treatment has {len(treated)} scores and baseline {len(control)}: a paired comparison needs the same"
@@ -114,8 +134,10 @@ def compare_paired(
     mean = float(differences.mean())
     sd = float(differences.std(ddof=1)) if n > 1 else math.nan
     tested = n >= MIN_PAIRS
-    error, df = (sd / math.sqrt(n), n - 1) if tested else (math.nan, math.nan)
-    low, high = t_interval(differences, alpha) if tested else (math.nan, math.nan)
+    unknown = "" if identical or not tested else _unknown_spread(sd, n, quantum, (treated, control), limits)
+    known = tested and not unknown
+    error, df = (sd / math.sqrt(n), n - 1) if known else (math.nan, math.nan)
+    low, high = t_interval(differences, alpha) if known and sd > 0 else (mean - error, mean + error)
     correlation, correlation_low, correlation_high = _correlation(treated, control, alpha)
     return PairedComparison(
         n_pairs=n,
@@ -126,7 +148,7 @@ def compare_paired(
         p_value=_p_value(mean, error, df),
         p_sign_flip=sign_flip_p_value(differences) if tested else math.nan,
         verdict=_verdict(n, low, high, margin, identical),
-        note=_paired_note(differences, sd, identical),
+        note=UNLIKE_SCORES if identical and differences.any() else unknown,
         median=float(np.median(differences)),
         iqm=interquartile_mean(differences),
         correlation=correlation,
@@ -142,26 +164,34 @@ def compare_unpaired(
     baseline: Sequence[float] | FloatArray,
     alpha: float = 0.05,
     margin: float | None = None,
+    *,
+    quantum: float = 0.0,
+    limits: tuple[float, float] | None = None,
 ) -> UnpairedComparison:
     """Compare two arms whose runs do not pair: difference of means, Welch's interval and test, verdict.
 
-    treatment [n_treatment], baseline [n_baseline]: scores, in any order. alpha, margin and the verdict are those of
-    `compare_paired`, but nobody can know weights to be identical, and no_test means fewer than three runs in an arm.
-    Use it only where seeds do not pair: it leaves the variance that they share in.
+    treatment [n_treatment], baseline [n_baseline]: scores, in any order. alpha, margin, quantum, limits and the verdict
+    are those of `compare_paired`, but nobody can know weights to be identical, and no_test means fewer than three runs
+    in an arm. The spread is that of the difference of two runs, one of each arm. Use it only where seeds do not pair:
+    it leaves the variance that they share in.
 
-    Raises ValueError for empty or non-finite scores and for an alpha or margin out of range.
+    Raises ValueError for empty or non-finite scores and for an alpha, margin or quantum out of range.
 
     Source: Welch (1947), Biometrika 34:28, with the Welch-Satterthwaite degrees of freedom.
     """
     from scipy.special import stdtrit
 
-    treated, control, rounding = _checked(treatment, baseline, alpha, margin)
+    treated, control, rounding = _checked(treatment, baseline, alpha, margin, quantum)
     difference = float(treated.mean() - control.mean())
     if abs(difference) <= rounding:
         difference = 0.0
     n = min(len(treated), len(control))
-    error, df = _welch(treated, control, rounding) if n >= MIN_PAIRS else (math.nan, math.nan)
-    half_width = float(stdtrit(df, 1 - alpha / 2)) * error if error > 0 else error
+    tested = n >= MIN_PAIRS
+    error, df, sd = _welch(treated, control, rounding) if tested else (math.nan, math.nan, math.nan)
+    unknown = _unknown_spread(sd, n, quantum, (treated, control), limits) if tested else ""
+    if unknown:
+        error, df = math.nan, math.nan
+    half_width = float(stdtrit(df, 1 - alpha / 2)) * error
     low, high = difference - half_width, difference + half_width
     return UnpairedComparison(
         n_treatment=len(treated),
@@ -172,7 +202,7 @@ def compare_unpaired(
         high=high,
         p_value=_p_value(difference, error, df),
         verdict=_verdict(n, low, high, margin),
-        note=NO_SPREAD if error == 0 else "",
+        note=unknown,
         median=float(np.median(treated) - np.median(control)),
         iqm=interquartile_mean(treated) - interquartile_mean(control),
         df=df,
@@ -181,13 +211,19 @@ def compare_unpaired(
 
 
 def _checked(
-    treatment: Sequence[float] | FloatArray, baseline: Sequence[float] | FloatArray, alpha: float, margin: float | None
+    treatment: Sequence[float] | FloatArray,
+    baseline: Sequence[float] | FloatArray,
+    alpha: float,
+    margin: float | None,
+    quantum: float,
 ) -> tuple[FloatArray, FloatArray, float]:
     """The scores of both arms, and the rounding error that a difference of two of them may have."""
     treated, control = finite_scores("treatment", treatment), finite_scores("baseline", baseline)
     require_level(alpha)
     if margin is not None and not (math.isfinite(margin) and margin >= 0):
         raise ValueError(f"margin is {margin}: it must be a finite number >= 0, or None for no test of equivalence")
+    if not (math.isfinite(quantum) and quantum >= 0):
+        raise ValueError(f"quantum is {quantum}: it must be a finite number >= 0, the step in which scores change")
     return treated, control, RELATIVE_TOLERANCE * float(max(np.abs(treated).max(), np.abs(control).max()))
 
 
@@ -205,25 +241,30 @@ def _verdict(n: int, low: float, high: float, margin: float | None, identical: b
     return "inconclusive"
 
 
+def _unknown_spread(
+    sd: float, n: int, quantum: float, arms: tuple[FloatArray, FloatArray], limits: tuple[float, float] | None
+) -> str:
+    """Why the spread of the differences cannot be told from their standard deviation, or ""."""
+    if sd == 0:
+        for limit, note in zip(limits or (), (AT_THE_FLOOR, AT_THE_CEILING), strict=False):
+            if all(bool((scores == limit).all()) for scores in arms):
+                return note
+        return NO_SPREAD
+    return FINE_SPREAD if n < FEW_PAIRS and sd < quantum * (1 - SPREAD_TOLERANCE) else ""
+
+
 def _p_value(difference: float, error: float, df: float) -> float:
-    """error: the standard error of the difference; without any spread the test is certain either way."""
-    if error == 0:
-        return 1.0 if difference == 0 else 0.0
-    return t_p_value(difference / error, df)
+    """error: the standard error of the difference, which is 0 only where weights are known to be equal."""
+    return 1.0 if error == 0 else t_p_value(difference / error, df)
 
 
 def _detectable(error: float, df: float, alpha: float) -> float:
     return error * detectable_standard_errors(df, alpha) if error > 0 else math.nan
 
 
-def _paired_note(differences: FloatArray, sd: float, identical: bool) -> str:
-    if identical:
-        return "equal weights, different scores: the evaluation is not deterministic" if differences.any() else ""
-    return NO_SPREAD if sd == 0 else ""
-
-
 def _correlation(treatment: FloatArray, baseline: FloatArray, alpha: float) -> tuple[float, float, float]:
-    """Pearson's r with Fisher's z interval, which holds everything with three pairs; NaN with fewer."""
+    """Pearson's r with Fisher's z interval, which holds everything with three pairs; NaN with fewer. There is none at
+    r = 1 and -1, where it would have no width."""
     from scipy.special import ndtri
 
     n = len(treatment)
@@ -233,7 +274,7 @@ def _correlation(treatment: FloatArray, baseline: FloatArray, alpha: float) -> t
     if n == MIN_PAIRS:
         return r, -1.0, 1.0
     if abs(r) >= 1 - RELATIVE_TOLERANCE:
-        return r, r, r
+        return r, math.nan, math.nan
     half_width = float(ndtri(1 - alpha / 2)) / math.sqrt(n - 3)
     return r, math.tanh(math.atanh(r) - half_width), math.tanh(math.atanh(r) + half_width)
 
@@ -245,15 +286,14 @@ def _variance_ratio(sd: float, treatment: FloatArray, baseline: FloatArray) -> f
     return sd**2 / unpaired if unpaired > 0 else math.nan
 
 
-def _welch(treated: FloatArray, control: FloatArray, rounding: float) -> tuple[float, float]:
-    """The standard error of the difference of the means and its degrees of freedom; (0, NaN) without any spread."""
-    variances = [
-        0.0 if np.ptp(scores) <= rounding else float(scores.var(ddof=1)) / len(scores) for scores in (treated, control)
-    ]
+def _welch(treated: FloatArray, control: FloatArray, rounding: float) -> tuple[float, float, float]:
+    """The standard error of the difference of the means, its degrees of freedom, and the standard deviation of the
+    difference of two runs; (0, NaN, 0) without any spread."""
+    arms = (treated, control)
+    spread = [0.0 if np.ptp(scores) <= rounding else float(scores.var(ddof=1)) for scores in arms]
+    variances = [variance / len(scores) for variance, scores in zip(spread, arms, strict=True)]
     total = sum(variances)
     if total == 0:
-        return 0.0, math.nan
-    df = total**2 / sum(
-        variance**2 / (len(scores) - 1) for variance, scores in zip(variances, (treated, control), strict=True)
-    )
-    return math.sqrt(total), df
+        return 0.0, math.nan, 0.0
+    df = total**2 / sum(variance**2 / (len(scores) - 1) for variance, scores in zip(variances, arms, strict=True))
+    return math.sqrt(total), df, math.sqrt(sum(spread))

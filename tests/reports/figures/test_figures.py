@@ -17,7 +17,8 @@ from reports.drawing.style import RC
 from reports.figures import FIGURES, in_reading_order, render_figures
 from reports.figures.pareto import frontier
 from reports.measure import analyse
-from tests.reports.rewriting import rewrite_rows, write_steps
+from reports.statistics import MIN_PAIRS
+from tests.reports.rewriting import rewrite_rows, vary_samples, write_steps
 from tests.reports.synthetic import BEST_OF_N, STEPS, TASK, write_sweep
 
 pytestmark = pytest.mark.slow
@@ -62,10 +63,15 @@ def test_no_text_is_clipped_and_no_two_texts_overlap(tmp_path, arms, seeds):
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     names = {f"base_{LONG}": 0.0, **{f"{LONG[:-2]}{i:02}": -4.0 * i for i in range(arms - 1)}}
-    analysis = analyse(write_sweep(tmp_path, names, seeds=seeds, other_tasks=OTHER_TASKS))
+    sweep = write_sweep(tmp_path, names, seeds=seeds, other_tasks=OTHER_TASKS)
+    vary_samples(sweep)
+    analysis = analyse(sweep)
     for kind in in_reading_order(FIGURES):
         with rc_context(RC):
             drawing = kind.draw(analysis)
+            if seeds < MIN_PAIRS and kind.name == "variance":
+                assert drawing is None
+                continue
             assert drawing is not None
             canvas = FigureCanvasAgg(drawing.figure)
             canvas.draw()
@@ -85,17 +91,27 @@ def test_no_text_is_clipped_and_no_two_texts_overlap(tmp_path, arms, seeds):
     ("seeds", "band"), [(1, "no band"), (2, "no band"), (3, "Band: pointwise 95% t interval over training seeds")]
 )
 def test_captions_name_n_and_the_band(tmp_path, seeds, band):
-    analysis = analyse(write_sweep(tmp_path, {"base": 0.0, "up": 1.0}, seeds=seeds, other_tasks=OTHER_TASKS))
+    sweep = write_sweep(tmp_path, {"base": 0.0, "up": 1.0}, seeds=seeds, other_tasks=OTHER_TASKS)
+    vary_samples(sweep)
+    analysis = analyse(sweep)
     captions = {
         kind.name: drawing.caption for kind in in_reading_order(FIGURES) if (drawing := kind.draw(analysis)) is not None
     }
-    assert len(captions) == len(in_reading_order(FIGURES))
+    assert len(captions) == len(in_reading_order(FIGURES)) - (seeds < MIN_PAIRS)  # variance
     assert all(f"n = {seeds}" in caption for caption in captions.values())
     few, many = "no interval", "95% t interval"
-    bars = {"forest": ("fewer than three pairs", many), "distinct_answers": (few, many), "pareto": (few, many)}
-    bars |= {"across_tasks": (few, "95% percentile bootstrap interval")}
+    bars = {
+        "forest": ("the spread over seeds is unknown", many),
+        "distinct_answers": (few, many),
+        "pareto": (few, many),
+    }
+    bars |= {"across_tasks": (few, "95% t interval over runs")}
     bandless = ("entropy_score", "overoptimisation", "reliability")
-    assert all(band in caption for name, caption in captions.items() if name not in (*bars, *bandless, "entropy_law"))
+    assert all(
+        band in caption
+        for name, caption in captions.items()
+        if name not in (*bars, *bandless, "entropy_law", "variance")
+    )
     assert all("no band" in captions[name] for name in bandless)
     assert all(says[seeds > 2] in captions[name] for name, says in bars.items())
 

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import math
+import shutil
+
 import pytest
 
 from reports.measure import analyse
-from reports.measure.contrasts import Contrast
+from reports.measure.contrasts import EQUAL_COMPLETIONS, Contrast
 from reports.statistics import compare_paired
 from tests.reports.synthetic import Changes, write_sweep
 
@@ -68,12 +71,46 @@ def test_equal_digests_pair_by_pair_are_identical(tmp_path):
     assert contrast.comparison is not None
     assert contrast.comparison.verdict == "identical"
 
-    other = contrast_of(tmp_path / "other", seeds=3, changes=same | {("up", 1): {"digest": "x", "score": 0.51}})
+    # Every evaluation of the synthetic sweep has the same two texts, but those of odd arms say more.
+    changed = same | {("up", 1): {"digest": "x", "score": 0.51}}
+    other = contrast_of(tmp_path / "other", seeds=3, changes=changed)
     assert other.comparison is not None
-    assert (other.comparison.verdict, other.comparison.note) == ("equivalent", "no spread")
+    assert other.comparison.verdict == "inconclusive"
+    assert other.comparison.note == "all differences are equal, so their spread is unknown"
 
     unknown = {key: value | {"digest": None} for key, value in same.items()}
-    assert contrast_of(tmp_path / "unknown", seeds=3, changes=unknown).comparison.verdict == "equivalent"  # type: ignore[union-attr]
+    assert contrast_of(tmp_path / "unknown", seeds=3, changes=unknown).comparison.verdict == "inconclusive"  # type: ignore[union-attr]
+
+
+def test_equal_completions_from_unequal_weights_are_said_as_such(tmp_path):
+    equal = {(arm, seed): {"score": 0.5} for arm in ("base", "up") for seed in range(3)}
+    sweep = write_sweep(tmp_path, {"base": 0.0, "up": 0.0}, seeds=3, changes=equal)
+    treated, control = ([cell for cell in sweep.cells if cell.arm == arm] for arm in ("up", "base"))
+    for cell, other in zip(treated, control, strict=True):
+        shutil.copy(other.path / "evals.parquet", cell.path / "evals.parquet")
+    (contrast,) = analyse(sweep).contrasts
+    assert contrast.comparison is not None
+    assert contrast.comparison.verdict == "inconclusive"
+    assert contrast.comparison.note.endswith("; " + EQUAL_COMPLETIONS)
+
+
+def test_a_spread_below_the_step_of_one_sample_is_unknown(tmp_path):
+    """100 problems x 8 samples: one sample is 0.125 pp."""
+    for name, step, verdict in (("below", 0.0005, "inconclusive"), ("above", 0.0015, "better")):
+        changes = scored("base", [0.5, 0.5, 0.5]) | scored("up", [0.6, 0.6 + step, 0.6 + 2 * step])
+        contrast = contrast_of(tmp_path / name, seeds=3, changes=changes)
+        assert contrast.comparison is not None and contrast.comparison.verdict == verdict
+        assert ("one sample" in contrast.comparison.note) is (verdict == "inconclusive")
+        assert math.isnan(contrast.noise_low_pp) is (verdict == "better")
+
+
+@pytest.mark.parametrize(("score", "words"), [(0.0, "at the floor"), (1.0, "at the ceiling")])
+def test_arms_that_solve_nothing_or_everything_are_not_equivalent(tmp_path, score, words):
+    changes = scored("base", [score] * 6) | scored("up", [score] * 6)
+    contrast = contrast_of(tmp_path, changes=changes)
+    assert contrast.comparison is not None
+    assert contrast.comparison.verdict == "inconclusive" and words in contrast.comparison.note
+    assert math.isnan(contrast.p_holm)
 
 
 @pytest.mark.parametrize("seeds", [1, 2])

@@ -1,11 +1,21 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from reports.measure import analyse
 from reports.page.document import report_document
 from reports.page.tables import result_table
-from reports.page.verdict import Check, statements, validity_checks, verdict_details, verdict_sentence
+from reports.page.verdict import (
+    SEED_SENTENCE,
+    Check,
+    seed_sentence,
+    statements,
+    validity_checks,
+    verdict_details,
+    verdict_sentence,
+)
 from tests.reports.synthetic import Changes, write_sweep
 
 
@@ -50,7 +60,10 @@ def test_the_sentence_holds_every_number_of_the_verdict_box(report):
         ),
         ({"token_ratio": None, "equal_tokens": None}, "tokens not compared: base generated none"),
         ({"missing": [{"seed": 4, "reason": "base failed"}]}, "n = 4 of 5 pairs"),
-        ({"detectable_pp": None, "note": "no spread"}, "; no spread."),
+        (
+            {"verdict": "inconclusive", "low_pp": None, "note": "at the floor", "noise_low_pp": None},
+            "is inconclusive: +3.5 pp pass@1; at the floor; n = 4 pairs, at equal tokens",
+        ),
         ({"verdict": "no_test", "n_pairs": 0}, "no seed has a score in both arms"),
         (
             {"verdict": "no_test", "n_pairs": 1, "noise_low_pp": -1.0, "noise_high_pp": 7.0},
@@ -96,8 +109,27 @@ def test_details_name_missing_pairs_flags_and_warnings(report):
 )
 def test_without_flagged_seeds_as_many_words_as_pairs_are_left(report, left, words):
     (contrast,) = report["contrasts"]
-    (detail,) = verdict_details(contrast | {"flagged_seeds": [0, 2], "without_flagged": contrast | left})
+    detail, *_ = verdict_details(contrast | {"flagged_seeds": [0, 2], "without_flagged": contrast | left})
     assert detail == f"Without the flagged seeds {words}"
+
+
+def test_a_flagged_cell_brings_what_a_collapse_does_to_the_interval(report):
+    assert seed_sentence(report) == SEED_SENTENCE
+    flagged = report | {"contrasts": [row | {"flagged_seeds": [2]} for row in report["contrasts"]]}
+    assert "only 65%, 48% and 65% of sweeps" in seed_sentence(flagged)
+
+
+def test_many_correlations_are_counted_and_few_have_their_interval(report, tmp_path):
+    row = report["contrasts"][0] | {"correlation": 0.5, "correlation_low": 0.1, "correlation_high": 0.8}
+    analysis = analyse(write_sweep(tmp_path, {"base": 0.0, "up": 3.0}, seeds=1))
+
+    def shown(rows: list[dict[str, Any]]) -> str:
+        checks = validity_checks(analysis, report | {"contrasts": rows})
+        return next(check.value for check in checks if check.label == "Pairing ρ")
+
+    assert shown([row] * 2) == "0.5 [0.1, 0.8]; 0.5 [0.1, 0.8]"
+    assert shown([row] * 3 + [row | {"correlation_low": -0.1}]) == "told from 0 in 3 of 4 contrasts"
+    assert shown([row | {"correlation_low": None}]) == "–"
 
 
 def test_an_arm_without_a_pair_does_not_make_tokens_unequal(tmp_path):
@@ -139,6 +171,7 @@ def test_equal_scores_share_a_rank_and_an_arm_without_one_comes_last(tmp_path):
 
 def test_a_p_after_holm_below_alpha_that_the_interval_does_not_bear_out_is_explained(report):
     contrast = report["contrasts"][0] | {"verdict": "inconclusive", "level": 0.975, "n_contrasts": 2, "p_holm": 0.04}
+    contrast["correlation_low"] = None
     (detail,) = verdict_details(contrast)
     assert detail.startswith("p is below 0.05 after Holm") and "the verdict follows the interval" in detail
     assert verdict_details(contrast | {"verdict": "equivalent"})[0] == detail
@@ -149,7 +182,7 @@ def test_a_p_after_holm_below_alpha_that_the_interval_does_not_bear_out_is_expla
 @pytest.mark.parametrize(("margin_pp", "verdict"), [(0.1, "inconclusive"), (10.0, "equivalent")])
 def test_such_a_contrast_says_so_in_the_report(tmp_path, margin_pp, verdict):
     """A strong arm first lets the second, whose p lies between alpha / 2 and alpha, pass after Holm."""
-    gains = {"base": [0.0] * 4, "strong": [0.2, 0.201, 0.199, 0.2], "weak": [0.01, 0.03, 0.02, 0.009]}
+    gains = {"base": [0.0] * 4, "strong": [0.2, 0.203, 0.197, 0.2], "weak": [0.01, 0.03, 0.02, 0.009]}
     changes: Changes = {
         (arm, seed): {"score": 0.5 + seed / 100 + gain} for arm, of in gains.items() for seed, gain in enumerate(of)
     }

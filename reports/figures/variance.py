@@ -1,0 +1,105 @@
+"""The variance budget: one bar for each contrast, of the parts that the noise of its difference is made of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from reports.drawing.panels import STRIPS, as_strip, keep_only_grid, legend_at_bottom
+from reports.drawing.rendering import Drawing
+from reports.drawing.style import GREY, OKABE_ITO, short_name
+from reports.figures import Figure
+from reports.formats import percent
+from reports.measure import Analysis
+from reports.measure.variance import PART_NAMES, variance_budgets, variance_row
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.container import BarContainer
+
+COLORS = dict(zip(PART_NAMES, (*OKABE_ITO[:3], GREY), strict=True))
+HATCHES = {"seeds": "", "seeds_x_problems": "///", "sampling": "...", "problems": "xxx"}
+ROOM_FOR_A_NUMBER = 0.07
+"""A narrower part of a bar has no number in it."""
+
+
+def draw_variance(analysis: Analysis) -> Drawing | None:
+    """None if the records of no contrast show where its variance comes from."""
+    shown = [
+        (contrast, row)
+        for contrast, budget in zip(analysis.contrasts, variance_budgets(analysis), strict=True)
+        if (row := variance_row(budget))["refused"] is None
+    ]
+    if not shown:
+        return None
+    parts = [part for part in PART_NAMES if any(part in row["new_problems"]["parts"] for _, row in shown)]
+    figure, panels = STRIPS(len(shown), height=0.3).draw([PART_NAMES[part] for part in parts])
+    handles: dict[str, BarContainer] = {}
+    for (axes,), (contrast, row) in zip(panels, shown, strict=True):
+        handles |= _draw_bar(axes, row["new_problems"]["parts"])
+        error = "{error_pp:.2f} pp [{error_low_pp:.2f}, {error_high_pp:.2f}]".format(**row["these_problems"])
+        as_strip(axes, short_name(contrast.arm), f"error {error}   n = {row['n_seeds']}")
+        axes.set_xlim(0, 1)
+    strips = [axes for (axes,) in panels]
+    keep_only_grid(strips[:-1], "x")
+    strips[-1].xaxis.set_major_formatter(lambda value, _position: f"{value:.0%}")
+    strips[-1].set_xlabel("share of the variance of the mean difference")
+    legend_at_bottom(figure, [handles[part] for part in parts])
+    return Drawing(figure, _caption(analysis, [row for _, row in shown]), [_data(c.arm, row) for c, row in shown])
+
+
+def _draw_bar(axes: Axes, parts: dict[str, dict[str, float]]) -> dict[str, BarContainer]:
+    """The parts side by side; returns their handles for the legend."""
+    handles, left = {}, 0.0
+    for name, part in parts.items():
+        share = part["share"]
+        handles[name] = axes.barh(
+            0,
+            share,
+            1.2,
+            left,
+            color=COLORS[name],
+            hatch=HATCHES[name],
+            label=PART_NAMES[name],
+            edgecolor="white",
+            linewidth=0,
+        )
+        if share >= ROOM_FOR_A_NUMBER:
+            # The number stands on a white box on dark pages too, so it is not in INK, which turns white there.
+            box = {"facecolor": "white", "edgecolor": "none", "pad": 1.2, "alpha": 0.85}
+            axes.text(left + share / 2, 0, f"{share:.0%}", ha="center", va="center", color="#222222", bbox=box)
+        left += share
+    return handles
+
+
+def _caption(analysis: Analysis, rows: list[dict[str, Any]]) -> str:
+    first = rows[0]
+    seeds = sorted({row["n_seeds"] for row in rows})
+    n = f"n = {seeds[0]}" if len(seeds) == 1 else f"n = {seeds[0]} to {seeds[-1]}"
+    sizes = f"{n} pairs, {first['n_problems']} problems and {first['n_samples']} samples of each"
+    parts = [
+        f"What the noise of each arm's difference from {analysis.sweep.baseline} is made of, on {analysis.metric.task}"
+        f" with {sizes}. More seeds shrink every part but problems. More samples shrink evaluation samples alone, so"
+        " they buy little where that part is small. More problems shrink seed x problem, evaluation samples and"
+        " problems. The verdict is about these problems, so the part of problems is no noise of it; it counts for"
+        " problems of this kind in general.",
+        f"error: the standard error of the mean difference on these problems, with its {percent(first['level'])}"
+        " interval. From few seeds the shares are rough: report.json has an interval for each.",
+    ]
+    if not all(row["sampling_known"] for row in rows):
+        parts.append("With one sample of a problem, seed x problem holds evaluation samples too.")
+    return " ".join(parts)
+
+
+def _data(arm: str, row: dict[str, Any]) -> dict[str, str | float]:
+    numbers = {
+        f"{part}_{name}": value
+        for part, values in row["new_problems"]["parts"].items()
+        for name, value in values.items()
+        if value == value
+    }
+    return {"arm": arm, "n_seeds": row["n_seeds"], "error_pp": row["these_problems"]["error_pp"], **numbers}
+
+
+VARIANCE = Figure(
+    name="variance", title="Where the noise of a difference comes from", draw=draw_variance, group="Result", order=15
+)

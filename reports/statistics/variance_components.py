@@ -1,0 +1,241 @@
+"""Where the noise of a paired difference comes from: training seeds, problems, both together, evaluation samples.
+
+The model is a two-way layout of random effects. The difference of two arms at seed s on problem p is
+
+    d[s, p] = mean + seed[s] + problem[p] + seed_x_problem[s, p] + sampling[s, p]
+
+where `sampling` is the mean noise of the samples drawn in that cell, which repeated samples show and one does not.
+Mean squares have the expectations of the balanced layout (Searle, Casella & McCulloch 1992, "Variance Components",
+chapter 4), so the components are differences of mean squares, cut at zero where chance makes them negative.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from reports.statistics.means import MIN_PAIRS, RELATIVE_TOLERANCE, FloatArray, finite_table, require_level
+
+PARTS = ("seeds", "seeds_x_problems", "sampling", "problems")
+DRAWS = 4000
+
+Table = Sequence[Sequence[float]] | FloatArray
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A number and its interval; NaN where the layout cannot tell it."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one component adds to the error of a mean difference. sd: in the unit of the scores. share: of the whole
+    variance, in [0, 1]."""
+
+    sd: Interval
+    share: Interval
+
+
+@dataclass(frozen=True)
+class VarianceComponents:
+    """The variance of d[s, p] in its four parts, in the squared unit of the scores, with intervals at 1 - `alpha`.
+
+    seeds, problems: of their main effects. seeds_x_problems: of what a seed does to one problem only. sampling: of the
+    mean of the `n_samples` samples that a cell has of each arm. With one sample a cell, sampling and seeds_x_problems
+    cannot be told apart: `sampling` is NaN and `seeds_x_problems` holds both.
+
+    draws [4, n_draws]: the generalised pivots behind the intervals, in the order of PARTS. Every interval of a function
+    of the components is that of the function's values at the draws.
+    """
+
+    n_seeds: int
+    n_problems: int
+    n_samples: int
+    alpha: float
+    seeds: Interval
+    seeds_x_problems: Interval
+    sampling: Interval
+    problems: Interval
+    draws: FloatArray = field(repr=False, compare=False)
+
+    @property
+    def sampling_known(self) -> bool:
+        return not math.isnan(self.sampling.value)
+
+    def error_of_mean(
+        self,
+        n_seeds: int | None = None,
+        n_problems: int | None = None,
+        n_samples: int | None = None,
+        *,
+        new_problems: bool = False,
+    ) -> Interval:
+        """The standard error of the mean difference of a design of this size; by default that of the design measured.
+
+        new_problems: whether the mean is over all problems of the kind, instead of these. Raises ValueError for a size
+        below 1, and for another number of samples if sampling is not known.
+        """
+        weights = self._weights(n_seeds, n_problems, n_samples, new_problems)
+        values, draws = self._values()
+        return _interval(math.sqrt(weights @ values), np.sqrt(weights @ draws), self.alpha)
+
+    def parts_of_mean(self, *, new_problems: bool = True) -> dict[str, Part]:
+        """What each of PARTS adds to the variance of the mean difference of this design; without `problems` unless
+        new_problems, and without `sampling` if it is not known. Shares are NaN without any variance."""
+        weights = self._weights(None, None, None, new_problems)
+        values, draws = (weights * self._values()[0], weights[:, None] * self._values()[1])
+        shown = [i for i, name in enumerate(PARTS) if weights[i] > 0 and (name != "sampling" or self.sampling_known)]
+        with np.errstate(invalid="ignore"):
+            shares, drawn_shares = values / values.sum(), draws / draws.sum(axis=0)
+        return {
+            PARTS[i]: Part(
+                sd=_interval(math.sqrt(values[i]), np.sqrt(draws[i]), self.alpha),
+                share=_interval(float(shares[i]), drawn_shares[i], self.alpha),
+            )
+            for i in shown
+        }
+
+    def _values(self) -> tuple[FloatArray, FloatArray]:
+        """The four components and their draws; an unknown one is 0, since another holds it."""
+        values = np.array([getattr(self, name).value for name in PARTS])
+        return np.nan_to_num(values), np.nan_to_num(self.draws)
+
+    def _weights(
+        self, n_seeds: int | None, n_problems: int | None, n_samples: int | None, new_problems: bool
+    ) -> FloatArray:
+        """What each of PARTS is multiplied by in the variance of the mean."""
+        asked = ((n_seeds, self.n_seeds), (n_problems, self.n_problems), (n_samples, self.n_samples))
+        seeds, problems, samples = (measured if wanted is None else wanted for wanted, measured in asked)
+        if min(seeds, problems, samples) < 1:
+            raise ValueError(
+                f"{seeds} seeds, {problems} problems, {samples} samples: a design has at least one of each"
+            )
+        if samples != self.n_samples and not self.sampling_known:
+            raise ValueError(
+                f"the error with {samples} samples a problem is unknown: with one sample in each cell, the noise of"
+                " sampling cannot be told from what a seed does to a problem; evaluate with two samples or more"
+            )
+        cells = seeds * problems
+        in_sampling = self.n_samples / samples / cells
+        return np.array([1 / seeds, 1 / cells, in_sampling, 1 / problems if new_problems else 0.0])
+
+
+def components(
+    differences: Table, sampling_variance: Table | None = None, *, n_samples: int = 1, alpha: float = 0.05
+) -> VarianceComponents:
+    """Split the variance of `differences` [n_seeds, n_problems], each the mean over `n_samples` paired samples.
+
+    sampling_variance [n_seeds, n_problems]: the unbiased estimate of each cell's sampling variance, that of its paired
+    sample differences over n_samples; None with one sample. Intervals are generalised confidence intervals (Weerahandi
+    1993, J. Am. Stat. Assoc. 88:899): each mean square is divided by draws of its chi-square distribution, with a fixed
+    seed. They assume normal effects; few seeds leave them wide, as they should be.
+
+    Raises ValueError for other shapes, entries that are not finite, or fewer than three seeds or two problems.
+    """
+    require_level(alpha)
+    table = finite_table("differences", differences, "[n_seeds, n_problems]")
+    n_seeds, n_problems = table.shape
+    if n_seeds < MIN_PAIRS or n_problems < 2:
+        raise ValueError(
+            f"differences have {n_seeds} seeds and {n_problems} problems: components need {MIN_PAIRS} seeds and 2"
+            " problems"
+        )
+    squares, dfs = _mean_squares(table)
+    rng = np.random.default_rng(0)
+    # One column for the estimate, the others for the draws.
+    seeds, problems, rest = (
+        np.concatenate([[square], square * df / rng.chisquare(df, DRAWS)])
+        for square, df in zip(squares, dfs, strict=True)
+    )
+    sampling = _sampling(sampling_variance, table.shape, n_samples, rng)
+    between = [
+        np.maximum(seeds - rest, 0) / n_problems,
+        np.maximum(rest - np.nan_to_num(sampling), 0),
+        sampling,
+        np.maximum(problems - rest, 0) / n_seeds,
+    ]
+    found = {name: _interval(float(part[0]), part[1:], alpha) for name, part in zip(PARTS, between, strict=True)}
+    return VarianceComponents(n_seeds, n_problems, n_samples, alpha, **found, draws=np.array([p[1:] for p in between]))
+
+
+@dataclass(frozen=True)
+class CrossedEstimate:
+    """A mean difference over new seeds and new problems, with its interval at level 1 - `alpha`. df: Satterthwaite's
+    degrees of freedom. The error and the interval are NaN with fewer than three seeds or two problems, and where all
+    differences are equal, whose spread is unknown."""
+
+    n_seeds: int
+    n_problems: int
+    alpha: float
+    difference: float
+    standard_error: float
+    df: float
+    low: float
+    high: float
+
+
+def over_seeds_and_problems(differences: Table, alpha: float = 0.05) -> CrossedEstimate:
+    """The mean of `differences` [n_seeds, n_problems] over new training seeds and new problems of the same kind.
+
+    Its variance is (MS_seeds + MS_problems - MS_rest) / (n_seeds n_problems), and never less than that of the rest
+    alone, MS_rest / (n_seeds n_problems). The interval is Student's t with Satterthwaite's degrees of freedom
+    (Satterthwaite 1946, Biometrics 2:110), which are those of the rest where that bound applies. Replicate samples need
+    no term of their own: their noise is in every mean square alike.
+
+    Raises ValueError for another shape or entries that are not finite.
+    """
+    from scipy.special import stdtrit
+
+    require_level(alpha)
+    table = finite_table("differences", differences, "[n_seeds, n_problems]")
+    n_seeds, n_problems = table.shape
+    mean = float(table.mean())
+    if n_seeds < MIN_PAIRS or n_problems < 2 or np.ptp(table) <= RELATIVE_TOLERANCE * np.abs(table).max():
+        return CrossedEstimate(n_seeds, n_problems, alpha, mean, *[math.nan] * 4)
+    (seeds, problems, rest), dfs = _mean_squares(table)
+    total = seeds + problems - rest
+    if total > rest:
+        df = total**2 / sum(square**2 / df for square, df in zip((seeds, problems, rest), dfs, strict=True))
+    else:
+        total, df = rest, dfs[2]
+    error = math.sqrt(total / table.size)
+    half_width = float(stdtrit(df, 1 - alpha / 2)) * error
+    return CrossedEstimate(n_seeds, n_problems, alpha, mean, error, df, mean - half_width, mean + half_width)
+
+
+def _mean_squares(table: FloatArray) -> tuple[tuple[float, float, float], tuple[int, int, int]]:
+    """The mean squares of seeds, problems and the rest, and their degrees of freedom."""
+    n_seeds, n_problems = table.shape
+    by_seed, by_problem, mean = table.mean(axis=1), table.mean(axis=0), table.mean()
+    rest = table - by_seed[:, None] - by_problem + mean
+    dfs = (n_seeds - 1, n_problems - 1, (n_seeds - 1) * (n_problems - 1))
+    sums = (n_problems * np.sum((by_seed - mean) ** 2), n_seeds * np.sum((by_problem - mean) ** 2), np.sum(rest**2))
+    # What subtracting scores leaves of equal ones is no variance.
+    rounding = (RELATIVE_TOLERANCE * float(np.abs(table).max())) ** 2
+    seeds, problems, left = (
+        0.0 if total <= rounding * table.size else float(total) / df for total, df in zip(sums, dfs, strict=True)
+    )
+    return (seeds, problems, left), dfs
+
+
+def _sampling(given: Table | None, shape: tuple[int, ...], n_samples: int, rng: np.random.Generator) -> FloatArray:
+    """The mean sampling variance of a cell, then draws of it [1 + DRAWS]; NaN if it is not known."""
+    if given is None or n_samples < 2:
+        return np.full(1 + DRAWS, math.nan)
+    variances = finite_table("sampling_variance", given, "[n_seeds, n_problems]")
+    if variances.shape != shape:
+        raise ValueError(f"sampling_variance has shape {variances.shape} and differences {shape}: give one for each")
+    mean, error = float(variances.mean()), float(variances.std(ddof=1)) / math.sqrt(variances.size)
+    return np.concatenate([[mean], np.maximum(mean + error * rng.standard_normal(DRAWS), 0)])
+
+
+def _interval(value: float, draws: FloatArray, alpha: float) -> Interval:
+    low, high = np.quantile(draws, [alpha / 2, 1 - alpha / 2])
+    return Interval(value, float(low), float(high))

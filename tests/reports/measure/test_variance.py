@@ -1,0 +1,141 @@
+"""The variance budget of contrasts, from the samples of their evaluations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from harness.records import SweepRecord
+from reports.figures.variance import draw_variance
+from reports.measure import analyse
+from reports.measure.variance import VarianceBudget, budget_of, variance_budgets
+from reports.page.document import report_document
+from reports.page.verdict import statements, validity_checks
+from reports.statistics import FloatArray
+from tests.reports.synthetic import STEPS, TASK, write_sweep
+
+SEED_SD, NOISE_SD = 0.1, 0.2
+
+
+def drawn_arms(rng: np.random.Generator, n_seeds: int, n_problems: int = 40, n_samples: int = 8) -> list[FloatArray]:
+    """Samples [n_seeds, n_problems, n_samples] of two arms. Both have the seed's effect, and 4 / 5 of the noise."""
+    shape = (n_seeds, n_problems, n_samples)
+    seeds, shared = rng.normal(0, SEED_SD, (n_seeds, 1, 1)), rng.normal(0, 2 * NOISE_SD, shape)
+    return [50 + seeds + shared + rng.normal(0, NOISE_SD, shape) for _ in range(2)]
+
+
+def test_the_covariance_of_the_arms_is_split_into_shared_noise_and_seeds():
+    rng = np.random.default_rng(0)
+    found = [budget_of(one, other, 0.05) for one, other in (drawn_arms(rng, 12) for _ in range(200))]
+    noise = 4 * NOISE_SD**2 / (40 * 8)
+    assert np.mean([one.shared_noise for one in found]) == pytest.approx(noise, rel=0.05)
+    assert np.mean([one.covariance for one in found]) == pytest.approx(SEED_SD**2 + noise, rel=0.1)
+    sampling = [one.components.sampling.value for one in found if one.components]
+    assert np.mean(sampling) == pytest.approx(2 * NOISE_SD**2 / 8, rel=0.05)  # what they share is not in it
+
+
+def test_arms_that_do_not_move_together_have_no_share_of_noise():
+    assert VarianceBudget(None, covariance=-1.0, shared_noise=0.5).shared_noise_share is None
+    assert VarianceBudget(None, covariance=2.0, shared_noise=0.5).shared_noise_share == 0.25
+    assert VarianceBudget(None, covariance=2.0, shared_noise=3.0).shared_noise_share == 1
+
+
+def sweep_with_samples(folder: Path, seeds: int, *, seed_sd: float = 0.05, n_samples: int = 8) -> SweepRecord:
+    """30 problems. The arms share the seed's effect, and the noise of each sample but for 5 %."""
+    rng = np.random.default_rng(1)
+    sweep = write_sweep(folder, {"base": 0.0, "up": 0.0}, seeds=seeds)
+    difficulty = rng.uniform(0.2, 0.8, 30)
+    effects, noise = rng.normal(0, seed_sd, seeds), rng.random((seeds, 30, n_samples))
+    changes = {}
+    for cell in sweep.cells:
+        own = np.where(rng.random(noise.shape) < 0.05, rng.random(noise.shape), noise)[cell.seed]
+        right = own < (difficulty + effects[cell.seed])[:, None]
+        rows = [
+            {"step": STEPS, "final": True, "task": TASK, "problem_id": f"p{p:02}", "sample": s, "text": ""}
+            | {"correct": bool(right[p, s]), "verdicts": "{}", "n_tokens": 1, "truncated": False}
+            for s in reversed(range(n_samples))
+            for p in range(30)
+        ]
+        pyarrow.parquet.write_table(pa.Table.from_pylist(rows), cell.path / "evals.parquet")
+        changes[cell.arm, cell.seed] = {"score": float(right.mean())}
+    kept = {cell.path.name: (cell.path / "evals.parquet").read_bytes() for cell in sweep.cells}
+    sweep = write_sweep(folder / "scored", {"base": 0.0, "up": 0.0}, seeds=seeds, changes=changes)
+    for cell in sweep.cells:
+        (cell.path / "evals.parquet").write_bytes(kept[cell.path.name])
+    return sweep
+
+
+@pytest.fixture(scope="module")
+def twelve(tmp_path_factory):
+    return analyse(sweep_with_samples(tmp_path_factory.mktemp("twelve"), 12))
+
+
+def test_the_budget_of_a_sweep_is_that_of_its_samples(twelve):
+    (budget,) = variance_budgets(twelve)
+    (row,) = report_document(twelve)["contrasts"]
+    assert budget.components is not None
+    found = row["variance"]
+    assert (found["refused"], found["n_seeds"], found["n_problems"], found["n_samples"]) == (None, 12, 30, 8)
+    half_width = (row["high_pp"] - row["low_pp"]) / 2
+    assert found["these_problems"]["error_pp"] == pytest.approx(half_width / 2.200985, rel=0.2)
+    for key, names in (("these_problems", 3), ("new_problems", 4)):
+        parts = found[key]["parts"]
+        assert len(parts) == names
+        assert sum(part["share"] for part in parts.values()) == pytest.approx(1)
+        assert all(0 <= p["share_low"] <= p["share_high"] <= 1 for p in parts.values())
+
+
+def test_the_page_says_what_pairing_did(twelve):
+    (statement,) = statements(report_document(twelve))
+    noise, pairing = statement.details[-2:]
+    assert noise.startswith("Noise of the difference: a standard error of ") and "evaluation samples" in noise
+    assert pairing.startswith("The two arms' seeds move together: ρ = 0.9") and "times the seeds" in pairing
+    assert "is what a seed does to the training of both" in pairing
+    strip = {check.label: check.value for check in validity_checks(twelve, report_document(twelve))}
+    assert strip["Pairing ρ"].startswith("0.9") and "[" in strip["Pairing ρ"]
+
+
+def test_where_seeds_do_nothing_most_of_the_covariance_is_shared_noise(tmp_path):
+    analysis = analyse(sweep_with_samples(tmp_path, 12, seed_sd=0.0))
+    (statement,) = statements(report_document(analysis))
+    assert "is evaluation noise that both share" in statement.details[-1]
+
+
+def test_six_seeds_cannot_tell_what_pairing_does(tmp_path):
+    """Random arms: the interval of their correlation holds 0."""
+    sweep = write_sweep(tmp_path, {"base": 0.0, "up": 0.0}, seeds=4)
+    report = report_document(analyse(sweep))
+    row = report["contrasts"][0] | {"correlation": -0.77, "correlation_low": -0.98, "correlation_high": 0.28}
+    (statement,) = statements(report | {"contrasts": [row | {"n_pairs": 6}]})
+    assert "6 seeds cannot tell what pairing does: ρ = -0.77, 95% interval [-0.98, 0.28]." in statement.details
+
+
+def test_the_figure_has_a_bar_for_each_contrast(twelve):
+    drawing = draw_variance(twelve)
+    assert drawing is not None
+    assert [row["arm"] for row in drawing.rows] == ["up"]
+    assert "More seeds shrink every part but problems" in drawing.caption
+
+
+@pytest.mark.parametrize(
+    ("seeds", "fields", "why"),
+    [
+        (2, {}, "it takes 3 pairs"),
+        (3, {"metric": "eval.final.pass@4"}, "pass@4 is no mean of samples"),
+        (3, {"gone": True}, "not every run kept equally many samples of the same problems"),
+    ],
+)
+def test_what_the_records_do_not_show_is_refused(tmp_path, seeds, fields, why):
+    gone = fields.pop("gone", False)
+    sweep = write_sweep(tmp_path, {"base": 0.0, "up": 0.0}, seeds=seeds, **fields)
+    if gone:
+        (sweep.cells[1].path / "evals.parquet").unlink()
+    analysis = analyse(sweep)
+    (budget,) = variance_budgets(analysis)
+    assert (budget.components, budget.refused) == (None, why)
+    assert draw_variance(analysis) is None
+    assert report_document(analysis)["contrasts"][0]["variance"]["refused"] == why
