@@ -165,6 +165,7 @@ def _question(plan: Plan, home: Path, command: str) -> SweepRecord:
         question=sweep.question,
         profile=plan.profile,
         command=command,
+        checkpoint=request.checkpoint,
         arms=list(plan.arms),
         grid={arm: sweep.all_arms[arm] for arm in plan.arms} if sweep.grid else {},
         baseline=plan.baseline,

@@ -122,8 +122,10 @@ class SweepRun:
         ]
 
     def _stages_for_report(self) -> list[tuple[RunSpec, Stage]]:
-        """What the report shows of the start, and is not there yet: its evaluation, if all arms start from the same
+        """What the report shows of the start of training, and is not there yet: its evaluation, if all arms start from the same
         model under the same evaluation; and what choosing by each reward model makes of it."""
+        if self.plan.request.checkpoint is not None:
+            return []
         base, best_of_n = find_stage("base"), find_stage("best_of_n")
         wanted: dict[Path, tuple[RunSpec, Stage]] = {}
         bases = {result_path(base, spec, self.home) for spec in self.plan.arms.values()}

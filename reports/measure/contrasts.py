@@ -1,4 +1,5 @@
-"""Every arm against the baseline, paired by seed, in percentage points.
+"""Every arm against the baseline in percentage points, paired by seed; problem by problem where no seed is one of
+training, because arms evaluate one checkpoint.
 
 A collapsed cell is an outcome: it stays in the comparison, which is shown once more without it. Only what could not be
 measured is missing, and the contrast says which pairs this costs.
@@ -11,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from reports.measure.measurements import Measurement, mean_of
-from reports.statistics import PairedComparison, compare_paired, holm
+from reports.measure.measurements import Measurement, MetricError, mean_of
+from reports.statistics import FloatArray, PairedComparison, cluster_values, compare_paired, holm
 
 if TYPE_CHECKING:
     from harness.records import CellRecord, SweepRecord
@@ -38,7 +39,11 @@ class Contrast:
     p_holm: its p value after Holm. noise_low_pp, noise_high_pp: the 95% interval from the sampling noise of the
     evaluations alone, given only if there are too few pairs for a test. token_ratios: the tokens that the arm generated
     over those of the baseline, for each pair; empty if a run of the baseline trained on data alone. token_ratio: the
-    same for the means over pairs; None if token_ratios is empty.
+    same for the means over pairs; None if token_ratios is empty. Where a checkpoint is evaluated, all of these are
+    tokens per answer.
+    over_problems: whether the comparison is over problems, each with its samples and seeds as a cluster. n_pairs then
+    counts problems; seeds and differences_pp are still those of evaluations.
+    answer_tokens: the mean tokens of an answer of the arm and of the baseline, where a checkpoint is evaluated.
     """
 
     arm: str
@@ -54,6 +59,8 @@ class Contrast:
     token_ratio: float | None
     noise_low_pp: float
     noise_high_pp: float
+    over_problems: bool = False
+    answer_tokens: tuple[float, float] | None = None
 
     @property
     def equal_tokens(self) -> bool | None:
@@ -78,6 +85,10 @@ class Pair:
     @property
     def same_weights(self) -> bool:
         return self.treatment.cell.digest is not None and self.treatment.cell.digest == self.baseline.cell.digest
+
+    @property
+    def evaluates_checkpoint(self) -> bool:
+        return self.treatment.evaluates_checkpoint and self.baseline.evaluates_checkpoint
 
     @property
     def known_weights(self) -> bool:
@@ -132,6 +143,8 @@ def contrast_of(
         token_ratio=token_ratio([p.treatment for p in pairs], [p.baseline for p in pairs]) if token_ratios else None,
         noise_low_pp=math.nan if tested or comparison is None else comparison.difference - noise,
         noise_high_pp=math.nan if tested or comparison is None else comparison.difference + noise,
+        over_problems=_over_problems(pairs),
+        answer_tokens=_answer_tokens(pairs) if _over_problems(pairs) else None,
     )
 
 
@@ -149,9 +162,9 @@ def _compare(pairs: Sequence[Pair], alpha: float, margin_pp: float) -> PairedCom
     if not pairs:
         return None
     identical = all(pair.same_weights for pair in pairs)
+    scores = _by_problem(pairs) if _over_problems(pairs) else _by_seed(pairs)
     comparison = compare_paired(
-        [_score(pair.treatment) for pair in pairs],
-        [_score(pair.baseline) for pair in pairs],
+        *scores,
         alpha=alpha,
         margin=margin_pp,
         identical=identical,
@@ -163,10 +176,44 @@ def _compare(pairs: Sequence[Pair], alpha: float, margin_pp: float) -> PairedCom
     return comparison
 
 
+def _over_problems(pairs: Sequence[Pair]) -> bool:
+    return bool(pairs) and all(pair.evaluates_checkpoint for pair in pairs)
+
+
+def _by_seed(pairs: Sequence[Pair]) -> tuple[list[float], list[float]]:
+    return [_score(pair.treatment) for pair in pairs], [_score(pair.baseline) for pair in pairs]
+
+
+def _by_problem(pairs: Sequence[Pair]) -> tuple[FloatArray, FloatArray]:
+    """A value for each problem in both arms, of the evaluations in which both have a score on it.
+
+    Raises MetricError if the records hold no scores of single problems.
+    """
+    found = [
+        (problem, score, pair.baseline.problem_scores_pp[problem])
+        for pair in pairs
+        for problem, score in pair.treatment.problem_scores_pp.items()
+        if problem in pair.baseline.problem_scores_pp
+    ]
+    if not found:
+        raise MetricError(
+            f"over one checkpoint arms are compared problem by problem, but the records hold no"
+            f" {pairs[0].treatment.metric.name} for single problems: compare pass@k or avg@n"
+        )
+    problems, treated, control = zip(*found, strict=True)
+    return cluster_values(treated, problems), cluster_values(control, problems)
+
+
+def _answer_tokens(pairs: Sequence[Pair]) -> tuple[float, float] | None:
+    means = (mean_of(p.treatment.spent_tokens for p in pairs), mean_of(p.baseline.spent_tokens for p in pairs))
+    return None if means[0] is None or means[1] is None else (means[0], means[1])
+
+
 def _same_completions(pairs: Sequence[Pair]) -> bool:
     """Whether no pair's completions differ, while it is known that some pair's weights do. Texts are read only where
     all scores are equal, which is rare."""
     possible = all(pair.known_weights and pair.difference_pp == 0 for pair in pairs)
+    possible = possible and not _over_problems(pairs)
     return possible and all(pair.same_completions() for pair in pairs)
 
 
@@ -205,7 +252,7 @@ def absence(cell: CellRecord | None) -> str | None:
 def token_ratio(treatment: Sequence[Measurement], baseline: Sequence[Measurement]) -> float | None:
     """The mean tokens of these runs over those of the baseline; None without runs, or if the baseline generated
     none."""
-    treated, control = (mean_of(m.cell.generated_tokens for m in runs) for runs in (treatment, baseline))
+    treated, control = (mean_of(m.spent_tokens for m in runs) for runs in (treatment, baseline))
     return treated / control if treated is not None and control else None
 
 
