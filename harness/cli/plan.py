@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -77,6 +78,7 @@ def plan(
     document: dict[str, Any] = {
         "sweep": planned.sweep.name,
         "profile": planned.profile,
+        "checkpoint": planned.request.checkpoint,
         "cells": cells,
         "gate": {
             "ok": planned.gate.ok,
@@ -111,8 +113,8 @@ def _expected_time(planned: Plan, home: Path, may_measure: bool) -> ExpectedTime
 
     records = [(cell, planned.record(cell, home)) for cell in sorted(planned.cells, key=lambda cell: cell.seed)]
     missing = [(cell.spec, record.lacks) for cell, record in records if record.state not in ("done", "invalid")]
-    specs = [spec for spec, lacks in missing if lacks != "evaluation"]
-    only_evaluated = [spec for spec, lacks in missing if lacks == "evaluation"]
+    specs = [spec for spec, lacks in missing if lacks != "evaluation" and not spec.checkpoint]
+    only_evaluated = [spec for spec, lacks in missing if lacks == "evaluation" or spec.checkpoint]
     at_once = min(default_workers([*planned.arms.values()]), max(1, len(missing)))
     return expected_time(specs, home, at_once, measure if may_measure else None, only_evaluated)
 
@@ -122,12 +124,37 @@ def _detectable_pp(planned: Plan, home: Path) -> dict[str, Any]:
     The spread is that of finished pairs, given two, else the profile's, else assumed."""
     from reports.statistics import MIN_PAIRS, power
 
+    if planned.request.checkpoint is not None:
+        return _detectable_over_problems_pp(planned, home)
     screening = planned.sweep.screening
     n_contrasts = max(1, len(planned.arms) - 1) if screening is None else screening.best
     seeds = len(planned.request.seed_list) if screening is None else screening.seeds
     sd, origin = _paired_sd_pp(planned, home)
     alpha = planned.sweep.compare.alpha / n_contrasts
     value = power(sd, n=seeds, alpha=alpha).effect if seeds >= MIN_PAIRS and sd > 0 else None
+    return {"value": value, "from": origin, "sd_pp": sd}
+
+
+def _detectable_over_problems_pp(planned: Plan, home: Path) -> dict[str, Any]:
+    """The same where problems are replicated. Before there are answers, their noise is taken at its largest, where every
+    problem is solved half the time, and problems as alike in what an arm changes."""
+    from reports.measure.contrasts import differences_by_problem, pair_by_seed
+    from reports.measure.measurements import Measurement, Metric
+    from reports.statistics import MIN_PAIRS, power
+
+    metric = Metric(planned.metric_task, planned.metric_name)
+    treatment = next((arm for arm in planned.arms if arm != planned.baseline), planned.baseline)
+    done = [record for cell in planned.cells if (record := planned.record(cell, home)).state == "done"]
+    arms = [[Measurement(cell, metric) for cell in done if cell.arm == arm] for arm in (treatment, planned.baseline)]
+    if pairs := pair_by_seed(*arms):
+        differences = differences_by_problem(pairs)
+        n, sd, origin = len(differences), statistics.stdev(differences) if len(differences) > 1 else 0.0, "finished cells"
+    else:
+        evaluation = planned.arms[treatment].eval
+        n, origin = evaluation.problems or 0, "the largest noise of sampling"
+        sd = 100 * math.sqrt(0.5 / (evaluation.samples * len(planned.request.seed_list)))
+    alpha = planned.sweep.compare.alpha / max(1, len(planned.arms) - 1)
+    value = power(sd, n=n, alpha=alpha).effect if n >= MIN_PAIRS and sd > 0 else None
     return {"value": value, "from": origin, "sd_pp": sd}
 
 
@@ -176,8 +203,10 @@ def _print(document: dict[str, Any], expected: ExpectedTime | None) -> None:
     from harness.plan import expected_time
     from harness.plan.memory import in_words
 
-    print(f"sweep {document['sweep']} on profile {document['profile']}")
-    rows = [[cell["arm"], str(cell["seed"]), cell["hash"][:10], _state(cell)] for cell in document["cells"]]
+    evaluated = f", evaluating {document['checkpoint']} as it is" if document["checkpoint"] else ""
+    print(f"sweep {document['sweep']} on profile {document['profile']}{evaluated}")
+    shown = "evaluation" if document["checkpoint"] else "hash"
+    rows = [[cell["arm"], str(cell["seed"]), cell[shown][:10], _state(cell)] for cell in document["cells"]]
     print_table("", ["arm", "seed", "hash", "state"], rows)
     gate = document["gate"]
     print(f"gate: {'ok' if gate['ok'] else 'REFUSED'}; arms differ in {_in_words(gate['differs'])}")
@@ -186,10 +215,8 @@ def _print(document: dict[str, Any], expected: ExpectedTime | None) -> None:
     cost = document["cost"]
     at_most = cost["eval_samples_at_most"]
     samples = "all problems'" if at_most is None else f"{at_most:,}"
-    print(
-        f"cost: {cost['cells']} cells, at most {cost['generated_tokens_at_most']:,} generated tokens and {samples} "
-        "evaluation samples"
-    )
+    training = "" if document["checkpoint"] else f"at most {cost['generated_tokens_at_most']:,} generated tokens and "
+    print(f"cost: {cost['cells']} cells, {training}{samples} evaluation samples")
     print(f"memory: {in_words(cost['memory'])}")
     print(f"time: {expected_time.in_words(expected, duration)}")
     detectable, screening = document["detectable_pp"], document["screening"]

@@ -47,6 +47,8 @@ class Design:
     alpha: float
     pilots: list[Pilot]
     source: str
+    unit: str = "seed"
+    """What is replicated: a seed, or a problem where one checkpoint is evaluated."""
 
     @property
     def alpha_each(self) -> float:
@@ -132,8 +134,8 @@ def _measured(given: str, home: Path) -> Design:
         pilots.append(
             Pilot(
                 arm=contrast.arm,
-                n_pairs=len(by_seed),
-                sd_pp=_sd(contrast.differences_pp),
+                n_pairs=len(contrast.replicates_pp),
+                sd_pp=_sd(contrast.replicates_pp),
                 correlation=None if math.isnan(correlation) else correlation,
                 flagged_seeds=contrast.flagged_seeds,
                 sd_unflagged_pp=_sd(unflagged),
@@ -144,7 +146,11 @@ def _measured(given: str, home: Path) -> Design:
             f"{sweep.name}: no contrast has {MIN_PAIRS_FOR_SD} finished pairs, which the sd of differences needs. "
             f"{INSTEAD}"
         )
-    return Design(sweep.name, sweep.baseline, len(sweep.seeds), sweep.alpha, pilots, "finished cells")
+    return Design(sweep.name, sweep.baseline, len(sweep.seeds), sweep.alpha, pilots, "finished cells", _unit(sweep.checkpoint))
+
+
+def _unit(checkpoint: str | None) -> str:
+    return "seed" if checkpoint is None else "problem"
 
 
 def _sd(differences: Sequence[float]) -> float:
@@ -167,13 +173,18 @@ def _assumed(given: str, home: Path, sd_pp: float, correlation: float) -> Design
         )
     if (home / given / "sweep.json").is_file():
         record = read_sweep(home / given)
-        name, arms, baseline = record.name, record.arms, record.baseline
+        name, arms, baseline, checkpoint = record.name, record.arms, record.baseline, record.checkpoint
         n_seeds, alpha = len(record.seeds), record.alpha
     else:
         sweep, _ = load_sweep(given)
-        name, arms = sweep.name, [*sweep.all_arms]
+        name, arms, checkpoint = sweep.name, [*sweep.all_arms], sweep.checkpoint
         baseline = sweep.compare.baseline or arms[0]
         n_seeds, alpha = len(sweep.seed_list), sweep.compare.alpha
+    if checkpoint is not None:
+        raise RefusedError(
+            f"--sd is the spread of an arm over training seeds, and {name} trains nothing: its problems are what is "
+            "replicated. Run it, and leave --sd out."
+        )
     paired_sd = difference_sd(sd_pp, correlation)
     pilots = [Pilot(arm, 0, paired_sd, correlation) for arm in arms if arm != baseline]
     return Design(name, baseline, n_seeds, alpha, pilots, "assumed sd")
@@ -189,6 +200,7 @@ def _document(design: Design, effect_pp: float) -> dict[str, Any]:
         "alpha": design.alpha,
         "level": 1 - design.alpha_each,
         "from": design.source,
+        "unit": design.unit,
         "contrasts": [_contrast(pilot, design, effect_pp) for pilot in design.pilots],
     }
 
@@ -220,9 +232,10 @@ def _contrast(pilot: Pilot, design: Design, effect_pp: float) -> dict[str, Any]:
 def _print(document: dict[str, Any]) -> None:
     contrasts = document["contrasts"]
     measured = document["from"] == "finished cells"
-    columns = ["arm", "sd of the difference (pp)", "correlation", "seeds needed"]
+    unit = document["unit"]
+    columns = ["arm", "sd of the difference (pp)", "correlation", f"{unit}s needed"]
     columns += ["with the sd at its 80% upper bound"] if measured else []
-    columns += ["seeds now", "detectable with these (pp)"]
+    columns += [f"{unit}s now", "detectable with these (pp)"]
     rows = [
         [
             row["arm"],
@@ -237,7 +250,7 @@ def _print(document: dict[str, Any]) -> None:
     ]
     shared = f", alpha {document['alpha']:g} shared by {len(contrasts)} contrasts" if len(contrasts) > 1 else ""
     print_table(
-        f"{document['sweep']}: seeds to find {document['effect_pp']:g} pp against {contrasts[0]['baseline']} at "
+        f"{document['sweep']}: {unit}s to find {document['effect_pp']:g} pp against {contrasts[0]['baseline']} at "
         f"{document['power']:.0%} power{shared} (spread from {document['from']})",
         columns,
         rows,

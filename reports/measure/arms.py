@@ -118,7 +118,7 @@ def summarise_arm(
     scores = [score for _, score in scored]
     replicates = _by_problem(measurements) if any(m.evaluates_checkpoint for m in measurements) else scores
     low, high = t_interval(replicates, alpha) if len(replicates) >= MIN_PAIRS else (None, None)
-    generated = mean_of(m.cell.generated_tokens for m in measurements)
+    generated = mean_of(m.cell.generated_tokens for m in measurements if not m.evaluates_checkpoint)
     return ArmSummary(
         arm=arm,
         seeds=[seed for seed, _ in scored],

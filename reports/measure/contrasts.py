@@ -41,8 +41,8 @@ class Contrast:
     over those of the baseline, for each pair; empty if a run of the baseline trained on data alone. token_ratio: the
     same for the means over pairs; None if token_ratios is empty. Where a checkpoint is evaluated, all of these are
     tokens per answer.
-    over_problems: whether the comparison is over problems, each with its samples and seeds as a cluster. n_pairs then
-    counts problems; seeds and differences_pp are still those of evaluations.
+    by_problem_pp: the difference on each problem, over which arms of one checkpoint are compared, with a problem's
+    samples and seeds as its cluster; empty otherwise. seeds and differences_pp are still those of evaluations.
     answer_tokens: the mean tokens of an answer of the arm and of the baseline, where a checkpoint is evaluated.
     """
 
@@ -59,13 +59,22 @@ class Contrast:
     token_ratio: float | None
     noise_low_pp: float
     noise_high_pp: float
-    over_problems: bool = False
+    by_problem_pp: Sequence[float] = ()
     answer_tokens: tuple[float, float] | None = None
 
     @property
     def equal_tokens(self) -> bool | None:
         """Whether the tokens of every pair are equal: means can agree where no pair does."""
         return equal_tokens(self.token_ratios)
+
+    @property
+    def over_problems(self) -> bool:
+        return len(self.by_problem_pp) > 0
+
+    @property
+    def replicates_pp(self) -> Sequence[float]:
+        """The differences that the comparison is made of: of seeds, or of problems."""
+        return self.by_problem_pp or self.differences_pp
 
 
 @dataclass(frozen=True)
@@ -143,7 +152,7 @@ def contrast_of(
         token_ratio=token_ratio([p.treatment for p in pairs], [p.baseline for p in pairs]) if token_ratios else None,
         noise_low_pp=math.nan if tested or comparison is None else comparison.difference - noise,
         noise_high_pp=math.nan if tested or comparison is None else comparison.difference + noise,
-        over_problems=_over_problems(pairs),
+        by_problem_pp=differences_by_problem(pairs) if _over_problems(pairs) else (),
         answer_tokens=_answer_tokens(pairs) if _over_problems(pairs) else None,
     )
 
@@ -202,6 +211,12 @@ def _by_problem(pairs: Sequence[Pair]) -> tuple[FloatArray, FloatArray]:
         )
     problems, treated, control = zip(*found, strict=True)
     return cluster_values(treated, problems), cluster_values(control, problems)
+
+
+def differences_by_problem(pairs: Sequence[Pair]) -> list[float]:
+    """Arm minus baseline on each problem, over all samples and seeds. Raises as `compare_arms`."""
+    treated, control = _by_problem(pairs)
+    return [float(difference) for difference in treated - control]
 
 
 def _answer_tokens(pairs: Sequence[Pair]) -> tuple[float, float] | None:

@@ -94,11 +94,11 @@ def report_document(analysis: Analysis) -> Report:
             for arm in analysis.arms
         ],
         "cells": [_cell(analysis, cell) for cell in analysis.sweep.cells],
-        "laws": law_rows(analysis),
+        "laws": law_rows(analysis) if analysis.trains else [],
         "interactions": interaction_rows(interactions(analysis)),
         "across_tasks": across_tasks_rows(across_tasks(analysis)),
         "flips": [flip.as_row() for flip in find_flips(analysis)],
-        "reflection": [asdict(row) for row in read_reflection(analysis).arms],
+        "reflection": [asdict(row) for row in read_reflection(analysis).arms] if analysis.trains else [],
         "screening": [] if (found := analysis.sweep.screening) is None else [_screening(analysis, found)],
     }
     return {key: [without_nan(row) for row in rows] for key, rows in document.items()}
@@ -140,6 +140,8 @@ def contrast_row(
         "token_ratios": contrast.token_ratios,
         "token_ratio": contrast.token_ratio,
         "equal_tokens": contrast.equal_tokens,
+        "unit": "problem" if contrast.over_problems else "seed",
+        "answer_tokens": None if contrast.answer_tokens is None else list(contrast.answer_tokens),
         "warnings": warnings,
     }
 
@@ -162,6 +164,7 @@ def _arm(analysis: Analysis, arm: ArmSummary) -> dict[str, Any]:
         "task": metric.task,
         "n": arm.n,
         "level": 1 - sweep.alpha,
+        "checkpoint": sweep.checkpoint,
         "before_pp": None if before is None else 100 * before,
         "before_ece": finite(analysis.base_metrics.get("ece")),
         "budget_tokens": sweep.budget_tokens,
