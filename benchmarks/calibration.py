@@ -38,7 +38,7 @@ Rows = list[list[str]]
 
 
 def t_intervals(replicates: int) -> Rows:
-    """Coverage of the t interval of paired differences."""
+    """Differences whose true mean is 0, with 10 times as many replicates as below."""
     rng = np.random.default_rng(0)
     draws: dict[str, Callable[[tuple[int, int]], FloatArray]] = {
         "normal": lambda shape: rng.normal(0, 1, shape),
@@ -75,7 +75,8 @@ def binary_scores(
 
 
 def new_problems(replicates: int) -> Rows:
-    """Coverage over new seeds and new problems."""
+    """Right and wrong answers to problems of Beta(1, 1) difficulties. What seeds, problems, and a seed on one
+    problem do to the difference of the chances of success has the standard deviations named."""
     layouts = {
         "seeds 2 pp, problems 10 pp, both 5 pp, 4 samples": (0.02, 0.1, 0.05, 4),
         "seeds 1 pp, problems 5 pp, both 5 pp, 1 sample": (0.01, 0.05, 0.05, 1),
@@ -103,7 +104,7 @@ def variance_parts(replicates: int) -> Rows:
     rows = [["part", *(f"n = {n}" for n in SEEDS)], *([part.replace("_", " ")] for part in PARTS)]
     for n in SEEDS:
         rng, found = np.random.default_rng(n), []
-        for _ in range(max(1, replicates // 4)):
+        for _ in range(max(1, replicates // 2)):
             shapes = ((n, 1, 1), (n, 50, 1), (n, 50, 8), (1, 50, 1))
             drawn = np.zeros((n, 50, 8))
             for variance, shape in zip(known.values(), shapes, strict=True):
@@ -124,7 +125,7 @@ def task_scores(rng: np.random.Generator, n: int, levels: FloatArray, together: 
 
 
 def tasks(replicates: int) -> Rows:
-    """Coverage of the interquartile mean; what it covers is its value over very many runs."""
+    """What it should cover is its value over very many runs. Scores are normal with a standard deviation of 2 pp."""
     levels = {
         "3 tasks of one level": np.zeros(3),
         "3 tasks, one 40 pp above": np.array([0.0, 0.0, 40.0]),
@@ -144,7 +145,8 @@ def tasks(replicates: int) -> Rows:
 
 
 def improvement(replicates: int) -> Rows:
-    """Coverage of the probability of improvement over 3 tasks; the rest is how often it excludes one half wrongly."""
+    """Over 3 tasks, from paired runs. In the rows of 0.50 the rest to 100% is how often one half is wrongly excluded.
+    Below 6 runs no interval is shown."""
     rows = [["true probability", "correlation of tasks, of arms", *(f"n = {n}" for n in SEEDS)]]
     for shift in (0.0, 1.4, 3.0):
         truth = 0.5 * (1 + math.erf(shift / 4))
@@ -246,7 +248,7 @@ def document(replicates: int) -> str:
         header, *rows = make(replicates)
         lines = [header, ["---"] * len(header), *rows]
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        parts.append(f"## {title}\n\n{(make.__doc__ or '').splitlines()[0]}\n\n{table}\n")
+        parts.append(f"## {title}\n\n{' '.join((make.__doc__ or '').split())}\n\n{table}\n")
     return "\n".join(parts)
 
 

@@ -26,11 +26,12 @@ from evals.tasks import TASKS
 from harness.cli.app import app
 from harness.config.engine import ENGINES
 from harness.config.knobs import knob_facts
-from harness.config.search import KnobRange, Pruner, Sampler, Search, SearchBudget
+from harness.config.search import KnobRange, Pruner, Sampler, Search, SearchBudget, Tune
 from harness.config.yaml_file import load_yaml
 from harness.executors.base import EXECUTORS
 from harness.plan.sweep_file import SHIPPED, Comparison, SweepFile, load_sweep, shipped
 from harness.rewards.base import nameable_parts
+from harness.run.health import FLAGS
 from reports.figures import FIGURES
 
 ROOT = Path(__file__).parents[1]
@@ -114,6 +115,10 @@ def engines() -> str:
     return _named((name, engine.description) for name, engine in ENGINES.all().items())
 
 
+def flags() -> str:
+    return _named((flag.name, flag.meaning) for flag in FLAGS)
+
+
 def executors() -> str:
     return _named((name, executor.summary) for name, executor in EXECUTORS.all().items())
 
@@ -174,6 +179,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "reward parts": reward_parts,
     "engines": engines,
     "executors": executors,
+    "flags": flags,
     "figures": figures,
     "sweeps": sweeps,
     "profiles": profiles,
@@ -181,6 +187,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "sweep file": _fields(SweepFile),
     "compare": _fields(Comparison),
     "search": _fields(Search),
+    "tune": _fields(Tune),
     "range": _fields(KnobRange),
     "search budget": _fields(SearchBudget),
     "sampler": _fields(Sampler),

@@ -6,6 +6,7 @@ The only file that knows lm-eval's interfaces. They are those of 0.4.13, and 0.5
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import logging
 import os
@@ -14,6 +15,7 @@ import sys
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,10 @@ DEFAULT_MAX_GEN_TOKS = 256
 backend, so that scores compare. It cuts reasoning short, so it is logged whenever it is used, and kept in the
 result."""
 
+# Paths of one machine are in these; the documents themselves identify a task.
+_SOURCE_OF_DOCUMENTS = ("dataset_path", "dataset_kwargs", "metadata")
+# Which examples stand before a question; as in lm-eval's own runs.
+_FEW_SHOT_SEED = 1234
 _INSTALL = "pip install -e '.[lm-eval]'"
 # Draws for a standard error that has no closed form; that of a mean has one.
 _BOOTSTRAP_DRAWS = 1000
@@ -68,13 +74,7 @@ def run_lm_eval(
         raise EvalError("no lm-eval task is named; name at least one, such as gsm8k_local")
     if threading.current_thread() is not threading.main_thread():
         raise EvalError("lm-eval's mathematics tasks use signals, which only a main thread has: run them in that one")
-    try:
-        import lm_eval
-    except ModuleNotFoundError as error:
-        if error.name != "lm_eval":
-            raise
-        raise EvalError(f"lm-eval is not installed: {_INSTALL}") from error
-
+    lm_eval = _installed()
     drawing = _Drawing(sampler, apply_chat_template, max_gen_toks)
     # It prints progress and notes to stdout, which belongs to our caller's results.
     with contextlib.redirect_stdout(sys.stderr):
@@ -94,6 +94,71 @@ def run_lm_eval(
         tuple(metric for name in names for metric in _metrics(name, outcome["results"][name])),
         tuple(_row(name, sample, drawing) for name in names for sample in outcome["samples"][name]),
     )
+
+
+def _installed() -> Any:
+    """The package. Raises EvalError if it is not installed."""
+    try:
+        import lm_eval
+    except ModuleNotFoundError as error:
+        if error.name != "lm_eval":
+            raise
+        raise EvalError(f"lm-eval is not installed: {_INSTALL}") from error
+    return lm_eval
+
+
+@dataclass(frozen=True, eq=False)
+class GenerationTask:
+    """A task of lm-eval that is judged completion by completion, without lm-eval's evaluator.
+
+    declared: what its task file says, functions by their source, but not where its documents are. prompts: of its
+        documents, with few-shot examples.
+    """
+
+    name: str
+    version: str
+    declared: Mapping[str, Any] = field(repr=False)
+    prompts: Sequence[str] = field(repr=False)
+    _task: Any = field(repr=False)
+    _requests: Sequence[Any] = field(repr=False)
+
+    @classmethod
+    def load(cls, name: str, folder: Path | None = None) -> GenerationTask:
+        """The task of that name, with its documents. folder: where more task files are. Raises as `run_lm_eval`."""
+        version = _installed().__version__
+        with contextlib.redirect_stdout(sys.stderr):
+            tasks = list(_load([name], _task_manager([name], folder)))
+            if len(tasks) != 1:
+                raise EvalError(f"{name} is a group of {len(tasks)} tasks of lm-eval; name one task of it")
+            (task,) = tasks
+            task.set_fewshot_seed(_FEW_SHOT_SEED)
+            task.build_all_requests()
+        # With `repeats` a document has the same request several times.
+        first = {request.doc_id: request for request in reversed(task.instances)}
+        requests = [first[number] for number in sorted(first)]
+        said = {key: value for key, value in task.dump_config().items() if key not in _SOURCE_OF_DOCUMENTS}
+        return cls(name, version, said, [request.args[0] for request in requests], task, requests)
+
+    def target(self, number: int) -> str:
+        """The reference of a document as text."""
+        return str(self._task.doc_to_target(self._requests[number].doc))
+
+    def score(self, number: int, completion: str) -> float:
+        """The first metric of the first filter. Raises EvalError if that is not a number for one completion."""
+        request = copy.copy(self._requests[number])
+        until = request.args[1].get("until") or []
+        request.resps = [_without_stop(completion, [until] if isinstance(until, str) else until)]
+        request.filtered_resps = {}
+        chosen, *_ = self._task._filters
+        chosen.apply([request])
+        metrics = self._task.process_results(request.doc, [request.filtered_resps[chosen.name]])
+        name, value = next(iter(metrics.items()))
+        if not isinstance(value, Real):
+            raise EvalError(
+                f"lm-eval task {self.name}: its metric {name} is no number for one completion, so that arms could not "
+                "be compared sample by sample. Take a task with a metric such as exact_match"
+            )
+        return float(value)
 
 
 class _Drawing:

@@ -172,6 +172,10 @@ _VISIBLE = _Visible()
 _LINE_ENDS = re.compile(r"\r\n?")
 # Nobody nests mark-up deeper; the bound keeps the work linear in the text.
 _NESTING = 8
+# A space of TeX at an answer's end (`18\\,`, `18\\quad`), or the backslash of one whose sign went as punctuation.
+_TEX_SPACE_AT_END = re.compile(
+    r"(?:~|\\(?:[,;:!> \\]?|q?quad|en(?:space|skip)|(?:thin|med|thick)space|hfill|hspace\*?\s*\{[^{}]*\}))$"
+)
 # Mark-up around a whole answer: mathematics delimiters, bold, code, and text macros.
 _WRAPPERS = (
     re.compile(r"\$\$?((?:[^$\\]|\\.)*)\$\$?", re.DOTALL),
@@ -191,10 +195,10 @@ def normalise(text: str) -> str:
 
 
 def bare(answer: str) -> str:
-    """A normalised answer without the mark-up and the full stop around it, and with single spaces."""
+    """A normalised answer without mark-up, full stop and spaces of TeX around it, and with single spaces."""
     answer = " ".join(answer.split())
     for _ in range(_NESTING):
-        inner = answer.strip().removeprefix(":").rstrip(".,;: ")
+        inner = _TEX_SPACE_AT_END.sub("", answer.strip().removeprefix(":")).rstrip(".,;: ")
         for wrapper in _WRAPPERS:
             if whole := wrapper.fullmatch(inner):
                 inner = whole[1]

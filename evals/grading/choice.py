@@ -80,5 +80,5 @@ def _fault(answer: str) -> str | None:
 
 
 choice = Grader(
-    "choice", version=1, meaning="the same letter of a multiple choice", compare=compare_choice, fault=_fault
+    "choice", version=2, meaning="the same letter of a multiple choice", compare=compare_choice, fault=_fault
 )

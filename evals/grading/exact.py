@@ -10,4 +10,4 @@ def compare_exact(candidate: str, answer: str) -> Reason:
     return "match" if candidate == bare(normalise(answer)) else "mismatch"
 
 
-exact = Grader("exact", version=2, meaning="equal as text", compare=compare_exact)
+exact = Grader("exact", version=3, meaning="equal as text", compare=compare_exact)

@@ -14,9 +14,10 @@ from evals.grading.numeric import parse_number
 from harness.errors import few, nearest
 
 # Raise it whenever an extraction gives another text than before; it is part of a run's semantic hash.
-EXTRACTION_VERSION = 3
+EXTRACTION_VERSION = 4
 
-_BRACES = re.compile(r"\\(?:boxed|fbox)\s*\{|\\[{}]|[{}]")
+# The end of a line before a brace is no brace that is shown.
+_BRACES = re.compile(r"\\(?:boxed|fbox)\s*\{|\\\\(?=[{}])|\\[{}]|[{}]")
 _HASHES = re.compile(r"####([^\n]*)")
 _WORD = re.compile(r"(?<!\\)\b[^\W\d_]{2,}")
 # Between the boxes of one answer: "$\boxed{2}$ and $\boxed{3}$".
@@ -44,9 +45,25 @@ _GOES_ON = re.compile(
 _PART_OF = re.compile(r"(?:\w[_^]\{?|√|sqrt\s?[({]|\\(?:sqrt|binom)\s?\{)$")
 _MATHS_IN_LINE = re.compile(r"\$(?![\s$])([^$\n]*[^$\s\\])\$(?![0-9])|\\\(([^\n]*?)\\\)")
 _DISPLAYS = (("$$", "$$"), ("\\[", "\\]"))
+# In an array with an equals sign the rows are steps of a calculation.
+_MATRIX = re.compile(
+    r"\\begin\{([bpvBV]?(?:small)?matrix|array)\}(?:(?!\\(?:begin|end)\{)[^=]){0,1000}?\\end\{\1\}", re.DOTALL
+)
 # Longer lines and formulas are not read as one answer.
 _MAX_MATHS = 1_000
 
+# A sign in words before a number, and what comes before one: else "minus" subtracts.
+_SIGN_IN_WORDS = re.compile(
+    r"(?P<macro>\\text[a-z]*\{\s*)?(?<![\w-])(?P<word>negative|minus)(?(macro)\s*\}\s*|\s+)"
+    r"(?P<dollar>\$?)(?=\\?\$?\s?\.?[0-9]|\\[dt]?frac|\\sqrt)",
+    re.IGNORECASE,
+)
+_BEFORE_A_SIGN = re.compile(
+    r"(?:^|[=:(\[{\n]|\b(?:is|are|was|be|equals?|to|gives?|gets?|makes?|becomes|of|at|only|exactly|about|so|thus|or))"
+    r"[\s*$]*$",
+    re.IGNORECASE,
+)
+_MAX_BEFORE_A_SIGN = 24
 # A base model goes on with a problem of its own. One that quotes problems first has given no answer before them.
 _NEXT_PROBLEM = re.compile(
     r"^[ \t]*(?:\*\*|#{1,6}[ ])?(?:question|problem|q|human|user)[ ]?[0-9]*(?:\*\*)?:", re.I | re.M
@@ -56,7 +73,7 @@ _FIRST_ANSWER = re.compile(r"\\boxed\s*\{|####\s*[-$\\]?[0-9]|\banswers?\s*(?:is
 
 def extract_boxed(text: str) -> str | None:
     """The content of the last `\\boxed{}` that was closed. Of nested boxes it is that of the inner one, of boxes that
-    are separated only by a comma, "and" or "or" that of all of them."""
+    are separated only by a comma, "and" or "or" that of all of them, or of one if they are the same."""
     # Where a box and its content start; None for any other brace.
     open_braces: list[tuple[int, int] | None] = []
     # Where a closed box and its content start, and where its content and the box end.
@@ -73,7 +90,7 @@ def extract_boxed(text: str) -> str | None:
                     boxes[-1] = (opened[0], boxes[-1][1], boxes[-1][2], token.end())
                 else:
                     boxes.append((*opened, token.start(), token.end()))
-            case "\\{" | "\\}":
+            case "\\{" | "\\}" | "\\\\":
                 pass
             case _:
                 open_braces.append((token.start(), token.end()))
@@ -85,7 +102,7 @@ def extract_boxed(text: str) -> str | None:
         if len(between) > _MAX_BETWEEN_BOXES or _BETWEEN_BOXES.fullmatch(between) is None:
             break
         contents.append(text[earlier[1] : earlier[2]])
-    return ", ".join(dict.fromkeys(reversed(contents)))
+    return contents[0] if len(set(contents)) == 1 else ", ".join(reversed(contents))
 
 
 def extract_gsm8k(text: str) -> str | None:
@@ -130,9 +147,10 @@ def extract_chain(text: str) -> str | None:
     """The last box, else `####`, else what "answer is" says, else the last number.
 
     A next problem that the model made up after its answer does not count, nor a box that was never closed. A last
-    number inside mathematics stands for all of it (`$2\\sqrt{3}$`); one that an expression goes on from is none.
+    number inside mathematics stands for all of it (`$2\\sqrt{3}$`), one inside a matrix for the matrix; one that an
+    expression goes on from is none.
     """
-    text = _without_next_problem(text)
+    text = _MATRIX.sub(lambda matrix: " ".join(matrix[0].split()), _without_next_problem(text))
     found = extract_boxed(text)
     if found is None:
         text = _without_open_box(text)
@@ -163,6 +181,9 @@ def _extract_last_result(text: str) -> str | None:
     maths = _maths_around(text, last.start(), last.end())
     if maths is not None:
         return maths
+    for matrix in _MATRIX.finditer(text):
+        if matrix.start() < last.start() < matrix.end():
+            return matrix[0]
     if _GOES_ON.match(text, last.end()) or _PART_OF.search(text[max(0, last.start() - 8) : last.start()]):
         return None
     return last[0]
@@ -183,16 +204,20 @@ def _maths_around(text: str, start: int, end: int) -> str | None:
         )
         if opened >= 0 and closed >= 0 and text.find(closing, opened + 2, start) < 0:
             content = text[opened + 2 : closed]
-            return None if _WORD.search(content) else content
+            return None if _holds_prose(content) else content
     line_start, line_end = text.rfind("\n", 0, start) + 1, text.find("\n", end)
     line = text[line_start : line_end if line_end >= 0 else len(text)]
     if len(line) > _MAX_MATHS:
         return None
     for formula in _MATHS_IN_LINE.finditer(line):
         content = formula[1] or formula[2] or ""
-        if formula.start() <= start - line_start < formula.end() and not _WORD.search(content):
+        if formula.start() <= start - line_start < formula.end() and not _holds_prose(content):
             return content
     return None
+
+
+def _holds_prose(formula: str) -> bool:
+    return _WORD.search(_MATRIX.sub(" ", formula)) is not None
 
 
 # The answer that a text states in words: "The answer is 18.", "Final answer: **18**".
@@ -208,6 +233,11 @@ _LEAD_IN = re.compile(rf"\\text\w*\s*\{{{_LEAD}\}}|{_LEAD}", re.IGNORECASE)
 # A displayed formula at the start of a sentence, and formulas in running text.
 _DISPLAY = re.compile(r"\s*(?:\$\$(.+?)\$\$|\\\[(.+?)\\\])", re.DOTALL)
 _IN_LINE = re.compile(r"\$(?![\s$])((?:[^$\\\n]|\\.)*(?<!\s))\$(?![0-9])|\\\(([^\n]*?)\\\)")
+# Between a formula and its value: words of the same clause, then a verb.
+_IS_VALUE = re.compile(
+    r"(?:(?!\b(?:because|since|as|which|where|when|if|for|and|or|with|but|so)\b)[^\d$\\,;=:])*"
+    r"(?:(?<=\bis)|(?<=\bare)|(?<=\bequals)|[=:])\s*(?P<value>[^\s].*)"
+)
 _COMMAND = re.compile(r"\\[a-zA-Z]+(?:\s*\{[a-zA-Z .,]*\})?")
 _PROSE_WORD = re.compile(r"\b[^\W\d_]{2,}")
 _OR = re.compile(r"\bor\b")
@@ -267,6 +297,8 @@ def without_lead_in(answer: str) -> str:
 
 
 def _answer_of(sentence: str) -> str | None:
+    if (value := _value_of_a_formula(sentence)) is not None:
+        return value
     content = bare(sentence)
     prose = _COMMAND.sub(" ", content)
     n_words = len(_PROSE_WORD.findall(prose))
@@ -290,6 +322,16 @@ def _answer_of(sentence: str) -> str | None:
     if leading is not None:
         return leading[0]
     return content if parse_number(content) is not None else None
+
+
+def _value_of_a_formula(sentence: str) -> str | None:
+    """`34` of "the largest $n$ is 34": there the formula only names what is sought."""
+    formula = _IN_LINE.search(sentence)
+    stated = _IS_VALUE.fullmatch(sentence, formula.end()) if formula else None
+    if stated is None:
+        return None
+    value = stated["value"].strip(" .*")
+    return bare(value) if _IN_LINE.fullmatch(value) or parse_number(value) is not None else None
 
 
 EXTRACTIONS: dict[str, Callable[[str], str | None]] = {
@@ -324,8 +366,20 @@ def extract_answer(text: str, name: str = "chain") -> str | None:
         return extraction(text) or None
     if name in _VERBATIM:
         return extraction(_after_thinking(text)) or None
-    found = extraction(_after_thinking(normalise(text)))
+    found = extraction(_with_signs(_after_thinking(normalise(text))))
     return None if found is None else without_lead_in(bare(found)) or None
+
+
+def _with_signs(text: str) -> str:
+    """`-18` for "negative 18", and for "minus 18" where nothing is there to subtract from."""
+
+    def sign(words: re.Match[str]) -> str:
+        subtracts = words["word"].casefold() == "minus" and not _BEFORE_A_SIGN.search(
+            text, max(0, words.start() - _MAX_BEFORE_A_SIGN), words.start()
+        )
+        return words[0] if subtracts else f"{words['dollar']}-"
+
+    return _SIGN_IN_WORDS.sub(sign, text)
 
 
 def _after_thinking(text: str) -> str:

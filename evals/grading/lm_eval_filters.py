@@ -95,5 +95,6 @@ LM_EVAL_FILTERS: dict[str, Callable[[str], str | None]] = {
     "lm_eval_gsm8k_flexible": extract_gsm8k_flexible,
     "lm_eval_aime": extract_aime,
     "lm_eval_minerva": extract_minerva,
+    "whole": lambda text: text,  # for lm-eval's own filters
 }
 """They are given the completion as it is, thoughts included."""

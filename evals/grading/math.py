@@ -41,7 +41,7 @@ def compare_math(candidate: str, answer: str) -> Reason:
     Numbers are equal exactly: 0.3333 is not 1/3, and 3.141593 is not pi. `50%` is 50 and 1/2. `x = 5` may be given as
     `5`, but not as `y = 5`. A numeral in another base, `52_8`, may be given without the base. The order of a list
     counts in brackets only, and a set in braces is not a tuple. Units are not compared, and variables may be written
-    with small or capital letters.
+    with small or capital letters. `1, 1, 2` is not `1, 2`, but `\\{1, 1, 2\\}` is `\\{1, 2\\}`.
     """
     reference = bare(normalise(answer))
     if candidate == reference:
@@ -89,7 +89,7 @@ def _compare_expressions(candidate: str, reference: str) -> Reason:
         return "match" if numeral == (spelling(wanted), "10") else "mismatch"
     if reference_number(reference) is not None and not is_mathematical(given):
         return "unparsed"
-    if differ_in_kind(given, wanted):
+    if differ_in_kind(given, wanted) or differ_in_length(given, wanted):
         return "mismatch"
     return POOL.compare(given, wanted)
 
@@ -148,6 +148,11 @@ _PERCENT = re.compile(r"\s*\\?%\s*$")
 # What an expression has and words and lists of numbers have not.
 _MATHEMATICAL = re.compile(r"[-+*/^_()!<>=|\\{}\[\]√²³⁰-⁹]")
 _BRACKETS = re.compile(r"(\\\{|[(\[]|\\langle)(.*)(\\\}|[)\]]|\\rangle)")
+_LIST_MARK = re.compile(
+    r"(?P<opens>[({\[]|\\langle)|(?P<closes>[)}\]]|\\rangle)"
+    r"|(?P<thousands>(?<=[0-9]),(?=[0-9]{3}(?![0-9])))|[,;]|(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z])"
+)
+_STANDS_FOR_SEVERAL = re.compile(r"\\(?:pm|mp|[lc]?dots)|\.\.\.|…")
 _ARGUMENT = re.compile(r"\s*(?:\\[a-zA-Z]+|\w|(?=\{))")
 _ENDS_OPEN = re.compile(r"(?:[-+*/^_=<>\\]|\\(?:cdot|times|pm|mp|div|cup|cap|in|le|ge|ne|sqrt|text|frac))$")
 _BASED = re.compile(r"(-?[0-9][0-9A-F]*)_\{?([0-9]+)\}?")
@@ -234,6 +239,32 @@ def _is_set(plain: str) -> bool | None:
     if brackets is None or "," not in brackets[2] or "\\cup" in brackets[2]:
         return None
     return brackets[1] == "\\{"
+
+
+def differ_in_length(candidate: str, reference: str) -> bool:
+    """Whether two plain expressions are lists without brackets of different lengths, or one is and the other is a
+    number. math-verify compares such lists as sets."""
+    if _STANDS_FOR_SEVERAL.search(candidate) or _STANDS_FOR_SEVERAL.search(reference):
+        return False
+    lengths = _list_lengths(candidate), _list_lengths(reference)
+    if any(length == {1} for length in lengths):
+        single = candidate if lengths[0] == {1} else reference
+        return parse_number(single) is not None and 1 not in lengths[0] & lengths[1]
+    return not lengths[0] & lengths[1]
+
+
+def _list_lengths(plain: str) -> set[int]:
+    """How many elements are listed outside of brackets; two numbers where `1,000` may be one element or two."""
+    depth, start, n_elements, n_thousands = 0, 0, 0, 0
+    for mark in _LIST_MARK.finditer(plain):
+        if mark["opens"] or mark["closes"]:
+            depth += 1 if mark["opens"] else -1
+        elif depth == 0:
+            n_elements += bool(plain[start : mark.start()].strip())
+            n_thousands += mark["thousands"] is not None
+            start = mark.end()
+    n_elements += bool(plain[start:].strip())
+    return {n_elements, n_elements - n_thousands}
 
 
 def based_digits(plain: str) -> tuple[str, str] | None:
@@ -323,7 +354,7 @@ POOL = MathPool()
 POOL.keep()
 math = Grader(
     "math",
-    version=3,
+    version=4,
     meaning="equal as mathematics, by text, numbers or math-verify",
     compare=compare_math,
     fault=_fault,

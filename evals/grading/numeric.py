@@ -14,7 +14,7 @@ MAX_CHARACTERS = 500
 
 _MULTIPLIERS = {
     "hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12,
-    "bn": 10**9, "lakh": 10**5, "crore": 10**7,
+    "bn": 10**9, "lakh": 10**5, "crore": 10**7, "dozen": 12,
 }  # fmt: skip
 # Words after a number that change its value, or say that a second one follows. Ordinals do so only in the plural: "18
 # fifth graders", but "18 fifths".
@@ -49,8 +49,10 @@ _WORD = rf"{_LETTER}+(?:['’]{_LETTER}+)?{_POWER}?"
 _UNIT = re.compile(rf"(?:[%°¢£€¥₹$]|{_CURRENCY})?\s*(?:{_WORD}(?:[\s/*.-]+{_WORD})*)?\.?\s*")
 _LETTERS = re.compile(rf"{_LETTER}+")
 
+_APPROXIMATELY = r"≈|\\approx(?![a-zA-Z])"
 # Where the right side of an equation begins; `>=` is none.
-_EQUALS = re.compile(r"(?<![<>!])=+(?!>)|≈|\\approx(?![a-zA-Z])")
+_EQUALS = re.compile(rf"(?<![<>!])=+(?!>)|{_APPROXIMATELY}")
+_APPROXIMATION = re.compile(rf"(.*)(?:{_APPROXIMATELY})[^./]*(?:\.(?P<decimals>[0-9]+)[^./]*)?", re.DOTALL)
 # In the middle of a chain of equations: the end of one answer and the start of the next, `x = 3, y = 4`.
 _SEVERAL = re.compile(r",\s*[^\d\s]|;|\b(?:and|or)\b")
 _SYMBOL = re.compile(r"\\?[a-zA-Z]+(?:_(?:\w|\{\w+\}))?(?:\([^()]*\))?")
@@ -97,7 +99,10 @@ def reference_number(answer: str) -> Fraction | None:
 
 
 def same_number(candidate: str, answer: str) -> bool | None:
-    """Whether an answer states the reference's number; None unless both state one. `y = 5` is not `x = 5`."""
+    """Whether an answer states the reference's number; None unless both state one.
+
+    `y = 5` is not `x = 5`. `1/3 \\approx 0.333` states two numbers, of which either may be the reference's.
+    """
     value, reference = parse_number(candidate), reference_number(answer)
     if value is None or reference is None:
         return None
@@ -108,7 +113,18 @@ def same_number(candidate: str, answer: str) -> bool | None:
             return None
         if _symbol(candidate) not in (symbol, None):
             return False
-    return value == reference
+    return reference in (value, _rounded_number(candidate, value))
+
+
+def _rounded_number(text: str, value: Fraction) -> Fraction | None:
+    """The number left of the last `\\approx`, if rounding it or cutting off decimals gives the value right of it."""
+    sides = _APPROXIMATION.fullmatch(bare(normalise(text)))
+    exact = parse_number(sides[1]) if sides else None
+    if sides is None or exact is None:
+        return None
+    last_place = Fraction(1, 10 ** len(sides["decimals"] or ""))
+    cut_off = abs(exact) - abs(value)
+    return exact if exact * value >= 0 and -last_place / 2 <= cut_off < last_place else None
 
 
 def is_percentage(text: str) -> bool:
@@ -215,5 +231,5 @@ def _fault(answer: str) -> str | None:
 
 
 numeric = Grader(
-    "numeric", version=3, meaning="equal as numbers, exactly; units do not count", compare=compare_numeric, fault=_fault
+    "numeric", version=4, meaning="equal as numbers, exactly; units do not count", compare=compare_numeric, fault=_fault
 )

@@ -1,5 +1,5 @@
 """The tasks that can be trained on and evaluated: this folder's Python modules and YAML files, those of plug-ins, YAML
-files of the user's own by their path, and the tasks of the package reasoning-gym."""
+files of the user's own by their path, and the tasks of the packages reasoning-gym and lm-eval."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ from harness.plugins import Kind
 GYM_PREFIX = "reasoning_gym:"
 GYM_TASKS = f"{GYM_PREFIX}<name>[?option=value&...]"
 """How a task of the package reasoning-gym is named."""
+
+
+LM_EVAL_PREFIX = "lm_eval:"
 
 
 class _Hub(Declared):
@@ -82,6 +85,8 @@ TASKS: Kind[Task] = Kind(
     summary_of=lambda task: f"grader {task.grader}; splits {', '.join(task.splits)}",
     besides={
         GYM_TASKS: "any task of reasoning-gym; needs pip install -e '.[reasoning-gym]'; grader own; splits train, test",
+        f"{LM_EVAL_PREFIX}<name or file>": "any generating task of lm-eval; needs pip install -e '.[lm-eval]'; grader "
+        "own; split test",
     },
 )
 
@@ -93,16 +98,20 @@ def task_names() -> list[str]:
 
 def get_task(name: str) -> Task:
     """A shipped task or a plug-in's by name; a task of one's own by the path of its YAML file (see
-    `plugins.user_file`), whose local files are looked for beside it; or one of reasoning-gym's,
-    `reasoning_gym:<name>[?option=value&...]`.
+    `plugins.user_file`), whose local files are looked for beside it; one of reasoning-gym's,
+    `reasoning_gym:<name>[?option=value&...]`; or one of lm-eval's, `lm_eval:<name>` or `lm_eval:<file>.yaml`.
 
     Raises UnknownNameError for an unknown name, EvalError for a faulty file, for faulty options, and where
-    reasoning-gym is named but not installed.
+    reasoning-gym or lm-eval is named but not installed.
     """
     if name.startswith(GYM_PREFIX):
         from evals.tasks.reasoning_gym import load_gym_task
 
         return load_gym_task(name)
+    if name.startswith(LM_EVAL_PREFIX):
+        from evals.tasks.lm_eval import load_lm_eval_task
+
+        return load_lm_eval_task(name)
     if not name.endswith(ENDINGS):
         return _named(name)
     path = plugins.user_file(name)

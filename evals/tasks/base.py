@@ -76,6 +76,8 @@ class Task:
     splits: by name. Training takes `train`, evaluation `test`; a task may lack one of them.
     written_steps: (problem, completion) -> the steps written in it, in order.
     check_steps: (problem, completion) -> whether the written work is faulty; None where no step is written.
+    asks_itself: problems are whole prompts, and only their own comparison can judge; `eval.template` and `eval.grader`
+        are for the other tasks of an evaluation.
     """
 
     name: str
@@ -86,6 +88,7 @@ class Task:
     splits: Mapping[str, SplitSource]
     written_steps: Callable[[Problem, str], Sequence[Step]] | None = None
     check_steps: Callable[[Problem, str], bool | None] | None = None
+    asks_itself: bool = False
 
     def require_known_names(self) -> None:
         """Raise UnknownNameError or EvalError for an unknown template, grader or extraction.

@@ -15,14 +15,16 @@ from harness.cli.look import diff, ls, show
 from harness.cli.maintain import coldstart, cp, doctor, sync
 from harness.cli.plan import plan
 from harness.cli.power import power
+from harness.cli.registered import freeze, verdict, verify
 from harness.cli.report import report
-from harness.cli.run import run, tune
+from harness.cli.run import run
 from harness.cli.status import status
+from harness.cli.tune import tune
 
 GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Ask": (plan, run, tune, probe),
+    "Ask": (plan, freeze, run, tune, probe),
     "Look": (status, ls, show, diff),
-    "Understand": (report, compare, power, replay, eval_),
+    "Understand": (report, verdict, compare, power, verify, replay, eval_),
     "Maintain": (doctor, cp, sync, coldstart),
 }
 

@@ -23,8 +23,8 @@ from harness.errors import RefusedError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from harness.plan.subject import Subject
     from harness.evaluate.suite import Suite, SuiteResult
+    from harness.plan.subject import Subject
     from harness.sampling.sampler import EngineSampler
 
 
@@ -135,9 +135,9 @@ def eval_(
     """
     from harness.evaluate.asked import OWN_PRESET, Asked, Convention, own_spec
     from harness.evaluate.lm_eval import LmEvaluation
-    from harness.plan.subject import find_subject
     from harness.evaluate.suite import Suite
     from harness.extras.memorisation import PROBE_TOKENS, MemorisationProbe
+    from harness.plan.subject import find_subject
 
     cells = [Path(name) for name in (model, baseline) if name is not None]
     use_recorded_plugins(sweeps_holding(cells), plugin or [])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,7 +30,7 @@ from harness.cli.options import (
 
 if TYPE_CHECKING:
     from harness.config.run_spec import RunSpec
-    from harness.plan import Plan
+    from harness.plan import Plan, PlannedCell
     from harness.plan.expected_time import ExpectedTime, Pace
 
 # The sd of paired differences where neither cells nor the profile say it: 2 pp is common on full benchmarks.
@@ -56,10 +57,12 @@ def plan(
     Example: bench plan sweeps/std_norm.yaml --set train.steps=30
     """
     from harness.plan import make_plan
+    from harness.plan.tuning import with_known_tuning
 
     folder = home_of(sweep, home)
     given = question_in(folder, sweep, asks_anew=bool(profile or set_ or arms))
-    planned = make_plan(given, profile, with_eval_samples(set_, eval_samples), seeds, arm_names(arms))
+    asked = make_plan(given, profile, with_eval_samples(set_, eval_samples), seeds, arm_names(arms))
+    planned = with_known_tuning(asked, folder)
     if time:
         planned.require_answerable()
     expected = _expected_time(planned, folder, time)
@@ -73,13 +76,16 @@ def plan(
             "lacks": record.lacks,
             "evaluation": cell.evaluation,
         }
+        | ({"hash": None, "state": "after its search"} if cell.arm in planned.to_tune else {})
         for cell, record in zip(planned.cells, records, strict=True)
     ]
+    searches = _searches(planned, folder)
     document: dict[str, Any] = {
         "sweep": planned.sweep.name,
         "profile": planned.profile,
         "checkpoint": planned.request.checkpoint,
         "cells": cells,
+        "searches": searches,
         "gate": {
             "ok": planned.gate.ok,
             "differs": planned.gate.differs,
@@ -87,7 +93,7 @@ def plan(
         },
         "noops": [{"arms": list(n.arms), "reasons": n.reasons, "refused": n.refused} for n in planned.noops],
         "warnings": planned.warnings,
-        "cost": planned.cost(),
+        "cost": replace(planned, cells=[*_search_cells(planned, folder), *planned.cells]).cost(),
         "time": None if expected is None else expected.as_json(),
         "screening": None if planned.sweep.screening is None else planned.sweep.screening.model_dump(),
         "detectable_pp": _detectable_pp(planned, folder),
@@ -113,31 +119,69 @@ def _expected_time(planned: Plan, home: Path, may_measure: bool) -> ExpectedTime
 
     records = [(cell, planned.record(cell, home)) for cell in sorted(planned.cells, key=lambda cell: cell.seed)]
     missing = [(cell.spec, record.lacks) for cell, record in records if record.state not in ("done", "invalid")]
-    specs = [spec for spec, lacks in missing if lacks != "evaluation" and not spec.checkpoint]
+    searched = [cell.spec for cell in _search_cells(planned, home)]
+    specs = [*searched, *(spec for spec, lacks in missing if lacks != "evaluation" and not spec.checkpoint)]
     only_evaluated = [spec for spec, lacks in missing if lacks == "evaluation" or spec.checkpoint]
-    at_once = min(default_workers([*planned.arms.values()]), max(1, len(missing)))
+    at_once = min(default_workers([*planned.arms.values()]), max(1, len(searched) + len(missing)))
     return expected_time(specs, home, at_once, measure if may_measure else None, only_evaluated)
 
 
+def _searches(planned: Plan, home: Path) -> list[dict[str, Any]]:
+    """A row for each arm that is tuned first; [] without `tune`."""
+    from harness.plan.tuning import arm_searches, ended_trials
+
+    return [
+        {
+            "arm": arm,
+            "search": search.sweep.name,
+            "knobs": list(search.search.knobs),
+            "trials": search.search.budget.trials,
+            "ended": len(ended_trials(search.folder(home), search.search.budget.trials or 0)),
+            "seeds": search.seeds,
+            "values": planned.request.tuned[arm].values if arm in planned.request.tuned else None,
+        }
+        for arm, search in arm_searches(planned.request).items()
+    ]
+
+
+def _search_cells(planned: Plan, home: Path) -> list[PlannedCell]:
+    """The cells that searches are still to train, each with its arm's settings untuned, which cost about as much."""
+    from harness.plan import PlannedCell
+    from harness.plan.tuning import arm_searches
+
+    searches = arm_searches(planned.request)
+    return [
+        PlannedCell(row["arm"], seed, searches[row["arm"]].spec({}, seed), "", "")
+        for row in _searches(planned, home)
+        if row["values"] is None
+        for seed in row["seeds"]
+        for _ in range(row["trials"] - row["ended"])
+    ]
+
+
 def _detectable_pp(planned: Plan, home: Path) -> dict[str, Any]:
-    """Smallest difference that the design finds at 80 % power, in a screening on the seeds that confirm its best arms.
-    The spread is that of finished pairs, given two, else the profile's, else assumed."""
+    """Smallest difference that the design finds at 80 % power in each of its contrasts, in a screening on the seeds
+    that confirm its best arms. The spread is that of finished pairs, given two, else the profile's, else assumed; that
+    of an effect of a factorial follows from it."""
+    from reports.measure.interactions import declared_names
     from reports.statistics import MIN_PAIRS, power
 
     if planned.request.checkpoint is not None:
         return _detectable_over_problems_pp(planned, home)
     screening = planned.sweep.screening
-    n_contrasts = max(1, len(planned.arms) - 1) if screening is None else screening.best
+    declared = declared_names(planned.grid, [*planned.arms], planned.baseline)
+    n_contrasts = max(1, len(declared)) if screening is None else screening.best
     seeds = len(planned.request.seed_list) if screening is None else screening.seeds
     sd, origin = _paired_sd_pp(planned, home)
+    sd *= max((contrast.sd_ratio for contrast in declared), default=1.0)
     alpha = planned.sweep.compare.alpha / n_contrasts
     value = power(sd, n=seeds, alpha=alpha).effect if seeds >= MIN_PAIRS and sd > 0 else None
-    return {"value": value, "from": origin, "sd_pp": sd}
+    return {"value": value, "from": origin, "sd_pp": sd, "contrasts": n_contrasts}
 
 
 def _detectable_over_problems_pp(planned: Plan, home: Path) -> dict[str, Any]:
-    """The same where problems are replicated. Before there are answers, their noise is taken at its largest, where every
-    problem is solved half the time, and problems as alike in what an arm changes."""
+    """The same where problems are replicated. Before there are answers, their noise is taken at its largest, where
+    every problem is solved half the time, and what an arm changes as the same on every problem."""
     from reports.measure.contrasts import differences_by_problem, pair_by_seed
     from reports.measure.measurements import Measurement, Metric
     from reports.statistics import MIN_PAIRS, power
@@ -148,14 +192,16 @@ def _detectable_over_problems_pp(planned: Plan, home: Path) -> dict[str, Any]:
     arms = [[Measurement(cell, metric) for cell in done if cell.arm == arm] for arm in (treatment, planned.baseline)]
     if pairs := pair_by_seed(*arms):
         differences = differences_by_problem(pairs)
-        n, sd, origin = len(differences), statistics.stdev(differences) if len(differences) > 1 else 0.0, "finished cells"
+        n, origin = len(differences), "finished cells"
+        sd = statistics.stdev(differences) if n > 1 else 0.0
     else:
         evaluation = planned.arms[treatment].eval
         n, origin = evaluation.problems or 0, "the largest noise of sampling"
         sd = 100 * math.sqrt(0.5 / (evaluation.samples * len(planned.request.seed_list)))
-    alpha = planned.sweep.compare.alpha / max(1, len(planned.arms) - 1)
+    contrasts = max(1, len(planned.arms) - 1)
+    alpha = planned.sweep.compare.alpha / contrasts
     value = power(sd, n=n, alpha=alpha).effect if n >= MIN_PAIRS and sd > 0 else None
-    return {"value": value, "from": origin, "sd_pp": sd}
+    return {"value": value, "from": origin, "sd_pp": sd, "contrasts": contrasts}
 
 
 def _paired_sd_pp(planned: Plan, home: Path) -> tuple[float, str]:
@@ -194,6 +240,15 @@ def _in_words(knobs: Sequence[str]) -> str:
     return ", ".join(named) or "nothing"
 
 
+def _search_row(row: dict[str, Any]) -> list[str]:
+    from harness.plan.tuning import in_words
+
+    first, *_, last = row["seeds"]
+    unknown = f"known after the search of {', '.join(row['knobs'])}"
+    best = unknown if row["values"] is None else in_words(row["values"])
+    return [row["arm"], f"{row['ended']}/{row['trials']}", f"{first} to {last}", best]
+
+
 def _state(cell: dict[str, Any]) -> str:
     return f"{cell['state']}, only its evaluation" if cell["lacks"] == "evaluation" else str(cell["state"])
 
@@ -205,8 +260,11 @@ def _print(document: dict[str, Any], expected: ExpectedTime | None) -> None:
 
     evaluated = f", evaluating {document['checkpoint']} as it is" if document["checkpoint"] else ""
     print(f"sweep {document['sweep']} on profile {document['profile']}{evaluated}")
+    if document["searches"]:
+        print_table("", ["arm", "trials", "seeds", "best setting"], [_search_row(row) for row in document["searches"]])
+        print("Each arm is tuned first; the comparison has fresh seeds and each arm's best setting.\n")
     shown = "evaluation" if document["checkpoint"] else "hash"
-    rows = [[cell["arm"], str(cell["seed"]), cell[shown][:10], _state(cell)] for cell in document["cells"]]
+    rows = [[cell["arm"], str(cell["seed"]), (cell[shown] or "")[:10], _state(cell)] for cell in document["cells"]]
     print_table("", ["arm", "seed", "hash", "state"], rows)
     gate = document["gate"]
     print(f"gate: {'ok' if gate['ok'] else 'REFUSED'}; arms differ in {_in_words(gate['differs'])}")
@@ -226,4 +284,5 @@ def _print(document: dict[str, Any], expected: ExpectedTime | None) -> None:
             f"{screening['seeds']} fresh seeds, {(screening['best'] + 1) * screening['seeds']} cells more"
         )
     if detectable["value"] is not None:
-        print(f"detectable at 80 % power: {detectable['value']:.1f} pp (from {detectable['from']})")
+        shared = f", {detectable['contrasts']} contrasts" if detectable["contrasts"] > 1 else ""
+        print(f"detectable at 80 % power: {detectable['value']:.1f} pp (from {detectable['from']}{shared})")

@@ -1,4 +1,4 @@
-"""`bench power`: how many seeds an effect needs, and which effect the given seeds can detect."""
+"""`bench power`: what would settle each contrast; how many seeds an effect needs, and which effect seeds can detect."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from harness.cli.console import print_json, print_table
 from harness.cli.options import HomeOption, JsonOption, home_folder, run_folder
 from harness.errors import RefusedError
+
+if TYPE_CHECKING:
+    from harness.records import SweepRecord
 
 MIN_PAIRS_FOR_SD = 2
 SMALLEST_PP = 0.001
@@ -58,8 +61,9 @@ class Design:
 def power(
     sweep: Annotated[str, typer.Argument(help="A sweep that was run, or with --sd any sweep: name or file.")],
     effect: Annotated[
-        str, typer.Option("--effect", metavar="EFFECT", help="Difference to be found, in percentage points: 2pp.")
-    ],
+        str | None,
+        typer.Option("--effect", metavar="EFFECT", help="Difference to be found, in percentage points: 2pp."),
+    ] = None,
     sd: Annotated[
         float | None,
         typer.Option("--sd", metavar="PP", help="Assume this run-to-run sd of an arm instead of that of the records."),
@@ -71,10 +75,20 @@ def power(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show how many seeds an effect needs, and what yours can detect. Power is 80%; each contrast has a row.
+    """Show what would settle a contrast, and what seeds can detect.
+
+    How many more seeds, samples or problems, at what time, by which command. With --effect: how
+    many seeds that effect needs, and which one yours can detect. Power is 80%.
+
+    Example: bench power std_norm
 
     Example: bench power std_norm --effect 2pp
     """
+    if effect is None:
+        if sd is not None or correlation is not None:
+            raise RefusedError("--sd and --correlation need --effect too, e.g. --effect 2pp.")
+        _next_steps(sweep, home_folder(home), as_json=json)
+        return
     effect_pp = _percentage_points(effect)
     if sd is None:
         if correlation is not None:
@@ -89,6 +103,56 @@ def power(
         print_json(document)
     else:
         _print(document)
+
+
+def _next_steps(given: str, home: Path, *, as_json: bool) -> None:
+    """Print what would settle each contrast of a sweep that was run."""
+    from harness.records import read_sweep
+    from reports.measure import analyse
+    from reports.measure.interactions import declared_contrasts
+    from reports.measure.measurements import MetricError
+    from reports.measure.next_step import next_steps
+
+    record = read_sweep(run_folder(given, home))
+    if not any(cell.state == "done" for cell in record.cells):
+        raise RefusedError(f"{record.name}: no cell is done, so nothing is known yet. `bench run` continues it.")
+    try:
+        analysis = analyse(record)
+    except MetricError as error:
+        raise RefusedError(f"{error}.") from None
+    steps = next_steps(analysis)
+    rows: list[dict[str, Any]] = [
+        {
+            "arm": contrast.arm,
+            "baseline": contrast.baseline,
+            "verdict": contrast.verdict,
+            "difference_pp": None if contrast.comparison is None else contrast.comparison.difference,
+            "margin_pp": record.margin_pp,
+            "next_step": steps[contrast.arm].as_row() if contrast.arm in steps else None,
+        }
+        for contrast in declared_contrasts(record, analysis.measurements)
+    ]
+    if as_json:
+        print_json({"sweep": record.name, "contrasts": rows})
+        return
+    for row in rows:
+        verdict = row["verdict"].replace("_", " ")
+        print(f"{row['arm']} against {row['baseline']}: {verdict}. {_what_to_do(row, record)}")
+
+
+def _what_to_do(row: dict[str, Any], record: SweepRecord) -> str:
+    from reports.page.next_step import next_step_sentence
+    from reports.statistics import MIN_PAIRS
+
+    if row["next_step"] is not None:
+        return next_step_sentence(row)
+    if row["verdict"] not in ("inconclusive", "no_test"):
+        return "Nothing more is needed."
+    if not record.is_complete:
+        return "Not every cell has ended; `bench run` continues it."
+    if record.design is not None and record.look.planned:
+        return "Its design has looks left; `bench run` with --until verdict takes them."
+    return f"Its spread is unknown; {MIN_PAIRS} pairs or more that differ would show it."
 
 
 def _percentage_points(given: str) -> float:
@@ -112,7 +176,7 @@ def _percentage_points(given: str) -> float:
 def _measured(given: str, home: Path) -> Design:
     """The design with the spread of finished pairs. Raises RefusedError where there is none."""
     from harness.records import read_sweep
-    from reports.measure.contrasts import compare_arms
+    from reports.measure.interactions import declared_contrasts
     from reports.measure.measurements import MetricError, read_measurements
 
     try:
@@ -123,7 +187,7 @@ def _measured(given: str, home: Path) -> Design:
     if not any(cell.state == "done" for cell in sweep.cells):
         raise RefusedError(f"{sweep.name}: no cell is done, so nothing is known of the spread of its seeds. {INSTEAD}")
     try:
-        contrasts = compare_arms(sweep, read_measurements(sweep))
+        contrasts = declared_contrasts(sweep, read_measurements(sweep))
     except MetricError as error:
         raise RefusedError(f"{error}. {INSTEAD}") from None
     pilots = []
@@ -146,11 +210,8 @@ def _measured(given: str, home: Path) -> Design:
             f"{sweep.name}: no contrast has {MIN_PAIRS_FOR_SD} finished pairs, which the sd of differences needs. "
             f"{INSTEAD}"
         )
-    return Design(sweep.name, sweep.baseline, len(sweep.seeds), sweep.alpha, pilots, "finished cells", _unit(sweep.checkpoint))
-
-
-def _unit(checkpoint: str | None) -> str:
-    return "seed" if checkpoint is None else "problem"
+    unit = "seed" if sweep.checkpoint is None else "problem"
+    return Design(sweep.name, sweep.baseline, len(sweep.seeds), sweep.alpha, pilots, "finished cells", unit)
 
 
 def _sd(differences: Sequence[float]) -> float:
@@ -161,6 +222,7 @@ def _assumed(given: str, home: Path, sd_pp: float, correlation: float) -> Design
     """The design of a sweep, run or not, with an assumed spread for every contrast."""
     from harness.plan.sweep_file import load_sweep
     from harness.records import read_sweep
+    from reports.measure.interactions import declared_names
     from reports.statistics import difference_sd
 
     if not SMALLEST_PP <= sd_pp <= 100:
@@ -173,11 +235,12 @@ def _assumed(given: str, home: Path, sd_pp: float, correlation: float) -> Design
         )
     if (home / given / "sweep.json").is_file():
         record = read_sweep(home / given)
-        name, arms, baseline, checkpoint = record.name, record.arms, record.baseline, record.checkpoint
-        n_seeds, alpha = len(record.seeds), record.alpha
+        name, arms, baseline, grid = record.name, record.arms, record.baseline, record.grid
+        n_seeds, alpha, checkpoint = len(record.seeds), record.alpha, record.checkpoint
     else:
         sweep, _ = load_sweep(given)
-        name, arms, checkpoint = sweep.name, [*sweep.all_arms], sweep.checkpoint
+        name, arms, grid = sweep.name, [*sweep.all_arms], sweep.all_arms if sweep.grid else {}
+        checkpoint = sweep.checkpoint
         baseline = sweep.compare.baseline or arms[0]
         n_seeds, alpha = len(sweep.seed_list), sweep.compare.alpha
     if checkpoint is not None:
@@ -186,7 +249,10 @@ def _assumed(given: str, home: Path, sd_pp: float, correlation: float) -> Design
             "replicated. Run it, and leave --sd out."
         )
     paired_sd = difference_sd(sd_pp, correlation)
-    pilots = [Pilot(arm, 0, paired_sd, correlation) for arm in arms if arm != baseline]
+    pilots = [
+        Pilot(contrast.name, 0, paired_sd * contrast.sd_ratio, correlation)
+        for contrast in declared_names(grid, arms, baseline)
+    ]
     return Design(name, baseline, n_seeds, alpha, pilots, "assumed sd")
 
 

@@ -101,7 +101,9 @@ def _report_search(folder: Path, live: bool, followed: object, as_json: bool) ->
 
 def write(folder: Path, reflection_words: Sequence[str] | None = None, reload_s: float | None = None) -> dict[str, Any]:
     """Write the report of a sweep's folder; returns report.json. reload_s: after so long a browser loads the page
-    again; None: never. Raises RefusedError if no cell is done, or none has the metric that the sweep compares."""
+    again; None: never. Showing the verdicts of a complete plan is recorded as a look.
+
+    Raises RefusedError if no cell is done, or none has the metric that the sweep compares."""
     from harness.records import read_sweep
     from reports.measure.measurements import MetricError
     from reports.page import write_report
@@ -113,31 +115,45 @@ def write(folder: Path, reflection_words: Sequence[str] | None = None, reload_s:
         )
     note("writing the report")
     try:
-        return dict(write_report(sweep, folder / "report", reflection_words, reload_s))
+        document = dict(write_report(sweep, folder / "report", reflection_words, reload_s))
     except MetricError as error:
         raise RefusedError(f"{error}.") from None
+    declared = document["interactions"] or document["contrasts"]
+    sweep.record_look({contrast["arm"]: contrast["verdict"] for contrast in declared})
+    return document
 
 
 def print_verdict(document: Any, folder: Path) -> None:
-    """The table of arms, what qualifies it, the report's path, and the verdict's sentences last."""
+    """The tables of effects and arms, what qualifies them, the report's path, and the verdict's sentences last."""
+    from reports.page.effects import effect_table, secondary_note
     from reports.page.tables import result_table
-    from reports.page.verdict import interim_sentence, statements, verdict_details
+    from reports.page.verdict import contrast_name, interim_sentence, secondary_statements, statements, verdict_details
 
-    table = result_table(document)
-    print_table(table.title, table.columns, table.rows)
+    effects = effect_table(document["interactions"])
+    for table in [*([] if effects is None else [effects]), result_table(document)]:
+        print_table(table.title, table.columns, table.rows)
     for cell in document["cells"]:
         if cell["flags"]:
             print(
                 f"flagged: {cell['arm']} seed {cell['seed']}: {', '.join(cell['flags'])}, scored at step {cell['step']}"
             )
+    for row in document["interactions"]:
+        for detail in verdict_details(row):
+            print(f"note on {contrast_name(row)}: {detail}")
     for contrast in document["contrasts"]:
         for detail in verdict_details(contrast):
             print(f"note on {contrast['arm']}: {detail}")
     print(f"report: {folder / 'report' / 'index.html'}")
+    for registration in document["registration"]:
+        print(registration["sentence"])
     if interim := interim_sentence(document):
         print(interim)
     for statement in statements(document):
         print(statement.sentence)
+    if note_on_arms := secondary_note(document["interactions"], document["contrasts"]):
+        print(note_on_arms)
+        for statement in secondary_statements(document):
+            print(f"  {statement.sentence}")
 
 
 def follow(

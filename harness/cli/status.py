@@ -9,7 +9,7 @@ from harness.cli.live import BUDGET_ENDED_IT
 from harness.cli.options import HomeOption, JsonOption, RunArgument, home_folder, run_folder
 
 if TYPE_CHECKING:
-    from harness.records import CellRecord
+    from harness.records import CellRecord, SweepRecord
 
 
 def status(sweep: RunArgument, home: HomeOption = None, json: JsonOption = False) -> None:
@@ -37,9 +37,15 @@ def status(sweep: RunArgument, home: HomeOption = None, json: JsonOption = False
 
     record = read_sweep(run_folder(sweep, home_folder(home)))
     cells = [row(cell) for cell in record.cells]
+    searches = _searches(record)
     if json:
-        print_json({"sweep": record.name, "cells": cells, "other_cells": [row(cell) for cell in record.other_cells]})
+        others = [row(cell) for cell in record.other_cells]
+        print_json({"sweep": record.name, "cells": cells, "other_cells": others, "searches": searches})
         return
+    if searches:
+        rows = [[one["search"], f"{one['ended']}/{one['trials']}", one["best"] or ""] for one in searches]
+        print_table("", ["search", "trials", "best setting"], rows)
+        print()
     table = [
         [
             cell["arm"],
@@ -53,6 +59,27 @@ def status(sweep: RunArgument, home: HomeOption = None, json: JsonOption = False
     print_table(record.name, ["arm", "seed", "state", "step", "remarks"], table)
     if record.other_cells:
         print(f"{len(record.other_cells)} cells of other versions of this question lie beside them, never mixed in.")
+
+
+def _searches(record: SweepRecord) -> list[dict[str, Any]]:
+    """A row for each arm that is tuned first: how many of its trials have ended, and the best once all have."""
+    from harness.plan.tuning import ended_trials, in_words
+
+    tuning = record.tuning
+    if tuning is None:
+        return []
+    return [
+        {
+            "arm": arm,
+            "search": name,
+            "ended": tuning.trials
+            if arm in tuning.arms
+            else len(ended_trials(record.path.parent / name, tuning.trials)),
+            "trials": tuning.trials,
+            "best": in_words(tuning.arms[arm].values) if arm in tuning.arms else None,
+        }
+        for arm, name in tuning.searches.items()
+    ]
 
 
 def _budget_frac(cell: CellRecord, budget_tokens: int | None) -> float:

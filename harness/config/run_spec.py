@@ -96,8 +96,8 @@ class RunSpec(Section):
     budget: BudgetSpec = BudgetSpec()
     checkpoint: Annotated[str | None, InWords(type=lambda: "null | model")] = Field(
         None,
-        description="a model that is evaluated as it is, without any training: a model.source, a model's folder, a cell "
-        "or one of its checkpoints; set `checkpoint` in the sweep",
+        description="a model that is evaluated as it is, without any training: a model.source, a model's folder, a "
+        "cell or one of its checkpoints; set `checkpoint` in the sweep",
     )
     seed: Annotated[int, InWords(default="one of the sweep's seeds")] = Field(
         ge=0, description="fixes all that is drawn at random in a cell; set `seeds` in the sweep, or --seeds"

@@ -1,4 +1,4 @@
-"""The `search:` section of a sweep file: which knobs are searched where, for what, at what cost."""
+"""The `search:` and `tune:` sections of a sweep file: which knobs are searched where, for what, at what cost."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from itertools import combinations
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
 
 from evals.metrics import find_metric
 from harness.config.knobs import descriptions
@@ -145,10 +145,68 @@ class Pruner(Section):
     options: dict[str, Any] = Field({}, description="options of the class, e.g. {n_startup_trials: 5}")
 
 
+def _known_knobs(knobs: dict[str, KnobRange]) -> dict[str, KnobRange]:
+    for knob in knobs:
+        if knob == "algorithm":
+            raise ValueError(
+                "algorithm stands for all objective.* knobs: compare algorithms as arms of a sweep, and search the "
+                "knobs of one"
+            )
+        if knob.startswith("eval."):
+            raise ValueError(
+                f"{knob} decides how a trial is measured, not what is trained, so that trials could not be "
+                "compared: set it in base"
+            )
+        if knob not in descriptions() and not knob.startswith("reward.parts."):
+            raise UnknownNameError("knob", knob, descriptions(), "bench ls knobs")
+    return knobs
+
+
+def _conditions_name_searched_knobs(knobs: dict[str, KnobRange]) -> dict[str, KnobRange]:
+    for knob, searched in knobs.items():
+        for parent, values in searched.when.items():
+            if parent not in knobs or parent == knob:
+                raise ValueError(
+                    f"{knob}: when names {parent}, which is not searched itself: name another of the searched "
+                    f"knobs, or set {parent} in base"
+                )
+            if knobs[parent].kind in ("float", "log"):
+                raise ValueError(
+                    f"{knob}: when names {parent}, of which no single value is ever drawn: make a condition on a "
+                    "knob with categorical or int values"
+                )
+            never = [value for value in values if not knobs[parent].holds(value)]
+            if never:
+                raise ValueError(f"{knob}: when lists {parent}={never[0]!r}, which is never drawn: see its range")
+    _in_order(knobs)
+    return knobs
+
+
+def _in_order(knobs: dict[str, KnobRange]) -> list[str]:
+    """The knobs, each after those that its condition names. Raises ValueError for conditions in a circle."""
+    order: list[str] = []
+    while len(order) < len(knobs):
+        free = [k for k, r in knobs.items() if k not in order and set(r.when) <= set(order)]
+        if not free:
+            circle = [knob for knob in knobs if knob not in order]
+            raise ValueError(f"the conditions of {', '.join(circle)} wait for each other: remove one `when`")
+        order += free
+    return order
+
+
+SearchedKnobs = Annotated[
+    dict[str, KnobRange],
+    Field(min_length=1),
+    AfterValidator(_known_knobs),
+    AfterValidator(_conditions_name_searched_knobs),
+]
+"""Knob -> its range."""
+
+
 class Search(Section):
     """What is searched for among settings of the base."""
 
-    knobs: dict[str, KnobRange] = Field(min_length=1, description="knob -> its range")
+    knobs: SearchedKnobs = Field(description="knob -> its range")
     objectives: Listed[str] = Field(
         ("eval.final.pass@1",),
         min_length=1,
@@ -159,44 +217,6 @@ class Search(Section):
     budget: SearchBudget = SearchBudget()
     sampler: Sampler = Sampler()
     pruner: Pruner = Pruner()
-
-    @field_validator("knobs")
-    @classmethod
-    def _knobs_exist(cls, knobs: dict[str, KnobRange]) -> dict[str, KnobRange]:
-        for knob in knobs:
-            if knob == "algorithm":
-                raise ValueError(
-                    "algorithm stands for all objective.* knobs: compare algorithms as arms of a sweep, and search the "
-                    "knobs of one"
-                )
-            if knob.startswith("eval."):
-                raise ValueError(
-                    f"{knob} decides how a trial is measured, not what is trained, so that trials could not be "
-                    "compared: set it in base"
-                )
-            if knob not in descriptions() and not knob.startswith("reward.parts."):
-                raise UnknownNameError("knob", knob, descriptions(), "bench ls knobs")
-        return knobs
-
-    @model_validator(mode="after")
-    def _conditions_name_searched_knobs(self) -> Search:
-        for knob, searched in self.knobs.items():
-            for parent, values in searched.when.items():
-                if parent not in self.knobs or parent == knob:
-                    raise ValueError(
-                        f"{knob}: when names {parent}, which is not searched itself: name another of the searched "
-                        f"knobs, or set {parent} in base"
-                    )
-                if self.knobs[parent].kind in ("float", "log"):
-                    raise ValueError(
-                        f"{knob}: when names {parent}, of which no single value is ever drawn: make a condition on a "
-                        "knob with categorical or int values"
-                    )
-                never = [value for value in values if not self.knobs[parent].holds(value)]
-                if never:
-                    raise ValueError(f"{knob}: when lists {parent}={never[0]!r}, which is never drawn: see its range")
-        self.ordered()
-        return self
 
     @model_validator(mode="after")
     def _objectives_fit(self) -> Search:
@@ -217,21 +237,54 @@ class Search(Section):
         return self
 
     def ordered(self) -> list[str]:
-        """The knobs, each after those that its condition names. Raises ValueError for conditions in a circle."""
-        order: list[str] = []
-        while len(order) < len(self.knobs):
-            free = [k for k, r in self.knobs.items() if k not in order and set(r.when) <= set(order)]
-            if not free:
-                circle = [knob for knob in self.knobs if knob not in order]
-                raise ValueError(f"the conditions of {', '.join(circle)} wait for each other: remove one `when`")
-            order += free
-        return order
+        """The knobs, each after those that its condition names."""
+        return _in_order(self.knobs)
 
     def is_drawn(self, knob: str, values: dict[str, Any]) -> bool:
         """Whether a knob's condition holds; values: of the knobs before it, those that are drawn."""
         return all(
             parent in values and any(same(values[parent], value) for value in allowed)
             for parent, allowed in self.knobs[knob].when.items()
+        )
+
+
+TUNING_SEED = 1_000_000
+"""The first seed of trials that tune an arm; verdicts have seeds below it, so that the two never meet."""
+_AMOUNTS = ("budget.", "train.steps")
+
+
+class Tune(Section):
+    """Each arm at its best: every arm is searched with the same budget before arms are compared."""
+
+    per_arm: SearchedKnobs = Field(description="knob -> its range; the best value is looked for in each arm by itself")
+    trials: int = Field(8, ge=2, description="of each arm; the first is the arm untuned, where it lies in the ranges")
+    seeds: int = Field(
+        3, ge=2, description=f"of each trial, from {TUNING_SEED:,} on: no verdict shares one. One cannot tell the noise"
+    )
+
+    @field_validator("per_arm")
+    @classmethod
+    def _arms_get_equal_amounts(cls, knobs: dict[str, KnobRange]) -> dict[str, KnobRange]:
+        for knob in knobs:
+            if knob.startswith(_AMOUNTS):
+                raise ValueError(
+                    f"{knob} decides how much is trained: an arm that chose it would be compared at other tokens than "
+                    "the rest. Set it in base"
+                )
+        return knobs
+
+    @property
+    def seed_list(self) -> list[int]:
+        return [TUNING_SEED + i for i in range(self.seeds)]
+
+    def search(self, metric: str) -> Search:
+        """What is searched in one arm, for the metric that arms are compared by. The first draws are the same in every
+        arm; a Gaussian process that learns from them makes the rest, which finds the peak of a knob in few trials."""
+        return Search(
+            knobs=self.per_arm,
+            objectives=(metric,),
+            budget=SearchBudget(trials=self.trials),
+            sampler=Sampler(type="gp", options={"n_startup_trials": min(4, self.trials)}),
         )
 
 

@@ -13,47 +13,71 @@ from harness.config.knobs import active, governor, is_of_drawing
 from harness.config.run_spec import RunSpec
 
 ABSENT = "(absent)"
+EVALUATION = "eval."
+"""Where the knobs begin by which arms are measured."""
 
 
 @dataclass(frozen=True)
 class Gate:
-    """differs: knobs in which any two arms differ; violations: those that were not declared, with each arm's value."""
+    """differs: knobs in which any two arms differ; violations: with each arm's value, those that were not declared and
+    those of the evaluation, declared or not. over_checkpoint: whether nothing is trained, so that the evaluation is
+    itself the question."""
 
     differs: list[str]
     violations: dict[str, dict[str, Any]]
+    over_checkpoint: bool = False
 
     @property
     def ok(self) -> bool:
         return not self.violations
 
     def message(self) -> str:
-        """Names every undeclared knob, the arms and their values, and the remedy."""
-        lines = [
-            f"  {knob}: " + ", ".join(f"{arm} = {value}" for arm, value in values.items())
-            for knob, values in self.violations.items()
-        ]
-        return (
-            "The gate refuses: arms differ in knobs that are not declared, so a difference could not be attributed.\n"
-            + "\n".join(lines)
-            + "\nDeclare each under `ablate:` if it is part of the question, give it a reason under `co_changes:`, or "
-            "make the arms agree."
+        """Names every knob that is refused, the arms and their values, and the remedy."""
+        measured = [knob for knob in self.violations if knob.startswith(EVALUATION)]
+        evaluation = [] if self.over_checkpoint else measured
+        undeclared = [knob for knob in self.violations if knob not in evaluation]
+        parts = []
+        if undeclared:
+            parts.append(
+                "The gate refuses: arms differ in knobs that are not declared, so a difference could not be "
+                f"attributed.\n{self._lines(undeclared)}\nDeclare each under `ablate:` if it is part of the question, "
+                "give it a reason under `co_changes:`, or make the arms agree."
+            )
+        if evaluation:
+            parts.append(
+                "The gate refuses: arms are measured differently, so a difference could come from the evaluation "
+                f"alone, declared or not.\n{self._lines(evaluation)}\nGive all arms the same `eval`, under `base:`. "
+                "Evaluation as the question: `checkpoint: MODEL` in place of training, e.g. a trained cell's folder."
+            )
+        return "\n".join(parts)
+
+    def _lines(self, knobs: Sequence[str]) -> str:
+        return "\n".join(
+            f"  {knob}: " + ", ".join(f"{arm} = {value}" for arm, value in self.violations[knob].items())
+            for knob in knobs
         )
 
 
 def check_gate(arms: Mapping[str, RunSpec], ablate: Sequence[str], co_changes: Mapping[str, str]) -> Gate:
     """Compare the resolved specs of all arms (of one seed), knob by knob.
 
-    A knob that exists in some arms only is explained by the selector that governs it, directly or through others.
+    A knob that exists in some arms only is explained by the selector that governs it, directly or through others. A
+    knob of the evaluation is explained by nothing: arms are measured alike, or they cannot be compared. Only over one
+    checkpoint, where nothing is trained, is it a knob as any other.
     """
+    over_checkpoint = all(spec.checkpoint for spec in arms.values())
     declared = [*ablate, *co_changes]
     values = values_that_differ(arms)
     violations = {
         knob: by_arm
         for knob, by_arm in values.items()
-        if not covered(knob, declared)
-        and not (ABSENT in by_arm.values() and any(covered(selector, declared) for selector in _governors(knob)))
+        if (knob.startswith(EVALUATION) and not over_checkpoint)
+        or (
+            not covered(knob, declared)
+            and not (ABSENT in by_arm.values() and any(covered(selector, declared) for selector in _governors(knob)))
+        )
     }
-    return Gate(list(values), violations)
+    return Gate(list(values), violations, over_checkpoint)
 
 
 def values_that_differ(arms: Mapping[str, RunSpec]) -> dict[str, dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,8 @@ RECOMMENDED_SEEDS = 6
 
 @dataclass(frozen=True)
 class Plan:
-    """What `bench run` would do. `arms` holds the resolved spec of each arm at the first seed."""
+    """What `bench run` would do. `arms` holds the resolved spec of each arm at the first seed, untuned where an arm is
+    still to be tuned."""
 
     request: SweepRequest
     arms: dict[str, RunSpec]
@@ -50,6 +51,11 @@ class Plan:
     def baseline(self) -> str:
         baseline = self.sweep.compare.baseline
         return baseline if baseline in self.arms else next(iter(self.arms))
+
+    @property
+    def grid(self) -> dict[str, dict[str, Any]]:
+        """In a factorial, by arm its value of every factor, else empty."""
+        return {arm: self.sweep.all_arms[arm] for arm in self.arms} if self.sweep.grid else {}
 
     @property
     def first_spec(self) -> RunSpec:
@@ -91,6 +97,11 @@ class Plan:
         if given is not None:
             return given
         return get_task(self.first_spec.eval.tasks[self.task_names.index(self.metric_task)]).margin_pp
+
+    @property
+    def to_tune(self) -> list[str]:
+        """The arms whose settings are known only after their search."""
+        return [] if self.sweep.tune is None else [arm for arm in self.arms if arm not in self.request.tuned]
 
     def folder(self, home: Path) -> Path:
         return home / self.sweep.name
@@ -182,14 +193,19 @@ def plan_arms(request: SweepRequest) -> Plan:
         metric, trains = sweep.compare.metric, request.checkpoint is None
         faults.lines += [f"{request.path}: {fault}" for fault in metric_faults(metric, spec.eval, trains)]
     faults.refuse()
-    noops = find_noops(firsts)
+    # Whether arms can differ is asked before their tuning, which would make a difference of its own.
+    untuned = firsts
+    if request.tuned:
+        before = resolved_arms(replace(request, tuned={}).arms_layers, request.seed_list[:1], faults)
+        untuned = {arm: next(iter(by_seed.values())) for arm, by_seed in before.items()}
+    noops = find_noops(untuned)
     return Plan(
         request=request,
         arms=firsts,
         cells=cells,
-        gate=check_gate(firsts, sweep.under_test, sweep.co_changes),
+        gate=check_gate(firsts, [*sweep.under_test, *sweep.tuned_knobs], sweep.co_changes),
         noops=noops,
-        warnings=_warnings(request, firsts, noops),
+        warnings=_warnings(request, untuned, noops),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from evals.metrics import metrics_for
@@ -27,6 +27,7 @@ from harness.plan.sweep_file import (
 )
 from harness.records import read_sweep
 from harness.records.scores import METRIC_PREFIX
+from harness.records.sweep import TunedArm
 
 ASKED_OF_A_CHECKPOINT = ("eval", "rollout.engine", "model.dtype", "model.chat_template")
 """What arms over one checkpoint may differ in, as dotted prefixes: decoding, prompts, grader, engine, precision."""
@@ -36,7 +37,8 @@ ASKED_OF_A_CHECKPOINT = ("eval", "rollout.engine", "model.dtype", "model.chat_te
 class SweepRequest:
     """A sweep file with the options that were given with it.
 
-    path, profile_path: of the files. profile: its name. settings, seeds, arms: of --set, --seeds and --arms.
+    path, profile_path: of the files. profile: its name. settings, seeds, arms: of --set, --seeds and --arms. tuned: by
+    arm, what the search that `tune` asks for has found.
     """
 
     sweep: SweepFile
@@ -46,6 +48,7 @@ class SweepRequest:
     settings: tuple[str, ...] = ()
     seeds: int | None = None
     arms: tuple[str, ...] = ()
+    tuned: Mapping[str, TunedArm] = field(default_factory=dict)
 
     @property
     def seed_list(self) -> list[int]:
@@ -60,7 +63,11 @@ class SweepRequest:
     @property
     def arms_layers(self) -> dict[str, list[Layer]]:
         """Everything that each arm is made of, for those of --arms, in the file's order; for all without it."""
-        return self.arms_between(self.layers, self.overrides)
+        found = {arm: Layer(f"{self.path}: tune ({arm})", one.values) for arm, one in self.tuned.items()}
+        return {
+            arm: [*layers, *([found[arm]] if arm in found else []), *self.overrides]
+            for arm, layers in self.arms_between(self.layers, []).items()
+        }
 
     def arms_between(self, below: Sequence[Layer], above: Sequence[Layer]) -> dict[str, list[Layer]]:
         """Each arm's own settings between other layers."""

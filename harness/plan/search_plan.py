@@ -15,7 +15,7 @@ from typing import Any
 
 from harness.config.hashing import semantic_hash
 from harness.config.knobs import active
-from harness.config.resolve import Layer, resolve
+from harness.config.resolve import Layer, dotted, resolve
 from harness.config.run_spec import RunSpec, resolved_for_machine
 from harness.config.search import GENERATED_TOKENS, Search
 from harness.errors import GateError, RefusedError
@@ -62,15 +62,23 @@ class SearchPlan:
     def profile(self) -> str:
         return self.request.profile
 
+    @property
+    def where(self) -> str:
+        """The key of the sweep file that holds the ranges; a search with an arm tunes that."""
+        return "tune.per_arm" if self.sweep.arms else "search.knobs"
+
     @cached_property
     def _layers(self) -> tuple[list[Layer], list[Layer]]:
-        return self.request.layers, self.request.overrides
+        below = self.request.layers
+        for with_arm in self.request.arms_between(below, []).values():
+            below = with_arm
+        return below, self.request.overrides
 
     def spec(self, values: Mapping[str, Any], seed: int) -> RunSpec:
         """The resolved spec of a setting. Raises RefusedError for values that do not go together."""
         key = json.dumps([values, seed], sort_keys=True)  # records name all settings anew after each trial
         if key not in self._specs:
-            own = [Layer(f"{self.path}: search", values)]
+            own = [Layer(f"{self.path}: {self.where}", values)]
             below, above = self._layers
             self._specs[key] = resolved_for_machine(resolve([*below, *own, *above], seed), cuda_available())
         return self._specs[key]
@@ -113,6 +121,35 @@ class SearchPlan:
         known = active(self.spec({}, self.seeds[0]))
         return {k: known[k] for k, searched in self.search.knobs.items() if not searched.when and k in known}
 
+    def require_searchable(self) -> None:
+        """RefusedError for ranges, overrides or a metric that are wrong, GateError for a knob that cannot act."""
+        overridden = [knob for layer in self.request.overrides for knob in dotted(layer.settings)]
+        for knob in overridden:
+            if knob in self.search.knobs:
+                raise RefusedError(
+                    f"--set {knob}: this knob is searched, so each trial has a value of its own. Take it out of "
+                    f"`{self.where}`, or leave it to the search."
+                )
+        _require_short_name(self)
+        faults = list(metric_faults(self.search.objectives[0], self.spec({}, self.seeds[0]).eval))
+        if faults:
+            raise RefusedError("\n".join(f"{self.path}: {fault}" for fault in faults))
+        _require_metrics(self)
+        _require_something_to_prune_by(self)
+        _require_types(self)
+        _require_action(self)
+
+    def question(self) -> dict[str, Any]:
+        """What must not change within a search: how trials are compared, drawn and pruned."""
+        return {
+            "knobs": {knob: searched.model_dump(mode="json") for knob, searched in self.search.knobs.items()},
+            "objectives": self.objectives,
+            "seeds": self.seeds,
+            "sampler": self.search.sampler.model_dump(mode="json"),
+            "pruner": self.search.pruner.model_dump(mode="json"),
+            "base": semantic_hash(self.spec({}, self.seeds[0])),
+        }
+
     def default_values(self) -> Values | None:
         """What the searched knobs are in the base; None unless each lies in its range."""
         known = active(self.spec({}, self.seeds[0]))
@@ -139,20 +176,7 @@ def make_search_plan(
     if search is None:
         raise RefusedError(f"{given} has arms and no `search:`. Use `bench run {given}`, or add `search:`.")
     plan = SearchPlan(request, search)
-    overridden = [knob for layer in request.overrides for knob in layer.settings if knob in search.knobs]
-    if overridden:
-        raise RefusedError(
-            f"--set {overridden[0]}: this knob is searched, so each trial has a value of its own. Take it out of "
-            "`search.knobs`, or leave it to the search."
-        )
-    _require_short_name(plan)
-    faults = list(metric_faults(search.objectives[0], plan.spec({}, plan.seeds[0]).eval))
-    if faults:
-        raise RefusedError("\n".join(f"{plan.path}: {fault}" for fault in faults))
-    _require_metrics(plan)
-    _require_something_to_prune_by(plan)
-    _require_types(plan)
-    _require_action(plan)
+    plan.require_searchable()
     return plan
 
 
@@ -281,19 +305,19 @@ def _require_action(plan: SearchPlan) -> None:
             why = next((reason for reason in reasons if reason), why)
         if alike == pairs:
             raise GateError(
-                f"search.knobs.{knob} cannot act anywhere in this search: {why}. Take it out, or search or set the"
+                f"{plan.where}.{knob} cannot act anywhere in this search: {why}. Take it out, or search or set the"
                 " knobs that let it act."
             )
         if inert is not None:
             around, reason = inert
             at = ", ".join(f"{name}={value}" for name, value in around.items()) or "the base"
             raise GateError(
-                f"search.knobs.{knob} cannot act at {at}: {reason}. Trials there would differ in nothing but their"
+                f"{plan.where}.{knob} cannot act at {at}: {reason}. Trials there would differ in nothing but their"
                 " name: make it conditional on what lets it act, e.g. when: {train.updates_per_rollout: [2, 4]}."
             )
         if alike:
             one, other = alike[0]
-            raise GateError(f"search.knobs.{knob}: {one} and {other} do the same here ({why}): leave one out.")
+            raise GateError(f"{plan.where}.{knob}: {one} and {other} do the same here ({why}): leave one out.")
 
 
 def _surroundings(search: Search, knob: str) -> Iterator[Values]:

@@ -19,8 +19,8 @@ import sweeps
 from evals.metrics import find_metric
 from harness import plugins
 from harness.config.knobs import descriptions, keys_of
-from harness.config.resolve import Layer, readable_errors
-from harness.config.search import Search
+from harness.config.resolve import Layer, dotted, readable_errors
+from harness.config.search import TUNING_SEED, Search, Tune
 from harness.config.section import Listed, Section
 from harness.config.yaml_file import load_yaml, parse_yaml
 from harness.errors import Faults, RefusedError, UnknownNameError, few, nearest
@@ -86,7 +86,7 @@ class Screening(Section):
 class SweepFile(Section):
     """A question, as its file states it."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=+,-]*$")
     question: str
     profile: str = Field(description="name of a shipped profile or path of one's own; --profile overrides it")
     plugins: Listed[str] = Field((), description="modules of your own that add things: beside this file, or installed")
@@ -105,6 +105,7 @@ class SweepFile(Section):
         "a cell's folder or one checkpoint's. Arms then differ in decoding, template, grader, engine or dtype",
     )
     search: Search | None = Field(None, description="instead of arms: `bench tune` looks for the best setting")
+    tune: Tune | None = Field(None, description="`bench run` first looks for each arm's best values of these knobs")
     seeds: int | list[int] = Field(12, description="how many, from 0, or which; of a search, for each trial: 1")
     compare: Comparison = Comparison()
     screening: Screening | None = Field(
@@ -130,7 +131,8 @@ class SweepFile(Section):
     def clashes(self) -> Iterator[str]:
         """What is wrong with keys that are valid each by itself."""
         given = [name for name in ("arms", "grid", "search") if getattr(self, name)]
-        if len(given) != 1:
+        starts_from_an_arm = given == ["arms", "search"] and len(self.arms) == 1  # that `tune` searches
+        if len(given) != 1 and not starts_from_an_arm:
             yield (
                 f"{' and '.join(given) or 'no arms'} given: state the arms one by one (arms) or as a factorial (grid), "
                 "or what to search (search); one of the three."
@@ -148,6 +150,32 @@ class SweepFile(Section):
             yield from self._without_effect_on_a_checkpoint()
         if not self.seed_list or len(set(self.seed_list)) < len(self.seed_list) or min(self.seed_list) < 0:
             yield f"seeds is {self.seeds!r}: give a count of at least 1, or distinct non-negative seeds."
+        if self.tune is not None:
+            yield from self._clashes_with_tuning(self.tune)
+
+    def _clashes_with_tuning(self, tune: Tune) -> Iterator[str]:
+        if self.search is not None:
+            yield (
+                "tune is given with search: `bench tune` looks for one setting, tune looks for that of each arm before "
+                "they are compared. Leave one out."
+            )
+        if self.grid:
+            yield "tune is given with grid, whose main effects do not know what a search leaves open: state the arms."
+        if self.screening is not None:
+            yield "tune is given with screening, which is for many arms at little cost: tune those that it leaves."
+        for knob in tune.per_arm:
+            if covered(knob, [*self.under_test, *self.co_changes]):
+                yield (
+                    f"tune.per_arm has {knob}, which the arms differ in (ablate, grid or co_changes): its values are "
+                    "the question, or the search's, not both. Take it out of one."
+                )
+            yield from (
+                f"arms.{arm} sets {knob}, which tune.per_arm looks for in each arm. Set where all arms start in base."
+                for arm, settings in self.arms.items()
+                if knob in dotted(settings)
+            )
+        if max(self.seed_list, default=0) >= TUNING_SEED:
+            yield f"seeds reach {max(self.seed_list)}: with tune they stay below {TUNING_SEED}, where its trials begin."
 
     def _without_effect_on_a_checkpoint(self) -> Iterator[str]:
         instead = {
@@ -190,6 +218,11 @@ class SweepFile(Section):
         if self.search is not None:
             return list(self.search.knobs)
         return [*self.ablate, *(knob for knob in self.grid if not covered(knob, self.ablate))]
+
+    @property
+    def tuned_knobs(self) -> list[str]:
+        """The knobs that each arm has its own best value of, none without `tune`."""
+        return [] if self.tune is None else list(self.tune.per_arm)
 
     @property
     def all_arms(self) -> dict[str, dict[str, Any]]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 CellState = Literal["pending", "running", "done", "failed", "invalid", "interrupted"]
 _DIRECTORY = re.compile(r"(?P<arm>.+)-s(?P<seed>\d+)-(?P<hash>[0-9a-f]{10})")
-_START = ("epoch", "from_step", "owner", "time")
+_START = ("epoch", "from_step", "owner", "time", "registered")
 EVALUATIONS = "evaluations"
 EVALUATION_FILE = "evaluation.json"
 STARTS_FILE = "starts.jsonl"
@@ -185,9 +185,9 @@ class CellRecord:
         return read_object(self.evaluation_folder / "spec.json")
 
     def read_starts(self) -> list[dict[str, Any]]:
-        """A row for each start: `epoch` (from 1), `from_step`, `owner`, `time`, and the provenance of what was made
-        from there on. Starts of another evaluation than the cell's own come last. Records of schema 1 have one at most,
-        of epoch 0, the last.
+        """A row for each start: `epoch` (from 1), `from_step`, `owner`, `time`, `registered` (the digest of the
+        registration that it found, or None), and the provenance of what was made from there on. Starts of another
+        evaluation than the cell's own come last. Records of schema 1 have one at most, of epoch 0, the last.
 
         Raises DamagedRecordError.
         """

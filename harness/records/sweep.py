@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,6 +17,9 @@ from harness.records.scores import is_accuracy, require_bins
 SCHEMA = 3
 """The version of sweep.json and of the cells beside it, raised when the meaning of a record changes, so that no
 version misreads another's. Schema 1: see `_from_schema_1`. In schema 2 every cell had its own evaluation only."""
+
+ENDED = frozenset({"done", "failed", "invalid"})
+"""The states of a cell whose run is over."""
 
 _SHOWN_FAULTS = 3
 
@@ -95,6 +99,74 @@ class BaseScore(_Part):
     metrics: dict[str, float | None]
 
 
+class Evaluation(_Part):
+    """How much the final evaluation draws. samples: of each problem. problems: of each task; None: all."""
+
+    samples: int
+    problems: int | None = None
+
+
+class Look(_Part):
+    """The verdicts over a complete plan were shown. A look is a set of seeds and an evaluation of them.
+
+    question: see `SweepRecord.asks`. planned: whether the design fixed it. verdicts: by arm.
+    """
+
+    question: str
+    seeds: list[int]
+    evaluation: Evaluation | None
+    planned: bool
+    verdicts: dict[str, str] = {}
+
+    def is_same(self, other: Look) -> bool:
+        """Whether both show the same data, whatever was said of them."""
+        return all(getattr(self, key) == getattr(other, key) for key in ("question", "seeds", "evaluation"))
+
+
+class Design(_Part):
+    """The looks of a question that were fixed before the first of them: how many seeds each has, from seed 0.
+
+    looks_before: how many looks at this question had been taken by then.
+    """
+
+    question: str
+    looks: list[int]
+    evaluation: Evaluation | None
+    looks_before: int
+
+
+class TunedArm(_Part):
+    """What the search of one arm found.
+
+    digest: of what was searched. trial: the number of the best; values: its knobs. search_pp, default_pp: the score in
+    the search, in percent, of the best and of the arm untuned (None if that was no trial). complete: how many trials
+    have a score. generated_tokens: in training, over all trials. at_end: its knobs that are at the end of what was
+    tried. short_pp, short_sd_pp: how far the best may lie above the setting found, see `harness.search.shortfall`.
+    """
+
+    digest: str
+    trial: int
+    values: dict[str, Any]
+    search_pp: float
+    default_pp: float | None
+    complete: int
+    generated_tokens: int
+    at_end: list[str]
+    short_pp: float
+    short_sd_pp: float
+
+
+class Tuning(_Part):
+    """The search that came before the comparison. trials: of each arm. seeds: of each trial. searches: by arm, the name
+    of the folder that holds its trials. arms: what was found, for those whose search has ended."""
+
+    knobs: list[str]
+    trials: int
+    seeds: list[int]
+    searches: dict[str, str]
+    arms: dict[str, TunedArm]
+
+
 class Screened(_Part):
     """A screening, which ranks its arms: the `best` are confirmed on so many fresh `seeds`.
 
@@ -116,6 +188,9 @@ class SweepRecord(_Part):
     those that it varies. varied: by arm, the knobs in which arms differ. grid: in a factorial, by arm its value of
     every factor, else empty. new_problems: whether intervals over new problems are asked for too. contamination: by
     task, held-out problems that occur in training prompts. best_of_n: by arm, what choosing by its reward model gives.
+    asks: names the question, whatever its seeds, samples and problems; "" in records of earlier versions. looks,
+    designs: of this question and of those that were asked here before, in the order of time.
+    tuning: None unless each arm was tuned first.
     """
 
     path: Path = Field(exclude=True)
@@ -150,6 +225,11 @@ class SweepRecord(_Part):
     best_of_n: dict[str, list[dict[str, Any]]] = {}
     asked: Asked | None = None
     plugins: list[Plugin] = []
+    asks: str = ""
+    evaluation: Evaluation | None = None
+    looks: list[Look] = []
+    designs: list[Design] = []
+    tuning: Tuning | None = None
 
     @model_validator(mode="after")
     def _arms_are_known(self) -> SweepRecord:
@@ -192,6 +272,46 @@ class SweepRecord(_Part):
         folder = self.path / "cells"
         paths = sorted(path for path in folder.iterdir() if path.name not in ours) if folder.exists() else []
         return [CellRecord.at(path) for path in paths if is_cell_directory_name(path.name)]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every cell has ended, so that its verdicts are those of the whole plan."""
+        return all(cell.state in ENDED for cell in self.cells)
+
+    @property
+    def design(self) -> Design | None:
+        """The looks that were fixed for this question."""
+        return next((design for design in self.designs if design.question == self.asks), None)
+
+    @property
+    def look(self) -> Look:
+        """The look that showing the verdicts of this plan is, or will be once all its cells have ended."""
+        design = self.design
+        planned = (
+            design is not None
+            and design.evaluation == self.evaluation
+            and len(self.seeds) in design.looks
+            and self.seeds == list(range(len(self.seeds)))
+        )
+        return Look(question=self.asks, seeds=self.seeds, evaluation=self.evaluation, planned=planned)
+
+    @property
+    def looks_and_this(self) -> list[Look]:
+        """The looks at this question so far, and `look` if it is a further one."""
+        taken = [look for look in self.looks if look.question == self.asks]
+        return taken if any(look.is_same(self.look) for look in taken) else [*taken, self.look]
+
+    def record_look(self, verdicts: Mapping[str, str]) -> None:
+        """Write down that these verdicts, by arm, are shown, unless they are of an unfinished plan, of the same data as
+        before, or of too few seeds for any test.
+
+        Records of earlier versions do not name their question, so that looks at them cannot be counted.
+        """
+        now = read_sweep(self.path)
+        is_known = any(look.is_same(self.look) for look in now.looks)
+        if self.asks and self.is_complete and not is_known and {*verdicts.values()} - {"no_test"}:
+            look = self.look.model_copy(update={"verdicts": {**verdicts}})
+            now.model_copy(update={"looks": [*now.looks, look]}).write()
 
     def cell_at(self, path: Path) -> CellRecord:
         """The cell in a folder, as the question reads it; one of another question under the evaluation that it was run

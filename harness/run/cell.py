@@ -32,6 +32,7 @@ from harness.records.files import (
     write_atomic,
 )
 from harness.records.problems import PROBLEMS_FILE, ProblemsFile
+from harness.records.registration import registration_found
 from harness.records.rollouts import write_rollouts
 from harness.run.evaluation import EarlierEvaluations, Evaluator, begin_own_evaluation
 from harness.run.health import health_flags
@@ -258,7 +259,8 @@ class CellLog:
     def started(self, from_step: int, provenance: Row) -> None:
         """A row of starts.jsonl: who trains the cell from this step on, where and with what. provenance: what is known
         of the model and the examples."""
-        append_start(self.cell.path / STARTS_FILE, provenance, from_step, self.epoch)
+        found = registration_found(self.cell.path.parents[1])
+        append_start(self.cell.path / STARTS_FILE, found | provenance, from_step, self.epoch)
 
     def step(self, row: Row, rollouts: list[Row]) -> None:
         self._append("steps.jsonl", [row])

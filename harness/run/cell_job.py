@@ -25,6 +25,7 @@ from harness.records.cell import EVALUATION_FILE, STARTS_FILE
 from harness.records.files import append_jsonl, is_disk_full, write_json
 from harness.records.lease import hold_lease
 from harness.records.problems import PROBLEMS_FILE, ProblemsFile
+from harness.records.registration import registration_found
 from harness.run.cell import CellRun, Progress
 from harness.run.checkpoint_cell import CheckpointCell
 from harness.run.encoded_pairs import load_pairs
@@ -83,7 +84,8 @@ def run_cell(
                 model = starting_point.for_training(spec, source)
                 CellRun(cell, spec, model, examples, report, require_code).run()
             else:
-                append_start(cell.evaluation_folder / STARTS_FILE, {}, cell.step)
+                found = registration_found(cell.path.parents[1])
+                append_start(cell.evaluation_folder / STARTS_FILE, found, cell.step)
                 evaluate(cell, spec, TrainedPolicy(cell, spec, home, starting_point), report)
                 require_code()
                 cell.write_status("done")

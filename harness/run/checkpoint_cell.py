@@ -1,7 +1,7 @@
 """A cell that evaluates a checkpoint: a model as it is, without any training.
 
-The same samples are drawn once in a home, whichever sweep, arm or `bench eval` asked first: another grader, more samples
-or another name take over what is there.
+The same samples are drawn once in a home, whichever sweep, arm or `bench eval` asked first: another grader, more
+samples or another name take over what is there.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from harness.models.language_model import LanguageModel
 from harness.records import CellRecord
 from harness.records.cell import EVALUATION_FILE, EVALUATIONS, STARTS_FILE, is_cell_directory_name
 from harness.records.files import append_jsonl, read_json, read_object
+from harness.records.registration import registration_found
 from harness.run.cell import peak_memory_mb, reset_peak_memory
 from harness.run.evaluation import EarlierEvaluations, begin_own_evaluation
 from harness.run.provenance import append_start
@@ -56,7 +57,7 @@ class CheckpointCell:
             begin_own_evaluation(self.cell, self.spec)
         evaluate(self, self._drawn_elsewhere)
         if "sampler" not in vars(self):  # every sample was there
-            append_start(self.cell.evaluation_folder / STARTS_FILE, {}, 0)
+            self._append_start({})
         taken_s = time.perf_counter() - started_s
         took = {"step": 0, "eval_s": taken_s, "elapsed_s": taken_s, "peak_memory_mb": peak_memory_mb(device)}
         append_jsonl(self.cell.evaluation_folder / "timing.jsonl", [took])
@@ -74,8 +75,12 @@ class CheckpointCell:
     @cached_property
     def sampler(self) -> EngineSampler:
         model = self.load()
-        append_start(self.cell.evaluation_folder / STARTS_FILE, {"model": model.account()}, 0)
+        self._append_start({"model": model.account()})
         return EngineSampler(model, make_engine(self.spec.rollout, model), self.spec.seed)
+
+    def _append_start(self, account: Row) -> None:
+        registered = registration_found(self.cell.path.parents[1])
+        append_start(self.cell.evaluation_folder / STARTS_FILE, registered | account)
 
     def _drawn_elsewhere(self, conditions: Conditions) -> list[SampleRow]:
         """Each sample once."""

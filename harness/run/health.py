@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 # A policy below a tenth of its first entropy explores nothing any more; on easy data this can be a fair outcome.
@@ -10,37 +11,143 @@ ENTROPY_COLLAPSE_FRAC = 0.1
 LENGTH_BLOWUP_FACTOR = 3.0
 TRUNCATED_FRAC = 0.5
 _WINDOW_STEPS = 5
-
+# What is broken in a third of the steps is broken: one such step can be bad luck.
+BROKEN_STEPS_FRAC = 1 / 3
+# A policy that was right in at least a tenth of its first completions did not lose that by bad luck.
+SCORE_BEFORE_COLLAPSE = 0.1
+SCORE_COLLAPSE_FRAC = 0.1
+# Training that works moves a policy by a fraction of a nat a token.
+POLICY_COLLAPSE_NATS = 3.0
 
 DIVERGED = "nan"
+Step = Mapping[str, Any]
+Steps = Sequence[Step]
 
 
-def health_flags(steps: Sequence[Mapping[str, Any]], diverged: bool) -> list[str]:
-    """Flags from the rows of steps.jsonl: `nan`, `entropy_collapse`, `length_blowup`, `truncation`.
+@dataclass(frozen=True)
+class Flag:
+    """meaning: for a reader of the page, a sentence. holds: whether rows of steps.jsonl, in order, deserve it."""
 
-    First and last values are means over five steps.
-    """
-    flags = [DIVERGED] if diverged else []
+    name: str
+    meaning: str
+    holds: Callable[[Steps], bool]
+
+
+def health_flags(steps: Steps, diverged: bool) -> list[str]:
+    """The names of the `FLAGS` that the rows of steps.jsonl deserve; `nan` if the cell diverged."""
+    return [flag.name for flag in FLAGS if (diverged if flag.name == DIVERGED else flag.holds(steps))]
+
+
+def _first_and_last(steps: Steps, key: str) -> tuple[float | None, float | None]:
+    """Means over the first and the last five steps; None in a run that has no ten of them."""
     if len(steps) < 2 * _WINDOW_STEPS:
-        return flags
-    first, last = steps[:_WINDOW_STEPS], steps[-_WINDOW_STEPS:]
-
-    def changed_by(key: str) -> float:
-        """Last over first; 1 where either is unknown."""
-        before, after = _mean(first, key), _mean(last, key)
-        return after / before if before and after is not None else 1.0
-
-    if changed_by("entropy/full") < ENTROPY_COLLAPSE_FRAC:
-        flags.append("entropy_collapse")
-    if changed_by("len/mean") > LENGTH_BLOWUP_FACTOR:
-        flags.append("length_blowup")
-    if (_mean(last, "len/truncated_frac") or 0.0) > TRUNCATED_FRAC:
-        flags.append("truncation")
-    return flags
+        return None, None
+    return _mean(steps[:_WINDOW_STEPS], key), _mean(steps[-_WINDOW_STEPS:], key)
 
 
-def _mean(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:
+def _changed_by(steps: Steps, key: str) -> float:
+    """Last over first; 1 where either is unknown."""
+    before, after = _first_and_last(steps, key)
+    return after / before if before and after is not None else 1.0
+
+
+def _last_third(steps: Steps) -> Steps:
+    """The first step, which the starting weights drew, is never one of them."""
+    return steps[max(1, len(steps) - max(1, len(steps) // 3)) :]
+
+
+def _mean(rows: Steps, key: str) -> float | None:
     """Mean over the rows that have the value: a step whose groups were all dropped has no entropy, and one on given
     pairs no completions."""
     values = [float(row[key]) for row in rows if row.get(key) is not None]
     return sum(values) / len(values) if values else None
+
+
+def _often(is_broken: Callable[[Step], bool]) -> Callable[[Steps], bool]:
+    """Whether it is so in a third of the steps, from the second on."""
+
+    def holds(steps: Steps) -> bool:
+        later = steps[1:]
+        return bool(later) and sum(map(is_broken, later)) >= BROKEN_STEPS_FRAC * len(later)
+
+    return holds
+
+
+def _score_collapsed(steps: Steps) -> bool:
+    before = _mean(steps[:1], "reward/correct")
+    after = _mean(_last_third(steps), "reward/correct")
+    if before is None or after is None or before < SCORE_BEFORE_COLLAPSE:
+        return False
+    return after < SCORE_COLLAPSE_FRAC * before
+
+
+def _policy_collapsed(steps: Steps) -> bool:
+    return (_mean(_last_third(steps), "kl/exact_start") or 0.0) > POLICY_COLLAPSE_NATS
+
+
+def _has_no_gradient(step: Step) -> bool:
+    return "grad_norm" in step and not step["grad_norm"]
+
+
+def _has_no_reward(step: Step) -> bool:
+    return "reward/mean" in step and step["reward/mean"] is None and step.get("reward/unscored", 0) > 0
+
+
+FLAGS = (
+    Flag(
+        DIVERGED,
+        "A loss, a gradient or a weight was not a finite number; the cell is scored at its last finite checkpoint.",
+        lambda steps: False,  # no step that is kept shows it
+    ),
+    Flag(
+        "entropy_collapse",
+        "The entropy of the last five steps is below a tenth of that of the first five: the policy explores no more.",
+        lambda steps: _changed_by(steps, "entropy/full") < ENTROPY_COLLAPSE_FRAC,
+    ),
+    Flag(
+        "length_blowup",
+        "Completions of the last five steps are more than three times as long as those of the first five.",
+        lambda steps: _changed_by(steps, "len/mean") > LENGTH_BLOWUP_FACTOR,
+    ),
+    Flag(
+        "truncation",
+        "The length limit cut more than half of the completions of the last five steps.",
+        lambda steps: (_first_and_last(steps, "len/truncated_frac")[1] or 0.0) > TRUNCATED_FRAC,
+    ),
+    Flag(
+        "score_collapse",
+        "In the last third of training fewer than a tenth as many completions are right as in the first step: what the "
+        "policy could do is lost. A learning rate that is far too high does this.",
+        _score_collapsed,
+    ),
+    Flag(
+        "policy_collapse",
+        "In the last third of training the policy is over 3 nats a token away from its starting weights: it writes "
+        "another text altogether. The weights are broken even if no score tells, as on a task that it never solved.",
+        _policy_collapsed,
+    ),
+    Flag(
+        "no_gradient",
+        "The gradient is zero in at least a third of the steps from the second on, so that little was learned. Most "
+        "often all completions of every prompt earned the same.",
+        _often(_has_no_gradient),
+    ),
+    Flag(
+        "no_reward",
+        "In at least a third of the steps from the second on, every completion has a reward of NaN: none was scored.",
+        _often(_has_no_reward),
+    ),
+    Flag(
+        "all_truncated",
+        "In at least a third of the steps from the second on, the length limit cut every completion. Raise the limit, "
+        "or look whether the model can end its turn.",
+        _often(lambda step: step.get("len/truncated_frac") == 1),
+    ),
+    Flag(
+        "one_token",
+        "In at least a third of the steps from the second on, every completion is a single token: the model ends its "
+        "turn at once.",
+        _often(lambda step: step.get("len/mean") == 1),
+    ),
+)
+"""Every flag, in the order in which a cell lists them."""

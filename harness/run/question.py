@@ -17,25 +17,30 @@ import yaml
 from pydantic import ValidationError
 
 from evals.metrics import metric_facts, metrics_for
+from evals.tasks import LM_EVAL_PREFIX
 from harness import plugins
-from harness.config.hashing import user_code
+from harness.config.hashing import digest, semantic_hash, user_code
 from harness.config.run_spec import RunSpec
 from harness.config.yaml_file import load_yaml
 from harness.errors import RefusedError
 from harness.plan import Plan, PlannedCell
 from harness.plan.gate import values_that_differ
+from harness.plan.plan import RECOMMENDED_SEEDS
 from harness.plan.request import SweepRequest
 from harness.plan.sweep_file import KEPT, KEPT_CODE, KEPT_PROFILE, SweepFile
+from harness.plan.tuning import tuning_record
 from harness.plugins import UserModule
 from harness.records import SweepRecord, read_sweep
 from harness.records.files import DamagedRecordError, is_disk_full, read_json, write_atomic, write_json
 from harness.records.study import STUDY
 from harness.records.sweep import Asked as AskedRecord
-from harness.records.sweep import CellEntry, Gate, MetricFacts, Plugin, Screened, Source
+from harness.records.sweep import CellEntry, Design, Evaluation, Gate, MetricFacts, Plugin, Screened, Source
 from harness.run.data_checks import contamination, data_sources
 from harness.run.stages import find_stage, result_path, stages_of_cell
 
 SWEEP_FILE = "sweep.yaml"
+FEWEST_MOST_SEEDS = 12
+"""With fewer seeds there is no room for a look before the last."""
 
 
 def require_same_kind(folder: Path, *, is_search: bool) -> None:
@@ -78,14 +83,17 @@ def make_cells(plan: Plan, cells: Sequence[PlannedCell], home: Path) -> None:
                 record.write_status("pending", steps=cell.spec.training_steps)
 
 
-def write_question(plan: Plan, home: Path, command: str) -> None:
-    """Write sweep.json and the folder `question`. Raises RefusedError where they cannot be written."""
+def write_question(plan: Plan, home: Path, command: str) -> SweepRecord:
+    """Write sweep.json and the folder `question`; returns what the first holds. Raises RefusedError where they cannot
+    be written."""
     folder = plan.folder(home)
     with _writable(folder):
         folder.mkdir(parents=True, exist_ok=True)
         (home / "cache").mkdir(exist_ok=True)
         _keep_files(plan.request, plan.arms.values(), folder / KEPT)
-        _question(plan, home, command).write()
+        question = _question(plan, home, command)
+        question.write()
+    return question
 
 
 @contextmanager
@@ -130,9 +138,10 @@ def _sweep_file(request: SweepRequest) -> bytes:
 def _user_files(spec: RunSpec) -> Iterator[str]:
     """Tasks and templates of the user's own, named by a path that does not depend on the machine."""
     for name in (spec.task.train, spec.task.template, *spec.eval.tasks, spec.eval.template):
-        path = Path(name)
+        file = name.removeprefix(LM_EVAL_PREFIX)
+        path = Path(file)
         if path.suffix in (".yaml", ".yml") and not path.is_absolute() and ".." not in path.parts:
-            yield name
+            yield file
 
 
 def _keep(path: Path, content: bytes) -> None:
@@ -156,6 +165,7 @@ def _code_files(module: UserModule) -> Iterator[tuple[Path, bytes]]:
 
 def _question(plan: Plan, home: Path, command: str) -> SweepRecord:
     request, sweep = plan.request, plan.sweep
+    earlier = _earlier(plan.folder(home))
     values = values_that_differ(plan.arms)
     base = result_path(find_stage("base"), plan.first_spec, home)
     return SweepRecord(
@@ -167,7 +177,7 @@ def _question(plan: Plan, home: Path, command: str) -> SweepRecord:
         command=command,
         checkpoint=request.checkpoint,
         arms=list(plan.arms),
-        grid={arm: sweep.all_arms[arm] for arm in plan.arms} if sweep.grid else {},
+        grid=plan.grid,
         baseline=plan.baseline,
         metric=plan.metric,
         margin_pp=plan.margin_pp,
@@ -205,7 +215,73 @@ def _question(plan: Plan, home: Path, command: str) -> SweepRecord:
             Plugin(name=module.name, digest=module.digest, files=sorted(str(path) for path, _ in _code_files(module)))
             for module in plugins.in_use()
         ],
+        asks=_asks(plan),
+        evaluation=_evaluation(plan),
+        looks=[] if earlier is None else earlier.looks,
+        designs=[] if earlier is None else earlier.designs,
+        tuning=tuning_record(request),
     )
+
+
+def _earlier(folder: Path) -> SweepRecord | None:
+    """What was asked here last; None if nothing was, or nothing that this version can read."""
+    try:
+        return read_sweep(folder)
+    except (FileNotFoundError, DamagedRecordError):
+        return None
+
+
+def _asks(plan: Plan) -> str:
+    """Names the question: arms as they train and as they are evaluated, baseline, metric and margin. Seeds, samples and
+    problems are left out: with more of them the question stays the same, and answering it again is a further look."""
+    one_sample = {"samples": 1, "k": (1,), "problems": None, "every": 0, "curve_samples": 1}
+    arms = {
+        arm: semantic_hash(spec.model_copy(update={"seed": 0, "eval": spec.eval.model_copy(update=one_sample)}))
+        for arm, spec in plan.arms.items()
+    }
+    return digest({"arms": arms, "baseline": plan.baseline, "metric": plan.metric, "margin_pp": plan.margin_pp})
+
+
+def _evaluation(plan: Plan) -> Evaluation:
+    return Evaluation(samples=plan.first_spec.eval.samples, problems=plan.first_spec.eval.problems)
+
+
+def write_design(plan: Plan, most_seeds: int | None, home: Path, command: str) -> list[int]:
+    """The numbers of seeds at which a question is looked at, fixed before its first cell is made or as they were fixed
+    then. Without `most_seeds`: twice the seeds of the sweep file, or `FEWEST_MOST_SEEDS`.
+
+    Raises RefusedError where other looks were fixed, GateError as `Plan.require_answerable`.
+    """
+    plan.require_answerable()
+    folder = plan.folder(home)
+    with _writable(folder):
+        (home / "cache").mkdir(parents=True, exist_ok=True)
+    record = _question(plan, home, command)
+    known = record.design
+    if known is None:
+        looks = planned_looks(most_seeds or max(FEWEST_MOST_SEEDS, 2 * len(plan.sweep.seed_list)))
+        taken = sum(look.question == record.asks for look in record.looks)
+        design = Design(question=record.asks, looks=looks, evaluation=record.evaluation, looks_before=taken)
+        write_question(plan, home, command)  # raises where it cannot be written
+        record.model_copy(update={"designs": [*record.designs, design]}).write()
+        return looks
+    if most_seeds not in (None, known.looks[-1]):
+        asked = f"--most-seeds is {most_seeds}"
+    elif known.evaluation != record.evaluation:
+        asked = "eval.samples or eval.problems are others"
+    else:
+        return known.looks
+    raise RefusedError(
+        f"{asked}, but this question has its looks fixed already, at {', '.join(map(str, known.looks))} seeds: changed "
+        "after data were seen, they would not hold their level. The same command without the change goes on with them. "
+        "Or run without --until: what you add is then a further look and is judged as one."
+    )
+
+
+def planned_looks(most_seeds: int) -> list[int]:
+    """The seeds at each look: every quarter of the most, but none below the number that a test by signs needs."""
+    quarters = [round(most_seeds * quarter / 4) for quarter in (1, 2, 3)]
+    return [n for n in quarters if n >= RECOMMENDED_SEEDS] + [most_seeds]
 
 
 def best_of_n_paths(arms: Mapping[str, RunSpec], home: Path) -> dict[str, Path]:

@@ -54,9 +54,12 @@ class Conditions:
     @classmethod
     def of_evaluation(cls, spec: EvalSpec, task: Task, seed: int) -> Conditions:
         """Those of the one evaluation of all arms, with the noise of a cell's seed."""
-        stop = spec.stop + get_template(spec.template).stop
+        template, grader = spec.template, spec.grader
+        if task.asks_itself:
+            template, grader = task.template, task.require_grader()
+        stop = spec.stop + get_template(template).stop
         params = SamplingParams(spec.max_completion_tokens, spec.temperature, spec.top_p, spec.top_k, stop)
-        return cls(task, spec.template, params, spec.grader, seed)
+        return cls(task, template, params, grader, seed)
 
     @property
     def stream(self) -> Stream:

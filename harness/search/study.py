@@ -20,7 +20,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.config.hashing import semantic_hash
 from harness.config.search import KnobRange, direction
 from harness.errors import RefusedError
 from harness.plan.search_plan import SearchPlan, Values
@@ -78,7 +77,7 @@ class SearchStudy:
                 )
             if QUESTION not in self.study.user_attrs and not self.study.get_trials():  # new, or left as it was made
                 _require_directions(self.study, plan, storage_url or str(folder))
-                self.study.set_user_attr(QUESTION, _question(plan) | {"id": uuid.uuid4().hex})
+                self.study.set_user_attr(QUESTION, plan.question() | {"id": uuid.uuid4().hex})
                 if storage_url is not None:  # the last of those who made it at one moment has named it
                     time.sleep(SETTLED_AFTER_S)
             _require_same_question(self.study, plan, storage_url or str(folder))
@@ -234,18 +233,6 @@ def _suggest(trial: Trial, knob: str, distribution: BaseDistribution) -> Any:
     return trial.suggest_float(knob, distribution.low, distribution.high, step=distribution.step, log=distribution.log)
 
 
-def _question(plan: SearchPlan) -> dict[str, Any]:
-    """What must not change within a study: how trials are compared, drawn and pruned."""
-    return {
-        "knobs": {knob: searched.model_dump(mode="json") for knob, searched in plan.search.knobs.items()},
-        "objectives": plan.objectives,
-        "seeds": plan.seeds,
-        "sampler": plan.search.sampler.model_dump(mode="json"),
-        "pruner": plan.search.pruner.model_dump(mode="json"),
-        "base": semantic_hash(plan.spec({}, plan.seeds[0])),
-    }
-
-
 def _require_journal(folder: Path) -> None:
     if not (folder / JOURNAL).exists():
         raise RefusedError(
@@ -275,7 +262,7 @@ def _require_directions(study: optuna.Study, plan: SearchPlan, where: str) -> No
 
 
 def _require_same_question(study: optuna.Study, plan: SearchPlan, where: str) -> None:
-    theirs, ours = study.user_attrs.get(QUESTION), json.loads(json.dumps(_question(plan)))
+    theirs, ours = study.user_attrs.get(QUESTION), json.loads(json.dumps(plan.question()))
     if theirs is None:
         raise RefusedError(
             f"{where}: the study {study.study_name!r} there was not made by `bench tune`. Choose another storage, or "

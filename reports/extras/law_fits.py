@@ -18,6 +18,7 @@ from reports.laws import (
     EntropyLaw,
     Forecast,
     FreeExponent,
+    FreeExponentUncertainty,
     LawRefusedError,
     LawUncertainty,
     Run,
@@ -25,7 +26,9 @@ from reports.laws import (
     fit_entropy_law,
     fit_free_exponent,
     forecast,
+    free_exponent_uncertainty,
     law_uncertainty,
+    pooled,
 )
 from reports.measure import Analysis, derived
 from reports.measure.measurements import Measurement, finite
@@ -44,12 +47,14 @@ Fitted = TypeVar("Fitted")
 
 @dataclass(frozen=True)
 class Target:
-    """What the entropy law explains: the training reward (task is None), or the score on a task, in percent."""
+    """What the entropy law explains: the training reward (task is None), or the score on a task, in percent. before:
+    the score before training, if it was measured."""
 
     name: str
     task: str | None
     metric: str
     unit: Literal["reward", "pp"]
+    before: float | None = None
 
 
 @dataclass(frozen=True)
@@ -57,9 +62,10 @@ class EntropyFit:
     """The entropy law of an arm: of one seed, or of all seeds pooled (seed is None).
 
     entropy: over the vocabulary ("full") or of the sampled tokens. law, uncertainty: None if the fit is refused, and
-    `refused` says why; `exponent` and `forecast` can be refused on their own. interventions: knobs of the arm that act
-    on entropy, so that the law is not expected to hold. temperature: that of the rollouts; at any other than 1 the
-    recorded entropy is not the law's. ceiling_difference: in a pooled fit, its seeds' ceilings minus the baseline's.
+    `refused` says why; `exponent` and `forecast` can be refused on their own. exponent_uncertainty: at the sweep's
+    level. interventions: knobs of the arm that act on entropy, so that the law is not expected to hold. temperature:
+    that of the rollouts; at any other than 1 the recorded entropy is not the law's. ceiling_difference: in a pooled
+    fit, its seeds' ceilings minus the baseline's.
     """
 
     arm: str
@@ -71,6 +77,7 @@ class EntropyFit:
     uncertainty: LawUncertainty | None
     refused: str
     exponent: FreeExponent | None
+    exponent_uncertainty: FreeExponentUncertainty | None
     exponent_refused: str
     forecast: Forecast | None
     forecast_refused: str
@@ -83,13 +90,26 @@ class EntropyFit:
         """Whether the reward has a ceiling at H = 0. With a <= 0 it rises with the entropy, and H = 0 is the worst."""
         return self.law is not None and self.law.a > 0
 
+    @property
+    def contradicts_the_form(self) -> bool:
+        """Whether the interval of the free exponent leaves out 1, which the law assumes."""
+        found, width = self.exponent, self.exponent_uncertainty
+        return found is not None and width is not None and abs(found.exponent - 1) > width.exponent
+
+    def form_moves_ceiling(self, alpha: float) -> bool:
+        """Whether the points contradict the form, and a free exponent moves the ceiling beyond its interval."""
+        if not self.has_ceiling or self.law is None or self.uncertainty is None or self.exponent is None:
+            return False
+        half_width = float(self.uncertainty.half_widths([0.0], alpha)[0])
+        return self.contradicts_the_form and abs(self.exponent.ceiling - self.law.ceiling) > half_width
+
 
 @derived
 def entropy_fits(analysis: Analysis) -> list[EntropyFit]:
     """For each target and each kind of entropy that was recorded: every arm pooled, then its seeds."""
     sweep = analysis.sweep
     found = [
-        _ArmRuns(arm, target, kind, cells[0].cell.spec, runs)
+        _ArmRuns(arm, target, kind, cells[0].cell.spec, sweep.alpha, runs)
         for target in _targets(analysis)
         for kind in ENTROPY_KINDS
         for arm, cells in analysis.measurements.items()
@@ -110,8 +130,16 @@ def entropy_fits(analysis: Analysis) -> list[EntropyFit]:
 def _targets(analysis: Analysis) -> list[Target]:
     """The training reward, then the compared metric on each task."""
     name = analysis.metric.name
-    scores = [Target(f"{name} of {task}", task, name, "pp") for task in analysis.sweep.tasks]
+    before = scores_before_pp(analysis)
+    scores = [Target(f"{name} of {task}", task, name, "pp", before.get(task)) for task in analysis.sweep.tasks]
     return [Target("training reward", None, REWARD, "reward"), *scores]
+
+
+def scores_before_pp(analysis: Analysis) -> dict[str, float]:
+    """The compared metric of the model before training by task, in percent, where it was measured."""
+    rows = analysis.sweep.base_scores
+    known = {row["task"]: finite(row["metrics"].get(analysis.metric.name)) for row in rows}
+    return {task: 100 * score for task, score in known.items() if score is not None}
 
 
 def entropy_interventions(spec: Mapping[str, Any]) -> list[str]:
@@ -133,12 +161,13 @@ def entropy_interventions(spec: Mapping[str, Any]) -> list[str]:
 
 @dataclass(frozen=True)
 class _ArmRuns:
-    """What a law is fitted to: the runs of one arm by seed. spec: that of its cells."""
+    """What a law is fitted to: the runs of one arm by seed. spec: that of its cells. alpha: the sweep's."""
 
     arm: str
     target: Target
     entropy: EntropyKind
     spec: Mapping[str, Any]
+    alpha: float
     runs: dict[int, Run]
 
 
@@ -150,7 +179,8 @@ def _fits_of_arm(arm: _ArmRuns) -> list[EntropyFit]:
 def _run(measurement: Measurement, target: Target, kind: EntropyKind) -> Run:
     """The steps at which both the entropy and the target are known.
 
-    Entropy and training reward are those of the policy before the step's update; an evaluation follows the update.
+    Entropy and training reward are those of the policy before the step's update; an evaluation follows the update. The
+    score before training belongs to the entropy of the first step, and is the point at step 0.
     """
     steps = measurement.steps
     step, entropy = steps["step"], steps[f"entropy/{kind}"]
@@ -163,16 +193,20 @@ def _run(measurement: Measurement, target: Target, kind: EntropyKind) -> Run:
             if row["task"] == target.task and (score := finite(row["metrics"].get(target.metric))) is not None
         }
         reward = np.array([100 * scores.get(int(place), math.nan) for place in step])
+        if target.before is not None and len(step) and step[0] == 1:
+            step, entropy = np.append(0, step), np.append(entropy[0], entropy)
+            reward = np.append(target.before, reward)
     known = ~np.isnan(entropy) & ~np.isnan(reward)
     return Run(step[known], entropy[known], reward[known])
 
 
 def _fit(of: _ArmRuns, seed: int | None, runs: dict[int, Run]) -> EntropyFit:
-    entropy, reward = (np.concatenate([getattr(run, name) for run in runs.values()]) for name in ("entropy", "reward"))
     parts = [*runs.values()]
-    law, refused = _or_reason(lambda: fit_entropy_law(entropy, reward))
-    uncertainty, _ = _or_reason(lambda: law_uncertainty(parts))
-    exponent, exponent_refused = _or_reason(lambda: fit_free_exponent(entropy, reward))
+    entropy, reward = pooled(parts)
+    fitted, refused = _or_reason(lambda: (fit_entropy_law(entropy, reward), law_uncertainty(parts)))
+    law, uncertainty = fitted or (None, None)
+    free, exponent_refused = _or_reason(lambda: _free_exponent(parts, of.alpha))
+    exponent, exponent_uncertainty = free or (None, None)
     forecasted, forecast_refused = _or_reason(lambda: forecast(parts))
     return EntropyFit(
         arm=of.arm,
@@ -184,12 +218,18 @@ def _fit(of: _ArmRuns, seed: int | None, runs: dict[int, Run]) -> EntropyFit:
         uncertainty=uncertainty,
         refused=refused,
         exponent=exponent,
+        exponent_uncertainty=exponent_uncertainty,
         exponent_refused=exponent_refused,
         forecast=forecasted,
         forecast_refused=forecast_refused,
         interventions=entropy_interventions(of.spec),
         temperature=float((of.spec.get("rollout") or {}).get("temperature", 1.0)),
     )
+
+
+def _free_exponent(runs: Sequence[Run], alpha: float) -> tuple[FreeExponent, FreeExponentUncertainty]:
+    fitted = fit_free_exponent(*pooled(runs))
+    return fitted, free_exponent_uncertainty(runs, fitted, alpha)
 
 
 def _or_reason(fit: Callable[[], Fitted]) -> tuple[Fitted | None, str]:
@@ -228,7 +268,7 @@ class ComputeFit:
 def compute_fits(analysis: Analysis) -> list[ComputeFit]:
     """Every arm that was evaluated on every task. A curve starts at the score before training, if it was measured."""
     sweep, name = analysis.sweep, analysis.metric.name
-    before = {row["task"]: finite(row["metrics"].get(name)) for row in sweep.base_scores}
+    before = scores_before_pp(analysis)
     return [
         _fit_compute_law(arm, task, name, runs, before.get(task))
         for task in sweep.tasks
@@ -255,7 +295,7 @@ def _fit_compute_law(
     try:
         if most < MIN_POINTS:  # the same few checkpoints of many seeds are no better a curve
             raise LawRefusedError(f"{most} evaluations per run, and a fit needs {MIN_POINTS}")
-        law = fit_compute_law(tokens, scores, None if start is None else 100 * start)
+        law = fit_compute_law(tokens, scores, start, run_lengths=[*map(len, runs)])
     except LawRefusedError as error:
         refused = str(error)
     return ComputeFit(arm, task, metric, len(runs), len(tokens), law, refused)

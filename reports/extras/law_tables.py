@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from reports.extras.law_fits import ComputeFit, EntropyFit, compute_fits, entropy_fits
@@ -17,7 +18,7 @@ NOTHING = (math.nan, math.nan)
 def law_rows(analysis: Analysis) -> list[dict[str, Any]]:
     """A row for each fit of either law: `law` says which, and `refused` why it has no numbers."""
     entropy = [_entropy_row(fit, analysis.sweep.alpha) for fit in entropy_fits(analysis)]
-    return entropy + [_compute_row(fit) for fit in compute_fits(analysis)]
+    return entropy + [_compute_row(fit, analysis.sweep.alpha) for fit in compute_fits(analysis)]
 
 
 def _entropy_row(fit: EntropyFit, alpha: float) -> dict[str, Any]:
@@ -39,10 +40,10 @@ def _entropy_row(fit: EntropyFit, alpha: float) -> dict[str, Any]:
         **_parameters(fit, alpha),
         "r2": None if law is None else law.r2,
         "rmse": None if law is None else law.rmse,
-        "block_points": None if fit.uncertainty is None else fit.uncertainty.block_points,
-        "exponent": None if fit.exponent is None else fit.exponent.exponent,
-        "exponent_ceiling": None if fit.exponent is None else fit.exponent.ceiling,
-        "exponent_r2": None if fit.exponent is None else fit.exponent.r2,
+        "block_points": None if fit.uncertainty is None else fit.uncertainty.parameters.block_points,
+        **_free_exponent(fit),
+        "contradicts_the_form": fit.contradicts_the_form,
+        "form_moves_ceiling": fit.form_moves_ceiling(alpha),
         "exponent_refused": fit.exponent_refused or None,
         "forecast": _forecast(fit),
         "forecast_refused": fit.forecast_refused or None,
@@ -65,6 +66,20 @@ def _parameters(fit: EntropyFit, alpha: float) -> dict[str, float | None]:
         "b": (law.b, uncertainty.half_width_b(alpha)),
         "ceiling": (ceiling, at_ceiling),
     }
+    return _with_ends(values)
+
+
+def _free_exponent(fit: EntropyFit) -> dict[str, float | None]:
+    found, width = fit.exponent, fit.exponent_uncertainty
+    if found is None or width is None:
+        names = ("exponent", "exponent_ceiling")
+        return dict.fromkeys([*(name + end for name in names for end in ("", "_low", "_high")), "exponent_r2"])
+    values = {"exponent": (found.exponent, width.exponent), "exponent_ceiling": (found.ceiling, width.ceiling)}
+    return _with_ends(values) | {"exponent_r2": found.r2}
+
+
+def _with_ends(values: dict[str, tuple[float, float]]) -> dict[str, float | None]:
+    """Values and half-widths of intervals as fields of a row."""
     return {
         name + end: value + sign * half_width
         for name, (value, half_width) in values.items()
@@ -84,12 +99,17 @@ def _forecast(fit: EntropyFit) -> dict[str, Any] | None:
         "rmse_law": found.rmse_law,
         "rmse_last": found.rmse_last,
         "rmse_step": found.rmse_step,
+        "rmse_line": found.rmse_line,
         "beats": found.beats,
     }
 
 
-def _compute_row(fit: ComputeFit) -> dict[str, Any]:
+def _compute_row(fit: ComputeFit, alpha: float) -> dict[str, Any]:
     law = fit.law
+    parameters: dict[str, float | None] = {}
+    for name in ("asymptote", "exponent", "midpoint_tokens"):
+        low, high = (None, None) if law is None else law.interval(name, alpha)
+        parameters |= {name: None if law is None else getattr(law, name), f"{name}_low": low, f"{name}_high": high}
     return {
         "law": "compute",
         "arm": fit.arm,
@@ -100,11 +120,11 @@ def _compute_row(fit: ComputeFit) -> dict[str, Any]:
         "n_runs": fit.n_runs,
         "n_points": fit.n_points,
         "refused": fit.refused or None,
+        "level": 1 - alpha,
         "start": None if law is None else law.start,
-        "asymptote": None if law is None else law.asymptote,
-        "exponent": None if law is None else law.exponent,
-        "midpoint_tokens": None if law is None else law.midpoint_tokens,
+        **parameters,
         "r2": None if law is None else law.r2,
+        "p_noise": None if law is None else law.p_noise,
     }
 
 
@@ -112,19 +132,23 @@ Row = dict[str, Any]
 
 ENTROPY_NOTE = (
     "R = −a·exp(H) + b (Cui et al. 2505.22617), by least squares on all seeds pooled; the fits of single seeds are "
-    "in report.json. R is the training reward, or the score in percent. H is the policy's mean entropy in nats "
-    "{kinds}. Brackets: {level} intervals, with several seeds by a bootstrap of whole runs, with one by a bootstrap "
-    "of blocks of steps. The latter leaves training variance out, and a nominal 95% then holds 75 to 90% of the time "
-    "at 20 steps and 90% at 40. Ceiling: R at H = 0, with the paired difference of its seeds from the baseline's; p "
-    "is not corrected for the number of arms. Exponent: c of a free fit of R = −a·exp(c·H) + b; the law has c = 1. "
-    "Forecast: the law of the first 30% of training, given the later entropies, against the last value and a line in "
-    "log step (each run's or that of all pooled, whichever is better), by root mean squared errors on the rest. It "
-    "beats them if its error is the smallest and its a is above 0 by the 95% interval."
+    "in report.json. R is the training reward, or the score in percent, with the score before training at the "
+    "entropy of the first step. H is the policy's mean entropy in nats {kinds}. Brackets: {level} intervals by a "
+    "jackknife over whole runs; with one seed over blocks of its steps, which leaves training variance out, and with "
+    "20 steps a nominal 95% then holds about 90% of the time. Ceiling: R at H = 0, with "
+    "the paired difference of its seeds from the baseline's; p is not corrected for the number of arms. Exponent: c of "
+    "a free fit of R = −a·exp(c·H) + b, with its own ceiling; the law has c = 1. Forecast: the law of the first 30% of "
+    "training, given the later entropies, against the last value, a line in log step, and a line in H that is given "
+    "the same entropies (each run's or that of all pooled, whichever is better), by root mean squared errors on the "
+    "rest. It beats them if its error is the smallest and its a is above 0 by the 95% interval."
 )
 KINDS = {"full": "over the whole vocabulary", "sampled": "of the sampled tokens (mean of −log p)"}
 COMPUTE_NOTE = (
     "R = start + (asymptote − start) / (1 + (midpoint / tokens)^exponent), the sigmoid of 2510.13786, fitted to the "
-    "evaluations along training of all seeds pooled; scores are in percent. The fit describes; nothing is tested."
+    "evaluations along training of all seeds pooled; scores are in percent. The asymptote is its ceiling, the exponent "
+    "its efficiency. Brackets: {level} intervals by a jackknife over whole runs; with one seed over its evaluations, "
+    "which leaves training variance out. A sigmoid that noise without a trend fits as well in more than 5% of cases is "
+    "refused; with fewer than six runs this takes the noise of evaluations to be independent."
 )
 
 
@@ -144,8 +168,8 @@ def _shown(rows: list[Row]) -> list[Row]:
 def _entropy_table(rows: list[Row]) -> Table:
     kinds = " and ".join(KINDS[kind] for kind in KINDS if any(row["entropy"] == kind for row in rows))
     note = ENTROPY_NOTE.format(kinds=kinds, level=percent(rows[0]["level"]))
-    columns = ["arm", "R", "a", "b", "ceiling", "ceiling − baseline's", "R²", "exponent"]
-    columns += ["forecast error", "error of last value", "error of log-step line", "remarks"]
+    columns = ["arm", "R", "a", "b", "ceiling", "ceiling − baseline's", "R²", "exponent", "ceiling, free exponent"]
+    columns += ["forecast error", "error of last value", "error of log-step line", "error of line in H", "remarks"]
     return Table("Entropy law", columns, [
         [
             row["arm"],
@@ -153,7 +177,7 @@ def _entropy_table(rows: list[Row]) -> Table:
             *(_with_interval(row, name) for name in ("a", "b", "ceiling")),
             _ceiling_difference(row),
             number(row["r2"], 2),
-            number(row["exponent"], 2),
+            *(_with_interval(row, name) for name in ("exponent", "exponent_ceiling")),
             *_misses(row),
             " ".join(entropy_remarks(row)),
         ]
@@ -172,6 +196,16 @@ def entropy_remarks(row: Row) -> list[str]:
         remarks.append(
             "The interval of a holds 0: the reward was not shown to follow the entropy, and there may be no ceiling."
         )
+    if row["contradicts_the_form"]:
+        remarks.append(
+            "The interval of the exponent leaves out 1: the points do not bend as exp(H) does, and what the law says"
+            " beyond them rests on a form that they contradict."
+        )
+    if row["form_moves_ceiling"]:
+        remarks.append(
+            f"With a free exponent the ceiling is {number(row['exponent_ceiling'])}, outside the interval of the"
+            " law's: the error of the form is larger than the interval."
+        )
     if row["forecast"] is not None:
         remarks.append(f"The forecast {'beats' if row['forecast']['beats'] else 'does not beat'} its rivals.")
     elif not row["refused"]:
@@ -183,11 +217,11 @@ def entropy_remarks(row: Row) -> list[str]:
     return remarks
 
 
-def _with_interval(row: Row, name: str) -> str:
+def _with_interval(row: Row, name: str, write: Callable[[float], str] = number) -> str:
     value, low, high = row[name], row[f"{name}_low"], row[f"{name}_high"]
     if value is None:
         return MISSING
-    return number(value) if low is None else f"{number(value)} [{number(low)}, {number(high)}]"
+    return write(value) if low is None else f"{write(value)} [{write(low)}, {write(high)}]"
 
 
 def _ceiling_difference(row: Row) -> str:
@@ -203,25 +237,38 @@ def _ceiling_difference(row: Row) -> str:
 
 def _misses(row: Row) -> list[str]:
     found = row["forecast"] or {}
-    return [number(found.get(name)) for name in ("rmse_law", "rmse_last", "rmse_step")]
+    return [number(found.get(name)) for name in ("rmse_law", "rmse_last", "rmse_step", "rmse_line")]
 
 
 def _compute_table(rows: list[Row]) -> Table:
-    if all(row["refused"] for row in rows):  # mostly for the one reason that evaluations are few
-        reasons = dict.fromkeys((row["target"], f"Refused: {row['refused']}.") for row in rows)
-        return Table("Compute law", ["R", "every arm"], [[*reason] for reason in reasons], COMPUTE_NOTE)
-    columns = ["arm", "R", "start", "asymptote", "exponent", "midpoint (tokens)", "R²", "points", "remarks"]
+    note = COMPUTE_NOTE.format(level=percent(rows[0]["level"]))
+    reasons = dict.fromkeys((row["target"], f"Refused: {row['refused']}.") for row in rows)
+    if all(row["refused"] for row in rows) and len(reasons) <= len({row["target"] for row in rows}):
+        return Table("Compute law", ["R", "every arm"], [[*reason] for reason in reasons], note)
+    columns = [
+        "arm",
+        "R",
+        "start",
+        "asymptote",
+        "exponent",
+        "midpoint (tokens)",
+        "R²",
+        "p of noise",
+        "points",
+        "remarks",
+    ]
     return Table("Compute law", columns, [
         [
             row["arm"],
             row["target"],
             points(row["start"]),
-            points(row["asymptote"]),
-            number(row["exponent"], 2),
-            tokens(row["midpoint_tokens"]),
+            _with_interval(row, "asymptote", points),
+            _with_interval(row, "exponent", lambda value: number(value, 2)),
+            _with_interval(row, "midpoint_tokens", tokens),
             number(row["r2"], 2),
+            number(row["p_noise"], 2),
             f"{row['n_points']} of {row['n_runs']} runs" if row["n_runs"] > 1 else str(row["n_points"]),
             f"Refused: {row['refused']}." if row["refused"] else "",
         ]
         for row in rows
-    ], COMPUTE_NOTE)  # fmt: skip
+    ], note)  # fmt: skip

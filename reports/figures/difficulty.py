@@ -45,9 +45,10 @@ def draw_difficulty(analysis: Analysis) -> Drawing | None:
         return None
     caption = (
         "Prompts are grouped by their pass rate, the share of right completions in their step: 0; below ¼, ½, ¾ and 1;"
-        " 1. Share of the gradient: the share of the sum of |A| over all tokens, to which the size of the gradient is"
-        " roughly proportional. Mean |A|: advantages as recorded, after normalisation and filters. Tokens: all"
-        f" completions. Up to {MOST_FILES} stretches of training are read per cell, spread over it."
+        " 1. Share of the gradient: the share of the sum of |A| over all tokens, each with the weight that the"
+        " objective's aggregation gives its loss; before clipping, and without other terms of the loss. Mean |A|:"
+        " advantages as recorded, after normalisation and filters. Tokens: all completions."
+        f" Up to {MOST_FILES} stretches of training are read per cell, spread over it."
         f" {describe_grid(analysis, by_field)}"
     )
     return Drawing(figure, caption, _named_bins(grid_rows(by_field, "bin")))

@@ -29,6 +29,7 @@ GRID_POINTS = 100
 # A ceiling may lie far from every point. Beyond the points, the view holds at most this share of their range.
 CEILING_RANGE = 0.6
 FORECAST_DASH = (0, (4, 2))
+FREE_DOTS = (0, (1, 1.5))
 
 
 def draw_entropy_law(analysis: Analysis) -> Drawing | None:
@@ -119,6 +120,8 @@ def _legend(fits: Sequence[EntropyFit], view: tuple[float, float]) -> list[Line2
     ]
     if any(fit.law is not None for fit in fits):
         handles.append(Line2D([], [], color=INK, linewidth=1.8, label="law"))
+    if any(fit.exponent is not None for fit in fits):
+        handles.append(Line2D([], [], color=INK, linewidth=0.9, linestyle=FREE_DOTS, label="with a free exponent"))
     if any(_shows_ceiling(fit, view) for fit in fits):
         handles.append(Line2D([], [], color=INK, marker="d", linestyle="none", markersize=6, label="ceiling at H = 0"))
     if any(fit.forecast is not None for fit in fits):
@@ -141,6 +144,9 @@ def _draw_law(axes: Axes, fit: EntropyFit, style: ArmStyle, alpha: float) -> Non
     for start, end, width in ((0.0, smallest, 0.9), (smallest, largest, 1.8)):
         grid = np.linspace(start, end, GRID_POINTS)
         axes.plot(grid, fit.law.predict(grid), color=style.color, linewidth=width)
+    if fit.exponent is not None:
+        grid = np.linspace(0.0, largest, GRID_POINTS)
+        axes.plot(grid, fit.exponent.predict(grid), color=INK, linewidth=0.9, linestyle=FREE_DOTS)
     if fit.has_ceiling:
         ceiling, half_width = fit.law.ceiling, float(fit.uncertainty.half_widths([0.0], alpha)[0])
         axes.axhline(ceiling, color=style.color, linewidth=0.7, linestyle=":")
@@ -207,6 +213,8 @@ def _finding(fit: EntropyFit, alpha: float) -> str:
     if fit.law is None:
         return f"law refused: {fit.refused}"
     ceiling = f"ceiling {number(fit.law.ceiling)}" if fit.has_ceiling else "no ceiling (a ≤ 0)"
+    if fit.has_ceiling and fit.exponent is not None:
+        ceiling += f" ({number(fit.exponent.ceiling)} with exponent {fit.exponent.exponent:.2g})"
     if fit.uncertainty is not None and abs(fit.law.a) <= fit.uncertainty.half_width_a(alpha):
         ceiling += ", a may be 0"
     if fit.forecast is None:
@@ -237,10 +245,12 @@ def _caption(fits: Sequence[EntropyFit], alpha: float, view: tuple[float, float]
         f"H: {what}. Each point is the mean over an equal share of a seed's steps, at most {STRETCHES} per seed"
         f" ({seeds_per_arm(counts)}); filled: the first {FIRST_FRAC:.0%} of training, hollow: later.",
         "Line: R = -a exp(H) + b, fitted to every step of all seeds, thin beyond the points"
-        f"{_ceilings(fits, alpha, view)}.",
+        f"{_ceilings(fits, alpha, view)}. Dots: R = -a exp(c H) + b with a free exponent c; where the two part beyond"
+        " the points, the ceiling rests on the form and not on the data.",
         f"Dashed: the law of the first {FIRST_FRAC:.0%} alone; band: the {percent(1 - alpha)} interval of that line,"
         " not of single points. This forecast wins if its a is above 0 by the 95% interval and its error on the later"
-        " steps is below those of the last value and of a line in log step, although it alone knows their entropies.",
+        " steps is below those of the last value, of a line in log step, and of a straight line in H that knows the"
+        " same entropies.",
     ]
     ends = [*_ends_of_bars(fits, alpha), *_ends_of_bands(fits, alpha)]
     if min(ends, default=view[0]) < view[0] or max(ends, default=view[1]) > view[1]:

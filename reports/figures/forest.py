@@ -136,9 +136,10 @@ def _caption(analysis: Analysis, by_task: Mapping[str, Sequence[Contrast]], view
     if not analysis.trains:
         n, over = f"n = {len(sweep.seeds)}", f"{n.removeprefix('n = ').removesuffix(' pairs')} problems"
     parts = [f"Paired difference per {analysis.seeds[:-1]} (small dots, {n}) and their mean (large marker)."]
-    if any(not math.isnan(comparison.low) for _, comparison in contrasts):
+    tested = [comparison for _, comparison in contrasts if not math.isnan(comparison.low)]
+    if tested:
         shared = f" (alpha {sweep.alpha:g} split over {m} contrasts)" if m > 1 else ""
-        parts.append(f"Bar: {percent(1 - sweep.alpha / m)} t interval over {over}{shared}.")
+        parts.append(f"Bar: {percent(tested[0].level)} t interval over {over}{shared}.")
     if any(not math.isnan(contrast.noise_low_pp) for contrast, _ in contrasts):
         parts.append(
             "Dotted bar, hollow marker: the spread over seeds is unknown; the 95% interval is that of evaluation noise"

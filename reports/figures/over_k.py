@@ -1,17 +1,19 @@
-"""pass@k, maj@k and the gain over the model before training, over k, the number of samples of a problem."""
+"""pass@k, maj@k and their differences from the baseline and the model before training, over k samples of a problem."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from reports.drawing.curves import curve_rows, describe_curves, draw_curves
+from reports.drawing.curves import curve_rows, describe_curves, draw_curves, seeds_per_arm
 from reports.drawing.rendering import Drawing
-from reports.drawing.style import BASE_MODEL, GREY
+from reports.drawing.style import BASE_MODEL, GREY, short_name
 from reports.figures import Figure
+from reports.formats import percent
 from reports.measure import Analysis
+from reports.measure.coverage import coverage
 from reports.measure.curves import Curve
-from reports.measure.over_k import base_line_over_k, curves_over_k, gain_curves
+from reports.measure.over_k import base_line_over_k, curves_over_k
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,25 +29,48 @@ def draw_maj_at_k(analysis: Analysis) -> Drawing | None:
 
 def draw_sharpening(analysis: Analysis) -> Drawing | None:
     """None without pass@k at two k or more, before and after training."""
-    curves = gain_curves(analysis)
-    if not curves:
+    return _draw_coverage(
+        analysis,
+        of_baseline=False,
+        ylabel="pass@k: trained - before (pp)",
+        what="pass@k on {task} after training minus pass@k before it. A line that falls below 0 at large k means that"
+        " training made likely what the model could already do, and lost variety. A line that stays above 0 means that"
+        " the model solves more problems.",
+    )
+
+
+def draw_coverage(analysis: Analysis) -> Drawing | None:
+    """None without a contrast whose cells kept two samples of each problem or more."""
+    baseline = analysis.sweep.baseline
+    return _draw_coverage(
+        analysis,
+        of_baseline=True,
+        ylabel=f"pass@k: difference from {short_name(baseline)} (pp)",
+        what=f"pass@k on {{task}} of each arm minus that of {baseline}, seed by seed, for all k up to the samples.",
+    )
+
+
+def _draw_coverage(analysis: Analysis, *, of_baseline: bool, ylabel: str, what: str) -> Drawing | None:
+    shown = [one for one in coverage(analysis) if (one.against is not None) is of_baseline]
+    if not shown:
         return None
-    log2 = _log2_axis(_evaluated_k(curves))
+    curves = [one.curve for one in shown]
+    largest = int(max(curve.grid[-1] for curve in curves))
+    log2 = _log2_axis([2**power for power in range(largest.bit_length())])
 
     def set_up(axes: Axes) -> None:
         log2(axes)
         axes.axhline(0, color=GREY, linewidth=0.9, zorder=0)
 
-    figure = draw_curves(
-        analysis, curves, xlabel="k (log scale)", ylabel="pass@k: trained - before (pp)", set_up=set_up
-    )
-    caption = (
-        f"pass@k on {analysis.metric.task} after training minus pass@k before it. A line that falls below 0 at large k"
-        " means that training made likely what the model could already do, and lost variety. A line that stays above 0"
-        f" means that the model solves more problems. {describe_curves(curves, analysis.sweep.alpha)} The model before"
-        " training is evaluated once, so its noise is not in the band. The table below lists where lines cross 0."
-    )
-    return Drawing(figure, caption, curve_rows(curves, "k", "gain_pp"))
+    figure = draw_curves(analysis, curves, xlabel="k (log scale)", ylabel=ylabel, set_up=set_up)
+    parts = [what.format(task=analysis.metric.task)]
+    parts.append(f"Thin lines: seeds ({seeds_per_arm([curve.n for curve in curves])}); thick line: their mean.")
+    if any(not one.note for one in shown):
+        band = f"Band: {percent(1 - shown[0].alpha)}, at every k at once"
+        parts.append(f"{band}." if of_baseline else f"{band}, with the noise of the model before training.")
+    parts += [f"No band: {note}." for note in dict.fromkeys(one.note for one in shown if one.note)]
+    parts.append("The table of coverage says what it shows, and where lines cross 0.")
+    return Drawing(figure, " ".join(parts), curve_rows(curves, "k", "difference_pp" if of_baseline else "gain_pp"))
 
 
 def _draw_over_k(analysis: Analysis, family: str, what: str) -> Drawing | None:
@@ -93,4 +118,7 @@ def _log2_axis(ks: Sequence[int]) -> Callable[[Axes], None]:
 
 PASS_AT_K = Figure(name="pass_at_k", title="pass@k", draw=draw_pass_at_k, group="Result", order=70)
 MAJ_AT_K = Figure(name="maj_at_k", title="Majority vote of k samples", draw=draw_maj_at_k, group="Result", order=80)
+COVERAGE = Figure(
+    name="coverage", title="Difference of pass@k at every k", draw=draw_coverage, group="Result", order=165
+)
 SHARPENING = Figure(name="sharpening", title="Sharpening or learning", draw=draw_sharpening, group="Result", order=170)

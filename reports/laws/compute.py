@@ -1,22 +1,40 @@
-"""The compute law: a sigmoid of the score in log tokens, for runs without a recorded entropy (2510.13786, eq. 1)."""
+"""The compute law: a sigmoid of the score in log tokens, for runs without a recorded entropy (2510.13786, eq. 1).
+
+A sigmoid has four parameters and follows noise readily, so it is only shown where noise alone would hardly fit as well.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from reports.laws.points import FloatArray, LawRefusedError, Numbers, finite_points
+from reports.laws.uncertainty import Jackknife, jackknife
 
 MAX_EXPONENT = 20.0
 # A parameter this close to a bound, as a share of its range, was stopped by the bound: the points do not say it.
 BOUND_MARGIN = 0.01
 MAX_EVALUATIONS = 2000
 
+MOST_CHANCE = 0.05
+"""A fit that noise alone reaches more often than this is refused."""
+DRAWS = 999
+RUNS_TO_FLIP = 6
+"""From so many runs on, turning whole runs upside down has enough patterns: two of 2^6 are below `MOST_CHANCE`."""
+# Shapes of sigmoids that noise may choose from: exponents, for points that span one unit of log tokens, and midpoints.
+_SHAPE_EXPONENTS = (0.5, 4.0, 8.0, 16.0, 64.0)
+_SHAPE_MIDPOINTS = 25
+
 
 @dataclass(frozen=True)
 class ComputeLaw:
-    """R(C) = start + (asymptote - start) / (1 + (midpoint_tokens / C)^exponent), in the unit of the fitted scores."""
+    """R(C) = start + (asymptote - start) / (1 + (midpoint_tokens / C)^exponent), in the unit of the fitted scores.
+
+    p_noise: how often noise alone fits a sigmoid as well. parameters: the jackknife of asymptote, ln exponent and
+    ln midpoint_tokens, and of `start` if it was fitted too.
+    """
 
     start: float
     asymptote: float
@@ -24,27 +42,41 @@ class ComputeLaw:
     midpoint_tokens: float
     r2: float
     n_points: int
+    p_noise: float
+    parameters: Jackknife
 
     def predict(self, tokens: Numbers) -> FloatArray:
         """The score [n] after `tokens` [n] generated tokens, each above 0."""
+        log_tokens = np.log(np.asarray(tokens, dtype=np.float64))
         return _sigmoid(
-            np.log(np.asarray(tokens, dtype=np.float64)),
-            self.start,
-            self.asymptote - self.start,
-            self.exponent,
-            np.log(self.midpoint_tokens),
+            log_tokens, self.start, self.asymptote - self.start, self.exponent, np.log(self.midpoint_tokens)
         )
 
+    def interval(self, name: str, alpha: float = 0.05) -> tuple[float, float]:
+        """The interval of `asymptote`, `exponent` or `midpoint_tokens` at level 1 - alpha. The last two are above 0,
+        and their intervals are symmetric in their logarithms."""
+        place = ("asymptote", "exponent", "midpoint_tokens").index(name)
+        gradient = np.eye(len(self.parameters.covariance))[[place]]
+        half_width = float(self.parameters.half_widths(gradient, alpha)[0])
+        value: float = getattr(self, name)
+        if place == 0:
+            return value - half_width, value + half_width
+        with np.errstate(over="ignore"):
+            return float(value * np.exp(-half_width)), float(value * np.exp(half_width))
 
-def fit_compute_law(tokens: Numbers, score: Numbers, start: float | None = None) -> ComputeLaw:
+
+def fit_compute_law(
+    tokens: Numbers, score: Numbers, start: float | None = None, *, run_lengths: Sequence[int] | None = None
+) -> ComputeLaw:
     """Fit the sigmoid to evaluations by `scipy.optimize.curve_fit`.
 
     tokens [n]: generated up to each evaluation, above 0; score [n]. start: the score before training, where the curve
-    begins; None: it is fitted too.
+    begins; None: it is fitted too. run_lengths: how many of the points belong to each run, which follow each other in
+    the order of training; None: all are of one run.
 
     Raises LawRefusedError for fewer than 8 evaluations, points that are not finite, a constant score, an exponent or a
-    midpoint that runs away (as they do for noise alone), and points that end before the midpoint: an asymptote is a
-    fit beyond the midpoint, and a guess before it.
+    midpoint that runs away, points that end before the midpoint (an asymptote is a fit beyond the midpoint, and a guess
+    before it), and a fit that noise alone reaches in more than 5% of cases (`noise_p_value`).
     """
     from scipy.optimize import curve_fit
 
@@ -53,7 +85,11 @@ def fit_compute_law(tokens: Numbers, score: Numbers, start: float | None = None)
         raise LawRefusedError(f"tokens begin at {C.min():g}: the curve is in log tokens, so each count must be above 0")
     if np.ptp(R) == 0 or np.ptp(C) == 0:
         raise LawRefusedError("score or tokens are constant: there is no curve")
+    lengths = [len(R)] if run_lengths is None else list(run_lengths)
     x = np.log(C)
+    p_noise = noise_p_value(x, R, lengths)
+    if p_noise > MOST_CHANCE:
+        raise LawRefusedError(f"noise without any trend fits a sigmoid as well (p = {p_noise:.2g})")
     low, high = float(x.min()), float(x.max())
     width = high - low
     first = float(R[x.argmin()]) if start is None else start
@@ -82,6 +118,7 @@ def fit_compute_law(tokens: Numbers, score: Numbers, start: float | None = None)
     if exponent < BOUND_MARGIN * MAX_EXPONENT:
         raise LawRefusedError(f"the exponent falls to {exponent:.2g}: the points have no bend")
     residuals = R - _sigmoid(x, begin, gain, exponent, middle)
+    jacobian = _jacobian(x, gain, exponent, middle)
     return ComputeLaw(
         start=begin,
         asymptote=begin + gain,
@@ -89,10 +126,53 @@ def fit_compute_law(tokens: Numbers, score: Numbers, start: float | None = None)
         midpoint_tokens=float(np.exp(middle)),
         r2=1 - float(np.mean(residuals**2)) / float(R.var()),
         n_points=len(R),
+        p_noise=p_noise,
+        parameters=jackknife(jacobian if start is None else jacobian[:, :3], residuals, lengths),
     )
+
+
+def noise_p_value(log_tokens: FloatArray, score: FloatArray, run_lengths: Sequence[int]) -> float:
+    """How often scores without a trend fit some sigmoid at least as well as these [n], each run about its own mean.
+
+    With six runs or more whole runs are turned upside down about their means at random, which holds whatever the noise
+    within a run. With fewer the scores of each run are shuffled, which takes the noise of its evaluations to be
+    independent. Both count the points as they are among 1 + 999 arrangements, so that the level is exact.
+    """
+    rng = np.random.default_rng(0)
+    ends = np.cumsum(run_lengths)[:-1]
+    centered = [run - run.mean() for run in np.split(score, ends)]
+    if len(centered) >= RUNS_TO_FLIP:
+        signs = rng.choice([-1.0, 1.0], size=(DRAWS, len(centered)))
+        drawn = np.repeat(signs, run_lengths, axis=1) * np.concatenate(centered)
+    else:
+        drawn = np.concatenate([rng.permuted(np.tile(run, (DRAWS, 1)), axis=1) for run in centered], axis=1)
+    shapes = _shapes(log_tokens, ends)
+    explained = np.abs(np.vstack([np.concatenate(centered), drawn]) @ shapes.T).max(axis=1)
+    return float(np.mean(explained >= explained[0] * (1 - 1e-9)))
+
+
+def _shapes(log_tokens: FloatArray, ends: FloatArray) -> FloatArray:
+    """Sigmoids [n_shapes, n_points] from slow to sudden over the points, each run about its mean, of length 1."""
+    low, high = float(log_tokens.min()), float(log_tokens.max())
+    shapes = np.array([
+        _sigmoid(log_tokens, 0.0, 1.0, exponent / (high - low), middle)
+        for exponent in _SHAPE_EXPONENTS
+        for middle in np.linspace(low - (high - low), high, _SHAPE_MIDPOINTS)
+    ])  # fmt: skip
+    centered = np.concatenate([run - run.mean(axis=1, keepdims=True) for run in np.split(shapes, ends, axis=1)], axis=1)
+    lengths = np.sqrt((centered**2).sum(axis=1, keepdims=True))
+    moving = lengths[:, 0] > 1e-9 * np.sqrt(len(log_tokens))
+    return np.asarray(centered[moving] / lengths[moving], dtype=np.float64)
 
 
 def _sigmoid(x: FloatArray, start: float, gain: float, exponent: float, middle: float) -> FloatArray:
     from scipy.special import expit
 
     return np.asarray(start + gain * expit(exponent * (x - middle)), dtype=np.float64)
+
+
+def _jacobian(x: FloatArray, gain: float, exponent: float, middle: float) -> FloatArray:
+    """Derivatives [n, 4] of the sigmoid by its asymptote, ln exponent, ln midpoint_tokens and start."""
+    share = _sigmoid(x, 0.0, 1.0, exponent, middle)
+    bend = gain * share * (1 - share) * exponent
+    return np.column_stack([share, bend * (x - middle), -bend, 1 - share])

@@ -100,17 +100,39 @@ def entropy_span_nats(entropy: FloatArray) -> float:
 
 # Beyond this, exp(c H) is a step at one end of the points, about which the other points say nothing.
 MAX_EXPONENT = 20.0
+# Below this, exp(c H) is linear to within rounding errors.
 _NEAR_LINEAR = 1e-6
+_STEP = 1e-5
 
 
 @dataclass(frozen=True)
 class FreeExponent:
-    """The law with a free scale: `exponent` is c, near 0 where the reward is linear in the entropy; `ceiling` is the
-    reward at H = 0."""
+    """The law with a free scale: R = level - slope (exp(c x) - 1) / c, with x = H - center_nats and c = `exponent`,
+    near 0 where the reward is linear in the entropy. `r2` is that of the fitted points."""
 
     exponent: float
-    ceiling: float
+    level: float
+    slope: float
+    center_nats: float
     r2: float
+
+    @property
+    def ceiling(self) -> float:
+        """The reward at H = 0."""
+        return float(self.predict([0.0])[0])
+
+    def predict(self, entropy: Numbers) -> FloatArray:
+        """The reward [n] at `entropy` [n], in nats."""
+        return self.level - self.slope * _bend(self._centered(entropy), self.exponent)
+
+    def jacobian(self, entropy: FloatArray) -> FloatArray:
+        """Derivatives [n, 3] of the reward at `entropy` [n] by level, slope and exponent."""
+        x = self._centered(entropy)
+        by_exponent = (_bend(x, self.exponent + _STEP) - _bend(x, self.exponent - _STEP)) / (2 * _STEP)
+        return np.column_stack([np.ones_like(x), -_bend(x, self.exponent), -self.slope * by_exponent])
+
+    def _centered(self, entropy: Numbers) -> FloatArray:
+        return np.asarray(entropy, dtype=np.float64) - self.center_nats
 
 
 def fit_free_exponent(entropy: Numbers, reward: Numbers) -> FreeExponent:
@@ -141,7 +163,9 @@ def fit_free_exponent(entropy: Numbers, reward: Numbers) -> FreeExponent:
     residuals = R - curve(H - center, level, slope, exponent)
     return FreeExponent(
         exponent=float(exponent),
-        ceiling=float(curve(np.array([-center]), level, slope, exponent)[0]),
+        level=float(level),
+        slope=float(slope),
+        center_nats=center,
         r2=1 - float(np.mean(residuals**2)) / spread**2,
     )
 

@@ -1,4 +1,4 @@
-"""Whether the entropy law predicts: its forecast from the beginning of training, against two simpler ones.
+"""Whether the entropy law predicts: its forecast from the beginning of training, against three simpler ones.
 
 Any two monotone series fit each other well, so a good fit answers nothing.
 """
@@ -13,24 +13,25 @@ import numpy.typing as npt
 
 from reports.laws.entropy import EntropyLaw, fit_entropy_law
 from reports.laws.points import MIN_POINTS, FloatArray, LawRefusedError, Run
-from reports.laws.uncertainty import LawUncertainty, law_uncertainty
+from reports.laws.uncertainty import LawUncertainty, law_uncertainty, pooled
 
 BoolArray = npt.NDArray[np.bool_]
 
 FIRST_FRAC = 0.3
 # The reward of a single step is too noisy to be a fair rival.
 LAST_POINTS = 3
-# A run needs so many points in its first part for a line in log step.
+# A run needs so many points in its first part for a line of its own.
 LEAST_FIRST = 2
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """The law of the first `first_frac` of each run against two rivals, by root mean squared error on the rest.
+    """The law of the first `first_frac` of each run against three rivals, by root mean squared error on the rest.
 
     The law is given the later entropies. rmse_last: the rival that continues the mean of the last points before the
-    cut. rmse_step: the rival that continues a straight line in log(step). Each rival is fitted to every run on its own
-    and, like the law, to all runs pooled; the better of the two counts. law, uncertainty: of the first parts.
+    cut. rmse_step: a straight line in log(1 + step). rmse_line: a straight line in the entropy, which is given the same
+    later entropies: what exp(H) adds to knowing them. Each rival is fitted to every run on its own and, like the law,
+    to all runs pooled; the better of the two counts. law, uncertainty: of the first parts.
     """
 
     law: EntropyLaw
@@ -40,12 +41,14 @@ class Forecast:
     rmse_law: float
     rmse_last: float
     rmse_step: float
+    rmse_line: float
 
     @property
     def beats(self) -> bool:
-        """Whether the law predicts better than both rivals, with an a above 0 by its 95% interval. Without this
-        condition a flat line would win half of the time around rewards that do not follow the entropy."""
-        return self.law.a > self.uncertainty.half_width_a() and self.rmse_law < min(self.rmse_last, self.rmse_step)
+        """Whether the law predicts better than all rivals, with an a above 0 by its 95% interval. Without this
+        condition a flat line would win often around rewards that do not follow the entropy."""
+        rivals = (self.rmse_last, self.rmse_step, self.rmse_line)
+        return self.law.a > self.uncertainty.half_width_a() and self.rmse_law < min(rivals)
 
 
 def forecast(runs: Sequence[Run], first_frac: float = FIRST_FRAC) -> Forecast:
@@ -66,36 +69,41 @@ def forecast(runs: Sequence[Run], first_frac: float = FIRST_FRAC) -> Forecast:
     if all(head.all() or head.sum() < LEAST_FIRST for head in heads):
         raise LawRefusedError(f"no run has {LEAST_FIRST} points in its first part and any beyond it")
     uncertainty = law_uncertainty(first)
-    law = fit_entropy_law(np.concatenate([run.entropy for run in first]), np.concatenate([run.reward for run in first]))
+    law = fit_entropy_law(*pooled(first))
     halves = [(_part(run, head), _part(run, ~head)) for run, head in zip(runs, heads, strict=True)]
     halves = [(seen, rest) for seen, rest in halves if len(seen) >= LEAST_FIRST]
     together = [seen for seen, _ in halves]
 
-    def rmse(predict: Callable[[Run, Run], FloatArray | float]) -> float:
-        errors = [predict(seen, rest) - rest.reward for seen, rest in halves]
-        return float(np.sqrt(np.mean(np.concatenate(errors) ** 2)))
+    def rmse(predict: Callable[[Sequence[Run], Run], FloatArray | float]) -> float:
+        """The error of a rival, of each run's own or of all runs pooled, whichever is smaller."""
+        own = [predict([seen], rest) - rest.reward for seen, rest in halves]
+        shared = [predict(together, rest) - rest.reward for _, rest in halves]
+        return min(_root_mean_square(own), _root_mean_square(shared))
 
     return Forecast(
         law=law,
         uncertainty=uncertainty,
         first_frac=first_frac,
         n_predicted=sum(len(rest) for _, rest in halves),
-        rmse_law=rmse(lambda _, rest: law.predict(rest.entropy)),
-        rmse_last=min(rmse(lambda seen, _: _last_value([seen])), rmse(lambda *_: _last_value(together))),
-        rmse_step=min(
-            rmse(lambda seen, rest: _line_in_log_step([seen], rest.step)),
-            rmse(lambda _, rest: _line_in_log_step(together, rest.step)),
-        ),
+        rmse_law=_root_mean_square([law.predict(rest.entropy) - rest.reward for _, rest in halves]),
+        rmse_last=rmse(lambda seen, _: float(np.mean([run.reward[-LAST_POINTS:].mean() for run in seen]))),
+        rmse_step=rmse(lambda seen, rest: _line(seen, rest, lambda run: np.log1p(run.step))),
+        rmse_line=rmse(lambda seen, rest: _line(seen, rest, lambda run: run.entropy)),
     )
 
 
-def _last_value(seen: Sequence[Run]) -> float:
-    return float(np.mean([run.reward[-LAST_POINTS:].mean() for run in seen]))
+def _line(seen: Sequence[Run], rest: Run, over: Callable[[Run], FloatArray]) -> FloatArray:
+    """The rewards of `rest` on the least-squares line of those seen, over a quantity of each point."""
+    x = np.concatenate([over(run) for run in seen])
+    y = np.concatenate([run.reward for run in seen])
+    center = x.mean()
+    design = np.column_stack([np.ones_like(x), x - center])
+    (level, slope), *_ = np.linalg.lstsq(design, y, rcond=None)
+    return np.asarray(level + slope * (over(rest) - center), dtype=np.float64)
 
 
-def _line_in_log_step(seen: Sequence[Run], step: FloatArray) -> FloatArray:
-    steps, rewards = (np.concatenate([getattr(run, name) for run in seen]) for name in ("step", "reward"))
-    return np.asarray(np.polyval(np.polyfit(np.log(steps), rewards, 1), np.log(step)))
+def _root_mean_square(errors: Sequence[FloatArray]) -> float:
+    return float(np.sqrt(np.mean(np.concatenate(errors) ** 2)))
 
 
 def first_part(run: Run, first_frac: float = FIRST_FRAC) -> BoolArray:

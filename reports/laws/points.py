@@ -36,8 +36,8 @@ def finite_points(**columns: Numbers) -> list[FloatArray]:
 
 @dataclass(frozen=True)
 class Run:
-    """The points of one training run, arrays [points]: `step`, increasing; `entropy` in nats per token; `reward`, a
-    training reward or a score."""
+    """The points of one training run, arrays [points]: `step`, increasing, 0 before training; `entropy` in nats per
+    token; `reward`, a training reward or a score."""
 
     step: FloatArray
     entropy: FloatArray

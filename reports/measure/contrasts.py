@@ -8,12 +8,14 @@ measured is missing, and the contrast says which pairs this costs.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from reports.measure.looks import looking
 from reports.measure.measurements import Measurement, MetricError, mean_of
-from reports.statistics import FloatArray, PairedComparison, cluster_values, compare_paired, holm
+from reports.measure.tuning import BestDifference, judge_bests
+from reports.statistics import FloatArray, PairedComparison, Verdict, cluster_values, compare_paired, holm
 
 if TYPE_CHECKING:
     from harness.records import CellRecord, SweepRecord
@@ -35,7 +37,7 @@ class MissingPair:
 class Contrast:
     """An arm minus the baseline.
 
-    comparison: None without a single pair. Its intervals are at level 1 - alpha / m for the sweep's m contrasts.
+    comparison: None without a single pair. Its intervals are at the level at which `looks` lets a verdict stand.
     p_holm: its p value after Holm. noise_low_pp, noise_high_pp: the 95% interval from the sampling noise of the
     evaluations alone, given only if there are too few pairs for a test. token_ratios: the tokens that the arm generated
     over those of the baseline, for each pair; empty if a run of the baseline trained on data alone. token_ratio: the
@@ -44,6 +46,7 @@ class Contrast:
     by_problem_pp: the difference on each problem, over which arms of one checkpoint are compared, with a problem's
     samples and seeds as its cluster; empty otherwise. seeds and differences_pp are still those of evaluations.
     answer_tokens: the mean tokens of an answer of the arm and of the baseline, where a checkpoint is evaluated.
+    bests: of arms that were tuned first.
     """
 
     arm: str
@@ -61,6 +64,11 @@ class Contrast:
     noise_high_pp: float
     by_problem_pp: Sequence[float] = ()
     answer_tokens: tuple[float, float] | None = None
+    bests: BestDifference | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        return "no_test" if self.comparison is None else self.comparison.verdict
 
     @property
     def equal_tokens(self) -> bool | None:
@@ -110,10 +118,21 @@ class Pair:
         return one is not None and other is not None and "text" in one.column_names and bool(one.equals(other))
 
 
-def compare_arms(sweep: SweepRecord, measurements: dict[str, list[Measurement]]) -> list[Contrast]:
+def compare_arms(sweep: SweepRecord, measurements: Mapping[str, Sequence[Measurement]]) -> list[Contrast]:
     """Every other arm against the baseline, in the order of the sweep file, with Holm over all of them."""
     others = [arm for arm in sweep.arms if arm != sweep.baseline]
-    contrasts = [_contrast(sweep, measurements, arm, alpha=sweep.alpha / len(others)) for arm in others]
+    alpha = alpha_of_each(sweep, len(others))
+    contrasts = with_holm([_contrast(sweep, measurements, arm, alpha) for arm in others])
+    return [judge_bests(contrast, sweep.tuning, sweep.margin_pp) for contrast in contrasts]
+
+
+def alpha_of_each(sweep: SweepRecord, n_contrasts: int) -> float:
+    """The two-sided level of each of the contrasts that share the sweep's, at this look."""
+    return looking(sweep, n_contrasts).alpha
+
+
+def with_holm(contrasts: Sequence[Contrast]) -> list[Contrast]:
+    """The contrasts with `p_holm`, over all of them."""
     # A contrast without a test still counts as one of the m that the sweep asked for.
     adjusted = holm([1.0 if math.isnan(p := _p_value(contrast)) else p for contrast in contrasts])
     return [
@@ -122,10 +141,12 @@ def compare_arms(sweep: SweepRecord, measurements: dict[str, list[Measurement]])
     ]
 
 
-def _contrast(sweep: SweepRecord, measurements: dict[str, list[Measurement]], arm: str, *, alpha: float) -> Contrast:
+def _contrast(
+    sweep: SweepRecord, measurements: Mapping[str, Sequence[Measurement]], arm: str, alpha: float
+) -> Contrast:
     pairs = pair_by_seed(measurements[arm], measurements[sweep.baseline])
     cells = {(cell.arm, cell.seed): cell for cell in sweep.cells}
-    missing = missing_pairs(cells, (arm, sweep.baseline), sweep.seeds, pairs)
+    missing = missing_pairs(cells, (arm, sweep.baseline), sweep.seeds, {pair.seed for pair in pairs})
     return contrast_of(arm, sweep.baseline, pairs, missing, alpha=alpha, margin_pp=sweep.margin_pp)
 
 
@@ -171,9 +192,10 @@ def _compare(pairs: Sequence[Pair], alpha: float, margin_pp: float) -> PairedCom
     if not pairs:
         return None
     identical = all(pair.same_weights for pair in pairs)
-    scores = _by_problem(pairs) if _over_problems(pairs) else _by_seed(pairs)
+    treated, control = _by_problem(pairs) if _over_problems(pairs) else _by_seed(pairs)
     comparison = compare_paired(
-        *scores,
+        treated,
+        control,
         alpha=alpha,
         margin=margin_pp,
         identical=identical,
@@ -239,10 +261,10 @@ def _score(measurement: Measurement) -> float:
 
 
 def missing_pairs(
-    cells: Mapping[tuple[str, int], CellRecord], arms: Sequence[str], seeds: Iterable[int], pairs: Sequence[Pair]
+    cells: Mapping[tuple[str, int], CellRecord], arms: Sequence[str], seeds: Iterable[int], paired: Collection[int]
 ) -> list[MissingPair]:
-    """The seeds without a pair, and why. cells: those of the arms by arm and seed, whatever became of them."""
-    paired = {pair.seed for pair in pairs}
+    """The seeds that are not among the `paired`, and why. cells: those of the arms by arm and seed, whatever became of
+    them."""
     return [
         MissingPair(seed, "; ".join(_absences(cells, arms, seed)) or "no final score")
         for seed in seeds

@@ -1,4 +1,4 @@
-"""What each arm learns from: advantages and lengths by the pass rate of a prompt, from the rollouts.
+"""What each arm learns from: the gradient, advantages and lengths by the pass rate of a prompt, from the rollouts.
 
 The pass rate of a prompt is that of its group in its step, so it is noisy and takes only as many values as the group
 has samples.
@@ -6,8 +6,9 @@ has samples.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,9 @@ from harness.records.rollouts import spread
 from harness.records.tables import read_parquet, require_values
 from reports.measure.measurements import Measurement
 from reports.statistics import FloatArray
+
+if TYPE_CHECKING:
+    import pyarrow
 
 BINS = ("0", "below_quarter", "below_half", "below_three_quarters", "below_1", "1")
 """The names of bins in steps.jsonl: a pass rate of 0; in (0, 1/4), [1/4, 1/2), [1/2, 3/4), [3/4, 1); 1."""
@@ -30,8 +34,10 @@ MOST_FILES = 3
 class Difficulty:
     """One cell by bins of pass rate [bins]; NaN if no prompt was in a bin or nothing was recorded.
 
-    advantage: the mean |A| of a token. share: the bin's share of the sum of |A| over all tokens, to which the size of
-    the gradient is roughly proportional. tokens: the mean length of a completion. prompts: the share of all prompts.
+    advantage: the mean |A| of a token. share: the bin's share of the sum over all tokens of |A| times the weight that
+    the objective's aggregation gives the token's loss. With ratios at 1 and before any term but the policy's, this is
+    the share of the sum of the absolute derivatives of the loss by the tokens' log-probs. tokens: the mean length of a
+    completion. prompts: the share of all prompts.
     """
 
     seed: int
@@ -45,22 +51,30 @@ def difficulty(measurement: Measurement) -> Difficulty | None:
     """Reads up to MOST_FILES of the cell's files of rollouts, spread over training; None if none holds what it takes.
     Raises DamagedRecordError for a file that has gaps or cannot be read."""
     by_step = _advantages_by_step(measurement)
-    completions, prompts, tokens, weight, summed = np.zeros((5, len(BINS)))
-    for batch in _batches(measurement):
-        completions += batch.completions.sum(axis=0)
-        prompts += batch.prompts
-        tokens += batch.tokens.sum(axis=0)
-        unknown = np.full(len(BINS), np.nan)
-        advantages = np.array([by_step.get(int(step), unknown) for step in batch.steps])
-        known = ~np.isnan(advantages)
-        weight += np.where(known, batch.tokens, 0.0).sum(axis=0)
-        summed += np.where(known, batch.tokens * np.nan_to_num(advantages), 0.0).sum(axis=0)
+    limits = dict(zip(measurement.steps["step"].tolist(), measurement.steps["len/limit"].tolist(), strict=True))
+    objective = measurement.cell.spec.get("objective") or {}
+    completions, prompts, tokens, weight, summed, gradient = np.zeros((6, len(BINS)))
+    for rows in _rollouts(measurement):
+        recorded = np.array(
+            [by_step.get(step, _UNKNOWN)[place] for step, place in zip(rows.step, rows.bin, strict=True)]
+        )
+        known = ~np.isnan(recorded)
+        completions += rows.by_bin()
+        tokens += rows.by_bin(rows.tokens)
+        prompts += np.bincount(rows.bin[rows.first_of_group], minlength=len(BINS))
+        weight += rows.by_bin(np.where(known, rows.tokens, 0.0))
+        summed += rows.by_bin(np.where(known, rows.tokens * np.nan_to_num(recorded), 0.0))
+        # A mean |A| of a bin stands in where a step was too large for advantages of tokens to be recorded.
+        sizes = np.where(rows.has_token_records, rows.summed_advantage, rows.tokens * recorded)
+        limit = np.array([limits.get(step, np.nan) for step in rows.step])
+        shares = np.nan_to_num(sizes / loss_divisors(objective, rows, limit), posinf=0.0)
+        gradient += rows.by_bin(np.where(rows.in_loss(objective), shares, 0.0))
     if not completions.any():
         return None
     return Difficulty(
         seed=measurement.cell.seed,
         advantage=_ratio(summed, weight),
-        share=_ratio(summed, np.full(len(BINS), summed.sum())),
+        share=_ratio(gradient, np.full(len(BINS), gradient.sum())),
         tokens=_ratio(tokens, completions),
         prompts=_ratio(prompts, np.full(len(BINS), prompts.sum())),
     )
@@ -73,40 +87,119 @@ def bin_of(rate: FloatArray) -> npt.NDArray[np.intp]:
     return bins
 
 
+_UNKNOWN = np.full(len(BINS), np.nan)
+
+
 @dataclass(frozen=True)
-class _Batch:
-    """One file of rollouts: steps [n_steps]; the number of completions and of their tokens by step and bin
-    [n_steps, bins]; the number of prompts [bins]."""
+class Rollouts:
+    """The completions of one file, arrays [n_rows] each.
 
-    steps: npt.NDArray[np.int64]
-    completions: FloatArray
+    group: of one prompt in one step. update: the optimiser step of the first pass, on the batch of `step`; 0 where it
+    was not recorded. learned: whether the batch still held the row after filters dropped some. has_token_records:
+    whether the step recorded the advantages of its tokens; summed_advantage: the sum of |A| over the row's tokens.
+    """
+
+    step: npt.NDArray[np.int64]
+    group: npt.NDArray[np.intp]
+    bin: npt.NDArray[np.intp]
     tokens: FloatArray
-    prompts: FloatArray
+    truncated: npt.NDArray[np.bool_]
+    update: npt.NDArray[np.int64]
+    learned: npt.NDArray[np.bool_]
+    has_token_records: npt.NDArray[np.bool_]
+    summed_advantage: FloatArray
+
+    def by_bin(self, values: FloatArray | None = None) -> FloatArray:
+        """The sum of values [n_rows] in each bin [bins]; the number of rows without any."""
+        return np.bincount(self.bin, values, len(BINS)).astype(np.float64)
+
+    @property
+    def first_of_group(self) -> npt.NDArray[np.intp]:
+        return np.unique(self.group, return_index=True)[1]
+
+    def in_loss(self, objective: Mapping[str, Any]) -> npt.NDArray[np.bool_]:
+        """Whether a row's tokens enter the loss, by what the objective drops and masks."""
+        kept = self.learned
+        if (objective.get("overlong") or {}).get("type") in ("mask_after", "mask_before"):
+            kept = kept & ~self.truncated
+        if objective.get("zero_std") == "mask":
+            kept = kept & (np.bincount(self.group, self.summed_advantage)[self.group] > 0)
+        return kept
 
 
-def _batches(measurement: Measurement) -> Iterator[_Batch]:
-    import pyarrow.compute as pc
+def loss_divisors(objective: Mapping[str, Any], rows: Rollouts, limit: FloatArray) -> FloatArray:
+    """What the loss of each token of a row is divided by [n_rows], as in `algorithms.loss`; NaN if the objective has
+    no aggregation. limit [n_rows]: the completion limit.
 
-    columns = ["step", "problem_id", "correct", "tokens"]
+    micro_token_mean is taken as token_mean, which it is in a single micro-batch: how a step was split is not recorded.
+    """
+    _, batch = np.unique(np.column_stack([rows.step, rows.update]), axis=0, return_inverse=True)
+    loss_tokens = np.where(rows.in_loss(objective), rows.tokens, 0.0)
+    completions = np.bincount(batch, rows.learned)[batch]
+    match objective.get("aggregation"):
+        case "token_mean" | "micro_token_mean":
+            return np.asarray(np.bincount(batch, loss_tokens)[batch])
+        case "group_token_mean":
+            pairs = np.unique(np.column_stack([batch, rows.group])[rows.learned], axis=0)
+            groups = np.bincount(pairs[:, 0], minlength=batch.max() + 1)[batch]
+            return np.asarray(groups * np.bincount(rows.group, loss_tokens)[rows.group])
+        case "seq_mean_token_mean":
+            return np.asarray(completions * rows.tokens)
+        case "seq_mean_token_sum":
+            return np.asarray(completions, dtype=np.float64)
+        case "constant_length":
+            return np.asarray(completions * limit)
+        case _:
+            return np.full(len(batch), np.nan)
+
+
+def _rollouts(measurement: Measurement) -> Iterator[Rollouts]:
+    needed = ["step", "problem_id", "correct", "tokens"]
+    columns = [*needed, "truncated", "token/advantage", "token/update"]
     for path in spread(measurement.cell.rollout_files(), MOST_FILES):
         table = read_parquet(path, columns).combine_chunks()
-        if len(table) == 0 or not set(columns) <= set(table.column_names):
+        if len(table) == 0 or not set(needed) <= set(table.column_names):
             continue
-        require_values(path, table, columns)
-        steps, step = np.unique(table["step"].to_numpy(), return_inverse=True)
-        coded = table["problem_id"].combine_chunks().dictionary_encode()
-        problem = coded.indices.to_numpy(zero_copy_only=False)
-        # A group is one problem in one step.
-        _, group = np.unique(step * len(coded.dictionary) + problem, return_inverse=True)
-        rates = np.bincount(group, weights=table["correct"].to_numpy().astype(np.float64)) / np.bincount(group)
-        cell, n_cells = step * len(BINS) + bin_of(rates)[group], len(steps) * len(BINS)
-        lengths = pc.list_value_length(table["tokens"]).to_numpy().astype(np.float64)
-        yield _Batch(
-            steps=steps,
-            completions=np.bincount(cell, minlength=n_cells).astype(np.float64).reshape(-1, len(BINS)),
-            tokens=np.bincount(cell, lengths, n_cells).astype(np.float64).reshape(-1, len(BINS)),
-            prompts=np.bincount(bin_of(rates), minlength=len(BINS)).astype(np.float64),
-        )
+        require_values(path, table, needed)
+        yield rollouts_of(table)
+
+
+def rollouts_of(table: pyarrow.Table) -> Rollouts:
+    """The rows of a file of rollouts; columns of tokens and `truncated` may be missing."""
+    import pyarrow.compute as pc
+
+    step = table["step"].to_numpy()
+    coded = table["problem_id"].combine_chunks().dictionary_encode()
+    problem = coded.indices.to_numpy(zero_copy_only=False)
+    _, group = np.unique(step * len(coded.dictionary) + problem, return_inverse=True)
+    rates = np.bincount(group, weights=table["correct"].to_numpy().astype(np.float64)) / np.bincount(group)
+    n = len(table)
+    learned, update = np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.int64)
+    summed: FloatArray = np.zeros(n)
+    if {"token/advantage", "token/update"} <= set(table.column_names):
+        advantages, updates = (table[name].combine_chunks() for name in ("token/advantage", "token/update"))
+        learned = advantages.is_valid().to_numpy(zero_copy_only=False)
+        parents = pc.list_parent_indices(advantages).to_numpy()
+        sizes = np.abs(pc.list_flatten(advantages).to_numpy(zero_copy_only=False).astype(np.float64))
+        summed = np.bincount(parents, sizes, n).astype(np.float64)
+        row, first = np.unique(pc.list_parent_indices(updates).to_numpy(), return_index=True)
+        update[row] = pc.list_flatten(updates).to_numpy(zero_copy_only=False)[first]
+    recorded = np.isin(step, step[learned])
+    return Rollouts(
+        step=step,
+        group=group,
+        bin=bin_of(rates)[group],
+        tokens=pc.list_value_length(table["tokens"]).to_numpy().astype(np.float64),
+        truncated=(
+            pc.fill_null(table["truncated"], False).to_numpy().astype(np.bool_)
+            if "truncated" in table.column_names
+            else np.zeros(n, dtype=np.bool_)
+        ),
+        update=update,
+        learned=learned | ~recorded,
+        has_token_records=recorded,
+        summed_advantage=summed,
+    )
 
 
 def _advantages_by_step(measurement: Measurement) -> dict[int, FloatArray]:

@@ -1,6 +1,7 @@
-"""Flips: the problems on which an arm and the baseline differ most, with a completion of each to read side by side.
+"""Flips: the problems on which arms differ most, whether chance gives as much, and completions to read side by side.
 
-The two texts are compared word by word, because evaluations keep the text of a sample and not its tokens.
+The most extreme of many problems always look as if they said something. Texts are compared word by word, because
+evaluations keep the text of a sample and not its tokens.
 """
 
 from __future__ import annotations
@@ -11,12 +12,95 @@ from typing import Any
 
 import numpy as np
 
-from reports.measure import Analysis
+from reports.measure import Analysis, derived
 from reports.measure.problems import ProblemScores, problem_scores
+from reports.statistics import FloatArray
 
 FLIPS_PER_CONTRAST = 3
+MOST_PROBLEMS = 12
+DRAWS = 1999
+DRAWS_AT_ONCE = 100
+DECIMALS = 12
 CONTEXT_CHARACTERS = 300
 """How much of a completion is shown on either side of the first word that differs."""
+
+
+@dataclass(frozen=True)
+class ProblemRanges:
+    """How far arms lie apart on single problems: the range of their shares of right samples over all of their seeds.
+
+    problems: positions of up to MOST_PROBLEMS of `n_problems`, the widest range first. ranges_pp, permuted_pp: of each
+    of them the range, and the mean range of the problem in its rank if arms are exchanged within seeds. p: how often
+    that gives a widest range at least as wide.
+    """
+
+    problems: list[int]
+    ranges_pp: list[float]
+    permuted_pp: list[float]
+    p: float
+    n_problems: int
+
+
+@derived
+def problem_ranges(analysis: Analysis) -> ProblemRanges | None:
+    """None with fewer than two arms that kept samples, or if all arms solve every problem equally often."""
+    scores = problem_scores(analysis)
+    return ranges_of(scores.by_arm) if len(scores.by_arm) > 1 else None
+
+
+def ranges_of(by_arm: dict[str, dict[int, FloatArray]]) -> ProblemRanges | None:
+    """The ranges of the shares [n_problems] of each arm and seed, over problems that every cell evaluated.
+
+    If no arm matters, then the cells of a seed may be exchanged between arms, all problems of a cell together: the test
+    of the widest range is exact for any number of seeds. It counts the arms as they are among 1 + 1999 arrangements.
+    """
+    cells = [(arm, seed) for arm, by_seed in enumerate(by_arm.values()) for seed in by_seed]
+    arms, seeds = np.array(cells).T
+    shares = np.array([share for by_seed in by_arm.values() for share in by_seed.values()])
+    known = np.flatnonzero(np.isfinite(shares).all(axis=0))
+    if not len(known):
+        return None
+    rng = np.random.default_rng(0)
+    counts = np.bincount(arms)
+
+    def ranges(drawn_arms: Any) -> FloatArray:
+        """The ranges [draws, n_known] between arms, with the arm of each cell [draws, n_cells]."""
+        of_arm = (drawn_arms[:, None, :] == np.arange(len(counts))[:, None]) / counts[:, None]
+        return np.asarray(np.ptp(of_arm @ shares[:, known], axis=1).round(DECIMALS), dtype=np.float64)
+
+    (observed,) = ranges(arms[None])
+    widest = [place for place in np.argsort(-observed, kind="stable")[:MOST_PROBLEMS] if observed[place] > 0]
+    if not widest:
+        return None
+    in_order = []
+    for start in range(0, DRAWS, DRAWS_AT_ONCE):
+        drawn = np.tile(arms, (min(DRAWS_AT_ONCE, DRAWS - start), 1))
+        for seed in np.unique(seeds):
+            drawn[:, seeds == seed] = rng.permuted(drawn[:, seeds == seed], axis=1)
+        in_order.append(-np.sort(-ranges(drawn), axis=1)[:, : len(widest)])
+    permuted = np.concatenate(in_order)
+    as_wide = int(np.count_nonzero(permuted[:, 0] >= observed[widest[0]]))
+    return ProblemRanges(
+        problems=[int(known[place]) for place in widest],
+        ranges_pp=[float(100 * observed[place]) for place in widest],
+        permuted_pp=(100 * permuted.mean(axis=0)).tolist(),
+        p=(1 + as_wide) / (1 + DRAWS),
+        n_problems=len(known),
+    )
+
+
+def ranges_rows(analysis: Analysis) -> list[dict[str, Any]]:
+    """What report.json says of them: a single row, or none."""
+    found, scores = problem_ranges(analysis), problem_scores(analysis)
+    if found is None:
+        return []
+    problems = zip(found.problems, found.ranges_pp, found.permuted_pp, strict=True)
+    widest = [
+        {"problem_id": scores.problems[problem], "range_pp": size, "permuted_pp": permuted}
+        for problem, size, permuted in problems
+    ]
+    row = {"task": analysis.metric.task, "n_problems": found.n_problems, "p": found.p}
+    return [row | {"beyond_chance": found.p <= analysis.sweep.alpha, "widest": widest}]
 
 
 @dataclass(frozen=True)

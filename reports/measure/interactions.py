@@ -1,142 +1,302 @@
-"""Main effects and interactions of a sweep that is a factorial (`grid:`), paired by seed, in percentage points."""
+"""The declared contrasts of a factorial (`grid:`): main effects and interactions, paired by seed, in percentage points.
+
+They are corrected together. Arms against the baseline are corrected apart from them, and come second.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from reports.measure import Analysis
+from reports.measure.contrasts import (
+    NORMAL_95,
+    SCORE_LIMITS_PP,
+    Contrast,
+    alpha_of_each,
+    compare_arms,
+    missing_pairs,
+    with_holm,
+)
 from reports.measure.measurements import Measurement
-from reports.statistics import Effect, FloatArray, PairedComparison, benjamini_hochberg, factorial_effects
+from reports.statistics import Effect, FloatArray, PairedComparison, compare_paired, factorial_effects
+
+if TYPE_CHECKING:
+    from harness.records import SweepRecord
+
+ADDITIVE = "additive"
+"""What an interaction is compared with: two effects that add up."""
+
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Factorial:
+    """The crossed knobs of a sweep.
+
+    levels: by knob, its values in the order of the arms. arms: by the positions of their values. reference: the
+    positions of the baseline's values.
+    """
+
+    levels: dict[str, list[Any]]
+    arms: dict[tuple[int, ...], str]
+    reference: tuple[int, ...]
+
+    @classmethod
+    def of(cls, grid: Mapping[str, Values], baseline: str) -> Factorial | None:
+        """grid: by arm, its value of every knob. None unless two knobs or more have several values: one knob alone is a
+        list of arms."""
+        levels: dict[str, list[Any]] = {}
+        for point in grid.values():
+            for knob, value in point.items():
+                if value not in levels.setdefault(knob, []):
+                    levels[knob].append(value)
+        levels = {knob: values for knob, values in levels.items() if len(values) > 1}
+        if len(levels) < 2:
+            return None
+        places = {
+            arm: tuple(values.index(point[knob]) for knob, values in levels.items()) for arm, point in grid.items()
+        }
+        return cls(levels, {place: arm for arm, place in places.items()}, places[baseline])
+
+    @property
+    def n_absent(self) -> int:
+        """How many combinations have no arm, as --arms leaves some out: then knobs are not crossed."""
+        return math.prod(self.shape) - len(self.arms)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(map(len, self.levels.values()))
+
+    @cached_property
+    def effects(self) -> list[Effect]:
+        """The main effects, then the interactions of two knobs; none if an arm is absent."""
+        return [] if self.n_absent else factorial_effects(self.shape, self.reference)
+
+    def table(self, value_of: Mapping[str, float]) -> FloatArray:
+        """A value of each arm as [levels of the first knob, levels of the second, ...]."""
+        table = np.full(self.shape, math.nan)
+        for place, arm in self.arms.items():
+            table[place] = value_of[arm]
+        return table
+
+    def values(self, effect: Effect) -> Values:
+        """The knobs of an effect, with the values that it is about."""
+        named = self._named(effect)
+        return {knob: self.levels[knob][level] for knob, level in zip(named, effect.levels, strict=True)}
+
+    def reference_values(self, effect: Effect) -> Values:
+        """The knobs of an effect, with the baseline's values."""
+        references = [self.reference[factor] for factor in effect.factors]
+        return {knob: self.levels[knob][level] for knob, level in zip(self._named(effect), references, strict=True)}
+
+    def _named(self, effect: Effect) -> list[str]:
+        knobs = list(self.levels)
+        return [knobs[factor] for factor in effect.factors]
+
+    def label(self, effect: Effect) -> str:
+        """`clip_high=0.28`, as in the names of arms; an interaction as `clip_high=0.28:beta=0.1`."""
+        return ":".join(_setting(knob, value) for knob, value in self.values(effect).items())
+
+    def baseline_label(self, effect: Effect) -> str:
+        ((knob, value), *more) = self.reference_values(effect).items()
+        return ADDITIVE if more else _setting(knob, value)
+
+
+def _setting(knob: str, value: Any) -> str:
+    return f"{knob.rpartition('.')[2]}={value}"
 
 
 @dataclass(frozen=True)
 class FactorEffect:
     """A main effect of one knob, or the interaction of two, against the values that the baseline has.
 
-    comparison: at level 1 - alpha, for this effect on its own. q: its p value after Benjamini and Hochberg over all
-    effects of the sweep; NaN without a test.
+    contrast: over the seeds that have a score in every arm. within: for a main effect, its size at each value of each
+    other knob, in percentage points.
     """
 
     kind: Literal["main", "interaction"]
-    knobs: list[str]
-    values: list[Any]
-    reference: list[Any]
-    comparison: PairedComparison
-    q: float
+    values: Values
+    reference: Values
+    contrast: Contrast
+    within: list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Interactions:
-    """The effects of a factorial. seeds: the ones used, which have a score in every arm. refused: why there are no
-    effects, or ""."""
+class Declared:
+    """A contrast that a sweep asks for. sd_ratio: its sd over that of the difference of two arms, see `Effect`."""
 
-    effects: list[FactorEffect] = field(default_factory=list)
-    seeds: list[int] = field(default_factory=list)
-    refused: str = ""
-
-
-def interactions(analysis: Analysis) -> Interactions | None:
-    """Every main effect and every interaction of two knobs; None if the sweep is not a factorial."""
-    sweep, measurements = analysis.sweep, analysis.measurements
-    grid = sweep.grid
-    if not grid:
-        return None
-    levels = _levels(grid)
-    arms = _arms_by_point(grid, levels)
-    absent = math.prod(map(len, levels.values())) - len(arms)
-    if absent:
-        return Interactions(refused=f"{absent} of the grid's arms are not in this sweep, so its knobs are not crossed")
-    seeds = [
-        seed
-        for seed in sweep.seeds
-        if all(any(m.cell.seed == seed and m.score_pp is not None for m in measurements[arm]) for arm in sweep.arms)
-    ]
-    if not seeds:
-        return Interactions(refused="no seed has a score in every arm of the grid")
-    effects = factorial_effects(
-        _scores(arms, levels, measurements, seeds),
-        [values.index(grid[sweep.baseline][knob]) for knob, values in levels.items()],
-        sweep.alpha,
-    )
-    p_values = [effect.comparison.p_value for effect in effects]
-    adjusted = benjamini_hochberg([1.0 if math.isnan(p) else p for p in p_values])
-    return Interactions(
-        [
-            _named(effect, levels, grid[sweep.baseline], math.nan if math.isnan(p) else float(q))
-            for effect, p, q in zip(effects, p_values, adjusted, strict=True)
-        ],
-        seeds,
-    )
+    name: str
+    baseline: str
+    sd_ratio: float
 
 
-def _named(effect: Effect, levels: dict[str, list[Any]], baseline: dict[str, Any], q: float) -> FactorEffect:
-    names = list(levels)
-    knobs = [names[factor] for factor in effect.factors]
-    return FactorEffect(
-        kind="main" if len(knobs) == 1 else "interaction",
-        knobs=knobs,
-        values=[levels[knob][level] for knob, level in zip(knobs, effect.levels, strict=True)],
-        reference=[baseline[knob] for knob in knobs],
-        comparison=effect.comparison,
-        q=q,
-    )
-
-
-def _levels(grid: dict[str, dict[str, Any]]) -> dict[str, list[Any]]:
-    """The values of each knob, in the order in which arms have them."""
-    levels: dict[str, list[Any]] = {}
-    for point in grid.values():
-        for knob, value in point.items():
-            if value not in levels.setdefault(knob, []):
-                levels[knob].append(value)
-    return levels
-
-
-def _arms_by_point(grid: dict[str, dict[str, Any]], levels: dict[str, list[Any]]) -> dict[tuple[int, ...], str]:
-    """The arms by the positions of their values."""
-    return {tuple(values.index(point[knob]) for knob, values in levels.items()): arm for arm, point in grid.items()}
-
-
-def _scores(
-    arms: dict[tuple[int, ...], str],
-    levels: dict[str, list[Any]],
-    measurements: dict[str, list[Measurement]],
-    seeds: list[int],
-) -> FloatArray:
-    """The scores as [n_seeds, levels of the first knob, levels of the second, ...]."""
-    table = np.full((len(seeds), *map(len, levels.values())), math.nan)
-    for point, arm in arms.items():
-        scores = {m.cell.seed: m.score_pp for m in measurements[arm]}
-        for row, seed in enumerate(seeds):
-            table[(row, *point)] = scores[seed]
-    return table
-
-
-def interaction_rows(found: Interactions | None) -> list[dict[str, Any]]:
-    """The rows of report.json, one for each effect; a single row with `refused` if there are none."""
-    if found is None:
-        return []
-    if found.refused:
-        return [{"refused": found.refused}]
+def declared_names(grid: Mapping[str, Values], arms: Sequence[str], baseline: str) -> list[Declared]:
+    """The contrasts of a sweep before there are records: the effects of a factorial, else the other arms. grid: as in
+    sweep.json."""
+    factorial = Factorial.of(grid, baseline)
+    if factorial is None or not factorial.effects:
+        return [Declared(arm, baseline, 1.0) for arm in arms if arm != baseline]
     return [
-        {
-            "refused": None,
-            "kind": effect.kind,
-            "knobs": effect.knobs,
-            "values": effect.values,
-            "reference": effect.reference,
-            "difference_pp": effect.comparison.difference,
-            "low_pp": effect.comparison.low,
-            "high_pp": effect.comparison.high,
-            "level": 1 - effect.comparison.alpha,
-            "p": effect.comparison.p_value,
-            "q": effect.q,
-            "detectable_pp": effect.comparison.detectable,
-            "seeds": found.seeds,
-        }
-        for effect in found.effects
+        Declared(factorial.label(effect), factorial.baseline_label(effect), effect.sd_ratio)
+        for effect in factorial.effects
     ]
+
+
+def factorial_of(sweep: SweepRecord) -> Factorial | None:
+    return Factorial.of(sweep.grid, sweep.baseline)
+
+
+def declared_contrasts(sweep: SweepRecord, measurements: Mapping[str, Sequence[Measurement]]) -> list[Contrast]:
+    """What the sweep asks: the effects of a factorial, else every arm against the baseline."""
+    effects = factor_effects(sweep, measurements)
+    return [effect.contrast for effect in effects] or compare_arms(sweep, measurements)
+
+
+def factor_effects(sweep: SweepRecord, measurements: Mapping[str, Sequence[Measurement]]) -> list[FactorEffect]:
+    """Every main effect and every interaction of two knobs, at level 1 - alpha / m and with Holm over all m of them;
+    [] if the sweep is no factorial, or not all of one."""
+    factorial = factorial_of(sweep)
+    if factorial is None or not factorial.effects:
+        return []
+    complete = complete_seeds(sweep, measurements)
+    alpha = alpha_of_each(sweep, len(factorial.effects))
+    contrasts = with_holm([_contrast(sweep, factorial, effect, complete, alpha) for effect in factorial.effects])
+    means = [factorial.table(_scores(runs)) for runs in complete.values()]
+    return [
+        FactorEffect(
+            kind="main" if len(effect.factors) == 1 else "interaction",
+            values=factorial.values(effect),
+            reference=factorial.reference_values(effect),
+            contrast=contrast,
+            within=_within(factorial, effect, np.mean(means, axis=0)) if means else [],
+        )
+        for effect, contrast in zip(factorial.effects, contrasts, strict=True)
+    ]
+
+
+def complete_seeds(
+    sweep: SweepRecord, measurements: Mapping[str, Sequence[Measurement]]
+) -> dict[int, dict[str, Measurement]]:
+    """By seed the measurements of all arms, for the seeds that have a score in every arm."""
+    by_arm = {arm: {m.cell.seed: m for m in measurements[arm] if m.score_pp is not None} for arm in sweep.arms}
+    return {
+        seed: {arm: by_seed[seed] for arm, by_seed in by_arm.items()}
+        for seed in sweep.seeds
+        if all(seed in by_seed for by_seed in by_arm.values())
+    }
+
+
+def _scores(runs: Mapping[str, Measurement]) -> dict[str, float]:
+    return {arm: m.score_pp for arm, m in runs.items() if m.score_pp is not None}
+
+
+def _contrast(
+    sweep: SweepRecord, factorial: Factorial, effect: Effect, complete: dict[int, dict[str, Measurement]], alpha: float
+) -> Contrast:
+    """The effect as the contrast of what it adds against what it subtracts, with `p_holm` still to be filled in."""
+    involved = [arm for place, arm in factorial.arms.items() if effect.weights[place]]
+    flagged = [seed for seed, runs in complete.items() if any(runs[arm].cell.flags for arm in involved)]
+    ratios = _token_ratios(factorial, effect, complete)
+    scores = {seed: factorial.table(_scores(runs)) for seed, runs in complete.items()}
+    quantum_pp = max((m.quantum_pp for runs in complete.values() for m in runs.values()), default=0.0)
+    (lowest, highest), total = SCORE_LIMITS_PP, float(np.maximum(effect.weights, 0).sum())
+
+    def compare(seeds: Sequence[int]) -> PairedComparison | None:
+        if not seeds:
+            return None
+        return compare_paired(
+            *effect.sides(np.array([scores[seed] for seed in seeds])),
+            alpha=alpha,
+            margin=sweep.margin_pp,
+            identical=all(_acts_on_no_weight(factorial, effect, complete[seed]) for seed in seeds),
+            quantum=quantum_pp * float(np.abs(effect.weights[effect.weights != 0]).min()),
+            limits=(lowest * total, highest * total),
+        )
+
+    comparison = compare(list(complete))
+    noise = math.nan
+    if comparison is not None and math.isnan(comparison.low):
+        noise = _evaluation_noise_pp(factorial, effect, complete)
+    present = math.nan if comparison is None else comparison.difference
+    cells = {(cell.arm, cell.seed): cell for cell in sweep.cells}
+    return Contrast(
+        arm=factorial.label(effect),
+        baseline=factorial.baseline_label(effect),
+        seeds=list(complete),
+        differences_pp=np.subtract(*effect.sides(np.array([*scores.values()]))).tolist() if scores else [],
+        missing=missing_pairs(cells, sweep.arms, sweep.seeds, complete),
+        flagged_seeds=flagged,
+        comparison=comparison,
+        without_flagged=compare([seed for seed in complete if seed not in flagged]) if flagged else None,
+        p_holm=math.nan,
+        token_ratios=ratios,
+        token_ratio=float(np.mean(ratios)) if ratios else None,
+        noise_low_pp=present - noise,
+        noise_high_pp=present + noise,
+    )
+
+
+def _neighbours(factorial: Factorial, effect: Effect, factor: int) -> list[tuple[str, str]]:
+    """The pairs of arms that differ in one factor of an effect alone: at its level, and at the reference."""
+    at_level = effect.levels[effect.factors.index(factor)]
+    pairs = []
+    for place, arm in factorial.arms.items():
+        if place[factor] == at_level and effect.weights[place]:
+            other = (*place[:factor], factorial.reference[factor], *place[factor + 1 :])
+            pairs.append((arm, factorial.arms[other]))
+    return pairs
+
+
+def _acts_on_no_weight(factorial: Factorial, effect: Effect, runs: Mapping[str, Measurement]) -> bool:
+    """Whether a knob of the effect leaves the final weights as they are, whatever the others are."""
+    return any(
+        all(
+            runs[arm].cell.digest is not None and runs[arm].cell.digest == runs[other].cell.digest
+            for arm, other in _neighbours(factorial, effect, factor)
+        )
+        for factor in effect.factors
+    )
+
+
+def _token_ratios(
+    factorial: Factorial, effect: Effect, complete: Mapping[int, Mapping[str, Measurement]]
+) -> list[float]:
+    """For each seed and each pair of arms that differ in the effect's first knob alone; [] if one generated none."""
+    tokens = [
+        (runs[arm].cell.generated_tokens, runs[other].cell.generated_tokens)
+        for runs in complete.values()
+        for arm, other in _neighbours(factorial, effect, effect.factors[0])
+    ]
+    return [one / other for one, other in tokens] if all(one and other for one, other in tokens) else []
+
+
+def _evaluation_noise_pp(
+    factorial: Factorial, effect: Effect, complete: Mapping[int, Mapping[str, Measurement]]
+) -> float:
+    """The half-width of the 95% interval that the effect has from the samples drawn per problem alone."""
+    variance = 0.0
+    for runs in complete.values():
+        errors = {arm: m.final_value("se_samples_pp") for arm, m in runs.items()}
+        table = factorial.table({arm: math.nan if error is None else error for arm, error in errors.items()})
+        involved = effect.weights != 0
+        variance += float(((effect.weights * table)[involved] ** 2).sum())
+    return NORMAL_95 * math.sqrt(variance) / len(complete)
+
+
+def _within(factorial: Factorial, effect: Effect, means: FloatArray) -> list[dict[str, Any]]:
+    """A main effect at each value of each other knob. means: of all seeds, for each arm."""
+    if len(effect.factors) > 1:
+        return []
+    ((factor,), (level,)) = effect.factors, effect.levels
+    difference = means.take(level, factor) - means.take(factorial.reference[factor], factor)
+    others = [(knob, values) for i, (knob, values) in enumerate(factorial.levels.items()) if i != factor]
+    rows = []
+    for axis, (knob, values) in enumerate(others):
+        averaged = difference.mean(axis=tuple(i for i in range(difference.ndim) if i != axis))
+        rows += [{"knob": knob, "value": v, "difference_pp": float(d)} for v, d in zip(values, averaged, strict=True)]
+    return rows

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property

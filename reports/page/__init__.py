@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 from reports.figures import render_figures
 from reports.measure import Analysis, analyse
 from reports.measure.samples import sample_completions
+from reports.page.coverage import coverage_sentence
 from reports.page.document import DATA_FILES, Report, report_document, write_data
+from reports.page.effects import effect_table, secondary_note
 from reports.page.record_tables import troubled_cells
-from reports.page.tables import problem_table, report_tables, result_table
+from reports.page.tables import chance_sentence, problem_table, report_tables, result_table
 from reports.page.templating import write_page
-from reports.page.verdict import interim_sentence, seed_sentence, statements, validity_checks
+from reports.page.validity import validity_checks
+from reports.page.verdict import interim_sentence, secondary_statements, seed_sentence, statements
 from reports.processes import end_processes
 
 if TYPE_CHECKING:
@@ -47,15 +50,21 @@ def _content(analysis: Analysis, report: Report) -> dict[str, Any]:
         "sweep": sweep,
         "page_title": sweep.name,
         "statements": statements(report),
+        "secondary_note": secondary_note(report["interactions"], report["contrasts"]),
+        "secondary": secondary_statements(report),
         "interim": interim_sentence(report),
+        "registration": report["registration"],
         "checks": validity_checks(analysis, report),
         "seed_sentence": seed_sentence(report),
+        "coverage_sentence": coverage_sentence(report["coverage"]),
+        "effect_table": effect_table(report["interactions"]),
         "result_table": result_table(report),
         "tables": report_tables(analysis, report),
         "troubled_cells": troubled_cells(report),
         "other_cells": [cell.path.name for cell in sweep.other_cells],
         "flips": report["flips"],
-        "problem_table": problem_table(analysis),
+        "problem_table": problem_table(analysis, report),
+        "chance_sentence": chance_sentence(report),
         "samples": sample_completions(analysis),
         "data_files": DATA_FILES,
     }

@@ -82,7 +82,7 @@ def _paired(
     groups = (treatment, baseline)
     cells = {(group.label, cell.seed): cell for group in groups for cell in group.cells}
     seeds = sorted({seed for _, seed in cells})
-    missing = missing_pairs(cells, [group.label for group in groups], seeds, pairs)
+    missing = missing_pairs(cells, [group.label for group in groups], seeds, {pair.seed for pair in pairs})
     contrast = contrast_of(treatment.label, baseline.label, pairs, missing, alpha=alpha, margin_pp=margin_pp)
     if contrast.comparison is not None:
         contrast = replace(contrast, p_holm=contrast.comparison.p_value)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from harness.records.registration import check_registration
 from reports.extras.law_tables import law_rows
 from reports.extras.reflection import read_reflection
 from reports.formats import csv_text
@@ -20,12 +21,15 @@ from reports.measure import Analysis
 from reports.measure.across_tasks import across_tasks, across_tasks_rows
 from reports.measure.arms import ArmSummary, hidden_knob_warnings
 from reports.measure.contrasts import Contrast
-from reports.measure.flips import find_flips
-from reports.measure.interactions import interaction_rows, interactions
+from reports.measure.coverage import coverage_rows
+from reports.measure.flips import find_flips, ranges_rows
+from reports.measure.interactions import FactorEffect, declared_contrasts, factor_effects
+from reports.measure.looks import look_rows, looking
 from reports.measure.measurements import finite
-from reports.measure.over_k import gain_curves, sharpening
+from reports.measure.next_step import next_steps
 from reports.measure.overoptimisation import proxy_and_truth
 from reports.measure.problems import new_problems_row, over_new_problems, problem_scores
+from reports.measure.tuning import tuning_rows
 from reports.measure.variance import variance_budgets, variance_row
 from reports.page.templating import write_text
 from reports.statistics import Comparison, PairedComparison
@@ -38,8 +42,12 @@ if TYPE_CHECKING:
 
 Report = dict[str, list[dict[str, Any]]]
 
-SECTIONS = ("contrasts", "arms", "cells", "laws", "interactions", "across_tasks", "flips", "reflection", "screening")
-"""The keys of report.json. Each holds a list, which may be empty."""
+SECTIONS = (
+    *("interactions", "contrasts", "screening", "arms", "cells", "laws", "across_tasks", "coverage"),
+    *("problem_ranges", "flips", "reflection", "looks", "tuning", "registration"),
+)
+"""The keys of report.json. Each holds a list, which may be empty. `interactions` are what a factorial asks: its main
+effects and interactions."""
 
 FINAL_SCORES = "final_scores.csv"
 PROBLEMS = "problems.parquet"
@@ -73,35 +81,90 @@ COMPARISON_KEYS = {
 
 def report_document(analysis: Analysis) -> Report:
     """The contents of report.json, with a list of rows under each of SECTIONS. Scores are in percentage points."""
-    gains = {curve.arm: asdict(sharpening(curve)) for curve in gain_curves(analysis)}
-    document: Report = {
-        "contrasts": [
-            contrast_row(
-                contrast,
-                metric=analysis.sweep.metric,
-                margin_pp=analysis.sweep.margin_pp,
-                n_contrasts=len(analysis.contrasts),
-                warnings=hidden_knob_warnings(analysis.arm(contrast.arm), analysis.arm(contrast.baseline)),
-            )
-            | {
-                "new_problems": new_problems_row(over_new_problems(analysis, contrast)),
-                "variance": variance_row(budget),
-            }
-            for contrast, budget in zip(analysis.contrasts, variance_budgets(analysis), strict=True)
-        ],
-        "arms": [
-            _arm(analysis, arm) | {"rank": _rank(analysis, arm), "sharpening": gains.get(arm.arm)}
-            for arm in analysis.arms
-        ],
-        "cells": [_cell(analysis, cell) for cell in analysis.sweep.cells],
+    document = verdict_document(analysis) | {
         "laws": law_rows(analysis) if analysis.trains else [],
-        "interactions": interaction_rows(interactions(analysis)),
         "across_tasks": across_tasks_rows(across_tasks(analysis)),
+        "coverage": coverage_rows(analysis),
+        "problem_ranges": ranges_rows(analysis),
         "flips": [flip.as_row() for flip in find_flips(analysis)],
         "reflection": [asdict(row) for row in read_reflection(analysis).arms] if analysis.trains else [],
-        "screening": [] if (found := analysis.sweep.screening) is None else [_screening(analysis, found)],
+    }
+    return {key: [without_nan(row) for row in document[key]] for key in SECTIONS}
+
+
+def verdict_document(analysis: Analysis) -> Report:
+    """The sections of report.json that verdicts rest on."""
+    sweep = analysis.sweep
+    verdicts = {one.arm: one.verdict for one in declared_contrasts(sweep, analysis.measurements)}
+    document: Report = {
+        "interactions": _effects(analysis),
+        "contrasts": _contrasts(analysis),
+        "screening": [] if (found := sweep.screening) is None else [_screening(analysis, found)],
+        "arms": [_arm(analysis, arm) | {"rank": _rank(analysis, arm)} for arm in analysis.arms],
+        "cells": [_cell(analysis, cell) for cell in analysis.sweep.cells],
+        "looks": look_rows(sweep, verdicts),
+        "tuning": tuning_rows(sweep.tuning, sweep.arms, {arm.arm: arm.mean_pp for arm in analysis.arms}, sweep.cells),
+        "registration": _registration(analysis),
     }
     return {key: [without_nan(row) for row in rows] for key, rows in document.items()}
+
+
+def _registration(analysis: Analysis) -> list[dict[str, Any]]:
+    """Whether the question stood before its first cell; [] if it was never registered."""
+    found = check_registration(analysis.sweep)
+    return [] if found is None else [asdict(found) | {"holds": found.holds, "sentence": found.sentence}]
+
+
+def _contrasts(analysis: Analysis) -> list[dict[str, Any]]:
+    """Every arm against the baseline."""
+    return [
+        contrast_row(
+            contrast,
+            metric=analysis.sweep.metric,
+            margin_pp=analysis.sweep.margin_pp,
+            n_contrasts=len(analysis.contrasts),
+            warnings=hidden_knob_warnings(analysis.arm(contrast.arm), analysis.arm(contrast.baseline)),
+        )
+        | {
+            "new_problems": new_problems_row(over_new_problems(analysis, contrast)),
+            "variance": variance_row(budget),
+            **_going_on(analysis, contrast.arm, len(analysis.contrasts)),
+        }
+        for contrast, budget in zip(analysis.contrasts, variance_budgets(analysis), strict=True)
+    ]
+
+
+def _effects(analysis: Analysis) -> list[dict[str, Any]]:
+    """The main effects and interactions of a factorial, in the form of contrasts; [] for other sweeps."""
+    effects = factor_effects(analysis.sweep, analysis.measurements)
+    return [_effect(analysis, effect, len(effects)) for effect in effects]
+
+
+def _effect(analysis: Analysis, effect: FactorEffect, n_effects: int) -> dict[str, Any]:
+    return {
+        "kind": effect.kind,
+        "knobs": [*effect.values],
+        "values": [*effect.values.values()],
+        "reference": [*effect.reference.values()],
+        **contrast_row(
+            effect.contrast,
+            metric=analysis.sweep.metric,
+            margin_pp=analysis.sweep.margin_pp,
+            n_contrasts=n_effects,
+            warnings=[],
+        ),
+        **_going_on(analysis, effect.contrast.arm, n_effects),
+        "within": effect.within,
+    }
+
+
+def _going_on(analysis: Analysis, name: str, n_contrasts: int) -> dict[str, Any]:
+    """How often the question was looked at, and what would settle the contrast of this name."""
+    step = next_steps(analysis).get(name)
+    return {
+        "look": looking(analysis.sweep, n_contrasts).as_row(),
+        "next_step": None if step is None else step.as_row(),
+    }
 
 
 def _screening(analysis: Analysis, screening: Screened) -> dict[str, Any]:
@@ -142,6 +205,7 @@ def contrast_row(
         "equal_tokens": contrast.equal_tokens,
         "unit": "problem" if contrast.over_problems else "seed",
         "answer_tokens": None if contrast.answer_tokens is None else list(contrast.answer_tokens),
+        "bests": None if contrast.bests is None else asdict(contrast.bests),
         "warnings": warnings,
     }
 

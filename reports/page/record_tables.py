@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from reports.formats import Table, duration, megabytes, percent, seconds, tokens
+from reports.formats import Table, duration, megabytes, number, percent, points, seconds, tokens
 from reports.measure import Analysis
 from reports.page.document import Report
 
@@ -55,6 +55,47 @@ def knob_table(analysis: Analysis) -> Table:
         present = ", ".join(f"{knob}={value}" for knob, value in changed.items() if value != ABSENT)
         rows.append([arm, "baseline" if arm == sweep.baseline else present])
     return Table("Knobs that differ", ["arm", f"knobs that differ from {sweep.baseline}"], rows)
+
+
+TUNING_NOTE = (
+    "What the search of each arm found, with the same number of trials and the same trial seeds for all, and seeds of "
+    "its own. The score in the search was picked for being the highest, luck included; that with fresh seeds was not. "
+    "Left open: how far the arm's best may lie above the setting found, mean and standard deviation. Tokens: generated "
+    "in training, by all trials of the search and by all seeds of the comparison."
+)
+
+
+def tuning_table(report: Report) -> Table | None:
+    """What was found for each arm and what that cost; None unless arms were tuned."""
+    rows = report["tuning"]
+    if not rows:
+        return None
+    knobs = list(dict.fromkeys(knob for row in rows for knob in row["values"]))
+    columns = [
+        "arm", *knobs, "scored trials", "untuned (%)", "best in the search (%)", "with fresh seeds (%)",
+        "left open (pp)", "tokens of the search", "tokens of the comparison",
+    ]  # fmt: skip
+    written = [
+        [
+            row["arm"],
+            *(_value(row["values"].get(knob), is_at_end=knob in row["at_end"]) for knob in knobs),
+            f"{row['complete']} of {row['trials']}",
+            points(row["default_pp"]),
+            points(row["search_pp"]),
+            points(row["fresh_pp"]),
+            f"{points(row['short_pp'])} ± {points(row['short_sd_pp'])}",
+            tokens(row["generated_tokens"]),
+            tokens(row["verdict_tokens"]),
+        ]
+        for row in rows
+    ]
+    at_end = any(row["at_end"] for row in rows)
+    caution = " A value marked ! is at the end of what was tried: a better one may lie beyond." if at_end else ""
+    return Table("Each arm at its best", columns, written, TUNING_NOTE + caution)
+
+
+def _value(value: Any, is_at_end: bool) -> str:
+    return f"{number(value) if isinstance(value, float) else value}{' !' if is_at_end else ''}"
 
 
 def cost_table(report: Report) -> Table:

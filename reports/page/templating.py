@@ -76,7 +76,7 @@ def _render(template: str, content: dict[str, Any]) -> str:
         keep_trailing_newline=True,
         finalize=_without_control_characters,
     )
-    environment.filters |= {"markdown": _markdown, "percent": percent, "breakable": _breakable}
+    environment.filters |= {"markdown": _markdown, "percent": percent, "breakable": _breakable, "code": _code}
     return environment.get_template(template).render(content)
 
 
@@ -90,6 +90,13 @@ def _breakable(text: str) -> Markup:
     from markupsafe import Markup, escape
 
     return Markup(escape(text).replace("_", Markup("_<wbr>")))
+
+
+def _code(text: str) -> Markup:
+    """Text as HTML, with what stands between backticks as code."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(_without_control_characters(text)))))
 
 
 def _markdown(text: str) -> str:

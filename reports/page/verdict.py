@@ -1,17 +1,16 @@
-"""The head of the page, from report.json: verdicts in sentences, what qualifies them, and the validity strip."""
+"""The head of the page, from report.json: verdicts in sentences, and what qualifies them."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from reports.formats import count, interval, number, p_value, percent, points, ratio, signed_pp
-from reports.measure import Analysis
-from reports.measure.made_alike import Unlike, made_unlike
+from reports.formats import count, interval, p_value, percent, points, signed_pp
 from reports.measure.variance import PART_NAMES
 from reports.page.document import Report
+from reports.page.effects import effect_clause, effect_name, is_effect, verdict_word, within_sentences
+from reports.page.looks import look_clause, look_sentence
+from reports.page.next_step import next_step_sentence
 from reports.statistics import MIN_PAIRS
 
 SIGNS = {
@@ -26,13 +25,10 @@ SIGNS = {
 }
 """Each verdict has a sign beside its colour, for readers and printers without colour."""
 
-MOST_CORRELATIONS = 3
-"""How many correlations the validity strip writes out."""
-
 CHECKPOINT_SENTENCE = (
-    "Every arm evaluates {checkpoint} as it is: nothing is trained, and a seed is one of sampling. What is replicated is "
-    "the problem, with its samples and seeds as its cluster, so intervals and p values speak of new problems of this "
-    "kind and new samples."
+    "Every arm evaluates {checkpoint} as it is: nothing is trained, and a seed is one of sampling. What is replicated "
+    "is the problem, with its samples and seeds as its cluster, so intervals and p values speak of new problems of "
+    "this kind and new samples."
 )
 
 SEED_SENTENCE = "A seed varies data order and sampling from one cold start, not the cold start itself."
@@ -47,11 +43,12 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Statement:
-    """A sentence of the head, with what qualifies it. verdict: one of SIGNS."""
+    """A sentence of the head, with what qualifies it. verdict: one of SIGNS. word: what its badge says instead."""
 
     verdict: str
     sentence: str
     details: list[str]
+    word: str = ""
 
     @property
     def sign(self) -> str:
@@ -59,12 +56,30 @@ class Statement:
 
 
 def statements(report: Report) -> list[Statement]:
-    """A statement for each contrast, in the order of the sweep file; a single one if there is nothing to compare."""
+    """A statement for each declared contrast: the effects of a factorial, else the arms in the order of the sweep file;
+    a single one if there is nothing to compare."""
     if report["screening"]:
         return _screening_statements(report["screening"][0])
     if not report["contrasts"]:
         return [Statement("no_test", f"One arm, {report['arms'][0]['arm']}: nothing to compare.", [])]
-    return [Statement(row["verdict"], verdict_sentence(row), verdict_details(row)) for row in report["contrasts"]]
+    return [_statement(row) for row in report["interactions"] or report["contrasts"]]
+
+
+def secondary_statements(report: Report) -> list[Statement]:
+    """In a factorial, a statement for each arm against the baseline; else none."""
+    return [_statement(row) for row in report["contrasts"]] if report["interactions"] else []
+
+
+def _statement(row: Row) -> Statement:
+    return Statement(row["verdict"], verdict_sentence(row), verdict_details(row), verdict_word(row))
+
+
+def judged_rows(report: Report) -> list[Row]:
+    """The contrasts that verdicts are about: in a screening those that confirm its best arms, if they have run; in a
+    factorial first its effects, then the arms."""
+    if report["screening"]:
+        return list(report["screening"][0]["contrasts"])
+    return [*report["interactions"], *report["contrasts"]]
 
 
 def _screening_statements(row: Row) -> list[Statement]:
@@ -84,8 +99,7 @@ def _screening_statements(row: Row) -> list[Statement]:
         return [ranked]
     fresh = count(row["seeds"], "fresh seed")
     verdicts = [
-        Statement(found["verdict"], f"With {fresh}: {verdict_sentence(found)}", verdict_details(found))
-        for found in row["contrasts"]
+        replace(_statement(found), sentence=f"With {fresh}: {verdict_sentence(found)}") for found in row["contrasts"]
     ]
     return [*verdicts, ranked]
 
@@ -111,19 +125,20 @@ def seed_sentence(report: Report) -> str:
 
 
 def verdict_sentence(row: Row) -> str:
-    """Effect, interval, p, verdict, number of runs, tokens and detectable effect of a contrast of report.json, or of a
-    row of `bench compare`, which may be unpaired."""
-    arm, baseline = row["arm"], row["baseline"]
+    """Effect, interval, p, verdict, number of runs, tokens and detectable effect of a contrast or an effect of
+    report.json, or of a row of `bench compare`, which may be unpaired."""
     if row["verdict"] == "identical":
         what = "all answers and their verdicts on" if _over_problems(row) else "the final weights of all"
-        return f"{arm} is identical to {baseline}: {what} {_runs(row)} are equal, {_token_clause(row)}."
+        return f"{_verdict_clause(row)}: {what} {_runs(row)} are equal, {_token_clause(row)}."
     if row["n_pairs"] == 0:
-        return f"{arm} against {baseline}: no test, no seed has a score in both arms."
+        return (
+            f"{contrast_name(row)}: no test, no seed has a score in {'every arm' if is_effect(row) else 'both arms'}."
+        )
     effect = f"{signed_pp(row['difference_pp'])} pp {metric_name(row)}"
     if row["verdict"] == "no_test":
         too_few = f"{MIN_PAIRS} {_unit(row)}s" if _is_paired(row) else f"{MIN_PAIRS} runs on a side"
         return (
-            f"{arm} against {baseline}: no test below {too_few}; {effect}{_noise_clause(row)}; {_runs(row)},"
+            f"{contrast_name(row)}: no test below {too_few}; {effect}{_noise_clause(row)}; {_runs(row)},"
             f" {_token_clause(row)}."
         )
     if row["low_pp"] is None:
@@ -131,8 +146,8 @@ def verdict_sentence(row: Row) -> str:
             f"{_verdict_clause(row)}: {effect}{_noise_clause(row)}; {row['note']}; {_runs(row)}, {_token_clause(row)}."
         )
     return (
-        f"{_verdict_clause(row)}: {effect},"
-        f" {percent(row['level'])} interval{_over_what(row)} {interval(row['low_pp'], row['high_pp'])},"
+        f"{_verdict_clause(row)}{_tuned_clause(row)}: {effect}, {percent(row['level'])} interval{_over_what(row)}"
+        f" {interval(row['low_pp'], row['high_pp'])}{look_clause(row)},"
         f" {_p_clause(row)}, {_runs(row)}, {_token_clause(row)}; detectable effect {points(row['detectable_pp'])} pp."
     )
 
@@ -140,6 +155,8 @@ def verdict_sentence(row: Row) -> str:
 def verdict_details(row: Row) -> list[str]:
     """What qualifies the sentence: missing runs, the contrast without flagged cells, notes and warnings."""
     details = [_missing_sentence(row, missing) for missing in row["missing"]]
+    if row.get("look") is not None and row["low_pp"] is not None:
+        details.append(look_sentence(row))
     if flagged := _flagged_seeds(row):
         details.append(f"Without the flagged seeds ({flagged}): {_without_flagged(row)}.")
     if row["verdict"] in {"inconclusive", "equivalent"} and row.get("p_holm") is not None:
@@ -152,12 +169,17 @@ def verdict_details(row: Row) -> list[str]:
     if row["verdict"] == "equivalent":
         level = percent((1 - row["level"]) / 2)
         details.append(f"Equivalence: two one-sided tests at {level}, which is conservative.")
+    if row.get("bests") is not None and row["bests"]["low_pp"] is not None:
+        details.append(_between_bests(row))
     if row.get("new_problems") is not None:
         details.append(_over_new_problems(row["new_problems"]))
+    if is_effect(row):
+        details += within_sentences(row)
     if row["note"] and row["verdict"] != "inconclusive":
         details.append(f"Note: {row['note']}.")
     details += [f"{warning}." for warning in row["warnings"]]
-    return details + [sentence for sentence in (_variance_sentence(row), _pairing_sentence(row)) if sentence]
+    details += [sentence for sentence in (_variance_sentence(row), _pairing_sentence(row)) if sentence]
+    return details if row.get("next_step") is None else [*details, next_step_sentence(row)]
 
 
 def metric_name(row: Row) -> str:
@@ -183,15 +205,41 @@ def _over_what(row: Row) -> str:
     return " over new problems of this kind and new samples" if _over_problems(row) else ""
 
 
+def contrast_name(row: Row) -> str:
+    """`no_std against group_std`, `clip_high 0.28 × beta 0.1`."""
+    return effect_name(row) if is_effect(row) else f"{row['arm']} against {row['baseline']}"
+
+
 def _verdict_clause(row: Row) -> str:
+    if is_effect(row):
+        return effect_clause(row)
     arm, baseline = row["arm"], row["baseline"]
     clauses = {
         "better": f"{arm} is better than {baseline}",
         "worse": f"{arm} is worse than {baseline}",
         "equivalent": f"{arm} is equivalent to {baseline} within {row['margin_pp']:g} pp",
         "inconclusive": f"{arm} against {baseline} is inconclusive",
+        "identical": f"{arm} is identical to {baseline}",
     }
     return clauses[row["verdict"]]
+
+
+def _tuned_clause(row: Row) -> str:
+    """What the arms are compared at, where each was tuned first."""
+    bests = row.get("bests")
+    return "" if bests is None else f", each at its best of {bests['trials']} trials of {', '.join(bests['knobs'])}"
+
+
+def _between_bests(row: Row) -> str:
+    """What the searches of tuned arms leave open, and what becomes of the difference with it."""
+    bests = row["bests"]
+    sentence = (
+        f"{bests['trials']} trials may stop short of an arm's best. By the scores of the trials, the arms' bests"
+        f" differ by {signed_pp(bests['difference_pp'])} pp {interval(bests['low_pp'], bests['high_pp'])}"
+    )
+    if not bests["settles"]:
+        return f"{sentence}. What the settings found differ by may be the search's doing: raise tune.trials."
+    return f"{sentence}{'' if row['verdict'] == 'inconclusive' else ', and the verdict holds for these too'}."
 
 
 def _noise_clause(row: Row) -> str:
@@ -216,7 +264,8 @@ def _runs(row: Row) -> str:
     if _over_problems(row):
         of_all = f" of {len(row['seeds']) + missing}" if missing else ""
         return f"{count(n, 'problem')} × {len(row['seeds'])}{of_all} seeds"
-    return f"n = {n}{f' of {n + missing}' if missing else ''} {'pair' if n + missing == 1 else 'pairs'}"
+    noun = "seed" if is_effect(row) else "pair"
+    return f"n = {n}{f' of {n + missing}' if missing else ''} {noun if n + missing == 1 else f'{noun}s'}"
 
 
 def _token_clause(row: Row) -> str:
@@ -245,6 +294,8 @@ def _answer_tokens_clause(row: Row) -> str:
 
 
 def _missing_sentence(row: Row, missing: Row) -> str:
+    if is_effect(row):
+        return f"Seed {missing['seed']} is left out: {missing['reason']}."
     if _is_paired(row):
         return f"Seed {missing['seed']} has no pair: {missing['reason']}."
     return f"{missing['arm']} seed {missing['seed']} is left out: {missing['reason']}."
@@ -294,7 +345,7 @@ def _variance_sentence(row: Row) -> str:
 def _pairing_sentence(row: Row) -> str:
     """What pairing did, as far as the interval of the correlation can tell."""
     low, high = row.get("correlation_low"), row.get("correlation_high")
-    if low is None or high is None or row["verdict"] == "identical":
+    if low is None or high is None or row["verdict"] == "identical" or is_effect(row):
         return ""
     rho = f"ρ = {row['correlation']:.2f}, {percent(row['level'])} interval [{low:.2f}, {high:.2f}]"
     if low <= 0 <= high:
@@ -327,92 +378,3 @@ def _over_new_problems(row: Row) -> str:
         f"{effect}, {percent(row['level'])} interval {interval(row['low_pp'], row['high_pp'])}, by random effects of"
         f" {layout}."
     )
-
-
-@dataclass(frozen=True)
-class Check:
-    """One entry of the validity strip. ok: False if the reader should be careful."""
-
-    label: str
-    value: str
-    ok: bool = True
-
-
-def validity_checks(analysis: Analysis, report: Report) -> list[Check]:
-    """What must hold for the verdicts to mean something."""
-    sweep = analysis.sweep
-    states = Counter(cell["state"] for cell in report["cells"])
-    flagged = sum(bool(cell["flags"]) for cell in report["cells"])
-    others = [f"{count} {state}" for state, count in sorted(states.items()) if state != "done"]
-    cells = ", ".join([f"{states['done']} of {len(report['cells'])} done", *others, f"{flagged} flagged"])
-    differs = ", ".join(sweep.gate.differs) or "nothing"
-    checks = [
-        Check("Gate", f"arms differ in {differs}" if sweep.gate.ok else "refused", sweep.gate.ok),
-        Check("Cells", cells, ok=states["done"] == len(report["cells"]) and flagged == 0),
-        Check("Truncated", _range(_tenths, [arm["truncated_frac"] for arm in report["arms"]]) + " of final samples"),
-    ]
-    if report["contrasts"]:
-        ratios = [ratio for row in report["contrasts"] for ratio in row["token_ratios"]]
-        equal = all(row["equal_tokens"] for row in report["contrasts"] if row["n_pairs"])
-        spent = Check("Tokens, arm / baseline", _range(ratio, ratios), ok=equal)
-        if sweep.checkpoint is not None:
-            spent = Check("Tokens per answer, arm / baseline", _range(ratio, ratios), ok=equal)
-        elif not any(arm["generated_tokens"] for arm in report["arms"]):
-            spent = Check("Tokens", "none generated in training by any arm")
-        checks += [spent, Check("Pairing ρ", _pairing(report["contrasts"]))]
-    disagreement = [arm["grader_disagreement_frac"] for arm in report["arms"]]
-    if any(value is not None for value in disagreement):
-        checks.append(Check("Graders disagree", _range(_tenths, disagreement) + " of final samples"))
-    return [*checks, *_made_differently(analysis), *map(_contamination, sweep.contamination)]
-
-
-def _made_differently(analysis: Analysis) -> list[Check]:
-    """A mark for each contrast whose cells were not made alike: the arms, the fields and their values."""
-    fields: dict[tuple[str, str], list[str]] = {}
-    for unlike in made_unlike(analysis):
-        fields.setdefault((unlike.arm, unlike.baseline), []).append(_unlike_field(unlike))
-    return [
-        Check(f"{arm} and {baseline} made differently", "; ".join(words), ok=False)
-        for (arm, baseline), words in fields.items()
-    ]
-
-
-def _unlike_field(unlike: Unlike) -> str:
-    ours, theirs = ", then ".join(unlike.values), ", then ".join(unlike.baseline_values)
-    values = f"{ours} in both" if ours == theirs else f"{ours} against {theirs}"
-    return f"{unlike.field} {values} (seed{'s' if len(unlike.seeds) > 1 else ''} {', '.join(map(str, unlike.seeds))})"
-
-
-def _pairing(contrasts: Sequence[Row]) -> str:
-    """Every correlation with its interval, or how many of many are not 0: without its interval it misleads."""
-    known = [row for row in contrasts if row["correlation_low"] is not None]
-    if len(known) > MOST_CORRELATIONS:
-        apart = sum(not row["correlation_low"] <= 0 <= row["correlation_high"] for row in known)
-        return f"told from 0 in {apart} of {len(known)} contrasts"
-    written = [
-        f"{number(row['correlation'], 2)} [{number(row['correlation_low'], 2)}, {number(row['correlation_high'], 2)}]"
-        for row in known
-    ]
-    return "; ".join(written) or number(None)
-
-
-def _contamination(row: Row) -> Check:
-    """The problems of one evaluation task among all that arms were trained on."""
-    value = (
-        f"{row['exact']} of {row['problems']} held-out problems are training prompts, {row['n_gram']} share 8 words in"
-        " a row with one"
-    )
-    return Check(f"Contamination of {row['task']}", value, ok=not row.get("contaminated", row["exact"]))
-
-
-def _range(write: Callable[[float], str], values: Sequence[float | None]) -> str:
-    present = sorted(value for value in values if value is not None)
-    if not present:
-        return number(None)
-    low, high = write(present[0]), write(present[-1])
-    return low if low == high else f"{low} to {high}"
-
-
-def _tenths(fraction: float) -> str:
-    """0.00313 -> 0.3%, so that both ends of a range look alike."""
-    return f"{100 * fraction:.1f}%"

@@ -4,10 +4,10 @@ The unit of replication is the training seed. An array of scores has one entry p
 by position. Results have the unit of the inputs. A number that does not exist is NaN. All functions are pure, and
 random draws have fixed seeds.
 
-Sources: Student's paired t test; Welch (1947); Fisher (1935) for the sign-flip test; Holm (1979); Benjamini & Hochberg
-(1995); Miller 2411.00640 (paired analysis of evaluations), Colas et al. 1806.08295 (how many seeds), Searle, Casella &
-McCulloch (1992) and Satterthwaite (1946) for components of variance, Agarwal et al. 2108.13264 (interquartile mean,
-probability of improvement).
+Sources: Student's paired t test; Welch (1947); Fisher (1935) for the sign-flip test; Holm (1979); Miller 2411.00640
+(paired analysis of evaluations), Colas et al. 1806.08295 (how many seeds), Searle, Casella & McCulloch (1992) and
+Satterthwaite (1946) for components of variance, Agarwal et al. 2108.13264 (interquartile mean, probability of
+improvement).
 
 How often a 95% t interval of paired differences holds the true mean (`benchmarks/calibration.py` measures this and
 every other interval; its tables are in `benchmarks/results/calibration.md`):
@@ -39,8 +39,26 @@ from reports.statistics.comparison import (
 )
 from reports.statistics.factorial import Effect, factorial_effects
 from reports.statistics.means import MIN_PAIRS, FloatArray, interquartile_mean, t_band, t_interval
-from reports.statistics.p_values import benjamini_hochberg, holm, sign_flip_p_value
-from reports.statistics.power_analysis import TARGET_POWER, Power, difference_sd, power, sd_upper_bound
+from reports.statistics.p_values import holm, sign_flip_p_value
+from reports.statistics.pass_curves import (
+    CoverageWord,
+    all_k,
+    coverage_word,
+    pass_curve,
+    sampling_covariance,
+    simultaneous_half_widths,
+)
+from reports.statistics.power_analysis import (
+    TARGET_POWER,
+    Power,
+    difference_sd,
+    equivalence_power,
+    fewest,
+    power,
+    sd_upper_bound,
+    t_test_power,
+)
+from reports.statistics.sequential import look_alphas, planned_shares, unplanned_share
 from reports.statistics.variance_components import (
     CrossedEstimate,
     Interval,
@@ -55,6 +73,7 @@ __all__ = [
     "MIN_RUNS_FOR_IMPROVEMENT",
     "TARGET_POWER",
     "Comparison",
+    "CoverageWord",
     "CrossedEstimate",
     "Effect",
     "Estimate",
@@ -66,22 +85,32 @@ __all__ = [
     "UnpairedComparison",
     "VarianceComponents",
     "Verdict",
-    "benjamini_hochberg",
+    "all_k",
     "cluster_values",
     "clustered_error",
     "compare_paired",
     "compare_unpaired",
     "components",
+    "coverage_word",
     "difference_sd",
+    "equivalence_power",
     "factorial_effects",
+    "fewest",
     "holm",
     "interquartile_mean",
     "interquartile_mean_over_tasks",
+    "look_alphas",
     "over_seeds_and_problems",
+    "pass_curve",
+    "planned_shares",
     "power",
     "probability_of_improvement",
+    "sampling_covariance",
     "sd_upper_bound",
     "sign_flip_p_value",
+    "simultaneous_half_widths",
     "t_band",
     "t_interval",
+    "t_test_power",
+    "unplanned_share",
 ]

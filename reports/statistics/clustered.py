@@ -1,4 +1,4 @@
-"""Scores that come in clusters: the samples and seeds of a problem are alike, so that the problem is what is replicated.
+"""Scores that come in clusters: samples and seeds of a problem are alike, so that the problem is what is replicated.
 
 The standard error of a mean of n scores in C clusters is that of Liang & Zeger (1986, Biometrika 73:13) with the factor
 C / (C - 1) for few clusters, as inspect_ai computes it and Miller (2411.00640, section 2.2) advises it:

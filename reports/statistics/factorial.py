@@ -1,4 +1,4 @@
-"""Main effects and interactions of a full factorial, paired by seed."""
+"""The main effects and interactions of a full factorial, as weights of its cells."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reports.statistics.comparison import PairedComparison, compare_paired
 from reports.statistics.means import FloatArray
 
 
@@ -22,68 +21,75 @@ class Effect:
     Two factors: their interaction, a difference of differences. It is the effect of the first at the second's level
     minus the effect of the first at the second's reference level, averaged over the levels of the others; 0 where the
     two effects add up.
+
+    weights [levels of factor 0, levels of factor 1, ...]: the effect is the sum of the cells, each times its weight.
     """
 
     factors: tuple[int, ...]
     levels: tuple[int, ...]
-    comparison: PairedComparison
+    weights: FloatArray
 
+    def sides(self, scores: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """What the effect adds and what it subtracts, [n_seeds] each; their difference is the effect in each seed.
 
-def factorial_effects(scores: FloatArray, reference: Sequence[int], alpha: float = 0.05) -> list[Effect]:
-    """The main effects, then the interactions of two factors, each tested by a paired t test over seeds.
-
-    scores [n_seeds, levels of factor 0, levels of factor 1, ...]: every cell is filled. reference: a level of each
-    factor, with which its other levels are compared. alpha: the level of each effect on its own; nothing is corrected
-    here. Interactions of three or more factors are left out.
-
-    Raises ValueError for another shape, a cell that is not finite, or a reference that is not a level.
-    """
-    table = np.asarray(scores, dtype=np.float64)
-    _require_factorial(table, reference)
-    factors = range(table.ndim - 1)
-    main = [
-        Effect((factor,), (level,), compare_paired(*_at(table, factor, level, reference[factor]), alpha=alpha))
-        for factor in factors
-        for level in _others(table, factor, reference)
-    ]
-    return main + [
-        Effect((first, second), levels, _interaction(table, (first, second), levels, reference, alpha))
-        for first, second in itertools.combinations(factors, 2)
-        for levels in itertools.product(_others(table, first, reference), _others(table, second, reference))
-    ]
-
-
-def _interaction(
-    table: FloatArray, factors: tuple[int, int], levels: tuple[int, ...], reference: Sequence[int], alpha: float
-) -> PairedComparison:
-    first, second = factors
-    at_level, at_reference = (
-        np.subtract(*_at(table.take([level], axis=second + 1), first, levels[0], reference[first]))
-        for level in (levels[1], reference[second])
-    )
-    return compare_paired(at_level, at_reference, alpha=alpha)
-
-
-def _at(table: FloatArray, factor: int, level: int, reference: int) -> tuple[FloatArray, FloatArray]:
-    """Means [n_seeds] over all other factors, at the level and at the reference level."""
-    others = tuple(axis for axis in range(1, table.ndim) if axis != factor + 1)
-    means = table.mean(axis=others)
-    return means[:, level], means[:, reference]
-
-
-def _others(table: FloatArray, factor: int, reference: Sequence[int]) -> list[int]:
-    return [level for level in range(table.shape[factor + 1]) if level != reference[factor]]
-
-
-def _require_factorial(table: FloatArray, reference: Sequence[int]) -> None:
-    if table.ndim < 2 or table.size == 0:
-        raise ValueError(
-            f"scores have shape {table.shape}: give [n_seeds, levels of factor 0, levels of factor 1, ...]"
+        scores [n_seeds, levels of factor 0, levels of factor 1, ...]. Raises ValueError for another shape.
+        """
+        if scores.shape[1:] != self.weights.shape:
+            raise ValueError(f"scores have shape {scores.shape}: give [n_seeds, {', '.join(map(str, self.shape))}]")
+        cells = tuple(range(1, scores.ndim))
+        return (
+            (scores * np.maximum(self.weights, 0)).sum(axis=cells),
+            (scores * np.maximum(-self.weights, 0)).sum(axis=cells),
         )
-    if not bool(np.isfinite(table).all()):
-        raise ValueError("scores are not finite in every cell: leave out the seeds that lack one")
-    shape = table.shape[1:]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The number of levels of each factor."""
+        return self.weights.shape
+
+    @property
+    def sd_ratio(self) -> float:
+        """The sd of the effect over that of the difference of two single cells, if the noise of cells is independent
+        once what a seed shares is gone."""
+        return float(np.sqrt((self.weights**2).sum() / 2))
+
+
+def factorial_effects(shape: Sequence[int], reference: Sequence[int]) -> list[Effect]:
+    """The main effects, then the interactions of two factors.
+
+    shape: the number of levels of each factor. reference: a level of each factor, with which its other levels are
+    compared. Interactions of three or more factors are left out.
+
+    Raises ValueError for a factor without a level, or a reference that is not a level.
+    """
+    if not shape or min(shape) < 1:
+        raise ValueError(f"shape is {list(shape)}: give the number of levels of each factor")
     if len(reference) != len(shape) or not all(
-        0 <= level < levels for level, levels in zip(reference, shape, strict=False)
+        0 <= level < levels for level, levels in zip(reference, shape, strict=True)
     ):
         raise ValueError(f"reference is {list(reference)}: name one level of each factor, which have {list(shape)}")
+    factors = range(len(shape))
+    sets = [*((factor,) for factor in factors), *itertools.combinations(factors, 2)]
+    return [
+        Effect(chosen, levels, _weights(shape, reference, chosen, levels))
+        for chosen in sets
+        for levels in itertools.product(*(_others(shape[factor], reference[factor]) for factor in chosen))
+    ]
+
+
+def _weights(
+    shape: Sequence[int], reference: Sequence[int], factors: tuple[int, ...], levels: tuple[int, ...]
+) -> FloatArray:
+    """The outer product of a row for each factor: level minus reference for its own, the mean for the others."""
+    weights = np.ones(())
+    for factor, n_levels in enumerate(shape):
+        row = np.full(n_levels, 1 / n_levels)
+        if factor in factors:
+            row = np.zeros(n_levels)
+            row[levels[factors.index(factor)]], row[reference[factor]] = 1.0, -1.0
+        weights = np.multiply.outer(weights, row)
+    return weights
+
+
+def _others(n_levels: int, reference: int) -> list[int]:
+    return [level for level in range(n_levels) if level != reference]

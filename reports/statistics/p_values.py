@@ -64,21 +64,6 @@ def holm(p_values: Sequence[float] | FloatArray) -> FloatArray:
     return adjusted
 
 
-def benjamini_hochberg(p_values: Sequence[float] | FloatArray) -> FloatArray:
-    """Benjamini and Hochberg's adjusted p values [m], "q values", in the order given (1995, J. R. Stat. Soc. B 57:289).
-
-    Rejecting those at or below alpha keeps the expected share of false ones among the rejections at alpha, for
-    independent or positively dependent tests. Use it to screen many effects; `holm` is for the few contrasts that a
-    sweep was made for. Raises ValueError for a p value outside [0, 1]; give 1.0 for an effect that could not be tested.
-    """
-    p = _require_p_values(p_values)
-    order = np.argsort(p, kind="stable")[::-1]
-    ranks = np.arange(len(p), 0, -1)
-    adjusted = np.empty_like(p)
-    adjusted[order] = np.minimum(1.0, np.minimum.accumulate(p[order] * len(p) / ranks))
-    return adjusted
-
-
 def _require_p_values(given: Sequence[float] | FloatArray) -> FloatArray:
     p = np.asarray(given, dtype=np.float64)
     if p.ndim != 1 or not bool(np.all((p >= 0) & (p <= 1))):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
@@ -11,6 +12,7 @@ import numpy as np
 from reports.statistics.means import MIN_PAIRS, require_level
 
 TARGET_POWER = 0.8
+QUADRATURE_POINTS = 1000
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,31 @@ def t_test_power(shift: float, df: float, alpha: float) -> float:
     # The lower tail by symmetry. Far out nctdtr gives NaN, where the probability is 0 or 1 to eight places.
     not_above, not_below = nctdtr(df, (shift, -shift), critical)
     return float((1 - np.nan_to_num(not_above, nan=0)) + (1 - np.nan_to_num(not_below, nan=1)))
+
+
+def equivalence_power(margin: float, df: float, alpha: float) -> float:
+    """The probability that the t interval at level 1 - alpha lies within [-margin, margin] if the true mean is zero.
+
+    margin: in standard errors. Numerically over the chi-square distribution of the estimated variance.
+    """
+    from scipy.special import chdtri, ndtr, stdtrit
+
+    tails = (np.arange(QUADRATURE_POINTS) + 0.5) / QUADRATURE_POINTS
+    half_widths = stdtrit(df, 1 - alpha / 2) * np.sqrt(chdtri(df, tails) / df)
+    return float(np.maximum(2 * ndtr(margin - half_widths) - 1, 0).mean())
+
+
+def fewest(settles: Callable[[int], bool], most: int, start: int = 1) -> int | None:
+    """The smallest number from `start` to `most` that settles a question, if all larger ones do; None if none does."""
+    if not settles(most):
+        return None
+    low, high = start - 1, start
+    while high < most and not settles(high):
+        low, high = high, min(2 * high, most)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if settles(middle) else (middle, high)
+    return high
 
 
 def _paired_t_power(effect_sds: float, n: int, alpha: float) -> float:

@@ -9,8 +9,10 @@ import pytest
 
 from evals.errors import EvalError
 from evals.lm_eval_adapter import run_lm_eval
+from harness.errors import RefusedError
 from tests.evals.scripted import Scripted, undrawn
 from tests.evals.test_lazy_imports import HEAVY, imported_by
+from tests.harness.run.small import small_spec
 
 
 def refusal(*names: str, **settings: object) -> str:
@@ -22,6 +24,12 @@ def refusal(*names: str, **settings: object) -> str:
 def test_without_lm_eval_its_installation_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     assert refusal("gsm8k_local") == "lm-eval is not installed: pip install -e '.[lm-eval]'"
+
+
+def test_without_lm_eval_a_sweep_on_its_tasks_names_the_installation(monkeypatch):
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    with pytest.raises(RefusedError, match=r"lm_eval:gsm8k_local: lm-eval is not installed: pip install"):
+        small_spec({"eval.tasks": ["arithmetic", "lm_eval:gsm8k_local"]})
 
 
 def test_other_threads_are_refused():

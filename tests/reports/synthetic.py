@@ -26,6 +26,8 @@ EVERY = 10
 SAMPLES = 2
 RATES = ("0", "below_quarter", "below_half", "below_three_quarters", "below_1", "1")
 
+TEXTS = ("1+2=3 #### 3", "2+2=5 #### 5")
+
 Changes = Mapping[tuple[str, int], Mapping[str, Any]]
 
 
@@ -35,7 +37,7 @@ def write_sweep(
     *,
     seeds: int = 6,
     changes: Changes | None = None,
-    texts: Sequence[str] = ("1+2=3 #### 3", "2+2=5 #### 5"),
+    texts: Sequence[str] = TEXTS,
     other_tasks: Sequence[str] = (),
     **sweep_fields: Any,
 ) -> SweepRecord:
@@ -78,6 +80,11 @@ def write_sweep(
     }
     (folder / "sweep.json").write_text(json.dumps(document | sweep_fields))
     return read_sweep(folder)
+
+
+def write_cell(path: Path, arm: int, seed: int, score: float) -> None:
+    """A finished cell of the `arm`-th arm with this final pass@1, in a folder that does not exist yet."""
+    _write_cell(path, arm, seed, 0.0, {"score": score}, TEXTS, [TASK])
 
 
 def _write_cell(

@@ -3,6 +3,8 @@ from __future__ import annotations
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from reports.formats import interval
 
@@ -10,16 +12,25 @@ from reports.formats import interval
 @pytest.mark.parametrize(
     ("low", "high", "written"),
     [
-        (-0.01, 0.4, "[-0.0, +0.4]"),
-        (0.01, 0.4, "[+0.0, +0.4]"),
-        (-0.4, -0.01, "[-0.4, -0.0]"),
-        (-0.4, 0.01, "[-0.4, +0.0]"),
+        (-0.01, 0.4, "[-0.01, +0.4]"),
+        (0.04, 0.4, "[+0.04, +0.4]"),
+        (0.05, 0.4, "[+0.1, +0.4]"),
+        (-0.4, -0.003, "[-0.4, -0.003]"),
+        (-0.4, 0.049, "[-0.4, +0.05]"),
+        (-3e-9, 0.4, "[-3e-09, +0.4]"),
         (-0.0, 0.0, "[+0.0, +0.0]"),
         (math.nan, 0.4, "–"),
     ],
 )
-def test_an_end_that_rounds_to_0_keeps_its_sign(low, high, written):
+def test_an_end_that_rounds_to_0_shows_the_digit_that_its_sign_hangs_on(low, high, written):
     assert interval(low, high) == written
+
+
+@given(st.floats(-10, 10))
+def test_an_end_never_hides_on_which_side_of_0_it_lies(end):
+    written = interval(end, end).strip("[]").split(", ")[0]
+    assert math.copysign(1, float(written)) == math.copysign(1, end + 0.0)
+    assert (float(written) == 0) == (end == 0)
 
 
 def test_an_interval_of_a_score_has_no_sign():

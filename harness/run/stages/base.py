@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 from harness.config.hashing import base_evaluation_hash
@@ -10,6 +11,7 @@ from harness.run.stages import Stage, StageContext
 
 
 def _make(path: Path, context: StageContext) -> None:
+    from evals.metrics import Samples
     from harness.run.evaluation import Evaluator
     from harness.sampling.sampler import EngineSampler
 
@@ -17,7 +19,11 @@ def _make(path: Path, context: StageContext) -> None:
     context.tell_progress(0, 0)
     evaluator = Evaluator(spec.eval, spec.seed, EngineSampler(start, context.engine(start), spec.seed))
     samples = context.samples(path)
-    rows = [row for row, _ in evaluator.run(spec.eval.samples, samples, on_progress=context.tell_progress)]
+    rows = []
+    for row, drawn in evaluator.run(spec.eval.samples, samples, on_progress=context.tell_progress):
+        # The samples do not stay, and the noise of pass@k is in these counts.
+        right = Counter(Samples.of(drawn).counts)
+        rows.append(row | {"problems_by_right": [right[count] for count in range(row["n_samples"] + 1)]})
     write_json(path, [{"step": 0, "final": False, **row, "generated_tokens": 0} for row in rows])
     samples.drop()
 

@@ -33,6 +33,32 @@ CHAIN = [
     ("Answer: 1\n**Problem 2:** x\nAnswer: 2", "1"),
     ("Question: x\n#### 1\nQuestion: y\n#### 2", "2"),
     ("I count 3.\nQuestion: y\n#### 2", "2"),
+    ("\\boxed{1}, \\boxed{1}, \\boxed{2}", "1, 1, 2"),
+    # Spaces of TeX around an answer, and of a line's end the second backslash
+    *(
+        (f"\\boxed{{18{space}}}", "18")
+        for space in ("\\,", "\\;", "\\ ", "\\!", "~", "\\quad", "\\hspace{1em}", "\\\\", "\\,.")
+    ),
+    ("\\boxed{5\\%}", "5\\%"),
+    ("so $18\\,$ it is", "18"),
+    # Signs in words
+    ("The answer is minus 18.", "-18"),
+    ("it is **negative 1/2**", "-1/2"),
+    ("we get minus $18$", "-18"),
+    ("minus \\$18", "-\\$18"),
+    ("\\boxed{\\text{negative }\\frac12}", "-\\frac12"),
+    ("it is non-negative 18", "18"),
+    ("20 minus 18", "18"),
+    ("the total minus 18", "18"),
+    # Matrices are one answer
+    ("so $A = \\begin{pmatrix}\n1 \\\\\n2\n\\end{pmatrix}$.", "A = \\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}"),
+    ("so \\begin{bmatrix} 1 & 2 \\end{bmatrix}", "\\begin{bmatrix} 1 & 2 \\end{bmatrix}"),
+    ("The answer is $\\begin{pmatrix}\n1 \\\\ 2 \\end{pmatrix}$.", "\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}"),
+    # What a formula only names
+    ("Answer: the largest $n$ is 34", "34"),
+    ("Answer: the largest $n$ that works is $2\\sqrt{3}$.", "2\\sqrt{3}"),
+    ("The answer is $x$ because 2 is even", "x"),
+    ("The answer is $x+1$, as 2 is 1 + 1", "x+1"),
     # ####
     ("x #### 5\nI hope this helps 6", "5"),
     ("#### 1\nnew question\n#### 2", "2"),

@@ -10,14 +10,25 @@ from evals.errors import EvalError
 from evals.grading import grade, require_gradable
 from harness.errors import RefusedError
 
-FORMS = ["so it is $\\boxed{{{}}}$.", "The answer is ${}$.", "#### {}", "Thus we are done.\n\nFinal answer: **{}**"]
+FORMS = [
+    "so it is $\\boxed{{{}}}$.",
+    "so it is \\[\\boxed{{{}\\,}}\\]",
+    "The answer is ${}$.",
+    "Answer: the largest $n$ is ${}$.",
+    "#### {}",
+    "Thus we are done.\n\nFinal answer: **{}**",
+]
+FILES = [
+    *(("gsm8k_test", "numeric", 1319), ("math500", "math", 500)),
+    *(("aime24", "math", 30), ("aime25", "math", 30), ("amc23", "math", 40)),
+]
 
 
-@pytest.fixture(params=[("gsm8k_test", "numeric", 1319), ("math500", "math", 500)], ids=["gsm8k", "math500"])
+@pytest.fixture(params=FILES, ids=[name for name, *_ in FILES])
 def references(request, data_folder):
     file, grader, count = request.param
     with (data_folder / f"{file}.jsonl").open(encoding="utf-8") as lines:
-        answers = [json.loads(line)["answer"] for line in lines]
+        answers = [str(json.loads(line)["answer"]) for line in lines]
     assert len(answers) == count
     return answers, grader
 

@@ -20,7 +20,7 @@ from tests.harness.plan.files import finish, write_sweep_file
 from tests.reports.synthetic import write_sweep
 
 VERBS = {"run", "plan", "status", "report", "compare", "power", "replay", "eval", "ls", "show", "diff", "cp", "probe"}
-VERBS |= {"coldstart", "sync", "doctor", "tune"}
+VERBS |= {"coldstart", "sync", "doctor", "tune", "freeze", "verify", "verdict"}
 
 
 def options(verb: str) -> set[str]:
@@ -55,7 +55,7 @@ def test_json_and_home_are_accepted_after_every_verb(verb: str) -> None:
     assert {"--json", "--home"} <= options(verb)
 
 
-@pytest.mark.parametrize("verb", ["run", "plan"])
+@pytest.mark.parametrize("verb", ["run", "plan", "freeze"])
 def test_overrides_are_accepted(verb: str) -> None:
     assert {"--profile", "--set", "--seeds", "--arms"} <= options(verb)
 
@@ -75,7 +75,8 @@ def test_plan(bench: Bench, tmp_path: Path) -> None:
     assert (result.code, result.err) == (0, "")
     document = result.document
     assert set(document) == {
-        "sweep", "profile", "cells", "gate", "noops", "warnings", "cost", "time", "screening", "detectable_pp"
+        "sweep", "profile", "cells", "searches", "gate", "noops", "warnings", "cost", "time", "screening",
+        "detectable_pp"
     }  # fmt: skip
     assert (document["sweep"], document["profile"]) == ("std_norm", "tiny")
     cells = make_plan("std_norm", seeds=2).cells

@@ -108,7 +108,7 @@ def test_a_sweep_of_schema_1_goes_on(earlier: Path) -> None:
     code, stderr = bench_run.run(earlier.parent / "files" / "earlier.yaml", earlier)
     assert code == 0, stderr
     after = bench_run.cells(earlier, "earlier")
-    assert [name for name in after if name not in before] == ["no_std-s1-b634c3c7c0"]
+    assert [name for name in after if name not in before] == ["no_std-s1-15932382a6"]
     assert {name: bench_run.contents(after[name]) for name in before} == before
     assert all(cell.state == "done" for cell in after.values())
     record = read_sweep(earlier / "earlier")

@@ -77,8 +77,8 @@ def test_from_an_assumed_spread_the_numbers_are_those_of_the_specification(
     assert document["from"] == "assumed sd"
     assert row["seeds_needed"] == seeds
     assert row["sd_pp"] == pytest.approx(2 * math.sqrt(2 * (1 - (correlation or 0))))
-    assert (row["n_pairs"], row["n_seeds"], row["seeds_needed_upper"]) == (0, 6, None)
-    assert row["detectable_pp"] == pytest.approx(power(row["sd_pp"], n=6).effect)
+    assert (row["n_pairs"], row["n_seeds"], row["seeds_needed_upper"]) == (0, 12, None)
+    assert row["detectable_pp"] == pytest.approx(power(row["sd_pp"], n=12).effect)
     text = bench("power", sweep, "--effect", "2pp", "--sd", 2, *given).out
     assert "upper bound" not in text and f" {seeds} " in text
 
@@ -174,3 +174,17 @@ def test_nan_scores_do_not_pair(bench: Bench, tmp_path: Path) -> None:
 
 def test_the_help_has_an_example(bench: Bench) -> None:
     assert "Example: bench power std_norm --effect 2pp" in bench("power", "--help").out
+
+
+def test_without_an_effect_it_says_what_would_settle_each_contrast(bench: Bench, tmp_path: Path) -> None:
+    open_ = changes({"base": [0.50, 0.52, 0.51, 0.55], "up": [0.53, 0.50, 0.57, 0.52]})
+    write_sweep(tmp_path / "runs" / "mine", {"base": 0.0, "up": 0.0, "far": 20.0}, seeds=4, changes=open_)
+    up, far = bench("power", "mine", "--json").document["contrasts"]
+    assert (up["verdict"], up["next_step"]["cheapest"]) == ("inconclusive", "seeds")
+    assert (far["verdict"], far["next_step"]) == ("better", None)
+    first, second = bench("power", "mine").out.splitlines()
+    assert first.startswith("up against base: inconclusive. Cheapest next step to settle ±1 pp")
+    assert "`bench run mine --seeds " in first
+    assert second == "far against base: better. Nothing more is needed."
+    refused = bench("power", "mine", "--sd", 2)
+    assert (refused.code, "--effect" in refused.err) == (2, True)

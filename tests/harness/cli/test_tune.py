@@ -43,7 +43,7 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> FakeCells:
 
         return opened
 
-    monkeypatch.setattr("harness.cli.run.executor_named", named)
+    monkeypatch.setattr("harness.cli.tune.executor_named", named)
     monkeypatch.setattr("harness.tracking.MirrorThread", lambda mirror: contextlib.nullcontext())
     return pool
 
@@ -233,7 +233,7 @@ def test_confirming_waits_for_a_trial_that_another_worker_has_in_hand(
 ) -> None:
     running = [[7], [7], []]
     monkeypatch.setattr("harness.search.study.SearchStudy.running", lambda study: running.pop(0))
-    monkeypatch.setattr("harness.cli.run.WAIT_S", 0.0)
+    monkeypatch.setattr("harness.cli.tune.WAIT_S", 0.0)
     result = bench("tune", write_search(tmp_path), "--trials", 6, "--confirm", 3, "--json")
     assert result.code == 0 and running == []
     assert result.err.count("waiting for trial 7") == 1

@@ -42,6 +42,18 @@ def test_every_undeclared_knob_is_named() -> None:
     assert set(verdict.violations) == {"eval.samples", "eval.k", "rollout.temperature"}
 
 
+@pytest.mark.parametrize("declared", ["eval", "eval.temperature"])
+def test_arms_that_are_measured_differently_are_refused_even_if_that_is_declared(declared: str) -> None:
+    other = {"eval.temperature": 0.5, "train.steps": 9}
+    verdict = gate({}, other, ["train.steps", declared], {declared: "it is cheaper"})
+    assert verdict.violations == {"eval.temperature": {"one": 1.0, "other": 0.5}}
+    message = verdict.message()
+    assert "measured differently" in message and "eval.temperature: one = 1.0, other = 0.5" in message
+    assert "Evaluation as the question: `checkpoint: MODEL`" in message and "Declare" not in message
+    both = gate({}, other, []).message()
+    assert "train.steps: one" in both.partition("measured differently")[0] and "Declare each" in both
+
+
 def test_a_third_arm_can_be_the_one_that_differs() -> None:
     arms = {"a": spec(), "b": spec(), "c": spec({"train.steps": 9})}
     assert check_gate(arms, [], {}).violations == {"train.steps": {"a": 5, "b": 5, "c": 9}}

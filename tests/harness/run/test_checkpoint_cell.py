@@ -93,7 +93,9 @@ def test_nothing_is_trained_and_verdicts_are_over_problems(
     assert "tokens per answer against" in greedy
     assert "builtin:tiny as it is" in seed_sentence(report)
     words = " ".join(word for table in report_tables(analysis, report) for word in (table.title, *table.columns))
-    assert not any(word in words + result_table(report).title for word in ("training", "gradient", "law", "equal tokens"))
+    assert not any(
+        word in words + result_table(report).title for word in ("training", "gradient", "law", "equal tokens")
+    )
 
 
 def test_a_kill_resumes_and_more_samples_are_topped_up(run: Run, tmp_path: Path, drawn: Drawn) -> None:
@@ -124,7 +126,7 @@ def test_another_sweep_takes_over_what_the_home_holds(run: Run, tmp_path: Path, 
     assert samples_of(one) == samples_of(taken_over) and one.digest == taken_over.digest
 
 
-REFUSED = {
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "training in an arm": ({"arms": {"a": {}, "b": {"train.steps": 3}}}, r"arms\.b: train\.steps is of training"),
     "training in base": ({"base": {"algorithm": "grpo"}}, r"base: algorithm is of training.*Leave it out"),
     "a curve": ({"base": {"eval.every": 2}}, r"eval\.every is of training"),
@@ -134,7 +136,10 @@ REFUSED = {
     "a metric of no problem": ({"compare": {"metric": "eval.final.maj@2"}}, r"maj@2.*problem by problem.*pass@k"),
     "a screening": ({"screening": {"best": 1}}, r"screening is given with checkpoint.*Leave one"),
     "a search": (
-        {"arms": None, "search": {"objectives": ["eval.final.pass@1"], "knobs": {"train.learning_rate": {"log": [1e-5, 1e-3]}}}},
+        {
+            "arms": None,
+            "search": {"objectives": ["eval.final.pass@1"], "knobs": {"train.learning_rate": {"log": [1e-5, 1e-3]}}},
+        },
         r"search is given with checkpoint",
     ),
 }
@@ -166,5 +171,3 @@ def test_a_trained_cell_is_a_checkpoint_whose_samples_count(run: Run, tmp_path: 
     assert len(drawn.samples) == 5 * 4, "those of seed 1"
     assert [row["text"] for row in samples_of(seed_0)] == [row["text"] for row in samples_of(cell)]
     assert [row["text"] for row in samples_of(seed_1)] != [row["text"] for row in samples_of(cell)]
-
-

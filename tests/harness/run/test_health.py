@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness.run.health import health_flags
+from harness.records import CellRecord
+from harness.run.health import FLAGS, health_flags
+from tests.harness.run.small import run_cell, small_spec
 
 
 def steps(first: dict[str, float], last: dict[str, float], between: int = 0) -> list[dict[str, Any]]:
@@ -26,7 +29,7 @@ def steps(first: dict[str, float], last: dict[str, float], between: int = 0) -> 
         ({"len/truncated_frac": 0.9}, {}, []),
         (
             {},
-            {"entropy/full": 0.0, "len/mean": 99.0, "len/truncated_frac": 1.0},
+            {"entropy/full": 0.0, "len/mean": 99.0, "len/truncated_frac": 0.99},
             ["entropy_collapse", "length_blowup", "truncation"],
         ),
     ],
@@ -55,3 +58,73 @@ def test_steps_that_learned_from_nothing_have_no_say() -> None:
         "entropy_collapse"
     ]
     assert health_flags([row | none for row in rows], diverged=False) == []
+
+
+def test_names_are_distinct_and_meanings_are_sentences() -> None:
+    assert len({flag.name for flag in FLAGS}) == len(FLAGS)
+    assert all(flag.meaning.endswith(".") and len(flag.meaning) > 40 for flag in FLAGS)
+
+
+SOUND: dict[str, Any] = {
+    **{"entropy/full": 1.0, "len/mean": 10.0, "len/truncated_frac": 0.0, "reward/mean": 0.5, "reward/unscored": 0},
+    **{"reward/correct": 0.5, "grad_norm": 0.3, "kl/exact_start": 0.01},
+}
+BROKEN = [
+    ("no_gradient", {"grad_norm": 0.0}),
+    ("no_gradient", {"grad_norm": None}),
+    ("no_reward", {"reward/mean": None, "reward/unscored": 16}),
+    ("all_truncated", {"len/truncated_frac": 1.0}),
+    ("one_token", {"len/mean": 1.0}),
+]
+
+
+@pytest.mark.parametrize(("flag", "broken"), BROKEN)
+def test_a_third_of_the_steps_from_the_second_on_is_enough(flag: str, broken: dict[str, Any]) -> None:
+    def flags(*are_broken: bool) -> list[str]:
+        return health_flags([SOUND | broken if is_broken else SOUND for is_broken in are_broken], diverged=False)
+
+    assert flags(False, True) == flags(False, False, True, False) == [flag]
+    assert flags(True) == flags(True, False, False) == flags(False, True, False, False, False) == []
+
+
+@pytest.mark.parametrize(
+    ("flag", "key", "first", "last", "sound"),
+    [
+        ("score_collapse", "reward/correct", 0.5, 0.04, 0.06),
+        ("policy_collapse", "kl/exact_start", 0.0, 3.1, 2.9),
+    ],
+)
+def test_what_collapsed_is_seen_in_the_last_third(flag: str, key: str, first: float, last: float, sound: float) -> None:
+    def flags(*values: float) -> list[str]:
+        return health_flags([SOUND | {key: value} for value in values], diverged=False)
+
+    assert flags(first, last) == flags(first, first, first, first, last, last) == [flag]
+    assert flags(first, sound) == flags(first, last, last, last, first, first) == flags(last) == []
+
+
+def test_a_task_that_was_never_solved_has_no_score_to_lose() -> None:
+    rows = [SOUND | {"reward/correct": 0.05}, SOUND | {"reward/correct": 0.0}]
+    assert health_flags(rows, diverged=False) == []
+
+
+def new_cell(folder: Path) -> CellRecord:
+    path = folder / "cell"
+    path.mkdir()
+    return CellRecord(path, "arm", 0, "0")
+
+
+def test_a_learning_rate_of_1e30_is_flagged(tmp_path: Path) -> None:
+    """The first step leaves weights that draw every token alike: finite, so nothing diverges, and no gradient."""
+    settings = {"train.learning_rate": 1e30, "train.warmup_steps": 0, "train.steps": 3, "eval.every": 0}
+    cell = new_cell(tmp_path)
+    run_cell(cell, small_spec(settings))
+    assert {"score_collapse", "policy_collapse", "no_gradient"} <= set(cell.flags)
+
+
+def test_a_reward_that_is_nan_for_all_is_flagged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "unscorable.py").write_text("def never(group, context):\n    return [float('nan')] * len(group)\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    cell = new_cell(tmp_path)
+    run_cell(cell, small_spec({"reward.parts": {"unscorable:never": 1.0}, "train.steps": 2, "eval.every": 0}))
+    assert {"no_reward", "no_gradient"} <= set(cell.flags)

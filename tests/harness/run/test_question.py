@@ -10,6 +10,7 @@ import pytest
 
 from harness import plugins
 from harness.plan import make_plan
+from harness.records import read_sweep
 from harness.run.question import write_question
 
 SWEEP = """
@@ -51,3 +52,13 @@ def test_a_folder_can_be_asked_where_the_users_files_are_not(folder: Path, monke
     monkeypatch.chdir(there)
     again = make_plan(str(there / "moved"))
     assert {(cell.arm, cell.seed): cell.hash for cell in again.cells} == hashes
+
+
+def test_more_seeds_samples_or_problems_ask_the_same_question(tmp_path: Path) -> None:
+    def asked(*settings: str, seeds: int = 1, arms: tuple[str, ...] = ()) -> str:
+        write_question(make_plan("std_norm", None, settings, seeds, arms), tmp_path, "bench run")
+        return read_sweep(tmp_path / "std_norm").asks
+
+    first = asked()
+    assert first == asked("eval.samples=64", "eval.problems=300", seeds=3)
+    assert len({first, asked("train.steps=9"), asked("eval.temperature=0.5"), asked(arms=("group_std", "no_std"))}) == 4

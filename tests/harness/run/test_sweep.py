@@ -94,6 +94,22 @@ def test_a_second_run_starts_nothing(sweep: Path, unbroken: Path) -> None:
     assert bench.all_contents(unbroken) == before
 
 
+def test_a_finished_sweep_is_topped_up_and_then_gets_another_seed(unbroken: Path, tmp_path: Path) -> None:
+    """By its name. Trained cells are evaluated only, and the new one with as many samples as they have now."""
+    home = Path(shutil.copytree(unbroken, tmp_path / "home"))
+    trained = bench.all_contents(home)
+    code, stderr = bench.run("small", home, "--eval-samples", "8")
+    assert code == 0 and "4 cells are trained already and only evaluated" in stderr, stderr
+    code, stderr = bench.run("small", home, "--seeds", "3")
+    assert code == 0 and "6 cells, 4 done already, 2 to run" in stderr, stderr
+    record = read_sweep(home / "small")
+    assert [cell.evaluation is None for cell in record.cells] == [False, False, True] * 2
+    finals = [row for cell in record.cells for row in cell.read_scores() if row["final"]]
+    assert [row["n_samples"] for row in finals] == [8] * 6
+    assert record.base_scores[0]["n_samples"] == 8
+    assert trained.items() <= bench.all_contents(home).items()
+
+
 def test_an_invalid_cell_is_run_again_only_if_asked_for(sweep: Path, tmp_path: Path) -> None:
     plan = make_plan(str(sweep))
     run, asked = (SweepRun(plan, tmp_path, "bench run", 1, no_executor, asked) for asked in (False, True))

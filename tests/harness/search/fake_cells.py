@@ -12,10 +12,12 @@ from typing import Any
 
 import yaml
 
+from harness.config.hashing import evaluation_hash
 from harness.config.run_spec import RunSpec
 from harness.executors.base import Ended, Job, JobState, Progress
 from harness.plan.search_plan import SearchPlan, make_search_plan
 from harness.records import CellRecord
+from harness.records.cell import EVALUATION_FILE
 from harness.records.files import append_jsonl, write_json
 from harness.run.loop import Observer
 from harness.search.run import SearchRun
@@ -83,6 +85,7 @@ class FakeCells:
                 yield Ended(job, "interrupted", "cancelled")
                 return
         write_score(cell, 4, score, final=True)
+        write_json(cell.path / EVALUATION_FILE, {"hash": evaluation_hash(job.spec), "tasks": {}})
         cell.write_status("done", step=4, steps=4, generated_tokens=1000, flags=[], digest=cell.path.name)
         self.done(cell, job.spec)
         yield Ended(job, "done", None)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -83,13 +83,14 @@ def test_a_task_s_score_is_fitted_in_percent_at_the_steps_it_was_evaluated_at(sw
     scores = {row["step"]: 100 * row["metrics"]["pass@1"] for row in cell.read_scores()}
     entropies = {row["step"]: row["entropy/full"] for row in cell.read_steps()}
     run = fit.runs[0]
-    assert run.step.tolist() == sorted(scores) == [10, 20, 30, 40]
-    assert run.reward.tolist() == pytest.approx([scores[step] for step in run.step])
-    assert run.entropy.tolist() == pytest.approx([entropies[step] for step in run.step])
+    assert sorted(scores) == [10, 20, 30, 40] and run.step.tolist() == [0, 10, 20, 30, 40]
+    assert run.reward.tolist() == pytest.approx([35, *(scores[step] for step in run.step[1:])])
+    # The model before training has the entropy of the first step.
+    assert run.entropy.tolist() == pytest.approx([entropies[1], *(entropies[step] for step in run.step[1:])])
 
 
 def test_each_task_has_a_law_of_its_own(tmp_path):
-    sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=3, tasks=[TASK, "second"])
+    sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=3, tasks=[TASK, "second"], base_scores=None)
     add_tasks(sweep, {"second": -0.2})
     first, second = (
         law_rows(sweep, law="entropy", seed=None, entropy="full", task=task)[0] for task in (TASK, "second")
@@ -128,10 +129,10 @@ def test_what_cannot_be_fitted_is_refused_on_the_page(sweep):
 def test_few_evaluations_are_refused_and_have_no_forecast(tmp_path):
     sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=2)
     (single,) = law_rows(sweep, law="entropy", seed=0, target=f"pass@1 of {TASK}", entropy="full")
-    assert single["refused"] == "4 points, and a fit needs 8"
+    assert single["refused"] == "5 points, and a fit needs 8"
     (pooled,) = law_rows(sweep, law="entropy", seed=None, target=f"pass@1 of {TASK}", entropy="full")
     assert pooled["refused"] is None
-    assert pooled["forecast"] is None and "2 points in the first 30%" in pooled["forecast_refused"]
+    assert pooled["forecast"] is None and "4 points in the first 30%" in pooled["forecast_refused"]
 
 
 def test_a_reward_that_rises_with_entropy_has_no_ceiling(sweep):
@@ -269,6 +270,30 @@ def with_many_evaluations(folder: Path, arms: Mapping[str, float]) -> SweepRecor
     return sweep
 
 
+def test_what_the_form_of_the_law_costs_is_said(sweep):
+    """A reward that is linear in the entropy has c = 0, and a ceiling that exp(H) puts elsewhere."""
+    rng = np.random.default_rng(0)
+
+    def follow(reward: Callable[[float], float]) -> Row:
+        noisy = lambda row: row | {"reward/mean": reward(row["entropy/full"]) + rng.normal(0, 0.005)}  # noqa: E731
+        rewrite_rows(sweep, "steps.jsonl", noisy)
+        (found,) = law_rows(sweep, law="entropy", arm="base", seed=None, target="training reward", entropy="full")
+        return found
+
+    row = follow(lambda entropy: B - A * math.exp(entropy))
+    assert row["exponent_low"] < 1 < row["exponent_high"]
+    assert not row["contradicts_the_form"] and not row["form_moves_ceiling"]
+    row = follow(lambda entropy: 1 - 0.5 * entropy)
+    assert row["exponent_low"] < 0 < row["exponent_high"] < 1
+    assert row["exponent_ceiling_low"] < 1 < row["exponent_ceiling_high"]
+    assert row["ceiling_high"] < 1 and row["contradicts_the_form"] and row["form_moves_ceiling"]
+    assert row["forecast"]["rmse_line"] < row["forecast"]["rmse_law"] and not row["forecast"]["beats"]
+    table, _ = law_tables(report_document(analyse(sweep))["laws"])
+    remarks = table.rows[0][-1]
+    assert "leaves out 1" in remarks and "the error of the form is larger than the interval" in remarks
+    assert "does not beat its rivals" in remarks
+
+
 def test_the_sigmoid_is_found_from_the_score_before_training(tmp_path):
     base, up = rows(with_many_evaluations(tmp_path, {"base": 0.0, "up": 0.0}))
     for row in (base, up):
@@ -278,6 +303,8 @@ def test_the_sigmoid_is_found_from_the_score_before_training(tmp_path):
         assert row["midpoint_tokens"] == pytest.approx(40_000, rel=0.01)
         assert row["exponent"] == pytest.approx(1.5, rel=0.01)
         assert (row["n_runs"], row["n_points"], row["target"]) == (2, 20, f"pass@1 of {TASK}")
+        assert row["asymptote_low"] <= row["asymptote"] <= row["asymptote_high"]
+        assert row["p_noise"] == 0.001
 
 
 def test_the_same_few_checkpoints_in_many_seeds_are_no_curve(tmp_path):

@@ -7,6 +7,7 @@ import pytest
 from matplotlib.lines import Line2D
 
 from reports.drawing.rendering import Drawing
+from reports.drawing.style import GREY
 from reports.figures.entropy_law import draw_entropy_law
 from reports.measure import analyse
 from reports.statistics import FloatArray
@@ -66,7 +67,7 @@ def test_the_forecast_is_the_law_of_the_first_part_in_its_cone(sweep):
     rewrite_rows(sweep, "steps.jsonl", lambda row: row | ({"reward/mean": 0.1} if row["step"] > 12 else {}), arm="base")
     base, up = drawn(sweep).figure.axes[:2]
     for axes in (base, up):
-        (line,) = (line for line in axes.lines if line.get_linestyle() == "--")
+        (line,) = (line for line in axes.lines if line.get_linestyle() == "--" and line.get_color() == GREY)
         assert line.get_ydata() == pytest.approx(B - A * np.exp(line.get_xdata()), abs=1e-6)
         assert len(axes.collections) == 1
     assert "forecast loses" in base.get_title(loc="left")
@@ -109,7 +110,8 @@ def test_the_legend_has_only_what_is_drawn(sweep):
         return [text.get_text() for text in drawing.figure.legends[0].get_texts()]
 
     assert labels(drawn(sweep)) == [
-        "first 30% of training", "later", "law", "ceiling at H = 0", "law of the first 30% of training",
+        "first 30% of training", "later", "law", "with a free exponent", "ceiling at H = 0",
+        "law of the first 30% of training",
     ]  # fmt: skip
     rewrite_rows(sweep, "steps.jsonl", lambda row: row | {"entropy/full": 0.5})
     assert labels(drawn(sweep)) == ["first 30% of training", "later"]
@@ -133,7 +135,7 @@ def test_where_no_training_reward_was_recorded_it_is_of_the_score(sweep):
     rewrite_rows(sweep, "steps.jsonl", lambda row: {key: row[key] for key in row if key != "reward/mean"})
     drawing = drawn(sweep)
     assert drawing.figure.get_supylabel() == "pass@1 of arithmetic (%)"
-    assert len(drawing.rows) == 2 * 2 * 4
+    assert len(drawing.rows) == 2 * 2 * 5  # four evaluations and the score before training
 
 
 def test_without_entropy_there_is_no_figure_and_an_arm_without_it_no_panel(sweep):

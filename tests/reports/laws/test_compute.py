@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reports.laws import LawRefusedError, fit_compute_law
+from reports.laws.compute import MOST_CHANCE, noise_p_value
 from reports.laws.points import FloatArray
+from tests.reports.laws.curves import ar1
 
 TOKENS = np.geomspace(1e3, 1e6, 14)
 NOISE = np.random.default_rng(3).normal(0, 0.01, 14)
@@ -44,14 +46,55 @@ def test_noise_leaves_the_asymptote_where_it_is():
     assert law.n_points == 14
 
 
-@pytest.mark.parametrize("start", [None, 0.5])
-def test_of_noise_alone_no_law_is_shown_whose_parameters_are_those_of_the_bounds(start):
-    exponents = []
-    for seed in range(6):
+def runs_of_noise(n_runs: int, rng: np.random.Generator, correlation: float = 0.0) -> FloatArray:
+    """The scores of runs that differ and do not learn, ten evaluations each."""
+    return np.concatenate([0.5 + rng.normal(0, 0.02) + ar1(10, correlation, 0.01, rng) for _ in range(n_runs)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("n_runs", "correlation", "start"), [(1, 0.0, None), (1, 0.0, 0.5), (3, 0.0, 0.5), (6, 0.0, None), (6, 0.8, 0.5)]
+)
+def test_of_noise_at_most_5_percent_is_accepted(n_runs, correlation, start):
+    """From six runs on even if the noise of a run is autocorrelated. 300 replicates; the test itself accepts 5% and the
+    other refusals leave some 1%."""
+    rng = np.random.default_rng(0)
+    tokens = np.tile(np.linspace(2e4, 2e5, 10), n_runs)
+    accepted, chances = 0, []
+    for _ in range(300):
+        score = runs_of_noise(n_runs, rng, correlation)
+        chances.append(noise_p_value(np.log(tokens), score, [10] * n_runs))
         with contextlib.suppress(LawRefusedError):
-            noise = 0.5 + np.random.default_rng(seed).normal(0, 0.01, 20)
-            exponents.append(fit_compute_law(np.linspace(1e4, 2e5, 20), noise, start).exponent)
-    assert all(0.2 < exponent < 19.8 for exponent in exponents)
+            fit_compute_law(tokens, score, start, run_lengths=[10] * n_runs)
+            accepted += 1
+    assert accepted <= 0.05 * 300
+    assert np.mean(np.array(chances) <= MOST_CHANCE) == pytest.approx(0.05, abs=0.03)
+
+
+def test_noise_is_refused_by_its_chance():
+    score = runs_of_noise(3, np.random.default_rng(0))
+    with pytest.raises(LawRefusedError, match="noise without any trend fits a sigmoid as well"):
+        fit_compute_law(np.tile(np.linspace(2e4, 2e5, 10), 3), score, 0.5, run_lengths=[10] * 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n_runs", [3, 6, 12])
+def test_intervals_over_runs_hold_the_parameters(n_runs):
+    """The parameters of runs differ; 100 replicates."""
+    rng = np.random.default_rng(0)
+    hits = []
+    for _ in range(100):
+        scores = [
+            curve(
+                TOKENS, 35.0, 80 + rng.normal(0, 2), 1.4 * np.exp(rng.normal(0, 0.1)), 2e4 * np.exp(rng.normal(0, 0.2))
+            )
+            for _ in range(n_runs)
+        ]
+        score = np.concatenate(scores) + rng.normal(0, 1, 14 * n_runs)
+        law = fit_compute_law(np.tile(TOKENS, n_runs), score, 35.0, run_lengths=[14] * n_runs)
+        ends = [law.interval(name) for name in ("asymptote", "exponent", "midpoint_tokens")]
+        hits.append([low <= true <= high for (low, high), true in zip(ends, (80, 1.4, 2e4), strict=True)])
+    assert (np.mean(hits, axis=0) >= 0.88).all()
 
 
 def test_a_score_that_falls_has_an_asymptote_below_its_start():

@@ -9,11 +9,11 @@ from reports.laws import LawRefusedError, Run, first_part, fit_entropy_law, fore
 from tests.reports.laws.curves import entropy_curve, law_run
 
 
-def test_where_the_law_holds_its_forecast_beats_both_rivals():
+def test_where_the_law_holds_its_forecast_beats_all_rivals():
     runs = [law_run(200, np.random.default_rng(seed), correlation=0.0, sd=0.01) for seed in range(3)]
     found = forecast(runs)
     assert found.beats
-    assert found.rmse_law < 0.5 * min(found.rmse_last, found.rmse_step)
+    assert found.rmse_law < 0.5 * min(found.rmse_last, found.rmse_step, found.rmse_line)
     assert found.rmse_law == pytest.approx(0.01, rel=0.5)
     assert found.n_predicted == 3 * 140
 
@@ -48,17 +48,38 @@ def test_errors_by_hand():
     assert found.law == law
     assert found.rmse_law == pytest.approx(np.sqrt(np.mean((law.predict(entropy[9:]) - 20) ** 2)))
     assert found.rmse_last == pytest.approx(20 - 8)  # the mean of 7, 8, 9
-    slope, intercept = np.polyfit(np.log(step[:9]), reward[:9], 1)
-    assert found.rmse_step == pytest.approx(np.sqrt(np.mean((intercept + slope * np.log(step[9:]) - 20) ** 2)))
+    slope, intercept = np.polyfit(np.log1p(step[:9]), reward[:9], 1)
+    assert found.rmse_step == pytest.approx(np.sqrt(np.mean((intercept + slope * np.log1p(step[9:]) - 20) ** 2)))
+    slope, intercept = np.polyfit(entropy[:9], reward[:9], 1)
+    assert found.rmse_line == pytest.approx(np.sqrt(np.mean((intercept + slope * entropy[9:] - 20) ** 2)))
     assert found.uncertainty.half_width_a() > 0
 
 
-def test_it_must_beat_both_rivals():
+@pytest.mark.parametrize(
+    ("last", "step", "line", "beats"),
+    [(3, 3, 3, True), (1, 3, 3, False), (3, 1, 3, False), (3, 3, 1, False), (3, 3, 2, False)],
+)
+def test_it_must_beat_every_rival(last, step, line, beats):
     found = forecast([law_run(60, np.random.default_rng(0))])
-    for rivals, beats in (((1.0, 3.0), False), ((3.0, 1.0), False), ((3.0, 3.0), True), ((2.0, 3.0), False)):
-        assert replace(found, rmse_law=2.0, rmse_last=rivals[0], rmse_step=rivals[1]).beats is beats
+    found = replace(found, rmse_law=2.0, rmse_last=last, rmse_step=step, rmse_line=line)
+    assert found.beats is beats
     may_be_flat = replace(found.law, a=0.9 * found.uncertainty.half_width_a())
-    assert not replace(found, law=may_be_flat, rmse_law=2.0, rmse_last=3.0, rmse_step=3.0).beats
+    assert not replace(found, law=may_be_flat).beats
+
+
+def test_a_reward_that_is_linear_in_the_entropy_is_forecast_best_by_the_line():
+    """The law knows the entropies, and so beats all that do not: that is no sign of exp(H)."""
+    rng = np.random.default_rng(0)
+    runs = [law_run(200, rng) for _ in range(3)]
+    runs = [Run(run.step, run.entropy, 1.0 - 0.5 * run.entropy + rng.normal(0, 0.01, 200)) for run in runs]
+    found = forecast(runs)
+    assert found.rmse_line < found.rmse_law < min(found.rmse_last, found.rmse_step)
+    assert not found.beats
+
+
+def test_the_score_before_training_is_a_point_like_any_other():
+    run = law_run(60, np.random.default_rng(0))
+    assert np.isfinite(forecast([Run(run.step - 1, run.entropy, run.reward)]).rmse_step)
 
 
 def test_the_reward_of_no_law_is_forecast_by_luck_alone():
@@ -89,10 +110,10 @@ def test_rivals_are_of_all_runs_where_those_do_not_differ():
     found = forecast(runs)
     rest = np.concatenate([run.reward[12:] for run in runs])
     last = np.mean([run.reward[9:12] for run in runs])
-    line = np.polyfit(np.log(np.tile(step[:12], 6)), np.concatenate([run.reward[:12] for run in runs]), 1)
+    line = np.polyfit(np.log1p(np.tile(step[:12], 6)), np.concatenate([run.reward[:12] for run in runs]), 1)
     assert found.rmse_last == pytest.approx(np.sqrt(np.mean((last - rest) ** 2)))
     assert found.rmse_step == pytest.approx(
-        np.sqrt(np.mean((np.polyval(line, np.log(np.tile(step[12:], 6))) - rest) ** 2))
+        np.sqrt(np.mean((np.polyval(line, np.log1p(np.tile(step[12:], 6))) - rest) ** 2))
     )
 
 

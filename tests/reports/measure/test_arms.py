@@ -56,20 +56,24 @@ def test_means_of_the_records(arms):
     ("change", "warned"),
     [
         ({}, 0),
-        ({"grad_norm": 1.9}, 0),
-        ({"grad_norm": 2.1}, 1),
-        ({"grad_norm": 0.45}, 1),
-        ({"grad_norm": 0.0}, 1),
+        ({"grad_norm": 9.0}, 0),
         ({"grad_clipped_frac": 0.45}, 1),
         ({"grad_clipped_frac": 0.05}, 1),
         ({"grad_clipped_frac": 0.35}, 0),
-        ({"grad_norm": 3.0, "grad_clipped_frac": 1.0}, 2),
         ({"grad_norm": None, "grad_clipped_frac": None}, 0),
     ],
 )
-def test_gradients_of_another_size_are_a_hidden_second_knob(arms, change, warned):
+def test_clipping_far_more_or_fewer_steps_is_a_hidden_second_knob(arms, change, warned):
     base = arms[0]
-    assert len(hidden_knob_warnings(replace(base, arm="up", **change), base)) == warned
+    warnings = hidden_knob_warnings(replace(base, arm="up", **change), base)
+    assert len(warnings) == warned
+    assert all("base in 20%." in warning and "repeat both arms" in warning for warning in warnings)
+
+
+def test_a_third_of_the_reward_is_no_second_knob_where_no_step_is_clipped(arms):
+    """AdamW takes the same steps for a gradient of a third of the size."""
+    base = replace(arms[0], grad_clipped_frac=0.0)
+    assert hidden_knob_warnings(replace(base, arm="third", grad_norm=base.grad_norm / 3), base) == []
 
 
 def test_rarely_clipped_steps_are_no_second_knob(arms):

@@ -1,17 +1,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+import torch
 
+from algorithms import TokenBatch, advantages, policy_loss, preset
+from algorithms.objective import Aggregation
 from harness.records.files import DamagedRecordError
 from reports.measure.difficulty import BINS, bin_of, difficulty
 from reports.measure.measurements import Measurement, read_measurements
-from tests.reports.rewriting import write_steps
+from tests.reports.rewriting import write_spec, write_steps
 from tests.reports.synthetic import write_sweep
 
 
@@ -20,8 +23,11 @@ def test_bins_of_pass_rates():
     assert bin_of(rates).tolist() == [0, 1, 1, 2, 2, 3, 3, 4, 4, 5]
 
 
-def measurement_with(tmp_path: Path, rollouts: list[dict[str, Any]], steps: list[dict[str, Any]]) -> Measurement:
+def measurement_with(
+    tmp_path: Path, rollouts: list[dict[str, Any]], steps: list[dict[str, Any]], **objective: Any
+) -> Measurement:
     sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=1)
+    write_spec(sweep, "base", {"objective": {"aggregation": "token_mean"} | objective})
     (cell,) = sweep.cells
     for path in cell.rollouts.glob("*"):
         path.unlink()
@@ -48,7 +54,7 @@ def test_shares_lengths_and_advantages_by_bin(tmp_path):
     ]
     found = difficulty(measurement_with(tmp_path, rollouts, steps))
     assert found is not None
-    # Sums of |A|: 20 tokens * 1, 60 * 0.25 and 80 * 0.5 of 75.
+    # Sums of |A| over the tokens of their step: (20 tokens * 1, 60 * 0.25) / 80, and 80 * 0.5 / 80.
     expected = {
         "0": (15 / 75, 0.25, 30, 1 / 3),
         "below_three_quarters": (20 / 75, 1.0, 10, 1 / 3),
@@ -86,3 +92,91 @@ def test_a_completion_without_a_verdict_is_a_damaged_record(tmp_path):
     measurement = measurement_with(tmp_path, [rollout(1, "a", True, 7), gap], [])
     with pytest.raises(DamagedRecordError, match=r"000001-000002\.parquet: lacks correct in 1 places"):
         difficulty(measurement)
+
+
+def batch_of(rng: np.random.Generator, objective: Any) -> tuple[Any, Any, list[dict[str, Any]]]:
+    """Two optimiser steps on one rollout batch: six groups of four completions with lengths, rewards and advantages,
+    some of them cut at the limit; and the rows that are recorded of them."""
+    N, T = 24, 40
+    lengths = torch.tensor(rng.integers(3, T + 1, N))
+    groups = torch.arange(N) // 4
+    rewards = torch.tensor(rng.integers(0, 2, N), dtype=torch.float32)
+    rewards[:4] = 1.0  # a group without a difference
+    truncated = lengths == lengths.max()
+    mask = torch.arange(T)[None] < lengths[:, None]
+    advantage = advantages(objective, rewards, groups, mask)
+    loss_mask = mask & ~truncated[:, None] if objective.overlong.type == "mask_after" else mask
+    rows = [
+        {
+            "step": 1,
+            "problem_id": f"p{int(groups[row])}",
+            "correct": bool(rewards[row]),
+            "tokens": [0] * int(lengths[row]),
+            "truncated": bool(truncated[row]),
+            "token/advantage": torch.broadcast_to(advantage.reshape(N, -1), (N, T))[row, : lengths[row]].tolist(),
+            "token/update": [int(groups[row]) % 2],
+        }
+        for row in range(N)
+    ]
+    return advantage, (loss_mask, groups), rows
+
+
+@pytest.mark.parametrize("overlong", ["penalise", "mask_after"])
+@pytest.mark.parametrize("aggregation", get_args(Aggregation))
+def test_shares_are_those_of_the_gradient_of_the_loss(tmp_path, aggregation, overlong):
+    """The absolute derivatives by the log-probs of all tokens, of two optimiser steps at ratio 1."""
+    objective: Any = preset("grpo", aggregation=aggregation, **{"overlong.type": overlong})
+    advantage, (mask, groups), rows = batch_of(np.random.default_rng(0), objective)
+    found = difficulty(
+        measurement_with(
+            tmp_path,
+            rows,
+            [{"step": 1, "generated_tokens": 9, "len/limit": 40}],
+            **objective.model_dump(include={"aggregation", "overlong", "zero_std"}),
+        )
+    )
+    derivatives = torch.zeros_like(mask, dtype=torch.float32)
+    for update in (0, 1):
+        chosen = groups % 2 == update
+        logp = torch.zeros_like(mask[chosen], dtype=torch.float32, requires_grad=True)
+        batch = TokenBatch(
+            logp=logp,
+            old_logp=logp.detach(),
+            mask=mask[chosen],
+            advantages=advantage[chosen],
+            groups=groups[chosen],
+            max_completion_tokens=40,
+        )
+        (derivatives[chosen],) = torch.autograd.grad(policy_loss(objective, batch).value, logp)
+    rates = np.array(
+        [np.mean([row["correct"] for row in rows if row["problem_id"] == f"p{group}"]) for group in groups]
+    )
+    sizes = derivatives.abs().sum(1).numpy()
+    expected = np.array([sizes[bin_of(rates) == place].sum() for place in range(len(BINS))]) / sizes.sum()
+    assert found is not None
+    np.testing.assert_allclose(found.share, expected, rtol=1e-4, atol=1e-6)
+    assert np.count_nonzero(expected) >= 2
+
+
+def test_where_no_tokens_were_recorded_weights_are_those_of_the_aggregation_all_the_same(tmp_path):
+    rollouts = [*(rollout(1, "half", right, 10) for right in (True, False)), *(rollout(1, "none", False, 30),) * 2]
+    steps = [
+        {
+            "step": 1,
+            "generated_tokens": 80,
+            "adv/abs_mean_at_rate_0": 1.0,
+            "adv/abs_mean_at_rate_below_three_quarters": 1.0,
+        }
+    ]
+    shares = {}
+    for aggregation in ("token_mean", "seq_mean_token_mean"):
+        found = difficulty(measurement_with(tmp_path / aggregation, rollouts, steps, aggregation=aggregation))
+        assert found is not None
+        shares[aggregation] = found.share[0]
+    assert shares == pytest.approx({"token_mean": 60 / 80, "seq_mean_token_mean": 2 / 4})
+
+
+def test_an_objective_without_an_aggregation_has_no_share(tmp_path):
+    steps = [{"step": 1, "generated_tokens": 7, "adv/abs_mean_at_rate_1": 1.0}]
+    found = difficulty(measurement_with(tmp_path, [rollout(1, "a", True, 7)], steps, aggregation=None))
+    assert found is not None and np.isnan(found.share).all() and found.advantage[-1] == 1

@@ -4,13 +4,18 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from scipy import stats
 
+from reports.figures.interactions import draw_interactions, draw_means
 from reports.measure import analyse
 from reports.measure.measurements import Row
 from reports.page.document import report_document
-from reports.page.tables import effect_name, interaction_table
-from reports.statistics import benjamini_hochberg
+from reports.page.effects import effect_name, effect_table, secondary_note
+from reports.page.validity import validity_checks
+from reports.page.verdict import secondary_statements, statements
+from reports.statistics import compare_paired, factorial_effects, holm
 from tests.reports.synthetic import write_sweep
 
 pytestmark = pytest.mark.slow
@@ -25,19 +30,25 @@ GRID = {
 SCORES = {"low": 0.50, "kl": 0.53, "clip": 0.52, "both": 0.63}
 
 
-def changes(seeds: int, noise: tuple[float, ...] = (0.0, 0.004, -0.004)) -> dict[tuple[str, int], dict[str, Any]]:
+def changes(
+    seeds: int, noise: tuple[float, ...] = (0.0, 0.004, -0.004), scores: dict[str, float] = SCORES
+) -> dict[tuple[str, int], dict[str, Any]]:
     """Scores with a strong seed effect that cancels, and a little noise on one arm."""
     return {
         (arm, seed): {"score": score + 0.1 * (seed % 2) + (noise[seed % 3] if arm == "both" else 0.0)}
-        for arm, score in SCORES.items()
+        for arm, score in scores.items()
         for seed in range(seeds)
     }
 
 
-def rows(folder: Path, **fields: Any) -> list[Row]:
+def report(folder: Path, **fields: Any) -> dict[str, list[Row]]:
     given: dict[str, Any] = {"seeds": 3, "grid": GRID, "changes": changes(3)} | fields
     sweep = write_sweep(folder, dict.fromkeys(GRID, 0.0), **given)
-    return report_document(analyse(sweep))["interactions"]
+    return report_document(analyse(sweep))
+
+
+def rows(folder: Path, **fields: Any) -> list[Row]:
+    return report(folder, **fields)["interactions"]
 
 
 def test_main_effects_and_the_difference_of_differences(tmp_path):
@@ -47,45 +58,121 @@ def test_main_effects_and_the_difference_of_differences(tmp_path):
     assert beta["difference_pp"] == pytest.approx((3 + 11) / 2)
     assert (both["kind"], both["knobs"], both["values"]) == ("interaction", [CLIP, BETA], [0.28, 0.1])
     assert both["difference_pp"] == pytest.approx(8)
-    assert both["high_pp"] - both["low_pp"] == pytest.approx(2 * 4.302653 * 0.4 / math.sqrt(3))
-    assert both["level"] == 0.95
-    assert both["seeds"] == [0, 1, 2]
-    assert [row["q"] for row in (clip, beta, both)] == pytest.approx(
-        benjamini_hochberg([row["p"] for row in (clip, beta, both)]).tolist()
-    )
+    assert both["differences_pp"] == pytest.approx([8.0, 8.4, 7.6])
+    assert [one["difference_pp"] for one in clip["within"]] == pytest.approx([2, 10])
+    assert [one["value"] for one in clip["within"]] == [0.001, 0.1] and both["within"] == []
+
+
+def test_intervals_and_p_are_corrected_over_the_effects_and_no_other_contrast(tmp_path):
+    document = report(tmp_path)
+    effects, arms = document["interactions"], document["contrasts"]
+    assert [row["n_contrasts"] for row in effects] == [3, 3, 3]
+    assert effects[2]["level"] == pytest.approx(1 - 0.05 / 3)
+    half_width = stats.t.ppf(1 - 0.05 / 6, 2) * 0.4 / math.sqrt(3)
+    assert effects[2]["high_pp"] - effects[2]["low_pp"] == pytest.approx(2 * half_width)
+    assert [row["p_holm"] for row in effects] == pytest.approx(holm([row["p"] for row in effects]).tolist())
+    # Two arms differ from the baseline by the same in every seed: of unknown spread, they count as p = 1.
+    assert [row["p"] for row in arms[:2]] == [None, None]
+    assert arms[2]["p_holm"] == pytest.approx(3 * arms[2]["p"])
+
+
+def test_an_effect_is_judged_by_the_rules_of_a_contrast(tmp_path):
+    """Against the comparison of its seeds' differences with 0."""
+    noise = (0.0, 0.02, -0.02)
+    scores = dict.fromkeys(SCORES, 0.5) | {"both": 0.503}
+    found = rows(tmp_path, margin_pp=9.0, changes=changes(6, noise, scores), seeds=6)
+    for row in found:
+        alone = compare_paired(row["differences_pp"], [0.0] * 6, alpha=0.05 / 3, margin=9.0)
+        assert (row["low_pp"], row["high_pp"]) == pytest.approx((alone.low, alone.high))
+        assert row["verdict"] == alone.verdict == "equivalent"
+    assert [row["verdict"] for row in rows(tmp_path / "up", changes=changes(6), seeds=6)] == ["better"] * 3
+
+
+def test_effects_lead_and_arms_come_second(tmp_path):
+    document = report(tmp_path, changes=changes(6), seeds=6)
+    assert next(iter(document)) == "interactions"
+    first, *_, last = [one.sentence for one in statements(document)]
+    assert first.startswith("clip_high 0.28 is better than 0.2, averaged over beta: +6.0 pp pass@1, 98.3% interval [+")
+    assert last.startswith("clip_high 0.28 and beta 0.1 together give more than the sum of their effects: +8.0 pp")
+    assert "n = 6 seeds" in first and " after Holm" in first
+    assert "By beta: +2.0 pp at 0.001, +10.0 pp at 0.1." in statements(document)[0].details
+    assert [one.sentence.partition(" ")[0] for one in secondary_statements(document)] == ["kl", "clip", "both"]
+    note = secondary_note(document["interactions"], document["contrasts"])
+    assert note is not None and "corrected among themselves" in note
+
+
+def test_effects_without_any_spread_are_inconclusive_as_contrasts_are(tmp_path):
+    document = report(tmp_path, changes=changes(3, noise=(0.0, 0.0, 0.0)))
+    assert [row["verdict"] for row in document["interactions"]] == ["inconclusive"] * 3
+    assert [row["low_pp"] for row in document["interactions"]] == [None] * 3
+    assert "spread is unknown" in statements(document)[2].sentence
+
+
+def test_a_knob_that_changes_no_weight_is_identical_and_interacts_with_nothing(tmp_path):
+    same = {
+        (arm, seed): {"score": 0.5 + 0.01 * seed + (0.02 if arm in ("kl", "both") else 0), "digest": f"{beta}{seed}"}
+        for arm, beta in (("low", 0), ("kl", 1), ("clip", 0), ("both", 1))
+        for seed in range(3)
+    }
+    clip, beta, both = rows(tmp_path, changes=same)
+    assert (clip["verdict"], both["verdict"]) == ("identical", "identical")
+    assert beta["verdict"] != "identical"
 
 
 def test_effects_are_against_the_values_of_the_baseline(tmp_path):
     clip, _, both = rows(tmp_path, baseline="both")
     assert (clip["values"], clip["reference"]) == ([0.2], [0.28])
+    assert (clip["arm"], clip["baseline"], both["arm"]) == (
+        "clip_high=0.2",
+        "clip_high=0.28",
+        "clip_high=0.2:beta=0.001",
+    )
     assert clip["difference_pp"] == pytest.approx(-6)
     assert both["difference_pp"] == pytest.approx(8)
 
 
 def test_only_seeds_with_a_score_in_every_arm_count(tmp_path):
-    found = rows(tmp_path, changes=changes(3) | {("kl", 1): {"state": "failed", "reason": "why"}})
-    assert found[0]["seeds"] == [0, 2]
-    assert found[0]["difference_pp"] == pytest.approx((2 + 10 - 0.2) / 2)
-    assert found[0]["p"] is None and found[0]["q"] is None and found[0]["low_pp"] is None
+    document = report(tmp_path, changes=changes(3) | {("kl", 1): {"state": "failed", "reason": "why"}})
+    (clip, *_) = document["interactions"]
+    assert clip["seeds"] == [0, 2]
+    assert clip["missing"] == [{"seed": 1, "reason": "kl failed (why)"}]
+    assert clip["difference_pp"] == pytest.approx((2 + 10 - 0.2) / 2)
+    assert (clip["verdict"], clip["p"], clip["p_holm"], clip["low_pp"]) == ("no_test", None, None, None)
+    assert clip["noise_low_pp"] < clip["difference_pp"] < clip["noise_high_pp"]
+    sentence, *_ = statements(document)[0].sentence, None
+    assert sentence.startswith("clip_high 0.28 against 0.2: no test below 3 seeds; +5.9 pp pass@1, 95% interval")
+    assert statements(document)[0].details[0] == "Seed 1 is left out: kl failed (why)."
+
+
+def test_a_seed_with_a_flagged_cell_counts_and_is_left_out_once_more(tmp_path):
+    clip, *_ = rows(tmp_path, changes=changes(4) | {("kl", 1): {"flags": ["nan"], "score": 0.1}}, seeds=4)
+    assert clip["flagged_seeds"] == [1] and clip["n_pairs"] == 4
+    assert clip["without_flagged"]["n_pairs"] == 3
+    assert clip["without_flagged"]["difference_pp"] == pytest.approx(6, abs=0.3)
 
 
 def test_a_sweep_that_is_no_factorial_has_none(tmp_path):
-    assert rows(tmp_path / "a", grid=None) == []
-    assert interaction_table([]) is None
+    document = report(tmp_path / "a", grid={})
+    assert document["interactions"] == [] and effect_table([]) is None
+    assert [one.sentence.partition(" ")[0] for one in statements(document)] == ["kl", "clip", "both"]
+    one_knob = {arm: {CLIP: value} for arm, value in zip(GRID, (0.2, 0.24, 0.28, 0.32), strict=True)}
+    assert rows(tmp_path / "b", grid=one_knob) == []
 
 
-def test_an_incomplete_grid_is_refused_with_the_reason(tmp_path):
+def test_the_arms_of_an_incomplete_grid_are_the_question_and_the_strip_says_why(tmp_path):
     partial = {arm: GRID[arm] for arm in ("low", "kl", "clip")}
     sweep = write_sweep(tmp_path, dict.fromkeys(partial, 0.0), seeds=2, grid=partial)
-    (row,) = found = report_document(analyse(sweep))["interactions"]
-    assert row["refused"].startswith("1 of the grid's arms")
-    assert "1 of the grid's arms" in (interaction_table(found) or pytest.fail()).note
+    document = report_document(analysis := analyse(sweep))
+    assert document["interactions"] == [] and len(statements(document)) == 2
+    (check,) = [one for one in validity_checks(analysis, document) if one.label == "Factorial"]
+    assert check.value.startswith("1 arm of the grid left out") and not check.ok
 
 
-def test_no_seed_in_every_arm_is_refused(tmp_path):
+def test_no_seed_in_every_arm_is_no_test(tmp_path):
     gone = changes(2) | {("low", 0): {"state": "failed"}, ("kl", 1): {"state": "failed"}}
-    (row,) = rows(tmp_path, seeds=2, changes=gone)
-    assert row["refused"] == "no seed has a score in every arm of the grid"
+    document = report(tmp_path, seeds=2, changes=gone)
+    assert [row["verdict"] for row in document["interactions"]] == ["no_test"] * 3
+    assert statements(document)[0].sentence.endswith("no test, no seed has a score in every arm.")
 
 
 def test_the_table_names_effects_by_the_last_part_of_their_knobs(tmp_path):
@@ -93,14 +180,36 @@ def test_the_table_names_effects_by_the_last_part_of_their_knobs(tmp_path):
     assert [effect_name(row) for row in found] == [
         "clip_high 0.28 against 0.2", "beta 0.1 against 0.001", "clip_high 0.28 × beta 0.1",
     ]  # fmt: skip
-    table = interaction_table(found)
+    table = effect_table(found)
     assert table is not None
     assert table.rows[2][:2] == ["clip_high 0.28 × beta 0.1", "+8.0"]
-    assert "over 3 seeds" in table.note and "all 3 effects" in table.note
+    assert "98.3% interval" in table.columns and "over the 3 seeds" in table.note
 
 
-def test_factors_with_one_value_or_values_that_are_lists(tmp_path):
-    grid = {"low": {CLIP: 0.2, "eval.k": [1, 2]}, "high": {CLIP: 0.28, "eval.k": [1, 2]}}
-    sweep = write_sweep(tmp_path, {"low": 0.0, "high": 1.0}, seeds=3, grid=grid)
-    (row,) = report_document(analyse(sweep))["interactions"]
-    assert row["knobs"] == [CLIP]
+def test_a_knob_with_one_value_is_no_factor(tmp_path):
+    alike = {arm: {**point, "eval.k": [1, 2]} for arm, point in GRID.items()}
+    assert [row["knobs"] for row in rows(tmp_path, grid=alike)] == [[CLIP], [BETA], [CLIP, BETA]]
+
+
+@pytest.mark.parametrize("draw", [draw_interactions, draw_means])
+def test_figures_show_every_seed_of_every_combination(tmp_path, draw):
+    sweep = write_sweep(tmp_path, dict.fromkeys(GRID, 0.0), seeds=3, grid=GRID, changes=changes(3))
+    drawing = draw(analyse(sweep))
+    assert len(drawing.rows) == 4 * 3
+    chosen = {"first_value": "0.28", "second_value": "0.1", "seed": 1}
+    (row,) = [row for row in drawing.rows if chosen.items() <= row.items()]
+    assert row["score_pp"] == pytest.approx(73.4)
+    flat = write_sweep(tmp_path / "flat", {"one": 0.0, "other": 1.0}, seeds=3)
+    assert draw(analyse(flat)) is None
+
+
+def test_false_verdicts_over_all_effects_of_a_null_factorial_stay_at_the_level():
+    """Two by three, three seeds, nothing acts: some effect is judged in at most 5 % of sweeps."""
+    rng = np.random.default_rng(0)
+    effects = factorial_effects((2, 3), (0, 0))
+    false = 0
+    for _ in range(1000):
+        scores = rng.normal(0, 5, (6, 1, 1)) + rng.normal(0, 1, (6, 2, 3))
+        found = [compare_paired(*effect.sides(scores), alpha=0.05 / len(effects)).verdict for effect in effects]
+        false += any(verdict in ("better", "worse") for verdict in found)
+    assert false / 1000 <= 0.06

@@ -11,7 +11,7 @@ import pytest
 from harness.records import SweepRecord
 from reports.measure import analyse
 from reports.page.document import report_document
-from reports.page.verdict import Check, validity_checks
+from reports.page.validity import Check, validity_checks
 from tests.reports.synthetic import write_sweep
 
 ALIKE: dict[str, Any] = {

@@ -12,6 +12,7 @@ import pytest
 
 from harness.records import SweepRecord
 from reports.measure import analyse
+from reports.measure.flips import problem_ranges, ranges_rows
 from reports.measure.measurements import read_measurements
 from reports.measure.problems import ProblemScores, mean_of_known, problem_scores
 from reports.page.document import report_document
@@ -54,21 +55,27 @@ def test_cells_without_samples_are_left_out(tmp_path):
     (sweep.cells[1].path / "evals.parquet").unlink()
     scores = problem_scores(analyse(sweep))
     assert list(scores.by_arm) == ["base"]
-    assert problem_table(analyse(sweep)) is None
+    assert problem_ranges(analyse(sweep)) is None
 
 
 def test_the_table_has_the_widest_range_first_and_leaves_out_what_did_not_change(tmp_path):
-    analysis = analyse(write_sweep(tmp_path, ARMS, seeds=2))
-    by_arm = {"base": {0: np.array([0.5, 0.2, 0.9])}, "odd": {0: np.array([0.5, 0.3, 0.4])}}
+    analysis = analyse(write_sweep(tmp_path, ARMS, seeds=8))
+    by_arm = {
+        "base": dict.fromkeys(range(8), np.array([0.5, 0.2, 0.9])),
+        "odd": dict.fromkeys(range(8), np.array([0.5, 0.3, 0.4])),
+    }
     analysis.known["reports.measure.problems.problem_scores"] = ProblemScores(["same", "little", "much"], by_arm)
-    table = problem_table(analysis)
+    table = problem_table(analysis, {"problem_ranges": ranges_rows(analysis)})
     assert table is not None
-    assert table.columns == ["problem", "range (pp)", "base (n = 1)", "odd (n = 1)"]
-    assert table.rows == [["much", "50", "90%", "40%"], ["little", "10", "20%", "30%"]]
+    assert table.columns == ["problem", "range (pp)", "by chance (pp)", "base (n = 8)", "odd (n = 8)"]
+    assert [[row[0], row[1], *row[3:]] for row in table.rows] == [
+        ["much", "50.0", "90%", "40%"],
+        ["little", "10.0", "20%", "30%"],
+    ]
 
 
-def test_arms_that_solve_the_same_have_no_table(tmp_path):
-    assert problem_table(analyse(write_sweep(tmp_path, {"base": 0.0, "odd": 0.0}, seeds=1, texts=["only"]))) is None
+def test_arms_that_solve_the_same_have_no_ranges(tmp_path):
+    assert problem_ranges(analyse(write_sweep(tmp_path, {"base": 0.0, "odd": 0.0}, seeds=1, texts=["only"]))) is None
 
 
 def test_final_samples_of_another_task_are_not_mixed_in(tmp_path):

@@ -14,7 +14,8 @@ from reports.figures.variance import draw_variance
 from reports.measure import analyse
 from reports.measure.variance import VarianceBudget, budget_of, variance_budgets
 from reports.page.document import report_document
-from reports.page.verdict import statements, validity_checks
+from reports.page.validity import validity_checks
+from reports.page.verdict import statements
 from reports.statistics import FloatArray
 from tests.reports.synthetic import STEPS, TASK, write_sweep
 

@@ -7,15 +7,8 @@ import pytest
 from reports.measure import analyse
 from reports.page.document import report_document
 from reports.page.tables import result_table
-from reports.page.verdict import (
-    SEED_SENTENCE,
-    Check,
-    seed_sentence,
-    statements,
-    validity_checks,
-    verdict_details,
-    verdict_sentence,
-)
+from reports.page.validity import Check, validity_checks
+from reports.page.verdict import SEED_SENTENCE, seed_sentence, statements, verdict_details, verdict_sentence
 from tests.reports.synthetic import Changes, write_sweep
 
 

@@ -6,15 +6,18 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import stdtrit
 
 from reports.statistics import cluster_values, clustered_error, compare_paired
 
 # inspect_ai 0.3.285: stderr(cluster="problem") of these scores.
-EQUAL = [1, 0, 1, 1, 0, 0, 1, 0, 1, 1, 1, 1, 0, 0, 0, 1, 1, 0, 0, 0], [c for c in "abcde" for _ in range(4)], 0.158113883
+EQUAL = (
+    [1, 0, 1, 1, 0, 0, 1, 0, 1, 1, 1, 1, 0, 0, 0, 1, 1, 0, 0, 0],
+    [c for c in "abcde" for _ in range(4)],
+    0.158113883,
+)
 UNEQUAL = [1, 0, 1, 0, 0, 1, 0, 1, 1, 1, 0, 0.5, 0.25, 0.75, 1], [*"aaabbbbbccdeeee"], 0.10304020550551
 
 

@@ -10,10 +10,10 @@ from evals.sampler import SamplingParams
 from evals.tasks import get_task
 from harness.engines.choice import make_engine
 from harness.evaluate.evaluation import TaskEvaluation
+from harness.models.language_model import LanguageModel
 from harness.models.start import StartingPoint
 from harness.plan.subject import Subject, find_subject
 from harness.run.cell_job import load_as_it_is
-from harness.models.language_model import LanguageModel
 from harness.sampling.conditions import Conditions
 from harness.sampling.sampler import EngineSampler
 from harness.sampling.store import SAMPLES_FILE, SampleStore

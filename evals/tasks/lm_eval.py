@@ -1,0 +1,113 @@
+"""Tasks of lm-eval as held-out tasks of a training sweep: what training costs elsewhere gets seeds and intervals.
+
+    lm_eval:gsm8k_local     a task of lm-eval's, or of evals/lm_eval_tasks
+    lm_eval:mine.yaml       a task file of your own
+
+Prompts, few-shot examples, stop strings, filters and the metric are lm-eval's. How completions are drawn is for `eval`
+to say, as for all tasks: temperature, length, samples a problem. A sample is right if lm-eval's first metric of its
+first filter is 1 for it, so that each problem and sample has a 0 or a 1, and arms are compared pair by pair.
+
+lm-eval is imported when such a task is first named. Tasks that are scored by log-likelihoods are refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+
+from evals.errors import EvalError
+from evals.grading import OWN, Reason
+from evals.tasks import LM_EVAL_PREFIX as PREFIX
+from evals.tasks.base import Problem, Task
+from evals.yaml_file import ENDINGS
+from harness.plugins import user_file
+
+if TYPE_CHECKING:
+    from evals.lm_eval_adapter import GenerationTask
+
+# lm-eval's targets may be lists, numbers or empty; a reader of the records wants some text.
+_NO_REFERENCE = "(no reference: lm-eval's metric decides)"
+
+
+def load_lm_eval_task(name: str) -> Task:
+    """The task of `lm_eval:<name>` or `lm_eval:<file>.yaml`.
+
+    Raises EvalError if lm-eval is not installed, and for a task that is unknown, cannot be loaded, or is scored by
+    log-likelihoods.
+    """
+    given = name.removeprefix(PREFIX)
+    if not given.endswith(ENDINGS):
+        return _load(given, None)
+    path = user_file(given)
+    return _load(_declared_name(path), path.parent.resolve())
+
+
+@lru_cache
+def _load(name: str, folder: Path | None) -> Task:
+    from evals.lm_eval_adapter import GenerationTask
+
+    return Task(
+        name=f"{PREFIX}{name}",
+        template="plain",
+        grader=OWN,
+        extract="whole",
+        margin_pp=1.0,
+        splits={"test": _Documents(GenerationTask.load(name, folder))},
+        asks_itself=True,
+    )
+
+
+def _declared_name(path: Path) -> str:
+    """The `task:` of a task file, whose `!function` tags only lm-eval can read."""
+    try:
+        document = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise EvalError(f"{PREFIX}{path}: cannot be read as a task file of lm-eval: {error}") from error
+    pairs = document.value if isinstance(document, yaml.MappingNode) else []
+    names = [value.value for key, value in pairs if key.value == "task" and isinstance(value, yaml.ScalarNode)]
+    if not names:
+        raise EvalError(f"{PREFIX}{path} declares no `task: <name>`; give a task file of lm-eval, not one of a group")
+    return str(names[0])
+
+
+@dataclass(frozen=True)
+class _Documents:
+    """The documents of a task, as problems."""
+
+    source: GenerationTask
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of lm-eval's version, of what the task file says, and of all prompts and references."""
+        targets = [self.source.target(number) for number in range(len(self.source.prompts))]
+        said = json.dumps([self.source.declared, self.source.prompts, targets], sort_keys=True, default=str)
+        return f"lm_eval=={self.source.version}:{hashlib.blake2b(said.encode(), digest_size=20).hexdigest()}"
+
+    def load(self) -> Sequence[Problem]:
+        return [
+            Problem(
+                id=f"{self.source.name}-{number:06d}",
+                problem=prompt,
+                answer=self.source.target(number) or _NO_REFERENCE,
+                own_comparison=_Metric(self.source, number),
+            )
+            for number, prompt in enumerate(self.source.prompts)
+        ]
+
+
+@dataclass(frozen=True)
+class _Metric:
+    """lm-eval's metric on one document."""
+
+    source: GenerationTask
+    number: int
+
+    def __call__(self, completion: str) -> Reason:
+        return "match" if self.source.score(self.number, completion) >= 1 else "mismatch"

@@ -1,0 +1,192 @@
+"""Verbs that hold a sweep to its word: `bench freeze` before it runs, `bench verify` and `bench verdict` afterwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.cli.console import note, print_json
+from harness.cli.options import (
+    ArmsOption,
+    HomeOption,
+    JsonOption,
+    ProfileOption,
+    RunArgument,
+    SeedsOption,
+    SetOption,
+    SweepArgument,
+    arm_names,
+    command_line,
+    home_folder,
+    home_of,
+    run_folder,
+    use_recorded_plugins,
+    words,
+)
+from harness.errors import BenchError, RefusedError, few
+
+if TYPE_CHECKING:
+    from harness.records import SweepRecord
+
+
+def freeze(
+    sweep: SweepArgument,
+    profile: ProfileOption = None,
+    set_: SetOption = None,
+    seeds: SeedsOption = None,
+    arms: ArmsOption = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Register a sweep's question before any cell runs, with a digest.
+
+    Publish the digest where others can see its date. The report then says whether the
+    question stood before the first cell, and what was changed since.
+
+    Example: bench freeze std_norm --seeds 12
+    """
+    from harness.plan import make_plan
+    from harness.records.registration import REGISTERED, Registration, read_registration, started_cells
+    from harness.run.question import require_same_kind, write_question
+
+    folder = home_of(sweep, home)
+    planned = make_plan(sweep, profile, set_ or [], seeds, arm_names(arms))
+    planned.require_answerable()
+    place = planned.folder(folder)
+    require_same_kind(place, is_search=False)
+    if started := started_cells(planned.record(cell, folder) for cell in planned.cells):
+        raise RefusedError(
+            f"{planned.sweep.name}: {len(started)} of {len(planned.cells)} cells have run already ({few(started, 3)}), "
+            "and a question that is registered after its first cell is registered by nothing. Give the sweep another "
+            "`name:` and seeds that nobody has seen, or run it without."
+        )
+    command = command_line("run", sweep, profile, set_, seeds, arms)
+    question = write_question(planned, folder, command)
+    specs = {arm: spec.model_dump(mode="json") for arm, spec in planned.arms.items()}
+    registration, earlier = Registration.of(question, specs), read_registration(place)
+    replaced = None if earlier is None or earlier.digest == registration.digest else earlier.digest
+    registration.write(place)
+    if json:
+        print_json({"sweep": question.name, "digest": registration.digest, "time": registration.time,
+                    "path": str(place / REGISTERED), "cells": len(planned.cells), "replaced": replaced})  # fmt: skip
+        return
+    print(f"question: {question.question}")
+    print(
+        f"plan: {len(question.arms)} arms x {len(question.seeds)} seeds = {len(planned.cells)} cells on profile "
+        f"{question.profile}; {question.metric}, margin {question.margin_pp:g} pp, alpha {question.alpha:g}"
+    )
+    if replaced is not None:
+        print(f"replaces the registration {replaced}, under which no cell has run")
+    print(f"wrote {place / REGISTERED}")
+    print(f"digest: {registration.digest}")
+    print(f"Publish the digest, then: {command}")
+
+
+def verify(
+    sweep: RunArgument,
+    reflection_words: Annotated[
+        str | None,
+        typer.Option("--reflection-words", metavar="A,B", help="Those that the report was written with, if any."),
+    ] = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Compute every number of a written report from the records again. Exits 1 if one differs.
+
+    It names the first that does, with both values. Figures are drawn from data/, which is checked.
+
+    Example: bench verify std_norm
+    """
+    from reports.measure.measurements import MetricError
+    from reports.page.verification import verify_report
+
+    folder = run_folder(sweep, home_folder(home))
+    use_recorded_plugins([folder])
+    record = _read_arms(folder, "a search's page is checked by `bench report`")
+    if not (folder / "report" / "report.json").is_file():
+        raise RefusedError(f"{record.name}: has no written report. `bench report {record.name}` writes one.")
+    followed = words("--reflection-words", reflection_words) if reflection_words is not None else None
+    note("computing the report again")
+    try:
+        found = verify_report(record, folder / "report", followed)
+    except MetricError as error:
+        raise RefusedError(f"{error}.") from None
+    difference = found.difference
+    if json:
+        first = None if difference is None else {
+            "file": difference.file, "place": difference.place, "stale": difference.is_stale,
+            "written": difference.written, "recomputed": difference.recomputed,
+        }  # fmt: skip
+        print_json({"sweep": record.name, "agrees": first is None, "checked": found.checked, "difference": first})
+    elif difference is None:
+        total = sum(found.checked.values())
+        print(f"{record.name}: all {total:,} values of {len(found.checked)} files are those of today's records")
+    if difference is not None:
+        remedy = f" `bench report {record.name}` writes it anew." if difference.is_stale else ""
+        raise BenchError(f"{record.name}: {difference.sentence}{remedy}")
+
+
+def verdict(
+    sweep: RunArgument,
+    require: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--require",
+            metavar="TEXT",
+            help="ARM RELATION than|to|against ARM; repeatable. RELATION: better, worse, equivalent, identical, "
+            "inconclusive, not worse, not better.",
+        ),
+    ] = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Print a sweep's verdicts. With --require it exits 1 unless they are so.
+
+    "Not worse" rules out a loss as large as the margin, "not better" a gain as large.
+
+    Example: bench verdict std_norm --require "no_std not worse than group_std"
+    """
+    from reports.measure import analyse
+    from reports.measure.measurements import MetricError
+    from reports.page.document import verdict_document
+    from reports.page.requirements import judge, parse_requirement
+    from reports.page.verdict import interim_sentence, judged_rows, statements
+
+    asked = [parse_requirement(text) for text in require or []]
+    folder = run_folder(sweep, home_folder(home))
+    use_recorded_plugins([folder])
+    record = _read_arms(folder, "its best setting is judged by the sweep that confirms it")
+    if not any(cell.state == "done" for cell in record.cells):
+        raise RefusedError(f"{record.name}: no cell is done yet, so there is no verdict. `bench run` continues it.")
+    try:
+        analysis = analyse(record)
+    except MetricError as error:
+        raise RefusedError(f"{error}.") from None
+    document = verdict_document(analysis)
+    interim, rows = interim_sentence(document), judged_rows(document)
+    if asked and not rows:
+        raise RefusedError(f"{record.name}: compares nothing yet. {statements(document)[0].sentence}")
+    judged = [judge(one, rows, interim) for one in asked]
+    sentences = [statement.sentence for statement in statements(document)]
+    registered = [row["sentence"] for row in document["registration"]]
+    if json:
+        print_json({"sweep": record.name, "verdicts": sentences, "interim": interim,
+                    "registration": registered[0] if registered else None,
+                    "requirements": [one.as_json() for one in judged]})  # fmt: skip
+    else:
+        for line in [*registered, *([interim] if interim else []), *([one.sentence for one in judged] or sentences)]:
+            print(line)
+    if failed := sum(not one.holds for one in judged):
+        raise BenchError(f"{record.name}: {failed} of {len(judged)} requirements do not hold.")
+
+
+def _read_arms(folder: Path, instead: str) -> SweepRecord:
+    """The sweep of arms in a folder. RefusedError for a search."""
+    from harness.records import read_sweep
+
+    record = read_sweep(folder)
+    if record.is_search:
+        raise RefusedError(f"{record.name} is a search, not a sweep of arms: {instead}.")
+    return record

@@ -1,0 +1,238 @@
+"""`bench tune` searches settings and confirms the best; a sweep with `tune:` searches the best of each of its arms."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from harness.cli.console import note, print_json, print_table
+from harness.cli.options import (
+    ExecutorOption,
+    HomeOption,
+    JsonOption,
+    ProfileOption,
+    SeedsOption,
+    SetOption,
+    SweepArgument,
+    command_line,
+    executor_named,
+    home_of,
+    numbers,
+)
+from harness.cli.run import default_workers, watched
+from harness.errors import BenchError, RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness.executors.base import Executor
+    from harness.plan import Plan
+    from harness.search.run import SearchRun
+
+WAIT_S = 2.0
+"""How often a search waiting to be confirmed checks whether other workers are still training trials."""
+
+
+def tune(
+    sweep: SweepArgument,
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            "--trials", metavar="N", min=1, help="Trials in all, those of earlier runs included; default: the file's."
+        ),
+    ] = None,
+    confirm: Annotated[
+        int | None,
+        typer.Option(
+            "--confirm", metavar="SEEDS", min=1, help="Then train the best setting and the default with fresh seeds."
+        ),
+    ] = None,
+    finish: Annotated[
+        str | None,
+        typer.Option(
+            "--finish", metavar="N,N", help="Then train these pruned trials to the end, from where they stopped."
+        ),
+    ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option("--storage", metavar="URL", help="A database for workers on many machines; default: a file."),
+    ] = None,
+    profile: ProfileOption = None,
+    set_: SetOption = None,
+    seeds: SeedsOption = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            "--workers", metavar="N", min=1, help="Trials at once; default: one per CPU core, or one on a GPU."
+        ),
+    ] = None,
+    executor: ExecutorOption = "local",
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Search for good settings with Optuna; confirm the best one. The sweep file gives ranges under `search:`.
+
+    Each trial trains one setting. The same command continues. Several at once share the
+    search, also on other machines.
+
+    Example: bench tune tune_grpo --trials 20 --confirm 6
+    """
+    from harness.plan.search_plan import make_search_plan
+    from harness.run.question import require_same_kind
+    from harness.run.sweep import SweepRun
+    from harness.search.confirm import finish_plan
+    from harness.search.optuna_parts import reporting_storage_errors, without_password
+    from harness.search.records import write_confirmation
+    from harness.search.run import SearchRun
+
+    folder = home_of(sweep, home)
+    plan = make_search_plan(sweep, profile, set_ or [], seeds)
+    open_executor = executor_named(executor, folder)
+    require_same_kind(plan.folder(folder), is_search=True)
+    budget = plan.search.budget
+    limit = trials or budget.trials
+    if limit is None and budget.tokens is None and budget.hours is None:
+        raise RefusedError(f"{sweep}: the search would never end. Give --trials N, or `search.budget` in the file.")
+    at_once = workers or default_workers([plan.spec({}, plan.seeds[0])])
+    command = command_line("tune", sweep, profile, set_, seeds)
+    command += f" --trials {trials}" if trials else ""
+    command += f" --storage {shlex.quote(without_password(storage))}" if storage else ""
+    problem: BenchError | None = None
+    with reporting_storage_errors(storage):
+        search_run = SearchRun(plan, folder, command, at_once, open_executor, limit, storage)
+        with ExitStack() as mirrored:
+            study = watched(search_run, folder, mirrored, "trials")
+        if finish is not None:
+            finishing = finish_plan(search_run.study, numbers("--finish", finish))
+            with ExitStack() as mirrored:
+                watched(SweepRun(finishing, folder, command, at_once, open_executor), folder, mirrored)
+            study = search_run.write(with_importances=True)
+        if confirm is not None:
+            study = _when_all_have_ended(search_run, study)
+            try:
+                study, problem = _confirm(search_run, study, confirm, f"{command} --confirm {confirm}")
+                if study["confirmation"] is not None:
+                    with search_run.study.turn():  # others write study.json after each of their trials
+                        write_confirmation(search_run.folder, study["confirmation"])
+            except RefusedError as error:  # what the search found is shown all the same
+                problem = error
+    _report_search(search_run.folder, study, json)
+    if problem is not None:
+        raise problem
+
+
+def _when_all_have_ended(search_run: SearchRun, study: dict[str, Any]) -> dict[str, Any]:
+    """The study once no other worker is training a trial, which could be the best."""
+    announced = False
+    while running := search_run.study.running():
+        if not announced:
+            note(f"waiting for trial {', '.join(map(str, running))}, which another worker trains")
+            announced = True
+        time.sleep(WAIT_S)
+        study = search_run.write(with_importances=True)
+    return study
+
+
+def _confirm(
+    search_run: SearchRun, study: dict[str, Any], seeds: int, command: str
+) -> tuple[dict[str, Any], BenchError | None]:
+    """The study with its confirmation, and what is missing of that. Raises RefusedError where there is nothing to
+    confirm."""
+    from harness.cli.report import write
+    from harness.run.sweep import SweepRun
+    from harness.search.confirm import Winner, confirmation, confirmation_plan
+    from reports.formats import count
+
+    winner = Winner.of(study)
+    confirming = confirmation_plan(search_run.plan, winner, seeds)
+    home = search_run.home
+    note(f"confirming trial {winner.number} against the default with {count(seeds, 'fresh seed')}")
+    sweep_run = SweepRun(confirming, home, command, search_run.workers, search_run.open_executor)
+    with ExitStack() as mirrored:
+        watched(sweep_run, home, mirrored)
+    unmeasured = [cell.directory for cell in confirming.cells if confirming.record(cell, home).state != "done"]
+    problem = None
+    if unmeasured:
+        problem = BenchError(
+            f"{len(unmeasured)} of {len(confirming.cells)} confirming cells are not done: {', '.join(unmeasured)}. See "
+            f"`bench status {confirming.sweep.name}`."
+        )
+    if len(unmeasured) == len(confirming.cells):
+        return study, problem
+    found = confirmation(confirming, winner, write(sweep_run.folder))
+    return study | {"confirmation": found}, problem
+
+
+def _report_search(folder: Path, study: dict[str, Any], as_json: bool) -> None:
+    from harness.cli.report import write_search
+
+    _, sentence = write_search(folder)
+    by_number = {trial["number"]: _trial_json(trial) for trial in study["trials"]}
+    if as_json:
+        best = None if study["best"] is None else by_number[study["best"]]
+        several = len(study["objectives"]) > 1
+        print_json(
+            {
+                "trials": [*by_number.values()],
+                "best": [by_number[number] for number in study["front"]] if several else best,
+                "confirmation": study["confirmation"],
+            }
+        )
+    else:
+        metrics = [objective["metric"] for objective in study["objectives"]]
+        rows = [_row(trial, len(metrics)) for trial in by_number.values()]
+        print_table(study["sweep"], ["trial", "state", *metrics, "setting"], rows)
+        print(f"report: {folder / 'report' / 'index.html'}")
+        print(sentence)
+    if study["best"] is None:
+        raise BenchError("no trial is complete; the table says why.")
+
+
+def _trial_json(trial: dict[str, Any]) -> dict[str, Any]:
+    return {key: trial[key] for key in ("number", "state", "params", "values", "hash", "reason", "flags")}
+
+
+def _row(trial: dict[str, Any], n_objectives: int) -> list[str]:
+    setting = ", ".join(f"{knob}={_short(value)}" for knob, value in trial["params"].items())
+    values = [_short(value) for value in trial["values"] or []] or ["–"] * n_objectives
+    return [str(trial["number"]), trial["state"], *values, setting]
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def each_at_its_best(
+    planned: Plan, home: Path, command: str, workers: int, open_executor: Callable[[int], Executor]
+) -> None:
+    """Do the searches for the best setting of an arm that are still to be done. What they find is written down."""
+    from harness.plan.tuning import arm_searches, end_warnings, ended_trials, in_words, with_tuning
+    from harness.run.question import require_same_kind, write_question
+    from harness.search.run import SearchRun
+    from harness.search.shortfall import tuned_arm
+
+    planned.require_answerable()
+    searches = arm_searches(planned.request)
+    for arm in planned.to_tune:
+        search, folder = searches[arm], searches[arm].folder(home)
+        trials = search.search.budget.trials or 0
+        require_same_kind(folder, is_search=True)
+        write_question(replace(planned, cells=[]), home, command)
+        note(f"{arm}: looking for its best {', '.join(search.search.knobs)} in {trials} trials ({search.sweep.name})")
+        search_run = SearchRun(search, home, command, workers, open_executor, trials)
+        while len(ended_trials(folder, trials)) < trials:
+            with ExitStack() as mirrored:
+                study = watched(search_run, home, mirrored, "trials")
+            _when_all_have_ended(search_run, study)
+        found = tuned_arm(search, home)
+        planned = with_tuning(planned, {**planned.request.tuned, arm: found})
+        write_question(replace(planned, cells=[]), home, command)  # no cell has the settings that were found yet
+        note(f"{arm}: the best of {found.complete} scored trials is trial {found.trial}, {in_words(found.values)}")
+        for warning in end_warnings(arm, found):
+            note(f"warning: {warning}")

@@ -1,0 +1,72 @@
+"""`bench run NAME --until verdict`: looks at more and more seeds, fixed beforehand, until all is settled."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from harness.cli.console import note
+from harness.errors import RefusedError, UnknownNameError
+
+if TYPE_CHECKING:
+    from harness.records import SweepRecord
+
+ENDS = ("verdict",)
+UNSETTLED = frozenset({"inconclusive", "no_test"})
+
+
+def require_one_plan_of_seeds(until: str | None, most_seeds: int | None, seeds: int | None) -> None:
+    """Raise RefusedError for options that do not go together."""
+    if until is None:
+        if most_seeds is not None:
+            raise RefusedError(
+                f"--most-seeds needs --until verdict; for exactly {most_seeds} give --seeds {most_seeds}."
+            )
+        return
+    if until not in ENDS:
+        raise RefusedError(f"--until: {UnknownNameError('end', until, ENDS)}")
+    if seeds is not None:
+        raise RefusedError(
+            f"--seeds {seeds} and --until {until} both say how many seeds there are: give --most-seeds {seeds} for at "
+            "most so many, or leave --until out for exactly so many."
+        )
+
+
+def looks_to_take(record: SweepRecord, looks: Sequence[int]) -> list[int]:
+    """What is left of a design, in numbers of seeds: all from the last look that was taken, if that settled everything
+    or was the last one, else those after it."""
+    taken = {len(look.seeds): look.verdicts for look in record.looks if look.question == record.asks and look.planned}
+    left = [n for n in looks if n not in taken or is_settled(taken[n].values())]
+    return left or [looks[-1]]
+
+
+def goes_on(record: SweepRecord) -> bool:
+    """Judge this look, write it down and say what was found; whether there is another one, and need of it.
+
+    Where nothing could be measured there is none: the report says why.
+    """
+    from reports.measure.interactions import declared_contrasts
+    from reports.measure.measurements import MetricError, read_measurements
+
+    if record.design is None or not any(cell.state == "done" for cell in record.cells):
+        return False
+    try:
+        contrasts = declared_contrasts(record, read_measurements(record))
+    except MetricError:
+        return False
+    looks, seeds = record.design.looks, len(record.seeds)
+    verdicts = {contrast.arm: contrast.verdict for contrast in contrasts}
+    record.record_look(verdicts)
+    note(_sentence(looks, seeds, verdicts))
+    return seeds < looks[-1] and not is_settled(verdicts.values())
+
+
+def is_settled(verdicts: Collection[str]) -> bool:
+    return not UNSETTLED & {*verdicts}
+
+
+def _sentence(looks: Sequence[int], seeds: int, verdicts: Mapping[str, str]) -> str:
+    left = looks[-1] - seeds
+    rest = f"{left} more are not needed" if is_settled(verdicts.values()) else f"at most {left} more"
+    found = ", ".join(f"{arm} {verdict.replace('_', ' ')}" for arm, verdict in verdicts.items())
+    return f"look {looks.index(seeds) + 1} of {len(looks)}, {seeds} seeds{f' ({rest})' if left else ''}: {found}"

@@ -1,0 +1,149 @@
+"""Each arm at its best: one search for each arm, alike in budget, and what the searches have found.
+
+The search of an arm is a search like any other, in a folder of its own, `<sweep>-tune-<arm>`. It departs from the arm's
+settings. Its seeds lie above those of any verdict, so the comparison is made with seeds that chose nothing. What it
+found is written into sweep.json, and stays: more seeds, or a copy of the folder elsewhere, do not search again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from harness.config.search import Tune
+from harness.errors import GateError, RefusedError
+from harness.plan.plan import Plan, plan_arms
+from harness.plan.request import SweepRequest
+from harness.plan.search_plan import SearchPlan
+from harness.plan.sweep_file import SweepFile
+from harness.records import read_sweep
+from harness.records.files import DamagedRecordError
+from harness.records.study import TrialRecord, read_study
+from harness.records.sweep import TunedArm, Tuning
+
+
+def search_name(sweep: str, arm: str) -> str:
+    """The name of the search that tunes an arm, and of its folder."""
+    return f"{sweep}-tune-{arm}"
+
+
+def arm_searches(request: SweepRequest) -> dict[str, SearchPlan]:
+    """The search of each arm that is asked for; {} without `tune`. Raises RefusedError and GateError with the arm where
+    its search cannot be made."""
+    tune = request.sweep.tune
+    arms = [arm for arm in request.sweep.all_arms if not request.arms or arm in request.arms]
+    return {} if tune is None else {arm: _arm_search(request, tune, arm) for arm in arms}
+
+
+def _arm_search(request: SweepRequest, tune: Tune, arm: str) -> SearchPlan:
+    sweep = request.sweep
+    search = tune.search(sweep.compare.metric)
+    of_arm = SweepFile.model_validate(
+        {
+            "name": search_name(sweep.name, arm),
+            "question": f"Which {', '.join(tune.per_arm)} is best for {arm} of {sweep.name}?",
+            "profile": request.profile,
+            "plugins": list(sweep.plugins),
+            "base": sweep.base,
+            "arms": {arm: sweep.all_arms[arm]},
+            "search": search,
+            "seeds": tune.seed_list,
+        }
+    )
+    plan = SearchPlan(replace(request, sweep=of_arm, seeds=None, arms=(), tuned={}), search)
+    try:
+        plan.require_searchable()
+    except (RefusedError, GateError) as error:
+        raise type(error)(f"arm {arm}: {error}") from None
+    return plan
+
+
+def digest(plan: SearchPlan) -> str:
+    """Of what is searched in an arm, and where it departs from. How the verdict is measured is not a part of it: more
+    samples in the evaluation do not ask for another search."""
+    departs_from = plan.spec({}, plan.seeds[0]).model_dump(mode="json", exclude={"eval"})
+    asked = {
+        "knobs": {knob: searched.model_dump(mode="json") for knob, searched in plan.search.knobs.items()},
+        "objectives": plan.objectives,
+        "trials": plan.search.budget.trials,
+        "seeds": plan.seeds,
+        "base": departs_from,
+    }
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def with_known_tuning(plan: Plan, home: Path) -> Plan:
+    """The plan with what searches of earlier runs found for its arms, and with warnings about its tuning."""
+    if plan.sweep.tune is None:
+        return plan
+    searches = arm_searches(plan.request)
+    try:
+        earlier = read_sweep(plan.folder(home)).tuning
+    except (FileNotFoundError, DamagedRecordError):  # written anew by the run
+        earlier = None
+    known = {} if earlier is None else earlier.arms
+    # An arm that is not asked for now keeps what was found for it.
+    found = {arm: one for arm, one in known.items() if arm not in searches or digest(searches[arm]) == one.digest}
+    return with_tuning(plan, found)
+
+
+def with_tuning(plan: Plan, found: Mapping[str, TunedArm]) -> Plan:
+    """The plan with these settings of its arms."""
+    planned = plan_arms(replace(plan.request, tuned=dict(found)))
+    return replace(planned, warnings=[*planned.warnings, *_warnings(planned)])
+
+
+def _warnings(plan: Plan) -> Iterator[str]:
+    outside = [arm for arm, search in arm_searches(plan.request).items() if search.default_values() is None]
+    if outside:
+        yield (
+            f"arms {', '.join(outside)}: the setting untuned lies outside of tune.per_arm, so it is no trial, and the "
+            "best of the trials may be worse. Widen the range to hold it."
+        )
+    for arm in plan.arms:
+        if arm in plan.request.tuned:
+            yield from end_warnings(arm, plan.request.tuned[arm])
+
+
+def end_warnings(arm: str, tuned: TunedArm) -> list[str]:
+    """What to say of knobs whose best value is the lowest or the highest that was tried."""
+    return [
+        f"arm {arm}: the best {knob}, {tuned.values[knob]:.4g}, is at the end of what was tried, so a better one may "
+        "lie beyond. Widen its range in tune.per_arm, or raise tune.trials."
+        for knob in tuned.at_end
+    ]
+
+
+def in_words(values: Mapping[str, Any]) -> str:
+    """`train.learning_rate=0.0004217, rollout.temperature=1.1`."""
+    return ", ".join(
+        f"{knob}={value:.4g}" if isinstance(value, float) else f"{knob}={value}" for knob, value in values.items()
+    )
+
+
+def tuning_record(request: SweepRequest) -> Tuning | None:
+    """For sweep.json; None without `tune`."""
+    tune = request.sweep.tune
+    if tune is None:
+        return None
+    return Tuning(
+        knobs=list(tune.per_arm),
+        trials=tune.trials,
+        seeds=tune.seed_list,
+        searches={arm: search_name(request.sweep.name, arm) for arm in request.arms or request.sweep.all_arms},
+        arms=dict(request.tuned),
+    )
+
+
+def ended_trials(folder: Path, most: int) -> list[TrialRecord]:
+    """The trials among the first so many of a search that have ended; [] before it began. Trials that `bench tune`
+    added later do not count, since each arm has the same number."""
+    try:
+        trials = read_study(folder).trials
+    except FileNotFoundError:
+        return []
+    return [trial for trial in trials if trial.number < most and trial.state != "running"]

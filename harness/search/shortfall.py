@@ -1,0 +1,184 @@
+"""What the search of an arm found, and how far it may have stopped short of the arm's best.
+
+A few noisy trials do not end at the peak. What is left above the setting found differs from arm to arm, and would pass
+for a difference of the arms. The trials themselves say how much it is: a Gaussian process is fitted to their scores,
+and functions drawn from it show how far the peak may lie above the setting that was picked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.config.search import KnobRange
+from harness.errors import RefusedError
+from harness.plan.search_plan import SearchPlan
+from harness.plan.tuning import digest, ended_trials
+from harness.records import CellRecord
+from harness.records.study import TrialRecord
+from harness.records.sweep import TunedArm
+from harness.search.trials import final_value
+
+FloatArray: TypeAlias = NDArray[np.float64]
+
+_CANDIDATES = 128
+"""Points of the searched space at which drawn functions are looked at, besides the trials."""
+_DRAWS = 1000
+_LENGTHS = np.geomspace(0.2, 1, 5)
+"""Length scales of the process, in widths of the range."""
+_AMPLITUDES = (0.5, 1, 2)
+"""Its standard deviations, in those of the trials' scores."""
+
+
+def tuned_arm(plan: SearchPlan, home: Path) -> TunedArm:
+    """What the search of an arm found, from its records. Raises RefusedError where no trial has a score."""
+    most = plan.search.budget.trials or 0
+    folder = plan.folder(home)
+    ended = ended_trials(folder, most)
+    objective = plan.objectives[0]
+    scores = {
+        trial.number: [
+            100 * value
+            for name in trial.cells
+            if (value := final_value(CellRecord.at(folder / "cells" / name), objective)) is not None
+        ]
+        for trial in ended
+        if trial.state == "complete" and trial.same_as is None
+    }
+    complete = [trial for trial in ended if trial.number in scores]
+    if not complete:
+        reasons = "; ".join(dict.fromkeys(trial.reason or trial.state for trial in ended))
+        raise RefusedError(
+            f"{plan.sweep.name}: none of {len(ended)} trials has a score, so the arm has no best setting: {reasons}. "
+            f"`bench status {plan.sweep.name}` shows its cells."
+        )
+    best = max(complete, key=lambda trial: (fmean(scores[trial.number]), -trial.number))
+    default = next((trial for trial in complete if trial.is_default), None)
+    short = shortfall(
+        plan.search.knobs, [trial.params for trial in complete], np.array([scores[t.number] for t in complete])
+    )
+    return TunedArm(
+        digest=digest(plan),
+        trial=best.number,
+        values=best.params,
+        search_pp=fmean(scores[best.number]),
+        default_pp=None if default is None else fmean(scores[default.number]),
+        complete=sum(trial.state == "complete" for trial in ended),
+        generated_tokens=sum(trial.generated_tokens or 0 for trial in ended),
+        at_end=_at_end(plan.search.knobs, best, complete),
+        short_pp=short.mean,
+        short_sd_pp=short.sd,
+    )
+
+
+def _at_end(knobs: Mapping[str, KnobRange], best: TrialRecord, trials: Sequence[TrialRecord]) -> list[str]:
+    """The numeric knobs whose best value is the lowest or the highest of those tried."""
+    found = []
+    for knob, value in best.params.items():
+        tried = {trial.params[knob] for trial in trials if knob in trial.params}
+        if not knobs[knob].choices and value in (min(tried), max(tried)):
+            found.append(knob)
+    return found
+
+
+@dataclass(frozen=True)
+class Shortfall:
+    """How far the best setting of a range lies above the one that was picked: mean and standard deviation."""
+
+    mean: float
+    sd: float
+
+
+def shortfall(knobs: Mapping[str, KnobRange], settings: Sequence[Mapping[str, Any]], scores: FloatArray) -> Shortfall:
+    """How far the setting with the best mean score may be from the best there is, in the unit of the scores.
+
+    settings: of the trials; scores [n_trials, n_seeds], n_seeds at least 2. The posterior is a mixture of Gaussian
+    processes (Matern 5/2 with a flat mean; Rasmussen and Williams 2006, equations 2.25, 4.17) over length scale and
+    amplitude, weighted by likelihood. Scores below their median count as the median: a setting at which training
+    collapsed says little about the peak.
+    """
+    means = scores.mean(axis=1)
+    picked = int(means.argmax())
+    n = len(means)
+    level = float(np.median(means))
+    noise = _noise_variance(scores[means >= level])
+    observed = np.maximum(means, level)
+    observed = observed - observed.mean()
+    spread = max(float(observed.std()), math.sqrt(noise))
+    if spread == 0:  # all settings score alike, without any noise
+        return Shortfall(0.0, 0.0)
+    points = np.vstack([np.array([_coordinates(knobs, values) for values in settings]), _candidates(knobs)])
+    distances = np.sqrt(((points[:, None] - points[None]) ** 2).sum(axis=2))
+    logs, posteriors = [], []
+    for length in _LENGTHS * math.sqrt(len(knobs)):
+        scaled = math.sqrt(5) * distances / length
+        correlation = (1 + scaled + scaled**2 / 3) * np.exp(-scaled)
+        for amplitude in _AMPLITUDES:
+            covariance = (amplitude * spread) ** 2 * correlation + (10 * spread) ** 2
+            root = np.linalg.cholesky(covariance[:n, :n] + (noise + 1e-6 * spread**2) * np.eye(n))
+            whitened = np.linalg.solve(root, observed)
+            explained = np.linalg.solve(root, covariance[:n])
+            logs.append(-0.5 * whitened @ whitened - np.log(np.diag(root)).sum())
+            posteriors.append((explained.T @ whitened, covariance - explained.T @ explained))
+    weights = np.exp(np.array(logs) - max(logs))
+    random = np.random.default_rng(0)
+    drawn = []
+    for share, (mean, covariance) in zip(weights / weights.sum(), posteriors, strict=True):
+        if count := round(_DRAWS * share):
+            values, vectors = np.linalg.eigh(covariance)
+            noise_free = random.standard_normal((count, len(mean))) @ (vectors * np.sqrt(np.maximum(values, 0))).T
+            functions = mean + noise_free
+            drawn.append(functions.max(axis=1) - functions[:, picked])
+    left = np.concatenate(drawn)
+    return Shortfall(float(left.mean()), float(left.std()))
+
+
+def _noise_variance(scores: FloatArray) -> float:
+    """The variance of a trial's mean score beside the others, from [n_trials, n_seeds]: what seeds do to all trials
+    alike is no noise in the choice between them."""
+    n_trials, n_seeds = scores.shape
+    within = scores - scores.mean(axis=1, keepdims=True)
+    if n_trials == 1:
+        return float((within**2).sum() / (n_seeds - 1) / n_seeds)
+    rest = within - within.mean(axis=0, keepdims=True)
+    return float((rest**2).sum() / ((n_trials - 1) * (n_seeds - 1)) / n_seeds)
+
+
+def _coordinates(knobs: Mapping[str, KnobRange], values: Mapping[str, Any]) -> list[float]:
+    """A setting as a point: ranges from 0 to 1, categories at equal distances; a knob that is not drawn is in the
+    middle."""
+    point: list[float] = []
+    for knob, searched in knobs.items():
+        if searched.choices:
+            point += [math.sqrt(0.5) * (knob in values and values[knob] == choice) for choice in searched.choices]
+        elif knob not in values:
+            point.append(0.5)
+        else:
+            scale = math.log if searched.kind == "log" else float
+            low, high, value = (scale(one) for one in (*searched.bounds, values[knob]))
+            point.append((value - low) / (high - low))
+    return point
+
+
+def _candidates(knobs: Mapping[str, KnobRange]) -> FloatArray:
+    """Points that fill the searched space evenly, of Sobol's sequence."""
+    from scipy.stats import qmc
+
+    points = []
+    for shares in qmc.Sobol(len(knobs), scramble=False).random(_CANDIDATES):
+        point: list[float] = []
+        for share, searched in zip(shares, knobs.values(), strict=True):
+            if searched.choices:
+                chosen = int(share * len(searched.choices))
+                point += [math.sqrt(0.5) * (chosen == place) for place in range(len(searched.choices))]
+            else:
+                point.append(float(share))
+        points.append(point)
+    return np.array(points)

@@ -1,0 +1,176 @@
+"""A factorial's arms by two knobs at a time: lines that are parallel where effects add up, and a map of the means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from reports.drawing.panels import Panels
+from reports.drawing.rendering import DataRow, Drawing
+from reports.drawing.style import DASHES, MARKERS, OKABE_ITO, SEED_ALPHA, WIDTH_IN
+from reports.figures import Figure
+from reports.formats import count
+from reports.measure import Analysis
+from reports.measure.interactions import complete_seeds, factorial_of
+from reports.statistics import FloatArray
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+LEGEND_IN = 1.5
+SCORES_IN = 0.6
+"""The room left of the lines for the scores' ticks and their label."""
+CHARACTER_IN = 0.07
+COLORS = "cividis"
+LIGHT, DARK = "#ffffff", "#101010"
+"""The ink on the dark and on the light half of the colours: the same in dark mode, as the colours are."""
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """The scores of two knobs, averaged over the values of all others.
+
+    scores_pp [n_seeds, levels of the first, levels of the second].
+    """
+
+    knobs: tuple[str, str]
+    levels: tuple[list[Any], list[Any]]
+    seeds: list[int]
+    scores_pp: FloatArray
+
+    @property
+    def names(self) -> tuple[str, str]:
+        first, second = (knob.rpartition(".")[2] for knob in self.knobs)
+        return first, second
+
+    def rows(self) -> Iterator[DataRow]:
+        for seed, table in zip(self.seeds, self.scores_pp, strict=True):
+            for value, row in zip(self.levels[0], table, strict=True):
+                for other, score in zip(self.levels[1], row, strict=True):
+                    yield {
+                        **{"first": self.knobs[0], "first_value": str(value)},
+                        **{"second": self.knobs[1], "second_value": str(other)},
+                        **{"seed": seed, "score_pp": float(score)},
+                    }
+
+
+def crossings(analysis: Analysis) -> list[Crossing]:
+    """Every two knobs of a factorial, over the seeds with a score in every arm; [] if there are none."""
+    factorial, complete = factorial_of(analysis.sweep), complete_seeds(analysis.sweep, analysis.measurements)
+    if factorial is None or not factorial.effects or not complete:
+        return []
+    scores = np.array(
+        [factorial.table({arm: m.score_pp or 0.0 for arm, m in runs.items()}) for runs in complete.values()]
+    )
+    axes = range(len(factorial.levels))
+    knobs = [*factorial.levels]
+    return [
+        Crossing(
+            (knobs[one], knobs[other]),
+            (factorial.levels[knobs[one]], factorial.levels[knobs[other]]),
+            [*complete],
+            scores.mean(axis=tuple(1 + axis for axis in axes if axis not in (one, other))),
+        )
+        for one, other in combinations(axes, 2)
+    ]
+
+
+def draw_interactions(analysis: Analysis) -> Drawing | None:
+    """None if the sweep is no factorial, or no seed has a score in every arm."""
+    shown = crossings(analysis)
+    if not shown:
+        return None
+    figure, panels = Panels(
+        len(shown), 1, height=2.1, column_gap=0.0, row_gap=0.75, left=SCORES_IN, top=0.2, right=LEGEND_IN
+    ).draw()
+    for crossing, (axes,) in zip(shown, panels, strict=True):
+        _draw_lines(axes, crossing, analysis.metric.name)
+    return Drawing(
+        figure,
+        "Final score by two knobs. Thick: mean over seeds; thin: each seed, moved to the mean of all seeds, since what"
+        f" it adds to every arm cancels ({count(len(shown[0].seeds), 'seed')} with a score in every arm). Parallel"
+        f" lines: the effects of the two knobs add up.{_averaged(shown)}",
+        [row for crossing in shown for row in crossing.rows()],
+    )
+
+
+def _draw_lines(axes: Axes, crossing: Crossing, metric: str) -> None:
+    """The first knob along x, a line for each value of the second."""
+    (first, second), (values, others) = crossing.names, crossing.levels
+    places = range(len(values))
+    own_means = crossing.scores_pp.mean(axis=(1, 2), keepdims=True)
+    moved = crossing.scores_pp - own_means + own_means.mean()
+    for i, other in enumerate(others):
+        color, dash = OKABE_ITO[i % len(OKABE_ITO)], DASHES[i % len(DASHES)]
+        axes.plot(places, moved[:, :, i].T, color=color, alpha=SEED_ALPHA, linewidth=0.7)
+        axes.plot(
+            places,
+            moved[:, :, i].mean(axis=0),
+            color=color,
+            linewidth=2.2,
+            linestyle=dash,
+            marker=MARKERS[i % len(MARKERS)],
+            markersize=6,
+            label=f"{second} {other}",
+        )
+    axes.set_xticks([*places], [str(value) for value in values])
+    axes.set_xlim(-0.25, len(values) - 0.75)
+    axes.set_xlabel(first)
+    axes.set_ylabel(f"{metric} (%)")
+    axes.yaxis.set_label_coords(-0.75 * SCORES_IN / (WIDTH_IN - SCORES_IN - LEGEND_IN), 0.5)
+    axes.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), handlelength=3.0)
+
+
+def draw_means(analysis: Analysis) -> Drawing | None:
+    """None if the sweep is no factorial, or no seed has a score in every arm."""
+    shown = crossings(analysis)
+    if not shown:
+        return None
+    tallest = max(len(crossing.levels[0]) for crossing in shown)
+    longest = max(len(label) for crossing in shown for label in _labels(crossing, 0))
+    figure, panels = Panels(
+        len(shown), 1, height=0.42 * tallest, column_gap=0.0, row_gap=0.75, left=0.2 + CHARACTER_IN * longest, top=0.2
+    ).draw()
+    means = [crossing.scores_pp.mean(axis=0) for crossing in shown]
+    ends = min(mean.min() for mean in means), max(mean.max() for mean in means)
+    for crossing, mean, (axes,) in zip(shown, means, panels, strict=True):
+        _draw_map(axes, crossing, mean, ends)
+    return Drawing(
+        figure,
+        f"Mean final {analysis.metric.name} (%) over {count(len(shown[0].seeds), 'seed')} with a score in every arm;"
+        f" brighter is higher. The differences between cells are those of the table of effects.{_averaged(shown)}",
+        [row for crossing in shown for row in crossing.rows()],
+    )
+
+
+def _draw_map(axes: Axes, crossing: Crossing, mean: FloatArray, ends: tuple[float, float]) -> None:
+    axes.pcolormesh(mean, cmap=COLORS, vmin=ends[0], vmax=ends[1] + 1e-9)
+    for (row, column), value in np.ndenumerate(mean):
+        ink = LIGHT if value < (ends[0] + ends[1]) / 2 else DARK
+        axes.text(column + 0.5, row + 0.5, f"{value:.1f}", ha="center", va="center", color=ink)
+    for which, axis in enumerate((axes.yaxis, axes.xaxis)):
+        labels = _labels(crossing, which)
+        axis.set_ticks([place + 0.5 for place in range(len(labels))], labels)
+    axes.grid(visible=False)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def _labels(crossing: Crossing, which: int) -> list[str]:
+    return [f"{crossing.names[which]} {value}" for value in crossing.levels[which]]
+
+
+def _averaged(shown: Sequence[Crossing]) -> str:
+    return " Averaged over the values of the other knobs." if len(shown) > 1 else ""
+
+
+INTERACTIONS = Figure(
+    name="interactions", title="Do the knobs' effects add up?", draw=draw_interactions, group="Result", order=4
+)
+CELL_MEANS = Figure(
+    name="cell_means", title="Mean score of every combination", draw=draw_means, group="Result", order=6
+)

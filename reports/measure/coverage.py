@@ -1,0 +1,215 @@
+"""Coverage: what an arm changes at every k of pass@k, against the baseline and against the model before training.
+
+Training that only makes likely what the model could already do gains at k = 1. It loses at large k, where the variety
+of the untrained model wins (Yue et al., arXiv:2504.13837).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from reports.measure import Analysis, derived
+from reports.measure.curves import Curve, Line, mean_curve
+from reports.measure.measurements import Measurement
+from reports.measure.over_k import base_line_over_k, curves_over_k
+from reports.statistics import (
+    CoverageWord,
+    FloatArray,
+    all_k,
+    coverage_word,
+    pass_curve,
+    sampling_covariance,
+    simultaneous_half_widths,
+)
+
+TIE_DECIMALS = 9
+"""Digits of a difference in percentage points: rounding errors lie below, a single sample far above."""
+UNKNOWN_NOISE = "the noise of the model before training is unknown: how often it solved each problem was not recorded"
+FEW_SEEDS = "fewer than 3 seeds"
+
+
+@dataclass(frozen=True)
+class Crossover:
+    """Where a difference first falls below 0 after it was above; the last k of a stretch at 0 before that. low, high:
+    the k around it at which the band holds 0; None where it reaches beyond the evaluated k, or without a band."""
+
+    k: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """The difference of pass@k of an arm, in percentage points.
+
+    against: the baseline; None for the model before training. curve: the difference over k, with a band that holds at
+    every k at once, at level 1 - alpha. at_ceiling: whether pass@k is 100% on both sides at the largest k, where
+    nothing can be lost. note: why there is no band, or "".
+    """
+
+    arm: str
+    against: str | None
+    alpha: float
+    curve: Curve
+    word: CoverageWord
+    crossover: Crossover | None
+    at_ceiling: bool
+    note: str
+
+
+@derived
+def coverage(analysis: Analysis) -> list[Coverage]:
+    """Each arm against the baseline, then each arm against the model before training; without those for which pass@k
+    is known at fewer than two k. Levels are those of the sweep over all arms of either kind together."""
+    counts = analysis.by_seed(problems_by_right)
+    return [*_against_baseline(analysis, counts), *_against_base_model(analysis, counts)]
+
+
+def problems_by_right(measurement: Measurement) -> list[int] | None:
+    """How many problems of the final evaluation have 0, 1, ... right samples [samples + 1]; None if no samples were
+    kept, or not equally many of each problem."""
+    table = measurement.final_samples
+    if table is None or table.num_rows == 0 or not {"problem_id", "correct"} <= set(table.column_names):
+        return None
+    codes = table["problem_id"].combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)
+    drawn = np.bincount(codes)
+    if np.ptp(drawn) > 0:
+        return None
+    right = np.bincount(codes, weights=table["correct"].to_numpy().astype(np.float64)).astype(int)
+    return [int(count) for count in np.bincount(right, minlength=drawn[0] + 1)]
+
+
+def _against_baseline(analysis: Analysis, counts: dict[str, dict[int, list[int]]]) -> list[Coverage]:
+    baseline = analysis.sweep.baseline
+    others = counts.get(baseline, {})
+    alpha = analysis.sweep.alpha / max(1, len(analysis.contrasts))
+    found = []
+    for arm, own in counts.items():
+        seeds = [seed for seed in own if seed in others]
+        if arm == baseline or not seeds:
+            continue
+        ks = all_k(min(len(problems) - 1 for side in (own, others) for problems in (side[seed] for seed in seeds)))
+        if len(ks) < 2:
+            continue
+        after, before = (np.array([pass_curve(side[seed], ks) for seed in seeds]) for side in (own, others))
+        noise = [sampling_covariance(side[seed], ks) for side in (own, others) for seed in seeds]
+        sampling = 2 * np.mean(noise, axis=0)
+        half_widths = simultaneous_half_widths(after - before, sampling, None, alpha)
+        found.append(_coverage(arm, baseline, alpha, seeds, ks, after, before, half_widths))
+    return found
+
+
+def _against_base_model(analysis: Analysis, counts: dict[str, dict[int, list[int]]]) -> list[Coverage]:
+    """The model before training is evaluated once: its noise is shared by all seeds, and is in the band."""
+    before: list[int] | None = (analysis.base_evaluation or {}).get("problems_by_right")
+    alpha = analysis.sweep.alpha / max(1, len(analysis.arms))
+    if before is None:
+        return [
+            Coverage(curve.arm, None, alpha, curve, "cannot tell", crossover(curve), False, UNKNOWN_NOISE)
+            for curve in gain_curves(analysis)
+        ]
+    found = []
+    for arm, own in counts.items():
+        ks = all_k(min(len(problems) - 1 for problems in (before, *own.values())))
+        if len(ks) > 1:
+            after = np.array([pass_curve(problems, ks) for problems in own.values()])
+            start = np.tile(pass_curve(before, ks), (len(after), 1))
+            sampling = np.mean([sampling_covariance(problems, ks) for problems in own.values()], axis=0)
+            half_widths = simultaneous_half_widths(after - start, sampling, sampling_covariance(before, ks), alpha)
+            found.append(_coverage(arm, None, alpha, [*own], ks, after, start, half_widths))
+    return found
+
+
+def gain_curves(analysis: Analysis) -> list[Curve]:
+    """pass@k after training minus before it by the recorded metrics, in percentage points, without a band."""
+    before = base_line_over_k(analysis.base_metrics, "pass")
+    if before is None:
+        return []
+    curves = []
+    for curve in curves_over_k(analysis, "pass"):
+        gains = [gain for line in curve.lines if len((gain := _gain(line, before)).x) > 1]
+        if gains and len((mean := mean_curve(curve.arm, gains, analysis.sweep.alpha)).grid) > 1:
+            nothing = np.full(len(mean.grid), np.nan)
+            curves.append(Curve(mean.arm, mean.lines, mean.grid, mean.mean, nothing, nothing))
+    return curves
+
+
+def _gain(after: Line, before: Line) -> Line:
+    k, mine, theirs = np.intersect1d(after.x, before.x, return_indices=True)
+    return Line(after.seed, k, 100 * (after.y[mine] - before.y[theirs]))
+
+
+def _coverage(
+    arm: str,
+    against: str | None,
+    alpha: float,
+    seeds: Sequence[int],
+    ks: Sequence[int],
+    after: FloatArray,
+    before: FloatArray,
+    half_widths: FloatArray,
+) -> Coverage:
+    """after, before [n, K] and half_widths [K] as fractions."""
+    k, curves = np.array(ks, dtype=np.float64), after - before
+    lines = [Line(seed, k, 100 * curve) for seed, curve in zip(seeds, curves, strict=True)]
+    mean, width = 100 * curves.mean(axis=0), 100 * half_widths
+    curve = Curve(arm, lines, k, mean, mean - width, mean + width)
+    word = coverage_word(k, np.round(curve.low, TIE_DECIMALS), np.round(curve.high, TIE_DECIMALS))
+    at_ceiling = bool((np.minimum(after[:, -1], before[:, -1]) == 1).all())
+    note = FEW_SEEDS if np.isnan(width).any() else ""
+    return Coverage(arm, against, alpha, curve, word, crossover(curve), at_ceiling, note)
+
+
+def crossover(curve: Curve) -> Crossover | None:
+    """None if the mean does not fall below 0 among the evaluated k."""
+    log_k = np.log2(curve.grid)
+    # A difference that is 0 except for rounding is a tie.
+    mean, lower, upper = (np.round(line, TIE_DECIMALS) for line in (curve.mean, curve.low, curve.high))
+    falls = np.flatnonzero(np.maximum.accumulate(mean > 0) & (mean < 0))
+    if not len(falls):
+        return None
+    after = int(falls[0])
+    low = high = None
+    if not np.isnan(lower).any():
+        # The lower end of the band falls through 0 before the mean does, the upper end after it.
+        above = np.flatnonzero((lower[:-1] > 0) & (lower[1:] <= 0))
+        above = above[above < after]
+        below = np.flatnonzero((upper[:-1] >= 0) & (upper[1:] < 0))
+        below = below[below >= after - 1]
+        low = float(2 ** _root(log_k, lower, int(above[-1]) + 1)) if len(above) else None
+        high = float(2 ** _root(log_k, upper, int(below[0]) + 1)) if len(below) else None
+    return Crossover(float(2 ** _root(log_k, mean, after)), low, high)
+
+
+def _root(x: FloatArray, y: FloatArray, after: int) -> float:
+    """Where y, linear between points, crosses 0 between the point before `after` and the point `after`."""
+    share = y[after - 1] / (y[after - 1] - y[after])
+    return float(x[after - 1] + share * (x[after] - x[after - 1]))
+
+
+def coverage_rows(analysis: Analysis) -> list[dict[str, Any]]:
+    """What report.json says of coverage; against is None for the model before training."""
+    return [
+        {
+            "arm": one.arm,
+            "against": one.against,
+            "task": analysis.metric.task,
+            "n": one.curve.n,
+            "level": 1 - one.alpha,
+            "k": [int(k) for k in one.curve.grid],
+            "difference_pp": one.curve.mean.tolist(),
+            "low_pp": one.curve.low.tolist(),
+            "high_pp": one.curve.high.tolist(),
+            "word": one.word,
+            "at_ceiling": one.at_ceiling,
+            "note": one.note,
+            "crossover_k": None if one.crossover is None else one.crossover.k,
+            "crossover_low": None if one.crossover is None else one.crossover.low,
+            "crossover_high": None if one.crossover is None else one.crossover.high,
+        }
+        for one in coverage(analysis)
+    ]

@@ -1,0 +1,263 @@
+"""What would settle a contrast, and at what cost: more seeds, more samples of each problem, or more problems.
+
+Seeds shrink all of the noise; samples only that of evaluation; problems that too, and what a seed does to single
+problems. The variance components say how much of each there is. Whatever is added after a verdict was shown makes a
+further look, so the numbers count with the level at which that look will be judged.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from reports.measure import Analysis, derived
+from reports.measure.contrasts import Contrast
+from reports.measure.interactions import factor_effects
+from reports.measure.looks import looking
+from reports.measure.measurements import Measurement
+from reports.measure.variance import variance_budgets
+from reports.statistics import (
+    MIN_PAIRS,
+    TARGET_POWER,
+    VarianceComponents,
+    equivalence_power,
+    fewest,
+    t_test_power,
+)
+
+if TYPE_CHECKING:
+    from harness.records import SweepRecord
+
+MOST_SEEDS = 10_000
+MOST_FACTOR = 64
+"""Nobody takes more seeds, or more than so many times the samples or problems, as a next step."""
+
+Kind = Literal["seeds", "samples", "problems"]
+Target = Literal["equivalent", "difference"]
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to settle a contrast.
+
+    now, needed: of seeds, or of samples a problem, or of problems, in all; needed is None if no number will do.
+    shrinks_frac: the part of the variance that it shrinks. cells: how many are trained, or evaluated again. seconds:
+    what they take one after another, None without timings. level: of the intervals afterwards. command: None if
+    `bench run` did not make the records.
+    """
+
+    of: Kind
+    now: int
+    needed: int | None
+    shrinks_frac: float
+    cells: int | None = None
+    seconds: float | None = None
+    level: float | None = None
+    command: str | None = None
+
+
+@dataclass(frozen=True)
+class NextStep:
+    """target: what has 80% power afterwards: finding `equivalent` if the arms do not differ; or, where the observed
+    difference exceeds the margin, finding a true difference of its size. cheapest: None if no way settles it."""
+
+    target: Target
+    ways: list[Way]
+    cheapest: Kind | None
+
+    def as_row(self) -> dict[str, Any]:
+        return asdict(self) | {"power": TARGET_POWER}
+
+
+@derived
+def next_steps(analysis: Analysis) -> dict[str, NextStep]:
+    """The ways to settle each declared contrast, by its name: none for a contrast that is settled, whose spread is
+    unknown, or whose plan is not done yet.
+
+    The variance of a factorial's effects is not split, so that more seeds are their only way.
+    """
+    effects = factor_effects(analysis.sweep, analysis.measurements)
+    asked: list[tuple[Contrast, VarianceComponents | None]] = [(effect.contrast, None) for effect in effects]
+    if not effects:
+        budgets = variance_budgets(analysis)
+        asked = [(one, budget.components) for one, budget in zip(analysis.contrasts, budgets, strict=True)]
+    steps = {contrast.arm: _next_step(analysis, contrast, parts, len(asked)) for contrast, parts in asked}
+    return {name: step for name, step in steps.items() if step is not None}
+
+
+def _next_step(
+    analysis: Analysis, contrast: Contrast, parts: VarianceComponents | None, n_contrasts: int
+) -> NextStep | None:
+    sweep, comparison = analysis.sweep, contrast.comparison
+    is_open = contrast.verdict in ("inconclusive", "no_test") and len(contrast.seeds) >= MIN_PAIRS
+    if comparison is None or not is_open or not sweep.is_complete or _has_planned_looks_left(sweep):
+        return None
+    sd_pp = float(np.std(contrast.differences_pp, ddof=1))
+    if not sd_pp > 0:
+        return None
+    asked = _Asked(analysis, comparison.n_pairs, comparison.difference, n_contrasts)
+    ways = [asked.more_seeds(sd_pp)]
+    if parts is not None and parts.sampling_known:
+        ways.append(asked.more_samples(sd_pp, parts))
+        if sweep.evaluation is not None and sweep.evaluation.problems is not None:
+            ways.append(asked.more_problems(sd_pp, parts))
+    known = [way for way in ways if way.needed is not None]
+    cheapest = min(known, key=lambda way: math.inf if way.seconds is None else way.seconds, default=None)
+    return NextStep(asked.target, ways, None if cheapest is None else cheapest.of)
+
+
+def _has_planned_looks_left(sweep: SweepRecord) -> bool:
+    return sweep.design is not None and sweep.look.planned and len(sweep.seeds) < sweep.design.looks[-1]
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """One of so many contrasts, over n seeds, with the difference that was observed."""
+
+    analysis: Analysis
+    n: int
+    observed_pp: float
+    n_contrasts: int
+
+    @property
+    def sweep(self) -> SweepRecord:
+        return self.analysis.sweep
+
+    @property
+    def target(self) -> Target:
+        return "difference" if abs(self.observed_pp) > self.sweep.margin_pp else "equivalent"
+
+    def is_settled(self, error_pp: float, n: int, alpha: float) -> bool:
+        """Whether n seeds with this standard error of the mean difference reach the target with enough power."""
+        if self.target == "difference":
+            return t_test_power(abs(self.observed_pp) / error_pp, n - 1, alpha) >= TARGET_POWER
+        return equivalence_power(self.sweep.margin_pp / error_pp, n - 1, alpha) >= TARGET_POWER
+
+    def alpha_after(self, **changed: Any) -> float:
+        """The alpha of the intervals once this is changed in the records: a further look."""
+        looks = self.sweep.looks_and_this
+        after = self.sweep.model_copy(update={"looks": looks, **changed})
+        return looking(after, self.n_contrasts).alpha
+
+    def more_seeds(self, sd_pp: float) -> Way:
+        def needed_at(alpha: float) -> int | None:
+            return fewest(lambda n: self.is_settled(sd_pp / math.sqrt(n), n, alpha), MOST_SEEDS, self.n + 1)
+
+        # The level depends a little on the number that depends on it.
+        needed = needed_at(self.alpha_after(seeds=list(range(2 * self.n))))
+        needed = None if needed is None else needed_at(self.alpha_after(seeds=list(range(needed))))
+        if needed is None:
+            return Way("seeds", self.n, None, 1.0)
+        per_cell = _mean(_cell_s, self.analysis)
+        cells = (needed - self.n) * len(self.sweep.arms)
+        return Way(
+            "seeds",
+            self.n,
+            needed,
+            1.0,
+            cells,
+            None if per_cell is None else cells * per_cell,
+            1 - self.alpha_after(seeds=list(range(needed))),
+            _command(self.sweep, "--seeds", str(needed)),
+        )
+
+    def more_samples(self, sd_pp: float, parts: VarianceComponents) -> Way:
+        return self._more_drawn(
+            "samples",
+            parts.n_samples,
+            sd_pp,
+            parts,
+            drawn=lambda samples: (samples - parts.n_samples) * parts.n_problems,
+            command=lambda samples: ("--eval-samples", str(samples)),
+        )
+
+    def more_problems(self, sd_pp: float, parts: VarianceComponents) -> Way:
+        return self._more_drawn(
+            "problems",
+            parts.n_problems,
+            sd_pp,
+            parts,
+            drawn=lambda problems: problems * parts.n_samples,
+            command=lambda problems: ("--set", f"eval.problems={problems}"),
+        )
+
+    def _more_drawn(
+        self,
+        kind: Kind,
+        now: int,
+        sd_pp: float,
+        parts: VarianceComponents,
+        drawn: Callable[[int], int],
+        command: Callable[[int], tuple[str, str]],
+    ) -> Way:
+        """drawn: the samples of a task that each cell has to draw for so many."""
+        error_now, most = parts.error_of_mean().value, MOST_FACTOR * now
+
+        def frac_of_sd(number: int) -> float:
+            error = parts.error_of_mean(**{f"n_{kind}": number}).value  # type: ignore[arg-type]
+            return error / error_now if error_now > 0 else 1.0
+
+        from harness.records.sweep import Evaluation
+
+        evaluation = (self.sweep.evaluation or Evaluation(samples=parts.n_samples)).model_copy(update={kind: -1})
+        alpha = self.alpha_after(evaluation=evaluation)  # whatever the number
+        needed = fewest(
+            lambda number: self.is_settled(frac_of_sd(number) * sd_pp / math.sqrt(self.n), self.n, alpha), most, now + 1
+        )
+        shrinks_frac = 1 - frac_of_sd(10**9) ** 2
+        if needed is None:
+            return Way(kind, now, None, shrinks_frac)
+        cells = sum(len(done) for done in self.analysis.measurements.values())
+        per_sample = _mean(_sample_s, self.analysis)
+        return Way(
+            kind,
+            now,
+            needed,
+            shrinks_frac,
+            cells,
+            None if per_sample is None else cells * len(self.sweep.tasks) * drawn(needed) * per_sample,
+            1 - alpha,
+            _command(self.sweep, *command(needed)),
+        )
+
+
+def _mean(seconds: Callable[[Measurement], float | None], analysis: Analysis) -> float | None:
+    known = [s for cells in analysis.measurements.values() for cell in cells if (s := seconds(cell)) is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _cell_s(measurement: Measurement) -> float | None:
+    """What a cell took: by its own clock, or by the sum of its steps if it was trained in more than one go."""
+    phases = [measurement.seconds(phase) for phase in ("total_s", "eval_s")]
+    elapsed = measurement.timing.known("elapsed_s")
+    known = [*(s for s in phases if s is not None)]
+    return max(sum(known), float(elapsed[-1]) if len(elapsed) else 0.0) if known else None
+
+
+def _sample_s(measurement: Measurement) -> float | None:
+    """What drawing and grading one sample took in evaluation."""
+    seconds = measurement.seconds("eval_s")
+    samples = sum(row.get("n_problems", 0) * row.get("n_samples", 0) for row in measurement.scores)
+    return seconds / samples if seconds and samples else None
+
+
+def _command(sweep: SweepRecord, option: str, value: str) -> str | None:
+    """The command that made the records, with this option instead of those that it replaces."""
+    words = shlex.split(sweep.command)
+    if words[:2] != ["bench", "run"]:
+        return None
+    replaced = {"--until", "--most-seeds", *({option} if option != "--set" else ())}
+    kept, rest = words[:2], iter(words[2:])
+    for word in rest:
+        if word in replaced:
+            next(rest, None)
+        else:
+            kept.append(word)
+    if "--until" in words and option != "--seeds":
+        kept += ["--seeds", str(len(sweep.seeds))]
+    return shlex.join([*kept, option, value])

@@ -1,0 +1,107 @@
+"""Arms that were each tuned first: what the searches found and cost, and the difference between the arms' bests.
+
+A verdict on tuned arms is about their bests. The settings found lie somewhat below these, one arm's more than the
+other's, and no number of seeds shows it, since all have these settings. So the interval of the difference is widened by
+what the searches left open, and a verdict stands only if it holds there too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from reports.statistics import PairedComparison
+
+if TYPE_CHECKING:
+    from harness.records import CellRecord
+    from harness.records.sweep import TunedArm, Tuning
+    from reports.measure.contrasts import Contrast
+
+_DECIDED = ("better", "worse", "equivalent")
+
+
+@dataclass(frozen=True)
+class BestDifference:
+    """The best of an arm minus the best of the baseline within the ranges searched, with its interval at the level of
+    the contrast; and the search behind it."""
+
+    trials: int
+    knobs: list[str]
+    difference_pp: float
+    low_pp: float
+    high_pp: float
+    settles: bool
+
+
+def best_difference(
+    comparison: PairedComparison, arm: TunedArm, baseline: TunedArm, tuning: Tuning, margin_pp: float
+) -> BestDifference:
+    """Estimate the difference of the bests from that of the settings found.
+
+    Each best lies `short_pp` above what was found, with the standard deviation `short_sd_pp`. The comparison has other
+    seeds, so variances add. settles: whether its verdict holds for the bests as well.
+    """
+    from scipy.special import ndtri
+
+    # A skewed remainder counts as a normal one: simulated sweeps hold their level with it, see the tests.
+    difference = comparison.difference + arm.short_pp - baseline.short_pp
+    half = math.hypot(
+        (comparison.high - comparison.low) / 2,
+        float(ndtri(1 - comparison.alpha / 2)) * math.hypot(arm.short_sd_pp, baseline.short_sd_pp),
+    )
+    low, high = difference - half, difference + half
+    holds = {"better": low > 0, "worse": high < 0, "equivalent": -margin_pp <= low and high <= margin_pp}
+    return BestDifference(
+        trials=tuning.trials,
+        knobs=tuning.knobs,
+        difference_pp=difference,
+        low_pp=low,
+        high_pp=high,
+        settles=holds.get(comparison.verdict, True),
+    )
+
+
+def judge_bests(contrast: Contrast, tuning: Tuning | None, margin_pp: float) -> Contrast:
+    """The contrast of two tuned arms, inconclusive where its verdict does not hold for their bests."""
+    if tuning is None or not {contrast.arm, contrast.baseline} <= tuning.arms.keys():
+        return contrast
+    arms = tuning.arms[contrast.arm], tuning.arms[contrast.baseline]
+
+    def judged(comparison: PairedComparison | None) -> PairedComparison | None:
+        if comparison is None or comparison.verdict not in _DECIDED:
+            return comparison
+        settles = best_difference(comparison, *arms, tuning, margin_pp).settles
+        return comparison if settles else replace(comparison, verdict="inconclusive")
+
+    bests = None
+    if contrast.comparison is not None:
+        bests = best_difference(contrast.comparison, *arms, tuning, margin_pp)
+    return replace(
+        contrast,
+        comparison=judged(contrast.comparison),
+        without_flagged=judged(contrast.without_flagged),
+        bests=bests,
+    )
+
+
+def tuning_rows(
+    tuning: Tuning | None, arms: Sequence[str], means_pp: Mapping[str, float | None], cells: Sequence[CellRecord]
+) -> list[dict[str, Any]]:
+    """A row for each arm that was tuned: `tuning` of report.json. means_pp: the arms' scores with fresh seeds. cells:
+    those of the comparison."""
+    if tuning is None:
+        return []
+    return [
+        {
+            "arm": arm,
+            **tuning.arms[arm].model_dump(),
+            "trials": tuning.trials,
+            "seeds": tuning.seeds,
+            "fresh_pp": means_pp[arm],
+            "verdict_tokens": sum(cell.generated_tokens for cell in cells if cell.arm == arm),
+        }
+        for arm in arms
+        if arm in tuning.arms
+    ]

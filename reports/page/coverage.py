@@ -1,0 +1,99 @@
+"""Coverage on the page, from report.json: a sentence for the head and a table with what the words rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from reports.formats import Table, interval, number, percent, signed_pp
+
+Row = dict[str, Any]
+
+NOTE = (
+    "The difference of pass@k, mean over seeds, with a band that holds at every k from 1 to {k} at once ({level} over"
+    " all rows of a kind together). Up and down: the whole band lies above or below 0. A k is large from half of the"
+    " largest on. Sharpened: up at k = 1 and down at a large k. Discovered: up at a large k and not at k = 1. Both: up"
+    " at k = 1 and at a large k. Crossover: the k at which the difference, once above 0, first falls below 0, and the k"
+    " around it at which the band holds 0. The model before training is evaluated once; its noise is in the band."
+)
+
+
+def coverage_sentence(rows: Sequence[Row]) -> str:
+    """What arms do at all k, by word; "" without rows."""
+    parts = []
+    for against in dict.fromkeys(row["against"] for row in rows):
+        of_kind = [row for row in rows if row["against"] == against]
+        by_word: dict[str, list[str]] = {}
+        for row in of_kind:
+            by_word.setdefault(row["word"], []).append(_with_crossover(row))
+        words = "; ".join(f"{word}: {', '.join(arms)}" for word, arms in by_word.items())
+        parts.append(f"against {against or 'the model before training'}, {words}")
+    if not parts:
+        return ""
+    largest = max(row["k"][-1] for row in rows)
+    return f"Coverage, pass@k for all k up to {largest}: {'. '.join(map(_capital, parts))}."
+
+
+def coverage_table(rows: Sequence[Row]) -> Table | None:
+    """None without rows."""
+    if not rows:
+        return None
+    columns = [
+        "arm",
+        "against",
+        "coverage",
+        "k = 1 (pp)",
+        "largest k",
+        "there (pp)",
+        "crossover k",
+        "interval",
+        "seeds",
+    ]
+    lines = [
+        [
+            row["arm"],
+            row["against"] or "before training",
+            row["word"] + (f" ({row['note']})" if row["note"] else ""),
+            _at(row, 0),
+            str(row["k"][-1]),
+            _at(row, -1),
+            number(row["crossover_k"]),
+            _crossover_interval(row),
+            str(row["n"]),
+        ]
+        for row in rows
+    ]
+    least = min(row["level"] for row in rows)
+    level = percent(1 - (1 - least) * sum(row["level"] == least for row in rows))
+    note = NOTE.format(k=max(row["k"][-1] for row in rows), level=level)
+    if any(row["at_ceiling"] for row in rows):
+        note += (
+            " At a largest k at which every problem is solved before and after, nothing can be lost: use harder ones."
+        )
+    return Table("Coverage", columns, lines, note)
+
+
+def _with_crossover(row: Row) -> str:
+    if row["word"] != "sharpened" or row["crossover_k"] is None:
+        return str(row["arm"])
+    return f"{row['arm']} (crossover at k = {number(row['crossover_k'])} {_crossover_interval(row)})"
+
+
+def _capital(sentence: str) -> str:
+    return sentence[0].upper() + sentence[1:]
+
+
+def _at(row: Row, place: int) -> str:
+    low, high = row["low_pp"][place], row["high_pp"][place]
+    difference = signed_pp(row["difference_pp"][place])
+    return difference if low is None else f"{difference} {interval(low, high)}"
+
+
+def _crossover_interval(row: Row) -> str:
+    """The interval, open on a side where the band holds 0 as far as k was evaluated."""
+    low, high = row["crossover_low"], row["crossover_high"]
+    if row["crossover_k"] is None or row["low_pp"][0] is None:
+        return number(None)
+    below = f"< {row['k'][0]}" if low is None else number(low)
+    above = f"> {row['k'][-1]}" if high is None else number(high)
+    return f"[{below}, {above}]"

@@ -1,0 +1,55 @@
+"""What would settle a contrast, in words, from `next_step` of report.json."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reports.formats import count, percent, seconds, signed_pp
+from reports.measure.next_step import MOST_FACTOR
+
+Row = dict[str, Any]
+
+LITTLE_FRAC = 0.1
+"""What shrinks less of the variance hardly narrows an interval."""
+
+NOUNS = {"seeds": "seeds", "samples": "samples a problem", "problems": "problems"}
+WORK = {"seeds": "to train", "samples": "to evaluate", "problems": "to evaluate"}
+
+
+def next_step_sentence(row: Row) -> str:
+    """row: a contrast of report.json that has a next step. The cheapest way first, then the others, then those that do
+    not lead there."""
+    step = row["next_step"]
+    ways = sorted(step["ways"], key=lambda way: way["of"] != step["cheapest"])
+    able = [way for way in ways if way["needed"] is not None]
+    unable = [_cannot(way) for way in ways if way["needed"] is None]
+    if not able:
+        return f"Next step: none that would {_goal(row)}. {' '.join(unable)}".rstrip()
+    first, *others = able
+    sentences = [f"Cheapest next step to {_goal(row)}: {_way(first)}."]
+    sentences += [f"Or {_way(way)}." for way in others]
+    further = "Each is a further look" if others else "It is a further look"
+    return " ".join([*sentences, *unable, f"{further}; the numbers count with the level of its interval."])
+
+
+def _goal(row: Row) -> str:
+    step = row["next_step"]
+    chance = f"with {percent(step['power'])} power"
+    if step["target"] == "difference":
+        return f"find a difference like the observed {signed_pp(row['difference_pp'])} pp {chance}"
+    return f"settle ±{row['margin_pp']:g} pp {chance} if the arms do not differ"
+
+
+def _way(way: Row) -> str:
+    cost = [f"{count(way['cells'], 'cell')} {WORK[way['of']]}"]
+    if way["seconds"] is not None:
+        cost.append(f"about {seconds(way['seconds'])} one after another")
+    cost.append(f"then {percent(way['level'])} intervals")
+    command = "" if way["command"] is None else f": `{way['command']}`"
+    return f"{way['needed']} {NOUNS[way['of']]} in place of {way['now']} ({', '.join(cost)}){command}"
+
+
+def _cannot(way: Row) -> str:
+    """Not even many times as many will do, as they leave the rest of the variance as it is."""
+    cannot = "buy nothing" if way["shrinks_frac"] < LITTLE_FRAC else f"do not suffice, even {MOST_FACTOR} times as many"
+    return f"More {NOUNS[way['of']]} {cannot}: they shrink {percent(way['shrinks_frac'])} of the variance."

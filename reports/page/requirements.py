@@ -1,0 +1,143 @@
+"""What a program requires of a verdict, in words: `no_std not worse than group_std`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.errors import RefusedError, few, nearest
+from reports.formats import interval, percent
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Relation:
+    """Whether a contrast has it. holds: of the ends of the interval and the margin, in percentage points. says: where
+    the interval must lie, with {margin}."""
+
+    holds: Callable[[float, float, float], bool]
+    says: str
+
+
+RELATIONS = {
+    "better": Relation(lambda low, high, margin: low > 0, "above 0"),
+    "worse": Relation(lambda low, high, margin: high < 0, "below 0"),
+    "equivalent": Relation(
+        lambda low, high, margin: -margin <= low and high <= margin, "within -{margin} and +{margin} pp"
+    ),
+    "not worse": Relation(lambda low, high, margin: low > -margin, "above -{margin} pp"),
+    "not better": Relation(lambda low, high, margin: high < margin, "below +{margin} pp"),
+}
+"""What an interval shows. "not worse" is non-inferiority: a loss as large as the margin is ruled out. That no loss was
+shown is not enough: too few seeds never show one."""
+
+VERDICTS = ("identical", "inconclusive")
+"""Relations that are a verdict by themselves."""
+
+_FORM = re.compile(r"(?P<arm>\S+)\s+(?:is\s+)?(?P<relation>\S.*\S)\s+(?:than|to|against)\s+(?P<baseline>\S+)")
+_EXAMPLE = 'e.g. "no_std not worse than group_std"'
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """One required relation between two arms, or the two values of a main effect."""
+
+    text: str
+    arm: str
+    relation: str
+    baseline: str
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Whether a requirement holds of a report, and the interval and margin that decided it, in percentage points."""
+
+    requirement: Requirement
+    holds: bool
+    why: str
+    verdict: str
+    low_pp: float | None
+    high_pp: float | None
+    level: float | None
+    margin_pp: float
+
+    @property
+    def sentence(self) -> str:
+        return f"{'holds' if self.holds else 'does not hold'}: {self.requirement.text}: {self.why}."
+
+    def as_json(self) -> dict[str, Any]:
+        asked = self.requirement
+        return {
+            **{"require": asked.text, "holds": self.holds, "why": self.why, "arm": asked.arm},
+            **{"relation": asked.relation, "baseline": asked.baseline, "verdict": self.verdict},
+            **{"low_pp": self.low_pp, "high_pp": self.high_pp, "level": self.level, "margin_pp": self.margin_pp},
+        }
+
+
+def parse_requirement(text: str) -> Requirement:
+    """Raises RefusedError for anything but ARM RELATION than|to|against ARM."""
+    known = [*RELATIONS, *VERDICTS]
+    found = _FORM.fullmatch(text.strip())
+    if found is None:
+        raise RefusedError(
+            f"--require {text!r}: must be ARM RELATION than|to|against ARM, {_EXAMPLE}. Relations: {', '.join(known)}."
+        )
+    relation = " ".join(found["relation"].split())
+    if relation not in known:
+        raise RefusedError(
+            f"--require {text!r}: unknown relation {relation!r}{nearest(relation, known)} There are {', '.join(known)}."
+        )
+    return Requirement(" ".join(text.split()), found["arm"], relation, found["baseline"])
+
+
+def judge(requirement: Requirement, rows: Sequence[Row], interim: str | None = None) -> Judgement:
+    """Whether it holds of these contrasts and effects of report.json. interim: why nothing may be concluded yet.
+
+    An arm and the baseline may be named the other way round. Raises RefusedError for names that are not compared.
+    """
+    row, turned = _contrast(requirement, rows)
+    low, high, margin = row["low_pp"], row["high_pp"], row["margin_pp"]
+    verdict = str(row["verdict"])
+    if turned:
+        low, high = (None, None) if low is None else (-high, -low)
+        verdict = {"better": "worse", "worse": "better"}.get(verdict, verdict)
+    holds, why = _decide(requirement.relation, verdict, low, high, row) if interim is None else (False, interim)
+    return Judgement(requirement, holds, why.rstrip("."), verdict, low, high, row["level"], margin)
+
+
+def _decide(relation: str, verdict: str, low: float | None, high: float | None, row: Row) -> tuple[bool, str]:
+    if relation in VERDICTS:
+        return verdict == relation, f"the verdict is {verdict.replace('_', ' ')}"
+    if verdict == "identical":
+        return relation in ("equivalent", "not worse", "not better"), "the final weights are identical"
+    if low is None or high is None:
+        reason = row["note"] or "there are too few seeds for a test"
+        return False, f"there is no interval to judge by: {reason}"
+    asked, margin = RELATIONS[relation], row["margin_pp"]
+    holds, where = asked.holds(low, high, margin), asked.says.format(margin=f"{margin:g}")
+    lies = "lies" if holds else "does not lie"
+    return holds, f"the {percent(row['level'])} interval {interval(low, high)} pp {lies} {where}"
+
+
+def _contrast(requirement: Requirement, rows: Sequence[Row]) -> tuple[Row, bool]:
+    """The row that compares the two, and whether it does so the other way round."""
+    pairs = {(row["arm"], row["baseline"]): row for row in rows}
+    arm, baseline = requirement.arm, requirement.baseline
+    if (arm, baseline) in pairs:
+        return pairs[arm, baseline], False
+    if (baseline, arm) in pairs:
+        return pairs[baseline, arm], True
+    known = list(dict.fromkeys(name for pair in pairs for name in pair))
+    for name in (arm, baseline):
+        if name not in known:
+            raise RefusedError(
+                f"--require {requirement.text!r}: unknown arm {name!r}{nearest(name, known)} There are {few(known)}."
+            )
+    compared = few([f"{one} with {other}" for one, other in pairs])
+    raise RefusedError(
+        f"--require {requirement.text!r}: the sweep does not compare {arm} with {baseline}; it compares {compared}. "
+        "Use `bench compare`, or make one of them the baseline before the sweep runs."
+    )

@@ -1,0 +1,177 @@
+"""A written report against the records: every number is computed again, and the first that differs is named."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from harness.records.files import read_object
+
+if TYPE_CHECKING:
+    from harness.records import SweepRecord
+
+RELATIVE_TOLERANCE = 1e-9
+"""Sums run in another order on another machine."""
+ABSENT = "absent"
+
+_OF_TODAY = ("hash", "state", "digest")
+"""The fields of a cell that show whether it ran again, or went on, since the report was written."""
+_SVG = re.compile(r"<svg.*?</svg>", re.DOTALL)
+_RELOADS = re.compile(r'<meta http-equiv="refresh"[^>]*>\n')
+
+Leaf = tuple[str, Any]
+"""A place in a file, in words, and what stands there; a file has each place once."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """file, place: where. written: what stands in the report. recomputed: what the records give. is_stale: the report
+    is of other cells than those of today."""
+
+    file: str
+    place: str
+    written: Any
+    recomputed: Any
+    is_stale: bool = False
+
+    @property
+    def sentence(self) -> str:
+        found = f"{self.file}{f', {self.place}' if self.place else ''}"
+        differs = f"{found}: the report says {self.written}, the records give {self.recomputed}"
+        return f"The report is not of today's records. {differs}." if self.is_stale else f"{differs}."
+
+
+@dataclass(frozen=True)
+class Verification:
+    """checked: by file, how many values agree, up to the first that does not."""
+
+    checked: dict[str, int]
+    difference: Difference | None
+
+
+def verify_report(sweep: SweepRecord, folder: Path, reflection_words: Sequence[str] | None = None) -> Verification:
+    """Write the report of the records as they are into another folder, and compare.
+
+    folder: of the written report. reflection_words: those that it was written with. Compared are report.json, every
+    table of data/, and the words and tables of report.md and index.html; figures are drawn from data/. Raises as
+    `read_measurements`.
+    """
+    from reports.page import write_report
+
+    with TemporaryDirectory() as aside:
+        write_report(sweep, Path(aside), reflection_words)
+        return compare_reports(folder, Path(aside))
+
+
+def compare_reports(written: Path, recomputed: Path) -> Verification:
+    """Compare two folders of reports, of which the second is right. Raises DamagedRecordError for a file that cannot be
+    read."""
+    checked: dict[str, int] = {}
+    stale = _stale(written / "report.json", recomputed / "report.json")
+    if stale is not None:
+        return Verification(checked, stale)
+    for file in _files(written, recomputed):
+        found, expected = dict(_leaves(written / file)), dict(_leaves(recomputed / file))
+        checked[file] = 0
+        for place in expected | found:
+            one, other = found.get(place, ABSENT), expected.get(place, ABSENT)
+            if not _agree(one, other):
+                return Verification(checked, Difference(file, place, one, other))
+            checked[file] += 1
+    return Verification(checked, None)
+
+
+def _files(*folders: Path) -> list[str]:
+    """Relative paths of what is compared in any of the folders: numbers first, then words."""
+    paths = [(folder, path) for folder in folders for path in (folder / "data").glob("*")]
+    names = {str(path.relative_to(folder)) for folder, path in paths if path.suffix in _READERS}
+    return ["report.json", *sorted(names), "report.md", "index.html"]
+
+
+def _stale(written: Path, recomputed: Path) -> Difference | None:
+    """The first cell that is not as the report has it."""
+    reports = [read_object(path) for path in (written, recomputed)]
+    before, now = ({(cell["arm"], cell["seed"]): cell for cell in report["cells"]} for report in reports)
+    for arm, seed in dict.fromkeys([*before, *now]):
+        place, cells = f"{arm} seed {seed}", (before.get((arm, seed)), now.get((arm, seed)))
+        if cells[0] is None or cells[1] is None:
+            one, other = (ABSENT if cell is None else "present" for cell in cells)
+            return Difference("report.json", place, one, other, is_stale=True)
+        for field in _OF_TODAY:
+            if cells[0].get(field) != cells[1].get(field):
+                return Difference(
+                    "report.json", f"{place}, {field}", cells[0].get(field), cells[1].get(field), is_stale=True
+                )
+    return None
+
+
+def _leaves(path: Path) -> Iterator[Leaf]:
+    """Every value of a file with its place; nothing for a file that is not there."""
+    if path.exists():
+        yield from _READERS[path.suffix](path)
+
+
+def _json_leaves(path: Path) -> Iterator[Leaf]:
+    yield from _nested(read_object(path), "")
+
+
+def _nested(value: Any, place: str) -> Iterator[Leaf]:
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            yield from _nested(item, f"{place}.{key}" if place else key)
+    elif isinstance(value, list) and value:
+        for index, item in enumerate(value):
+            yield from _nested(item, f"{place}[{index}]")
+    else:
+        yield place, value
+
+
+def _csv_leaves(path: Path) -> Iterator[Leaf]:
+    with path.open(encoding="utf-8", newline="") as handle:
+        for number, row in enumerate(csv.DictReader(handle), start=1):
+            for column, text in row.items():
+                yield f"row {number}, {column}", _number(text)
+
+
+def _parquet_leaves(path: Path) -> Iterator[Leaf]:
+    import pyarrow.parquet
+
+    for column, values in pyarrow.parquet.read_table(path).to_pydict().items():
+        for number, value in enumerate(values, start=1):
+            yield f"row {number}, {column}", value
+
+
+def _text_leaves(path: Path) -> Iterator[Leaf]:
+    """Lines, without figures, and without the mark of a page that reloads itself."""
+    text = _RELOADS.sub("", _SVG.sub("", path.read_text(encoding="utf-8")))
+    for number, line in enumerate(text.splitlines(), start=1):
+        yield f"line {number}", line
+
+
+_READERS: dict[str, Callable[[Path], Iterator[Leaf]]] = {
+    ".json": _json_leaves,
+    ".csv": _csv_leaves,
+    ".parquet": _parquet_leaves,
+    ".md": _text_leaves,
+    ".html": _text_leaves,
+}
+
+
+def _number(text: str | None) -> Any:
+    try:
+        return float(text or "")
+    except ValueError:
+        return text
+
+
+def _agree(written: Any, recomputed: Any) -> bool:
+    if isinstance(written, float) and isinstance(recomputed, float | int) and not isinstance(recomputed, bool):
+        both_absent = math.isnan(written) and math.isnan(recomputed)
+        return both_absent or math.isclose(written, recomputed, rel_tol=RELATIVE_TOLERANCE, abs_tol=RELATIVE_TOLERANCE)
+    return bool(written == recomputed)

@@ -1,0 +1,134 @@
+"""pass@k as a curve over k: from counts of right samples, with its sampling noise, and a band for every k at once.
+
+Shapes: n evaluations (one for each training seed), K values of k.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+
+from reports.statistics.means import MIN_PAIRS, FloatArray, require_level
+
+CoverageWord = Literal["sharpened", "discovered", "both", "cannot tell"]
+
+MOST_K = 64
+"""Curves have at most so many k: every k at first, then at even distances in log k."""
+DRAWS = 2000
+LARGE = 0.5
+"""A k is large from half of the samples that were drawn on."""
+
+
+def all_k(samples: int) -> list[int]:
+    """Every k up to the number of samples; of more than 64 all small ones, and some of the large ones."""
+    if samples <= MOST_K:
+        return list(range(1, samples + 1))
+    return [int(k) for k in np.unique(np.geomspace(1, samples, MOST_K).round())]
+
+
+def pass_curve(problems: Sequence[int], ks: Sequence[int]) -> FloatArray:
+    """The mean pass@k over problems [K], unbiased (2107.03374, eq. 1). problems [samples + 1]: how many problems have
+    0, 1, ... right samples."""
+    counts = np.asarray(problems, dtype=np.float64)
+    return np.asarray(counts @ _chances(len(counts) - 1, tuple(ks)) / counts.sum(), dtype=np.float64)
+
+
+def sampling_covariance(problems: Sequence[int], ks: Sequence[int]) -> FloatArray:
+    """The covariance [K, K] of a `pass_curve` over new samples on the same problems.
+
+    A problem with c of n samples right is taken to be solved at the rate (c + 1/2) / (n + 1), so that one that was
+    always or never solved has some noise too.
+    """
+    counts = np.asarray(problems, dtype=np.float64)
+    covariances = _covariances(len(counts) - 1, tuple(ks))
+    return np.asarray(np.tensordot(counts, covariances, 1) / counts.sum() ** 2, dtype=np.float64)
+
+
+def simultaneous_half_widths(
+    curves: FloatArray, sampling: FloatArray, shared: FloatArray | None = None, alpha: float = 0.05
+) -> FloatArray:
+    """Half-widths [K] of a band around the mean of `curves` [n, K] that holds the true curve at every k at once with
+    probability 1 - alpha; NaN below three curves.
+
+    sampling [K, K]: the covariance of a single curve by the noise of its samples alone; no spread over curves counts as
+    smaller. shared [K, K]: the covariance of what all curves have in common, such as one evaluation that all are
+    compared with.
+
+    The band joins two in quadrature: that of the mean over curves, by the quantile of the largest |t| over k, and that
+    of what they share, by the quantile of the largest |z|. Quantiles are those of normal curves with the correlations
+    over k of these curves, or of `sampling` if that gives a larger one: those of a few curves are hardly known.
+    """
+    require_level(alpha)
+    n, n_k = curves.shape
+    if n < MIN_PAIRS:
+        return np.full(n_k, np.nan)
+    covariance = np.atleast_2d(np.cov(curves, rowvar=False))
+    variances = np.maximum(np.diag(covariance), np.diag(sampling))
+    quantile = max(_largest_t(covariance, n, alpha), _largest_t(sampling, n, alpha))
+    squares = quantile**2 * variances / n
+    if shared is not None:
+        squares = squares + _largest_t(shared, math.inf, alpha) ** 2 * np.diag(shared)
+    return np.asarray(np.sqrt(squares), dtype=np.float64)
+
+
+def _largest_t(covariance: FloatArray, n: float, alpha: float) -> float:
+    """The quantile of the largest |t| over k of the mean of n normal curves; of |z| if n is infinite. That of a single
+    k if nothing varies, so that a band of a variance that is known otherwise has a width."""
+    from scipy.special import stdtrit
+
+    values, vectors = np.linalg.eigh(covariance)
+    kept = values > 1e-9 * max(values[-1], 0.0)
+    roots = np.sqrt(values[kept])[:, None] * vectors[:, kept].T
+    sizes = np.sqrt((roots**2).sum(axis=0))
+    roots = roots[:, sizes > 0] / sizes[sizes > 0]
+    if not roots.size:
+        return float(stdtrit(n - 1, 1 - alpha / 2))
+    rng = np.random.default_rng(0)
+    means = rng.standard_normal((DRAWS, len(roots))) @ roots
+    if math.isfinite(n):
+        spread = rng.standard_normal((int(n) - 1, DRAWS, len(roots))) @ roots
+        means = means / np.sqrt((spread**2).mean(axis=0))
+    return float(np.quantile(np.abs(means).max(axis=1), 1 - alpha))
+
+
+def coverage_word(ks: Sequence[int] | FloatArray, low: FloatArray, high: FloatArray) -> CoverageWord:
+    """What a difference of pass@k says, by its simultaneous band [K].
+
+    A k is large from half of the largest on. sharpened: up at k = 1 and down at a large k. discovered: up at a large k,
+    and not up at k = 1. both: up at k = 1 and at a large k. cannot tell: anything else. Up and down mean that the
+    whole band lies above or below 0, so that under no difference at any k a word other than cannot tell comes at most
+    as often as the band fails.
+    """
+    large = np.asarray(ks) >= LARGE * ks[-1]
+    up_at_one, up, down = bool(low[0] > 0), bool((low[large] > 0).any()), bool((high[large] < 0).any())
+    if up and not down:
+        return "both" if up_at_one else "discovered"
+    return "sharpened" if up_at_one and down and not up else "cannot tell"
+
+
+@lru_cache(maxsize=32)
+def _chances(n: int, ks: tuple[int, ...]) -> FloatArray:
+    """pass@k of a problem with c of n samples right [n + 1, K]."""
+    right, drawn = np.arange(n + 1)[:, None], np.arange(max(ks))
+    none_right = np.cumprod(np.maximum(n - right - drawn, 0) / (n - drawn), axis=1)
+    return np.asarray(1 - none_right[:, np.array(ks) - 1], dtype=np.float64)
+
+
+@lru_cache(maxsize=8)
+def _covariances(n: int, ks: tuple[int, ...]) -> FloatArray:
+    """The covariance [n + 1, K, K] of one problem's pass@k, by its right samples."""
+    from scipy.special import gammaln
+
+    chances, right = _chances(n, ks), np.arange(n + 1)
+    rates = (right[:, None] + 0.5) / (n + 1)
+    ways = gammaln(n + 1) - gammaln(right + 1) - gammaln(n - right + 1)
+    weights = np.exp(ways + right * np.log(rates) + (n - right) * np.log1p(-rates))
+    means = weights @ chances
+    return np.asarray([
+        (chances * weight[:, None]).T @ chances - np.outer(mean, mean)
+        for weight, mean in zip(weights, means, strict=True)
+    ], dtype=np.float64)  # fmt: skip

@@ -1,0 +1,114 @@
+"""`bench freeze`, `bench verify`, `bench verdict`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.plan import make_plan
+from harness.records.files import append_jsonl
+from harness.records.registration import REGISTERED
+from harness.run.cell import CellLog
+from tests.harness.cli.conftest import Bench
+from tests.harness.plan.files import write_sweep_file
+from tests.reports.synthetic import Changes, write_sweep
+
+SCORES = {"base": (0.50, 0.52, 0.51, 0.55), "up": (0.53, 0.56, 0.57, 0.58), "same": (0.501, 0.519, 0.512, 0.549)}
+CHANGES: Changes = {(arm, seed): {"score": score} for arm, by in SCORES.items() for seed, score in enumerate(by)}
+
+
+def judged(tmp_path: Path, **fields: object) -> None:
+    given = {"changes": CHANGES, "seeds": 4} | fields
+    write_sweep(tmp_path / "runs" / "mine", dict.fromkeys(SCORES, 0.0), **given)  # type: ignore[arg-type]
+
+
+def test_a_question_is_registered_with_its_plan(bench: Bench, tmp_path: Path) -> None:
+    sweep = write_sweep_file(tmp_path)
+    result = bench("freeze", sweep, "--seeds", "3")
+    path = tmp_path / "runs" / "mine" / REGISTERED
+    document = json.loads(path.read_text())
+    assert result.code == 0 and f"digest: {document['digest']}" in result.out
+    assert "bench run" in result.out and "--seeds 3" in result.out
+    planned = make_plan(str(sweep), seeds=3)
+    assert document["cells"] == {
+        arm: {str(cell.seed): cell.hash for cell in planned.cells if cell.arm == arm} for arm in planned.arms
+    }
+    assert (document["asked"]["margin_pp"], document["asked"]["alpha"]) == (planned.margin_pp, 0.05)
+    assert document["asked"]["seeds"] == [0, 1, 2] and document["asked"]["question"] == planned.sweep.question
+    assert document["specs"]["with"]["train"] == planned.arms["with"].model_dump(mode="json")["train"]
+    again = bench("freeze", sweep, "--seeds", "3", "--json").document
+    assert (again["digest"], again["replaced"]) == (document["digest"], None)
+    other = bench("freeze", sweep, "--seeds", "4", "--json").document
+    assert other["digest"] != document["digest"] and other["replaced"] == document["digest"]
+
+
+def test_a_start_names_the_registration_it_found_and_nothing_is_registered_after_it(
+    bench: Bench, tmp_path: Path
+) -> None:
+    sweep = write_sweep_file(tmp_path)
+    digest = bench("freeze", sweep, "--json").document["digest"]
+    cell = make_plan(str(sweep)).cells[0]
+    record = make_plan(str(sweep)).record(cell, tmp_path / "runs")
+    record.path.mkdir(parents=True)
+    CellLog(record).started(0, {"torch": "x"})
+    (start,) = record.read_starts()
+    assert start["registered"] == digest
+    assert record.provenance["torch"] == "x" and "registered" not in record.provenance
+    refused = bench("freeze", sweep, "--set", "train.learning_rate=0.5")
+    assert refused.code == 0, "other cells, none of which has run"
+    refused = bench("freeze", sweep)
+    assert refused.code == 2 and "1 of 24 cells have run already (with-s0" in refused.err and "Give" in refused.err
+
+
+def test_arms_that_cannot_be_compared_are_not_registered(bench: Bench, tmp_path: Path) -> None:
+    sweep = write_sweep_file(tmp_path, ablate=["train.steps"])
+    assert bench("freeze", sweep).code == 3
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_program_requires_a_verdict(bench: Bench, tmp_path: Path) -> None:
+    judged(tmp_path)
+    plain = bench("verdict", "mine")
+    assert plain.code == 0 and plain.out.count("\n") == 2 and "up is better than base" in plain.out
+    good = bench("verdict", "mine", "--require", "up better than base", "--require", "same not worse than base")
+    assert (good.code, good.err) == (0, "")
+    assert [line.partition(":")[0] for line in good.out.splitlines()] == ["holds", "holds"]
+    bad = bench("verdict", "mine", "--require", "up better than base", "--require", "same better than base", "--json")
+    assert bad.code == 1 and "1 of 2 requirements do not hold" in bad.err
+    assert [row["holds"] for row in bad.document["requirements"]] == [True, False]
+    assert {"low_pp", "high_pp", "level", "margin_pp", "verdict", "why"} <= set(bad.document["requirements"][0])
+    wrong = bench("verdict", "mine", "--require", "sam better than base")
+    assert wrong.code == 2 and "did you mean same" in wrong.err
+
+
+def test_nothing_that_is_required_holds_before_the_end(bench: Bench, tmp_path: Path) -> None:
+    judged(tmp_path, changes={**CHANGES, ("same", 3): {"state": "pending"}})
+    early = bench("verdict", "mine", "--require", "up better than base")
+    assert early.code == 1 and "does not hold: up better than base: Interim look" in early.out
+
+
+def test_a_registration_is_told_with_the_verdict(bench: Bench, tmp_path: Path) -> None:
+    judged(tmp_path)
+    for folder in (tmp_path / "runs" / "mine" / "cells").iterdir():
+        append_jsonl(folder / "starts.jsonl", [{"epoch": 1, "from_step": 99, "registered": "0" * 32}])
+    assert "The registration that" in bench("verdict", "mine").out
+    assert "is gone" in bench("verdict", "mine", "--json").document["registration"]
+
+
+@pytest.mark.slow
+def test_a_report_is_verified_against_its_records(bench: Bench, tmp_path: Path) -> None:
+    judged(tmp_path)
+    early = bench("verify", "mine")
+    assert early.code == 2 and "`bench report mine` writes one" in early.err
+    bench("report", "mine")
+    good = bench("verify", "mine", "--json").document
+    assert good["agrees"] and good["difference"] is None and good["checked"]["report.json"] > 100
+    path = tmp_path / "runs" / "mine" / "report" / "report.json"
+    report = json.loads(path.read_text())
+    report["arms"][0]["mean_pp"] += 1
+    path.write_text(json.dumps(report))
+    bad = bench("verify", "mine")
+    assert bad.code == 1 and "report.json, arms[0].mean_pp: the report says 53." in bad.err
+    assert "the records give 52." in bad.err

@@ -1,0 +1,136 @@
+"""`bench run --until verdict`: looks that were fixed beforehand, over cells that a test makes in place of training."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness.records import read_sweep
+from harness.records.cell import EVALUATION_FILE
+from harness.records.files import write_json
+from harness.run.question import write_question
+from harness.run.sweep import SweepRun
+from reports.measure import analyse
+from reports.page.document import report_document
+from tests.harness.cli.conftest import Bench
+from tests.harness.plan.files import write_sweep_file
+from tests.reports.synthetic import write_cell
+
+Score = Callable[[str, int], float]
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """`score`: the final score of an arm and a seed; `seeds`: those that were trained, in the order of the runs."""
+    trained: dict[str, Any] = {"seeds": []}
+
+    def run(sweep_run: SweepRun, observer: object, while_running: Callable[[], Any]) -> None:
+        missing = sweep_run.missing()
+        for cell in missing:
+            score = trained["score"](cell.arm, cell.seed)
+            arm = [*sweep_run.plan.arms].index(cell.arm)
+            folder = sweep_run.plan.record(cell, sweep_run.home).path
+            write_cell(folder, arm, cell.seed, score)
+            write_json(folder / EVALUATION_FILE, {"hash": cell.evaluation, "tasks": {}})
+        trained["seeds"].append(sorted({cell.seed for cell in missing}))
+        write_question(sweep_run.plan, sweep_run.home, sweep_run.command)
+        if trained.get("interrupt_at") == len(sweep_run.plan.request.seed_list):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(SweepRun, "run", run)
+    monkeypatch.setattr("harness.tracking.MirrorThread", lambda mirror: contextlib.nullcontext())
+    # What takes long and is no verdict.
+    monkeypatch.setattr("reports.page.write_report", lambda sweep, *_: report_document(analyse(sweep)))
+    monkeypatch.setattr("reports.page.document.law_rows", lambda analysis: [])
+    monkeypatch.setattr("reports.page.document.read_reflection", lambda analysis: SimpleNamespace(arms=[]))
+    monkeypatch.setattr("reports.measure.process_count", lambda n_cells: 1)
+    return trained
+
+
+def noisy(effect: float) -> Score:
+    """Differences of `effect` with a standard deviation of 1.8 pp."""
+    return lambda arm, seed: 0.5 + (effect + (0.018 if seed % 2 else -0.018) if arm == "without" else 0.0)
+
+
+@pytest.mark.slow
+def test_it_stops_at_the_look_that_settles_all_and_says_so(bench: Bench, tmp_path: Path, trained: Any) -> None:
+    sweep = write_sweep_file(tmp_path, seeds=12)
+    trained["score"] = noisy(0.025)
+    result = bench("run", sweep, "--until", "verdict")
+    assert result.code == 0, result.err
+    assert trained["seeds"] == [[*range(6)], [*range(6, 12)]]
+    assert "look 1 of 4, 6 seeds (at most 18 more): without inconclusive" in result.err
+    assert "look 2 of 4, 12 seeds (12 more are not needed): without better" in result.err
+    assert "(look 2 of 4 planned, 95% over all)" in result.out
+    record = read_sweep(tmp_path / "runs" / "mine")
+    assert [design.looks for design in record.designs] == [[6, 12, 18, 24]]
+    assert [(len(look.seeds), look.planned, look.verdicts["without"]) for look in record.looks] == [
+        (6, True, "inconclusive"),
+        (12, True, "better"),
+    ]
+    again = bench("run", sweep, "--until", "verdict", "--json")
+    assert trained["seeds"][2:] == [[]]
+    (contrast,) = again.document["contrasts"]
+    assert contrast["look"]["planned"] == [6, 12, 18, 24]
+    assert [look["seeds"] for look in again.document["looks"]] == [6, 12]
+
+
+@pytest.mark.slow
+def test_it_goes_on_after_ctrl_c_to_the_last_look_and_not_beyond(bench: Bench, tmp_path: Path, trained: Any) -> None:
+    sweep = write_sweep_file(tmp_path)
+    trained |= {"score": noisy(0.0), "interrupt_at": 9}
+    command = ("run", sweep, "--until", "verdict", "--most-seeds", 12)
+    assert bench(*command).code == 130
+    trained["interrupt_at"] = None
+    result = bench(*command)
+    assert trained["seeds"] == [[*range(6)], [6, 7, 8], [], [9, 10, 11]]
+    assert "look 3 of 3, 12 seeds: without inconclusive" in result.err
+    assert len(read_sweep(tmp_path / "runs" / "mine").looks) == 3
+
+    changed = bench("run", sweep, "--until", "verdict", "--most-seeds", 24)
+    assert changed.code == 2
+    assert "looks fixed already, at 6, 9, 12 seeds" in changed.err
+    assert [len(look.seeds) for look in read_sweep(tmp_path / "runs" / "mine").looks] == [6, 9, 12]
+
+    beyond = bench("run", sweep, "--seeds", 14)
+    assert "(fourth look, 95% over all)" in beyond.out
+
+
+@pytest.mark.slow
+def test_seeds_added_after_a_verdict_are_a_further_look(bench: Bench, tmp_path: Path, trained: Any) -> None:
+    sweep = write_sweep_file(tmp_path)
+    trained["score"] = noisy(0.0)
+    first = bench("run", sweep, "--seeds", 6)
+    assert "95% interval" in first.out and "look" not in first.out.splitlines()[-1]
+    assert "Cheapest next step to settle ±1 pp with 80% power" in first.out
+    (way, *_) = bench("power", "mine", "--json").document["contrasts"][0]["next_step"]["ways"]
+    assert way["command"] == f"bench run {sweep} --seeds {way['needed']}"
+    second = bench("run", sweep, "--seeds", way["needed"], "--json")
+    (contrast,) = second.document["contrasts"]
+    assert contrast["level"] == pytest.approx(way["level"])
+    assert 0.975 < contrast["level"] < 0.9875
+    # Showing the same cells again is no look, and another question has looks of its own.
+    assert bench("report", "mine", "--json").document["contrasts"][0]["level"] == contrast["level"]
+    other = write_sweep_file(tmp_path, compare={"margin_pp": 3.0})
+    assert bench("run", other, "--seeds", 6, "--json").document["contrasts"][0]["level"] == 0.95
+    back = bench("run", write_sweep_file(tmp_path), "--seeds", 6, "--json")
+    assert back.document["contrasts"][0]["level"] == 0.975
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--until", "verdct"], "did you mean verdict?"),
+        (["--until", "verdict", "--seeds", 8], "give --most-seeds 8"),
+        (["--most-seeds", 8], "--most-seeds needs --until verdict"),
+    ],
+)
+def test_options_that_do_not_go_together(bench: Bench, tmp_path: Path, words: list[Any], says: str) -> None:
+    result = bench("run", write_sweep_file(tmp_path), *words)
+    assert (result.code, says in result.err) == (2, True)
+    assert not (tmp_path / "runs").exists()

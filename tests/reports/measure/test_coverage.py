@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.records import SweepRecord
+from reports.measure import Analysis, analyse
+from reports.measure.coverage import Crossover, coverage, coverage_rows, crossover, gain_curves, problems_by_right
+from reports.measure.curves import Curve, Line
+from reports.page.coverage import coverage_sentence, coverage_table
+from reports.statistics import FloatArray
+from tests.reports.synthetic import STEPS, TASK, write_sweep
+
+SAMPLES = 16
+
+
+def crossing(of: Curve) -> Crossover:
+    found = crossover(of)
+    assert found is not None
+    return found
+
+
+def curve(ks, mean, half_width=np.nan, n=3) -> Curve:
+    grid, middle = np.array(ks, dtype=float), np.array(mean, dtype=float)
+    return Curve(
+        "arm", [Line(seed, grid, middle) for seed in range(n)], grid, middle, middle - half_width, middle + half_width
+    )
+
+
+def test_the_crossover_is_where_the_gain_falls_through_0_on_the_log_scale():
+    # From +2 at k = 4 to -2 at k = 16: half-way in log2 is k = 8. The band's ends cross a quarter of that way off.
+    found = crossing(curve([1, 4, 16, 64], [5, 2, -2, -6], half_width=1.0))
+    assert found.k == pytest.approx(8)
+    assert found.low == pytest.approx(2 ** (3 - 0.5))
+    assert found.high == pytest.approx(2 ** (3 + 0.5))
+
+
+def test_the_ends_of_an_interval_are_where_those_of_the_band_fall_through_0():
+    found = crossing(curve([1, 4, 16, 64], [5, 2, -2, -6], half_width=3.0))
+    assert found.low == pytest.approx(2 ** (2 * 2 / 3))  # from 2 at k = 1 to -1 at k = 4
+    assert found.high == pytest.approx(2 ** (4 + 2 / 4))  # from 1 at k = 16 to -3 at k = 64
+
+
+@pytest.mark.parametrize("mean", [[3, 2, 1], [-1, -2, -3], [-2, 1, 3]])
+def test_a_gain_that_never_falls_through_0_has_no_crossover(mean):
+    found = crossover(curve([1, 2, 4], mean, half_width=0.5))
+    assert found is None
+
+
+@pytest.mark.parametrize("mean", [[3, 1, 0, 0], [0, 0, 0, 0], [3, 0, 1, 0], [3, 1, 0, -1e-14], [0, 0, -1, -2]])
+@pytest.mark.parametrize("half_width", [0.0, 0.5])
+def test_a_tie_is_no_crossover(mean, half_width):
+    found = crossover(curve([1, 2, 4, 8], mean, half_width))
+    assert found is None
+
+
+@pytest.mark.parametrize(
+    ("mean", "crossover"),
+    [
+        ([3, 0, 0, -1], 4),  # the last k of a flat stretch
+        ([3, 0, -1, -2], 2),
+        ([3, 0, 1, -1], 2**2.5),  # a tie on the way is none
+        ([0, 2, -2, 0], 2**1.5),
+        ([-1, 2, -2, 1], 2**1.5),
+    ],
+)
+def test_the_crossover_is_where_the_gain_goes_below_0(mean, crossover):
+    assert crossing(curve([1, 2, 4, 8], mean)).k == pytest.approx(crossover)
+
+
+def test_all_k_of_a_flat_stretch_lie_in_the_interval():
+    found = crossing(curve([1, 2, 4, 8], [3, 0, 0, -1], half_width=0.0))
+    assert (found.low, found.k, found.high) == pytest.approx((2, 4, 4))
+
+
+def test_an_interval_is_open_where_the_band_holds_0_to_the_end():
+    found = crossing(curve([1, 2, 4], [1, 0.5, -0.5], half_width=2.0))
+    assert found is not None
+    assert (found.low, found.high) == (None, None)
+
+
+def test_without_a_band_there_is_no_interval():
+    found = crossing(curve([1, 2, 4], [1, 0.5, -0.5]))
+    assert found.k == pytest.approx(2**1.5)
+    assert (found.low, found.high) == (None, None)
+
+
+@given(st.floats(0.1, 5), st.floats(-3, -0.1), st.floats(0.01, 4))
+def test_an_interval_holds_its_crossover(start, end, half_width):
+    found = crossing(curve([1, 2, 4, 8], np.linspace(start, end, 4), half_width))
+    assert found is not None
+    assert found.low is None or found.low <= found.k
+    assert found.high is None or found.high >= found.k
+
+
+def test_gains_are_of_the_trained_over_the_base_model(tmp_path):
+    sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=1, changes={("base", 0): {"score": 0.5}})
+    (found,) = gain_curves(analyse(sweep))
+    np.testing.assert_array_equal(found.grid, [1, 2, 4, 8])
+    assert found.mean[0] == pytest.approx(15)  # from 35 %
+    assert found.mean[3] == pytest.approx(100 * (0.5 + 0.18 - (1 - 0.65 ** (8**0.6))))
+
+
+def test_without_a_base_evaluation_there_is_nothing(tmp_path):
+    assert gain_curves(analyse(write_sweep(tmp_path, {"base": 0.0}, seeds=1, base_scores=None))) == []
+
+
+def with_rates(
+    folder: Path, rates: dict[str, FloatArray], before: FloatArray | None = None, seeds: int = 6
+) -> Analysis:
+    """A sweep whose arms solve each problem at these rates, and the model before training at `before`."""
+    rng = np.random.default_rng(0)
+    sweep: SweepRecord = write_sweep(folder, dict.fromkeys(rates, 0.0), seeds=seeds)
+    for cell in sweep.cells:
+        right = rng.random((len(rates[cell.arm]), SAMPLES)) < rates[cell.arm][:, None]
+        rows: list[dict[str, Any]] = [
+            {
+                "step": STEPS,
+                "final": True,
+                "task": TASK,
+                "problem_id": f"p{problem}",
+                "sample": sample,
+                "correct": bool(one),
+            }
+            for problem, samples in enumerate(right)
+            for sample, one in enumerate(samples)
+        ]
+        pyarrow.parquet.write_table(pa.Table.from_pylist(rows), cell.path / "evals.parquet")
+    if before is not None:
+        counts = np.bincount(rng.binomial(SAMPLES, before), minlength=SAMPLES + 1)
+        sweep.base_scores[0]["problems_by_right"] = counts.tolist()
+    return analyse(sweep)
+
+
+EASY, HARD = np.full(100, 0.5), np.full(100, 0.02)
+"""Half of the problems are solved now and then, the other half hardly ever."""
+BEFORE = np.concatenate([EASY, HARD])
+SHARPER = np.concatenate([EASY + 0.4, 0 * HARD])  # what it could do anyway, and nothing else
+WIDER = np.concatenate([EASY - 0.12, HARD + 0.1])  # more problems, none of them often
+BETTER = np.concatenate([EASY + 0.2, HARD + 0.1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rates", "word"),
+    [
+        (SHARPER, "sharpened"),
+        (WIDER, "discovered"),
+        (BETTER, "both"),
+        (BEFORE, "cannot tell"),
+        (BEFORE / 4, "cannot tell"),
+    ],
+)
+def test_the_word_against_the_baseline_and_against_the_model_before_training(tmp_path, rates, word):
+    analysis = with_rates(tmp_path, {"base": BEFORE, "arm": rates}, BEFORE)
+    of_baseline, of_same, of_before = coverage(analysis)
+    assert (of_baseline.arm, of_baseline.against, of_baseline.word) == ("arm", "base", word)
+    assert (of_same.arm, of_same.against, of_same.word) == ("base", None, "cannot tell")
+    assert (of_before.arm, of_before.against, of_before.word) == ("arm", None, word)
+    np.testing.assert_array_equal(of_baseline.curve.grid, np.arange(1, SAMPLES + 1))
+    true = 100 * np.mean([(1 - BEFORE) ** k - (1 - rates) ** k for k in range(1, SAMPLES + 1)], axis=1)
+    for found in (of_baseline, of_before):
+        assert (found.curve.low <= true).all() and (true <= found.curve.high).all()
+    if word == "sharpened":
+        assert of_before.crossover is not None and of_before.crossover.low is not None
+        crossing_k = float(np.interp(0, -true, np.arange(1, SAMPLES + 1)))
+        assert of_before.crossover.low < crossing_k < (of_before.crossover.high or SAMPLES)
+
+
+@pytest.mark.slow
+def test_the_noise_of_the_model_before_training_is_in_its_band(tmp_path):
+    """It is evaluated once: with many seeds hardly anything else is left."""
+    analysis = with_rates(tmp_path, {"base": BEFORE}, BEFORE, seeds=12)
+    (found,) = coverage(analysis)
+    alone = 100 * np.sqrt(np.mean(BEFORE * (1 - BEFORE)) / SAMPLES / len(BEFORE))
+    assert found.curve.high[0] - found.curve.mean[0] > 2 * alone
+
+
+@pytest.mark.slow
+def test_records_without_counts_of_the_model_before_training_have_no_word(tmp_path):
+    analysis = with_rates(tmp_path, {"base": BEFORE, "arm": SHARPER})
+    rows = coverage_rows(analysis)
+    assert [(row["against"], row["word"]) for row in rows] == [
+        ("base", "sharpened"),
+        (None, "cannot tell"),
+        (None, "cannot tell"),
+    ]
+    assert "was not recorded" in rows[1]["note"] and np.isnan(rows[1]["low_pp"]).all()
+
+
+@pytest.mark.slow
+def test_two_seeds_have_no_word_and_cells_without_samples_no_row(tmp_path):
+    analysis = with_rates(tmp_path / "two", {"base": BEFORE, "arm": SHARPER}, seeds=2)
+    assert next((one.word, one.note) for one in coverage(analysis)) == ("cannot tell", "fewer than 3 seeds")
+    sweep = write_sweep(tmp_path / "none", {"base": 0.0, "arm": 1.0}, seeds=3, base_scores=None)
+    for cell in sweep.cells:
+        (cell.path / "evals.parquet").unlink()
+    assert coverage(analyse(sweep)) == []
+
+
+@pytest.mark.slow
+def test_levels_are_shared_by_the_arms(tmp_path):
+    one = with_rates(tmp_path / "one", {"base": BEFORE, "arm": SHARPER}, seeds=3)
+    two = with_rates(tmp_path / "two", {"base": BEFORE, "arm": SHARPER, "other": SHARPER}, seeds=3)
+    assert [coverage(analysis)[0].alpha for analysis in (one, two)] == [0.05, 0.025]
+
+
+@pytest.mark.slow
+def test_the_page_says_what_arms_do_and_where_nothing_could_be_lost(tmp_path):
+    analysis = with_rates(tmp_path, {"base": BEFORE, "arm": SHARPER}, BEFORE)
+    rows = coverage_rows(analysis)
+    sentence = coverage_sentence(rows)
+    assert sentence.startswith("Coverage, pass@k for all k up to 16: Against base, sharpened: arm (crossover at k = ")
+    assert "Against the model before training, cannot tell: base; sharpened: arm (crossover" in sentence
+    table = coverage_table(rows)
+    assert table is not None and len(table.rows) == 3 and "nothing can be lost" not in table.note
+    solved = with_rates(tmp_path / "solved", {"base": np.ones(20), "arm": np.ones(20)})
+    table = coverage_table(coverage_rows(solved))
+    assert table is not None and "nothing can be lost" in table.note
+    assert coverage_sentence([]) == "" and coverage_table([]) is None
+
+
+def test_problems_by_right_samples(tmp_path):
+    (measured,) = with_rates(tmp_path, {"base": np.array([0.0, 0.0, 1.0])}, seeds=1).measurements["base"]
+    assert problems_by_right(measured) == [2, *[0] * 15, 1]

@@ -1,0 +1,99 @@
+"""At which level a look is judged, from the looks that the records count."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.records import SweepRecord, read_sweep
+from harness.records.sweep import Design, Evaluation, Look
+from reports.measure.contrasts import compare_arms
+from reports.measure.looks import looking
+from reports.measure.measurements import read_measurements
+from tests.reports.synthetic import write_sweep
+
+SIXTEEN = Evaluation(samples=16)
+ARMS = {"base": 0.0, "up": 0.2}
+
+
+def look(n: int, evaluation: Evaluation = SIXTEEN, *, planned: bool = False, question: str = "this") -> Look:
+    return Look(question=question, seeds=list(range(n)), evaluation=evaluation, planned=planned)
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory: pytest.TempPathFactory) -> SweepRecord:
+    return write_sweep(tmp_path_factory.mktemp("sweep"), ARMS, seeds=6, asks="this", evaluation={"samples": 16})
+
+
+def alpha(record: SweepRecord, looks: list[Look], n: int, **changed: Any) -> float:
+    return looking(record.model_copy(update={"looks": looks, "seeds": list(range(n)), **changed}), 1).alpha
+
+
+def test_the_first_look_has_all_of_alpha_and_each_further_one_half_of_what_remains(record: SweepRecord) -> None:
+    assert alpha(record, [], 12) == alpha(record, [look(12)], 12) == 0.05
+    second = alpha(record, [look(12)], 24)
+    assert 0.0125 < second < 0.025
+    assert alpha(record, [look(12), look(24)], 24) == second
+    # What was seen first is no longer the only look, and counts at its share.
+    assert alpha(record, [look(12), look(24)], 12) == 0.025
+    assert alpha(record, [look(12), look(24)], 48) < second
+
+
+def test_more_samples_of_the_same_seeds_are_a_further_look_with_bonferronis_bound(record: SweepRecord) -> None:
+    assert alpha(record, [look(12)], 12, evaluation=Evaluation(samples=64)) == 0.0125
+
+
+def test_looks_at_another_question_do_not_count(record: SweepRecord) -> None:
+    assert alpha(record, [look(12, question="another")], 24) == 0.05
+
+
+def test_a_design_shares_all_of_alpha_among_its_looks_and_looks_beyond_it_cost_half(record: SweepRecord) -> None:
+    plan = Design(question="this", looks=[6, 12, 24], evaluation=SIXTEEN, looks_before=0)
+    first = alpha(record, [], 6, designs=[plan])
+    assert 0.004 < first < 0.01
+    assert alpha(record, [look(6, planned=True)], 12, designs=[plan]) < 0.05
+    beyond = [look(6, planned=True), look(12, planned=True), look(24, planned=True)]
+    assert alpha(record, beyond, 6, designs=[plan]) == pytest.approx(first)
+    assert 0.0125 < alpha(record, beyond, 48, designs=[plan]) < 0.025
+    # Fixed only after a look, it has a quarter.
+    late = plan.model_copy(update={"looks_before": 1})
+    assert alpha(record, [look(8)], 6, designs=[late]) == pytest.approx(first / 4)
+
+
+def test_the_verdict_stands_at_the_level_of_its_look(record: SweepRecord) -> None:
+    measured = read_measurements(record)
+    (once,) = compare_arms(record, measured)
+    again = record.model_copy(update={"looks": [look(4)]})
+    (twice,) = compare_arms(again, measured)
+    assert once.comparison is not None and twice.comparison is not None
+    assert once.comparison.alpha == 0.05
+    assert twice.comparison.alpha == looking(again, 1).alpha < 0.025
+    assert twice.comparison.low < once.comparison.low
+
+
+@pytest.mark.parametrize(
+    ("fields", "changes", "counts"),
+    [
+        ({"asks": "this"}, {}, True),
+        ({"asks": "this"}, {("up", 2): {"state": "failed"}}, True),
+        ({"asks": "this"}, {("up", 2): {"state": "pending"}}, False),
+        ({}, {}, False),
+    ],
+    ids=["complete", "a failed cell has ended", "unfinished", "of an earlier version"],
+)
+def test_a_look_is_counted_when_a_complete_plan_is_shown(
+    tmp_path: Path, fields: dict[str, Any], changes: dict[Any, Any], counts: bool
+) -> None:
+    record = write_sweep(tmp_path / "mine", ARMS, seeds=4, changes=changes, **fields)
+    record.record_look({"up": "inconclusive"})
+    record.record_look({"up": "inconclusive"})
+    looks = read_sweep(record.path).looks
+    assert [one.verdicts for one in looks] == [{"up": "inconclusive"}] * counts
+
+
+def test_what_tests_nothing_is_no_look(tmp_path: Path) -> None:
+    record = write_sweep(tmp_path / "mine", ARMS, seeds=2, asks="this")
+    record.record_look({"up": "no_test"})
+    assert read_sweep(record.path).looks == []

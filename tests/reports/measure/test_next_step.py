@@ -1,0 +1,162 @@
+"""What would settle a contrast: by parts of the variance that a test chooses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from harness.records import SweepRecord
+from harness.records.sweep import Design, Evaluation
+from reports.measure import Analysis, analyse, next_step
+from reports.measure.looks import looking
+from reports.measure.next_step import NextStep, Way
+from reports.page.next_step import next_step_sentence
+from reports.statistics import TARGET_POWER, equivalence_power, t_test_power
+from tests.reports.rewriting import rewrite_rows
+from tests.reports.synthetic import TASK, write_sweep
+
+SEEDS = 8
+PROBLEMS, SAMPLES = 50, 4
+
+
+def record_of(
+    tmp_path: Path, seed_sd: float, effect: float = 0.0, unfinished: tuple[str, int] | None = None, **fields: Any
+) -> SweepRecord:
+    """Two arms whose samples are right with a probability that varies by arm and seed."""
+    random = np.random.default_rng(3)
+    correct = {
+        (arm, seed): random.random((PROBLEMS, SAMPLES)) < 0.5 + random.normal(0, seed_sd) + gain
+        for arm, gain in (("base", 0.0), ("up", effect))
+        for seed in range(SEEDS)
+    }
+    changes: dict[tuple[str, int], dict[str, Any]] = {
+        cell: {"score": float(samples.mean())} for cell, samples in correct.items()
+    }
+    if unfinished is not None:
+        changes[unfinished] = {"state": "pending"}
+    evaluation = {"samples": SAMPLES, "problems": PROBLEMS}
+    folder = tmp_path / "mine"
+    arms = {"base": 0.0, "up": 0.0}
+    record = write_sweep(folder, arms, seeds=SEEDS, changes=changes, asks="this", evaluation=evaluation, **fields)
+    for cell in record.cells:
+        if cell.state == "done":
+            write_samples(cell.path / "evals.parquet", correct[cell.arm, cell.seed])
+    return record
+
+
+def write_samples(path: Path, correct: npt.NDArray[np.bool_]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    problems, samples = (indices.ravel() for indices in np.indices(correct.shape))
+    columns = {
+        "final": [True] * correct.size,
+        "task": [TASK] * correct.size,
+        "problem_id": [f"p{problem:03d}" for problem in problems],
+        "sample": samples,
+        "correct": correct.ravel(),
+    }
+    pq.write_table(pa.table(columns), path)
+
+
+def step_of(record: SweepRecord) -> tuple[Analysis, NextStep | None]:
+    analysis = analyse(record)
+    (step,) = next_step.next_steps(analysis)
+    return analysis, step
+
+
+def by_kind(step: NextStep | None) -> dict[str, Way]:
+    assert step is not None
+    return {way.of: way for way in step.ways}
+
+
+def test_where_sampling_is_the_noise_evaluating_more_is_cheaper_than_seeds(tmp_path: Path) -> None:
+    record = record_of(tmp_path, seed_sd=0.0005, margin_pp=4.0)
+    rewrite_rows(record, "timing.jsonl", lambda row: row | {"eval_s": 0.1})
+    _, step = step_of(record)
+    ways = by_kind(step)
+    assert step is not None and step.cheapest in ("samples", "problems")
+    samples, problems, seeds = ways["samples"], ways["problems"], ways["seeds"]
+    assert samples.needed is not None and samples.needed > SAMPLES
+    assert samples.command == f"bench run mine --eval-samples {samples.needed}"
+    assert problems.command == f"bench run mine --set eval.problems={problems.needed}"
+    assert seeds.command == f"bench run mine --seeds {seeds.needed}"
+    assert samples.level == pytest.approx(1 - 0.0125)
+    assert samples.shrinks_frac > 0.8
+    # A cell takes 40 steps of .36 s, and 4 s for four evaluations of 100 problems x 8 samples.
+    assert seeds.needed is not None
+    assert seeds.seconds == pytest.approx((seeds.needed - SEEDS) * 2 * (40 * 0.36 + 4))
+    assert samples.seconds == pytest.approx(16 * (samples.needed - SAMPLES) * PROBLEMS * 4 / 3200)
+    row = {"difference_pp": 0.2, "margin_pp": 4.0, "next_step": step.as_row()}
+    sentence = next_step_sentence(row)
+    assert sentence.startswith("Cheapest next step to settle ±4 pp with 80% power if the arms do not differ: ")
+    assert f"{samples.needed} samples a problem in place of 4 (16 cells to evaluate" in sentence
+    assert f"`{samples.command}`" in sentence and "further look" in sentence
+
+
+def test_where_seeds_are_the_noise_more_samples_buy_nothing(tmp_path: Path) -> None:
+    record = record_of(tmp_path, seed_sd=0.2)
+    analysis, step = step_of(record)
+    ways = by_kind(step)
+    assert step is not None and step.cheapest == "seeds"
+    assert ways["samples"].needed is None and ways["samples"].shrinks_frac < 0.1
+    row = {"difference_pp": analysis.contrasts[0].differences_pp[0], "margin_pp": 1.0, "next_step": step.as_row()}
+    assert "More samples a problem buy nothing: they shrink" in next_step_sentence(row)
+
+
+def test_the_number_counts_with_the_level_of_the_look_that_it_makes(tmp_path: Path) -> None:
+    """The smallest that has the power at that level, and more than at the level of a first look."""
+    record = record_of(tmp_path, seed_sd=0.06, effect=-0.02)
+    analysis, step = step_of(record)
+    seeds = by_kind(step)["seeds"]
+    assert step is not None and seeds.needed is not None and seeds.level is not None
+    (contrast,) = analysis.contrasts
+    assert contrast.comparison is not None
+    difference, sd = contrast.comparison.difference, float(np.std(contrast.differences_pp, ddof=1))
+
+    def power_of(n: int, alpha: float) -> float:
+        error = sd / n**0.5
+        if step.target == "difference":
+            return t_test_power(abs(difference) / error, n - 1, alpha)
+        return equivalence_power(1.0 / error, n - 1, alpha)
+
+    assert power_of(seeds.needed, 1 - seeds.level) >= TARGET_POWER > power_of(seeds.needed - 1, 1 - seeds.level)
+    assert power_of(seeds.needed - 2, 0.05) >= TARGET_POWER
+    shown = record.model_copy(update={"looks": [record.look], "seeds": list(range(seeds.needed))})
+    assert 1 - looking(shown, 1).alpha == pytest.approx(seeds.level)
+
+
+def test_a_command_drops_the_options_that_it_replaces(tmp_path: Path) -> None:
+    record = record_of(tmp_path, seed_sd=0.03, command="bench run mine --seeds 8 --set a.b=1")
+    assert next_step._command(record, "--seeds", "20") == "bench run mine --set a.b=1 --seeds 20"
+    assert next_step._command(record, "--set", "x=2") == "bench run mine --seeds 8 --set a.b=1 --set x=2"
+    until = record.model_copy(update={"command": "bench run mine --until verdict --most-seeds 24"})
+    assert next_step._command(until, "--eval-samples", "64") == f"bench run mine --seeds {SEEDS} --eval-samples 64"
+    tuned = record.model_copy(update={"command": "bench tune mine --confirm 6"})
+    assert next_step._command(tuned, "--seeds", "20") is None
+
+
+@pytest.mark.parametrize("why", ["settled", "unfinished", "looks left"])
+def test_no_next_step(tmp_path: Path, why: str) -> None:
+    effect = 0.4 if why == "settled" else 0.0
+    unfinished = ("up", 7) if why == "unfinished" else None
+    record = record_of(tmp_path, seed_sd=0.03, effect=effect, unfinished=unfinished)
+    if why == "looks left":
+        evaluation = Evaluation(samples=SAMPLES, problems=PROBLEMS)
+        design = Design(question="this", looks=[SEEDS, 16], evaluation=evaluation, looks_before=0)
+        record = record.model_copy(update={"designs": [design]})
+    assert step_of(record)[1] is None
+
+
+def test_equivalence_power_is_that_of_simulated_intervals() -> None:
+    from scipy.special import stdtrit
+
+    n, margin, alpha = 8, 1.3, 0.05
+    values = np.random.default_rng(0).standard_normal((200_000, n))
+    half_width = stdtrit(n - 1, 1 - alpha / 2) * values.std(axis=1, ddof=1) / n**0.5
+    found = (np.abs(values.mean(axis=1)) + half_width <= margin).mean()
+    assert equivalence_power(margin * n**0.5, n - 1, alpha) == pytest.approx(found, abs=0.004)

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.errors import RefusedError
+from reports.page.requirements import RELATIONS, judge, parse_requirement
+
+ROW = {"arm": "no_std", "baseline": "group_std", "low_pp": -0.5, "high_pp": 0.8, "margin_pp": 1.0, "level": 0.975,
+       "verdict": "equivalent", "note": ""}  # fmt: skip
+OTHER = ROW | {"arm": "batch_std", "verdict": "inconclusive", "low_pp": -2.0, "high_pp": 0.9}
+SAME = ROW | {"arm": "same", "verdict": "identical", "low_pp": 0.0, "high_pp": 0.0}
+UNKNOWN = ROW | {"arm": "flat", "verdict": "inconclusive", "low_pp": None, "high_pp": None, "note": "no spread"}
+ROWS = [ROW, OTHER, SAME, UNKNOWN]
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("no_std not worse than group_std", True),
+        ("no_std is not worse than group_std", True),
+        ("no_std not better than group_std", True),
+        ("no_std equivalent to group_std", True),
+        ("no_std better than group_std", False),
+        ("no_std worse than group_std", False),
+        ("batch_std not worse than group_std", False),
+        ("batch_std not better than group_std", True),
+        ("batch_std inconclusive against group_std", True),
+        ("group_std not better than batch_std", False),
+        ("group_std not worse than batch_std", True),
+        ("same identical to group_std", True),
+        ("same not worse than group_std", True),
+        ("same better than group_std", False),
+        ("no_std identical to group_std", False),
+        ("flat not worse than group_std", False),
+        ("flat equivalent to group_std", False),
+    ],
+)
+def test_what_a_verdict_is_required_to_be(text, holds):
+    assert judge(parse_requirement(text), ROWS).holds is holds
+
+
+@given(st.floats(-5, 5), st.floats(0, 5), st.floats(0.1, 3))
+def test_not_worse_rules_out_a_loss_as_large_as_the_margin_and_turns_into_not_better(low, width, margin):
+    rows = [ROW | {"low_pp": low, "high_pp": low + width, "margin_pp": margin, "verdict": "inconclusive"}]
+
+    def holds(text: str) -> bool:
+        return judge(parse_requirement(text), rows).holds
+
+    assert holds("no_std not worse than group_std") == (low > -margin)
+    for relation, opposite in (("not worse", "not better"), ("better", "worse"), ("equivalent", "equivalent")):
+        assert holds(f"no_std {relation} than group_std") == holds(f"group_std {opposite} than no_std")
+
+
+def test_the_interval_and_the_margin_that_decided_are_said():
+    assert judge(parse_requirement("no_std not worse than group_std"), ROWS).sentence == (
+        "holds: no_std not worse than group_std: the 97.5% interval [-0.5, +0.8] pp lies above -1 pp."
+    )
+    turned = judge(parse_requirement("group_std better than batch_std"), ROWS)
+    assert turned.sentence.endswith("the 97.5% interval [-0.9, +2.0] pp does not lie above 0.")
+    assert (turned.low_pp, turned.high_pp) == (-0.9, 2.0)
+    flat = judge(parse_requirement("flat not worse than group_std"), ROWS)
+    assert flat.sentence.endswith("there is no interval to judge by: no spread.")
+
+
+def test_nothing_holds_at_an_interim_look():
+    found = judge(parse_requirement("no_std equivalent to group_std"), ROWS, "Interim look: 3 of 4 cells have ended.")
+    assert (found.holds, found.why) == (False, "Interim look: 3 of 4 cells have ended")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("no_std", "must be ARM RELATION"),
+        ("no_std better group_std", "must be ARM RELATION"),
+        ("no_std not wrose than group_std", "did you mean not worse"),
+        ("no_std not equivalent to group_std", "unknown relation"),
+        ("no_sdt better than group_std", "unknown arm 'no_sdt'; did you mean no_std"),
+        ("no_std better than batch_std", "does not compare no_std with batch_std; it compares no_std with group_std"),
+    ],
+)
+def test_what_cannot_be_judged_is_refused_with_the_remedy(text, told):
+    with pytest.raises(RefusedError, match="--require") as refused:
+        judge(parse_requirement(text), ROWS)
+    assert told in str(refused.value)
+
+
+def test_every_relation_is_tried_here():
+    assert set(RELATIONS) == {"better", "worse", "equivalent", "not worse", "not better"}
