@@ -150,6 +150,8 @@ def _what_to_do(row: dict[str, Any], record: SweepRecord) -> str:
         return "Nothing more is needed."
     if not record.is_complete:
         return "Not every cell has ended; `bench run` continues it."
+    if record.checkpoint is not None:
+        return f"Over one checkpoint, more problems narrow it: `bench power {record.name} --effect 2pp` says how many."
     if record.design is not None and record.look.planned:
         return "Its design has looks left; `bench run` with --until verdict takes them."
     return f"Its spread is unknown; {MIN_PAIRS} pairs or more that differ would show it."
