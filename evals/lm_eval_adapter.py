@@ -33,7 +33,7 @@ DEFAULT_MAX_GEN_TOKS = 256
 backend, so that scores compare. It cuts reasoning short, so it is logged whenever it is used, and kept in the
 result."""
 
-# Paths of one machine are in these; the documents themselves identify a task.
+# What a task file says of paths; the documents themselves identify a task.
 _SOURCE_OF_DOCUMENTS = ("dataset_path", "dataset_kwargs", "metadata")
 # Which examples stand before a question; as in lm-eval's own runs.
 _FEW_SHOT_SEED = 1234
@@ -144,20 +144,17 @@ class GenerationTask:
         return str(self._task.doc_to_target(self._requests[number].doc))
 
     def score(self, number: int, completion: str) -> float:
-        """The first metric of the first filter. Raises EvalError if that is not a number for one completion."""
+        """The first metric of the first filter. Raises EvalError if it is not a number for one completion."""
         request = copy.copy(self._requests[number])
-        until = request.args[1].get("until") or []
-        request.resps = [_without_stop(completion, [until] if isinstance(until, str) else until)]
+        request.resps = [_without_stop(completion, _stops(request.args[1]))]
         request.filtered_resps = {}
         chosen, *_ = self._task._filters
         chosen.apply([request])
         metrics = self._task.process_results(request.doc, [request.filtered_resps[chosen.name]])
         name, value = next(iter(metrics.items()))
         if not isinstance(value, Real):
-            raise EvalError(
-                f"lm-eval task {self.name}: its metric {name} is no number for one completion, so that arms could not "
-                "be compared sample by sample. Take a task with a metric such as exact_match"
-            )
+            fault = f"its metric {name} is no number for one completion; take a task with one such as exact_match"
+            raise EvalError(f"lm-eval task {self.name}: {fault}")
         return float(value)
 
 
@@ -233,21 +230,22 @@ def _params_of(task: str, settings: Mapping[str, Any], max_gen_toks: int | None)
             f"lm-eval task {task} has `do_sample: true` without a temperature above 0, which is neither sampling nor "
             "greedy: give it a temperature, or `do_sample: false`"
         )
-    until = settings.get("until") or []
-    given = [max_gen_toks] if max_gen_toks is not None else _lengths(settings)
+    lengths = [int(settings[name]) for name in _LENGTH_SETTINGS if settings.get(name) is not None]
+    given = lengths if max_gen_toks is None else [max_gen_toks]
     greedy = temperature == 0.0
     params = SamplingParams(
         max_completion_tokens=given[0] if given else DEFAULT_MAX_GEN_TOKS,
         temperature=temperature,
         top_p=1.0 if greedy else float(settings.get("top_p", 1.0)),
         top_k=0 if greedy else max(0, int(settings.get("top_k", 0))),
-        stop=tuple(stop for stop in ([until] if isinstance(until, str) else until) if stop),
+        stop=_stops(settings),
     )
     return params, not given
 
 
-def _lengths(settings: Mapping[str, Any]) -> list[int]:
-    return [int(settings[name]) for name in _LENGTH_SETTINGS if settings.get(name) is not None]
+def _stops(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    until = settings.get("until") or []
+    return tuple(stop for stop in ([until] if isinstance(until, str) else until) if stop)
 
 
 def _without_stop(text: str, stops: Sequence[str]) -> str:

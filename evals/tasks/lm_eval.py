@@ -85,7 +85,7 @@ class _Documents:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of lm-eval's version, of what the task file says, and of all prompts and references."""
+        """lm-eval's version, and a digest of what the task file says and of all prompts and references."""
         targets = [self.source.target(number) for number in range(len(self.source.prompts))]
         said = json.dumps([self.source.declared, self.source.prompts, targets], sort_keys=True, default=str)
         return f"lm_eval=={self.source.version}:{hashlib.blake2b(said.encode(), digest_size=20).hexdigest()}"

@@ -63,7 +63,7 @@ def _arm_search(request: SweepRequest, tune: Tune, arm: str) -> SearchPlan:
 
 
 def digest(plan: SearchPlan) -> str:
-    """Of what is searched in an arm, and where it departs from. How the verdict is measured is not a part of it: more
+    """A digest of what is searched in an arm, and from where. How the verdict is measured is not a part of it: more
     samples in the evaluation do not ask for another search."""
     departs_from = plan.spec({}, plan.seeds[0]).model_dump(mode="json", exclude={"eval"})
     asked = {

@@ -7,7 +7,7 @@ on, no more than alpha is spent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +61,7 @@ def looking(sweep: SweepRecord, n_contrasts: int) -> Looking:
     )
 
 
-def look_rows(sweep: SweepRecord, verdicts: dict[str, str]) -> list[dict[str, Any]]:
+def look_rows(sweep: SweepRecord, verdicts: Mapping[str, str]) -> list[dict[str, Any]]:
     """`looks` of report.json: every look at this question with the verdicts that it showed. verdicts: those of now, by
     arm."""
     return [
@@ -69,7 +69,7 @@ def look_rows(sweep: SweepRecord, verdicts: dict[str, str]) -> list[dict[str, An
             "seeds": len(look.seeds),
             "evaluation": None if look.evaluation is None else look.evaluation.model_dump(),
             "planned": look.planned,
-            "verdicts": verdicts if look.is_same(sweep.look) else look.verdicts,
+            "verdicts": dict(verdicts) if look.is_same(sweep.look) else look.verdicts,
         }
         for look in sweep.looks_and_this
     ]

@@ -11,8 +11,11 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from reports.statistics.means import MIN_PAIRS, FloatArray, require_level
+
+IntArray = npt.NDArray[np.int64]
 
 CoverageWord = Literal["sharpened", "discovered", "both", "cannot tell"]
 
@@ -30,14 +33,14 @@ def all_k(samples: int) -> list[int]:
     return [int(k) for k in np.unique(np.geomspace(1, samples, MOST_K).round())]
 
 
-def pass_curve(problems: Sequence[int], ks: Sequence[int]) -> FloatArray:
+def pass_curve(problems: Sequence[int] | IntArray, ks: Sequence[int]) -> FloatArray:
     """The mean pass@k over problems [K], unbiased (2107.03374, eq. 1). problems [samples + 1]: how many problems have
     0, 1, ... right samples."""
     counts = np.asarray(problems, dtype=np.float64)
     return np.asarray(counts @ _chances(len(counts) - 1, tuple(ks)) / counts.sum(), dtype=np.float64)
 
 
-def sampling_covariance(problems: Sequence[int], ks: Sequence[int]) -> FloatArray:
+def sampling_covariance(problems: Sequence[int] | IntArray, ks: Sequence[int]) -> FloatArray:
     """The covariance [K, K] of a `pass_curve` over new samples on the same problems.
 
     A problem with c of n samples right is taken to be solved at the rate (c + 1/2) / (n + 1), so that one that was

@@ -116,7 +116,7 @@ def tuned_arm(response: Response, search: Search, shift: float, noise: FloatArra
 
 
 def simulated_verdicts(response: Response, n_trials: int, sweeps: int) -> tuple[Counter[str], Counter[str]]:
-    """Of sweeps whose second arm has a hidden factor of .2 on the learning rate: verdicts untuned, and tuned."""
+    """The verdicts of sweeps whose second arm has a hidden factor of .2 on the learning rate: untuned, and tuned."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     random = np.random.default_rng(18)
     tune = Tune(per_arm=ranges(), trials=n_trials)

@@ -65,8 +65,7 @@ def write_samples(path: Path, correct: npt.NDArray[np.bool_]) -> None:
 
 def step_of(record: SweepRecord) -> tuple[Analysis, NextStep | None]:
     analysis = analyse(record)
-    (step,) = next_step.next_steps(analysis)
-    return analysis, step
+    return analysis, next_step.next_steps(analysis).get("up")
 
 
 def by_kind(step: NextStep | None) -> dict[str, Way]:
