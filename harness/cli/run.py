@@ -28,7 +28,7 @@ from harness.cli.options import (
     with_eval_samples,
 )
 from harness.cli.until import goes_on, looks_to_take, require_one_plan_of_seeds
-from harness.errors import BenchError
+from harness.errors import BenchError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -55,7 +55,7 @@ AppendStart = Callable[[Path, Mapping[str, Any]], None]
 
 
 def store_name(task: str, asked: dict[str, Any]) -> str:
-    """Of the folder with a task's samples that were all drawn as `asked`."""
+    """The name of the folder with a task's samples that were all drawn as `asked`."""
     return f"{file_name(task)}-{digest(asked)[:10]}"
 
 

@@ -128,7 +128,7 @@ def compare_arms(sweep: SweepRecord, measurements: Mapping[str, Sequence[Measure
 
 def alpha_of_each(sweep: SweepRecord, n_contrasts: int) -> float:
     """The two-sided level of each of the contrasts that share the sweep's, at this look."""
-    return looking(sweep, n_contrasts).alpha
+    return looking(sweep, max(1, n_contrasts)).alpha
 
 
 def with_holm(contrasts: Sequence[Contrast]) -> list[Contrast]:

@@ -44,7 +44,7 @@ def test_every_score_needs_a_cluster() -> None:
 def test_a_comparison_over_problems_has_the_clustered_error_of_the_paired_differences(
     sizes: list[int], seed: int
 ) -> None:
-    """Of clusters of any sizes; where they are equal, the values compared are the means of problems."""
+    """Clusters may have any sizes; where they are equal, the values compared are the means of problems."""
     rng = np.random.default_rng(seed)
     clusters = np.repeat(np.arange(len(sizes)), sizes).tolist()
     treated, control = rng.normal(size=(2, len(clusters)))
