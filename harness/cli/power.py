@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,6 +127,7 @@ def _next_steps(given: str, home: Path, *, as_json: bool) -> None:
             "verdict": contrast.verdict,
             "difference_pp": None if contrast.comparison is None else contrast.comparison.difference,
             "margin_pp": record.margin_pp,
+            "note": "" if contrast.comparison is None else contrast.comparison.note,
             "next_step": steps[contrast.arm].as_row() if contrast.arm in steps else None,
         }
         for contrast in declared_contrasts(record, analysis.measurements)
@@ -154,7 +154,9 @@ def _what_to_do(row: dict[str, Any], record: SweepRecord) -> str:
         return f"Over one checkpoint, more problems narrow it: `bench power {record.name} --effect 2pp` says how many."
     if record.design is not None and record.look.planned:
         return "Its design has looks left; `bench run` with --until verdict takes them."
-    return f"Its spread is unknown; {MIN_PAIRS} pairs or more that differ would show it."
+    if row["verdict"] == "no_test":
+        return f"A test needs {MIN_PAIRS} pairs."
+    return f"What would settle it cannot be told: {row['note']}."
 
 
 def _percentage_points(given: str) -> float:
@@ -194,30 +196,25 @@ def _measured(given: str, home: Path) -> Design:
         raise RefusedError(f"{error}. {INSTEAD}") from None
     pilots = []
     for contrast in contrasts:
-        by_seed = dict(zip(contrast.seeds, contrast.differences_pp, strict=True))
-        unflagged = [difference for seed, difference in by_seed.items() if seed not in contrast.flagged_seeds]
-        correlation = math.nan if contrast.comparison is None else contrast.comparison.correlation
+        found, unflagged = contrast.comparison, contrast.without_flagged
+        correlation = math.nan if found is None else found.correlation
         pilots.append(
             Pilot(
                 arm=contrast.arm,
                 n_pairs=len(contrast.replicates_pp),
-                sd_pp=_sd(contrast.replicates_pp),
+                sd_pp=math.nan if found is None else found.sd,
                 correlation=None if math.isnan(correlation) else correlation,
                 flagged_seeds=contrast.flagged_seeds,
-                sd_unflagged_pp=_sd(unflagged),
+                sd_unflagged_pp=math.nan if unflagged is None else unflagged.sd,
             )
         )
-    if pilots and all(math.isnan(pilot.sd_pp) for pilot in pilots):
+    if pilots and all(pilot.n_pairs < MIN_PAIRS_FOR_SD for pilot in pilots):
         raise RefusedError(
             f"{sweep.name}: no contrast has {MIN_PAIRS_FOR_SD} finished pairs, which the sd of differences needs. "
             f"{INSTEAD}"
         )
     unit = "seed" if sweep.checkpoint is None else "problem"
     return Design(sweep.name, sweep.baseline, len(sweep.seeds), sweep.alpha, pilots, "finished cells", unit)
-
-
-def _sd(differences: Sequence[float]) -> float:
-    return statistics.stdev(differences) if len(differences) >= MIN_PAIRS_FOR_SD else math.nan
 
 
 def _assumed(given: str, home: Path, sd_pp: float, correlation: float) -> Design:
@@ -329,7 +326,10 @@ def _print(document: dict[str, Any]) -> None:
             without = f"without them it is {rest:.2f} pp" if rest is not None else "too few others are left for one"
             print(f"note on {row['arm']}: its sd is with the flagged seeds ({seeds}); {without}")
     if any(row["seeds_needed"] is None for row in contrasts):
-        print(f"–: fewer than {MIN_PAIRS_FOR_SD} finished pairs, or no spread between them")
+        print(
+            f"–: the spread is unknown, from fewer than {MIN_PAIRS_FOR_SD} finished pairs, equal differences, or too few"
+            " that differ by less than one sample changes"
+        )
 
 
 def _number(value: float | None, form: str) -> str:

@@ -306,11 +306,13 @@ def equal_tokens(ratios: Sequence[float]) -> bool | None:
 
 
 def _evaluation_noise_pp(pairs: Sequence[Pair]) -> float:
-    """The half-width of the 95% interval that the mean difference has from the samples drawn per problem alone."""
+    """The half-width of the 95% interval that the mean difference has from the samples drawn per problem alone; NaN
+    where it is not known, or where samples that all agree show no noise."""
     errors = [m.final_value("se_samples_pp") for pair in pairs for m in (pair.treatment, pair.baseline)]
-    if not errors or any(error is None for error in errors):
+    if any(error is None for error in errors):
         return math.nan
-    return NORMAL_95 * math.hypot(*(error for error in errors if error is not None)) / len(pairs)
+    total = math.hypot(*(error for error in errors if error is not None))
+    return NORMAL_95 * total / len(pairs) if total > 0 else math.nan
 
 
 def _p_value(contrast: Contrast) -> float:

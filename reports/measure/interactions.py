@@ -278,14 +278,15 @@ def _token_ratios(
 def _evaluation_noise_pp(
     factorial: Factorial, effect: Effect, complete: Mapping[int, Mapping[str, Measurement]]
 ) -> float:
-    """The half-width of the 95% interval that the effect has from the samples drawn per problem alone."""
+    """The half-width of the 95% interval that the effect has from the samples drawn per problem alone, as that of a
+    contrast of two arms."""
     variance = 0.0
     for runs in complete.values():
         errors = {arm: m.final_value("se_samples_pp") for arm, m in runs.items()}
         table = factorial.table({arm: math.nan if error is None else error for arm, error in errors.items()})
         involved = effect.weights != 0
         variance += float(((effect.weights * table)[involved] ** 2).sum())
-    return NORMAL_95 * math.sqrt(variance) / len(complete)
+    return NORMAL_95 * math.sqrt(variance) / len(complete) if variance > 0 else math.nan
 
 
 def _within(factorial: Factorial, effect: Effect, means: FloatArray) -> list[dict[str, Any]]:

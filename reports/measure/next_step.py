@@ -13,8 +13,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
 from reports.measure import Analysis, derived
 from reports.measure.contrasts import Contrast
 from reports.measure.interactions import factor_effects
@@ -77,7 +75,7 @@ class NextStep:
 @derived
 def next_steps(analysis: Analysis) -> dict[str, NextStep]:
     """The ways to settle each declared contrast, by its name: none for a contrast that is settled, whose spread is
-    unknown, or whose plan is not done yet.
+    unknown, whose plan is not done yet, or whose replicates are problems and not seeds.
 
     The variance of a factorial's effects is not split, so that more seeds are their only way.
     """
@@ -97,10 +95,9 @@ def _next_step(
     is_open = contrast.verdict in ("inconclusive", "no_test") and len(contrast.seeds) >= MIN_PAIRS
     if comparison is None or not is_open or not sweep.is_complete or _has_planned_looks_left(sweep):
         return None
-    sd_pp = float(np.std(contrast.differences_pp, ddof=1))
-    if not sd_pp > 0:
+    if contrast.over_problems or math.isnan(comparison.sd):
         return None
-    asked = _Asked(analysis, comparison.n_pairs, comparison.difference, n_contrasts)
+    sd_pp, asked = comparison.sd, _Asked(analysis, comparison.n_pairs, comparison.difference, n_contrasts)
     ways = [asked.more_seeds(sd_pp)]
     if parts is not None and parts.sampling_known:
         ways.append(asked.more_samples(sd_pp, parts))

@@ -67,12 +67,13 @@ class Comparison:
 class PairedComparison(Comparison):
     """A comparison over `n_pairs` seeds.
 
-    median, iqm: of the paired differences. correlation: Pearson's, of the arms' scores over seeds, with its interval at
-    level 1 - `alpha`. variance_ratio: the variance of the paired mean difference over that of an unpaired analysis;
-    below 1 the pairing helped.
+    sd, median, iqm: of the paired differences; sd is NaN where the spread is unknown. correlation: Pearson's, of the
+    arms' scores over seeds, with its interval at level 1 - `alpha`. variance_ratio: the variance of the paired mean
+    difference over that of an unpaired analysis; below 1 the pairing helped.
     """
 
     n_pairs: int
+    sd: float
     p_sign_flip: float
     correlation: float
     correlation_low: float
@@ -134,13 +135,14 @@ def compare_paired(
     mean = float(differences.mean())
     sd = float(differences.std(ddof=1)) if n > 1 else math.nan
     tested = n >= MIN_PAIRS
-    unknown = "" if identical or not tested else _unknown_spread(sd, n, quantum, (treated, control), limits)
+    unknown = "" if identical or n < 2 else _unknown_spread(sd, n, quantum, (treated, control), limits)
     known = tested and not unknown
     error, df = (sd / math.sqrt(n), n - 1) if known else (math.nan, math.nan)
     low, high = t_interval(differences, alpha) if known and sd > 0 else (mean - error, mean + error)
     correlation, correlation_low, correlation_high = _correlation(treated, control, alpha)
     return PairedComparison(
         n_pairs=n,
+        sd=math.nan if unknown else sd,
         alpha=alpha,
         difference=mean,
         low=low,
@@ -148,7 +150,7 @@ def compare_paired(
         p_value=_p_value(mean, error, df),
         p_sign_flip=sign_flip_p_value(differences) if tested else math.nan,
         verdict=_verdict(n, low, high, margin, identical),
-        note=UNLIKE_SCORES if identical and differences.any() else unknown,
+        note=UNLIKE_SCORES if identical and differences.any() else unknown if tested else "",
         median=float(np.median(differences)),
         iqm=interquartile_mean(differences),
         correlation=correlation,

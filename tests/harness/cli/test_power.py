@@ -92,17 +92,21 @@ def test_an_assumed_spread_goes_before_that_of_the_records(bench: Bench, tmp_pat
     assert [row["arm"] for row in shipped["contrasts"]] == ["no_std", "batch_std"]
 
 
-def test_a_contrast_with_too_few_pairs_or_no_spread_has_a_dash(bench: Bench, tmp_path: Path) -> None:
-    same = {"base": [0.5, 0.6, 0.7], "shifted": [0.6, 0.7, 0.8], "up": [0.51, 0.63, 0.70]}
+def test_a_contrast_with_too_few_pairs_or_an_unknown_spread_has_a_dash(bench: Bench, tmp_path: Path) -> None:
+    """Nothing is planned with a spread that the verdict takes to be unknown: 3 seeds would seem to find any effect."""
+    same = {"base": [0.5, 0.6, 0.7], "shifted": [0.6, 0.7, 0.8], "fine": [0.6, 0.7, 0.8005], "up": [0.51, 0.63, 0.70]}
     gone = {("broken", seed): {"state": "failed", "reason": "why"} for seed in (1, 2)}
     write_sweep(
         tmp_path / "runs" / "mine", dict.fromkeys([*same, "broken"], 0.0), seeds=3, changes=changes(same) | gone
     )
-    shifted, _, broken = bench("power", "mine", "--effect", "2pp", "--json").document["contrasts"]
-    assert shifted["sd_pp"] == pytest.approx(0, abs=1e-9)
-    assert (shifted["seeds_needed"], shifted["detectable_pp"]) == (None, None)
-    assert (broken["n_pairs"], broken["sd_pp"], broken["seeds_needed"]) == (1, None, None)
+    shifted, fine, up, broken = bench("power", "mine", "--effect", "2pp", "--json").document["contrasts"]
+    for row in (shifted, fine, broken):
+        assert (row["sd_pp"], row["seeds_needed"], row["detectable_pp"]) == (None, None, None)
+    assert up["seeds_needed"] > 3 and broken["n_pairs"] == 1
     assert bench("power", "mine", "--effect", "2pp").out.splitlines()[-1].startswith("–: ")
+    steps = bench("power", "mine").out
+    assert "shifted against base: inconclusive. What would settle it cannot be told: all differences are" in steps
+    assert "fine against base: inconclusive. What would settle it cannot be told: the spread is below" in steps
 
 
 REFUSED = [
@@ -122,7 +126,6 @@ REFUSED = [
     (("--effect", "2pp", "--sd", "nan"), "--sd is nan"),
     (("--effect", "2pp", "--sd", "2", "--correlation", "1"), "--correlation is 1"),
     (("--effect", "2pp", "--sd", "2", "--correlation", "nan"), "--correlation is nan"),
-    ((), "Missing option '--effect'"),
 ]
 
 

@@ -8,6 +8,7 @@ import pytest
 from reports.measure import analyse
 from reports.measure.contrasts import EQUAL_COMPLETIONS, Contrast
 from reports.statistics import compare_paired
+from tests.reports.rewriting import rewrite_rows
 from tests.reports.synthetic import Changes, write_sweep
 
 ARMS = {"base": 0.0, "up": 3.0, "down": -3.0}
@@ -111,6 +112,14 @@ def test_arms_that_solve_nothing_or_everything_are_not_equivalent(tmp_path, scor
     assert contrast.comparison is not None
     assert contrast.comparison.verdict == "inconclusive" and words in contrast.comparison.note
     assert math.isnan(contrast.p_holm)
+
+
+def test_samples_that_all_agree_show_no_evaluation_noise(tmp_path):
+    """At the floor every sample is wrong; an interval of no width would claim that new ones are too."""
+    sweep = write_sweep(tmp_path, {"base": 0.0, "up": 0.0}, changes=scored("base", [0.0] * 6) | scored("up", [0.0] * 6))
+    rewrite_rows(sweep, "scores.jsonl", lambda row: row | {"metrics": row["metrics"] | {"se_samples_pp": 0.0}})
+    (contrast,) = analyse(sweep).contrasts
+    assert math.isnan(contrast.noise_low_pp) and math.isnan(contrast.noise_high_pp)
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
