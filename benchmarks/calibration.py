@@ -24,6 +24,7 @@ from reports.statistics import (
     interquartile_mean,
     interquartile_mean_over_tasks,
     over_seeds_and_problems,
+    power,
     probability_of_improvement,
     t_band,
 )
@@ -51,6 +52,22 @@ def t_intervals(replicates: int) -> Rows:
     for name, draw in draws.items():
         ends = [t_band(draw((n, 10 * replicates))) for n in SEEDS]
         rows.append([name, *(_percent(np.mean((low <= 0) & (high >= 0))) for low, high in ends)])
+    return rows
+
+
+def designs(replicates: int) -> Rows:
+    """Of normal paired differences: how often 95% intervals hold their mean, the smallest p of a sign-flip test, and
+    the effect that 80% of sweeps find, in standard deviations of the differences, with the share that did find it."""
+    rows = [["seeds", "t interval", "percentile bootstrap", "smallest sign-flip p", "detectable effect", "found"]]
+    for n in SEEDS:
+        rng = np.random.default_rng(n)
+        drawn, effect = rng.normal(0, 1, (n, 2 * replicates)), power(1.0, n=n).effect
+        low, high = t_band(drawn)
+        weights = rng.multinomial(n, np.full(n, 1 / n), size=1000) / n
+        lower, upper = np.quantile(weights @ drawn, [0.025, 0.975], axis=0)
+        held = (np.mean((low <= 0) & (high >= 0)), np.mean((lower <= 0) & (upper >= 0)))
+        found = _percent(np.mean(low + effect > 0))
+        rows.append([str(n), *map(_percent, held), f"{2.0 ** (1 - n):.2g}", f"{effect:.2f} sd", found])
     return rows
 
 
@@ -85,11 +102,11 @@ def new_problems(replicates: int) -> Rows:
         "seeds 3 pp alone, 4 samples": (0.03, 0.0, 0.0, 4),
         "neither, 1 sample": (0.0, 0.0, 0.0, 1),
     }
-    rows = [["differences", "problems", *(f"n = {n}" for n in (3, 6, 12, 24))]]
+    rows = [["differences", "problems", *(f"n = {n}" for n in SEEDS)]]
     for name, (*sds, n_samples) in layouts.items():
         for n_problems in (30, 200):
             cells = [name, str(n_problems)]
-            for n in (3, 6, 12, 24):
+            for n in SEEDS:
                 rng = np.random.default_rng(n)
                 pairs = (binary_scores(rng, n, n_problems, n_samples, sds) for _ in range(replicates))
                 found = [over_seeds_and_problems((one - other).mean(axis=2)) for one, other in pairs]
@@ -230,6 +247,7 @@ def false_equivalence(replicates: int) -> Rows:
 
 
 TABLES: dict[str, Callable[[int], Rows]] = {
+    "What a number of seeds can show": designs,
     "Coverage of the 95% t interval of paired differences": t_intervals,
     "Sweeps with a false `better` or `worse`": false_verdicts,
     "False `equivalent`": false_equivalence,

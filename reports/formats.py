@@ -51,20 +51,19 @@ def points(value: float | None) -> str:
 
 
 def interval(low: float | None, high: float | None, *, signed: bool = True) -> str:
-    """[+0.4, +5.8]. Signed, an end that would be written 0.0 has more digits, [-0.04, +2.0], because its sign says
-    whether the interval holds 0."""
+    """[+0.4, +5.8]. An end that would be written 0.0 has more digits, [-0.04, +2.0], because its sign says whether the
+    interval holds 0."""
     if not (_exists(low) and _exists(high)):
         return MISSING
-    if signed:
-        return f"[{_signed_end(low)}, {_signed_end(high)}]"
-    return f"[{points(low)}, {points(high)}]"
+    return f"[{_end(low, signed)}, {_end(high, signed)}]"
 
 
-def _signed_end(value: float) -> str:
-    """One decimal, or as many as show the first digit that is not 0; 0 itself is +0.0."""
+def _end(value: float, signed: bool) -> str:
+    """One decimal, or as many as show the first digit that is not 0; 0 itself is 0.0."""
+    sign = "+" if signed else ""
     if value == 0 or abs(value) >= 0.05:
-        return f"{value + 0.0:+.1f}"
-    return next((text for digits in (2, 3, 4) if float(text := f"{value:+.{digits}f}")), f"{value:+.0e}")
+        return f"{value + 0.0:{sign}.1f}"
+    return next((text for digits in (2, 3, 4) if float(text := f"{value:{sign}.{digits}f}")), f"{value:{sign}.0e}")
 
 
 def p_value(value: float | None) -> str:

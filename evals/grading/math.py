@@ -13,6 +13,7 @@ import os
 import re
 import sys
 import threading
+from collections import Counter
 from queue import LifoQueue
 
 from evals.grading import Grader, Reason, bare, normalise
@@ -89,7 +90,7 @@ def _compare_expressions(candidate: str, reference: str) -> Reason:
         return "match" if numeral == (spelling(wanted), "10") else "mismatch"
     if reference_number(reference) is not None and not is_mathematical(given):
         return "unparsed"
-    if differ_in_kind(given, wanted) or differ_in_length(given, wanted):
+    if differ_in_kind(given, wanted) or differ_in_length(given, wanted) or differ_in_numbers(given, wanted):
         return "mismatch"
     return POOL.compare(given, wanted)
 
@@ -251,6 +252,18 @@ def differ_in_length(candidate: str, reference: str) -> bool:
         single = candidate if lengths[0] == {1} else reference
         return parse_number(single) is not None and 1 not in lengths[0] & lengths[1]
     return not lengths[0] & lengths[1]
+
+
+def differ_in_numbers(candidate: str, reference: str) -> bool:
+    """Whether two plain expressions list other numbers, or the same ones another number of times, as `1, 1, 2` and
+    `1, 2, 2`: math-verify compares sets. Lists in brackets, and those in which `1,000` may be one number, are left to
+    it."""
+    if any(mark["thousands"] for plain in (candidate, reference) for mark in _LIST_MARK.finditer(plain)):
+        return False
+    listed = [[parse_number(part) for part in re.split(r"[,;]", plain)] for plain in (candidate, reference)]
+    if any(len(numbers) < 2 or None in numbers for numbers in listed):
+        return False
+    return Counter(listed[0]) != Counter(listed[1])
 
 
 def _list_lengths(plain: str) -> set[int]:

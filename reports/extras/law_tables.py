@@ -168,7 +168,11 @@ def _shown(rows: list[Row]) -> list[Row]:
 def _entropy_table(rows: list[Row]) -> Table:
     kinds = " and ".join(KINDS[kind] for kind in KINDS if any(row["entropy"] == kind for row in rows))
     note = ENTROPY_NOTE.format(kinds=kinds, level=percent(rows[0]["level"]))
-    columns = ["arm", "R", "a", "b", "ceiling", "ceiling − baseline's", "R²", "exponent", "ceiling, free exponent"]
+    a, b, ceiling, gain, exponent, free_ceiling = (
+        f"{name}, {percent(rows[0]['level'])} interval"
+        for name in ("a", "b", "ceiling", "ceiling − baseline's", "exponent", "ceiling with a free exponent")
+    )
+    columns = ["arm", "R", a, b, ceiling, gain, "R²", exponent, free_ceiling]
     columns += ["forecast error", "error of last value", "error of log-step line", "error of line in H", "remarks"]
     return Table("Entropy law", columns, [
         [
@@ -249,9 +253,9 @@ def _compute_table(rows: list[Row]) -> Table:
         "arm",
         "R",
         "start",
-        "asymptote",
-        "exponent",
-        "midpoint (tokens)",
+        f"asymptote, {percent(rows[0]['level'])} interval",
+        f"exponent, {percent(rows[0]['level'])} interval",
+        f"midpoint (tokens), {percent(rows[0]['level'])} interval",
         "R²",
         "p of noise",
         "points",

