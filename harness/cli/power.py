@@ -327,8 +327,8 @@ def _print(document: dict[str, Any]) -> None:
             print(f"note on {row['arm']}: its sd is with the flagged seeds ({seeds}); {without}")
     if any(row["seeds_needed"] is None for row in contrasts):
         print(
-            f"–: the spread is unknown, from fewer than {MIN_PAIRS_FOR_SD} finished pairs, equal differences, or too few"
-            " that differ by less than one sample changes"
+            f"–: the spread is unknown: fewer than {MIN_PAIRS_FOR_SD} finished pairs, equal differences, or few that "
+            "differ by less than one sample changes"
         )
 
 

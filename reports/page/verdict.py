@@ -35,7 +35,7 @@ SEED_SENTENCE = "A seed varies data order and sampling from one cold start, not 
 
 COLLAPSE_SENTENCE = (
     "If an arm collapses in a tenth of its seeds, by 20 standard deviations of the difference, a 95% t interval holds "
-    "the true mean in only 65%, 48% and 65% of sweeps with 3, 6 and 10 seeds: look at every seed's dot."
+    "the true mean in only 66%, 48% and 65% of sweeps with 3, 6 and 10 seeds: look at every seed's dot."
 )
 
 Row = dict[str, Any]

@@ -227,3 +227,12 @@ def test_every_way_into_a_template_replaces_them(tmp_path, monkeypatch, template
     monkeypatch.setattr(templating, "TEMPLATES", tmp_path)
     (tmp_path / "one.j2").write_text(template)
     assert templating.render_html("one.j2", {"text": "<a>\x1b\t\n"}) == expected
+
+
+def test_intervals_have_their_level_in_the_head_of_the_column(page):
+    for block in re.findall(r"(?:^\|.*\n)+", (page / "report.md").read_text(), flags=re.MULTILINE):
+        head, _, *rows = ([cell.strip() for cell in line.split(" | ")] for line in block.splitlines())
+        for row in rows:
+            for column, cell in zip(head, row, strict=False):
+                if re.match(r"\S*\s?\[[-+<]?[0-9.]+, ", cell):
+                    assert "%" in f"{column} {cell}", (column, cell)
