@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,6 +33,16 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
         print(title)
     for row in (columns, *rows):
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def print_text(text: str, indent: str = "") -> None:
+    """A sentence or more on stdout: wrapped on a terminal, one line elsewhere."""
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+        wrapper = textwrap.TextWrapper(width, indent, " " * len(indent), break_long_words=False, break_on_hyphens=False)
+        print(wrapper.fill(text))
+    else:
+        print(indent + text)
 
 
 def note(message: str) -> None:

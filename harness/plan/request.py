@@ -24,7 +24,7 @@ from harness.plan.sweep_file import (
 )
 from harness.records import read_sweep
 from harness.records.scores import METRIC_PREFIX
-from harness.records.sweep import TunedArm
+from harness.records.sweep import TunedArm, first_seeds
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class SweepRequest:
 
     @property
     def seed_list(self) -> list[int]:
-        return self.sweep.seed_list if self.seeds is None else list(range(self.seeds))
+        return self.sweep.seed_list if self.seeds is None else first_seeds(self.sweep.seed_list, self.seeds)
 
     @property
     def arms_layers(self) -> dict[str, list[Layer]]:

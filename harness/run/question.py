@@ -34,7 +34,17 @@ from harness.records import SweepRecord, read_sweep
 from harness.records.files import DamagedRecordError, is_disk_full, read_json, write_atomic, write_json
 from harness.records.study import STUDY
 from harness.records.sweep import Asked as AskedRecord
-from harness.records.sweep import CellEntry, Design, Evaluation, Gate, MetricFacts, Plugin, Screened, Source
+from harness.records.sweep import (
+    CellEntry,
+    Design,
+    Evaluation,
+    Gate,
+    MetricFacts,
+    Plugin,
+    Screened,
+    Source,
+    first_seeds,
+)
 from harness.run.data_checks import contamination, data_sources
 from harness.run.stages import find_stage, result_path, stages_of_cell
 
@@ -249,8 +259,13 @@ def write_design(plan: Plan, most_seeds: int | None, home: Path, command: str) -
     """The numbers of seeds at which a question is looked at, fixed before its first cell is made or as they were fixed
     then. Without `most_seeds`: twice the seeds of the sweep file, or `FEWEST_MOST_SEEDS`.
 
-    Raises RefusedError where other looks were fixed, GateError as `Plan.require_answerable`.
+    Raises RefusedError where other looks were fixed and for a screening, GateError as `Plan.require_answerable`.
     """
+    if plan.sweep.screening is not None:
+        raise RefusedError(
+            f"{plan.sweep.name} is a screening: it ranks its arms, and the verdicts are those on fresh seeds. Leave "
+            "--until out, or take `screening:` out of the sweep file."
+        )
     plan.require_answerable()
     folder = plan.folder(home)
     with _writable(folder):
@@ -260,7 +275,13 @@ def write_design(plan: Plan, most_seeds: int | None, home: Path, command: str) -
     if known is None:
         looks = planned_looks(most_seeds or max(FEWEST_MOST_SEEDS, 2 * len(plan.sweep.seed_list)))
         taken = sum(look.question == record.asks for look in record.looks)
-        design = Design(question=record.asks, looks=looks, evaluation=record.evaluation, looks_before=taken)
+        design = Design(
+            question=record.asks,
+            looks=looks,
+            seeds=first_seeds(plan.sweep.seed_list, looks[-1]),
+            evaluation=record.evaluation,
+            looks_before=taken,
+        )
         write_question(plan, home, command)  # raises where it cannot be written
         record.model_copy(update={"designs": [*record.designs, design]}).write()
         return looks

@@ -29,7 +29,7 @@ def next_step_sentence(row: Row) -> str:
     sentences = [f"Cheapest next step to {_goal(row)}: {_way(first)}."]
     sentences += [f"Or {_way(way)}." for way in others]
     further = "Each is a further look" if others else "It is a further look"
-    return " ".join([*sentences, *unable, f"{further}; the numbers count with the level of its interval."])
+    return " ".join([*sentences, *unable, f"{further}, which is allowed for."])
 
 
 def _goal(row: Row) -> str:
