@@ -90,7 +90,7 @@ def make_cells(plan: Plan, cells: Sequence[PlannedCell], home: Path) -> None:
                 for path, content in _code_files(module):
                     _keep(folder / "code" / path, content)
             if record.state not in ("running", "done"):  # another `bench run` may have been quicker
-                record.write_status("pending", steps=cell.spec.train.steps)
+                record.write_status("pending", steps=cell.spec.training_steps)
 
 
 def write_question(plan: Plan, home: Path, command: str) -> SweepRecord:
@@ -185,6 +185,7 @@ def _question(plan: Plan, home: Path, command: str) -> SweepRecord:
         question=sweep.question,
         profile=plan.profile,
         command=command,
+        checkpoint=request.checkpoint,
         arms=list(plan.arms),
         grid=plan.grid,
         baseline=plan.baseline,
@@ -241,14 +242,15 @@ def _earlier(folder: Path) -> SweepRecord | None:
 
 
 def _asks(plan: Plan) -> str:
-    """Names the question: arms as they train and as they are evaluated, baseline, metric and margin. Seeds, samples and
-    problems are left out: with more of them the question stays the same, and answering it again is a further look."""
+    """Names what looks are counted for: arms as they train and as they are evaluated, baseline and metric. Seeds,
+    samples and problems are left out: with more of them, answering it again is a further look. So is the margin, which
+    moves no interval."""
     one_sample = {"samples": 1, "k": (1,), "problems": None, "every": 0, "curve_samples": 1}
     arms = {
         arm: semantic_hash(spec.model_copy(update={"seed": 0, "eval": spec.eval.model_copy(update=one_sample)}))
         for arm, spec in plan.arms.items()
     }
-    return digest({"arms": arms, "baseline": plan.baseline, "metric": plan.metric, "margin_pp": plan.margin_pp})
+    return digest({"arms": arms, "baseline": plan.baseline, "metric": plan.metric})
 
 
 def _evaluation(plan: Plan) -> Evaluation:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,7 +82,7 @@ def test_verdicts_are_those_of_lm_evals_own_run(tmp_path: Path) -> None:
     problems = get_task(name).split("test").load()
     texts = [f"{one.answer}\n\n7" if number % 2 else f"{one.answer}, no, -1" for number, one in enumerate(problems)]
     replies = dict(zip((one.problem for one in problems), texts, strict=True))
-    result = run_lm_eval(["sums"], Scripted(lambda draw: replies[draw.prompt]), include_path=tmp_path)
+    result = run_lm_eval(["sums"], Scripted(lambda draw: replies[str(draw.prompt)]), include_path=tmp_path)
     theirs = [row["metrics"]["exact_match"] for row in result.rows]
     ours = [own_verdict(one, text) == "match" for one, text in zip(problems, texts, strict=True)]
     assert ours == [bool(score) for score in theirs] == [bool(number % 2) for number in range(N_PROBLEMS)]
@@ -109,7 +110,7 @@ def test_shots_of_the_task_file_stand_before_the_question(tmp_path: Path, monkey
         ({"metric": "bleu"}, "bleu is no number for one completion"),
     ],
 )
-def test_what_cannot_be_scored_sample_by_sample_is_refused(tmp_path: Path, settings: dict[str, str], says: str) -> None:
+def test_what_cannot_be_scored_sample_by_sample_is_refused(tmp_path: Path, settings: dict[str, Any], says: str) -> None:
     with pytest.raises(EvalError, match=says):
         own_verdict(get_task(task_file(tmp_path, **settings)).split("test").load()[0], "7")
 
