@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +149,7 @@ def test_more_seeds_add_to_those_of_the_sweep(tmp_path: Path) -> None:
     record = record_of(tmp_path, seed_sd=0.06, effect=-0.02)
     analysis = analyse(record)
     fresh = record.model_copy(update={"seeds": [seed + 100 for seed in record.seeds]})
-    asked = next_step._Asked(Analysis(fresh, analysis.metric, analysis.measurements, analysis.contrasts), 8, 0.1, 1)
+    asked = next_step._Asked(replace(analysis, sweep=fresh), 8, 0.1, 1)
     assert asked.alpha_after(seeds=asked._seeds(16)) > 0.0125
     assert asked._seeds(10) == [*range(100, 110)] and asked._seeds(2) == [100, 101]
 
