@@ -26,7 +26,10 @@ def coverage_sentence(rows: Sequence[Row]) -> str:
         by_word: dict[str, list[str]] = {}
         for row in of_kind:
             by_word.setdefault(row["word"] + _why_unclear(row), []).append(_with_crossover(row))
-        words = "; ".join(f"{word}: {', '.join(arms)}" for word, arms in by_word.items())
+        alike = len(by_word) == 1 and len(of_kind) > 2 and of_kind[0]["word"] == "cannot tell"
+        words = "; ".join(
+            f"{word}: {f'all {len(arms)} arms' if alike else ', '.join(arms)}" for word, arms in by_word.items()
+        )
         parts.append(f"against {against or 'the model before training'}, {words}")
     if not parts:
         return ""

@@ -37,7 +37,7 @@ def _goal(row: Row) -> str:
     chance = f"with {percent(step['power'])} power"
     if step["target"] == "difference":
         return f"find a difference like the observed {signed_pp(row['difference_pp'])} pp {chance}"
-    return f"settle ±{row['margin_pp']:g} pp {chance} if the arms do not differ"
+    return f"settle ±{row['margin_pp']:g} pp {chance} if there is no difference"
 
 
 def _way(way: Row) -> str:

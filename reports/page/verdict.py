@@ -341,10 +341,9 @@ def _variance_sentence(row: Row) -> str:
         for name, part in parts
     )
     error = "{error_pp:.2f} pp [{error_low_pp:.2f}, {error_high_pp:.2f}]".format(**budget)
+    level = percent(variance["level"])
     joined = "" if variance["sampling_known"] else "; one sample of a problem leaves its noise in seed x problem"
-    return (
-        f"Noise: a standard error of {error}; its variance is {shares} ({percent(variance['level'])} intervals{joined})."
-    )
+    return f"Noise: a standard error of {error}; its variance is {shares} ({level} intervals{joined})."
 
 
 def _pairing_sentence(row: Row) -> str:

@@ -95,7 +95,7 @@ def test_where_sampling_is_the_noise_evaluating_more_is_cheaper_than_seeds(tmp_p
     assert samples.seconds == pytest.approx(16 * (samples.needed - SAMPLES) * PROBLEMS * 4 / 3200)
     row = {"difference_pp": 0.2, "margin_pp": 4.0, "next_step": step.as_row()}
     sentence = next_step_sentence(row)
-    assert sentence.startswith("Cheapest next step to settle ±4 pp with 80% power if the arms do not differ: ")
+    assert sentence.startswith("Cheapest next step to settle ±4 pp with 80% power if there is no difference: ")
     assert f"{samples.needed} samples a problem in place of 4 (16 cells to evaluate" in sentence
     assert f"`{samples.command}`" in sentence and "further look" in sentence
 
