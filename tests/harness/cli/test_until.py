@@ -136,3 +136,11 @@ def test_options_that_do_not_go_together(bench: Bench, tmp_path: Path, words: li
     result = bench("run", write_sweep_file(tmp_path), *words)
     assert (result.code, says in result.err) == (2, True)
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_screening_ranks_and_has_no_verdict_to_go_on_for(bench: Bench, tmp_path: Path) -> None:
+    arms = {"with": {}, "without": {"objective.scale": "none"}, "batch": {"objective.scale": "batch_std"}}
+    sweep = write_sweep_file(tmp_path, arms=arms, screening={"best": 1, "seeds": 6}, compare={"baseline": "with"})
+    result = bench("run", sweep, "--until", "verdict")
+    assert (result.code, "mine is a screening: it ranks its arms" in result.err) == (2, True)
+    assert not (tmp_path / "runs").exists()
