@@ -38,7 +38,8 @@ SetOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a knob in all arms; repeatable.")
 ]
 SeedsOption = Annotated[
-    int | None, typer.Option("--seeds", metavar="N", help="Number of seeds instead of the sweep's own.")
+    int | None,
+    typer.Option("--seeds", metavar="N", help="How many seeds; beyond the sweep's own, further ones are added."),
 ]
 EvalSamplesOption = Annotated[
     int | None,

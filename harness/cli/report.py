@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from harness.cli.console import note, print_json, print_table
+from harness.cli.console import note, print_json, print_table, print_text
 from harness.cli.options import (
     HomeOption,
     JsonOption,
@@ -124,36 +124,33 @@ def write(folder: Path, reflection_words: Sequence[str] | None = None, reload_s:
 
 
 def print_verdict(document: Any, folder: Path) -> None:
-    """The tables of effects and arms, what qualifies them, the report's path, and the verdict's sentences last."""
+    """The tables of effects and arms, what qualifies the verdicts, the report's path, and the verdicts last."""
     from reports.page.effects import effect_table, secondary_note
     from reports.page.tables import result_table
-    from reports.page.verdict import contrast_name, interim_sentence, secondary_statements, statements, verdict_details
+    from reports.page.verdict import contrast_name, declared_rows, interim_sentence, statements, verdict_details
 
     effects = effect_table(document["interactions"])
     for table in [*([] if effects is None else [effects]), result_table(document)]:
         print_table(table.title, table.columns, table.rows)
+    if note_on_arms := secondary_note(document["interactions"], document["contrasts"]):
+        print_text(note_on_arms)
     for cell in document["cells"]:
         if cell["flags"]:
             print(
                 f"flagged: {cell['arm']} seed {cell['seed']}: {', '.join(cell['flags'])}, scored at step {cell['step']}"
             )
-    for row in document["interactions"]:
-        for detail in verdict_details(row):
-            print(f"note on {contrast_name(row)}: {detail}")
-    for contrast in document["contrasts"]:
-        for detail in verdict_details(contrast):
-            print(f"note on {contrast['arm']}: {detail}")
+    for row in declared_rows(document):
+        if details := verdict_details(row):
+            print(f"{contrast_name(row)}:")
+            for detail in details:
+                print_text(detail, "  - ")
     print(f"report: {folder / 'report' / 'index.html'}")
     for registration in document["registration"]:
-        print(registration["sentence"])
+        print_text(registration["sentence"])
     if interim := interim_sentence(document):
-        print(interim)
+        print_text(interim)
     for statement in statements(document):
-        print(statement.sentence)
-    if note_on_arms := secondary_note(document["interactions"], document["contrasts"]):
-        print(note_on_arms)
-        for statement in secondary_statements(document):
-            print(f"  {statement.sentence}")
+        print_text(statement.sentence)
 
 
 def follow(

@@ -27,7 +27,7 @@ from harness.plan.sweep_file import (
 )
 from harness.records import read_sweep
 from harness.records.scores import METRIC_PREFIX
-from harness.records.sweep import TunedArm
+from harness.records.sweep import TunedArm, first_seeds
 
 ASKED_OF_A_CHECKPOINT = ("eval", "rollout.engine", "model.dtype", "model.chat_template")
 """What arms over one checkpoint may differ in, as dotted prefixes: decoding, prompts, grader, engine, precision."""
@@ -52,7 +52,7 @@ class SweepRequest:
 
     @property
     def seed_list(self) -> list[int]:
-        return self.sweep.seed_list if self.seeds is None else list(range(self.seeds))
+        return self.sweep.seed_list if self.seeds is None else first_seeds(self.sweep.seed_list, self.seeds)
 
     @property
     def checkpoint(self) -> str | None:

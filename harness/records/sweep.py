@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -124,13 +124,14 @@ class Look(_Part):
 
 
 class Design(_Part):
-    """The looks of a question that were fixed before the first of them: how many seeds each has, from seed 0.
+    """The looks of a question that were fixed before the first of them: how many of the `seeds` each has.
 
     looks_before: how many looks at this question had been taken by then.
     """
 
     question: str
     looks: list[int]
+    seeds: list[int]
     evaluation: Evaluation | None
     looks_before: int
 
@@ -291,7 +292,7 @@ class SweepRecord(_Part):
             design is not None
             and design.evaluation == self.evaluation
             and len(self.seeds) in design.looks
-            and self.seeds == list(range(len(self.seeds)))
+            and self.seeds == design.seeds[: len(self.seeds)]
         )
         return Look(question=self.asks, seeds=self.seeds, evaluation=self.evaluation, planned=planned)
 
@@ -321,6 +322,13 @@ class SweepRecord(_Part):
     def write(self) -> None:
         """Write sweep.json."""
         write_json(self.path / "sweep.json", {"schema": SCHEMA, **self.model_dump(mode="json", by_alias=True)})
+
+
+def first_seeds(seeds: Sequence[int], n: int) -> list[int]:
+    """The first n of these seeds, and where they are fewer those after the largest: a sweep that goes on with more
+    seeds keeps those that it has."""
+    following = max(seeds) + 1
+    return [*seeds[:n], *range(following, following + n - len(seeds))]
 
 
 def read_sweep(path: Path) -> SweepRecord:

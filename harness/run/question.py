@@ -34,7 +34,17 @@ from harness.records import SweepRecord, read_sweep
 from harness.records.files import DamagedRecordError, is_disk_full, read_json, write_atomic, write_json
 from harness.records.study import STUDY
 from harness.records.sweep import Asked as AskedRecord
-from harness.records.sweep import CellEntry, Design, Evaluation, Gate, MetricFacts, Plugin, Screened, Source
+from harness.records.sweep import (
+    CellEntry,
+    Design,
+    Evaluation,
+    Gate,
+    MetricFacts,
+    Plugin,
+    Screened,
+    Source,
+    first_seeds,
+)
 from harness.run.data_checks import contamination, data_sources
 from harness.run.stages import find_stage, result_path, stages_of_cell
 
@@ -232,14 +242,15 @@ def _earlier(folder: Path) -> SweepRecord | None:
 
 
 def _asks(plan: Plan) -> str:
-    """Names the question: arms as they train and as they are evaluated, baseline, metric and margin. Seeds, samples and
-    problems are left out: with more of them the question stays the same, and answering it again is a further look."""
+    """Names what looks are counted for: arms as they train and as they are evaluated, baseline and metric. Seeds,
+    samples and problems are left out: with more of them, answering it again is a further look. So is the margin, which
+    moves no interval."""
     one_sample = {"samples": 1, "k": (1,), "problems": None, "every": 0, "curve_samples": 1}
     arms = {
         arm: semantic_hash(spec.model_copy(update={"seed": 0, "eval": spec.eval.model_copy(update=one_sample)}))
         for arm, spec in plan.arms.items()
     }
-    return digest({"arms": arms, "baseline": plan.baseline, "metric": plan.metric, "margin_pp": plan.margin_pp})
+    return digest({"arms": arms, "baseline": plan.baseline, "metric": plan.metric})
 
 
 def _evaluation(plan: Plan) -> Evaluation:
@@ -250,8 +261,13 @@ def write_design(plan: Plan, most_seeds: int | None, home: Path, command: str) -
     """The numbers of seeds at which a question is looked at, fixed before its first cell is made or as they were fixed
     then. Without `most_seeds`: twice the seeds of the sweep file, or `FEWEST_MOST_SEEDS`.
 
-    Raises RefusedError where other looks were fixed, GateError as `Plan.require_answerable`.
+    Raises RefusedError where other looks were fixed and for a screening, GateError as `Plan.require_answerable`.
     """
+    if plan.sweep.screening is not None:
+        raise RefusedError(
+            f"{plan.sweep.name} is a screening: it ranks its arms, and the verdicts are those on fresh seeds. Leave "
+            "--until out, or take `screening:` out of the sweep file."
+        )
     plan.require_answerable()
     folder = plan.folder(home)
     with _writable(folder):
@@ -261,7 +277,13 @@ def write_design(plan: Plan, most_seeds: int | None, home: Path, command: str) -
     if known is None:
         looks = planned_looks(most_seeds or max(FEWEST_MOST_SEEDS, 2 * len(plan.sweep.seed_list)))
         taken = sum(look.question == record.asks for look in record.looks)
-        design = Design(question=record.asks, looks=looks, evaluation=record.evaluation, looks_before=taken)
+        design = Design(
+            question=record.asks,
+            looks=looks,
+            seeds=first_seeds(plan.sweep.seed_list, looks[-1]),
+            evaluation=record.evaluation,
+            looks_before=taken,
+        )
         write_question(plan, home, command)  # raises where it cannot be written
         record.model_copy(update={"designs": [*record.designs, design]}).write()
         return looks

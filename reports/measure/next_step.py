@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from harness.records.sweep import Evaluation, first_seeds
 from reports.measure import Analysis, derived
 from reports.measure.contrasts import Contrast
 from reports.measure.interactions import factor_effects
@@ -46,7 +47,7 @@ class Way:
     now, needed: of seeds, or of samples a problem, or of problems, in all; needed is None if no number will do.
     shrinks_frac: the part of the variance that it shrinks. cells: how many are trained, or evaluated again. seconds:
     what they take one after another, None without timings. level: of the intervals afterwards. command: None if
-    `bench run` did not make the records.
+    the records do not hold what was asked.
     """
 
     of: Kind
@@ -141,13 +142,16 @@ class _Asked:
         after = self.sweep.model_copy(update={"looks": looks, **changed})
         return looking(after, self.n_contrasts).alpha
 
+    def _seeds(self, n: int) -> list[int]:
+        return first_seeds(self.sweep.seeds, n)
+
     def more_seeds(self, sd_pp: float) -> Way:
         def needed_at(alpha: float) -> int | None:
             return fewest(lambda n: self.is_settled(sd_pp / math.sqrt(n), n, alpha), MOST_SEEDS, self.n + 1)
 
         # The level depends a little on the number that depends on it.
-        needed = needed_at(self.alpha_after(seeds=list(range(2 * self.n))))
-        needed = None if needed is None else needed_at(self.alpha_after(seeds=list(range(needed))))
+        needed = needed_at(self.alpha_after(seeds=self._seeds(2 * self.n)))
+        needed = None if needed is None else needed_at(self.alpha_after(seeds=self._seeds(needed)))
         if needed is None:
             return Way("seeds", self.n, None, 1.0)
         per_cell = _mean(_cell_s, self.analysis)
@@ -159,7 +163,7 @@ class _Asked:
             1.0,
             cells,
             None if per_cell is None else cells * per_cell,
-            1 - self.alpha_after(seeds=list(range(needed))),
+            1 - self.alpha_after(seeds=self._seeds(needed)),
             _command(self.sweep, "--seeds", str(needed)),
         )
 
@@ -198,8 +202,6 @@ class _Asked:
         def frac_of_sd(number: int) -> float:
             error = parts.error_of_mean(**{f"n_{kind}": number}).value  # type: ignore[arg-type]
             return error / error_now if error_now > 0 else 1.0
-
-        from harness.records.sweep import Evaluation
 
         evaluation = (self.sweep.evaluation or Evaluation(samples=parts.n_samples)).model_copy(update={kind: -1})
         alpha = self.alpha_after(evaluation=evaluation)  # whatever the number
@@ -244,17 +246,16 @@ def _sample_s(measurement: Measurement) -> float | None:
 
 
 def _command(sweep: SweepRecord, option: str, value: str) -> str | None:
-    """The command that made the records, with this option instead of those that it replaces."""
-    words = shlex.split(sweep.command)
-    if words[:2] != ["bench", "run"]:
+    """What goes on with these records, with this option besides; None if they do not hold what was asked.
+
+    The name alone goes on with a sweep as it was asked last. With --set, though, that of a shipped sweep asks anew, so
+    that everything has to be said.
+    """
+    asked = sweep.asked
+    if asked is None:
         return None
-    replaced = {"--until", "--most-seeds", *({option} if option != "--set" else ())}
-    kept, rest = words[:2], iter(words[2:])
-    for word in rest:
-        if word in replaced:
-            next(rest, None)
-        else:
-            kept.append(word)
-    if "--until" in words and option != "--seeds":
-        kept += ["--seeds", str(len(sweep.seeds))]
-    return shlex.join([*kept, option, value])
+    words = ["bench", "run", sweep.name]
+    if option == "--set":
+        words += ["--profile", asked.profile, *(word for setting in asked.settings for word in ("--set", setting))]
+        words += ["--seeds", str(len(sweep.seeds)), *(["--arms", ",".join(asked.arms)] if asked.arms else [])]
+    return shlex.join([*words, option, value])

@@ -25,8 +25,11 @@ def coverage_sentence(rows: Sequence[Row]) -> str:
         of_kind = [row for row in rows if row["against"] == against]
         by_word: dict[str, list[str]] = {}
         for row in of_kind:
-            by_word.setdefault(row["word"], []).append(_with_crossover(row))
-        words = "; ".join(f"{word}: {', '.join(arms)}" for word, arms in by_word.items())
+            by_word.setdefault(row["word"] + _why_unclear(row), []).append(_with_crossover(row))
+        alike = len(by_word) == 1 and len(of_kind) > 2 and of_kind[0]["word"] == "cannot tell"
+        words = "; ".join(
+            f"{word}: {f'all {len(arms)} arms' if alike else ', '.join(arms)}" for word, arms in by_word.items()
+        )
         parts.append(f"against {against or 'the model before training'}, {words}")
     if not parts:
         return ""
@@ -77,6 +80,17 @@ def _with_crossover(row: Row) -> str:
     if row["word"] != "sharpened" or row["crossover_k"] is None:
         return str(row["arm"])
     return f"{row['arm']} (crossover at k = {number(row['crossover_k'])} {_crossover_interval(row)})"
+
+
+def _why_unclear(row: Row) -> str:
+    """Why a row has no word, or ""."""
+    if row["word"] != "cannot tell":
+        return ""
+    if row["note"]:
+        return f" ({row['note']})"
+    if row["low_pp"][0] > 0:
+        return f" (up at k = 1; {'all is solved' if row['at_ceiling'] else 'unclear'} at k = {row['k'][-1]})"
+    return " (down at k = 1)" if row["high_pp"][0] < 0 else " (no clear difference at k = 1)"
 
 
 def _capital(sentence: str) -> str:

@@ -33,8 +33,8 @@ def look_sentence(row: Row) -> str:
     if len({*look["samples"]}) > 1:
         taken += f", with {_listed(look['samples'])} samples a problem"
     return (
-        f"Looks so far: at {taken}, {plan}. The {percent(row['level'])} interval is wide enough "
-        f"for those of all looks together to hold {percent(look['overall_level'])}. p values count this look alone."
+        f"Looks so far: at {taken}, {plan}. With {percent(row['level'])} at this one, the intervals of all looks hold "
+        f"{percent(look['overall_level'])} together; p counts this look alone."
     )
 
 

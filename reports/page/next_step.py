@@ -29,7 +29,7 @@ def next_step_sentence(row: Row) -> str:
     sentences = [f"Cheapest next step to {_goal(row)}: {_way(first)}."]
     sentences += [f"Or {_way(way)}." for way in others]
     further = "Each is a further look" if others else "It is a further look"
-    return " ".join([*sentences, *unable, f"{further}; the numbers count with the level of its interval."])
+    return " ".join([*sentences, *unable, f"{further}, which is allowed for."])
 
 
 def _goal(row: Row) -> str:
@@ -37,7 +37,7 @@ def _goal(row: Row) -> str:
     chance = f"with {percent(step['power'])} power"
     if step["target"] == "difference":
         return f"find a difference like the observed {signed_pp(row['difference_pp'])} pp {chance}"
-    return f"settle ±{row['margin_pp']:g} pp {chance} if the arms do not differ"
+    return f"settle ±{row['margin_pp']:g} pp {chance} if there is no difference"
 
 
 def _way(way: Row) -> str:

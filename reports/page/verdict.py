@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from reports.formats import count, interval, p_value, percent, points, signed_pp
+from reports.formats import count, interval, number, p_value, percent, points, signed_pp
 from reports.measure.variance import PART_NAMES
 from reports.page.document import Report
 from reports.page.effects import effect_clause, effect_name, is_effect, verdict_word, within_sentences
@@ -62,7 +62,7 @@ def statements(report: Report) -> list[Statement]:
         return _screening_statements(report["screening"][0])
     if not report["contrasts"]:
         return [Statement("no_test", f"One arm, {report['arms'][0]['arm']}: nothing to compare.", [])]
-    return [_statement(row) for row in report["interactions"] or report["contrasts"]]
+    return [_statement(row) for row in declared_rows(report)]
 
 
 def secondary_statements(report: Report) -> list[Statement]:
@@ -74,12 +74,18 @@ def _statement(row: Row) -> Statement:
     return Statement(row["verdict"], verdict_sentence(row), verdict_details(row), verdict_word(row))
 
 
-def judged_rows(report: Report) -> list[Row]:
-    """The contrasts that verdicts are about: in a screening those that confirm its best arms, if they have run; in a
-    factorial first its effects, then the arms."""
+def declared_rows(report: Report) -> list[Row]:
+    """The contrasts that a sweep asks about: in a screening those that confirm its best arms, if they have run; in a
+    factorial its effects; else the arms."""
     if report["screening"]:
         return list(report["screening"][0]["contrasts"])
-    return [*report["interactions"], *report["contrasts"]]
+    return list(report["interactions"] or report["contrasts"])
+
+
+def judged_rows(report: Report) -> list[Row]:
+    """All contrasts with a verdict: those declared, and in a factorial then the arms."""
+    secondary = report["contrasts"] if report["interactions"] and not report["screening"] else []
+    return [*declared_rows(report), *secondary]
 
 
 def _screening_statements(row: Row) -> list[Statement]:
@@ -331,15 +337,13 @@ def _variance_sentence(row: Row) -> str:
     budget = variance["these_problems"]
     parts = sorted(budget["parts"].items(), key=lambda part: -part[1]["share"])
     shares = ", ".join(
-        f"{PART_NAMES[name]} {part['share']:.0%} [{part['share_low']:.0%}, {part['share_high']:.0%}]"
+        f"{part['share']:.0%} {PART_NAMES[name]} [{100 * part['share_low']:.0f}, {100 * part['share_high']:.0f}]"
         for name, part in parts
     )
     error = "{error_pp:.2f} pp [{error_low_pp:.2f}, {error_high_pp:.2f}]".format(**budget)
+    level = percent(variance["level"])
     joined = "" if variance["sampling_known"] else "; one sample of a problem leaves its noise in seed x problem"
-    return (
-        f"Noise of the difference: a standard error of {error}, whose square is made of {shares}"
-        f" ({percent(variance['level'])} intervals{joined})."
-    )
+    return f"Noise: a standard error of {error}; its variance is {shares} ({level} intervals{joined})."
 
 
 def _pairing_sentence(row: Row) -> str:
@@ -350,7 +354,7 @@ def _pairing_sentence(row: Row) -> str:
     rho = f"ρ = {row['correlation']:.2f}, {percent(row['level'])} interval [{low:.2f}, {high:.2f}]"
     if low <= 0 <= high:
         return f"{count(row['n_pairs'], _unit(row))} cannot tell what pairing does: {rho}."
-    worth = f"which is worth {1 / row['variance_ratio']:.2g} times the {_unit(row)}s"
+    worth = f"which is worth {float(number(1 / row['variance_ratio'], 2)):g} times the {_unit(row)}s"
     if high < 0:
         return f"The two arms' {_unit(row)}s move apart: {rho}, {worth}: pairing costs more than it brings."
     noise = (row.get("variance") or {}).get("shared_noise_share")

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from harness.cli.console import note, print_json, print_table
+from harness.cli.console import note, print_json, print_table, print_text
 from harness.cli.live import duration
 
 
@@ -23,8 +23,19 @@ def test_a_table_on_a_narrow_terminal_folds_names_and_cuts_none(
     out = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
     assert max(map(len, out.splitlines())) <= 40
     assert "…" not in out
-    letters = "".join(line.split("│")[1].strip() for line in out.splitlines() if line.startswith("│"))
+    assert out.count("inconclusive") == 2  # only names are broken
+    letters = "".join(line.removesuffix("inconclusive ").strip() for line in out.splitlines()[1:])
     assert letters == "clip_high=0.1,temperature=1clip_high=0.2,temperature=2"
+
+
+def test_sentences_are_wrapped_on_a_terminal_and_stay_one_line_elsewhere(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    print_text("a long sentence", "  - ")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "12")
+    print_text("a long sentence", "  - ")
+    assert capsys.readouterr().out.splitlines() == ["  - a long sentence", "  - a long", "    sentence"]
 
 
 def test_json_is_one_strict_document(capsys: pytest.CaptureFixture[str]) -> None:

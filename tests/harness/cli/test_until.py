@@ -109,14 +109,16 @@ def test_seeds_added_after_a_verdict_are_a_further_look(bench: Bench, tmp_path: 
     assert "95% interval" in first.out and "look" not in first.out.splitlines()[-1]
     assert "Cheapest next step to settle ±1 pp with 80% power" in first.out
     (way, *_) = bench("power", "mine", "--json").document["contrasts"][0]["next_step"]["ways"]
-    assert way["command"] == f"bench run {sweep} --seeds {way['needed']}"
+    assert way["command"] == f"bench run mine --seeds {way['needed']}"
     second = bench("run", sweep, "--seeds", way["needed"], "--json")
     (contrast,) = second.document["contrasts"]
     assert contrast["level"] == pytest.approx(way["level"])
     assert 0.975 < contrast["level"] < 0.9875
-    # Showing the same cells again is no look, and another question has looks of its own.
+    # Showing the same cells again is no look, whatever the margin; another question has looks of its own.
     assert bench("report", "mine", "--json").document["contrasts"][0]["level"] == contrast["level"]
-    other = write_sweep_file(tmp_path, compare={"margin_pp": 3.0})
+    wider = write_sweep_file(tmp_path, compare={"margin_pp": 3.0})
+    assert bench("run", wider, "--seeds", 6, "--json").document["contrasts"][0]["level"] == 0.975
+    other = write_sweep_file(tmp_path, compare={"metric": "eval.final.maj@4"})
     assert bench("run", other, "--seeds", 6, "--json").document["contrasts"][0]["level"] == 0.95
     back = bench("run", write_sweep_file(tmp_path), "--seeds", 6, "--json")
     assert back.document["contrasts"][0]["level"] == 0.975
@@ -133,4 +135,12 @@ def test_seeds_added_after_a_verdict_are_a_further_look(bench: Bench, tmp_path: 
 def test_options_that_do_not_go_together(bench: Bench, tmp_path: Path, words: list[Any], says: str) -> None:
     result = bench("run", write_sweep_file(tmp_path), *words)
     assert (result.code, says in result.err) == (2, True)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_screening_ranks_and_has_no_verdict_to_go_on_for(bench: Bench, tmp_path: Path) -> None:
+    arms = {"with": {}, "without": {"objective.scale": "none"}, "batch": {"objective.scale": "batch_std"}}
+    sweep = write_sweep_file(tmp_path, arms=arms, screening={"best": 1, "seeds": 6}, compare={"baseline": "with"})
+    result = bench("run", sweep, "--until", "verdict")
+    assert (result.code, "mine is a screening: it ranks its arms" in result.err) == (2, True)
     assert not (tmp_path / "runs").exists()

@@ -45,6 +45,7 @@ def test_a_cell_for_every_arm_and_seed(plan: Any) -> None:
         ("with", 3, 3), ("with", 5, 5), ("without", 3, 3), ("without", 5, 5)
     ]  # fmt: skip
     assert len({cell.hash for cell in cells}) == 4
+    assert [[cell.seed for cell in plan(count=n, seeds=[3, 5]).cells][:n] for n in (1, 4)] == [[3], [3, 5, 6, 7]]
     assert cells[0].directory == f"with-s3-{cells[0].hash[:10]}"
 
 

@@ -218,7 +218,9 @@ def test_the_page_says_what_arms_do_and_where_nothing_could_be_lost(tmp_path):
     rows = coverage_rows(analysis)
     sentence = coverage_sentence(rows)
     assert sentence.startswith("Coverage, pass@k for all k up to 16: Against base, sharpened: arm (crossover at k = ")
-    assert "Against the model before training, cannot tell: base; sharpened: arm (crossover" in sentence
+    assert "training, cannot tell (no clear difference at k = 1): base; sharpened: arm (crossover" in sentence
+    alike = [row | {"arm": arm, "word": "cannot tell"} for row in rows[:1] for arm in ("arm", "other", "third")]
+    assert coverage_sentence(alike).endswith("Against base, cannot tell (up at k = 1; unclear at k = 16): all 3 arms.")
     table = coverage_table(rows)
     assert table is not None and len(table.rows) == 3 and "nothing can be lost" not in table.note
     solved = with_rates(tmp_path / "solved", {"base": np.ones(20), "arm": np.ones(20)})

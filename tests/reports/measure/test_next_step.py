@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from harness.records import SweepRecord
-from harness.records.sweep import Design, Evaluation
+from harness.records.sweep import Asked, Design, Evaluation
 from reports.measure import Analysis, analyse, next_step
 from reports.measure.looks import looking
 from reports.measure.next_step import NextStep, Way
@@ -41,7 +42,9 @@ def record_of(
     evaluation = {"samples": SAMPLES, "problems": PROBLEMS}
     folder = tmp_path / "mine"
     arms = {"base": 0.0, "up": 0.0}
-    record = write_sweep(folder, arms, seeds=SEEDS, changes=changes, asks="this", evaluation=evaluation, **fields)
+    asked = {"file": "sweep.yaml", "profile": "tiny", "folder": "."}
+    fields = {"asks": "this", "evaluation": evaluation, "asked": asked} | fields
+    record = write_sweep(folder, arms, seeds=SEEDS, changes=changes, **fields)
     for cell in record.cells:
         if cell.state == "done":
             write_samples(cell.path / "evals.parquet", correct[cell.arm, cell.seed])
@@ -82,7 +85,7 @@ def test_where_sampling_is_the_noise_evaluating_more_is_cheaper_than_seeds(tmp_p
     samples, problems, seeds = ways["samples"], ways["problems"], ways["seeds"]
     assert samples.needed is not None and samples.needed > SAMPLES
     assert samples.command == f"bench run mine --eval-samples {samples.needed}"
-    assert problems.command == f"bench run mine --set eval.problems={problems.needed}"
+    assert problems.command == f"bench run mine --profile tiny --seeds 8 --set eval.problems={problems.needed}"
     assert seeds.command == f"bench run mine --seeds {seeds.needed}"
     assert samples.level == pytest.approx(1 - 0.0125)
     assert samples.shrinks_frac > 0.8
@@ -92,7 +95,7 @@ def test_where_sampling_is_the_noise_evaluating_more_is_cheaper_than_seeds(tmp_p
     assert samples.seconds == pytest.approx(16 * (samples.needed - SAMPLES) * PROBLEMS * 4 / 3200)
     row = {"difference_pp": 0.2, "margin_pp": 4.0, "next_step": step.as_row()}
     sentence = next_step_sentence(row)
-    assert sentence.startswith("Cheapest next step to settle ±4 pp with 80% power if the arms do not differ: ")
+    assert sentence.startswith("Cheapest next step to settle ±4 pp with 80% power if there is no difference: ")
     assert f"{samples.needed} samples a problem in place of 4 (16 cells to evaluate" in sentence
     assert f"`{samples.command}`" in sentence and "further look" in sentence
 
@@ -129,14 +132,26 @@ def test_the_number_counts_with_the_level_of_the_look_that_it_makes(tmp_path: Pa
     assert 1 - looking(shown, 1).alpha == pytest.approx(seeds.level)
 
 
-def test_a_command_drops_the_options_that_it_replaces(tmp_path: Path) -> None:
-    record = record_of(tmp_path, seed_sd=0.03, command="bench run mine --seeds 8 --set a.b=1")
-    assert next_step._command(record, "--seeds", "20") == "bench run mine --set a.b=1 --seeds 20"
-    assert next_step._command(record, "--set", "x=2") == "bench run mine --seeds 8 --set a.b=1 --set x=2"
-    until = record.model_copy(update={"command": "bench run mine --until verdict --most-seeds 24"})
-    assert next_step._command(until, "--eval-samples", "64") == f"bench run mine --seeds {SEEDS} --eval-samples 64"
-    tuned = record.model_copy(update={"command": "bench tune mine --confirm 6"})
-    assert next_step._command(tuned, "--seeds", "20") is None
+def test_a_command_goes_on_with_the_records(tmp_path: Path) -> None:
+    """By name alone they are asked as last; with --set a shipped sweep of that name is not."""
+    record = record_of(tmp_path, seed_sd=0.03)
+    asked = Asked(file="sweep.yaml", profile="tiny", folder=".", settings=["a.b=1"], arms=["base", "up"])
+    record = record.model_copy(update={"asked": asked})
+    assert next_step._command(record, "--eval-samples", "64") == "bench run mine --eval-samples 64"
+    everything = "bench run mine --profile tiny --set a.b=1 --seeds 8 --arms base,up --set x=2"
+    assert next_step._command(record, "--set", "x=2") == everything
+    assert next_step._command(record.model_copy(update={"asked": None}), "--seeds", "20") is None
+
+
+def test_more_seeds_add_to_those_of_the_sweep(tmp_path: Path) -> None:
+    """The fresh seeds of a confirmation: more of them share their data with those in hand, which widens the interval
+    less than looks apart would."""
+    record = record_of(tmp_path, seed_sd=0.06, effect=-0.02)
+    analysis = analyse(record)
+    fresh = record.model_copy(update={"seeds": [seed + 100 for seed in record.seeds]})
+    asked = next_step._Asked(replace(analysis, sweep=fresh), 8, 0.1, 1)
+    assert asked.alpha_after(seeds=asked._seeds(16)) > 0.0125
+    assert asked._seeds(10) == [*range(100, 110)] and asked._seeds(2) == [100, 101]
 
 
 @pytest.mark.parametrize("why", ["settled", "unfinished", "looks left"])
@@ -146,7 +161,7 @@ def test_no_next_step(tmp_path: Path, why: str) -> None:
     record = record_of(tmp_path, seed_sd=0.03, effect=effect, unfinished=unfinished)
     if why == "looks left":
         evaluation = Evaluation(samples=SAMPLES, problems=PROBLEMS)
-        design = Design(question="this", looks=[SEEDS, 16], evaluation=evaluation, looks_before=0)
+        design = Design(question="this", looks=[SEEDS, 16], seeds=[*range(16)], evaluation=evaluation, looks_before=0)
         record = record.model_copy(update={"designs": [design]})
     assert step_of(record)[1] is None
 

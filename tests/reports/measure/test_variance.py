@@ -94,7 +94,7 @@ def test_the_page_says_what_pairing_did(twelve):
     (statement,) = statements(report_document(twelve))
     (noise,) = [detail for detail in statement.details if detail.startswith("Noise")]
     (pairing,) = [detail for detail in statement.details if "seeds move together" in detail]
-    assert noise.startswith("Noise of the difference: a standard error of ") and "evaluation samples" in noise
+    assert noise.startswith("Noise: a standard error of ") and "evaluation samples" in noise
     assert pairing.startswith("The two arms' seeds move together: ρ = 0.9") and "times the seeds" in pairing
     assert "is what a seed does to the training of both" in pairing
     strip = {check.label: check.value for check in validity_checks(twelve, report_document(twelve))}
