@@ -52,7 +52,10 @@ class SweepRequest:
 
     @property
     def seed_list(self) -> list[int]:
-        return self.sweep.seed_list if self.seeds is None else list(range(self.seeds))
+        """With --seeds: the sweep's own first, then those above them."""
+        own = self.sweep.seed_list
+        above = max(own, default=-1) + 1
+        return own if self.seeds is None else [*own, *range(above, above + self.seeds)][: self.seeds]
 
     @property
     def checkpoint(self) -> str | None:

@@ -124,13 +124,15 @@ class Look(_Part):
 
 
 class Design(_Part):
-    """The looks of a question that were fixed before the first of them: how many seeds each has, from seed 0.
+    """The looks of a question that were fixed before the first of them: how many seeds each has.
 
-    looks_before: how many looks at this question had been taken by then.
+    seeds: at the last look; the others have the first of them; none means from 0 on. looks_before: how many looks at
+    this question had been taken by then.
     """
 
     question: str
     looks: list[int]
+    seeds: list[int] = []
     evaluation: Evaluation | None
     looks_before: int
 
@@ -157,10 +159,12 @@ class TunedArm(_Part):
 
 
 class Tuning(_Part):
-    """The search that came before the comparison. trials: of each arm. seeds: of each trial. searches: by arm, the name
-    of the folder that holds its trials. arms: what was found, for those whose search has ended."""
+    """The search that came before the comparison. ranges: by knob, as the sweep file states it. trials: of each arm.
+    seeds: of each trial. searches: by arm, the name of the folder that holds its trials. arms: what was found, for
+    those whose search has ended."""
 
     knobs: list[str]
+    ranges: dict[str, dict[str, Any]] = {}
     trials: int
     seeds: list[int]
     searches: dict[str, str]
@@ -291,7 +295,7 @@ class SweepRecord(_Part):
             design is not None
             and design.evaluation == self.evaluation
             and len(self.seeds) in design.looks
-            and self.seeds == list(range(len(self.seeds)))
+            and self.seeds == (design.seeds or [*range(len(self.seeds))])[: len(self.seeds)]
         )
         return Look(question=self.asks, seeds=self.seeds, evaluation=self.evaluation, planned=planned)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import yaml
@@ -36,6 +37,7 @@ from harness.records.study import STUDY
 from harness.records.sweep import Asked as AskedRecord
 from harness.records.sweep import CellEntry, Design, Evaluation, Gate, MetricFacts, Plugin, Screened, Source
 from harness.run.data_checks import contamination, data_sources
+from harness.run.screening import confirmation_name
 from harness.run.stages import find_stage, result_path, stages_of_cell
 
 SWEEP_FILE = "sweep.yaml"
@@ -253,6 +255,11 @@ def write_design(plan: Plan, most_seeds: int | None, home: Path, command: str) -
     Raises RefusedError where other looks were fixed, GateError as `Plan.require_answerable`.
     """
     plan.require_answerable()
+    if plan.sweep.screening is not None:
+        raise RefusedError(
+            f"{plan.sweep.name} is a screening: it ranks arms and gives no verdict to wait for. Leave --until out; "
+            f"then `bench run {confirmation_name(plan.sweep.name)} --until verdict` adds seeds to its best arms."
+        )
     folder = plan.folder(home)
     with _writable(folder):
         (home / "cache").mkdir(parents=True, exist_ok=True)
@@ -261,7 +268,13 @@ def write_design(plan: Plan, most_seeds: int | None, home: Path, command: str) -
     if known is None:
         looks = planned_looks(most_seeds or max(FEWEST_MOST_SEEDS, 2 * len(plan.sweep.seed_list)))
         taken = sum(look.question == record.asks for look in record.looks)
-        design = Design(question=record.asks, looks=looks, evaluation=record.evaluation, looks_before=taken)
+        design = Design(
+            question=record.asks,
+            looks=looks,
+            seeds=replace(plan.request, seeds=looks[-1]).seed_list,
+            evaluation=record.evaluation,
+            looks_before=taken,
+        )
         write_question(plan, home, command)  # raises where it cannot be written
         record.model_copy(update={"designs": [*record.designs, design]}).write()
         return looks

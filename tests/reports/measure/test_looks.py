@@ -50,7 +50,7 @@ def test_looks_at_another_question_do_not_count(record: SweepRecord) -> None:
 
 
 def test_a_design_shares_all_of_alpha_among_its_looks_and_looks_beyond_it_cost_half(record: SweepRecord) -> None:
-    plan = Design(question="this", looks=[6, 12, 24], evaluation=SIXTEEN, looks_before=0)
+    plan = Design(question="this", looks=[6, 12, 24], seeds=[*range(24)], evaluation=SIXTEEN, looks_before=0)
     first = alpha(record, [], 6, designs=[plan])
     assert 0.004 < first < 0.01
     assert alpha(record, [look(6, planned=True)], 12, designs=[plan]) < 0.05

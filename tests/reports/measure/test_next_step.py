@@ -146,7 +146,7 @@ def test_no_next_step(tmp_path: Path, why: str) -> None:
     record = record_of(tmp_path, seed_sd=0.03, effect=effect, unfinished=unfinished)
     if why == "looks left":
         evaluation = Evaluation(samples=SAMPLES, problems=PROBLEMS)
-        design = Design(question="this", looks=[SEEDS, 16], evaluation=evaluation, looks_before=0)
+        design = Design(question="this", looks=[SEEDS, 16], seeds=[*range(16)], evaluation=evaluation, looks_before=0)
         record = record.model_copy(update={"designs": [design]})
     assert step_of(record)[1] is None
 
