@@ -48,11 +48,12 @@ def freeze(
     Example: bench freeze std_norm --seeds 12
     """
     from harness.plan import make_plan
+    from harness.plan.tuning import searches_begun, with_known_tuning
     from harness.records.registration import REGISTERED, Registration, read_registration, started_cells
     from harness.run.question import require_same_kind, write_question
 
     folder = home_of(sweep, home)
-    planned = make_plan(sweep, profile, set_ or [], seeds, arm_names(arms))
+    planned = with_known_tuning(make_plan(sweep, profile, set_ or [], seeds, arm_names(arms)), folder)
     planned.require_answerable()
     place = planned.folder(folder)
     require_same_kind(place, is_search=False)
@@ -61,6 +62,11 @@ def freeze(
             f"{planned.sweep.name}: {len(started)} of {len(planned.cells)} cells have run already ({few(started, 3)}), "
             "and a question that is registered after its first cell is registered by nothing. Give the sweep another "
             "`name:` and seeds that nobody has seen, or run it without."
+        )
+    if searched := searches_begun(planned, folder):
+        raise RefusedError(
+            f"{planned.sweep.name}: the search of {few(searched, 3)} has begun, and a question that is registered "
+            "after its first trial is registered by nothing. Give the sweep another `name:`, or run it without."
         )
     command = command_line("run", sweep, profile, set_, seeds, arms)
     question = write_question(planned, folder, command)

@@ -162,9 +162,11 @@ def _confirm_screening(screened: SweepRun) -> list[str]:
     best = best_arms(write(screened.folder))
     if not best:  # some cells have not ended
         return []
-    plan = confirming_plan(screened.plan, screening, best)
-    note(f"confirming {', '.join(best)} against {screened.plan.baseline} on {screening.seeds} fresh seeds")
-    confirming = SweepRun(plan, screened.home, screened.command, screened.workers, screened.open_executor)
+    plan = confirming_plan(screened.plan, screening, best, screened.home)
+    fresh = len(plan.request.seed_list)
+    note(f"confirming {', '.join(best)} against {screened.plan.baseline} on {fresh} fresh seeds")
+    command = command_line("run", plan.sweep.name, None, None, None)  # goes on from its records
+    confirming = SweepRun(plan, screened.home, command, screened.workers, screened.open_executor)
     with ExitStack() as mirrored:
         watched(confirming, screened.home, mirrored)
         unmeasured = _unmeasured(confirming.records())

@@ -52,6 +52,7 @@ class SweepRequest:
 
     @property
     def seed_list(self) -> list[int]:
+        """With --seeds: the sweep's own first, then those above them."""
         return self.sweep.seed_list if self.seeds is None else first_seeds(self.sweep.seed_list, self.seeds)
 
     @property

@@ -22,7 +22,7 @@ from harness.plan.search_plan import SearchPlan
 from harness.plan.sweep_file import SweepFile
 from harness.records import read_sweep
 from harness.records.files import DamagedRecordError
-from harness.records.study import TrialRecord, read_study
+from harness.records.study import STUDY, TrialRecord, read_study
 from harness.records.sweep import TunedArm, Tuning
 
 
@@ -74,6 +74,12 @@ def digest(plan: SearchPlan) -> str:
         "base": departs_from,
     }
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def searches_begun(plan: Plan, home: Path) -> list[str]:
+    """The arms that are tuned, wholly or in part."""
+    begun = [arm for arm, search in arm_searches(plan.request).items() if (search.folder(home) / STUDY).exists()]
+    return list(dict.fromkeys([*plan.request.tuned, *begun]))
 
 
 def with_known_tuning(plan: Plan, home: Path) -> Plan:
@@ -132,6 +138,7 @@ def tuning_record(request: SweepRequest) -> Tuning | None:
         return None
     return Tuning(
         knobs=list(tune.per_arm),
+        ranges={knob: searched.model_dump(mode="json", exclude_unset=True) for knob, searched in tune.per_arm.items()},
         trials=tune.trials,
         seeds=tune.seed_list,
         searches={arm: search_name(request.sweep.name, arm) for arm in request.arms or request.sweep.all_arms},

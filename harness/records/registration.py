@@ -67,9 +67,9 @@ class Registration:
         """What the question is now and was not when it was registered: `margin_pp 1 -> 2`."""
         now = _asked(sweep)
         found = [
-            f"{key} {_short(self.asked.get(key))} -> {_short(now[key])}"
-            for key in now
-            if self.asked.get(key) != now[key]
+            f"{key} {_short(self.asked.get(key))} -> {_short(now.get(key))}"
+            for key in self.asked | now
+            if self.asked.get(key) != now.get(key)
         ]
         hashes = _hashes(sweep)
         found += [f"arm {arm} added" for arm in hashes if arm not in self.cells]
@@ -77,15 +77,19 @@ class Registration:
         return found + list(dict.fromkeys(self._changed_settings(sweep, hashes)))
 
     def _changed_settings(self, sweep: SweepRecord, hashes: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
-        """Knobs of arms whose cells have other hashes, or what else a hash covers."""
+        """Knobs of arms whose cells have other hashes, or what else a hash covers. An arm that is tuned first has the
+        hashes of what its search found, which no registration can know."""
+        tuned = {*sweep.tuning.knobs} if sweep.tuning is not None else set()
         for arm, by_seed in hashes.items():
             then = self.cells.get(arm, {})
             if all(by_seed[seed] == then[seed] for seed in by_seed.keys() & then.keys()):
                 continue
             now = next(cell for cell in sweep.cells if cell.arm == arm)
             has_spec = (now.evaluation_folder / "spec.json").exists()
-            knobs = list(_differences(self.specs.get(arm, {}), now.spec)) if has_spec else []
-            yield from knobs or [f"the data, model or code behind {arm}"]
+            differences = dict(_differences(self.specs.get(arm, {}), now.spec)) if has_spec else {}
+            if not differences:
+                yield f"the data, model or code behind {arm}"
+            yield from (f"{knob} {values}" for knob, values in differences.items() if knob not in tuned)
 
 
 _NOT_DIGESTED = ("time", "digest")
@@ -146,8 +150,8 @@ class RegistrationCheck:
             faults.append(f"not found by {_some(self.cells_without)} at their start")
         if self.cells_before:
             faults.append(f"after cells of other versions of the question had run ({_some(self.cells_before)})")
-        when = "; ".join(faults) if faults else "before the first cell"
-        return f"Registered {when}. Digest {self.digest}."
+        when = f", but {'; '.join(faults)}" if faults else " before the first cell"
+        return f"Registered{when}. Digest {self.digest}."
 
 
 def check_registration(sweep: SweepRecord) -> RegistrationCheck | None:
@@ -176,7 +180,13 @@ def started_cells(cells: Iterable[CellRecord]) -> list[str]:
 
 def _asked(sweep: SweepRecord) -> dict[str, Any]:
     asked = {key: getattr(sweep, key) for key in _STATED}
-    return asked | {"settings": [] if sweep.asked is None else list(sweep.asked.settings)}
+    asked["settings"] = [] if sweep.asked is None else list(sweep.asked.settings)
+    if (screening := sweep.screening) is not None:
+        asked |= {"screening.best": screening.best, "screening.seeds": screening.seeds}
+    if (tuning := sweep.tuning) is not None:
+        asked |= {"tune.trials": tuning.trials, "tune.seeds": tuning.seeds}
+        asked |= {f"tune.{knob}": searched for knob, searched in tuning.ranges.items()}
+    return asked
 
 
 def _hashes(sweep: SweepRecord) -> dict[str, dict[str, str]]:
@@ -192,14 +202,14 @@ def _digest(content: Mapping[str, Any]) -> str:
     return hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
 
 
-def _differences(then: Any, now: Any, place: str = "") -> Iterator[str]:
-    """The knobs that two specs do not share a value of, with both values."""
+def _differences(then: Any, now: Any, place: str = "") -> Iterator[tuple[str, str]]:
+    """The knobs that two specs do not share a value of, each with both values."""
     if isinstance(then, dict) and isinstance(now, dict):
         for key in [*then, *(key for key in now if key not in then)]:
             if place or key != "seed":
                 yield from _differences(then.get(key), now.get(key), f"{place}.{key}" if place else key)
     elif then != now:
-        yield f"{place} {_short(then)} -> {_short(now)}"
+        yield place, f"{_short(then)} -> {_short(now)}"
 
 
 def _short(value: Any) -> str:

@@ -158,10 +158,12 @@ class TunedArm(_Part):
 
 
 class Tuning(_Part):
-    """The search that came before the comparison. trials: of each arm. seeds: of each trial. searches: by arm, the name
-    of the folder that holds its trials. arms: what was found, for those whose search has ended."""
+    """The search that came before the comparison. ranges: by knob, as the sweep file states it. trials: of each arm.
+    seeds: of each trial. searches: by arm, the name of the folder that holds its trials. arms: what was found, for
+    those whose search has ended."""
 
     knobs: list[str]
+    ranges: dict[str, dict[str, Any]] = {}
     trials: int
     seeds: list[int]
     searches: dict[str, str]

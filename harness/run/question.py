@@ -46,6 +46,7 @@ from harness.records.sweep import (
     first_seeds,
 )
 from harness.run.data_checks import contamination, data_sources
+from harness.run.screening import confirmation_name
 from harness.run.stages import find_stage, result_path, stages_of_cell
 
 SWEEP_FILE = "sweep.yaml"
@@ -263,12 +264,12 @@ def write_design(plan: Plan, most_seeds: int | None, home: Path, command: str) -
 
     Raises RefusedError where other looks were fixed and for a screening, GateError as `Plan.require_answerable`.
     """
+    plan.require_answerable()
     if plan.sweep.screening is not None:
         raise RefusedError(
-            f"{plan.sweep.name} is a screening: it ranks its arms, and the verdicts are those on fresh seeds. Leave "
-            "--until out, or take `screening:` out of the sweep file."
+            f"{plan.sweep.name} is a screening: it ranks arms and gives no verdict to wait for. Leave --until out; "
+            f"then `bench run {confirmation_name(plan.sweep.name)} --until verdict` adds seeds to its best arms."
         )
-    plan.require_answerable()
     folder = plan.folder(home)
     with _writable(folder):
         (home / "cache").mkdir(parents=True, exist_ok=True)

@@ -15,6 +15,7 @@ from harness.plan import Plan
 from harness.plan.plan import plan_arms
 from harness.plan.sweep_file import Screening, SweepFile
 from harness.records import read_sweep
+from harness.records.files import DamagedRecordError
 
 _ENDED = ("done", "failed", "invalid")
 
@@ -27,13 +28,18 @@ def best_arms(report: Mapping[str, Any]) -> list[str]:
     return [str(arm) for arm in report["screening"][0]["best"]]
 
 
-def confirming_plan(screened: Plan, screening: Screening, best: Sequence[str]) -> Plan:
+def confirmation_name(screening: str) -> str:
+    """The name of the sweep that confirms the best of a screening, and of its folder."""
+    return f"{screening}-confirmed"
+
+
+def confirming_plan(screened: Plan, screening: Screening, best: Sequence[str], home: Path) -> Plan:
     """The baseline and the best arms as a sweep of its own, with seeds that the screening did not have."""
-    sweep, first = screened.sweep, max(screened.request.seed_list) + 1
+    sweep = screened.sweep
     arms = {arm: sweep.all_arms[arm] for arm in (screened.baseline, *best)}
     confirming = SweepFile.model_validate(
         {
-            "name": f"{sweep.name}-confirmed",
+            "name": confirmation_name(sweep.name),
             "question": f"Do the best {len(best)} of {len(screened.arms)} arms of {sweep.name} beat "
             f"{screened.baseline}, on seeds that the screening did not have?",
             "profile": screened.profile,
@@ -42,12 +48,26 @@ def confirming_plan(screened: Plan, screening: Screening, best: Sequence[str]) -
             "co_changes": dict(sweep.co_changes),
             "base": sweep.base,
             "arms": arms,
-            "seeds": list(range(first, first + screening.seeds)),
+            "seeds": _fresh_seeds(screened, screening.seeds, set(arms), home),
             "compare": sweep.compare.model_dump(exclude={"baseline"}) | {"baseline": screened.baseline},
             "allow_noop": sweep.allow_noop,
         }
     )
     return plan_arms(replace(screened.request, sweep=confirming, seeds=None, arms=()))
+
+
+def _fresh_seeds(screened: Plan, count: int, arms: set[str], home: Path) -> list[int]:
+    """Those above the screening's; or those that confirmed these arms before, if they are fresh still, and as many or
+    more."""
+    used = screened.request.seed_list
+    try:
+        earlier = read_sweep(home / confirmation_name(screened.sweep.name))
+    except (FileNotFoundError, DamagedRecordError):  # written anew by the run
+        pass
+    else:
+        if {*earlier.arms} == arms and len(earlier.seeds) >= count and not {*earlier.seeds} & {*used}:
+            return earlier.seeds
+    return list(range(max(used) + 1, max(used) + 1 + count))
 
 
 def record_confirmation(folder: Path, confirming: Plan, report: Mapping[str, Any]) -> None:
@@ -56,6 +76,10 @@ def record_confirmation(folder: Path, confirming: Plan, report: Mapping[str, Any
     if screening.screening is None:
         raise ValueError(f"{folder}: is no screening")
     found = screening.screening.model_copy(
-        update={"confirmed_in": confirming.sweep.name, "contrasts": list(report["contrasts"])}
+        update={
+            "seeds": len(confirming.request.seed_list),
+            "confirmed_in": confirming.sweep.name,
+            "contrasts": list(report["contrasts"]),
+        }
     )
     screening.model_copy(update={"screening": found}).write()

@@ -76,10 +76,13 @@ class NextStep:
 @derived
 def next_steps(analysis: Analysis) -> dict[str, NextStep]:
     """The ways to settle each declared contrast, by its name: none for a contrast that is settled, whose spread is
-    unknown, whose plan is not done yet, or whose replicates are problems and not seeds.
+    unknown, whose plan is not done yet, or whose replicates are problems and not seeds; none in a screening, which
+    judges no arm.
 
     The variance of a factorial's effects is not split, so that more seeds are their only way.
     """
+    if analysis.sweep.screening is not None:
+        return {}
     effects = factor_effects(analysis.sweep, analysis.measurements)
     asked: list[tuple[Contrast, VarianceComponents | None]] = [(effect.contrast, None) for effect in effects]
     if not effects:

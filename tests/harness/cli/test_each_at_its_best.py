@@ -98,6 +98,11 @@ def test_a_hidden_factor_on_the_learning_rate_is_no_verdict_once_each_arm_is_at_
     page = (tmp_path / "runs" / "mine" / "report" / "report.md").read_text()
     assert f"each at its best of {TRIALS} trials of {LR}" in page and "Each arm at its best" in page
 
+    late = bench("freeze", path)
+    assert late.code == 2 and "cells have run already" in late.err
+    late = bench("freeze", path, "--set", "eval.samples=64")
+    assert late.code == 2 and "the search of plain, slow has begun" in late.err
+
     # Further seeds, where the searches are not at hand any more, go on from what was found.
     for search in (tmp_path / "runs").glob("mine-tune-*"):
         shutil.rmtree(search)

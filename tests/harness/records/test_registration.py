@@ -69,7 +69,7 @@ def test_a_sweep_that_was_never_registered_says_nothing(tmp_path):
 def test_what_was_changed_since_is_named(tmp_path, fields, told):
     found = changed(registered(tmp_path), **fields)
     assert not found.holds and len(found.changes) == 1
-    assert f"Registered changed since: {found.changes[0]}." in found.sentence and told in found.sentence
+    assert f"Registered, but changed since: {found.changes[0]}." in found.sentence and told in found.sentence
 
 
 def test_a_knob_that_was_changed_is_named_once_and_another_cause_of_another_hash_too(tmp_path):
@@ -86,6 +86,36 @@ def test_a_knob_that_was_changed_is_named_once_and_another_cause_of_another_hash
     assert changed(sweep, cells=cells).changes == [f"the data, model or code behind {arm}" for arm in ("base", "up")]
 
 
+TUNING: dict[str, Any] = {
+    "knobs": ["train.learning_rate"],
+    "ranges": {"train.learning_rate": {"log": [1e-5, 1e-3]}},
+    "trials": 8,
+    "seeds": [1000000, 1000001],
+    "searches": {"base": "it-tune-base", "up": "it-tune-up"},
+    "arms": {},
+}
+
+
+def test_what_a_search_finds_is_no_change_and_another_search_is_one(tmp_path):
+    sweep = registered(tmp_path, tuning=TUNING)
+    cells = json.loads((tmp_path / "sweep.json").read_text())["cells"]
+    for entry, cell in zip(cells, sweep.cells, strict=True):
+        entry["hash"] = f"f{entry['hash'][1:]}"
+        found = {"seed": cell.seed, "train": {"steps": 60, "learning_rate": 7e-4}}
+        (cell.path / "spec.json").write_text(json.dumps(found))
+    assert changed(sweep, cells=cells).holds
+    assert changed(sweep, tuning=TUNING | {"trials": 9}).changes == ["tune.trials 8 -> 9"]
+    wider = {"train.learning_rate": {"log": [1e-5, 1.0]}}
+    (change,) = changed(sweep, tuning=TUNING | {"ranges": wider}).changes
+    assert change.startswith("tune.train.learning_rate ")
+
+
+def test_a_screening_that_picks_or_confirms_otherwise_is_a_change(tmp_path):
+    sweep = registered(tmp_path, screening={"best": 3, "seeds": 12})
+    assert changed(sweep, screening={"best": 2, "seeds": 12}).changes == ["screening.best 3 -> 2"]
+    assert "screening.best 3 -> None" in changed(sweep, screening=None).changes
+
+
 def test_arms_that_came_or_went(tmp_path):
     sweep = registered(tmp_path)
     document = json.loads((tmp_path / "sweep.json").read_text())
@@ -98,7 +128,7 @@ def test_a_registration_that_cells_did_not_find_is_no_proof(tmp_path, started_wi
     """Made, or exchanged, after the first cell had started."""
     found = changed(registered(tmp_path, started_with=started_with))
     assert not found.holds and len(found.cells_without) == 4
-    assert "Registered not found by" in found.sentence and "at their start" in found.sentence
+    assert "Registered, but not found by" in found.sentence and "at their start" in found.sentence
 
 
 def test_one_that_was_edited_or_removed(tmp_path):

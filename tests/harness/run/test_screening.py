@@ -64,6 +64,14 @@ def test_the_best_is_confirmed_on_fresh_seeds(bench: Bench, sweep: Path, monkeyp
     assert "A screening: 4 arms with 2 seeds each are ranked, not judged." in again.out
     assert cells == {cell.path: cell.path.stat().st_mtime_ns for cell in confirmed.cells}, "nothing is trained again"
 
+    # More seeds of the confirmation lie above its own, and stay when the screening is run again.
+    assert confirmed.command == "bench run rates-confirmed"
+    assert bench("run", "rates-confirmed", "--seeds", 4).code == 0
+    assert read_sweep(home / "rates-confirmed").seeds == [2, 3, 4, 5]
+    assert "With 4 fresh seeds: " in bench("run", "rates").out
+    refused = bench("run", "rates", "--until", "verdict")
+    assert refused.code == 2 and "`bench run rates-confirmed --until verdict`" in refused.err
+
     # Before all cells of the screening have ended nothing is picked.
     document = write(home / "rates")
     document["cells"][0]["state"] = "interrupted"
