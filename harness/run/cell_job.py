@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from evals.choices import Continuation, Likelihood
 from evals.sampler import Draw, Drawn, SamplingParams
 from harness.config.hashing import evaluation_hash
 from harness.config.model import Lora
@@ -135,6 +136,10 @@ class TrainedPolicy:
         """As `evals.sampler.Sampler.draw`. Raises RefusedError if the cell's last checkpoint is not there any more, or
         holds other weights."""
         return self._sampler.draw(draws, params)
+
+    def score(self, continuations: Sequence[Continuation]) -> list[Likelihood]:
+        """As `evals.choices.Scorer.score`. Raises as `draw`."""
+        return self._sampler.score(continuations)
 
     @cached_property
     def _sampler(self) -> EngineSampler:
