@@ -97,6 +97,10 @@ class _Documents:
         return f"lm_eval=={self.source.version}:{hashlib.blake2b(said.encode(), digest_size=20).hexdigest()}"
 
     def load(self) -> Sequence[Problem]:
+        return self._problems
+
+    @cached_property
+    def _problems(self) -> list[Problem]:
         return [
             Problem(
                 id=f"{self.source.name}-{number:06d}",

@@ -242,7 +242,7 @@ def _warnings(request: SweepRequest, specs: Mapping[str, RunSpec], noops: Sequen
             "Write hf:<id>@<commit>, 40 hexadecimal digits."
         )
     evaluation = next(iter(specs.values())).eval
-    choosing = [name for name in evaluation.tasks if get_task(name).gives_choices]
+    choosing = [task.name for task in map(get_task, evaluation.tasks) if task.gives_choices]
     if choosing and max(evaluation.samples, evaluation.curve_samples) > 1:
         warnings.append(
             f"{', '.join(choosing)}: eval.samples does not count here. The most likely choice is always the same, so "

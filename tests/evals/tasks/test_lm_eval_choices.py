@@ -141,7 +141,8 @@ def test_neither_more_samples_nor_another_decoding_scores_again(
     assert first == second
 
 
-def test_a_sweep_compares_arms_on_it_and_is_topped_up(tmp_path: Path) -> None:
+def test_a_sweep_compares_arms_on_it_and_is_topped_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "PATIENCE_S", 300.0)  # every process imports lm-eval
     sweep = bench.write_sweep(tmp_path)
     document = yaml.safe_load(sweep.read_text())
     document["base"] |= {"eval.tasks": ["arithmetic", task_file(tmp_path, "plain")], "train.steps": 4, "eval.every": 2}
