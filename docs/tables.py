@@ -29,7 +29,7 @@ from harness.config.knobs import knob_facts
 from harness.config.search import KnobRange, Pruner, Sampler, Search, SearchBudget, Tune
 from harness.config.yaml_file import load_yaml
 from harness.executors.base import EXECUTORS
-from harness.plan.sweep_file import SHIPPED, Comparison, SweepFile, load_sweep, shipped
+from harness.plan.sweep_file import SHIPPED, Comparison, Screening, SweepFile, load_sweep, shipped
 from harness.rewards.base import nameable_parts
 from harness.run.health import FLAGS
 from reports.figures import FIGURES
@@ -188,6 +188,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "compare": _fields(Comparison),
     "search": _fields(Search),
     "tune": _fields(Tune),
+    "screening": _fields(Screening),
     "range": _fields(KnobRange),
     "search budget": _fields(SearchBudget),
     "sampler": _fields(Sampler),

@@ -23,8 +23,8 @@ from harness.errors import RefusedError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from harness.evaluate.subject import Subject
     from harness.evaluate.suite import Suite, SuiteResult
+    from harness.plan.subject import Subject
     from harness.sampling.sampler import EngineSampler
 
 
@@ -135,9 +135,9 @@ def eval_(
     """
     from harness.evaluate.asked import OWN_PRESET, Asked, Convention, own_spec
     from harness.evaluate.lm_eval import LmEvaluation
-    from harness.evaluate.subject import find_subject
     from harness.evaluate.suite import Suite
     from harness.extras.memorisation import PROBE_TOKENS, MemorisationProbe
+    from harness.plan.subject import find_subject
 
     cells = [Path(name) for name in (model, baseline) if name is not None]
     use_recorded_plugins(sweeps_holding(cells), plugin or [])
@@ -286,9 +286,11 @@ def _lazy_sampler(subject: Subject, seed: int) -> Callable[[], EngineSampler]:
     def make() -> EngineSampler:
         note(f"loading {subject.label}")
         from harness.engines.choice import make_engine
+        from harness.models.start import StartingPoint
+        from harness.run.cell_job import load_as_it_is
         from harness.sampling.sampler import EngineSampler
 
-        language_model = subject.load()
+        language_model = load_as_it_is(subject.spec, StartingPoint())
         for remark in language_model.remarks():
             note(remark)
         return EngineSampler(language_model, make_engine(subject.spec.rollout, language_model), seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
@@ -82,6 +83,7 @@ def plan(
     document: dict[str, Any] = {
         "sweep": planned.sweep.name,
         "profile": planned.profile,
+        "checkpoint": planned.request.checkpoint,
         "cells": cells,
         "searches": searches,
         "gate": {
@@ -118,8 +120,8 @@ def _expected_time(planned: Plan, home: Path, may_measure: bool) -> ExpectedTime
     records = [(cell, planned.record(cell, home)) for cell in sorted(planned.cells, key=lambda cell: cell.seed)]
     missing = [(cell.spec, record.lacks) for cell, record in records if record.state not in ("done", "invalid")]
     searched = [cell.spec for cell in _search_cells(planned, home)]
-    specs = [*searched, *(spec for spec, lacks in missing if lacks != "evaluation")]
-    only_evaluated = [spec for spec, lacks in missing if lacks == "evaluation"]
+    specs = [*searched, *(spec for spec, lacks in missing if lacks != "evaluation" and not spec.checkpoint)]
+    only_evaluated = [spec for spec, lacks in missing if lacks == "evaluation" or spec.checkpoint]
     at_once = min(default_workers([*planned.arms.values()]), max(1, len(searched) + len(missing)))
     return expected_time(specs, home, at_once, measure if may_measure else None, only_evaluated)
 
@@ -164,6 +166,8 @@ def _detectable_pp(planned: Plan, home: Path) -> dict[str, Any]:
     from reports.measure.interactions import declared_names
     from reports.statistics import MIN_PAIRS, power
 
+    if planned.request.checkpoint is not None:
+        return _detectable_over_problems_pp(planned, home)
     screening = planned.sweep.screening
     declared = declared_names(planned.grid, [*planned.arms], planned.baseline)
     n_contrasts = max(1, len(declared)) if screening is None else screening.best
@@ -173,6 +177,31 @@ def _detectable_pp(planned: Plan, home: Path) -> dict[str, Any]:
     alpha = planned.sweep.compare.alpha / n_contrasts
     value = power(sd, n=seeds, alpha=alpha).effect if seeds >= MIN_PAIRS and sd > 0 else None
     return {"value": value, "from": origin, "sd_pp": sd, "contrasts": n_contrasts}
+
+
+def _detectable_over_problems_pp(planned: Plan, home: Path) -> dict[str, Any]:
+    """The same where problems are replicated. Before there are answers, their noise is taken at its largest, where
+    every problem is solved half the time, and what an arm changes as the same on every problem."""
+    from reports.measure.contrasts import differences_by_problem, pair_by_seed
+    from reports.measure.measurements import Measurement, Metric
+    from reports.statistics import MIN_PAIRS, power
+
+    metric = Metric(planned.metric_task, planned.metric_name)
+    treatment = next((arm for arm in planned.arms if arm != planned.baseline), planned.baseline)
+    done = [record for cell in planned.cells if (record := planned.record(cell, home)).state == "done"]
+    arms = [[Measurement(cell, metric) for cell in done if cell.arm == arm] for arm in (treatment, planned.baseline)]
+    if pairs := pair_by_seed(*arms):
+        differences = differences_by_problem(pairs)
+        n, origin = len(differences), "finished cells"
+        sd = statistics.stdev(differences) if n > 1 else 0.0
+    else:
+        evaluation = planned.arms[treatment].eval
+        n, origin = evaluation.problems or 0, "the largest noise of sampling"
+        sd = 100 * math.sqrt(0.5 / (evaluation.samples * len(planned.request.seed_list)))
+    contrasts = max(1, len(planned.arms) - 1)
+    alpha = planned.sweep.compare.alpha / contrasts
+    value = power(sd, n=n, alpha=alpha).effect if n >= MIN_PAIRS and sd > 0 else None
+    return {"value": value, "from": origin, "sd_pp": sd, "contrasts": contrasts}
 
 
 def _paired_sd_pp(planned: Plan, home: Path) -> tuple[float, str]:
@@ -229,11 +258,13 @@ def _print(document: dict[str, Any], expected: ExpectedTime | None) -> None:
     from harness.plan import expected_time
     from harness.plan.memory import in_words
 
-    print(f"sweep {document['sweep']} on profile {document['profile']}")
+    evaluated = f", evaluating {document['checkpoint']} as it is" if document["checkpoint"] else ""
+    print(f"sweep {document['sweep']} on profile {document['profile']}{evaluated}")
     if document["searches"]:
         print_table("", ["arm", "trials", "seeds", "best setting"], [_search_row(row) for row in document["searches"]])
         print("Each arm is tuned first; the comparison has fresh seeds and each arm's best setting.\n")
-    rows = [[cell["arm"], str(cell["seed"]), (cell["hash"] or "")[:10], _state(cell)] for cell in document["cells"]]
+    shown = "evaluation" if document["checkpoint"] else "hash"
+    rows = [[cell["arm"], str(cell["seed"]), (cell[shown] or "")[:10], _state(cell)] for cell in document["cells"]]
     print_table("", ["arm", "seed", "hash", "state"], rows)
     gate = document["gate"]
     print(f"gate: {'ok' if gate['ok'] else 'REFUSED'}; arms differ in {_in_words(gate['differs'])}")
@@ -242,10 +273,8 @@ def _print(document: dict[str, Any], expected: ExpectedTime | None) -> None:
     cost = document["cost"]
     at_most = cost["eval_samples_at_most"]
     samples = "all problems'" if at_most is None else f"{at_most:,}"
-    print(
-        f"cost: {cost['cells']} cells, at most {cost['generated_tokens_at_most']:,} generated tokens and {samples} "
-        "evaluation samples"
-    )
+    training = "" if document["checkpoint"] else f"at most {cost['generated_tokens_at_most']:,} generated tokens and "
+    print(f"cost: {cost['cells']} cells, {training}{samples} evaluation samples")
     print(f"memory: {in_words(cost['memory'])}")
     print(f"time: {expected_time.in_words(expected, duration)}")
     detectable, screening = document["detectable_pp"], document["screening"]

@@ -50,6 +50,8 @@ class Design:
     alpha: float
     pilots: list[Pilot]
     source: str
+    unit: str = "seed"
+    """What is replicated: a seed, or a problem where one checkpoint is evaluated."""
 
     @property
     def alpha_each(self) -> float:
@@ -148,6 +150,8 @@ def _what_to_do(row: dict[str, Any], record: SweepRecord) -> str:
         return "Nothing more is needed."
     if not record.is_complete:
         return "Not every cell has ended; `bench run` continues it."
+    if record.checkpoint is not None:
+        return f"Over one checkpoint, more problems narrow it: `bench power {record.name} --effect 2pp` says how many."
     if record.design is not None and record.look.planned:
         return "Its design has looks left; `bench run` with --until verdict takes them."
     return f"Its spread is unknown; {MIN_PAIRS} pairs or more that differ would show it."
@@ -196,8 +200,8 @@ def _measured(given: str, home: Path) -> Design:
         pilots.append(
             Pilot(
                 arm=contrast.arm,
-                n_pairs=len(by_seed),
-                sd_pp=_sd(contrast.differences_pp),
+                n_pairs=len(contrast.replicates_pp),
+                sd_pp=_sd(contrast.replicates_pp),
                 correlation=None if math.isnan(correlation) else correlation,
                 flagged_seeds=contrast.flagged_seeds,
                 sd_unflagged_pp=_sd(unflagged),
@@ -208,7 +212,8 @@ def _measured(given: str, home: Path) -> Design:
             f"{sweep.name}: no contrast has {MIN_PAIRS_FOR_SD} finished pairs, which the sd of differences needs. "
             f"{INSTEAD}"
         )
-    return Design(sweep.name, sweep.baseline, len(sweep.seeds), sweep.alpha, pilots, "finished cells")
+    unit = "seed" if sweep.checkpoint is None else "problem"
+    return Design(sweep.name, sweep.baseline, len(sweep.seeds), sweep.alpha, pilots, "finished cells", unit)
 
 
 def _sd(differences: Sequence[float]) -> float:
@@ -233,12 +238,18 @@ def _assumed(given: str, home: Path, sd_pp: float, correlation: float) -> Design
     if (home / given / "sweep.json").is_file():
         record = read_sweep(home / given)
         name, arms, baseline, grid = record.name, record.arms, record.baseline, record.grid
-        n_seeds, alpha = len(record.seeds), record.alpha
+        n_seeds, alpha, checkpoint = len(record.seeds), record.alpha, record.checkpoint
     else:
         sweep, _ = load_sweep(given)
         name, arms, grid = sweep.name, [*sweep.all_arms], sweep.all_arms if sweep.grid else {}
+        checkpoint = sweep.checkpoint
         baseline = sweep.compare.baseline or arms[0]
         n_seeds, alpha = len(sweep.seed_list), sweep.compare.alpha
+    if checkpoint is not None:
+        raise RefusedError(
+            f"--sd is the spread of an arm over training seeds, and {name} trains nothing: its problems are what is "
+            "replicated. Run it, and leave --sd out."
+        )
     paired_sd = difference_sd(sd_pp, correlation)
     pilots = [
         Pilot(contrast.name, 0, paired_sd * contrast.sd_ratio, correlation)
@@ -257,6 +268,7 @@ def _document(design: Design, effect_pp: float) -> dict[str, Any]:
         "alpha": design.alpha,
         "level": 1 - design.alpha_each,
         "from": design.source,
+        "unit": design.unit,
         "contrasts": [_contrast(pilot, design, effect_pp) for pilot in design.pilots],
     }
 
@@ -288,9 +300,10 @@ def _contrast(pilot: Pilot, design: Design, effect_pp: float) -> dict[str, Any]:
 def _print(document: dict[str, Any]) -> None:
     contrasts = document["contrasts"]
     measured = document["from"] == "finished cells"
-    columns = ["arm", "sd of the difference (pp)", "correlation", "seeds needed"]
+    unit = document["unit"]
+    columns = ["arm", "sd of the difference (pp)", "correlation", f"{unit}s needed"]
     columns += ["with the sd at its 80% upper bound"] if measured else []
-    columns += ["seeds now", "detectable with these (pp)"]
+    columns += [f"{unit}s now", "detectable with these (pp)"]
     rows = [
         [
             row["arm"],
@@ -305,7 +318,7 @@ def _print(document: dict[str, Any]) -> None:
     ]
     shared = f", alpha {document['alpha']:g} shared by {len(contrasts)} contrasts" if len(contrasts) > 1 else ""
     print_table(
-        f"{document['sweep']}: seeds to find {document['effect_pp']:g} pp against {contrasts[0]['baseline']} at "
+        f"{document['sweep']}: {unit}s to find {document['effect_pp']:g} pp against {contrasts[0]['baseline']} at "
         f"{document['power']:.0%} power{shared} (spread from {document['from']})",
         columns,
         rows,

@@ -28,7 +28,7 @@ from harness.cli.options import (
     with_eval_samples,
 )
 from harness.cli.until import goes_on, looks_to_take, require_one_plan_of_seeds
-from harness.errors import BenchError
+from harness.errors import BenchError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -124,6 +124,11 @@ def run(
         first = planned_with(seeds)
     plans: Iterable[Plan] = [first]
     if until is not None:
+        if first.request.checkpoint is not None:
+            raise RefusedError(
+                f"--until {until} adds training seeds, and {first.sweep.name} evaluates one checkpoint, over whose "
+                "problems it is judged. Leave it out; more --eval-samples or problems narrow the interval."
+            )
         looks = write_design(first, most_seeds, folder, command)
         plans = map(planned_with, looks_to_take(read_sweep(first.folder(folder)), looks))
     for planned in plans:

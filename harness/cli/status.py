@@ -93,6 +93,8 @@ def _is_ended_by_budget(cell: dict[str, Any], budget_frac: float) -> bool:
 
 def _steps(cell: dict[str, Any], budget_frac: float) -> str:
     step, steps = cell["step"], cell["steps"]
+    if steps == 0:
+        return "none, only evaluates"
     if _is_ended_by_budget(cell, budget_frac):
         return f"{step} of at most {steps}"
     if steps and cell["state"] != "done" and budget_frac > step / steps:

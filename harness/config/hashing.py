@@ -20,10 +20,12 @@ from evals.yaml_file import ENDINGS
 from harness import plugins
 from harness.config.engine import AUTO, ENGINES
 from harness.config.knobs import active
+from harness.config.model import Lora
 from harness.config.model_source import parse_source
 from harness.config.run_spec import RunSpec
 from harness.errors import RefusedError
 from harness.plugins import Kind, UserModule
+from harness.records.files import read_json
 from harness.rewards.base import PARTS
 from harness.rewards.user_function import is_reference, source_digest
 
@@ -65,8 +67,12 @@ def training_hash(spec: RunSpec) -> str:
     refer to: the model, data, template and grader versions, source of reward functions and of plug-ins. Nothing of
     `eval` is in it. Needs no data where their digest is pinned.
 
+    Of a checkpoint that is evaluated only: blake2b over its weights and what else of the model draws samples.
+
     Raises RefusedError if a local model, demonstrations or a reward function are missing, EvalError if problems are.
     """
+    if spec.checkpoint:
+        return digest({"checkpoint": conditions_of_model(spec), "refers_to": _outside_engine(spec)})
     knobs = {knob: value for knob, value in _knobs(spec).items() if not knob.startswith("eval.")}
     grader = spec.reward.grader
     refers_to = {
@@ -80,6 +86,38 @@ def training_hash(spec: RunSpec) -> str:
         "reward_functions": _reward_functions(spec),
     }
     return digest({"training": knobs, "refers_to": refers_to, "numerics": NUMERICS_VERSION})
+
+
+def conditions_of_model(spec: RunSpec) -> dict[str, Any]:
+    """What of a model that is evaluated as it is, of the machine that runs it and of the noise can change a sample,
+    whatever the prompt. Raises RefusedError for files that are not there."""
+    return {
+        "model": {
+            "weights": weights_fingerprint(spec),
+            "dtype": spec.model.dtype,
+            "chat_template": spec.model.chat_template,
+        },
+        "seed": spec.seed,
+        "engine": spec.rollout.engine,
+        "device": spec.train.device.partition(":")[0],
+        "numerics": NUMERICS_VERSION,
+    }
+
+
+def weights_fingerprint(spec: RunSpec) -> str:
+    """Identifies the weights of a model that is evaluated as it is: equal for equal files, wherever they lie.
+
+    Raises RefusedError for files that are not there.
+    """
+    folder = spec.checkpoint_folder
+    if folder is None:
+        return parse_source(spec.model.source).fingerprint()
+    path = folder / "checkpoint.json"
+    if not path.is_file():
+        raise RefusedError(f"checkpoint {folder}: there is no such checkpoint any more. Restore it, or name another.")
+    weights = str(read_json(path)["blake2b"]["weights.safetensors"])
+    # Adapters mean nothing without what they were put on.
+    return digest([weights, starting_point_hash(spec)]) if isinstance(spec.model.lora, Lora) else weights
 
 
 def evaluation_hash(spec: RunSpec) -> str:
@@ -159,6 +197,9 @@ def code_digests(spec: RunSpec) -> dict[str, str]:
 def data_digests(spec: RunSpec) -> dict[str, str]:
     """What a cell reads besides code, as it is now: what to call it in a message -> its fingerprint."""
     rows = {f"the problems of {task} (test)": _problems(task, "test") for task in spec.eval.tasks}
+    if spec.checkpoint:
+        model = {f"the model {spec.checkpoint}": weights_fingerprint(spec)}
+        return {name: digest(one) for name, one in rows.items()} | model
     if spec.pairs.type == "dataset":
         rows[f"the pairs of {spec.pairs.data}"] = _train_data(spec)
     else:
@@ -177,7 +218,8 @@ def base_evaluation_hash(spec: RunSpec) -> str:
 
 def starting_point_hash(spec: RunSpec) -> str:
     """Names the weights that reinforcement learning starts from: the model after its cold start."""
-    knobs = _chosen(spec, "model.cold_start", "model.chat_template", "model.trust_remote_code")
+    as_trained = spec.model_copy(update={"checkpoint": None})
+    knobs = _chosen(as_trained, "model.cold_start", "model.chat_template", "model.trust_remote_code")
     return digest({"cold_start": knobs, "refers_to": _start(spec), "numerics": NUMERICS_VERSION})
 
 

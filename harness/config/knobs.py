@@ -22,9 +22,12 @@ from harness.plugins import cached
 
 def active(spec: RunSpec) -> dict[str, Any]:
     """Every active knob with its value; a tuple is a list. Knobs that do not exist at this point are absent: also those
-    of drawing and rewarding completions, where training is on given pairs."""
+    of drawing and rewarding completions, where training is on given pairs, and of all training, where a checkpoint is
+    evaluated."""
     flat: dict[str, Any] = {}
     _flatten(spec, "", flat)
+    if spec.checkpoint:
+        return {knob: value for knob, value in flat.items() if is_of_evaluation(knob)}
     if spec.pairs.type == "dataset":
         return {knob: value for knob, value in flat.items() if not is_of_drawing(knob)}
     return flat
@@ -35,6 +38,19 @@ def is_of_drawing(knob: str) -> bool:
     of rollouts, and evaluations drawn by their engine, whatever is learned from."""
     of_all = ("rollout.temperature", "rollout.engine", "rollout.vllm_memory_frac")
     return knob.startswith(("rollout.", "reward.", "task.", "budget.")) and knob not in of_all
+
+
+_OF_EVALUATION = (
+    *("checkpoint", "seed", "train.device"),
+    *("model.dtype", "model.chat_template", "model.trust_remote_code"),
+    *("rollout.engine", "rollout.vllm_memory_frac"),
+)
+_OF_CURVES = ("eval.every", "eval.curve_samples")
+
+
+def is_of_evaluation(knob: str) -> bool:
+    """Whether a knob exists where a checkpoint is evaluated and nothing is trained."""
+    return knob in _OF_EVALUATION or (knob.startswith("eval.") and knob not in _OF_CURVES)
 
 
 def _flatten(value: Any, name: str, flat: dict[str, Any]) -> None:

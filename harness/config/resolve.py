@@ -33,9 +33,12 @@ class Layer:
     settings: Mapping[str, Any]
 
 
-def resolve(layers: Sequence[Layer], seed: int) -> RunSpec:
-    """The resolved spec of one cell. Raises RefusedError with every problem of all layers."""
-    found = _resolved(layers, seed)
+def resolve(layers: Sequence[Layer], seed: int, checkpoint: str | None = None) -> RunSpec:
+    """The resolved spec of one cell. checkpoint: the model that it evaluates as it is, as a user names it.
+
+    Raises RefusedError with every problem of all layers.
+    """
+    found = _resolved(layers, seed, checkpoint)
     if found.spec is None:
         raise RefusedError("\n".join([*found.problems, *found.missing]))
     return found.spec
@@ -43,7 +46,7 @@ def resolve(layers: Sequence[Layer], seed: int) -> RunSpec:
 
 def problems_of(layers: Sequence[Layer], seed: int) -> list[str]:
     """What is wrong with layers when another layer could not be read: missing settings may be in that one."""
-    return _resolved(layers, seed).problems
+    return _resolved(layers, seed, None).problems
 
 
 class _Resolved(NamedTuple):
@@ -52,7 +55,7 @@ class _Resolved(NamedTuple):
     missing: list[str]
 
 
-def _resolved(layers: Sequence[Layer], seed: int) -> _Resolved:
+def _resolved(layers: Sequence[Layer], seed: int, checkpoint: str | None) -> _Resolved:
     problems: list[str] = []
     missing: list[str] = []
     knobs: Knobs = {}
@@ -93,7 +96,7 @@ def _resolved(layers: Sequence[Layer], seed: int) -> _Resolved:
     if not algorithm_is_named and not problems and not missing:
         missing.append(f"{layers[-1].origin}: no `algorithm` is given; name a preset, e.g. algorithm: grpo.")
 
-    knobs["seed"] = seed
+    knobs |= {"seed": seed, "checkpoint": checkpoint}
     nested = _nested(knobs)
     # Without an objective there is a problem already; any will do to find the others.
     nested["objective"] = objective or preset("grpo")
@@ -212,6 +215,8 @@ def _unknown_knobs(flat: Knobs) -> Iterator[tuple[str, str]]:
     for knob in flat:
         if knob == "seed":
             yield knob, "seed is not a knob: give `seeds` in the sweep, or --seeds."
+        elif knob == "checkpoint":
+            yield knob, "checkpoint is not a knob, but stands for training: give it in the sweep, beside `arms`."
         elif knob == "algorithm" or _is_part(knob):
             continue
         elif within := [name for name in nameable if name.startswith(f"{knob}.")]:

@@ -9,6 +9,7 @@ The spec under which a recorded cell was run.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
@@ -93,6 +94,11 @@ class RunSpec(Section):
     train: TrainSpec
     eval: EvalSpec
     budget: BudgetSpec = BudgetSpec()
+    checkpoint: Annotated[str | None, InWords(type=lambda: "null | model")] = Field(
+        None,
+        description="a model that is evaluated as it is, without any training: a model.source, a model's folder, a "
+        "cell or one of its checkpoints; set `checkpoint` in the sweep",
+    )
     seed: Annotated[int, InWords(default="one of the sweep's seeds")] = Field(
         ge=0, description="fixes all that is drawn at random in a cell; set `seeds` in the sweep, or --seeds"
     )
@@ -105,7 +111,20 @@ class RunSpec(Section):
         return self
 
     def absent_fields(self) -> list[str]:
-        return ["pairs"] if self.pairs.type == "none" else []
+        without_pairs = ["pairs"] if self.pairs.type == "none" else []
+        return without_pairs if self.checkpoint else [*without_pairs, "checkpoint"]
+
+    @property
+    def checkpoint_folder(self) -> Path | None:
+        """The folder of a cell's checkpoint that is evaluated; None for a cell that trains, and for a model that is
+        evaluated from its source."""
+        folder = Path(self.checkpoint or "")
+        return folder if folder.is_absolute() else None
+
+    @property
+    def training_steps(self) -> int:
+        """The most steps that a cell trains for; 0 where a checkpoint is evaluated."""
+        return 0 if self.checkpoint else self.train.steps
 
     @property
     def policy_gradient(self) -> Objective:

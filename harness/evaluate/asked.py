@@ -17,7 +17,7 @@ from evals.tasks.rows import LoadedRows
 from harness.config.run_spec import RunSpec, recorded_spec
 from harness.errors import RefusedError
 from harness.evaluate.evaluation import TaskEvaluation
-from harness.evaluate.subject import Subject
+from harness.plan.subject import Subject
 from harness.sampling.conditions import Conditions
 
 OWN_PRESET = "cell"

@@ -17,18 +17,17 @@ from evals.evaluate import SampleRow, disagreement, missing_requests, regrade, s
 from evals.sampler import SamplingParams
 from evals.tasks import get_task
 from evals.tasks.base import Problem
-from harness.config.hashing import digest
 from harness.config.run_spec import recorded_spec
 from harness.errors import RefusedError
-from harness.evaluate.subject import Subject
+from harness.plan.subject import Subject
 from harness.records.cell import STARTS_FILE
-from harness.records.files import file_name, write_json
+from harness.records.files import write_json
 from harness.run.data_checks import record_source
 from harness.run.evaluation import EarlierEvaluations
 from harness.run.provenance import append_start
 from harness.sampling.conditions import Conditions, fitted
 from harness.sampling.sampler import BudgetedSampler, EngineSampler, forced_tokens
-from harness.sampling.store import SAMPLES_FILE, OnProgress, SampleStore
+from harness.sampling.store import EVALS, SAMPLES_FILE, OnProgress, SampleStore, store_name
 
 
 def ignore_progress(done: int, total: int, remark: str) -> None:
@@ -63,8 +62,7 @@ class TaskEvaluation:
         return self.subject.conditions(conditions.seed) | conditions.as_json(conditions.task.split("test").load())
 
     def folder(self, home: Path) -> Path:
-        name = f"{file_name(self.conditions.task.name)}-{digest(self.identity)[:10]}"
-        return home / "evals" / self.subject.label / name
+        return home / EVALS / self.subject.label / store_name(self.conditions.task.name, self.identity)
 
     def run(
         self,
@@ -189,7 +187,7 @@ class TaskEvaluation:
         if cell is None or checkpoint is None:
             return [], ""
         spec = recorded_spec(cell)
-        as_trained = replace(self.subject, spec=spec)
+        as_trained = self.subject.as_in(spec)
         if as_trained.conditions(spec.seed) != self.subject.conditions(conditions.seed):
             return [], ""
         found = EarlierEvaluations(cell).samples(checkpoint, conditions)

@@ -14,7 +14,7 @@ from evals.lm_eval_adapter import run_lm_eval
 from evals.lm_eval_result import LmEvalResult
 from harness.config.hashing import digest
 from harness.evaluate.evaluation import ignore_progress
-from harness.evaluate.subject import Subject
+from harness.plan.subject import Subject
 from harness.records.files import file_name, write_json
 from harness.run.provenance import append_start
 from harness.sampling.sampler import EngineSampler

@@ -13,7 +13,7 @@ from evals.paired_change import PairedChange, change_of_samples, changes_of_lm_e
 from evals.tasks.base import Problem, Task
 from harness.evaluate.evaluation import TaskEvaluation
 from harness.evaluate.lm_eval import LmEvaluation
-from harness.evaluate.subject import Subject
+from harness.plan.subject import Subject
 from harness.records.files import file_name
 from harness.sampling.sampler import EngineSampler
 from harness.sampling.store import OnProgress

@@ -15,7 +15,7 @@ from evals.memorisation import GIVEN_FRAC, probe, require_statements, summarise
 from evals.tasks.base import Problem, Task
 from harness.config.hashing import digest
 from harness.evaluate.evaluation import ignore_progress
-from harness.evaluate.subject import Subject
+from harness.plan.subject import Subject
 from harness.records.files import file_name, write_json
 from harness.run.provenance import append_start
 from harness.sampling.sampler import EngineSampler

@@ -47,7 +47,10 @@ class Pace:
     rest_s: float
 
     def fits(self, spec: RunSpec) -> bool:
-        """Whether a cell of this spec does the same kind of work in batches of about the same size."""
+        """Whether a cell of this spec does the same kind of work in batches of about the same size; of one that only
+        evaluates, whether the same model is evaluated in the same way."""
+        if spec.checkpoint or self.spec.checkpoint:
+            return spec.checkpoint is not None and _kind_of_evaluation(spec) == _kind_of_evaluation(self.spec)
         if _kind_of_work(spec) != _kind_of_work(self.spec):
             return False
         larger, smaller = sorted((batch_tokens(spec), batch_tokens(self.spec)), reverse=True)
@@ -86,6 +89,10 @@ def batch_tokens(spec: RunSpec) -> int:
     return rollout.prompts_per_step * rollout.samples_per_prompt * rollout.max_completion_tokens
 
 
+def _kind_of_evaluation(spec: RunSpec) -> tuple[object, ...]:
+    return spec.model.source, spec.model.dtype, spec.train.device, spec.rollout.engine
+
+
 def _kind_of_work(spec: RunSpec) -> tuple[object, ...]:
     train, model = spec.train, spec.model
     trained = (model.source, model.dtype, model.lora.type, train.device, train.activation_checkpointing)
@@ -104,13 +111,15 @@ def pace_of(cell: CellRecord) -> Pace | None:
     samples = [row.get("n_problems", 0) * row.get("n_samples", 0) for row in scores]
     # Not from the times of files, which change when a folder is copied.
     whole_s = timing[-1].get("elapsed_s") if timing else None
-    if len(starts) != 1 or "owner" not in starts[0] or not steps_s or not sum(samples) or whole_s is None:
+    if len(starts) != 1 or "owner" not in starts[0] or not sum(samples) or whole_s is None:
         return None
     spec = recorded_spec(cell)
+    if not steps_s and not spec.checkpoint:
+        return None
     return Pace(
         spec,
-        step_s=statistics.fmean(steps_s),
-        filled_frac=cell.generated_tokens / (len(steps_s) * batch_tokens(spec)),
+        step_s=statistics.fmean(steps_s) if steps_s else 0.0,
+        filled_frac=cell.generated_tokens / (len(steps_s) * batch_tokens(spec)) if steps_s else 0.0,
         sample_s=sum(evaluations_s) / sum(samples),
         problems=max(row["n_problems"] for row in scores),
         rest_s=max(0.0, whole_s - sum(steps_s) - sum(evaluations_s)),
@@ -183,14 +192,16 @@ def expected_time(
     finished = len(paces)
     if measure is not None:
         for spec in cells:
-            if not any(pace.fits(spec) for pace in paces):
+            if spec.checkpoint is None and not any(pace.fits(spec) for pace in paces):
                 paces.append(measure(spec))
     seconds = [_mean_s(spec, paces, Pace.cell_s) for spec in specs]
     seconds += [_mean_s(spec, paces, Pace.base_s) for spec in only_evaluated]
     if None in seconds:
         return None
     timed = len(paces) - finished
-    total_s = statistics.fmean(pace.base_s(cells[0]) for pace in _best(cells[0], paces))
+    total_s = 0.0
+    if cells[0].checkpoint is None:
+        total_s = statistics.fmean(pace.base_s(cells[0]) for pace in _best(cells[0], paces))
     total_s += _in_slots([each for each in seconds if each is not None], at_once)
     origin: Origin = "a timed step" if timed else "finished cells"
     return ExpectedTime(total_s, len(cells), at_once, origin, timed or finished)

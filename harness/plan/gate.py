@@ -20,10 +20,12 @@ EVALUATION = "eval."
 @dataclass(frozen=True)
 class Gate:
     """differs: knobs in which any two arms differ; violations: with each arm's value, those that were not declared and
-    those of the evaluation, declared or not."""
+    those of the evaluation, declared or not. over_checkpoint: whether nothing is trained, so that the evaluation is
+    itself the question."""
 
     differs: list[str]
     violations: dict[str, dict[str, Any]]
+    over_checkpoint: bool = False
 
     @property
     def ok(self) -> bool:
@@ -31,7 +33,8 @@ class Gate:
 
     def message(self) -> str:
         """Names every knob that is refused, the arms and their values, and the remedy."""
-        evaluation = [knob for knob in self.violations if knob.startswith(EVALUATION)]
+        measured = [knob for knob in self.violations if knob.startswith(EVALUATION)]
+        evaluation = [] if self.over_checkpoint else measured
         undeclared = [knob for knob in self.violations if knob not in evaluation]
         parts = []
         if undeclared:
@@ -43,9 +46,8 @@ class Gate:
         if evaluation:
             parts.append(
                 "The gate refuses: arms are measured differently, so a difference could come from the evaluation "
-                f"alone, declared or not.\n{self._lines(evaluation)}\nGive all arms the same `eval`, under `base:`. To "
-                "ask what the evaluation itself does, train once and run `bench eval` on the same cells for each "
-                "setting."
+                f"alone, declared or not.\n{self._lines(evaluation)}\nGive all arms the same `eval`, under `base:`. "
+                "Evaluation as the question: `checkpoint: MODEL` in place of training, e.g. a trained cell's folder."
             )
         return "\n".join(parts)
 
@@ -60,20 +62,22 @@ def check_gate(arms: Mapping[str, RunSpec], ablate: Sequence[str], co_changes: M
     """Compare the resolved specs of all arms (of one seed), knob by knob.
 
     A knob that exists in some arms only is explained by the selector that governs it, directly or through others. A
-    knob of the evaluation is explained by nothing: arms are measured alike, or they cannot be compared.
+    knob of the evaluation is explained by nothing: arms are measured alike, or they cannot be compared. Only over one
+    checkpoint, where nothing is trained, is it a knob as any other.
     """
+    over_checkpoint = all(spec.checkpoint for spec in arms.values())
     declared = [*ablate, *co_changes]
     values = values_that_differ(arms)
     violations = {
         knob: by_arm
         for knob, by_arm in values.items()
-        if knob.startswith(EVALUATION)
+        if (knob.startswith(EVALUATION) and not over_checkpoint)
         or (
             not covered(knob, declared)
             and not (ABSENT in by_arm.values() and any(covered(selector, declared) for selector in _governors(knob)))
         )
     }
-    return Gate(list(values), violations)
+    return Gate(list(values), violations, over_checkpoint)
 
 
 def values_that_differ(arms: Mapping[str, RunSpec]) -> dict[str, dict[str, Any]]:

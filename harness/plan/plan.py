@@ -130,11 +130,11 @@ class Plan:
         all_problems = any(spec.eval.problems is None for spec in self.arms.values())
         for cell in self.cells:
             spec = cell.spec
-            if spec.pairs.type != "dataset":
+            if _draws_in_training(spec):
                 a_step = _most_tokens_a_step(spec)
                 limits = [spec.train.steps * a_step, *([spec.budget.tokens + a_step] if spec.budget.tokens else [])]
                 tokens += min(limits)
-            along = spec.train.steps // spec.eval.every if spec.eval.every else 0
+            along = spec.training_steps // spec.eval.every if spec.eval.every else 0
             each = spec.eval.samples + along * spec.eval.curve_samples
             samples += each * (spec.eval.problems or 0) * len(spec.eval.tasks)
         return {
@@ -181,14 +181,17 @@ def make_plan(
 def plan_arms(request: SweepRequest) -> Plan:
     """Plan a sweep whose arms are stated. Raises RefusedError with the faults of all arms."""
     sweep, faults = request.sweep, Faults()
-    specs = resolved_arms(request.arms_layers, request.seed_list, faults)
+    faults.lines += request.faults_of_an_evaluation()
+    faults.refuse()
+    specs = resolved_arms(request.arms_layers, request.seed_list, faults, request.checkpoint)
     cells: list[PlannedCell] = []
     for arm, by_seed in specs.items():
         with faults:
             cells += [PlannedCell.of(arm, seed, spec) for seed, spec in by_seed.items()]
     firsts = {arm: next(iter(by_seed.values())) for arm, by_seed in specs.items()}
     for spec in [*firsts.values()][:1]:
-        faults.lines += [f"{request.path}: {fault}" for fault in metric_faults(sweep.compare.metric, spec.eval)]
+        metric, trains = sweep.compare.metric, request.checkpoint is None
+        faults.lines += [f"{request.path}: {fault}" for fault in metric_faults(metric, spec.eval, trains)]
     faults.refuse()
     # Whether arms can differ is asked before their tuning, which would make a difference of its own.
     untuned = firsts
@@ -213,7 +216,7 @@ def _warnings(request: SweepRequest, specs: Mapping[str, RunSpec], noops: Sequen
         same = [(a, b) for (a, one), (b, other) in combinations(specs.items(), 2) if active(one) == active(other)]
         warnings += [f"arms {a} and {b} are the same: there is nothing to compare." for a, b in same]
     count = len(request.seed_list)
-    if count < RECOMMENDED_SEEDS:
+    if count < RECOMMENDED_SEEDS and request.checkpoint is None:
         warnings.append(
             f"{count} seed{'s' if count > 1 else ''}: a sign-flip test cannot reach p < .05 below {RECOMMENDED_SEEDS} "
             + ("seeds; below 3 there is no test at all." if count < 3 else "seeds.")
@@ -235,7 +238,8 @@ def _warnings(request: SweepRequest, specs: Mapping[str, RunSpec], noops: Sequen
             "rounds small ones away, and trained with them apart. mismatch/* measures the difference; "
             "objective.sampler_correction.type=token_truncate corrects it, model.dtype=float32 avoids it."
         )
-    moving = sorted({spec.model.source for spec in specs.values() if parse_source(spec.model.source).moves})
+    sources = {spec.model.source for spec in specs.values() if spec.checkpoint_folder is None}
+    moving = sorted(source for source in sources if parse_source(source).moves)
     if moving:
         warnings.append(
             f"model.source {', '.join(moving)} is not pinned to a commit: a later cell may start from other weights. "
@@ -255,12 +259,16 @@ def _warnings(request: SweepRequest, specs: Mapping[str, RunSpec], noops: Sequen
 
 
 def _samples_with(engine: str, spec: RunSpec) -> bool:
-    return spec.pairs.type != "dataset" and spec.rollout.engine == engine
+    return _draws_in_training(spec) and spec.rollout.engine == engine
+
+
+def _draws_in_training(spec: RunSpec) -> bool:
+    return spec.checkpoint is None and spec.pairs.type != "dataset"
 
 
 def _merges_into_bfloat16(spec: RunSpec) -> bool:
     adapted = isinstance(spec.model.lora, Lora) and spec.model.dtype == "bfloat16"
-    return adapted and spec.pairs.type != "dataset" and not _corrects_sampler(spec)
+    return adapted and _draws_in_training(spec) and not _corrects_sampler(spec)
 
 
 def _corrects_sampler(spec: RunSpec) -> bool:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from evals.metrics import metrics_for
 from evals.tasks import get_task
-from harness.config.resolve import Layer, problems_of, resolve
+from harness.config.knobs import descriptions, is_of_evaluation
+from harness.config.resolve import Layer, dotted, problems_of, resolve
 from harness.config.run_spec import RunSpec, resolved_for_machine
 from harness.config.task import EvalSpec
 from harness.errors import Faults, RefusedError, UnknownNameError
+from harness.plan.gate import covered
 from harness.plan.memory import cuda_available
+from harness.plan.subject import BARE_MODEL, with_its_model
 from harness.plan.sweep_file import (
     KEPT,
     KEPT_PROFILE,
@@ -25,6 +28,9 @@ from harness.plan.sweep_file import (
 from harness.records import read_sweep
 from harness.records.scores import METRIC_PREFIX
 from harness.records.sweep import TunedArm
+
+ASKED_OF_A_CHECKPOINT = ("eval", "rollout.engine", "model.dtype", "model.chat_template")
+"""What arms over one checkpoint may differ in, as dotted prefixes: decoding, prompts, grader, engine, precision."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,12 @@ class SweepRequest:
         return self.sweep.seed_list if self.seeds is None else list(range(self.seeds))
 
     @property
+    def checkpoint(self) -> str | None:
+        """The model that all cells evaluate as it is, as the user names it; None where they train."""
+        given = parse_settings(self.settings).get("checkpoint", self.sweep.checkpoint)
+        return None if given is None else str(given)
+
+    @property
     def arms_layers(self) -> dict[str, list[Layer]]:
         """Everything that each arm is made of, for those of --arms, in the file's order; for all without it."""
         found = {arm: Layer(f"{self.path}: tune ({arm})", one.values) for arm, one in self.tuned.items()}
@@ -67,8 +79,14 @@ class SweepRequest:
 
     @property
     def layers(self) -> list[Layer]:
-        """What all arms start from: the profile and the sweep's base."""
-        return [profile_layer(self.profile_path), *self.layers_without_profile]
+        """What all arms start from: the profile and the sweep's base. Of the profile, only what is of evaluation where
+        nothing is trained."""
+        profile = profile_layer(self.profile_path)
+        if self.checkpoint is None:
+            return [profile, *self.layers_without_profile]
+        said = {knob: value for knob, value in dotted(profile.settings).items() if is_of_evaluation(knob)}
+        tasks = {"eval.tasks": [task]} if (task := dotted(profile.settings).get("task.train")) else {}
+        return [BARE_MODEL, replace(profile, settings=tasks | said), *self.layers_without_profile]
 
     @property
     def layers_without_profile(self) -> list[Layer]:
@@ -77,7 +95,27 @@ class SweepRequest:
     @property
     def overrides(self) -> list[Layer]:
         """What --set lays over all arms."""
-        return [Layer("--set", parse_settings(self.settings))] if self.settings else []
+        knobs = {knob: value for knob, value in parse_settings(self.settings).items() if knob != "checkpoint"}
+        return [Layer("--set", knobs)] if knobs else []
+
+    def faults_of_an_evaluation(self) -> Iterator[str]:
+        """What a sweep that trains nothing says of training, in its arms or as the question."""
+        if self.checkpoint is None:
+            return
+        layers = {layer.origin: layer for arm in self.arms_between([], []).values() for layer in arm}
+        for layer in [*self.layers_without_profile, *layers.values(), *self.overrides]:
+            for knob in dotted(layer.settings):
+                if (knob in descriptions() or knob == "algorithm") and not is_of_evaluation(knob):
+                    yield (
+                        f"{layer.origin}: {knob} is of training, and a sweep with `checkpoint` trains nothing. Leave "
+                        "it out, or ask about it in a sweep without `checkpoint`."
+                    )
+        for declared in (*self.sweep.under_test, *self.sweep.co_changes):
+            if not covered(declared, ASKED_OF_A_CHECKPOINT):
+                yield (
+                    f"{self.path}: {declared} is declared as a knob that arms differ in, but over one checkpoint they "
+                    f"differ in {', '.join(ASKED_OF_A_CHECKPOINT)} only. Leave it out."
+                )
 
 
 def read_request(
@@ -127,6 +165,8 @@ def read_request(
     known_arms = tuple(arm for arm in arms if arm in sweep.all_arms)
     faults.lines += [f"--arms: {UnknownNameError('arm', arm, sweep.all_arms)}" for arm in arms if arm not in known_arms]
     request = SweepRequest(sweep, path, profile, profile_path or path, readable_settings, seeds, known_arms)
+    if sweep.search is not None and request.checkpoint is not None and sweep.checkpoint is None:
+        faults.lines.append("--set checkpoint: a search trains its trials. Leave it out.")
     if faults.lines:
         faults.lines += _faults_of_content(request, profile_path is not None, left_out)
     faults.refuse()
@@ -140,24 +180,30 @@ def _faults_of_content(request: SweepRequest, profile_is_read: bool, left_out: C
     arms = request.arms_between(below, request.overrides) or {"": [*below, *request.overrides]}
     if not profile_is_read or "base" in left_out:
         return faults_of_incomplete_arms(arms)
-    for by_seed in resolved_arms(arms, request.seed_list[:1], faults).values():
-        evaluation = next(iter(by_seed.values())).eval
+    for by_seed in resolved_arms(arms, request.seed_list[:1], faults, request.checkpoint).values():
+        evaluation, trains = next(iter(by_seed.values())).eval, request.checkpoint is None
         faults.lines += [
-            f"{request.path}: {fault}" for fault in metric_faults(request.sweep.compare.metric, evaluation)
+            f"{request.path}: {fault}" for fault in metric_faults(request.sweep.compare.metric, evaluation, trains)
         ]
         break
     return faults.lines
 
 
 def resolved_arms(
-    arms: Mapping[str, Sequence[Layer]], seeds: Sequence[int], faults: Faults
+    arms: Mapping[str, Sequence[Layer]], seeds: Sequence[int], faults: Faults, checkpoint: str | None = None
 ) -> dict[str, dict[int, RunSpec]]:
-    """Arm -> seed -> spec, of the arms without a fault; the faults of the others are gathered, each once."""
+    """Arm -> seed -> spec, of the arms without a fault; the faults of the others are gathered, each once. checkpoint:
+    the model that all evaluate as it is."""
+
+    def resolved(layers: Sequence[Layer], seed: int) -> RunSpec:
+        spec = resolve(layers, seed, checkpoint)
+        return resolved_for_machine(spec, cuda_available()) if checkpoint is None else with_its_model(spec)
+
     specs: dict[str, dict[int, RunSpec]] = {}
     problems: dict[str, list[str]] = {}
     for arm, layers in arms.items():
         try:
-            specs[arm] = {seed: resolved_for_machine(resolve(layers, seed), cuda_available()) for seed in seeds}
+            specs[arm] = {seed: resolved(layers, seed) for seed in seeds}
         except RefusedError as error:
             problems[arm] = str(error).splitlines()
     faults.lines += _each_once(problems, len(arms))
@@ -183,8 +229,9 @@ def _each_once(problems: Mapping[str, Sequence[str]], n_arms: int) -> list[str]:
     ]
 
 
-def metric_faults(given: str, evaluation: EvalSpec) -> Iterator[str]:
-    """Why arms cannot be compared on `eval.final.[<task>.]<metric>`."""
+def metric_faults(given: str, evaluation: EvalSpec, trains: bool = True) -> Iterator[str]:
+    """Why arms cannot be compared on `eval.final.[<task>.]<metric>`. trains: whether over training seeds; over the
+    problems of one checkpoint otherwise."""
     tasks = [get_task(task) for task in evaluation.tasks]
     names = [task.name for task in tasks]
     if len(set(names)) < len(names):
@@ -206,4 +253,9 @@ def metric_faults(given: str, evaluation: EvalSpec) -> Iterator[str]:
         yield (
             f"compare.metric names {metric!r}, but arms are compared by a fraction of which more is better, e.g. "
             f"{comparing[0]}. `bench ls metrics` says which metrics are."
+        )
+    elif not trains and not (metric.startswith("pass@") or metric == "avg@n"):
+        yield (
+            f"compare.metric names {metric!r}, but over one checkpoint arms are compared problem by problem, and the "
+            "records hold pass@k and avg@n for single problems only: compare one of these."
         )

@@ -99,6 +99,11 @@ class SweepFile(Section):
     grid: dict[Declared, Annotated[list[Any], Field(min_length=1)]] = Field(
         {}, description="factorial: knob -> values; an arm for each combination. Its knobs are under test"
     )
+    checkpoint: str | None = Field(
+        None,
+        description="instead of training: a model that all cells evaluate as it is; a model.source, a model's folder, "
+        "a cell's folder or one checkpoint's. Arms then differ in decoding, template, grader, engine or dtype",
+    )
     search: Search | None = Field(None, description="instead of arms: `bench tune` looks for the best setting")
     tune: Tune | None = Field(None, description="`bench run` first looks for each arm's best values of these knobs")
     seeds: int | list[int] = Field(12, description="how many, from 0, or which; of a search, for each trial: 1")
@@ -141,6 +146,8 @@ class SweepFile(Section):
                 f"screening.best is {self.screening.best} of {len(self.all_arms)} arms, the baseline among them: leave "
                 "screening out, so that all arms are judged, or state more arms."
             )
+        if self.checkpoint is not None:
+            yield from self._without_effect_on_a_checkpoint()
         if not self.seed_list or len(set(self.seed_list)) < len(self.seed_list) or min(self.seed_list) < 0:
             yield f"seeds is {self.seeds!r}: give a count of at least 1, or distinct non-negative seeds."
         if self.tune is not None:
@@ -169,6 +176,16 @@ class SweepFile(Section):
             )
         if max(self.seed_list, default=0) >= TUNING_SEED:
             yield f"seeds reach {max(self.seed_list)}: with tune they stay below {TUNING_SEED}, where its trials begin."
+
+    def _without_effect_on_a_checkpoint(self) -> Iterator[str]:
+        instead = {
+            "search": "trials are trained: take the setting of the evaluation from a verdict over its arms",
+            "tune": "nothing is trained whose best knobs could be looked for",
+            "screening": "arms cost samples only: state them all, and give them the samples to answer",
+        }
+        for name in instead:
+            if name in self.model_fields_set:
+                yield f"{name} is given with checkpoint, where {instead[name]}. Leave one of the two out."
 
     def _without_effect_on_a_search(self) -> Iterator[str]:
         instead = {

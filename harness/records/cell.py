@@ -115,7 +115,8 @@ class CellRecord:
         if self.evaluation is None or status["state"] != "done":
             return status
         evaluated = _status_in(self.evaluation_folder)
-        return status | {"state": evaluated["state"], "reason": evaluated.get("reason")}
+        of_answers = {"digest": evaluated["digest"]} if "digest" in evaluated else {}
+        return status | of_answers | {"state": evaluated["state"], "reason": evaluated.get("reason")}
 
     def write_status(self, state: CellState, **fields: Any) -> None:
         """Replace status.json, that of the evaluation if it is not the cell's own, keeping earlier fields that are not
@@ -151,7 +152,7 @@ class CellRecord:
 
     @property
     def digest(self) -> str | None:
-        """blake2b of the final weights of a finished cell."""
+        """blake2b of the final weights of a finished cell; of its answers where it only evaluates a checkpoint."""
         return self.read_status().get("digest")
 
     @property

@@ -182,7 +182,8 @@ class Screened(_Part):
 class SweepRecord(_Part):
     """sweep.json, and the cells beside it.
 
-    kind: whether its arms were stated, or are the trials of a search. arms: in the order of the sweep file. metric: the
+    kind: whether its arms were stated, or are the trials of a search. checkpoint: the model that all cells evaluate as
+    it is, as the sweep file names it; None where they train. arms: in the order of the sweep file. metric: the
     compared one, e.g. `eval.final.arithmetic.pass@1`. ablate: the knobs under test, as dotted prefixes; in a search
     those that it varies. varied: by arm, the knobs in which arms differ. grid: in a factorial, by arm its value of
     every factor, else empty. new_problems: whether intervals over new problems are asked for too. contamination: by
@@ -198,6 +199,7 @@ class SweepRecord(_Part):
     question: str
     profile: str
     command: str
+    checkpoint: str | None = None
     arms: list[str]
     grid: dict[str, dict[str, Any]] = {}
     baseline: str

@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from evals.choices import Continuation, Likelihood
+from evals.evaluate import SampleRow
 from evals.sampler import Draw, Drawn, SamplingParams
 from harness.config.hashing import evaluation_hash
 from harness.config.model import Lora
@@ -27,6 +28,7 @@ from harness.records.lease import hold_lease
 from harness.records.problems import PROBLEMS_FILE, ProblemsFile
 from harness.records.registration import registration_found
 from harness.run.cell import CellRun, Progress
+from harness.run.checkpoint_cell import CheckpointCell
 from harness.run.encoded_pairs import load_pairs
 from harness.run.evaluation import EarlierEvaluations, Evaluator, evaluation_document
 from harness.run.learning.base import Examples
@@ -37,6 +39,7 @@ from harness.run.stages import inputs_of_cell, source_of_start
 from harness.run.stages.reward_model import read_report
 from harness.sampling.conditions import Conditions
 from harness.sampling.sampler import EngineSampler
+from harness.sampling.scoring import Policy
 from harness.sampling.store import SAMPLES_FILE, SampleStore
 from harness.training.checkpoint import checkpoint_folders, load_checkpoint, load_trained_weights
 from harness.training.reward_model import RewardModel
@@ -71,14 +74,21 @@ def run_cell(
             write_json(cell.evaluation_folder / "spec.json", spec.model_dump(mode="json"))
         try:
             # What stands there if the process ends without a word; while it lives, its lease says `running`.
-            cell.write_status("interrupted", reason=KILLED, steps=spec.train.steps)
-            if cell.lacks == "training":
+            cell.write_status("interrupted", reason=KILLED, steps=spec.training_steps)
+            if spec.checkpoint:
+                checkpoint = CheckpointCell(cell, spec, home, partial(_load_as_it_is, spec, home, starting_point))
+                checkpoint.run(lambda policy, elsewhere: evaluate(cell, spec, policy, report, elsewhere))
+                require_code()
+                cell.write_status("done", **checkpoint.outcome())
+            elif cell.lacks == "training":
                 source = source_of_start(spec, home)
                 examples = _examples(spec, inputs_of_cell(spec, home), starting_point.get(spec, source))
                 model = starting_point.for_training(spec, source)
                 CellRun(cell, spec, model, examples, report, require_code).run()
             else:
-                evaluate_trained(cell, spec, TrainedPolicy(cell, spec, home, starting_point), report)
+                found = registration_found(cell.path.parents[1])
+                append_start(cell.evaluation_folder / STARTS_FILE, found, cell.step)
+                evaluate(cell, spec, TrainedPolicy(cell, spec, home, starting_point), report)
                 require_code()
                 cell.write_status("done")
         except Interrupted:
@@ -93,23 +103,26 @@ def run_cell(
             raise
 
 
-def evaluate_trained(
-    cell: CellRecord, spec: RunSpec, policy: TrainedPolicy, report: Callable[[Progress], None]
+def evaluate(
+    cell: CellRecord,
+    spec: RunSpec,
+    policy: Policy,
+    report: Callable[[Progress], None],
+    elsewhere: Callable[[Conditions], list[SampleRow]] = lambda conditions: [],
 ) -> None:
-    """Evaluate a trained cell by another evaluation than its own: samples that any of its evaluations drew under the
-    same conditions are taken over, and the others drawn."""
+    """Evaluate a cell without training it: samples that any of its evaluations drew under the same conditions are taken
+    over, as are those that were drawn elsewhere, and the others drawn."""
     folder, step = cell.evaluation_folder, cell.step
     write_json(folder / EVALUATION_FILE, evaluation_document(spec))
-    append_start(folder / STARTS_FILE, registration_found(cell.path.parents[1]), step)
     about = {"step": step, "final": True}
     store = SampleStore(folder / SAMPLES_FILE, about, problems=ProblemsFile(folder / PROBLEMS_FILE))
     store.mend()
     earlier = EarlierEvaluations(cell, besides=folder)
     curves: list[Row] = []
 
-    def drawn_before(conditions: Conditions) -> list[Any]:
+    def drawn_before(conditions: Conditions) -> list[SampleRow]:
         curves.extend(EarlierEvaluations(cell).curve(conditions))
-        return list(earlier.samples(step, conditions))
+        return [*earlier.samples(step, conditions), *elsewhere(conditions)]
 
     def tell(done: int, total: int) -> None:
         report(Progress("evaluating", done, total, done / total, None, None))
@@ -180,6 +193,22 @@ def load_trained(spec: RunSpec, checkpoint: Path, home: Path, starting_point: St
         )
     load_trained_weights(language_model.model, loaded.weights)
     return language_model
+
+
+def load_as_it_is(spec: RunSpec, starting_point: StartingPoint, source: str | None = None) -> LanguageModel:
+    """The model that is evaluated without any training. source: from where instead of `model.source`, which a stage may
+    have prepared.
+
+    Raises RefusedError for a model that cannot be loaded, or a checkpoint that is damaged.
+    """
+    folder = spec.checkpoint_folder
+    if folder is None:
+        return starting_point.get(spec, source or spec.model.source)
+    return load_trained(spec, folder, folder.parents[4], starting_point)
+
+
+def _load_as_it_is(spec: RunSpec, home: Path, starting_point: StartingPoint) -> LanguageModel:
+    return load_as_it_is(spec, starting_point, None if spec.checkpoint_folder else source_of_start(spec, home))
 
 
 def _step_of(checkpoint: Path) -> int:

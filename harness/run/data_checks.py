@@ -109,8 +109,11 @@ def contamination(plan: Plan, cache: Path) -> list[dict[str, Any]]:
     """Held-out problems of each evaluation task that occur in the training prompts of an arm, whole or by 8 words in a
     row.
 
-    Cached by the fingerprints of the data: [{"task", "contaminated", **fields of evals.contamination.Overlap}].
+    Cached by the fingerprints of the data: [{"task", "contaminated", **fields of evals.contamination.Overlap}]. Empty
+    where nothing is trained.
     """
+    if plan.request.checkpoint is not None:
+        return []
     evaluated = plan.first_spec.eval
     found = []
     for task in map(get_task, evaluated.tasks):
@@ -149,8 +152,8 @@ def contamination_sentence(row: dict[str, Any]) -> str:
 
 
 def _fixed(spec: RunSpec) -> bool:
-    """Whether training is on a fixed set of pairs, so that nothing is drawn."""
-    return spec.pairs.type == "dataset"
+    """Whether nothing is drawn in training: it is on a fixed set of pairs, or there is none."""
+    return spec.pairs.type == "dataset" or spec.checkpoint is not None
 
 
 def _training_fingerprint(spec: RunSpec) -> str:
@@ -182,8 +185,7 @@ def require_room_for_completions(spec: RunSpec, language_model: LanguageModel) -
     """
     from harness.models.language_model import require_room
 
-    fixed = spec.pairs.type == "dataset"
-    drawn = [] if fixed else [(spec.task.template, spec.rollout.max_completion_tokens, candidates(spec))]
+    drawn = [] if _fixed(spec) else [(spec.task.template, spec.rollout.max_completion_tokens, candidates(spec))]
     held_out = [get_task(name).split("test").load()[: spec.eval.problems] for name in spec.eval.tasks]
     for template, limit, problems in (
         *drawn,

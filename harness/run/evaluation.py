@@ -16,7 +16,7 @@ from typing import Any, cast
 from evals.calibration import expected_calibration_error, reliability
 from evals.evaluate import SampleRow, regrade, scores
 from evals.tasks import get_task
-from harness.config.hashing import evaluation_hash
+from harness.config.hashing import conditions_of_model, evaluation_hash
 from harness.config.run_spec import RunSpec
 from harness.config.task import EvalSpec
 from harness.plan.filing import HASH_DIGITS, spec_of_earlier
@@ -109,13 +109,14 @@ def _take_over(
 
 def evaluation_document(spec: RunSpec) -> Row:
     """evaluation.json: the `hash` of the evaluation, and by task the conditions under which its samples are drawn and
-    the grader that decides about them."""
+    the grader that decides about them; of a checkpoint that is evaluated, what else can change a sample too."""
     tasks = {}
     for task in map(get_task, spec.eval.tasks):
         conditions = Conditions.of_evaluation(spec.eval, task, spec.seed)
         drawn = conditions.as_json(task.split(conditions.split).load())
         tasks[task.name] = {"drawn": drawn, "graded": conditions.deciding}
-    return {"hash": evaluation_hash(spec), "tasks": tasks}
+    model = {"model": conditions_of_model(spec)} if spec.checkpoint else {}
+    return {"hash": evaluation_hash(spec), **model, "tasks": tasks}
 
 
 def begin_own_evaluation(cell: CellRecord, spec: RunSpec) -> None:

@@ -80,7 +80,7 @@ def make_cells(plan: Plan, cells: Sequence[PlannedCell], home: Path) -> None:
                 for path, content in _code_files(module):
                     _keep(folder / "code" / path, content)
             if record.state not in ("running", "done"):  # another `bench run` may have been quicker
-                record.write_status("pending", steps=cell.spec.train.steps)
+                record.write_status("pending", steps=cell.spec.training_steps)
 
 
 def write_question(plan: Plan, home: Path, command: str) -> SweepRecord:
@@ -175,6 +175,7 @@ def _question(plan: Plan, home: Path, command: str) -> SweepRecord:
         question=sweep.question,
         profile=plan.profile,
         command=command,
+        checkpoint=request.checkpoint,
         arms=list(plan.arms),
         grid=plan.grid,
         baseline=plan.baseline,

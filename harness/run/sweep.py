@@ -89,7 +89,8 @@ class SweepRun:
             executor = self.open_executor(min(self.workers, max(1, len(missing))))
             try:
                 specs, start = {cell.arm: cell.spec for cell in untrained}, find_stage("start")
-                to_load = {cell.arm: (cell.spec, start) for cell in trained if start.needed(cell.spec)}
+                loaded = [cell for cell in trained if cell.spec.checkpoint_folder is None]
+                to_load = {cell.arm: (cell.spec, start) for cell in loaded if start.needed(cell.spec)}
                 do_stages(executor, [*specs.values()], self.home, observer, [*to_load.values(), *for_report])
                 run_jobs(executor, _Cells(self, missing, observer))
             finally:
@@ -97,7 +98,7 @@ class SweepRun:
         write_question(self.plan, self.home, self.command)
 
     def _only_evaluated(self, trained: Sequence[PlannedCell]) -> list[str]:
-        if not trained:
+        if not trained or self.plan.request.checkpoint is not None:
             return []
         cells = "1 cell is" if len(trained) == 1 else f"{len(trained)} cells are"
         return [f"{cells} trained already and only evaluated: samples of the same conditions are taken over."]
@@ -124,6 +125,8 @@ class SweepRun:
     def _stages_for_report(self) -> list[tuple[RunSpec, Stage]]:
         """What the report shows of the start, and is not there yet: its evaluation, if all arms start from the same
         model under the same evaluation; and what choosing by each reward model makes of it."""
+        if self.plan.request.checkpoint is not None:
+            return []
         base, best_of_n = find_stage("base"), find_stage("best_of_n")
         wanted: dict[Path, tuple[RunSpec, Stage]] = {}
         bases = {result_path(base, spec, self.home) for spec in self.plan.arms.values()}

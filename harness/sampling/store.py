@@ -24,6 +24,7 @@ from harness.records.cell import STARTS_FILE
 from harness.records.files import (
     DamagedRecordError,
     append_jsonl,
+    file_name,
     is_disk_full,
     keep_jsonl,
     read_json,
@@ -44,12 +45,19 @@ if TYPE_CHECKING:
 CHUNK_SAMPLES = 1024
 BLOCK_SAMPLES = 16
 SAMPLES_FILE = "evals.jsonl"
+EVALS = "evals"
+"""The folder of a home with the stores of `bench eval`, by model and then by `store_name`."""
 _COMPLETIONS_FILE = "samples.jsonl"
 _IDENTITY = ("task", "step", "final", "problem_id", "sample")
 
 OnProgress = Callable[[int, int, str], None]
 """(samples drawn, samples that were missing, a remark)"""
 AppendStart = Callable[[Path, Mapping[str, Any]], None]
+
+
+def store_name(task: str, asked: dict[str, Any]) -> str:
+    """The name of the folder with a task's samples that were all drawn as `asked`."""
+    return f"{file_name(task)}-{digest(asked)[:10]}"
 
 
 def chunks(problems: Sequence[Problem], samples: int) -> Iterator[tuple[Sequence[Problem], range]]:

@@ -91,7 +91,7 @@ def describe_curves(curves: Sequence[Curve], alpha: float) -> str:
         return "One seed per arm (n = 1): no band, so nothing is known of the spread between seeds. No smoothing."
     parts = [f"Thin lines: seeds ({seeds_per_arm(counts)}); thick line: their mean."]
     if counts[-1] >= MIN_PAIRS:
-        parts.append(f"Band: pointwise {percent(1 - alpha)} t interval over training seeds.")
+        parts.append(f"Band: pointwise {percent(1 - alpha)} t interval over seeds.")
     if counts[0] < MIN_PAIRS:
         parts.append(f"Fewer than {MIN_PAIRS} seeds: no band.")
     if not all(np.array_equal(line.x, curve.grid) for curve in curves for line in curve.lines):

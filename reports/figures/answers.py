@@ -86,7 +86,7 @@ def _sample_counts(analysis: Analysis) -> set[int]:
 def _bar(by_arm: dict[str, dict[int, float]], alpha: float) -> str:
     if all(len(values) < MIN_PAIRS for values in by_arm.values()):
         return f"fewer than {MIN_PAIRS} seeds: no interval."
-    return f"bar: {percent(1 - alpha)} t interval of the mean over training seeds, if there are at least {MIN_PAIRS}."
+    return f"bar: {percent(1 - alpha)} t interval of the mean over seeds, if there are at least {MIN_PAIRS}."
 
 
 def draw_reliability(analysis: Analysis) -> Drawing | None:

@@ -132,11 +132,14 @@ def _caption(analysis: Analysis, by_task: Mapping[str, Sequence[Contrast]], view
     pairs = sorted({comparison.n_pairs for _, comparison in contrasts})
     n = f"n = {pairs[0]}" if len(pairs) == 1 else f"n = {pairs[0]} to {pairs[-1]}"
     n += " pair" if pairs == [1] else " pairs"
-    parts = [f"Paired difference per training seed (small dots, {n}) and their mean (large marker)."]
+    over = "seeds"
+    if not analysis.trains:
+        n, over = f"n = {len(sweep.seeds)}", f"{n.removeprefix('n = ').removesuffix(' pairs')} problems"
+    parts = [f"Paired difference per {analysis.seeds[:-1]} (small dots, {n}) and their mean (large marker)."]
     tested = [comparison for _, comparison in contrasts if not math.isnan(comparison.low)]
     if tested:
         shared = f" (alpha {sweep.alpha:g} split over {m} contrasts)" if m > 1 else ""
-        parts.append(f"Bar: {percent(tested[0].level)} t interval over seeds{shared}.")
+        parts.append(f"Bar: {percent(tested[0].level)} t interval over {over}{shared}.")
     if any(not math.isnan(contrast.noise_low_pp) for contrast, _ in contrasts):
         parts.append(
             "Dotted bar, hollow marker: the spread over seeds is unknown; the 95% interval is that of evaluation noise"

@@ -79,9 +79,10 @@ def draw_pareto(analysis: Analysis) -> Drawing | None:
     panels[0].set_ylabel(f"final {metric.name} of {metric.task} (%)")
     figure.legend(handles=[*handles.values()], loc="outside lower center", ncols=legend)
     against = " and against ".join(X_LABELS[key] for key in spots)
+    equally = " All arms generated equally many tokens in training."
     caption = (
         f"Final {metric.name} on {metric.task} against {against}."
-        f"{'' if TRAINING in spots else ' All arms generated equally many tokens in training.'} Small dots: seeds"
+        f"{equally if TRAINING not in spots and analysis.trains else ''} Small dots: seeds"
         f" ({seeds_per_arm([*counts.values()])}); large marker: their mean; {_bar(counts, sweep.alpha)} Grey"
         " line: the frontier, if several arms are on it, which no other arm beats on both. It goes by means; nothing is"
         " tested."
@@ -141,7 +142,7 @@ def _bar(counts: dict[str, int], alpha: float) -> str:
     if max(counts.values()) < MIN_PAIRS:
         return f"fewer than {MIN_PAIRS} seeds: no interval."
     level = percent(1 - alpha)
-    return f"bar: {level} t interval of the mean score over training seeds, if there are at least {MIN_PAIRS}."
+    return f"bar: {level} t interval of the mean score over seeds, if there are at least {MIN_PAIRS}."
 
 
 PARETO = Figure(name="pareto", title="Accuracy against generated tokens", draw=draw_pareto, group="Cost", order=150)

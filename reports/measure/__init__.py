@@ -53,6 +53,16 @@ class Analysis:
         """The metrics of the model before training on the compared task; empty until they are measured."""
         return {} if self.base_evaluation is None else dict(self.base_evaluation["metrics"])
 
+    @property
+    def trains(self) -> bool:
+        """Whether cells train; else all evaluate one checkpoint."""
+        return self.sweep.checkpoint is None
+
+    @property
+    def seeds(self) -> str:
+        """What a seed is one of."""
+        return "training seeds" if self.trains else "evaluation seeds"
+
     def arm(self, name: str) -> ArmSummary:
         return next(arm for arm in self.arms if arm.arm == name)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from reports.measure.measurements import Measurement, mean_of
-from reports.statistics import MIN_PAIRS, t_interval
+from reports.statistics import MIN_PAIRS, FloatArray, cluster_values, t_interval
 
 STEP_KEYS = {"step_s": "total_s"}
 """Fields that have another name in timing.jsonl."""
@@ -77,7 +77,8 @@ PHASES = ("rollout_s", "reward_s", "logprob_s", "update_s", "eval_s", "total_s")
 class ArmSummary:
     """Means over the finished seeds of an arm; None where nothing was recorded.
 
-    low_pp, high_pp: the t(n-1) interval of the mean score over training seeds. ece: the expected calibration error of
+    low_pp, high_pp: the t(n-1) interval of the mean score over training seeds; over problems, with a problem's samples
+    and seeds as its cluster, where a checkpoint is evaluated. ece: the expected calibration error of
     the final evaluation. entropy_nats: the mean over training. length_slope_tokens: how many tokens the mean completion
     grew by in 100 steps. overshoot_frac: generated tokens above the budget, relative to it. phase_s: wall-clock seconds
     of a cell in each phase.
@@ -114,8 +115,9 @@ def summarise_arm(
     """Summarise the finished cells of one arm. Intervals are at level 1 - alpha and take at least three seeds."""
     scored = [(m.cell.seed, m.score_pp) for m in measurements if m.score_pp is not None]
     scores = [score for _, score in scored]
-    low, high = t_interval(scores, alpha) if len(scores) >= MIN_PAIRS else (None, None)
-    generated = mean_of(m.cell.generated_tokens for m in measurements)
+    replicates = _by_problem(measurements) if any(m.evaluates_checkpoint for m in measurements) else scores
+    low, high = t_interval(replicates, alpha) if len(replicates) >= MIN_PAIRS else (None, None)
+    generated = mean_of(m.cell.generated_tokens for m in measurements if not m.evaluates_checkpoint)
     return ArmSummary(
         arm=arm,
         seeds=[seed for seed, _ in scored],
@@ -137,6 +139,12 @@ def summarise_arm(
         phase_s={phase: mean_of(m.seconds(phase) for m in measurements) for phase in PHASES},
         cost=summarise_cost(measurements),
     )
+
+
+def _by_problem(measurements: Sequence[Measurement]) -> Sequence[float] | FloatArray:
+    """A value for each problem, over the samples and seeds of all evaluations; none without scores of problems."""
+    scores = [(problem, score) for m in measurements for problem, score in m.problem_scores_pp.items()]
+    return cluster_values([score for _, score in scores], [problem for problem, _ in scores]) if scores else []
 
 
 def hidden_knob_warnings(arm: ArmSummary, baseline: ArmSummary) -> list[str]:

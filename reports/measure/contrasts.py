@@ -1,4 +1,5 @@
-"""Every arm against the baseline, paired by seed, in percentage points.
+"""Every arm against the baseline in percentage points, paired by seed; problem by problem where no seed is one of
+training, because arms evaluate one checkpoint.
 
 A collapsed cell is an outcome: it stays in the comparison, which is shown once more without it. Only what could not be
 measured is missing, and the contrast says which pairs this costs.
@@ -12,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from reports.measure.looks import looking
-from reports.measure.measurements import Measurement, mean_of
+from reports.measure.measurements import Measurement, MetricError, mean_of
 from reports.measure.tuning import BestDifference, judge_bests
-from reports.statistics import PairedComparison, Verdict, compare_paired, holm
+from reports.statistics import FloatArray, PairedComparison, Verdict, cluster_values, compare_paired, holm
 
 if TYPE_CHECKING:
     from harness.records import CellRecord, SweepRecord
@@ -40,7 +41,12 @@ class Contrast:
     p_holm: its p value after Holm. noise_low_pp, noise_high_pp: the 95% interval from the sampling noise of the
     evaluations alone, given only if there are too few pairs for a test. token_ratios: the tokens that the arm generated
     over those of the baseline, for each pair; empty if a run of the baseline trained on data alone. token_ratio: the
-    same for the means over pairs; None if token_ratios is empty. bests: of arms that were tuned first.
+    same for the means over pairs; None if token_ratios is empty. Where a checkpoint is evaluated, all of these are
+    tokens per answer.
+    by_problem_pp: the difference on each problem, over which arms of one checkpoint are compared, with a problem's
+    samples and seeds as its cluster; empty otherwise. seeds and differences_pp are still those of evaluations.
+    answer_tokens: the mean tokens of an answer of the arm and of the baseline, where a checkpoint is evaluated.
+    bests: of arms that were tuned first.
     """
 
     arm: str
@@ -56,6 +62,8 @@ class Contrast:
     token_ratio: float | None
     noise_low_pp: float
     noise_high_pp: float
+    by_problem_pp: Sequence[float] = ()
+    answer_tokens: tuple[float, float] | None = None
     bests: BestDifference | None = None
 
     @property
@@ -66,6 +74,15 @@ class Contrast:
     def equal_tokens(self) -> bool | None:
         """Whether the tokens of every pair are equal: means can agree where no pair does."""
         return equal_tokens(self.token_ratios)
+
+    @property
+    def over_problems(self) -> bool:
+        return len(self.by_problem_pp) > 0
+
+    @property
+    def replicates_pp(self) -> Sequence[float]:
+        """The differences that the comparison is made of: of seeds, or of problems."""
+        return self.by_problem_pp or self.differences_pp
 
 
 @dataclass(frozen=True)
@@ -85,6 +102,10 @@ class Pair:
     @property
     def same_weights(self) -> bool:
         return self.treatment.cell.digest is not None and self.treatment.cell.digest == self.baseline.cell.digest
+
+    @property
+    def evaluates_checkpoint(self) -> bool:
+        return self.treatment.evaluates_checkpoint and self.baseline.evaluates_checkpoint
 
     @property
     def known_weights(self) -> bool:
@@ -107,7 +128,7 @@ def compare_arms(sweep: SweepRecord, measurements: Mapping[str, Sequence[Measure
 
 def alpha_of_each(sweep: SweepRecord, n_contrasts: int) -> float:
     """The two-sided level of each of the contrasts that share the sweep's, at this look."""
-    return looking(sweep, n_contrasts).alpha
+    return looking(sweep, max(1, n_contrasts)).alpha
 
 
 def with_holm(contrasts: Sequence[Contrast]) -> list[Contrast]:
@@ -152,6 +173,8 @@ def contrast_of(
         token_ratio=token_ratio([p.treatment for p in pairs], [p.baseline for p in pairs]) if token_ratios else None,
         noise_low_pp=math.nan if tested or comparison is None else comparison.difference - noise,
         noise_high_pp=math.nan if tested or comparison is None else comparison.difference + noise,
+        by_problem_pp=differences_by_problem(pairs) if _over_problems(pairs) else (),
+        answer_tokens=_answer_tokens(pairs) if _over_problems(pairs) else None,
     )
 
 
@@ -169,9 +192,10 @@ def _compare(pairs: Sequence[Pair], alpha: float, margin_pp: float) -> PairedCom
     if not pairs:
         return None
     identical = all(pair.same_weights for pair in pairs)
+    treated, control = _by_problem(pairs) if _over_problems(pairs) else _by_seed(pairs)
     comparison = compare_paired(
-        [_score(pair.treatment) for pair in pairs],
-        [_score(pair.baseline) for pair in pairs],
+        treated,
+        control,
         alpha=alpha,
         margin=margin_pp,
         identical=identical,
@@ -183,10 +207,50 @@ def _compare(pairs: Sequence[Pair], alpha: float, margin_pp: float) -> PairedCom
     return comparison
 
 
+def _over_problems(pairs: Sequence[Pair]) -> bool:
+    return bool(pairs) and all(pair.evaluates_checkpoint for pair in pairs)
+
+
+def _by_seed(pairs: Sequence[Pair]) -> tuple[list[float], list[float]]:
+    return [_score(pair.treatment) for pair in pairs], [_score(pair.baseline) for pair in pairs]
+
+
+def _by_problem(pairs: Sequence[Pair]) -> tuple[FloatArray, FloatArray]:
+    """A value for each problem in both arms, of the evaluations in which both have a score on it.
+
+    Raises MetricError if the records hold no scores of single problems.
+    """
+    found = [
+        (problem, score, pair.baseline.problem_scores_pp[problem])
+        for pair in pairs
+        for problem, score in pair.treatment.problem_scores_pp.items()
+        if problem in pair.baseline.problem_scores_pp
+    ]
+    if not found:
+        raise MetricError(
+            f"over one checkpoint arms are compared problem by problem, but the records hold no"
+            f" {pairs[0].treatment.metric.name} for single problems: compare pass@k or avg@n"
+        )
+    problems, treated, control = zip(*found, strict=True)
+    return cluster_values(treated, problems), cluster_values(control, problems)
+
+
+def differences_by_problem(pairs: Sequence[Pair]) -> list[float]:
+    """Arm minus baseline on each problem, over all samples and seeds. Raises as `compare_arms`."""
+    treated, control = _by_problem(pairs)
+    return [float(difference) for difference in treated - control]
+
+
+def _answer_tokens(pairs: Sequence[Pair]) -> tuple[float, float] | None:
+    means = (mean_of(p.treatment.spent_tokens for p in pairs), mean_of(p.baseline.spent_tokens for p in pairs))
+    return None if means[0] is None or means[1] is None else (means[0], means[1])
+
+
 def _same_completions(pairs: Sequence[Pair]) -> bool:
     """Whether no pair's completions differ, while it is known that some pair's weights do. Texts are read only where
     all scores are equal, which is rare."""
     possible = all(pair.known_weights and pair.difference_pp == 0 for pair in pairs)
+    possible = possible and not _over_problems(pairs)
     return possible and all(pair.same_completions() for pair in pairs)
 
 
@@ -225,7 +289,7 @@ def absence(cell: CellRecord | None) -> str | None:
 def token_ratio(treatment: Sequence[Measurement], baseline: Sequence[Measurement]) -> float | None:
     """The mean tokens of these runs over those of the baseline; None without runs, or if the baseline generated
     none."""
-    treated, control = (mean_of(m.cell.generated_tokens for m in runs) for runs in (treatment, baseline))
+    treated, control = (mean_of(m.spent_tokens for m in runs) for runs in (treatment, baseline))
     return treated / control if treated is not None and control else None
 
 

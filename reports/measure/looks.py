@@ -48,7 +48,7 @@ def looking(sweep: SweepRecord, n_contrasts: int) -> Looking:
     """The look that a report of these records is, for each of so many contrasts."""
     looks, this = sweep.looks_and_this, sweep.look
     place = next(place for place, look in enumerate(looks) if look.is_same(this))
-    overall = sweep.alpha / n_contrasts
+    overall = sweep.alpha / max(1, n_contrasts)
     return Looking(
         number=place + 1,
         seeds=[len(look.seeds) for look in looks],

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -211,6 +212,38 @@ class Measurement:
         name = self.metric.name
         k = decide[name] if name in decide else int(re.split(r"[@^]", name)[1])
         return float(100 * k / (problems * samples))
+
+    @cached_property
+    def evaluates_checkpoint(self) -> bool:
+        """Whether nothing was trained: its seed is one of evaluation, and its problems are what is replicated."""
+        return self.cell.spec.get("checkpoint") is not None
+
+    @cached_property
+    def problem_scores_pp(self) -> dict[str, float]:
+        """The compared metric of every problem in the final evaluation, by its id, in percent.
+
+        Known for pass@k (2107.03374, eq. 1) and avg@n. Empty for other metrics, and if no samples were kept.
+        """
+        table = self.final_samples
+        name = "pass@1" if self.metric.name == "avg@n" else self.metric.name
+        if table is None or not name.startswith("pass@") or not {"problem_id", "correct"} <= set(table.column_names):
+            return {}
+        k = int(name.removeprefix("pass@"))
+        samples: Counter[str] = Counter()
+        correct: Counter[str] = Counter()
+        for problem, right in zip(table["problem_id"].to_pylist(), table["correct"].to_pylist(), strict=True):
+            samples[problem] += 1
+            correct[problem] += right
+        return {
+            problem: 100 * (1 - math.comb(n - correct[problem], k) / math.comb(n, k))
+            for problem, n in samples.items()
+            if n >= k
+        }
+
+    @property
+    def spent_tokens(self) -> float | None:
+        """What arms should spend alike: tokens generated in training; per answer where a checkpoint is evaluated."""
+        return self.final_value("mean_tokens") if self.evaluates_checkpoint else self.cell.generated_tokens
 
     def step_mean(self, key: str) -> float | None:
         known = self.steps.known(key)

@@ -6,8 +6,6 @@ A sweep asks it with `compare: {new_problems: true}`.
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,7 +118,7 @@ def over_new_problems(analysis: Analysis, contrast: Contrast) -> NewProblems | N
         return None
     arms = [{m.cell.seed: m for m in analysis.measurements[arm]} for arm in (contrast.arm, contrast.baseline)]
     pairs = [[by_seed[seed] for by_seed in arms] for seed in contrast.seeds]
-    scores = [[problem_scores_pp(m) for m in pair] for pair in pairs]
+    scores = [[m.problem_scores_pp for m in pair] for pair in pairs]
     if not scores or contrast.comparison is None:
         return NewProblems(None, "no seed has a score in both arms")
     shared = sorted(set.intersection(*(set(one) for pair in scores for one in pair)))
@@ -134,30 +132,6 @@ def over_new_problems(analysis: Analysis, contrast: Contrast) -> NewProblems | N
         )
     differences = np.array([[treated[name] - control[name] for name in shared] for treated, control in scores])
     return NewProblems(over_seeds_and_problems(differences, contrast.comparison.alpha))
-
-
-def problem_scores_pp(measurement: Measurement) -> dict[str, float]:
-    """The compared metric of every problem in the final evaluation, by its id, in percent.
-
-    Known for pass@k (2107.03374, eq. 1) and avg@n. Empty for other metrics, and if no samples were kept.
-    """
-    metric, table = measurement.metric, measurement.cell.read_evals()
-    name = "pass@1" if metric.name == "avg@n" else metric.name
-    if table is None or not name.startswith("pass@"):
-        return {}
-    k = int(name.removeprefix("pass@"))
-    rows = table.select(["final", "task", "problem_id", "correct"]).to_pydict()
-    samples: Counter[str] = Counter()
-    correct: Counter[str] = Counter()
-    for final, task, problem, right in zip(*rows.values(), strict=True):
-        if final and task == metric.task:
-            samples[problem] += 1
-            correct[problem] += bool(right)
-    return {
-        problem: 100 * (1 - math.comb(n - correct[problem], k) / math.comb(n, k))
-        for problem, n in samples.items()
-        if n >= k
-    }
 
 
 def new_problems_row(found: NewProblems | None) -> dict[str, Any] | None:

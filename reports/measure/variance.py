@@ -70,6 +70,8 @@ def variance_budgets(analysis: Analysis) -> list[VarianceBudget]:
 def _budget(contrast: Contrast, metric: str, grids: dict[str, dict[int, SampleGrid]]) -> VarianceBudget:
     if len(contrast.seeds) < MIN_PAIRS or contrast.comparison is None:
         return VarianceBudget(None, refused=f"it takes {MIN_PAIRS} pairs")
+    if contrast.over_problems:
+        return VarianceBudget(None, refused="one checkpoint is evaluated, and nothing is trained")
     if metric not in MEANS_OF_SAMPLES:
         return VarianceBudget(None, refused=f"{metric} is no mean of samples")
     arms = [[grids[arm].get(seed) for seed in contrast.seeds] for arm in (contrast.arm, contrast.baseline)]

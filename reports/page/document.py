@@ -82,12 +82,12 @@ COMPARISON_KEYS = {
 def report_document(analysis: Analysis) -> Report:
     """The contents of report.json, with a list of rows under each of SECTIONS. Scores are in percentage points."""
     document = verdict_document(analysis) | {
-        "laws": law_rows(analysis),
+        "laws": law_rows(analysis) if analysis.trains else [],
         "across_tasks": across_tasks_rows(across_tasks(analysis)),
         "coverage": coverage_rows(analysis),
         "problem_ranges": ranges_rows(analysis),
         "flips": [flip.as_row() for flip in find_flips(analysis)],
-        "reflection": [asdict(row) for row in read_reflection(analysis).arms],
+        "reflection": [asdict(row) for row in read_reflection(analysis).arms] if analysis.trains else [],
     }
     return {key: [without_nan(row) for row in document[key]] for key in SECTIONS}
 
@@ -203,6 +203,8 @@ def contrast_row(
         "token_ratios": contrast.token_ratios,
         "token_ratio": contrast.token_ratio,
         "equal_tokens": contrast.equal_tokens,
+        "unit": "problem" if contrast.over_problems else "seed",
+        "answer_tokens": None if contrast.answer_tokens is None else list(contrast.answer_tokens),
         "bests": None if contrast.bests is None else asdict(contrast.bests),
         "warnings": warnings,
     }
@@ -226,6 +228,7 @@ def _arm(analysis: Analysis, arm: ArmSummary) -> dict[str, Any]:
         "task": metric.task,
         "n": arm.n,
         "level": 1 - sweep.alpha,
+        "checkpoint": sweep.checkpoint,
         "before_pp": None if before is None else 100 * before,
         "before_ece": finite(analysis.base_metrics.get("ece")),
         "budget_tokens": sweep.budget_tokens,

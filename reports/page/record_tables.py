@@ -102,12 +102,13 @@ def cost_table(report: Report) -> Table:
     """What was recorded of the cost of any arm; older records hold less."""
     costs = [arm["cost"] for arm in report["arms"]]
     shown = {key: column for key, column in COST_COLUMNS.items() if any(cost[key] is not None for cost in costs)}
-    columns = ["arm", *(heading for heading, _ in shown.values()), "total training"]
+    trained = report["arms"][0].get("checkpoint") is None
+    columns = ["arm", *(heading for heading, _ in shown.values()), *(["total training"] if trained else [])]
     rows = [
         [
             arm["arm"],
             *(write(arm["cost"][key]) for key, (_, write) in shown.items()),
-            seconds(arm["phase_s"]["total_s"]),
+            *([seconds(arm["phase_s"]["total_s"])] if trained else []),
         ]
         for arm in report["arms"]
     ]

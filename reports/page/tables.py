@@ -11,7 +11,7 @@ from typing import Any
 
 from reports.extras.law_tables import law_tables
 from reports.extras.reflection import read_reflection, reflection_table
-from reports.formats import Table, interval, number, p_value, percent, points, ratio, signed_pp, tokens
+from reports.formats import MISSING, Table, interval, number, p_value, percent, points, ratio, signed_pp, tokens
 from reports.measure import Analysis
 from reports.measure.problems import problem_scores
 from reports.page.coverage import coverage_table
@@ -51,7 +51,7 @@ def report_tables(analysis: Analysis, report: Report) -> list[Table]:
         knob_table(analysis),
         cost_table(report),
         provenance_table(analysis),
-        reflection_table(read_reflection(analysis)),
+        reflection_table(read_reflection(analysis)) if analysis.trains else None,
     ]
     return [table for table in tables if table is not None]
 
@@ -62,6 +62,7 @@ def result_table(report: Report) -> Table:
     arms, contrasts = report["arms"], {contrast["arm"]: contrast for contrast in report["contrasts"]}
     first = arms[0]
     equal = [contrast["equal_tokens"] for contrast in report["contrasts"] if contrast["n_pairs"]]
+    equal = equal if first.get("checkpoint") is None else []
     budget = f" ({tokens(first['generated_tokens'])} generated)" if first["generated_tokens"] else ""
     title = f"{metric_name(first)} of {first['task']}" + (f" at equal tokens{budget}" if equal and all(equal) else "")
 
@@ -94,7 +95,7 @@ def contrast_table(contrasts: Sequence[Row]) -> Table | None:
         ("p", lambda c: _p(c["p"])),
         ("p (Holm)", lambda c: _p(c["p_holm"])),
         ("p (sign flip)", _sign_flip),
-        ("pairs", lambda c: str(c["n_pairs"])),
+        ("problems" if contrasts[0].get("unit") == "problem" else "pairs", lambda c: str(c["n_pairs"])),
         ("ρ", lambda c: number(c["correlation"], 2)),
         (f"{_level_heading(contrasts)} of ρ", _correlation_interval),
         ("variance ratio", lambda c: number(c["variance_ratio"], 2)),
@@ -119,12 +120,14 @@ def across_tasks_table(arms: Sequence[Row]) -> Table | None:
 
 
 def arm_table(arms: Sequence[Row]) -> Table:
-    return _table("Arms", arms, [
+    """Where a checkpoint is evaluated, without the columns of training, which are empty."""
+    trained = arms[0].get("checkpoint") is None
+    columns: Columns = [
         ("arm", lambda arm: arm["arm"]),
         ("before training (%)", lambda arm: points(arm["before_pp"])),
-        ("after (%)", lambda arm: points(arm["mean_pp"])),
+        ("after (%)" if trained else "score (%)", lambda arm: points(arm["mean_pp"])),
         ("ECE before", lambda arm: ratio(arm["before_ece"])),
-        ("ECE after", lambda arm: ratio(arm["ece"])),
+        ("ECE after" if trained else "ECE", lambda arm: ratio(arm["ece"])),
         ("tokens per answer", lambda arm: number(arm["mean_tokens"])),
         ("length slope (tokens per 100 steps)", lambda arm: number(arm["length_slope_tokens"])),
         ("truncated", lambda arm: percent(arm["truncated_frac"])),
@@ -134,7 +137,10 @@ def arm_table(arms: Sequence[Row]) -> Table:
         ("clipped steps", lambda arm: percent(arm["grad_clipped_frac"])),
         ("generated tokens", lambda arm: tokens(arm["generated_tokens"])),
         ("over budget", lambda arm: percent(arm["overshoot_frac"])),
-    ])  # fmt: skip
+    ]
+    if not trained:
+        columns = [(name, write) for name, write in columns if any(write(arm) != MISSING for arm in arms)]
+    return _table("Arms", arms, columns)
 
 
 def proxy_table(arms: Sequence[Row]) -> Table | None:

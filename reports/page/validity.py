@@ -50,7 +50,9 @@ def validity_checks(analysis: Analysis, report: Report) -> list[Check]:
         ratios = [ratio for row in report["contrasts"] for ratio in row["token_ratios"]]
         equal = all(row["equal_tokens"] for row in report["contrasts"] if row["n_pairs"])
         tokens = Check("Tokens, arm / baseline", _range(ratio, ratios), ok=equal)
-        if not any(arm["generated_tokens"] for arm in report["arms"]):
+        if sweep.checkpoint is not None:
+            tokens = Check("Tokens per answer, arm / baseline", _range(ratio, ratios), ok=equal)
+        elif not any(arm["generated_tokens"] for arm in report["arms"]):
             tokens = Check("Tokens", "none generated in training by any arm")
         checks += [tokens, Check("Pairing ρ", _pairing(report["contrasts"]))]
         look = report["contrasts"][0]["look"]

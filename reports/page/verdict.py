@@ -25,6 +25,12 @@ SIGNS = {
 }
 """Each verdict has a sign beside its colour, for readers and printers without colour."""
 
+CHECKPOINT_SENTENCE = (
+    "Every arm evaluates {checkpoint} as it is: nothing is trained, and a seed is one of sampling. What is replicated "
+    "is the problem, with its samples and seeds as its cluster, so intervals and p values speak of new problems of "
+    "this kind and new samples."
+)
+
 SEED_SENTENCE = "A seed varies data order and sampling from one cold start, not the cold start itself."
 
 COLLAPSE_SENTENCE = (
@@ -112,6 +118,8 @@ def interim_sentence(report: Report) -> str | None:
 
 def seed_sentence(report: Report) -> str:
     """What a seed is, and what a t interval over seeds does not see where a flag says that a run may have collapsed."""
+    if checkpoint := report["arms"][0].get("checkpoint"):
+        return CHECKPOINT_SENTENCE.format(checkpoint=checkpoint)
     flagged = any(row["flagged_seeds"] for row in report["contrasts"])
     return f"{SEED_SENTENCE} {COLLAPSE_SENTENCE}" if flagged else SEED_SENTENCE
 
@@ -120,14 +128,15 @@ def verdict_sentence(row: Row) -> str:
     """Effect, interval, p, verdict, number of runs, tokens and detectable effect of a contrast or an effect of
     report.json, or of a row of `bench compare`, which may be unpaired."""
     if row["verdict"] == "identical":
-        return f"{_verdict_clause(row)}: the final weights of all {_runs(row)} are equal, {_token_clause(row)}."
+        what = "all answers and their verdicts on" if _over_problems(row) else "the final weights of all"
+        return f"{_verdict_clause(row)}: {what} {_runs(row)} are equal, {_token_clause(row)}."
     if row["n_pairs"] == 0:
         return (
             f"{contrast_name(row)}: no test, no seed has a score in {'every arm' if is_effect(row) else 'both arms'}."
         )
     effect = f"{signed_pp(row['difference_pp'])} pp {metric_name(row)}"
     if row["verdict"] == "no_test":
-        too_few = f"{MIN_PAIRS} seeds" if _is_paired(row) else f"{MIN_PAIRS} runs on a side"
+        too_few = f"{MIN_PAIRS} {_unit(row)}s" if _is_paired(row) else f"{MIN_PAIRS} runs on a side"
         return (
             f"{contrast_name(row)}: no test below {too_few}; {effect}{_noise_clause(row)}; {_runs(row)},"
             f" {_token_clause(row)}."
@@ -137,8 +146,8 @@ def verdict_sentence(row: Row) -> str:
             f"{_verdict_clause(row)}: {effect}{_noise_clause(row)}; {row['note']}; {_runs(row)}, {_token_clause(row)}."
         )
     return (
-        f"{_verdict_clause(row)}{_tuned_clause(row)}: {effect},"
-        f" {percent(row['level'])} interval {interval(row['low_pp'], row['high_pp'])}{look_clause(row)},"
+        f"{_verdict_clause(row)}{_tuned_clause(row)}: {effect}, {percent(row['level'])} interval{_over_what(row)}"
+        f" {interval(row['low_pp'], row['high_pp'])}{look_clause(row)},"
         f" {_p_clause(row)}, {_runs(row)}, {_token_clause(row)}; detectable effect {points(row['detectable_pp'])} pp."
     )
 
@@ -181,6 +190,19 @@ def metric_name(row: Row) -> str:
 def _is_paired(row: Row) -> bool:
     """Every contrast of a report is paired; only rows of `bench compare` say whether they are."""
     return bool(row.get("paired", True))
+
+
+def _over_problems(row: Row) -> bool:
+    """Whether the arms evaluate one checkpoint, so that problems are replicated; older records know seeds only."""
+    return _unit(row) == "problem"
+
+
+def _unit(row: Row) -> str:
+    return str(row.get("unit", "seed"))
+
+
+def _over_what(row: Row) -> str:
+    return " over new problems of this kind and new samples" if _over_problems(row) else ""
 
 
 def contrast_name(row: Row) -> str:
@@ -239,12 +261,17 @@ def _runs(row: Row) -> str:
     if not _is_paired(row):
         return f"{row['n_treatment']} and {row['n_baseline']} runs, unpaired because {row['why_unpaired']}"
     n, missing = row["n_pairs"], len(row["missing"])
+    if _over_problems(row):
+        of_all = f" of {len(row['seeds']) + missing}" if missing else ""
+        return f"{count(n, 'problem')} × {len(row['seeds'])}{of_all} seeds"
     noun = "seed" if is_effect(row) else "pair"
     return f"n = {n}{f' of {n + missing}' if missing else ''} {noun if n + missing == 1 else f'{noun}s'}"
 
 
 def _token_clause(row: Row) -> str:
     """Whether both arms generated equally many tokens in every pair; in unpaired rows and older records, on average."""
+    if _over_problems(row):
+        return _answer_tokens_clause(row)
     if row["token_ratio"] is None:
         return f"tokens not compared: {row['baseline']} generated none"
     ratios = row.get("token_ratios") or [row["token_ratio"]]
@@ -253,6 +280,17 @@ def _token_clause(row: Row) -> str:
     low, high = (f"{abs(end - 1):.1%} {'more' if end > 1 else 'fewer'}" for end in (min(ratios), max(ratios)))
     difference = low if low == high else f"pairs from {low} to {high}"
     return f"NOT at equal tokens ({difference} than {row['baseline']})"
+
+
+def _answer_tokens_clause(row: Row) -> str:
+    """What an answer costs: a decoding that takes more tokens is not free."""
+    if row["answer_tokens"] is None:
+        return "tokens per answer not recorded"
+    arm, baseline = row["answer_tokens"]
+    if not baseline or abs(arm / baseline - 1) < 0.0005:
+        return f"{points(arm)} tokens per answer in both"
+    change = f"{abs(arm / baseline - 1):.1%} {'more' if arm > baseline else 'fewer'}"
+    return f"{points(arm)} tokens per answer against {points(baseline)} ({change})"
 
 
 def _missing_sentence(row: Row, missing: Row) -> str:
@@ -311,16 +349,16 @@ def _pairing_sentence(row: Row) -> str:
         return ""
     rho = f"ρ = {row['correlation']:.2f}, {percent(row['level'])} interval [{low:.2f}, {high:.2f}]"
     if low <= 0 <= high:
-        return f"{count(row['n_pairs'], 'seed')} cannot tell what pairing does: {rho}."
-    worth = f"which is worth {1 / row['variance_ratio']:.2g} times the seeds"
+        return f"{count(row['n_pairs'], _unit(row))} cannot tell what pairing does: {rho}."
+    worth = f"which is worth {1 / row['variance_ratio']:.2g} times the {_unit(row)}s"
     if high < 0:
-        return f"The two arms' seeds move apart: {rho}, {worth}: pairing costs more than it brings."
+        return f"The two arms' {_unit(row)}s move apart: {rho}, {worth}: pairing costs more than it brings."
     noise = (row.get("variance") or {}).get("shared_noise_share")
     cause = ""
     if noise is not None:
         who = "evaluation noise that both share" if noise > 0.5 else "what a seed does to the training of both"
         cause = f"; most of it ({max(noise, 1 - noise):.0%}) is {who}"
-    return f"The two arms' seeds move together: {rho}, {worth}{cause}."
+    return f"The two arms' {_unit(row)}s move together: {rho}, {worth}{cause}."
 
 
 def _over_new_problems(row: Row) -> str:

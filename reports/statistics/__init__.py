@@ -28,6 +28,7 @@ from reports.statistics.across_tasks import (
     interquartile_mean_over_tasks,
     probability_of_improvement,
 )
+from reports.statistics.clustered import cluster_values, clustered_error
 from reports.statistics.comparison import (
     Comparison,
     PairedComparison,
@@ -85,6 +86,8 @@ __all__ = [
     "VarianceComponents",
     "Verdict",
     "all_k",
+    "cluster_values",
+    "clustered_error",
     "compare_paired",
     "compare_unpaired",
     "components",

@@ -11,6 +11,8 @@ from reports.statistics.means import RELATIVE_TOLERANCE, FloatArray, finite_scor
 
 EXACT_SIGN_FLIP_PAIRS = 16
 SIGN_FLIP_DRAWS = 100_000
+MOST_SIGNS = 10_000_000
+"""Over the problems of a benchmark, more would not fit into memory."""
 
 
 def t_p_value(statistic: float, df: float) -> float:
@@ -24,8 +26,8 @@ def sign_flip_p_value(differences: Sequence[float] | FloatArray) -> float:
     """The two-sided p value of the mean of `differences` [n], if the sign of each is a fair coin (Fisher 1935).
 
     The test is exact under the null hypothesis whatever the distribution. Up to n = 16 it counts all 2^n patterns of
-    signs, so p is never below 2^(1-n). Above, it draws 1e5 patterns with a fixed seed and counts the observed one among
-    them.
+    signs, so p is never below 2^(1-n). Above, it draws 1e5 patterns with a fixed seed, fewer above n = 100, and counts
+    the observed one among them.
     """
     sample = finite_scores("differences", differences)
     n = len(sample)
@@ -44,8 +46,9 @@ def _sign_patterns(n: int) -> FloatArray:
 
 
 def _sign_draws(n: int) -> FloatArray:
-    """Random patterns of signs [SIGN_FLIP_DRAWS, n], the same every time."""
-    return np.random.default_rng(0).choice(np.array([-1.0, 1.0]), size=(SIGN_FLIP_DRAWS, n))
+    """Random patterns of signs [SIGN_FLIP_DRAWS or fewer, n], the same every time."""
+    draws = min(SIGN_FLIP_DRAWS, MOST_SIGNS // n)
+    return np.random.default_rng(0).choice(np.array([-1.0, 1.0]), size=(draws, n))
 
 
 def holm(p_values: Sequence[float] | FloatArray) -> FloatArray:

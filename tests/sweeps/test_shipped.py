@@ -25,10 +25,10 @@ PROFILES = shipped(SHIPPED / "profiles")
 
 def test_the_sweeps_and_profiles_are_there() -> None:
     assert set(SWEEPS) == {
-        "aa", "algorithms", "clip_high", "curriculum", "dpo_beta", "dpo_vs_grpo", "entropy", "format_reward",
-        "group_vs_batch", "kimi_length", "kl", "kl_clip_high", "length_norm", "overlong", "overoptimisation",
-        "positives_only", "ppo", "preference", "prompts_vs_samples", "staged_context", "std_norm", "temperature",
-        "updates"
+        "aa", "algorithms", "clip_high", "curriculum", "decoding", "dpo_beta", "dpo_vs_grpo", "entropy",
+        "format_reward", "group_vs_batch", "kimi_length", "kl", "kl_clip_high", "length_norm", "overlong",
+        "overoptimisation", "positives_only", "ppo", "preference", "prompts_vs_samples", "staged_context",
+        "std_norm", "temperature", "updates"
     }  # fmt: skip
     assert {"tiny", "smollm2-gsm8k", "qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-math-1.5b"} <= set(PROFILES)
 
@@ -71,13 +71,13 @@ def test_a_sweep_plans_clean_on_a_profile(sweep: str, profile: str) -> None:
     assert not [warning for warning in plan.warnings if "cannot" in warning and "sign-flip" not in warning]
     cost = plan.cost()
     assert cost["cells"] == len(plan.arms) * len(plan.sweep.seed_list)
-    assert cost["generated_tokens_at_most"] > 0
+    assert (cost["generated_tokens_at_most"] > 0) == (plan.request.checkpoint is None)
     assert cost["eval_samples_at_most"] > 0
     for declared in plan.sweep.ablate:
         entry = "objective" if declared == "algorithm" else declared
         assert any(f"{knob}.".startswith(f"{entry}.") for knob in plan.gate.differs), f"no arm varies {entry}"
     if sweep != "aa":
-        assert len({cell.hash for cell in plan.cells if cell.seed == 0}) == len(plan.arms)
+        assert len({(cell.hash, cell.evaluation) for cell in plan.cells if cell.seed == 0}) == len(plan.arms)
 
 
 def test_a_sweep_that_needs_steps_is_refused_where_there_are_none() -> None:
@@ -125,7 +125,8 @@ def test_every_question_can_be_answered_within_two_points(bench: Bench) -> None:
     for name, path in SWEEPS.items():
         planned = make_plan(str(path))
         detectable = bench("plan", name, "--json").document["detectable_pp"]
-        assert detectable["from"] == "profile tiny"
+        trains = planned.request.checkpoint is None
+        assert detectable["from"] == ("profile tiny" if trains else "the largest noise of sampling")
         assert detectable["value"] <= 2.0, name
         assert (planned.sweep.screening is not None) == (len(planned.arms) > 12), name
 

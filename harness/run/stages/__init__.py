@@ -97,7 +97,10 @@ def result_path(stage: Stage, spec: RunSpec, home: Path) -> Path:
 
 
 def stages_of_cell(spec: RunSpec) -> list[Stage]:
-    """Those that a cell of this spec waits for, each after those that it reads."""
+    """Those that a cell of this spec waits for, each after those that it reads. A cell that evaluates another one's
+    checkpoint waits for none."""
+    if spec.checkpoint_folder is not None:
+        return []
     return [stage for stage in _in_order(STAGES.all().values()) if stage.for_cells and stage.needed(spec)]
 
 

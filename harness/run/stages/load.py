@@ -14,17 +14,21 @@ def what_may_be_refused(spec: RunSpec) -> tuple[object, ...]:
     rollout, train = spec.rollout, spec.train
     drawing = (rollout.engine, rollout.vllm_memory_frac, rollout.max_completion_tokens, rollout.temperature)
     prompts = (spec.task, spec.eval, spec.pairs.type)
-    return spec.model, drawing, prompts, train.device, train.activation_checkpointing
+    return spec.model, spec.checkpoint, drawing, prompts, train.device, train.activation_checkpointing
 
 
 def _load(path: Path, context: StageContext) -> None:
+    from harness.run.cell_job import load_as_it_is
     from harness.training.token_scores import output_head
 
     spec = context.spec
     context.tell_progress(0, 0)
-    language_model = context.starting_point.for_training(spec, spec.model.source)
+    if spec.checkpoint:
+        language_model = load_as_it_is(spec, context.starting_point)
+    else:
+        language_model = context.starting_point.for_training(spec, spec.model.source)
+        output_head(language_model.model)
     require_room_for_completions(spec, language_model)
-    output_head(language_model.model)
     context.engine(language_model)
     for remark in language_model.remarks():
         context.tell_progress(0, 0, remark=remark)

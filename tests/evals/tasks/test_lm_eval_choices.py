@@ -75,7 +75,7 @@ def rows() -> list[dict[str, Any]]:
 def task_file(folder: Path, kind: str, **settings: Any) -> str:
     """What `eval.tasks` names."""
     folder = write_rows(folder, {f"{kind}.jsonl": rows()})
-    said = {**FILE, "output_type": "multiple_choice", "doc_to_target": "{{choices.index(answer)}}"}
+    said: dict[str, Any] = {**FILE, "output_type": "multiple_choice", "doc_to_target": "{{choices.index(answer)}}"}
     said |= {"task": kind, "dataset_kwargs": {"data_files": {"test": str(folder / f"{kind}.jsonl")}}} | TASKS[kind]
     if said["output_type"] == "multiple_choice":
         said.setdefault("doc_to_choice", "{{choices}}")

@@ -199,7 +199,7 @@ def test_every_mistake_of_a_sweep_file_at_once(refuse: Any, tmp_path: Path) -> N
         (b"name: mine\nname: yours\n", "key 'name' is given twice"),
         (b"name: [\n", "is not valid YAML"),
         (b"question: caf\xe9\n", "is not UTF-8 text"),
-        (b"name: mine\nsedes: 3\n", "sedes is not a key here; did you mean seeds?"),
+        (b"name: mine\nsedes: 3\n", "sedes is not a key here; did you mean seeds"),
     ],
 )
 def test_a_file_that_is_no_sweep(refuse: Any, tmp_path: Path, content: bytes, says: str) -> None:

@@ -147,7 +147,7 @@ def test_status(bench: Bench, tmp_path: Path) -> None:
     result = bench("status", "mine", "--home", "home", "--json")
     assert (result.code, result.err) == (0, "")
     document = result.document
-    assert {"sweep", "cells", "other_cells"} == set(document)
+    assert {"sweep", "cells", "other_cells", "searches"} == set(document)
     keys = {"arm", "seed", "hash", "state", "lacks", "step", "steps", "digest", "path", "reason", "flags"}
     assert all(set(cell) == keys for cell in document["cells"])
     done, broken = document["cells"][0], document["cells"][3]

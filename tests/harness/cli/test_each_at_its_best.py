@@ -34,7 +34,8 @@ def hidden_factor(spec: RunSpec) -> float:
     """The score peaks where learning rate times factor is 1e-4; noise of half a point comes with seed and setting."""
     factor = 0.2 if spec.train.warmup_steps else 1.0
     away = math.log10(spec.train.learning_rate * factor) + 4
-    noise = np.random.default_rng([spec.seed, int(1e9 * spec.train.learning_rate)]).normal(0, 0.005)
+    name = [spec.seed, int(1e9 * spec.train.learning_rate), spec.train.warmup_steps]
+    noise = np.random.default_rng(name).normal(0, 0.005)
     return 0.8 - 0.06 * away**2 + float(noise)
 
 

@@ -29,9 +29,10 @@ def test_from_finished_cells(bench: Bench, tmp_path: Path) -> None:
     result = bench("power", "mine", "--effect", "2pp", "--json")
     assert (result.code, result.err) == (0, "")
     document = result.document
-    assert set(document) == {"sweep", "effect_pp", "power", "alpha", "level", "from", "contrasts"}
+    assert set(document) == {"sweep", "effect_pp", "power", "alpha", "level", "from", "unit", "contrasts"}
     assert (document["sweep"], document["effect_pp"], document["power"]) == ("mine", 2.0, 0.8)
     assert (document["alpha"], document["level"], document["from"]) == (0.05, 0.975, "finished cells")
+    assert document["unit"] == "seed"
     up, other = document["contrasts"]
     assert (up["arm"], up["baseline"], up["n_pairs"], other["arm"]) == ("up", "base", 4, "other")
     sd = statistics.stdev(DIFFERENCES_PP)

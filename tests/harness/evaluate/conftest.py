@@ -9,8 +9,8 @@ from evals.sampler import SamplingParams
 from evals.tasks import get_task
 from harness.engines.torch.engine import TorchEngine
 from harness.evaluate.evaluation import TaskEvaluation
-from harness.evaluate.subject import find_subject
 from harness.models.language_model import LanguageModel, load_model
+from harness.plan.subject import find_subject
 from harness.sampling.conditions import Conditions
 from harness.sampling.sampler import EngineSampler
 

@@ -10,7 +10,7 @@ import pytest
 from evals.errors import EvalError
 from harness.evaluate.asked import Asked, Convention
 from harness.evaluate.evaluation import TaskEvaluation
-from harness.evaluate.subject import find_subject
+from harness.plan.subject import find_subject
 
 
 def planned(task: str | Path, problems: int | None = None, grader: str | None = None) -> TaskEvaluation:

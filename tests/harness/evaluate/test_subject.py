@@ -7,13 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from harness.config.hashing import weights_fingerprint
 from harness.config.model_source import TINY
 from harness.config.run_spec import RunSpec
 from harness.errors import RefusedError
-from harness.evaluate.subject import find_subject
-from harness.models.language_model import load_model
+from harness.models.language_model import LanguageModel, load_model
 from harness.models.start import StartingPoint
+from harness.plan.subject import Subject, find_subject
 from harness.records import CellRecord
+from harness.run.cell_job import load_as_it_is
 from harness.training.checkpoint import Checkpoint, save_checkpoint, trained_weights
 from tests.harness.run.small import small_spec
 
@@ -33,16 +35,20 @@ def cell_of(home: Path, spec: RunSpec, change: float, steps: tuple[int, ...] = (
     return path
 
 
+def loaded(subject: Subject) -> LanguageModel:
+    return load_as_it_is(subject.spec, StartingPoint())
+
+
 def state(subject_words: str) -> dict[str, torch.Tensor]:
-    return dict(find_subject(subject_words, *CPU).load().model.state_dict())
+    return dict(loaded(find_subject(subject_words, *CPU)).model.state_dict())
 
 
 def test_a_source_and_its_folder_are_one_model() -> None:
     by_name, by_folder = find_subject("builtin:tiny", *CPU), find_subject(str(TINY), *CPU)
-    assert by_name.fingerprint() == by_folder.fingerprint()
+    assert weights_fingerprint(by_name.spec) == weights_fingerprint(by_folder.spec)
     assert (by_name.label, by_folder.label) == ("tiny", "tiny")
     expected = load_model("builtin:tiny").model.state_dict()
-    assert all(torch.equal(weight, expected[name]) for name, weight in by_folder.load().model.state_dict().items())
+    assert all(torch.equal(weight, expected[name]) for name, weight in loaded(by_folder).model.state_dict().items())
 
 
 def test_nothing_is_left_to_the_machine() -> None:
@@ -64,16 +70,16 @@ def test_a_cell_is_its_newest_checkpoint(tmp_path: Path) -> None:
 def test_a_fingerprint_is_that_of_the_weights(tmp_path: Path) -> None:
     spec = small_spec()
     places = [cell_of(tmp_path / str(i), spec, change) for i, change in enumerate((0.01, 0.01, 0.02))]
-    prints = [find_subject(str(place), *CPU).fingerprint() for place in places]
+    prints = [weights_fingerprint(find_subject(str(place), *CPU).spec) for place in places]
     assert prints[0] == prints[1] != prints[2]
-    assert find_subject("builtin:tiny", *CPU).fingerprint() not in prints
+    assert weights_fingerprint(find_subject("builtin:tiny", *CPU).spec) not in prints
 
 
 def test_adapters_are_put_on_their_start(tmp_path: Path) -> None:
     pytest.importorskip("peft")
     spec = small_spec({"model.lora.type": "lora", "model.lora.rank": 2})
     subject = find_subject(str(cell_of(tmp_path, spec, change=0.01)), *CPU)
-    weights = subject.load().model.state_dict()
+    weights = loaded(subject).model.state_dict()
     assert any("lora_B" in name and weight.any() for name, weight in weights.items())
     assert subject.cell == CellRecord.at(tmp_path / "mine" / "cells" / "one-s0-0123456789")
 
@@ -82,7 +88,7 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
     path = cell_of(tmp_path, small_spec(), change=0.01)
     (path / "checkpoints" / "step-000010" / "weights.safetensors").write_bytes(b"torn")
     with pytest.raises(RefusedError, match=r"step-000010: is damaged, or of another version of bench"):
-        find_subject(str(path), *CPU).load()
+        loaded(find_subject(str(path), *CPU))
 
 
 @pytest.mark.parametrize(

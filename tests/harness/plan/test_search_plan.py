@@ -172,7 +172,7 @@ def test_each_verb_names_the_other(tmp_path: Path) -> None:
 
 def test_a_sweep_has_arms_or_a_search(tmp_path: Path) -> None:
     with pytest.raises(RefusedError, match="arms and search given"):
-        make_search_plan(str(write_search(tmp_path, arms={"a": {}})))
+        make_search_plan(str(write_search(tmp_path, arms={"a": {}, "b": {}})))
 
 
 def test_a_condition_on_a_value_within_a_range_can_be_searched(tmp_path: Path) -> None:

@@ -33,6 +33,10 @@ SEED_SD_PP = 0.8
 """The sd of the paired difference on the tiny profile, half of whose variance in an arm is the seed's own."""
 
 
+MARGIN_PP = 2.0
+"""Eight trials settle two points on a gentle response; one point they settle in a quarter of the sweeps."""
+
+
 def gentle(x: FloatArray) -> FloatArray:
     """x: log10 of the learning rate that acts. Six points a decade squared."""
     return np.asarray(82 - 6 * (x + 4) ** 2)
@@ -132,11 +136,11 @@ def simulated_verdicts(response: Response, n_trials: int, sweeps: int) -> tuple[
         ]
         fresh = random.normal(0, sd, n_seeds) + random.normal(0, sd, (2, n_seeds))
         untuned = [response(np.array(-4 + shift)) + noise for shift, noise in zip(shifts, fresh, strict=True)]
-        naive[compare_paired(untuned[1], untuned[0], margin=1.0).verdict] += 1
+        naive[compare_paired(untuned[1], untuned[0], margin=MARGIN_PP).verdict] += 1
         baseline, treatment = (score + noise for (score, _), noise in zip(bests, fresh, strict=True))
-        found = compare_paired(treatment, baseline, margin=1.0)
+        found = compare_paired(treatment, baseline, margin=MARGIN_PP)
         tuning = Tuning(knobs=[KNOB], trials=n_trials, seeds=[], searches={}, arms={})
-        settles = best_difference(found, bests[1][1], bests[0][1], tuning, 1.0).settles
+        settles = best_difference(found, bests[1][1], bests[0][1], tuning, MARGIN_PP).settles
         tuned[found.verdict if settles else "inconclusive"] += 1
     return naive, tuned
 

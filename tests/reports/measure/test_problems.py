@@ -14,7 +14,7 @@ from harness.records import SweepRecord
 from reports.measure import analyse
 from reports.measure.flips import problem_ranges, ranges_rows
 from reports.measure.measurements import read_measurements
-from reports.measure.problems import ProblemScores, mean_of_known, problem_scores, problem_scores_pp
+from reports.measure.problems import ProblemScores, mean_of_known, problem_scores
 from reports.page.document import report_document
 from reports.page.tables import problem_table
 from reports.page.verdict import verdict_details
@@ -137,7 +137,7 @@ def test_it_is_given_only_where_the_sweep_asks_for_it(tmp_path):
 def test_pass_at_k_of_a_problem(tmp_path):
     sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=1, metric="eval.final.pass@4")
     counts = write_samples(sweep)["base", 0]
-    scores = problem_scores_pp(analyse(sweep).measurements["base"][0])
+    scores = analyse(sweep).measurements["base"][0].problem_scores_pp
     expected = [100 * (1 - math.comb(SAMPLES - c, 4) / math.comb(SAMPLES, 4)) for c in counts]
     assert [scores[f"p{i:02}"] for i in range(PROBLEMS)] == pytest.approx(expected)
 

@@ -10,8 +10,10 @@ from evals.sampler import SamplingParams
 from evals.tasks import get_task
 from harness.engines.choice import make_engine
 from harness.evaluate.evaluation import TaskEvaluation
-from harness.evaluate.subject import Subject, find_subject
 from harness.models.language_model import LanguageModel
+from harness.models.start import StartingPoint
+from harness.plan.subject import Subject, find_subject
+from harness.run.cell_job import load_as_it_is
 from harness.sampling.conditions import Conditions
 from harness.sampling.sampler import EngineSampler
 from harness.sampling.store import SAMPLES_FILE, SampleStore
@@ -27,7 +29,7 @@ def evaluation(subject: Subject) -> TaskEvaluation:
 
 
 def sampler(subject: Subject, dies_after: int | None = None) -> Counting:
-    model = subject.load()
+    model = load_as_it_is(subject.spec, StartingPoint())
     return Counting(EngineSampler(model, make_engine(subject.spec.rollout, model), seed=0), dies_after)
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from harness.config.hashing import NUMERICS_VERSION, digest, starting_point_hash
-from harness.config.model import Lora
+from harness.config.hashing import conditions_of_model
 from harness.config.model_source import parse_source
 from harness.config.resolve import Layer, resolve
 from harness.config.run_spec import RunSpec, recorded_spec, resolved_for_machine
@@ -17,31 +16,36 @@ from harness.records import CellRecord
 from harness.records.cell import is_cell_directory_name
 from harness.records.files import read_json
 
-if TYPE_CHECKING:
-    from harness.models.language_model import LanguageModel
-
-_BARE_MODEL: dict[str, Any] = {
-    "algorithm": "grpo",
-    "task.train": "arithmetic",
-    "rollout.prompts_per_step": 1,
-    "rollout.samples_per_prompt": 2,
-    "rollout.max_completion_tokens": 1,
-    "train.steps": 1,
-    "train.learning_rate": 1e-6,
-    "eval.max_completion_tokens": 1,
-    "eval.problems": 1,
-}
+BARE_MODEL = Layer(
+    "evaluation",
+    {
+        "algorithm": "grpo",
+        "model.source": "builtin:tiny",
+        "task.train": "arithmetic",
+        "rollout.prompts_per_step": 1,
+        "rollout.samples_per_prompt": 2,
+        "rollout.max_completion_tokens": 1,
+        "train.steps": 1,
+        "train.learning_rate": 1e-6,
+        "eval.max_completion_tokens": 1,
+        "eval.problems": 1,
+    },
+)
 """What a spec must say of training; a model that is only evaluated reads none of it."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """label: names it in folders and tables. spec: how it is loaded (`model`, `rollout.engine`, `train.device`), with
-    nothing left to the machine. checkpoint: the folder of a cell's checkpoint, or None for the spec's model itself."""
+    """label: names it in folders and tables. spec: how it is loaded (`checkpoint`, `model`, `rollout.engine`,
+    `train.device`), with nothing left to the machine."""
 
     label: str
     spec: RunSpec
-    checkpoint: Path | None = None
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """The folder of a cell's checkpoint, or None for the spec's model itself."""
+        return self.spec.checkpoint_folder
 
     @property
     def cell(self) -> CellRecord | None:
@@ -58,47 +62,16 @@ class Subject:
         """Whether the same name may stand for other weights tomorrow."""
         return self.checkpoint is None and parse_source(self.spec.model.source).moves
 
-    def fingerprint(self) -> str:
-        """Identifies the weights: equal for equal files, wherever they lie.
-
-        Raises RefusedError if local files are missing.
-        """
-        if self.checkpoint is None:
-            return parse_source(self.spec.model.source).fingerprint()
-        weights = read_json(self.checkpoint / "checkpoint.json")["blake2b"]["weights.safetensors"]
-        # Adapters mean nothing without what they were put on.
-        return digest([weights, starting_point_hash(self.spec)]) if self._has_adapters else str(weights)
+    def as_in(self, spec: RunSpec) -> Subject:
+        """The same weights, loaded as another spec says."""
+        return replace(self, spec=spec.model_copy(update={"checkpoint": self.spec.checkpoint}))
 
     def conditions(self, seed: int) -> dict[str, Any]:
-        """What of a model and the machine that runs it can change a sample, whatever the prompt. seed: of the noise.
+        """What can change a sample, as `conditions_of_model`. seed: of the noise.
 
         Raises RefusedError for a model's files that are not there.
         """
-        spec = self.spec
-        return {
-            "model": {
-                "weights": self.fingerprint(),
-                "dtype": spec.model.dtype,
-                "chat_template": spec.model.chat_template,
-            },
-            "seed": seed,
-            "engine": spec.rollout.engine,
-            "device": spec.train.device.partition(":")[0],
-            "numerics": NUMERICS_VERSION,
-        }
-
-    def load(self) -> LanguageModel:
-        """Raises RefusedError for a model that cannot be loaded, or a checkpoint that is damaged."""
-        from harness.models.start import StartingPoint
-        from harness.run.cell_job import load_trained
-
-        if self.checkpoint is None:
-            return StartingPoint().get(self.spec, self.spec.model.source)
-        return load_trained(self.spec, self.checkpoint, self.checkpoint.parents[4], StartingPoint())
-
-    @property
-    def _has_adapters(self) -> bool:
-        return isinstance(self.spec.model.lora, Lora)
+        return conditions_of_model(self.spec.model_copy(update={"seed": seed}))
 
 
 def find_subject(given: str, engine: str, device: str, dtype: str, as_trained: bool = False) -> Subject:
@@ -127,10 +100,31 @@ def find_subject(given: str, engine: str, device: str, dtype: str, as_trained: b
     parsed = parse_source(source)
     if parsed.kind != "hf":
         parsed.require()
-    layers = [Layer("evaluation", _BARE_MODEL), Layer("command line", {"model.source": source, **machine})]
-    spec = resolved_for_machine(resolve(layers, seed=0), cuda_available())
+    layers = [BARE_MODEL, Layer("command line", {"model.source": source, **machine})]
+    spec = resolved_for_machine(resolve(layers, seed=0, checkpoint=source), cuda_available())
     name = parsed.name if parsed.kind in ("hf", "builtin") else parsed.path.resolve().stem
     return Subject("_".join(name.split("/")), spec)
+
+
+_OF_LOADING = ("chat_template", "trust_remote_code")
+
+
+def with_its_model(spec: RunSpec) -> RunSpec:
+    """A spec that names a checkpoint, with that model and what was left to the machine written out; what the spec says
+    of loading it counts. Raises as `find_subject`."""
+    if spec.checkpoint is None:
+        raise TypeError("the spec trains, and names no checkpoint")
+    subject = find_subject(spec.checkpoint, spec.rollout.engine, spec.train.device, spec.model.dtype)
+    said = {name: getattr(spec.model, name) for name in _OF_LOADING if name in spec.model.model_fields_set}
+    found = subject.spec
+    return spec.model_copy(
+        update={
+            "checkpoint": found.checkpoint,
+            "model": found.model.model_copy(update=said),
+            "rollout": spec.rollout.model_copy(update={"engine": found.rollout.engine}),
+            "train": spec.train.model_copy(update={"device": found.train.device}),
+        }
+    )
 
 
 def _trained(path: Path, machine: dict[str, str | None]) -> Subject:
@@ -150,10 +144,10 @@ def _trained(path: Path, machine: dict[str, str | None]) -> Subject:
         )
     cell = CellRecord.at(folder)
     as_trained = recorded_spec(cell)
-    changed: dict[str, Any] = {}
+    changed: dict[str, Any] = {"checkpoint": str(path)}
     for knob, value in machine.items():
         if value is not None:
             section, field = knob.split(".")
             changed[section] = getattr(as_trained, section).model_copy(update={field: value})
     spec = as_trained.model_copy(update=changed)
-    return Subject(f"{cell.path.name}-{path.name}", resolved_for_machine(spec, cuda_available()), path)
+    return Subject(f"{cell.path.name}-{path.name}", resolved_for_machine(spec, cuda_available()))
