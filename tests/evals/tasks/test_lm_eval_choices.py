@@ -141,6 +141,7 @@ def test_neither_more_samples_nor_another_decoding_scores_again(
     assert first == second
 
 
+@pytest.mark.slow
 def test_a_sweep_compares_arms_on_it_and_is_topped_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "PATIENCE_S", 300.0)  # every process imports lm-eval
     sweep = bench.write_sweep(tmp_path)
