@@ -68,7 +68,7 @@ def by_hf(language_model: LanguageModel, problems: int, max_gen_toks: int, batch
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
 
-    from evals.lm_eval_adapter import OWN_TASKS
+    from evals.lm_eval_loading import OWN_TASKS
 
     backend = HFLM(
         pretrained=language_model.model,

@@ -1,43 +1,30 @@
-"""lm-eval's tasks on a sampler of ours.
-
-The only file that knows lm-eval's interfaces. They are those of 0.4.13, and 0.5 has others: filters become scorers.
-"""
+"""lm-eval's own runs on a sampler of ours."""
 
 from __future__ import annotations
 
 import contextlib
-import copy
 import json
 import logging
-import os
-import re
 import sys
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
 from typing import Any
 
 from evals.errors import EvalError
+from evals.lm_eval_documents import stops_of, without_stop
+from evals.lm_eval_loading import GENERATE, installed, load_tasks, require_output_type, task_manager
 from evals.lm_eval_result import LmEvalMetric, LmEvalResult, LmEvalRow, LmEvalTask
 from evals.prompts import Message
 from evals.sampler import Draw, Drawn, Sampler, SamplingParams
-from harness.errors import RefusedError, nearest
 
-OWN_TASKS = Path(__file__).with_name("lm_eval_tasks")
-"""Our own task files, over rows in $BENCH_DATA. Every run finds them."""
 DEFAULT_MAX_GEN_TOKS = 256
 """The limit for a task that does not say how long a completion may be (gsm8k, minerva_math500): that of lm-eval's hf
 backend, so that scores compare. It cuts reasoning short, so it is logged whenever it is used, and kept in the
 result."""
 
-# What a task file says of paths; the documents themselves identify a task.
-_SOURCE_OF_DOCUMENTS = ("dataset_path", "dataset_kwargs", "metadata")
-# Which examples stand before a question; as in lm-eval's own runs.
-_FEW_SHOT_SEED = 1234
-_INSTALL = "pip install -e '.[lm-eval]'"
 # Draws for a standard error that has no closed form; that of a mean has one.
 _BOOTSTRAP_DRAWS = 1000
 _LENGTH_SETTINGS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
@@ -74,12 +61,12 @@ def run_lm_eval(
         raise EvalError("no lm-eval task is named; name at least one, such as gsm8k_local")
     if threading.current_thread() is not threading.main_thread():
         raise EvalError("lm-eval's mathematics tasks use signals, which only a main thread has: run them in that one")
-    lm_eval = _installed()
+    lm_eval = installed()
     drawing = _Drawing(sampler, apply_chat_template, max_gen_toks)
     # It prints progress and notes to stdout, which belongs to our caller's results.
     with contextlib.redirect_stdout(sys.stderr):
-        manager = _task_manager(tasks, include_path)
-        loaded = list(_load(tasks, manager))
+        manager = task_manager(tasks, include_path)
+        loaded = list(load_tasks(tasks, manager, (GENERATE,)))
         outcome = lm_eval.simple_evaluate(
             model=_language_model(drawing),
             tasks=loaded,
@@ -94,68 +81,6 @@ def run_lm_eval(
         tuple(metric for name in names for metric in _metrics(name, outcome["results"][name])),
         tuple(_row(name, sample, drawing) for name in names for sample in outcome["samples"][name]),
     )
-
-
-def _installed() -> Any:
-    """The package. Raises EvalError if it is not installed."""
-    try:
-        import lm_eval
-    except ModuleNotFoundError as error:
-        if error.name != "lm_eval":
-            raise
-        raise EvalError(f"lm-eval is not installed: {_INSTALL}") from error
-    return lm_eval
-
-
-@dataclass(frozen=True, eq=False)
-class GenerationTask:
-    """A task of lm-eval that is judged completion by completion, without lm-eval's evaluator.
-
-    declared: what its task file says, functions by their source, but not where its documents are. prompts: of its
-        documents, with few-shot examples.
-    """
-
-    name: str
-    version: str
-    declared: Mapping[str, Any] = field(repr=False)
-    prompts: Sequence[str] = field(repr=False)
-    _task: Any = field(repr=False)
-    _requests: Sequence[Any] = field(repr=False)
-
-    @classmethod
-    def load(cls, name: str, folder: Path | None = None) -> GenerationTask:
-        """The task of that name, with its documents. folder: where more task files are. Raises as `run_lm_eval`."""
-        version = _installed().__version__
-        with contextlib.redirect_stdout(sys.stderr):
-            tasks = list(_load([name], _task_manager([name], folder)))
-            if len(tasks) != 1:
-                raise EvalError(f"{name} is a group of {len(tasks)} tasks of lm-eval; name one task of it")
-            (task,) = tasks
-            task.set_fewshot_seed(_FEW_SHOT_SEED)
-            task.build_all_requests()
-        # With `repeats` a document has the same request several times.
-        first = {request.doc_id: request for request in reversed(task.instances)}
-        requests = [first[number] for number in sorted(first)]
-        said = {key: value for key, value in task.dump_config().items() if key not in _SOURCE_OF_DOCUMENTS}
-        return cls(name, version, said, [request.args[0] for request in requests], task, requests)
-
-    def target(self, number: int) -> str:
-        """The reference of a document as text."""
-        return str(self._task.doc_to_target(self._requests[number].doc))
-
-    def score(self, number: int, completion: str) -> float:
-        """The first metric of the first filter. Raises EvalError if it is not a number for one completion."""
-        request = copy.copy(self._requests[number])
-        request.resps = [_without_stop(completion, _stops(request.args[1]))]
-        request.filtered_resps = {}
-        chosen, *_ = self._task._filters
-        chosen.apply([request])
-        metrics = self._task.process_results(request.doc, [request.filtered_resps[chosen.name]])
-        name, value = next(iter(metrics.items()))
-        if not isinstance(value, Real):
-            fault = f"its metric {name} is no number for one completion; take a task with one such as exact_match"
-            raise EvalError(f"lm-eval task {self.name}: {fault}")
-        return float(value)
 
 
 class _Drawing:
@@ -185,7 +110,7 @@ class _Drawing:
             drawn = self._sampler.draw([draws[position] for position in positions], params)
             for position, one in zip(positions, drawn, strict=True):
                 self.drawn[requests[position].task_name, requests[position].doc_id].append(one)
-                texts[position] = _without_stop(one.text, params.stop)
+                texts[position] = without_stop(one.text, params.stop)
         return texts
 
     def prompt(self, context: str) -> str | list[Message]:
@@ -238,20 +163,9 @@ def _params_of(task: str, settings: Mapping[str, Any], max_gen_toks: int | None)
         temperature=temperature,
         top_p=1.0 if greedy else float(settings.get("top_p", 1.0)),
         top_k=0 if greedy else max(0, int(settings.get("top_k", 0))),
-        stop=_stops(settings),
+        stop=stops_of(settings),
     )
     return params, not given
-
-
-def _stops(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    until = settings.get("until") or []
-    return tuple(stop for stop in ([until] if isinstance(until, str) else until) if stop)
-
-
-def _without_stop(text: str, stops: Sequence[str]) -> str:
-    for stop in stops:
-        text = text.partition(stop)[0]
-    return text
 
 
 def _language_model(drawing: _Drawing) -> Any:
@@ -265,7 +179,7 @@ def _language_model(drawing: _Drawing) -> Any:
             return drawing.generate_until(requests)
 
         def loglikelihood(self, requests: Sequence[Any]) -> Any:
-            _require_generation(requests[0].task_name, "loglikelihood")
+            require_output_type(requests[0].task_name, "loglikelihood", (GENERATE,))
 
         loglikelihood_rolling = loglikelihood
 
@@ -279,89 +193,6 @@ def _language_model(drawing: _Drawing) -> Any:
             return json.dumps(chat_history)
 
     return SamplerLM()
-
-
-def _task_manager(names: Sequence[str], include_path: Path | None) -> Any:
-    """A TaskManager that knows all of `names`, over as few folders as it can be.
-
-    Raises EvalError if `include_path` is not a folder, and for an unknown name.
-    """
-    from lm_eval.tasks import TaskManager
-
-    if include_path is not None and not include_path.is_dir():
-        raise EvalError(f"include_path is {include_path}, which is not a folder; give one with lm-eval task files")
-    folders = [OWN_TASKS] if include_path is None else [OWN_TASKS, include_path]
-    few = TaskManager(include_path=[*_shipped_folders(names), *folders], include_defaults=False)
-    # A group's members and a tag's tasks may be in any folder.
-    if set(names) <= set(few.all_subtasks):
-        return few
-    manager = TaskManager(include_path=folders)
-    for name in names:
-        if name not in manager.task_index:
-            raise EvalError(
-                f"unknown lm-eval task {name!r}{nearest(name, manager.all_tasks)} `lm_eval ls tasks` lists lm-eval's; "
-                f"{OWN_TASKS.name} has those over local rows; --include-path adds a folder of your own"
-            )
-    return manager
-
-
-def _shipped_folders(names: Sequence[str]) -> list[Path]:
-    """Folders of lm-eval that have a file `<name>.yaml` which declares the task of that name."""
-    import lm_eval
-
-    wanted = {
-        f"{name}.yaml": re.compile(rf"^task:\s*['\"]?{re.escape(name)}['\"]?\s*$", re.MULTILINE) for name in names
-    }
-    return [
-        Path(folder)
-        for folder, _, files in os.walk(Path(lm_eval.__file__).parent / "tasks")
-        if any(wanted[file].search(Path(folder, file).read_text("utf-8")) for file in wanted.keys() & set(files))
-    ]
-
-
-def _load(names: Sequence[str], manager: Any) -> Iterator[Any]:
-    """The tasks of names, groups and tags, with their documents. Raises EvalError for one that cannot be run here."""
-    from datasets.exceptions import DatasetsError
-
-    # Known before any document is fetched, except where a task is a Python class.
-    for name in names:
-        _require_generation(name, (manager.task_index[name].cfg or {}).get("output_type", "generate_until"))
-    for name in dict.fromkeys(names):
-        try:
-            loaded = manager.load([name])["tasks"]
-        except RefusedError:
-            raise
-        except (OSError, ValueError, TypeError, LookupError, ImportError, AssertionError, DatasetsError) as error:
-            raise EvalError(f"lm-eval task {name} cannot be loaded: {error}. {_remedy(str(error))}") from error
-        for task_name, task in loaded.items():
-            _require_generation(task_name, task.OUTPUT_TYPE)
-            if getattr(task, "MULTIMODAL", False):
-                raise EvalError(
-                    f"lm-eval task {task_name} asks about images or sound, and samplers here take text only"
-                )
-            if getattr(task, "UNSAFE_CODE", False):
-                raise EvalError(f"lm-eval task {task_name} runs code that the model wrote, which is not done here")
-            yield task
-
-
-def _remedy(fault: str) -> str:
-    if "antlr4" in fault:
-        return (
-            "Give it an environment of its own, `make .venv-lm-eval`: the grader `math` of this package reads less "
-            "(no percentages) with antlr 4.11"
-        )
-    return (
-        f"If a package is missing: {_INSTALL}, and what lm-eval asks for. If its documents are: allow access to "
-        f"the hub (HF_HUB_OFFLINE unset), or take a task over local rows from {OWN_TASKS.name}"
-    )
-
-
-def _require_generation(task: str, output_type: str) -> None:
-    if output_type != "generate_until":
-        raise EvalError(
-            f"lm-eval task {task} is scored by log-likelihoods ({output_type}), and samplers here only generate: take "
-            "a task of output type generate_until, or run this one with a backend of lm-eval's own"
-        )
 
 
 def _task(name: str, outcome: Mapping[str, Any], drawing: _Drawing) -> LmEvalTask:

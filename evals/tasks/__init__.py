@@ -85,8 +85,8 @@ TASKS: Kind[Task] = Kind(
     summary_of=lambda task: f"grader {task.grader}; splits {', '.join(task.splits)}",
     besides={
         GYM_TASKS: "any task of reasoning-gym; needs pip install -e '.[reasoning-gym]'; grader own; splits train, test",
-        f"{LM_EVAL_PREFIX}<name or file>": "any generating task of lm-eval; needs pip install -e '.[lm-eval]'; grader "
-        "own; split test",
+        f"{LM_EVAL_PREFIX}<name or file>": "tasks of lm-eval, written or multiple choice; needs pip install -e "
+        "'.[lm-eval]'; grader own; split test",
     },
 )
 

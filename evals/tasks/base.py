@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from evals.choices import Choices
 from evals.errors import EvalError
 from evals.grading import OwnComparison, get_grader
 from evals.grading.extract import get_extraction
@@ -20,6 +21,7 @@ class Problem:
     answer: the reference without its working; empty where a task without a grader has none.
     solution: the reference with its working. difficulty: larger is harder, in a unit of the task's own.
     own_comparison: judges an extracted answer where more than one is right; the grader `own` asks it.
+    choices: what there is to choose from, in a task whose problems are not answered in words.
     """
 
     id: str
@@ -28,6 +30,7 @@ class Problem:
     solution: str | None = None
     difficulty: float | None = None
     own_comparison: OwnComparison | None = field(default=None, compare=False, repr=False)
+    choices: Choices | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,9 @@ class Task:
     check_steps: (problem, completion) -> whether the written work is faulty; None where no step is written.
     asks_itself: problems are whole prompts, and only their own comparison can judge; `eval.template` and `eval.grader`
         are for the other tasks of an evaluation.
+    stop: strings that end a completion, besides the template's.
+    gives_choices: every problem has `choices`, of which the model finds one most likely. No text is drawn, so a problem
+        has one sample, which no seed changes.
     """
 
     name: str
@@ -89,6 +95,8 @@ class Task:
     written_steps: Callable[[Problem, str], Sequence[Step]] | None = None
     check_steps: Callable[[Problem, str], bool | None] | None = None
     asks_itself: bool = False
+    stop: tuple[str, ...] = ()
+    gives_choices: bool = False
 
     def require_known_names(self) -> None:
         """Raise UnknownNameError or EvalError for an unknown template, grader or extraction.

@@ -7,7 +7,10 @@ Prompts, few-shot examples, stop strings, filters and the metric are lm-eval's. 
 to say, as for all tasks: temperature, length, samples a problem. A sample is right if lm-eval's first metric of its
 first filter is 1 for it, so that each problem and sample has a 0 or a 1, and arms are compared pair by pair.
 
-lm-eval is imported when such a task is first named. Tasks that are scored by log-likelihoods are refused.
+A task of the output type `multiple_choice` or `loglikelihood` draws nothing: the model's sample is the choice that it
+finds most likely, by the first of the task's metrics that says right or wrong of one (see `evals.choices`).
+
+lm-eval is imported when such a task is first named.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from evals.yaml_file import ENDINGS
 from harness.plugins import user_file
 
 if TYPE_CHECKING:
-    from evals.lm_eval_adapter import GenerationTask
+    from evals.lm_eval_documents import LmEvalDocuments
 
 # lm-eval's targets may be lists, numbers or empty; a reader of the records wants some text.
 _NO_REFERENCE = "(no reference: lm-eval's metric decides)"
@@ -39,8 +42,8 @@ _NO_REFERENCE = "(no reference: lm-eval's metric decides)"
 def load_lm_eval_task(name: str) -> Task:
     """The task of `lm_eval:<name>` or `lm_eval:<file>.yaml`.
 
-    Raises EvalError if lm-eval is not installed, and for a task that is unknown, cannot be loaded, or is scored by
-    log-likelihoods.
+    Raises EvalError if lm-eval is not installed, and for a task that is unknown, cannot be loaded, or has no metric of
+    a single answer.
     """
     given = name.removeprefix(PREFIX)
     if not given.endswith(ENDINGS):
@@ -51,16 +54,19 @@ def load_lm_eval_task(name: str) -> Task:
 
 @lru_cache
 def _load(name: str, folder: Path | None) -> Task:
-    from evals.lm_eval_adapter import GenerationTask
+    from evals.lm_eval_documents import LmEvalDocuments
 
+    documents = LmEvalDocuments.load(name, folder)
     return Task(
         name=f"{PREFIX}{name}",
         template="plain",
         grader=OWN,
         extract="whole",
         margin_pp=1.0,
-        splits={"test": _Documents(GenerationTask.load(name, folder))},
+        splits={"test": _Documents(documents)},
         asks_itself=True,
+        stop=documents.stop,
+        gives_choices=documents.comparison is not None,
     )
 
 
@@ -81,24 +87,29 @@ def _declared_name(path: Path) -> str:
 class _Documents:
     """The documents of a task, as problems."""
 
-    source: GenerationTask
+    source: LmEvalDocuments
 
     @cached_property
     def fingerprint(self) -> str:
-        """lm-eval's version, and a digest of what the task file says and of all prompts and references."""
-        targets = [self.source.target(number) for number in range(len(self.source.prompts))]
-        said = json.dumps([self.source.declared, self.source.prompts, targets], sort_keys=True, default=str)
+        """lm-eval's version, and a digest of what the task file says and of all prompts, choices and references."""
+        problems = [[one.problem, one.answer] for one in self.load()]
+        said = json.dumps([self.source.declared, problems], sort_keys=True, default=str)
         return f"lm_eval=={self.source.version}:{hashlib.blake2b(said.encode(), digest_size=20).hexdigest()}"
 
     def load(self) -> Sequence[Problem]:
+        return self._problems
+
+    @cached_property
+    def _problems(self) -> list[Problem]:
         return [
             Problem(
                 id=f"{self.source.name}-{number:06d}",
-                problem=prompt,
+                problem=self.source.asked(number),
                 answer=self.source.target(number) or _NO_REFERENCE,
                 own_comparison=_Metric(self.source, number),
+                choices=self.source.choices(number),
             )
-            for number, prompt in enumerate(self.source.prompts)
+            for number in range(len(self.source))
         ]
 
 
@@ -106,8 +117,8 @@ class _Documents:
 class _Metric:
     """lm-eval's metric on one document."""
 
-    source: GenerationTask
+    source: LmEvalDocuments
     number: int
 
-    def __call__(self, completion: str) -> Reason:
-        return "match" if self.source.score(self.number, completion) >= 1 else "mismatch"
+    def __call__(self, answer: str) -> Reason:
+        return "match" if self.source.score(self.number, answer) >= 1 else "mismatch"

@@ -59,6 +59,12 @@ def _rollout_problems(spec: RunSpec) -> Iterator[str]:
             f"rollout.prompts_per_step={prompts} with train.updates_per_rollout={updates}: mini-batches hold whole "
             f"groups and equally many. Choose updates_per_rollout among the divisors of {prompts}"
         )
+    first = spec.eval.tasks[0]
+    if spec.reward.needs_reward_model and get_task(first).gives_choices:
+        yield (
+            f"eval.tasks begins with {first} and a reward model is trained, whose best of n is taken of completions on "
+            "that task: it has choices only. Name a task first whose answers are written"
+        )
     credit = spec.objective.credit if isinstance(spec.objective, Objective) else "completion"
     yield from reward_problems(spec.reward, credit, spec.task.train)
     staged = spec.rollout.staged

@@ -98,8 +98,8 @@ class Asked:
         """One evaluation for each task and thinking budget, each once.
 
         Raises UnknownNameError for an unknown task, template or grader, EvalError for problems that cannot be had and
-        for one whose answer the grader cannot read, RefusedError for k > samples, and for more than one sample of
-        greedy decoding, which would all be alike.
+        for one whose answer the grader cannot read, RefusedError for k > samples, for more than one sample of greedy
+        decoding, which would all be alike, and for a task whose problems give choices.
         """
         found = []
         seen: dict[str, str] = {}
@@ -116,13 +116,18 @@ class Asked:
 
     def _evaluation(self, subject: Subject, name: str, budget: int | None) -> TaskEvaluation:
         task, usual = get_task(name), self.convention
+        if task.gives_choices:
+            raise RefusedError(
+                f"--tasks {name}: its problems give choices, and `bench eval` only draws completions. Name it among "
+                "the `eval.tasks` of a sweep, or take another task."
+            )
         template = self.template or usual.template or task.template
         params = SamplingParams(
             _first(self.max_completion_tokens, usual.max_completion_tokens),
             _first(self.temperature, usual.temperature),
             _first(self.top_p, usual.top_p),
             usual.top_k,
-            usual.stop + get_template(template).stop,
+            usual.stop + get_template(template).stop + task.stop,
         )
         samples = self.samples or usual.samples_of(name)
         if params.temperature == 0 and samples > 1:

@@ -245,6 +245,13 @@ def _warnings(request: SweepRequest, specs: Mapping[str, RunSpec], noops: Sequen
             f"model.source {', '.join(moving)} is not pinned to a commit: a later cell may start from other weights. "
             "Write hf:<id>@<commit>, 40 hexadecimal digits."
         )
+    evaluation = next(iter(specs.values())).eval
+    choosing = [task.name for task in map(get_task, evaluation.tasks) if task.gives_choices]
+    if choosing and max(evaluation.samples, evaluation.curve_samples) > 1:
+        warnings.append(
+            f"{', '.join(choosing)}: eval.samples does not count here. The most likely choice is always the same, so "
+            "a problem has one sample."
+        )
     baseline = sweep.compare.baseline
     if baseline is not None and baseline not in chosen:
         warnings.append(f"the baseline {baseline} is not among --arms; {chosen[0]} takes its place.")

@@ -233,12 +233,15 @@ def _each_once(problems: Mapping[str, Sequence[str]], n_arms: int) -> list[str]:
 def metric_faults(given: str, evaluation: EvalSpec, trains: bool = True) -> Iterator[str]:
     """Why arms cannot be compared on `eval.final.[<task>.]<metric>`. trains: whether over training seeds; over the
     problems of one checkpoint otherwise."""
-    names = [get_task(task).name for task in evaluation.tasks]
+    tasks = [get_task(task) for task in evaluation.tasks]
+    names = [task.name for task in tasks]
     if len(set(names)) < len(names):
         yield f"eval.tasks have the names {', '.join(names)}; each must have one of its own."
         return
     task, _, metric = given.removeprefix(METRIC_PREFIX).rpartition(".")
-    metrics = metrics_for(evaluation.k)
+    compared = tasks[names.index(task) if task in names else 0]
+    # Where problems give choices each has one sample.
+    metrics = metrics_for([k for k in evaluation.k if k == 1] if compared.gives_choices else evaluation.k)
     comparing = [name for name, (one, _) in metrics.items() if one.compares_arms]
     if not given.startswith(METRIC_PREFIX):
         yield f"compare.metric is {given!r}, but must be eval.final.[<task>.]<metric>, e.g. eval.final.pass@1."

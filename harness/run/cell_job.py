@@ -10,8 +10,9 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from evals.choices import Continuation, Likelihood
 from evals.evaluate import SampleRow
-from evals.sampler import Draw, Drawn, Sampler, SamplingParams
+from evals.sampler import Draw, Drawn, SamplingParams
 from harness.config.hashing import evaluation_hash
 from harness.config.model import Lora
 from harness.config.run_spec import RunSpec
@@ -38,6 +39,7 @@ from harness.run.stages import inputs_of_cell, source_of_start
 from harness.run.stages.reward_model import read_report
 from harness.sampling.conditions import Conditions
 from harness.sampling.sampler import EngineSampler
+from harness.sampling.scoring import Policy
 from harness.sampling.store import SAMPLES_FILE, SampleStore
 from harness.training.checkpoint import checkpoint_folders, load_checkpoint, load_trained_weights
 from harness.training.reward_model import RewardModel
@@ -104,7 +106,7 @@ def run_cell(
 def evaluate(
     cell: CellRecord,
     spec: RunSpec,
-    policy: Sampler,
+    policy: Policy,
     report: Callable[[Progress], None],
     elsewhere: Callable[[Conditions], list[SampleRow]] = lambda conditions: [],
 ) -> None:
@@ -147,6 +149,10 @@ class TrainedPolicy:
         """As `evals.sampler.Sampler.draw`. Raises RefusedError if the cell's last checkpoint is not there any more, or
         holds other weights."""
         return self._sampler.draw(draws, params)
+
+    def score(self, continuations: Sequence[Continuation]) -> list[Likelihood]:
+        """As `evals.choices.Scorer.score`. Raises as `draw`."""
+        return self._sampler.score(continuations)
 
     @cached_property
     def _sampler(self) -> EngineSampler:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from evals.choices import Continuation, Likelihood
 from evals.evaluate import SampleRow
 from evals.sampler import Draw, Drawn, SamplingParams
 from harness.config.hashing import conditions_of_model, digest
@@ -71,6 +72,10 @@ class CheckpointCell:
     def draw(self, draws: Sequence[Draw], params: SamplingParams) -> list[Drawn]:
         """As `evals.sampler.Sampler.draw`."""
         return self.sampler.draw(draws, params)
+
+    def score(self, continuations: Sequence[Continuation]) -> list[Likelihood]:
+        """As `evals.choices.Scorer.score`."""
+        return self.sampler.score(continuations)
 
     @cached_property
     def sampler(self) -> EngineSampler:

@@ -15,7 +15,6 @@ from typing import Any, cast
 
 from evals.calibration import expected_calibration_error, reliability
 from evals.evaluate import SampleRow, regrade, scores
-from evals.sampler import Sampler
 from evals.tasks import get_task
 from harness.config.hashing import conditions_of_model, evaluation_hash
 from harness.config.run_spec import RunSpec
@@ -26,6 +25,7 @@ from harness.records.cell import EVALUATION_FILE, EVALUATIONS
 from harness.records.files import read_object, write_json
 from harness.records.scores import read_scores
 from harness.sampling.conditions import Conditions
+from harness.sampling.scoring import Policy
 from harness.sampling.store import SAMPLES_FILE, SampleStore
 
 Row = dict[str, Any]
@@ -38,7 +38,7 @@ class Evaluator:
 
     spec: EvalSpec
     seed: int
-    sampler: Sampler
+    sampler: Policy
 
     def run(
         self,
@@ -50,6 +50,7 @@ class Evaluator:
         """Evaluate every task; yields its scores, as fields of a row of scores.jsonl, and its samples. Samples that the
         store holds are not drawn again, nor are those `drawn_before` under the task's conditions.
 
+        samples: a problem; one where problems give choices, since all would be alike.
         on_progress: is told how many problems of all tasks together are done, and how many there are.
 
         The metric `ece` and `reliability`, the bins that it is made from (see `evals.calibration`), are None where
@@ -66,19 +67,20 @@ class Evaluator:
         for task in tasks:
             mine = problems[task.name]
             conditions = Conditions.of_evaluation(self.spec, task, self.seed)
-            _take_over(store, drawn_before(conditions), {problem.id for problem in mine}, samples, conditions)
-            rows = store.fill(mine, samples, conditions, self.sampler, told_from(before))
+            n_samples = conditions.samples(samples)
+            _take_over(store, drawn_before(conditions), {problem.id for problem in mine}, n_samples, conditions)
+            rows = store.fill(mine, n_samples, conditions, self.sampler, told_from(before))
             before += len(mine)
-            bins = reliability(rows) if samples > 1 and self._draws_from_the_policy_itself else None
+            bins = reliability(rows) if n_samples > 1 and self._draws_from_the_policy_itself else None
             fields = {
                 "task": task.name,
                 "metrics": {
-                    **scores(rows, [k for k in self.spec.k if k <= samples]),
+                    **scores(rows, [k for k in self.spec.k if k <= n_samples]),
                     "ece": None if bins is None else expected_calibration_error(bins),
                 },
                 "reliability": bins,
                 "n_problems": len(mine),
-                "n_samples": samples,
+                "n_samples": n_samples,
             }
             yield fields, rows
 

@@ -57,9 +57,13 @@ class Conditions:
         template, grader = spec.template, spec.grader
         if task.asks_itself:
             template, grader = task.template, task.require_grader()
-        stop = spec.stop + get_template(template).stop
+        stop = spec.stop + get_template(template).stop + task.stop
         params = SamplingParams(spec.max_completion_tokens, spec.temperature, spec.top_p, spec.top_k, stop)
         return cls(task, template, params, grader, seed)
+
+    def samples(self, asked: int) -> int:
+        """How many samples a problem has where so many are asked for."""
+        return 1 if self.task.gives_choices else asked
 
     @property
     def stream(self) -> Stream:
@@ -102,8 +106,10 @@ class Conditions:
         Not among it: how many problems and samples there are, and the grader, since more can be drawn later and stored
         text can be graded again. problems: all of the task as they were loaded, since it may have several sources.
         """
-        return {
-            "task": {"name": self.task.name, "problems": problems_digest(problems)},
+        identity: dict[str, Any] = {"task": {"name": self.task.name, "problems": problems_digest(problems)}}
+        if self.task.gives_choices:
+            return identity | {"choices": self.task.split(self.split).fingerprint}
+        return identity | {
             "template": {"name": self.prompts.name, "version": template_version(self.template)},
             "decoding": asdict(self.params) | {"stop": list(self.params.stop), "fits_context": self.fits_context},
             "thinking_budget_tokens": self.thinking_budget_tokens,

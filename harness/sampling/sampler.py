@@ -12,10 +12,12 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from evals.choices import Continuation, Likelihood
 from evals.sampler import Draw, Drawn, SamplingParams
 from harness.engines.base import Engine
 from harness.models.language_model import LanguageModel, require_room
 from harness.random_keys import Stream, random_key
+from harness.sampling.scoring import likelihoods
 
 OnDrawn = Callable[[int, Drawn], None]
 """Is told of each completion as it finishes: its index among the draws, and what it is."""
@@ -48,6 +50,11 @@ class EngineSampler:
 
         self.draw_tokens(self.encode(draws), draws, params, take)
         return [drawn[index] for index in range(len(draws))]
+
+    def score(self, continuations: Sequence[Continuation]) -> list[Likelihood]:
+        """As `evals.choices.Scorer.score`, by the language model itself, whatever the engine. Raises as
+        `likelihoods`."""
+        return likelihoods(self.language_model, continuations)
 
     def encode(self, draws: Sequence[Draw]) -> list[list[int]]:
         """Token ids of each draw's prompt; that of several samples is encoded once."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from evals.evaluate import Request, SampleRow, missing_requests, regrade
-from evals.sampler import Draw, Drawn, Sampler, SamplingParams
+from evals.sampler import Draw, Drawn, SamplingParams
 from evals.tasks.base import Problem
 from harness.config.hashing import digest
 from harness.errors import RefusedError
@@ -37,6 +37,7 @@ from harness.records.lease import LeaseTakenError, hold_lease
 from harness.records.problems import PROBLEMS_FILE, ProblemsFile
 from harness.records.tables import naming_damage
 from harness.sampling.conditions import Conditions
+from harness.sampling.scoring import Policy, choose
 
 if TYPE_CHECKING:
     from harness.sampling.sampler import BudgetedSampler, EngineSampler
@@ -130,11 +131,11 @@ class SampleStore:
         problems: Sequence[Problem],
         samples: int,
         conditions: Conditions,
-        sampler: Sampler,
+        sampler: Policy,
         on_progress: Callable[[int], None] = lambda problems: None,
     ) -> list[SampleRow]:
-        """So many samples of each problem, in their order; chunks of which any is missing are drawn, graded and
-        recorded, in the place of those that are there. on_progress is told after each chunk how many problems are
+        """So many samples of each problem, in their order; chunks of which any is missing are drawn, or chosen, graded
+        and recorded, in the place of those that are there. on_progress is told after each chunk how many problems are
         done."""
         rows = {_key(row): row for row in self.rows() if row["task"] == conditions.task.name}
         self.record_problems(problems, conditions)
@@ -146,7 +147,10 @@ class SampleStore:
                 if request.sample in block
             ]
             if any(_key_of(request) not in rows for request in requests):
-                drawn = sampler.draw(_draws(requests), conditions.params)
+                if conditions.task.gives_choices:
+                    drawn = choose(requests, sampler)
+                else:
+                    drawn = sampler.draw(_draws(requests), conditions.params)
                 fresh = [self._row(*one, conditions) for one in zip(requests, drawn, strict=True)]
                 self.append(fresh)
                 rows |= {_key(row): row for row in fresh}

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from evals.errors import EvalError
-from evals.lm_eval_adapter import DEFAULT_MAX_GEN_TOKS, OWN_TASKS, _task_manager, run_lm_eval
+from evals.lm_eval_adapter import DEFAULT_MAX_GEN_TOKS, run_lm_eval
+from evals.lm_eval_loading import OWN_TASKS, task_manager
 from evals.sampler import Draw, SamplingParams
 from tests.evals.lm_eval_parity import minerva_runs
 from tests.evals.scripted import Scripted, undrawn, write_rows
@@ -223,7 +224,7 @@ def test_shipped_tasks_are_found_without_the_whole_index(monkeypatch):
         original(self, *args, **settings)
 
     monkeypatch.setattr(TaskManager, "__init__", watched)
-    manager = _task_manager(["gsm8k", "aime24", "minerva_math500", "gsm8k_local"], None)
+    manager = task_manager(["gsm8k", "aime24", "minerva_math500", "gsm8k_local"], None)
     assert made == [False]
     homes = [manager.task_index[name].yaml_path.parent.name for name in ("gsm8k", "aime24", "minerva_math500")]
     assert homes == ["gsm8k", "aime", "minerva_math"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from evals.errors import DataMissingError, EvalError
-from evals.lm_eval_adapter import OWN_TASKS
+from evals.lm_eval_loading import OWN_TASKS
 from evals.lm_eval_tasks.utils import boxed_prompt, keep_all, load_rows, score_math, score_numeric
 from tests.evals.scripted import write_rows
 

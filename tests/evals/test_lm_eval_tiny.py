@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from evals.lm_eval_adapter import OWN_TASKS, run_lm_eval
+from evals.lm_eval_adapter import run_lm_eval
+from evals.lm_eval_loading import OWN_TASKS
 from evals.sampler import Draw, Drawn, SamplingParams
 from evals.tasks import get_task
 from evals.tasks.rows import file_rows

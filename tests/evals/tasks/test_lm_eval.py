@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,7 +13,9 @@ from evals.lm_eval_adapter import run_lm_eval
 from evals.tasks import get_task
 from evals.tasks.base import Problem
 from harness.config.hashing import semantic_hash
+from harness.errors import RefusedError
 from harness.records import CellRecord
+from harness.sampling.conditions import Conditions
 from tests.evals.scripted import Scripted, write_rows
 from tests.harness.run.small import run_cell, small_spec
 
@@ -24,7 +25,7 @@ SUMS = """
 task: {name}
 dataset_path: json
 dataset_kwargs: {{data_files: {{test: {file}}}}}
-output_type: {output_type}
+output_type: generate_until
 test_split: test
 num_fewshot: 0
 doc_to_text: "{{{{problem}}}}"
@@ -41,15 +42,13 @@ metric_list:
 N_PROBLEMS = 6
 
 
-def task_file(
-    folder: Path, name: str = "sums", output_type: str = "generate_until", metric: str = "exact_match", first: int = 0
-) -> str:
+def task_file(folder: Path, name: str = "sums", metric: str = "exact_match", first: int = 0) -> str:
     """What `eval.tasks` names: a task file over problems of the tiny model's own kind."""
     problems = get_task("arithmetic").split("test").load()[first : first + N_PROBLEMS]
     rows = [{"problem": one.problem, "answer": one.answer} for one in problems]
     folder = write_rows(folder, {f"{name}.jsonl": rows})
     path = folder / f"{name}.yaml"
-    path.write_text(SUMS.format(name=name, file=folder / f"{name}.jsonl", output_type=output_type, metric=metric))
+    path.write_text(SUMS.format(name=name, file=folder / f"{name}.jsonl", metric=metric))
     return f"lm_eval:{path}"
 
 
@@ -103,16 +102,14 @@ def test_shots_of_the_task_file_stand_before_the_question(tmp_path: Path, monkey
     assert own_verdict(problem, "so #### 1\nQuestion: #### 2") == "match"
 
 
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        ({"output_type": "loglikelihood"}, "scored by log-likelihoods"),
-        ({"metric": "bleu"}, "bleu is no number for one completion"),
-    ],
-)
-def test_what_cannot_be_scored_sample_by_sample_is_refused(tmp_path: Path, settings: dict[str, Any], says: str) -> None:
-    with pytest.raises(EvalError, match=says):
-        own_verdict(get_task(task_file(tmp_path, **settings)).split("test").load()[0], "7")
+def test_stop_strings_of_the_task_file_end_a_completion(tmp_path: Path) -> None:
+    task = get_task(task_file(tmp_path))
+    assert Conditions.of_evaluation(small_spec().eval, task, 0).params.stop == ("\n\n",)
+
+
+def test_a_metric_of_no_single_completion_is_refused_when_planning(tmp_path: Path) -> None:
+    with pytest.raises(RefusedError, match="bleu is no number for one completion"):
+        small_spec({"eval.tasks": [task_file(tmp_path, metric="bleu")]})
 
 
 def test_a_file_that_names_no_task_is_refused(tmp_path: Path) -> None:

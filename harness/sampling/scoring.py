@@ -1,0 +1,149 @@
+"""How likely a model finds given texts, and what it therefore chooses among the choices of a problem.
+
+Texts become tokens, and their log-likelihoods are added up, as lm-eval's `hf` backend does it (0.4.13,
+`TemplateLM.loglikelihood`), so that verdicts are lm-eval's.
+
+Shapes: R rows, K last positions of each, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Protocol
+
+from evals.choices import Choices, Continuation, Likelihood, Scorer
+from evals.evaluate import Request
+from evals.sampler import Drawn, Sampler
+from harness.errors import RefusedError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from harness.models.language_model import LanguageModel
+
+PASS_TOKENS = 16_384
+"""Tokens of one pass, padding included."""
+PASS_LOGITS = 2**27
+"""Logits of one pass: half a gigabyte in float32."""
+
+_Pair = tuple[tuple[int, ...], tuple[int, ...]]
+"""Token ids of a context and of what stands behind it."""
+
+
+class Policy(Sampler, Scorer, Protocol):
+    """A model that is evaluated: it writes completions and chooses among given texts."""
+
+
+def choose(requests: Sequence[Request], scorer: Scorer) -> list[Drawn]:
+    """The choice of each request's problem as if it had been written, empty where none is chosen."""
+    asked = [_choices(request) for request in requests]
+    scored = iter(scorer.score([one for choices in asked for one in choices.continuations]))
+    drawn = []
+    for choices in asked:
+        found = list(islice(scored, len(choices.continuations)))
+        number = choices.choose(found)
+        text, tokens = ("", 0) if number is None else (choices.texts[number], found[number].n_tokens)
+        drawn.append(Drawn(text, tokens, truncated=False))
+    return drawn
+
+
+def _choices(request: Request) -> Choices:
+    if request.problem.choices is None:
+        raise ValueError(f"problem {request.problem.id} gives no choices, though its task says that all do")
+    return request.problem.choices
+
+
+def likelihoods(language_model: LanguageModel, continuations: Sequence[Continuation]) -> list[Likelihood]:
+    """The log-likelihood of each continuation behind its context, in their order.
+
+    Raises RefusedError for one without tokens, for one that does not fit into the model's context, and for a token that
+    the model does not know.
+    """
+    pairs = [_encode(language_model, one) for one in continuations]
+    # Choices of one token behind one context need the same pass.
+    by_input: dict[tuple[int, ...], list[int]] = {}
+    for index, (context, text) in enumerate(pairs):
+        by_input.setdefault((*context, *text[:-1]), []).append(index)
+    found: dict[int, Likelihood] = {}
+    for batch, kept in _batches(language_model, by_input, pairs):
+        for row, logps in zip(batch, _last_logps(language_model, batch, kept), strict=True):
+            for index in by_input[row]:
+                found[index] = _likelihood(logps, pairs[index][1])
+    return [found[index] for index in range(len(pairs))]
+
+
+def _encode(model: LanguageModel, one: Continuation) -> _Pair:
+    """A space between the two belongs to the continuation, as tokenizers write it with the word behind it."""
+    if one.context:
+        whole = model.encode(one.context + one.text)
+        before = len(model.encode(one.context.rstrip()))
+    else:
+        tokens: list[int] = model.tokenizer(one.text, add_special_tokens=False)["input_ids"]
+        begin = model.tokenizer.bos_token_id
+        begin = model.eos_token_ids[0] if begin is None else int(begin)
+        whole, before = [*([] if tokens[:1] == [begin] else [begin]), *tokens], 1
+    if not 0 < before < len(whole):
+        raise RefusedError(
+            f"a choice has no tokens of its own behind its question, so its likelihood is not known: {one.text!r} "
+            f"behind {one.context[-80:]!r}. Leave that document out of the task's rows"
+        )
+    room = getattr(model.model.config, "max_position_embeddings", None)
+    if room is not None and len(whole) - 1 > room:
+        raise RefusedError(
+            f"a question with its choice has {len(whole)} tokens, and the model's context {room}: take fewer few-shot "
+            f"examples (num_fewshot in the task's file), or leave the document out that ends {one.context[-80:]!r}"
+        )
+    return tuple(whole[:before]), tuple(whole[before:])
+
+
+def _batches(
+    model: LanguageModel, by_input: dict[tuple[int, ...], list[int]], pairs: Sequence[_Pair]
+) -> Iterator[tuple[list[tuple[int, ...]], int]]:
+    """Inputs of like length together, and of how many last positions logits are wanted."""
+    vocabulary = int(model.model.get_input_embeddings().weight.shape[0])
+    batch: list[tuple[int, ...]] = []
+    kept = 1
+    for tokens in sorted(by_input, key=len, reverse=True):
+        wanted = max(kept, *(len(pairs[index][1]) for index in by_input[tokens]))
+        rows = len(batch) + 1
+        if batch and (rows * len(batch[0]) > PASS_TOKENS or rows * wanted * vocabulary > PASS_LOGITS):
+            yield batch, kept
+            batch, wanted = [], max(len(pairs[index][1]) for index in by_input[tokens])
+        batch.append(tokens)
+        kept = wanted
+    if batch:
+        yield batch, kept
+
+
+def _last_logps(model: LanguageModel, inputs: Sequence[Sequence[int]], kept: int) -> Tensor:
+    """Log-probs [R, K, V] in float32 of what follows the last `kept` positions of each input, padded on the left."""
+    import torch
+
+    width = max(map(len, inputs))
+    padded = torch.full((len(inputs), width), model.pad_token_id)
+    mask = torch.zeros_like(padded)
+    for row, tokens in enumerate(inputs):
+        padded[row, width - len(tokens) :] = torch.tensor(tokens)
+        mask[row, width - len(tokens) :] = 1
+    device = model.model.device
+    with torch.no_grad():
+        logits = model.model(
+            input_ids=padded.to(device),
+            attention_mask=mask.to(device),
+            position_ids=(mask.cumsum(1) - 1).clamp_min(0).to(device),
+            use_cache=False,
+            logits_to_keep=kept,
+        ).logits
+    logps: Tensor = logits.float().log_softmax(-1)
+    return logps
+
+
+def _likelihood(logps: Tensor, tokens: Sequence[int]) -> Likelihood:
+    """logps [K, V]: the last of them are those of the tokens."""
+    import torch
+
+    mine = logps[len(logps) - len(tokens) :]
+    wanted = torch.tensor(tokens, device=logps.device)
+    logp = float(mine.gather(1, wanted[:, None]).sum())
+    return Likelihood(logp, len(tokens), bool((mine.argmax(1) == wanted).all()))
