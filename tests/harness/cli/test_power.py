@@ -188,7 +188,7 @@ def test_without_an_effect_it_says_what_would_settle_each_contrast(bench: Bench,
     assert (far["verdict"], far["next_step"]) == ("better", None)
     first, second = bench("power", "mine").out.splitlines()
     assert first.startswith("up against base: inconclusive. Cheapest next step to settle ±1 pp")
-    assert "`bench run mine --seeds " in first
+    assert " seeds in place of 4 " in first
     assert second == "far against base: better. Nothing more is needed."
     refused = bench("power", "mine", "--sd", 2)
     assert (refused.code, "--effect" in refused.err) == (2, True)
