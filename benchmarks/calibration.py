@@ -56,8 +56,8 @@ def t_intervals(replicates: int) -> Rows:
 
 
 def designs(replicates: int) -> Rows:
-    """What normal paired differences give: how often 95% intervals hold their mean, the smallest p of a sign-flip test, and
-    the effect that 80% of sweeps find, in standard deviations of the differences, with the share that did find it."""
+    """What normal paired differences give: how often 95% intervals hold their mean, the smallest p of a sign-flip test,
+    and the effect that 80% of sweeps find, in standard deviations of the differences, with the share that did."""
     rows = [["seeds", "t interval", "percentile bootstrap", "smallest sign-flip p", "detectable effect", "found"]]
     for n in SEEDS:
         rng = np.random.default_rng(n)
