@@ -84,7 +84,8 @@ def test_confirming_uses_seeds_that_no_trial_had_and_says_how_much_was_luck(
     assert found["seeds"] == [1, 2, 3]
     assert found["shrinkage_pp"] == pytest.approx(5.0)
     assert found["default_search_pp"] - found["default_confirmed_pp"] == pytest.approx(5.0)
-    assert found["contrast"]["verdict"] == "better"
+    # These scores are a function of the setting, so that their differences have no spread.
+    assert found["contrast"]["verdict"] == "inconclusive"
     sweep = json.loads((tmp_path / "runs" / "found-confirm" / "sweep.json").read_text())
     assert sweep["arms"] == ["default", "best"]
     assert sweep["varied"]["best"]["train.learning_rate"] == result.document["best"]["params"]["train.learning_rate"]
