@@ -100,8 +100,6 @@ def test_a_hidden_factor_on_the_learning_rate_is_no_verdict_once_each_arm_is_at_
 
     late = bench("freeze", path)
     assert late.code == 2 and "cells have run already" in late.err
-    late = bench("freeze", path, "--set", "eval.samples=64")
-    assert late.code == 2 and "the search of plain, slow has begun" in late.err
 
     # Further seeds, where the searches are not at hand any more, go on from what was found.
     for search in (tmp_path / "runs").glob("mine-tune-*"):
@@ -135,6 +133,8 @@ def test_a_search_that_was_broken_off_goes_on(bench: Bench, tmp_path: Path, pool
     status = bench("status", "mine", "--json").document["searches"]
     assert [(row["arm"], row["ended"]) for row in status] == [("plain", TRIALS), ("slow", 5)]
     assert "mine-tune-slow" in bench("status", "mine").out
+    late = bench("freeze", path)
+    assert late.code == 2 and "the search of plain, slow has begun" in late.err
     pool.trained.clear()
     document = bench("run", path, "--workers", 1, "--json").document
     assert [row["complete"] for row in document["tuning"]] == [TRIALS, TRIALS]
