@@ -40,7 +40,8 @@ test-vllm: .venv-vllm
 
 # Our verdicts against lm-eval's, and its tasks on our engines.
 test-lm-eval: .venv-lm-eval
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 .venv-lm-eval/bin/python -m pytest -q tests/evals tests/harness/cli -k lm_eval
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 .venv-lm-eval/bin/python -m pytest -q tests/evals tests/harness/cli \
+		-k lm_eval -m "not long"
 
 # The pages of docs/, with tables from the code, as build/docs/index.html.
 docs: .venv/installed-docs

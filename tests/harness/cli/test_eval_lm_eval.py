@@ -101,7 +101,8 @@ def test_before_and_after_are_paired_by_document(
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (["--lm-eval", "summs"], "unknown lm-eval task 'summs'; did you mean sums"),
+        # lm-eval reads all its thousands of tasks to know that there is no such one: minutes on 2 cores.
+        pytest.param(["--lm-eval", "summs"], "unknown lm-eval task 'summs'; did you mean sums", marks=pytest.mark.long),
         (["--include-path", "nowhere"], "include_path is nowhere, which is not a folder"),
     ],
 )
