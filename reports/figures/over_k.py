@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from reports.drawing.curves import curve_rows, describe_curves, draw_curves, seeds_per_arm
 from reports.drawing.rendering import Drawing
-from reports.drawing.style import BASE_MODEL, GREY, short_name
+from reports.drawing.style import BASE_MODEL, GREY
 from reports.figures import Figure
 from reports.formats import percent
 from reports.measure import Analysis
@@ -45,7 +45,7 @@ def draw_coverage(analysis: Analysis) -> Drawing | None:
     return _draw_coverage(
         analysis,
         of_baseline=True,
-        ylabel=f"pass@k: difference from {short_name(baseline)} (pp)",
+        ylabel="pass@k: arm - baseline (pp)",
         what=f"pass@k on {{task}} of each arm minus that of {baseline}, seed by seed, for all k up to the samples.",
     )
 

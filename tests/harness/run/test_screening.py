@@ -40,7 +40,7 @@ def sweep(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_best_is_confirmed_on_fresh_seeds(bench: Bench, sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.tracking.MirrorThread", lambda mirror: contextlib.nullcontext())
     result = bench("run", sweep, *words({}), "--json")
