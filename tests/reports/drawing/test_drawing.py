@@ -12,7 +12,7 @@ from PIL import Image
 from reports.drawing.curves import extremes
 from reports.drawing.panels import Panels, keep_only_grid
 from reports.drawing.rendering import encode_png
-from reports.drawing.style import OKABE_ITO, arm_styles, bounded_view, legend_columns, short_name
+from reports.drawing.style import ARM_COLORS, arm_styles, bounded_view, legend_columns, short_name
 
 
 @pytest.mark.parametrize("axis", ["x", "y"])
@@ -64,7 +64,7 @@ def test_styles_tell_arms_apart_without_colour():
     styles = arm_styles(arms, "arm3")
     assert len({style.marker for style in styles.values()}) == 13
     assert len({(style.color, str(style.dash)) for style in styles.values()}) == 13
-    assert len({styles[arm].color for arm in arms[: len(OKABE_ITO) + 1]}) == len(OKABE_ITO) + 1
+    assert len({styles[arm].color for arm in arms[: len(ARM_COLORS) + 1]}) == len(ARM_COLORS) + 1
 
 
 def test_a_far_interval_does_not_hide_the_rest():
