@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from reports.drawing.marks import mark, name_axes
+from reports.drawing.marks import mark, mark_legend, name_axes
 from reports.drawing.panels import Panels, keep_only_grid, legend_at_bottom, share_limits
 from reports.drawing.rendering import DataRow, Drawing
 from reports.drawing.style import (
@@ -261,9 +261,10 @@ def count_from_zero(axes: Axes) -> None:
 
 def legend_below(figure: Figure, handles: Sequence[Line2D]) -> None:
     """A legend below a figure that matplotlib lays out."""
-    figure.legend(
+    legend = figure.legend(
         handles=list(handles),
         loc="outside lower center",
         ncols=legend_columns([str(handle.get_label()) for handle in handles]),
         handlelength=4.0,
     )
+    mark_legend(legend, handles)

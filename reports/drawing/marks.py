@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.legend import Legend
 
 Kind = Literal["mean", "seed", "interval", "name"]
 _PREFIX = "mark?"
@@ -29,6 +30,16 @@ _PREFIX = "mark?"
 def mark(artist: Artist, arm: str, kind: Kind, seeds: Sequence[int] = ()) -> None:
     """Say what an artist shows. seeds: those of the parts of a line with gaps, or of dots."""
     _carry(artist, {"arm": arm, "kind": kind, "seeds": " ".join(map(str, seeds))})
+
+
+def mark_legend(legend: Legend, handles: Sequence[Artist]) -> None:
+    """Say of the entries of a legend whose they are, where their handles are marked."""
+    for handle, drawn, text in zip(handles, legend.legend_handles, legend.get_texts(), strict=True):
+        arm = dict(parse_qsl(str(handle.get_gid() or "").removeprefix(_PREFIX))).get("arm")
+        if arm is not None:
+            for entry in (drawn, text):
+                if entry is not None:
+                    mark(entry, arm, "name")
 
 
 def name_axes(axes: Axes, x: str, y: str) -> None:

@@ -121,7 +121,7 @@ def arm_styles(arms: Sequence[str], baseline: str) -> dict[str, ArmStyle]:
     styles = {baseline: ArmStyle(INK, MARKERS[0], DASHES[0])}
     for i, arm in enumerate(others):
         # The dash shifts with each round of colours, so that arms of one colour differ in dash and in marker.
-        dash = DASHES[1 + (i + i // len(ARM_COLORS)) % (len(DASHES) - 1)]
+        dash = DASHES[1 + (i + 2 * (i // len(ARM_COLORS))) % (len(DASHES) - 1)]
         styles[arm] = ArmStyle(ARM_COLORS[i % len(ARM_COLORS)], MARKERS[(1 + i) % len(MARKERS)], dash)
     return styles
 

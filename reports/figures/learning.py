@@ -36,7 +36,8 @@ def draw_learning(analysis: Analysis) -> Drawing | None:
         f"{metric.name} on held-out problems of {metric.task}. The last point is the final evaluation, by which arms"
         f" are compared{before}."
     )
-    return draw_training(analysis, curves, metric.name, f"{metric.name} of {metric.task}, held out", what)
+    in_percent = [curve.scaled(100) for curve in curves]
+    return draw_training(analysis, in_percent, "score_pp", f"{metric.name} of {metric.task}, held out (%)", what)
 
 
 def draw_reward(analysis: Analysis) -> Drawing | None:
