@@ -124,10 +124,12 @@ def write(folder: Path, reflection_words: Sequence[str] | None = None, reload_s:
 
 
 def print_verdict(document: Any, folder: Path) -> None:
-    """The tables of effects and arms, what qualifies the verdicts, the report's path, and the verdicts last."""
+    """The tables of effects and arms, what qualifies the verdicts, the report's path, the verdicts, and the answer
+    last."""
     from reports.page.effects import effect_table, secondary_note
+    from reports.page.headline import declared_rows
     from reports.page.tables import result_table
-    from reports.page.verdict import contrast_name, declared_rows, interim_sentence, statements, verdict_details
+    from reports.page.verdict import contrast_name, interim_sentence, statements, verdict_details
 
     effects = effect_table(document["interactions"])
     for table in [*([] if effects is None else [effects]), result_table(document)]:
@@ -151,6 +153,8 @@ def print_verdict(document: Any, folder: Path) -> None:
         print_text(interim)
     for statement in statements(document):
         print_text(statement.sentence)
+    for answer in document["headline"]:
+        print_text(answer["sentence"])
 
 
 def follow(

@@ -37,9 +37,10 @@ DataRow = dict[str, str | int | float]
 
 @dataclass(frozen=True)
 class Drawing:
-    """What a figure's `draw` returns: the figure, its caption, and the numbers shown as rows of one table."""
+    """What a figure's `draw` returns: the figure, its caption, and the numbers shown as rows of one table. figure: None
+    where the caption says it all."""
 
-    figure: Figure
+    figure: Figure | None
     caption: str
     rows: list[DataRow]
 
@@ -55,7 +56,8 @@ class View:
 
 @dataclass(frozen=True)
 class RenderedFigure:
-    """A figure as files, and as elements for a page. csv: the numbers shown."""
+    """A figure as files, and as elements for a page. csv: the numbers shown. svg, png, views: empty if the caption says
+    it all."""
 
     name: str
     title: str
@@ -84,17 +86,19 @@ def _render(name: str, title: str, draw: Draw, over: str, others: Mapping[str, D
     drawing = _drawn(draw)
     if drawing is None:
         return None
+    if drawing.figure is None:
+        return RenderedFigure(name, title, drawing.caption, "", b"", csv_text(drawing.rows), [])
     label = f"{title}. {describe_rows(drawing.rows)}"
     document = svg(drawing.figure, name)
     drawing.figure.set_layout_engine("none")  # the layout stays: computing it again would double the time
     views = [View(inline_svg(document, name, label), over)]
     with drawn_narrow():
         narrow = _drawn(draw)
-    if narrow is not None:
+    if narrow is not None and narrow.figure is not None:
         views.append(View(inline_svg(svg(narrow.figure, f"{name}-narrow"), f"{name}-narrow", label), over, narrow=True))
     for number, (over_it, draw_it) in enumerate(others.items()):
         again = _drawn(draw_it)
-        if again is not None:
+        if again is not None and again.figure is not None:
             prefix = f"{name}-{number}"
             views.append(View(inline_svg(svg(again.figure, prefix), prefix, label), over_it))
     return RenderedFigure(

@@ -86,11 +86,6 @@ class Curve:
     def n(self) -> int:
         return len(self.lines)
 
-    @property
-    def ends_past_a_seed(self) -> bool:
-        """Whether the mean goes on beyond the last point of a seed."""
-        return len(self.grid) > 0 and bool(self.grid[-1] > min(line.x[-1] for line in self.lines))
-
     def scaled(self, factor: float) -> Curve:
         """The same curve in another unit. factor: above 0."""
         lines = [Line(line.seed, line.x, factor * line.y) for line in self.lines]
