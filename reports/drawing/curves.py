@@ -1,4 +1,4 @@
-"""Curves: thin lines for seeds, a thick mean, a t band; overlaid or, when arms are many, in panels below an overview."""
+"""Curves: thin lines for seeds, a thick mean, a t band; overlaid or, of many arms, in panels below an overview."""
 
 from __future__ import annotations
 

@@ -73,7 +73,8 @@ def _content(analysis: Analysis, report: Report, figures: Sequence[RenderedFigur
     sweep = analysis.sweep
     by_name = {figure.name: figure for figure in figures}
     lead = next((by_name[name] for name in LEAD_FIGURES if name in by_name), None)
-    effects, results, tables = effect_table(report["interactions"]), result_table(report), report_tables(analysis, report)
+    effects, results = effect_table(report["interactions"]), result_table(report)
+    tables = report_tables(analysis, report)
     if effects is not None:
         tables["Result"].insert(0, results)
     checks = validity_checks(analysis, report)

@@ -47,8 +47,8 @@ SECTIONS = (
     *("headline", "interactions", "contrasts", "screening", "arms", "cells", "laws", "across_tasks", "coverage"),
     *("problem_ranges", "flips", "reflection", "looks", "tuning", "registration"),
 )
-"""The keys of report.json. Each holds a list, which may be empty. `headline` holds one sentence. `interactions` are what a factorial asks: its main
-effects and interactions."""
+"""The keys of report.json. Each holds a list, which may be empty. `headline` holds the answer in a sentence.
+`interactions` are what a factorial asks: its main effects and interactions."""
 
 FINAL_SCORES = "final_scores.csv"
 PROBLEMS = "problems.parquet"

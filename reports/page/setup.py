@@ -14,6 +14,9 @@ from reports.page.record_tables import knob_table
 
 Spec = dict[str, Any]
 
+MOST_FORMS = 3
+"""Of more settings that differ by arm, the table of knobs below says which arm has which."""
+
 TITLE = "Paired, resumable, honestly analysed ablations of RL post-training for language models"
 """What the package calls itself, for a citation."""
 
@@ -58,14 +61,19 @@ def setup_of(analysis: Analysis) -> Setup:
     )
 
 
-def _each(specs: dict[str, Spec], say: Callable[[Spec], str]) -> str:
-    """What the specs of all arms say; where they differ, each with its arms."""
-    said: dict[str, list[str]] = {}
-    for arm, spec in specs.items():
-        said.setdefault(say(spec), []).append(arm)
-    if len(said) <= 1:
-        return next(iter(said), "")
-    return "; ".join(f"{words or 'none'} ({', '.join(arms)})" for words, arms in said.items())
+def _each(specs: dict[str, Spec], say: Callable[[Spec], list[str]]) -> str:
+    """What the specs of all arms say, part by part; a part in which they differ has each of its few forms with its
+    arms."""
+    return ", ".join(filter(None, map(_part, zip(*map(say, specs.values()), strict=True), itertools.repeat([*specs]))))
+
+
+def _part(said: tuple[str, ...], arms: list[str]) -> str:
+    forms = {words: [arm for arm, one in zip(arms, said, strict=True) if one == words] for words in said}
+    if len(forms) == 1:
+        return said[0]
+    if len(forms) > MOST_FORMS:
+        return f"{said[0]} or another ({len(forms)} in all, by arm)"
+    return " or ".join(f"{words or 'none'} ({', '.join(by)})" for words, by in forms.items())
 
 
 def _at(spec: Spec, name: str) -> Any:
@@ -82,7 +90,8 @@ def _type(spec: Spec, name: str) -> str:
     chosen = value.get("type") if isinstance(value, dict) else value
     if chosen in (None, "none"):
         return ""
-    rest = [f"{key} {_written(one)}" for key, one in value.items() if key != "type"] if isinstance(value, dict) else []
+    settings = value.items() if isinstance(value, dict) else ()
+    rest = [f"{key} {_written(one)}" for key, one in settings if key != "type" and one is not None]
     return f"{chosen} ({', '.join(rest)})" if rest else str(chosen)
 
 
@@ -99,81 +108,83 @@ def _written(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _joined(*parts: str) -> str:
-    return ", ".join(part for part in parts if part)
+def _said(value: Any, words: str) -> str:
+    """The words with the value in them; "" without one."""
+    return words.format(_written(value)) if value else ""
 
 
-def _model(spec: Spec, known: _Provenance) -> str:
-    """A model that training changes in part says so."""
+def _model(spec: Spec, known: _Provenance) -> list[str]:
     start = _type(spec, "model.cold_start")
-    lora = _type(spec, "model.lora")
-    return _joined(
-        str(_at(spec, "model.source") or ""),
+    return [
+        _said(_at(spec, "model.source"), "{}"),
         *known.of_model(),
-        str(_at(spec, "model.dtype") or ""),
-        f"cold start {start}" if start else "",
-        lora,
-    )
+        _said(_at(spec, "model.dtype"), "{}"),
+        _said(start, "cold start {}"),
+        _type(spec, "model.lora"),
+    ]
 
 
-def _data(spec: Spec) -> str:
-    train, tasks = _at(spec, "task.train"), _at(spec, "eval.tasks") or []
-    trained = f"trained on {_written(train)}, " if train and _at(spec, "train") else ""
-    return f"{trained}evaluated on {_written(tasks)}" if tasks else ""
+def _data(spec: Spec) -> list[str]:
+    trained = _at(spec, "task.train") if _at(spec, "train") else None
+    return [_said(trained, "trained on {}"), _said(_at(spec, "eval.tasks"), "evaluated on {}")]
 
 
-def _algorithm(spec: Spec) -> str:
-    if pairs := _type(spec, "pairs"):
-        return f"pairs: {pairs}"
+def _algorithm(spec: Spec) -> list[str]:
+    pairs = _type(spec, "pairs")
     baseline, scale = _at(spec, "objective.baseline"), _at(spec, "objective.scale")
     kl = _at(spec, "objective.kl")
     where = kl.get("where") if isinstance(kl, dict) else None
-    return _joined(
-        f"advantage: reward minus {baseline}, scaled by {scale}" if baseline else "",
+    return [
+        _said(pairs, "pairs: {}"),
+        _said("" if pairs else baseline, "advantage: reward minus {}"),
+        "not scaled" if scale == "none" and not pairs else _said("" if pairs else scale, "scaled by {}"),
         _type(spec, "objective.rule"),
-        str(_at(spec, "objective.aggregation") or ""),
-        f"KL in the {where}" if where not in (None, "none") else "no KL" if where else "",
-    )
+        _said(_at(spec, "objective.aggregation"), "{}"),
+        "no KL" if where == "none" else _said(where, "KL in the {}"),
+    ]
 
 
-def _batch(spec: Spec) -> str:
+def _batch(spec: Spec) -> list[str]:
     prompts, samples = _at(spec, "rollout.prompts_per_step"), _at(spec, "rollout.samples_per_prompt")
-    if not prompts or not samples:
-        return ""
-    updates, most = _at(spec, "train.updates_per_rollout"), _at(spec, "rollout.max_completion_tokens")
-    return _joined(
-        f"{prompts} prompts × {samples} samples = {prompts * samples} completions a step",
+    updates = _at(spec, "train.updates_per_rollout")
+    known = prompts and samples
+    return [
+        f"{prompts} prompts × {samples} samples = {prompts * samples} completions a step" if known else "",
         count(updates, "update") if updates else "",
-        f"up to {most} tokens each" if most else "",
+        _said(_at(spec, "rollout.max_completion_tokens"), "up to {} tokens each"),
         _temperature(_at(spec, "rollout.temperature")),
-    )
+    ]
 
 
 def _temperature(value: float | None) -> str:
     return "" if value is None else f"temperature {value:g}"
 
 
-def _learning_rate(spec: Spec) -> str:
-    rate, warm_up = _at(spec, "train.learning_rate"), _at(spec, "train.warmup_steps")
-    if rate is None:
-        return ""
-    schedule = str(_at(spec, "train.lr_schedule") or "")
-    return _joined(f"{rate:g}", schedule, f"{count(warm_up, 'step')} of warm-up" if warm_up else "")
+def _learning_rate(spec: Spec) -> list[str]:
+    warm_up = _at(spec, "train.warmup_steps")
+    return [
+        _said(_at(spec, "train.learning_rate"), "{}"),
+        _said(_at(spec, "train.lr_schedule"), "{}"),
+        f"{count(warm_up, 'step')} of warm-up" if warm_up else "",
+    ]
 
 
-def _budget(spec: Spec) -> str:
-    budget, steps = _at(spec, "budget.tokens"), _at(spec, "train.steps")
-    return _joined(f"{tokens(budget)} generated tokens" if budget else "", f"at most {steps} steps" if steps else "")
+def _budget(spec: Spec) -> list[str]:
+    budget = _at(spec, "budget.tokens")
+    return [
+        f"{tokens(budget)} generated tokens" if budget else "",
+        _said(_at(spec, "train.steps"), "at most {} steps"),
+    ]
 
 
-def _evaluation(spec: Spec) -> str:
+def _evaluation(spec: Spec) -> list[str]:
     problems, samples = _at(spec, "eval.problems"), _at(spec, "eval.samples")
-    if not problems or not samples:
-        return ""
     every, fewer = _at(spec, "eval.every"), _at(spec, "eval.curve_samples")
-    along = f"every {every} steps with {count(fewer, 'sample')}" if every and fewer and _at(spec, "train") else ""
-    drawn = f"{problems} problems × {samples} samples"
-    return _joined(drawn, _temperature(_at(spec, "eval.temperature")), along)
+    return [
+        f"{problems} problems × {samples} samples" if problems and samples else "",
+        _temperature(_at(spec, "eval.temperature")),
+        f"every {every} steps with {count(fewer, 'sample')}" if every and fewer and _at(spec, "train") else "",
+    ]
 
 
 class _Provenance:

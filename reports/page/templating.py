@@ -78,7 +78,8 @@ def _render(template: str, content: dict[str, Any]) -> str:
         keep_trailing_newline=True,
         finalize=_without_control_characters,
     )
-    environment.filters |= {"markdown": _markdown, "percent": percent, "breakable": _breakable, "code": _code, "terms": with_terms}
+    environment.filters |= {"markdown": _markdown, "percent": percent, "breakable": _breakable}
+    environment.filters |= {"code": _code, "terms": with_terms}
     return environment.get_template(template).render(content)
 
 

@@ -311,8 +311,7 @@ def test_the_same_few_checkpoints_in_many_seeds_are_no_curve(tmp_path):
     (row,) = found = rows(write_sweep(tmp_path, {"base": 0.0}, seeds=6))
     assert row["refused"] == "4 evaluations per run, and a fit needs 8"
     assert row["asymptote"] is None
-    (table,) = law_tables(found)
-    assert table.rows == [[f"pass@1 of {TASK}", "Refused: 4 evaluations per run, and a fit needs 8."]]
+    assert law_tables(found) == []  # a law that no arm follows says nothing on a page
 
 
 def test_an_arm_that_generates_nothing_is_refused(tmp_path):

@@ -92,9 +92,7 @@ def test_no_text_is_clipped_and_no_two_texts_overlap(tmp_path, arms, seeds):
             assert not box.overlaps(other), (kind.name, label, other_label)
 
 
-@pytest.mark.parametrize(
-    ("seeds", "band"), [(1, "no band"), (2, "no band"), (3, "Band: pointwise 95% t interval over seeds")]
-)
+@pytest.mark.parametrize(("seeds", "band"), [(1, "no band"), (2, "no band"), (3, "bands: 95%")])
 def test_captions_name_n_and_the_band(tmp_path, seeds, band):
     sweep = write_sweep(tmp_path, {"base": 0.0, "up": 1.0}, seeds=seeds, other_tasks=OTHER_TASKS)
     vary_samples(sweep)
