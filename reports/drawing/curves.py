@@ -54,7 +54,8 @@ def draw_training(analysis: Analysis, curves: Sequence[Curve], name: str, ylabel
     axis = training_axis(analysis)
     rows = curve_rows(curves, axis.field, name)
     if (value := only_value(curves)) is not None:
-        return Drawing(None, f"{what} It is {number(value)} in every arm all along.", rows)
+        caption = f"{what} It is {number(value)} in every arm all along."
+        return Drawing(new_figure(1.0), caption, rows, in_words=True)
     figure = draw_curves(analysis, curves, xlabel=axis.label, ylabel=ylabel)
     return Drawing(figure, f"{what} {describe_curves(curves, analysis.sweep.alpha)}", rows)
 

@@ -18,7 +18,7 @@ from reports.drawing.curves import (
 from reports.drawing.marks import mark, name_axes
 from reports.drawing.panels import Panels, keep_only_grid, legend_at_bottom, share_limits, write_above
 from reports.drawing.rendering import DataRow, Drawing
-from reports.drawing.style import GREY, ArmStyle, arm_styles, is_narrow, say_not_recorded, short_name
+from reports.drawing.style import GREY, ArmStyle, arm_styles, is_narrow, new_figure, say_not_recorded, short_name
 from reports.formats import number, percent
 from reports.measure import Analysis
 from reports.measure.curves import Curve, step_curves, training_axis
@@ -92,7 +92,8 @@ def draw_step_grid(analysis: Analysis, columns: Sequence[Column], what: str) -> 
     if figure is None and not said:
         return None
     counts = [] if figure is None else [describe_grid(analysis, by_field)]
-    return Drawing(figure, " ".join([what, *said.values(), *counts]), grid_rows(by_field, axis.field))
+    caption, rows = " ".join([what, *said.values(), *counts]), grid_rows(by_field, axis.field)
+    return Drawing(figure or new_figure(1.0), caption, rows, in_words=figure is None)
 
 
 def _in_words(column: Column, by_field: ByField) -> str:

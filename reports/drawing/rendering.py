@@ -37,12 +37,15 @@ DataRow = dict[str, str | int | float]
 
 @dataclass(frozen=True)
 class Drawing:
-    """What a figure's `draw` returns: the figure, its caption, and the numbers shown as rows of one table. figure: None
-    where the caption says it all."""
+    """What a figure's `draw` returns: the figure, its caption, and the numbers shown as rows of one table.
 
-    figure: Figure | None
+    in_words: the caption says it all, and the figure is not shown.
+    """
+
+    figure: Figure
     caption: str
     rows: list[DataRow]
+    in_words: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ def _render(name: str, title: str, draw: Draw, over: str, others: Mapping[str, D
     drawing = _drawn(draw)
     if drawing is None:
         return None
-    if drawing.figure is None:
+    if drawing.in_words:
         return RenderedFigure(name, title, drawing.caption, "", b"", csv_text(drawing.rows), [])
     label = f"{title}. {describe_rows(drawing.rows)}"
     document = svg(drawing.figure, name)
@@ -94,11 +97,11 @@ def _render(name: str, title: str, draw: Draw, over: str, others: Mapping[str, D
     views = [View(inline_svg(document, name, label), over)]
     with drawn_narrow():
         narrow = _drawn(draw)
-    if narrow is not None and narrow.figure is not None:
+    if narrow is not None:
         views.append(View(inline_svg(svg(narrow.figure, f"{name}-narrow"), f"{name}-narrow", label), over, narrow=True))
     for number, (over_it, draw_it) in enumerate(others.items()):
         again = _drawn(draw_it)
-        if again is not None and again.figure is not None:
+        if again is not None and not again.in_words:
             prefix = f"{name}-{number}"
             views.append(View(inline_svg(svg(again.figure, prefix), prefix, label), over_it))
     return RenderedFigure(

@@ -74,7 +74,7 @@ def write_thinking_budgets(model: str, evaluations: Iterable[dict[str, Any]], fo
     evaluations = list(evaluations)
     with mpl.rc_context(RC):
         drawing = draw_thinking_budgets(model, evaluations)
-    if drawing is None or drawing.figure is None:
+    if drawing is None:
         return None
     names = sorted(Path(one["path"]).name for one in evaluations)
     path = folder / f"{NAME}-{hashlib.blake2b(' '.join(names).encode(), digest_size=5).hexdigest()}.svg"

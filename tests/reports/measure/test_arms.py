@@ -135,14 +135,14 @@ def test_the_table_shows_what_is_there(tmp_path: Path) -> None:
     report = report_document(analysis)
     arms = report["arms"]
     assert set(arms[0]["cost"]) == set(Cost.__dataclass_fields__)
-    (table,) = [table for table in report_tables(analysis, report) if table.title == "Cost"]
+    (table,) = report_tables(analysis, report)["Cost"]
     # The synthetic records are older: neither parts of the rollout, nor memory.
     assert table.columns == [
         "arm", "step", "rollout", "reward", "log-probs", "update", "evaluations", "total training"
     ]  # fmt: skip
     assert table.rows[0] == ["one", "360 ms", "200 ms", "10 ms", "50 ms", "100 ms", "0 ms", "14.4 s"]
     arms[1]["cost"] |= {"padding_frac": 0.25, "peak_memory_mb": 2345.6, "prefill_s": 1.25, "occupancy_frac": 0.5}
-    (table,) = [table for table in report_tables(analysis, report) if table.title == "Cost"]
+    (table,) = report_tables(analysis, report)["Cost"]
     assert table.columns[3] == "rollout: prefill"
     shown = dict(zip(table.columns, table.rows[1], strict=True))
     assert (shown["padding"], shown["peak memory"], shown["occupancy"]) == ("25%", "2.35 GB", "50%")
