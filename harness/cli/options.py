@@ -59,6 +59,12 @@ PluginOption = Annotated[
 ExecutorOption = Annotated[
     str, typer.Option("--executor", metavar="NAME", help="Where cells run (see `bench ls executors`).")
 ]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option(
+        "--workers", metavar="N", min=1, help="Cells, or trials, at once; default: one per CPU core, or one on a GPU."
+    ),
+]
 
 
 def use_plugins(names: list[str] | None) -> None:

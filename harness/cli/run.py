@@ -20,6 +20,7 @@ from harness.cli.options import (
     SeedsOption,
     SetOption,
     SweepArgument,
+    WorkersOption,
     arm_names,
     command_line,
     executor_named,
@@ -52,12 +53,7 @@ def run(
     seeds: SeedsOption = None,
     eval_samples: EvalSamplesOption = None,
     arms: ArmsOption = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            "--workers", metavar="N", min=1, help="Cells to run at once; default: one per CPU core, or one on a GPU."
-        ),
-    ] = None,
+    workers: WorkersOption = None,
     retry_invalid: Annotated[
         bool, typer.Option("--retry-invalid", help="Also rerun cells that could not be measured (state invalid).")
     ] = False,

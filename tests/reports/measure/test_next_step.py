@@ -15,6 +15,7 @@ from harness.records.sweep import Asked, Design, Evaluation
 from reports.measure import Analysis, analyse, next_step
 from reports.measure.looks import looking
 from reports.measure.next_step import NextStep, Way
+from reports.measure.tuning import BestDifference
 from reports.page.next_step import next_step_sentence
 from reports.statistics import TARGET_POWER, equivalence_power, t_test_power
 from tests.reports.rewriting import rewrite_rows
@@ -174,3 +175,22 @@ def test_equivalence_power_is_that_of_simulated_intervals() -> None:
     half_width = stdtrit(n - 1, 1 - alpha / 2) * values.std(axis=1, ddof=1) / n**0.5
     found = (np.abs(values.mean(axis=1)) + half_width <= margin).mean()
     assert equivalence_power(margin * n**0.5, n - 1, alpha) == pytest.approx(found, abs=0.004)
+
+
+@pytest.mark.parametrize(("left_sd_pp", "able"), [(0.0, True), (0.4, True), (5.0, False)])
+def test_what_searches_of_tuned_arms_left_open_is_settled_by_no_seeds(
+    tmp_path: Path, left_sd_pp: float, able: bool
+) -> None:
+    analysis, plain = step_of(record_of(tmp_path, seed_sd=0.06, effect=-0.02))
+    (contrast,) = analysis.contrasts
+    assert contrast.comparison is not None
+    bests = BestDifference(8, ["train.learning_rate"], contrast.comparison.difference, -9.0, 9.0, left_sd_pp, True)
+    step = next_step.next_steps(replace(analysis, contrasts=[replace(contrast, bests=bests)]))["up"]
+    of_tuned, of_plain = by_kind(step)["seeds"], by_kind(plain)["seeds"]
+    assert of_plain.needed is not None and (of_tuned.needed is not None) == able
+    if of_tuned.needed is not None:
+        assert (of_tuned.needed > of_plain.needed) == (left_sd_pp > 0)
+    row = {"next_step": step.as_row(), "bests": {"difference_pp": -2.0}, "difference_pp": -2.0, "margin_pp": 1.0}
+    sentence = next_step_sentence(row)
+    assert "More trials in each search (tune.trials) shrink what these left open." in sentence
+    assert sentence.startswith("Next step: none") != able
