@@ -127,6 +127,9 @@ def test_a_search_that_was_broken_off_goes_on(bench: Bench, tmp_path: Path, pool
     late = bench("freeze", path)
     assert late.code == 2 and "the search of plain, slow has begun" in late.err
     pool.trained.clear()
+    other = bench("run", path, "--workers", 1, "--eval-samples", 8)
+    assert other.code == 2 and "is of another search: it differs in the setting that all trials share" in other.err
+    assert pool.trained == []
     document = bench("run", path, "--workers", 1, "--json").document
     assert [row["complete"] for row in document["tuning"]] == [TRIALS, TRIALS]
     trials = {name.partition("-")[0] for name in pool.trained if name.startswith("trial")}
