@@ -212,7 +212,8 @@ def require_few_false_verdicts(
     found = simulated_verdicts(response, search, n_trials, n_seeds, sweeps)
     told_apart = found["tuned"]["better"] + found["tuned"]["worse"]
     taken_for_equal = found["apart"]["equivalent"] + found["apart"]["better"]
-    print(f"\n{response.__name__}, {search.__name__}: { ({name: dict(counts) for name, counts in found.items()}) }")
+    print(f"\n{response.__name__}, {n_trials} trials, {n_seeds} seeds, {search.__name__}")
+    print({name: dict(counts) for name, counts in found.items()})
     print(in_words("equal arms better or worse", told_apart, sweeps))
     print(in_words("arms a margin apart equivalent or better", taken_for_equal, sweeps))
     print(in_words("equal arms equivalent", found["tuned"]["equivalent"], sweeps))
