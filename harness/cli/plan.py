@@ -205,13 +205,14 @@ def _detectable_over_problems_pp(planned: Plan, home: Path) -> dict[str, Any]:
 
 
 def _paired_sd_pp(planned: Plan, home: Path) -> tuple[float, str]:
-    from harness.plan.sweep_file import measured_sd_pp
+    from harness.plan.profile import MeasuredSpread
 
     differences = _finished_differences_pp(planned, home)
     if len(differences) >= 2:
         return statistics.stdev(differences), "finished cells"
-    measured = measured_sd_pp(planned.request.profile_path)
-    return (ASSUMED_SD_PP, "assumed sd") if measured is None else (measured, f"profile {planned.profile}")
+    measured = MeasuredSpread.of(planned.request.profile_path)
+    sd_pp = measured.sd_pp_under(planned.first_spec.eval, planned.metric_task) if measured is not None else None
+    return (ASSUMED_SD_PP, "assumed sd") if sd_pp is None else (sd_pp, f"profile {planned.profile}")
 
 
 def _finished_differences_pp(planned: Plan, home: Path) -> list[float]:

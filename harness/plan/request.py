@@ -15,14 +15,13 @@ from harness.config.task import EvalSpec
 from harness.errors import Faults, RefusedError, UnknownNameError
 from harness.plan.gate import covered
 from harness.plan.memory import cuda_available
+from harness.plan.profile import find_profile, profile_layer
 from harness.plan.subject import BARE_MODEL, with_its_model
 from harness.plan.sweep_file import (
     KEPT,
     KEPT_PROFILE,
     SweepFile,
-    find_profile,
     parse_settings,
-    profile_layer,
     read_what_can_be_read,
 )
 from harness.records import read_sweep
