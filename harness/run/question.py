@@ -217,7 +217,7 @@ def _question(plan: Plan, home: Path, command: str) -> SweepRecord:
         asked=AskedRecord(
             file=SWEEP_FILE,
             profile=plan.profile,
-            folder=str(request.path.parent.resolve()),
+            folder=str(request.folder.resolve()),
             settings=list(request.settings),
             seeds=request.seeds,
             arms=list(request.arms),
