@@ -25,6 +25,7 @@ from harness.cli.options import (
     use_recorded_plugins,
     words,
 )
+from harness.cli.until import MostSeedsOption, UntilOption, command_until, require_one_plan_of_seeds
 from harness.errors import BenchError, RefusedError, few
 
 if TYPE_CHECKING:
@@ -37,24 +38,42 @@ def freeze(
     set_: SetOption = None,
     seeds: SeedsOption = None,
     arms: ArmsOption = None,
+    until: UntilOption = None,
+    most_seeds: MostSeedsOption = None,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Register a sweep's question before any cell runs, with a digest.
 
     Publish the digest where others can see its date. The report then says whether the
-    question stood before the first cell, and what was changed since.
+    question stood before the first cell, and what was changed since. With --until the
+    rule by which it stops is part of the question.
 
     Example: bench freeze std_norm --seeds 12
+
+    Example: bench freeze std_norm --until verdict --most-seeds 24
     """
     from harness.plan import make_plan
     from harness.plan.tuning import searches_begun, with_known_tuning
     from harness.records.registration import REGISTERED, Registration, read_registration, started_cells
-    from harness.run.question import require_same_kind, write_question
+    from harness.run.question import (
+        planned_design,
+        planned_looks,
+        register_design,
+        require_looks,
+        require_same_kind,
+        write_question,
+    )
 
+    require_one_plan_of_seeds(until, most_seeds, seeds)
     folder = home_of(sweep, home)
     planned = with_known_tuning(make_plan(sweep, profile, set_ or [], seeds, arm_names(arms)), folder)
     planned.require_answerable()
+    if until is not None:
+        require_looks(planned)
+        # All cells that may be made are registered.
+        most = planned_looks(planned, most_seeds)[-1]
+        planned = with_known_tuning(make_plan(sweep, profile, set_ or [], most, arm_names(arms)), folder)
     place = planned.folder(folder)
     require_same_kind(place, is_search=False)
     if started := started_cells(planned.record(cell, folder) for cell in planned.cells):
@@ -68,21 +87,26 @@ def freeze(
             f"{planned.sweep.name}: the search of {few(searched, 3)} has begun, and a question that is registered "
             "after its first trial is registered by nothing. Give the sweep another `name:`, or run it without."
         )
-    command = command_line("run", sweep, profile, set_, seeds, arms)
-    question = write_question(planned, folder, command)
+    command = command_until(command_line("run", sweep, profile, set_, seeds, arms), until, most_seeds)
+    asked = write_question(planned, folder, command)
+    question = register_design(asked, None if until is None else planned_design(planned, asked, most_seeds))
     specs = {arm: spec.model_dump(mode="json") for arm, spec in planned.arms.items()}
     registration, earlier = Registration.of(question, specs), read_registration(place)
     replaced = None if earlier is None or earlier.digest == registration.digest else earlier.digest
     registration.write(place)
     if json:
         print_json({"sweep": question.name, "digest": registration.digest, "time": registration.time,
-                    "path": str(place / REGISTERED), "cells": len(planned.cells), "replaced": replaced})  # fmt: skip
+                    "path": str(place / REGISTERED), "cells": len(planned.cells), "replaced": replaced,
+                    "looks": None if question.design is None else question.design.looks})  # fmt: skip
         return
     print(f"question: {question.question}")
     print(
         f"plan: {len(question.arms)} arms x {len(question.seeds)} seeds = {len(planned.cells)} cells on profile "
         f"{question.profile}; {question.metric}, margin {question.margin_pp:g} pp, alpha {question.alpha:g}"
     )
+    if question.design is not None:
+        looks = ", ".join(map(str, question.design.looks))
+        print(f"looks: at {looks} seeds, until every contrast has a verdict; the level holds over all of them")
     if replaced is not None:
         print(f"replaces the registration {replaced}, under which no cell has run")
     print(f"wrote {place / REGISTERED}")

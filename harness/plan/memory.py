@@ -190,7 +190,8 @@ def drawing_load(spec: RunSpec, shape: ModelShape, width: int, device: Device) -
     """What the engine is to draw in the largest batch of training and of evaluation."""
     rollout = spec.rollout
     problems, at_once = spec.eval.problems, EVALUATED_AT_ONCE
-    evaluated = at_once if problems is None else min(at_once, problems * spec.eval.samples)
+    samples = 1 if spec.eval.is_greedy else spec.eval.samples
+    evaluated = at_once if problems is None else min(at_once, problems * samples)
     return DrawingLoad(
         device,
         rollout,

@@ -254,8 +254,9 @@ def metric_faults(given: str, evaluation: EvalSpec, trains: bool = True) -> Iter
         return
     task, _, metric = given.removeprefix(METRIC_PREFIX).rpartition(".")
     compared = tasks[names.index(task) if task in names else 0]
-    # Where problems give choices each has one sample.
-    metrics = metrics_for([k for k in evaluation.k if k == 1] if compared.gives_choices else evaluation.k)
+    # Greedy decoding, and choices among given answers, have one sample of each problem.
+    has_one = compared.gives_choices or evaluation.is_greedy
+    metrics = metrics_for([k for k in evaluation.k if k == 1] if has_one else evaluation.k)
     comparing = [name for name, (one, _) in metrics.items() if one.compares_arms]
     if not given.startswith(METRIC_PREFIX):
         yield f"compare.metric is {given!r}, but must be eval.final.[<task>.]<metric>, e.g. eval.final.pass@1."
@@ -263,7 +264,8 @@ def metric_faults(given: str, evaluation: EvalSpec, trains: bool = True) -> Iter
         yield f"compare.metric names task {task!r}, but eval.tasks are {', '.join(names)}."
     elif metric not in metrics:
         unknown = UnknownNameError("metric", metric, comparing, "bench ls metrics")
-        yield f"compare.metric: {unknown} This evaluation gives those of eval.k={list(evaluation.k)}."
+        why = "has one sample a problem" if has_one else f"gives those of eval.k={list(evaluation.k)}"
+        yield f"compare.metric: {unknown} This evaluation {why}."
     elif metric not in comparing:
         yield (
             f"compare.metric names {metric!r}, but arms are compared by a fraction of which more is better, e.g. "
