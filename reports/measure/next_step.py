@@ -211,7 +211,7 @@ class _Asked:
         error_now = parts.error_of_mean(new_problems=new).value
 
         def frac_of_sd(number: int) -> float:
-            error = parts.error_of_mean(**{f"n_{kind}": number}, new_problems=new).value  # type: ignore[arg-type]
+            error = parts.error_of_mean(**{f"n_{kind}": number}, new_problems=new).value
             return error / error_now if error_now > 0 else 1.0
 
         def replicates(number: int) -> int:

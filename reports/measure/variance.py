@@ -139,7 +139,8 @@ def budget_of(
 def _side(samples: Mapping[str, FloatArray], weights: Mapping[str, float], sign: int) -> FloatArray:
     """What the sum adds (1), or what it subtracts (-1)."""
     chosen = [abs(weight) * samples[arm] for arm, weight in weights.items() if sign * weight > 0]
-    return np.sum(chosen, axis=0)
+    total: FloatArray = np.sum(chosen, axis=0)
+    return total
 
 
 def sample_grid(measurement: Measurement) -> SampleGrid | None:

@@ -49,13 +49,18 @@ OWN = {"seeds": 2.0, "seeds_x_problems": 3.0, "sampling": 16.0, "problems": 5.0}
 
 def drawn_factorial(rng: np.random.Generator, n_seeds: int = 8, n_problems: int = 40) -> dict[str, FloatArray]:
     """Four samples of each arm. They share a part of each kind, which is larger than their own."""
-    shape = (n_seeds, n_problems, 4)
-    shapes = {"seeds": (n_seeds, 1, 1), "seeds_x_problems": (n_seeds, n_problems, 1), "sampling": shape}
-    shapes |= {"problems": (1, n_problems, 1)}
-    shared = sum(rng.normal(0, 6, one) for one in shapes.values())
-    return {
-        arm: 50 + shared + sum(rng.normal(0, OWN[part] ** 0.5, one) for part, one in shapes.items()) for arm in ARMS
+    shapes = {
+        "seeds": (n_seeds, 1, 1),
+        "seeds_x_problems": (n_seeds, n_problems, 1),
+        "sampling": (n_seeds, n_problems, 4),
+        "problems": (1, n_problems, 1),
     }
+    arms = {arm: np.zeros(shapes["sampling"]) for arm in ARMS}
+    for part, shape in shapes.items():
+        shared = rng.normal(50, 6, shape)
+        for drawn in arms.values():
+            drawn += shared + rng.normal(0, OWN[part] ** 0.5, shape)
+    return arms
 
 
 @pytest.mark.parametrize("effect", factorial_effects((2, 2), (0, 0)), ids=("main", "other main", "interaction"))
