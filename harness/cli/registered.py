@@ -146,7 +146,7 @@ def verdict(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Print a sweep's verdicts. With --require it exits 1 unless they are so.
+    """Print a sweep's verdicts and next steps. With --require it exits 1 unless they are so.
 
     "Not worse" rules out a loss as large as the margin, "not better" a gain as large.
 

@@ -139,6 +139,7 @@ def test_the_page_says_what_pairing_did(twelve):
     assert strip["Pairing ρ"].startswith("0.9") and "[" in strip["Pairing ρ"]
 
 
+@pytest.mark.slow
 def test_the_effects_of_a_factorial_have_budgets_and_its_arms_too(tmp_path):
     analysis = analyse(sweep_with_samples(tmp_path, 12, names=tuple(ARMS), grid=GRID))
     report = report_document(analysis)
