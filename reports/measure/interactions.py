@@ -85,7 +85,7 @@ class Factorial:
         return table
 
     def weights(self, effect: Effect) -> dict[str, float]:
-        """Of the arms that an effect is made of."""
+        """The arms that an effect is made of, each with its weight."""
         return {arm: float(weight) for place, arm in self.arms.items() if (weight := effect.weights[place])}
 
     def values(self, effect: Effect) -> Values:
