@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from reports.drawing.panels import STRIPS, as_strip, keep_only_grid, legend_at_bottom
+from reports.drawing.panels import as_strip, keep_only_grid, legend_at_bottom, strip_panels
 from reports.drawing.rendering import Drawing
-from reports.drawing.style import GREY, OKABE_ITO, short_name
+from reports.drawing.style import ARM_COLORS, GREY
 from reports.figures import Figure
 from reports.formats import percent
 from reports.measure import Analysis
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.container import BarContainer
 
-COLORS = dict(zip(PART_NAMES, (*OKABE_ITO[:3], GREY), strict=True))
+COLORS = dict(zip(PART_NAMES, (*ARM_COLORS[:3], GREY), strict=True))
 HATCHES = {"seeds": "", "seeds_x_problems": "///", "sampling": "...", "problems": "xxx"}
 TRAINED = (
     "More seeds shrink every part but problems. More samples shrink evaluation samples alone, so they buy little where"
@@ -42,13 +42,13 @@ def draw_variance(analysis: Analysis) -> Drawing | None:
         return None
     over = _judged_over(analysis)
     parts = [part for part in PART_NAMES if any(part in row["new_problems"]["parts"] for _, row in shown)]
-    figure, panels = STRIPS(len(shown), height=0.3).draw([PART_NAMES[part] for part in parts])
+    figure, panels = strip_panels(len(shown), height=0.3).draw([PART_NAMES[part] for part in parts])
     handles: dict[str, BarContainer] = {}
     for (axes,), (contrast, row) in zip(panels, shown, strict=True):
         handles |= _draw_bar(axes, row["new_problems"]["parts"])
         error = "{error_pp:.2f} pp [{error_low_pp:.2f}, {error_high_pp:.2f}]".format(**row[over])
         n = row["n_seeds" if analysis.trains else "n_problems"]
-        as_strip(axes, short_name(contrast.arm), f"error {error}   n = {n}")
+        as_strip(axes, contrast.arm, f"error {error}   n = {n}")
         axes.set_xlim(0, 1)
     strips = [axes for (axes,) in panels]
     keep_only_grid(strips[:-1], "x")
