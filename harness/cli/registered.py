@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -19,17 +18,16 @@ from harness.cli.options import (
     SweepArgument,
     arm_names,
     command_line,
+    finished_analysis,
     home_folder,
     home_of,
+    read_arms,
     run_folder,
     use_recorded_plugins,
     words,
 )
 from harness.cli.until import MostSeedsOption, UntilOption, command_until, require_one_plan_of_seeds
 from harness.errors import BenchError, RefusedError, few
-
-if TYPE_CHECKING:
-    from harness.records import SweepRecord
 
 
 def freeze(
@@ -134,7 +132,7 @@ def verify(
 
     folder = run_folder(sweep, home_folder(home))
     use_recorded_plugins([folder])
-    record = _read_arms(folder, "a search's page is checked by `bench report`")
+    record = read_arms(folder, "a search's page is checked by `bench report`")
     if not (folder / "report" / "report.json").is_file():
         raise RefusedError(f"{record.name}: has no written report. `bench report {record.name}` writes one.")
     followed = words("--reflection-words", reflection_words) if reflection_words is not None else None
@@ -172,51 +170,37 @@ def verdict(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Print a sweep's verdicts. With --require it exits 1 unless they are so.
+    """Print a sweep's verdicts and next steps. With --require it exits 1 unless they are so.
 
     "Not worse" rules out a loss as large as the margin, "not better" a gain as large.
 
     Example: bench verdict std_norm --require "no_std not worse than group_std"
     """
-    from reports.measure import analyse
-    from reports.measure.measurements import MetricError
+    from reports.measure.next_step import OPEN_VERDICTS
     from reports.page.document import verdict_document
+    from reports.page.next_step import what_to_do
     from reports.page.requirements import judge, parse_requirement
-    from reports.page.verdict import interim_sentence, judged_rows, statements
+    from reports.page.verdict import contrast_name, declared_rows, interim_sentence, judged_rows, statements
 
     asked = [parse_requirement(text) for text in require or []]
-    folder = run_folder(sweep, home_folder(home))
-    use_recorded_plugins([folder])
-    record = _read_arms(folder, "its best setting is judged by the sweep that confirms it")
-    if not any(cell.state == "done" for cell in record.cells):
-        raise RefusedError(f"{record.name}: no cell is done yet, so there is no verdict. `bench run` continues it.")
-    try:
-        analysis = analyse(record)
-    except MetricError as error:
-        raise RefusedError(f"{error}.") from None
-    document = verdict_document(analysis)
+    analysis = finished_analysis(sweep, home_folder(home))
+    record, document = analysis.sweep, verdict_document(analysis)
     interim, rows = interim_sentence(document), judged_rows(document)
     if asked and not rows:
         raise RefusedError(f"{record.name}: compares nothing yet. {statements(document)[0].sentence}")
     judged = [judge(one, rows, interim) for one in asked]
     sentences = [statement.sentence for statement in statements(document)]
     registered = [row["sentence"] for row in document["registration"]]
+    open_rows = [row for row in declared_rows(document) if row["verdict"] in OPEN_VERDICTS]
     if json:
         print_json({"sweep": record.name, "verdicts": sentences, "interim": interim,
                     "registration": registered[0] if registered else None,
+                    "next_steps": {row["arm"]: row.get("next_step") for row in open_rows},
                     "requirements": [one.as_json() for one in judged]})  # fmt: skip
     else:
         for line in [*registered, *([interim] if interim else []), *([one.sentence for one in judged] or sentences)]:
             print(line)
+        for row in [] if judged else open_rows:
+            print(f"{contrast_name(row)}: {what_to_do(row, record)}")
     if failed := sum(not one.holds for one in judged):
         raise BenchError(f"{record.name}: {failed} of {len(judged)} requirements do not hold.")
-
-
-def _read_arms(folder: Path, instead: str) -> SweepRecord:
-    """The sweep of arms in a folder. RefusedError for a search."""
-    from harness.records import read_sweep
-
-    record = read_sweep(folder)
-    if record.is_search:
-        raise RefusedError(f"{record.name} is a search, not a sweep of arms: {instead}.")
-    return record
