@@ -58,7 +58,7 @@ Rows = list[list[str]]
 
 
 def t_intervals(replicates: int) -> Rows:
-    """Differences whose true mean is 0, with 10 times as many replicates as below."""
+    """Differences whose true mean is 0, with 10 times as many replicates."""
     rng = np.random.default_rng(0)
     draws: dict[str, Callable[[tuple[int, int]], FloatArray]] = {
         "normal": lambda shape: rng.normal(0, 1, shape),
@@ -75,8 +75,9 @@ def t_intervals(replicates: int) -> Rows:
 
 
 def designs(replicates: int) -> Rows:
-    """What normal paired differences give: how often 95% intervals hold their mean, the smallest p of a sign-flip test,
-    and the effect that 80% of sweeps find, in standard deviations of the differences, with the share that did."""
+    """What normal paired differences give, in twice as many replicates: how often 95% intervals hold their mean, the
+    smallest p of a sign-flip test, and the effect that 80% of sweeps find, in standard deviations of the differences,
+    with the share that did."""
     rows = [["seeds", "t interval", "percentile bootstrap", "smallest sign-flip p", "detectable effect", "found"]]
     for n in SEEDS:
         rng = np.random.default_rng(n)
@@ -135,7 +136,8 @@ def new_problems(replicates: int) -> Rows:
 
 
 def variance_parts(replicates: int) -> Rows:
-    """Each part of a variance over its truth, and how often its interval holds the truth; 50 problems, 8 samples."""
+    """Each part of a variance over its truth, and how often its interval holds the truth; 50 problems, 8 samples.
+    Half of the replicates."""
     known = dict(zip(PARTS, (1.0, 2.0, 16.0, 4.0), strict=True))
     rows = [["part", *(f"n = {n}" for n in SEEDS)], *([part.replace("_", " ")] for part in PARTS)]
     for n in SEEDS:
