@@ -52,7 +52,7 @@ SEEDS_OF_VERDICTS = (3, 4, 5, 6, 10, 24)
 CONTRASTS = 5
 COLLAPSE_SDS = 20
 EVALUATIONS = 10
-"""Of a run that a compute law is fitted to."""
+"""So many has each run that a compute law is fitted to."""
 
 Rows = list[list[str]]
 

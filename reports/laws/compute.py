@@ -24,7 +24,7 @@ DRAWS = 999
 RUNS_TO_FLIP = 6
 """From so many runs on, turning whole runs upside down has enough patterns: two of 2^6 are below `MOST_CHANCE`."""
 NOISE_CORRELATION = 0.9
-"""Of neighbouring evaluations of a run that does not learn, where runs are too few to show it. Noise with less of it
+"""The autocorrelation assumed of a run that does not learn, where runs are too few to show it. Noise with less of it
 follows a sigmoid less often, so that this is the cautious side."""
 # Shapes of sigmoids that noise may choose from: exponents, for points that span one unit of log tokens, and midpoints.
 _SHAPE_EXPONENTS = (0.5, 4.0, 8.0, 16.0, 64.0)

@@ -26,7 +26,7 @@ def test_sign_flip_floor():
 
 @given(st.lists(st.sampled_from([-2.0, -0.1, 0.0, 0.1, 0.2, 0.3, 1.0]), min_size=1, max_size=13))
 def test_halves_count_what_all_patterns_of_signs_count(differences):
-    """Of differences on a grid, where many sums tie with the observed one up to rounding."""
+    """On a grid of differences many sums tie with the observed one up to rounding."""
     patterns = np.array(list(itertools.product([-1, 1], repeat=len(differences))))
     exact = np.mean(np.abs(patterns @ differences) >= abs(sum(differences)) - 1e-9)
     assert sign_flip_p_value(differences) == exact
