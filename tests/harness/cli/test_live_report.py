@@ -107,4 +107,4 @@ def test_the_verb(bench: Bench, tmp_path: Path) -> None:
     result = bench("report", "question", "--live")
     assert result.code == 0, result.err
     assert "6/6 cells have ended" in result.err
-    assert "up is" in result.out.splitlines()[-1] or "up against" in result.out.splitlines()[-1]
+    assert "up is" in result.out.splitlines()[-2] or "up against" in result.out.splitlines()[-2]
