@@ -28,6 +28,8 @@ class Axis:
         """x at each step of a cell [steps]."""
         if self != SECONDS:
             return m.steps[self.field]
+        if not m.steps.length:
+            return np.empty(0)
         taken = ~np.isnan(m.timing["total_s"])  # rows of evaluations have no such time
         return np.interp(m.steps["step"], m.timing["step"][taken], np.cumsum(m.timing["total_s"][taken]))
 

@@ -15,7 +15,7 @@ from reports.page.record_tables import knob_table
 Spec = dict[str, Any]
 
 MOST_FORMS = 3
-"""Of more settings that differ by arm, the table of knobs below says which arm has which."""
+"""Where a setting has more forms than these, the table of knobs below says which arm has which."""
 
 TITLE = "Paired, resumable, honestly analysed ablations of RL post-training for language models"
 """What the package calls itself, for a citation."""

@@ -20,7 +20,7 @@ MOST_CORRELATIONS = 3
 """How many correlations are written out."""
 
 MOST_TRUNCATED_FRAC = 0.05
-"""Of more final samples than these, cut off at the limit, the score also says how long answers are."""
+"""Where more final samples than these are cut off at the limit, the score also says how long answers are."""
 
 MOST_DISAGREEMENT_FRAC = 0.02
 """Above it the choice of a grader can decide a difference of a point or two."""
