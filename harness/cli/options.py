@@ -39,7 +39,7 @@ SetOption = Annotated[
 ]
 SeedsOption = Annotated[
     int | None,
-    typer.Option("--seeds", metavar="N", help="How many seeds; beyond the sweep's own, further ones are added."),
+    typer.Option("--seeds", metavar="N", help="Number of seeds; if more than the sweep file has, new ones are added."),
 ]
 EvalSamplesOption = Annotated[
     int | None,
@@ -47,7 +47,7 @@ EvalSamplesOption = Annotated[
         "--eval-samples",
         metavar="N",
         min=1,
-        help="Samples a problem in the final evaluation (eval.samples). Trained cells are not trained again.",
+        help="Samples per problem in the final evaluation (eval.samples). Trained cells are not trained again.",
     ),
 ]
 ArmsOption = Annotated[str | None, typer.Option("--arms", metavar="A,B", help="Only these arms, separated by commas.")]

@@ -47,7 +47,7 @@ def plan(
     arms: ArmsOption = None,
     time: Annotated[
         bool,
-        typer.Option("--time", help="Where no finished cell tells the time: train a step, in a folder thrown away."),
+        typer.Option("--time", help="If no finished cell tells the time, train one step in a temporary folder."),
     ] = False,
     home: HomeOption = None,
     json: JsonOption = False,
@@ -262,7 +262,7 @@ def _print(document: dict[str, Any], expected: ExpectedTime | None) -> None:
     print(f"sweep {document['sweep']} on profile {document['profile']}{evaluated}")
     if document["searches"]:
         print_table("", ["arm", "trials", "seeds", "best setting"], [_search_row(row) for row in document["searches"]])
-        print("Each arm is tuned first; the comparison has fresh seeds and each arm's best setting.\n")
+        print("Each arm is tuned first; the comparison uses each arm's best setting and fresh seeds.\n")
     shown = "evaluation" if document["checkpoint"] else "hash"
     rows = [[cell["arm"], str(cell["seed"]), (cell[shown] or "")[:10], _state(cell)] for cell in document["cells"]]
     print_table("", ["arm", "seed", "hash", "state"], rows)

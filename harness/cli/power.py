@@ -61,7 +61,7 @@ def power(
     sweep: Annotated[str, typer.Argument(help="A sweep that was run, or with --sd any sweep: name or file.")],
     effect: Annotated[
         str | None,
-        typer.Option("--effect", metavar="EFFECT", help="Difference to be found, in percentage points: 2pp."),
+        typer.Option("--effect", metavar="EFFECT", help="Difference to detect, in percentage points, such as 2pp."),
     ] = None,
     sd: Annotated[
         float | None,
@@ -76,8 +76,8 @@ def power(
 ) -> None:
     """Show what would settle a contrast, and what seeds can detect.
 
-    How many more seeds, samples or problems, at what time, by which command. With --effect: how
-    many seeds that effect needs, and which one yours can detect. Power is 80%.
+    It says how many more seeds, samples or problems are needed, how long they take, and the command. With --effect it
+    says how many seeds that effect needs, and which effect yours can detect. Power is 80%.
 
     Example: bench power std_norm
 
@@ -153,10 +153,10 @@ def _what_to_do(row: dict[str, Any], record: SweepRecord) -> str:
     if record.checkpoint is not None:
         return f"Over one checkpoint, more problems narrow it: `bench power {record.name} --effect 2pp` says how many."
     if record.design is not None and record.look.planned:
-        return "Its design has looks left; `bench run` with --until verdict takes them."
+        return "Planned looks are left; `bench run` with --until verdict takes them."
     if row["verdict"] == "no_test":
         return f"A test needs {MIN_PAIRS} pairs."
-    return f"What would settle it cannot be told: {row['note']}."
+    return f"What would settle it is unknown: {row['note']}."
 
 
 def _percentage_points(given: str) -> float:

@@ -132,7 +132,7 @@ class Asked:
         samples = self.samples or usual.samples_of(name)
         if params.temperature == 0 and samples > 1:
             raise RefusedError(
-                f"{name}: {samples} samples a problem at temperature 0 would all be the same. Use --samples 1, or a "
+                f"{name}: {samples} samples per problem at temperature 0 would all be the same. Use --samples 1, or a "
                 "--temperature above 0."
             )
         grader = self.grader or usual.grader or task.require_grader()
@@ -158,8 +158,8 @@ class Asked:
             return ks_of(samples) if usual is None or self.samples is not None else usual
         if too_large := [k for k in self.ks if not 1 <= k <= samples]:
             raise RefusedError(
-                f"--k {', '.join(map(str, too_large))} with {samples} samples a problem of {task}: pass@k needs 1 <= k "
-                "<= samples. Raise --samples or drop these k."
+                f"--k {', '.join(map(str, too_large))} with {samples} samples per problem of {task}: pass@k needs "
+                "1 <= k <= samples. Raise --samples or drop these k."
             )
         return self.ks
 

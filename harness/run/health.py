@@ -122,7 +122,7 @@ FLAGS = (
     ),
     Flag(
         "policy_collapse",
-        "In the last third of training the policy is over 3 nats a token away from its starting weights: it writes "
+        "In the last third of training the policy is over 3 nats per token away from its starting weights: it writes "
         "another text altogether. The weights are broken even if no score tells, as on a task that it never solved.",
         _policy_collapsed,
     ),

@@ -80,13 +80,13 @@ def _caption(analysis: Analysis, rows: list[dict[str, Any]]) -> str:
         f"What the noise of each arm's difference from {analysis.sweep.baseline} is made of, on {analysis.metric.task}"
         f" with {sizes}. More seeds shrink every part but problems. More samples shrink evaluation samples alone, so"
         " they buy little where that part is small. More problems shrink seed x problem, evaluation samples and"
-        " problems. The verdict is about these problems, so the part of problems is no noise of it; it counts for"
-        " problems of this kind in general.",
+        " problems. The verdict is about these problems, so the part of problems does not count for it, only for new"
+        " problems of this kind.",
         f"error: the standard error of the mean difference on these problems, with its {percent(first['level'])}"
-        " interval. From few seeds the shares are rough: report.json has an interval for each.",
+        " interval. With few seeds the shares are rough: report.json has an interval for each.",
     ]
     if not all(row["sampling_known"] for row in rows):
-        parts.append("With one sample of a problem, seed x problem holds evaluation samples too.")
+        parts.append("With one sample per problem, seed x problem includes evaluation samples.")
     return " ".join(parts)
 
 
