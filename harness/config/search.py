@@ -257,9 +257,7 @@ class Tune(Section):
     """Each arm at its best: every arm is searched with the same budget before arms are compared."""
 
     per_arm: SearchedKnobs = Field(description="knob -> its range; each arm is searched separately for its best values")
-    trials: int = Field(
-        8, ge=2, description="trials per arm; the first is the untuned arm, if it lies in the ranges"
-    )
+    trials: int = Field(8, ge=2, description="trials per arm; the first is the untuned arm, if it lies in the ranges")
     seeds: int = Field(
         3, ge=2, description=f"of each trial, from {TUNING_SEED:,} on: no verdict shares one. One cannot tell the noise"
     )

@@ -71,7 +71,7 @@ def own_spec(subject: Subject) -> RunSpec:
     """The spec of the cell that is evaluated. Raises RefusedError for what is no cell."""
     if subject.cell is None:
         raise RefusedError(
-            f"--preset {OWN_PRESET} is the own evaluation of a cell, and {subject.label} is none. Give a cell's "
+            f"--preset {OWN_PRESET} means a cell's own evaluation, and {subject.label} is no cell. Give a cell's "
             "folder, or another preset."
         )
     return recorded_spec(subject.cell)

@@ -319,7 +319,7 @@ def test_samples_of_other_conditions_are_not_the_cells(
 
 def test_only_a_cell_has_an_evaluation_of_its_own(bench: Bench) -> None:
     result = bench("eval", "builtin:tiny", "--tasks", "arithmetic", "--preset", "cell")
-    assert result.code == 2 and "--preset cell is the own evaluation of a cell, and tiny is none" in result.err
+    assert result.code == 2 and "--preset cell means a cell's own evaluation, and tiny is no cell" in result.err
 
 
 def test_a_cell_is_told_what_its_training_gives_away(bench: Bench, logged: list[Any], tmp_path: Path) -> None:
