@@ -154,7 +154,7 @@ def question_in(home: Path, sweep: str, asks_anew: bool) -> str:
     options += ["--profile", asked.profile] if sweep in shipped(SHIPPED) else []
     options += ["--seeds", str(asked.seeds)] if asked.seeds is not None else []
     options += ["--arms", ",".join(asked.arms)] if asked.arms else []
-    note(f"going on with {folder} as it was asked last{': ' if options else ''}{shlex.join(options)}")
+    note(f"continuing {folder} with the options of its last run{': ' if options else ''}{shlex.join(options)}")
     return str(folder)
 
 

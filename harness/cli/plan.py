@@ -196,7 +196,7 @@ def _detectable_over_problems_pp(planned: Plan, home: Path) -> dict[str, Any]:
         sd = statistics.stdev(differences) if n > 1 else 0.0
     else:
         evaluation = planned.arms[treatment].eval
-        n, origin = evaluation.problems or 0, "the largest noise of sampling"
+        n, origin = evaluation.problems or 0, "the largest possible sampling noise"
         sd = 100 * math.sqrt(0.5 / (evaluation.samples * len(planned.request.seed_list)))
     contrasts = max(1, len(planned.arms) - 1)
     alpha = planned.sweep.compare.alpha / contrasts
@@ -285,4 +285,4 @@ def _print(document: dict[str, Any], expected: ExpectedTime | None) -> None:
         )
     if detectable["value"] is not None:
         shared = f", {detectable['contrasts']} contrasts" if detectable["contrasts"] > 1 else ""
-        print(f"detectable at 80 % power: {detectable['value']:.1f} pp (from {detectable['from']}{shared})")
+        print(f"detectable effect at 80% power: {detectable['value']:.1f} pp (from {detectable['from']}{shared})")

@@ -130,7 +130,7 @@ def verify(
         total = sum(found.checked.values())
         print(f"{record.name}: all {total:,} values of {len(found.checked)} files match the records")
     if difference is not None:
-        remedy = f" `bench report {record.name}` writes it anew." if difference.is_stale else ""
+        remedy = f" `bench report {record.name}` writes it again." if difference.is_stale else ""
         raise BenchError(f"{record.name}: {difference.sentence}{remedy}")
 
 

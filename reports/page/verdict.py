@@ -117,7 +117,7 @@ def interim_sentence(report: Report) -> str | None:
     if ended == total:
         return None
     return (
-        f"Interim look: {ended} of {total} cells have ended. Intervals and p values hold for the planned number of "
+        f"Unfinished sweep: {ended} of {total} cells have ended. Intervals and p values hold for the planned number of "
         "seeds, looked at once. If you stop at a verdict that pleases you, you are wrong more often than they say."
     )
 

@@ -199,7 +199,7 @@ class ProbeFile(Section):
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     question: str
-    profile: str = Field(description="name of a shipped profile or path of one's own; --profile overrides it")
+    profile: str = Field(description="name of a shipped profile, or path of your own; --profile overrides it")
     base: dict[str, Any] = Field({}, description="settings on top of the profile; none of the objective")
     objectives: dict[ArmName, dict[str, Any]] = Field(min_length=1, description="name -> algorithm and objective.*")
     baseline: str | None = Field(None, description="objective with which others are compared; none = the first")
