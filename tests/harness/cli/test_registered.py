@@ -96,7 +96,7 @@ def test_an_open_verdict_ends_with_what_would_settle_it_as_power_says(bench: Ben
 def test_nothing_that_is_required_holds_before_the_end(bench: Bench, tmp_path: Path) -> None:
     judged(tmp_path, changes={**CHANGES, ("same", 3): {"state": "pending"}})
     early = bench("verdict", "mine", "--require", "up better than base")
-    assert early.code == 1 and "does not hold: up better than base: Interim look" in early.out
+    assert early.code == 1 and "does not hold: up better than base: Unfinished sweep" in early.out
 
 
 def test_a_registration_is_told_with_the_verdict(bench: Bench, tmp_path: Path) -> None:

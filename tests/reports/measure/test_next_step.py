@@ -109,8 +109,9 @@ def test_where_sampling_is_the_noise_evaluating_more_is_cheaper_than_seeds(tmp_p
     assert samples.seconds == pytest.approx(16 * (samples.needed - SAMPLES) * PROBLEMS * 4 / 3200)
     row = {"difference_pp": 0.2, "margin_pp": 4.0, "next_step": step.as_row()}
     sentence = next_step_sentence(row)
-    assert sentence.startswith("Cheapest next step to settle ±4 pp with 80% power if there is no difference: ")
-    assert f"{samples.needed} samples a problem in place of 4 (16 cells to evaluate" in sentence
+    goal = "show equivalence within ±4 pp with 80% power if there is no difference"
+    assert sentence.startswith(f"Cheapest next step to {goal}: ")
+    assert f"{samples.needed} samples per problem instead of 4 (16 cells to evaluate" in sentence
     assert f"`{samples.command}`" in sentence and "further look" in sentence
 
 
@@ -121,7 +122,7 @@ def test_where_seeds_are_the_noise_more_samples_buy_nothing(tmp_path: Path) -> N
     assert step is not None and step.cheapest == "seeds"
     assert ways["samples"].needed is None and ways["samples"].shrinks_frac < 0.1
     row = {"difference_pp": analysis.contrasts[0].differences_pp[0], "margin_pp": 1.0, "next_step": step.as_row()}
-    assert "More samples a problem buy nothing: they shrink" in next_step_sentence(row)
+    assert "More samples per problem would not help: they shrink only" in next_step_sentence(row)
 
 
 def test_the_effects_of_a_factorial_have_samples_and_problems_as_ways_too(tmp_path: Path) -> None:
