@@ -16,6 +16,7 @@ from harness.cli.options import (
     ExecutorOption,
     HomeOption,
     JsonOption,
+    OpenOption,
     ProfileOption,
     SeedsOption,
     SetOption,
@@ -80,6 +81,7 @@ def run(
         ),
     ] = None,
     executor: ExecutorOption = "local",
+    open_: OpenOption = False,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -94,6 +96,7 @@ def run(
 
     Example: bench run std_norm --until verdict --most-seeds 24
     """
+    from harness.cli.report import open_page, page_of
     from harness.cli.tune import each_at_its_best
     from harness.plan import make_plan
     from harness.plan.tuning import with_known_tuning
@@ -140,6 +143,8 @@ def run(
             not_confirmed = _confirm_screening(sweep_run)
             unmeasured = _report_sweep(sweep_run, as_json=json) + not_confirmed
         break
+    if open_ and page_of(sweep_run.folder).is_file():
+        open_page(sweep_run.folder)
     if unmeasured:
         is_any_invalid = any("(invalid)" in cell for cell in unmeasured)
         remedy = " Invalid cells run again with --retry-invalid." if is_any_invalid else ""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from harness.cli.console import note, print_json, print_table
+from harness.cli.console import note, print_json, print_link, print_table, print_text
 from harness.cli.options import (
     ExecutorOption,
     HomeOption,
@@ -170,7 +170,7 @@ def _confirm(
 
 
 def _report_search(folder: Path, study: dict[str, Any], as_json: bool) -> None:
-    from harness.cli.report import write_search
+    from harness.cli.report import page_of, write_search
 
     _, sentence = write_search(folder)
     by_number = {trial["number"]: _trial_json(trial) for trial in study["trials"]}
@@ -188,8 +188,8 @@ def _report_search(folder: Path, study: dict[str, Any], as_json: bool) -> None:
         metrics = [objective["metric"] for objective in study["objectives"]]
         rows = [_row(trial, len(metrics)) for trial in by_number.values()]
         print_table(study["sweep"], ["trial", "state", *metrics, "setting"], rows)
-        print(f"report: {folder / 'report' / 'index.html'}")
-        print(sentence)
+        print_text(sentence)
+        print_link("report", page_of(folder))
     if study["best"] is None:
         raise BenchError("no trial is complete; the table says why.")
 
