@@ -24,8 +24,8 @@ def main() -> None:
     """Entry point. Users' mistakes end in a message, never in a traceback; exit codes: docs/reference/exit_codes.md."""
     # An output closed from the start is None, for which print() takes stdout; and the next file opened would have its
     # descriptor, so that what a library or a subprocess writes there would end in a record.
-    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
-    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115
+    sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
     _refuse_namesakes()
     sys.exit(_exit_code())
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from harness.cli.console import print_json, print_table
+from harness.cli.console import print_json, print_table, print_text
 from harness.cli.options import HomeOption, JsonOption, home_folder, run_folder
 from harness.errors import RefusedError
 
@@ -137,7 +137,7 @@ def _next_steps(given: str, home: Path, *, as_json: bool) -> None:
         return
     for row in rows:
         verdict = row["verdict"].replace("_", " ")
-        print(f"{row['arm']} against {row['baseline']}: {verdict}. {_what_to_do(row, record)}")
+        print_text(f"{row['arm']} against {row['baseline']}: {verdict}. {_what_to_do(row, record)}")
 
 
 def _what_to_do(row: dict[str, Any], record: SweepRecord) -> str:
@@ -324,9 +324,9 @@ def _print(document: dict[str, Any]) -> None:
         if row["flagged_seeds"]:
             seeds, rest = ", ".join(map(str, row["flagged_seeds"])), row["sd_unflagged_pp"]
             without = f"without them it is {rest:.2f} pp" if rest is not None else "too few others are left for one"
-            print(f"note on {row['arm']}: its sd is with the flagged seeds ({seeds}); {without}")
+            print_text(f"note on {row['arm']}: its sd is with the flagged seeds ({seeds}); {without}")
     if any(row["seeds_needed"] is None for row in contrasts):
-        print(
+        print_text(
             f"–: the spread is unknown: fewer than {MIN_PAIRS_FOR_SD} finished pairs, equal differences, or few that "
             "differ by less than one sample changes"
         )

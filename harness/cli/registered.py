@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.console import note, print_json
+from harness.cli.console import note, print_json, print_text
 from harness.cli.options import (
     ArmsOption,
     HomeOption,
@@ -78,13 +78,13 @@ def freeze(
         print_json({"sweep": question.name, "digest": registration.digest, "time": registration.time,
                     "path": str(place / REGISTERED), "cells": len(planned.cells), "replaced": replaced})  # fmt: skip
         return
-    print(f"question: {question.question}")
-    print(
+    print_text(f"question: {question.question}")
+    print_text(
         f"plan: {len(question.arms)} arms x {len(question.seeds)} seeds = {len(planned.cells)} cells on profile "
         f"{question.profile}; {question.metric}, margin {question.margin_pp:g} pp, alpha {question.alpha:g}"
     )
     if replaced is not None:
-        print(f"replaces the registration {replaced}, under which no cell has run")
+        print_text(f"replaces the registration {replaced}, under which no cell has run")
     print(f"wrote {place / REGISTERED}")
     print(f"digest: {registration.digest}")
     print(f"Publish the digest, then: {command}")
@@ -128,7 +128,7 @@ def verify(
         print_json({"sweep": record.name, "agrees": first is None, "checked": found.checked, "difference": first})
     elif difference is None:
         total = sum(found.checked.values())
-        print(f"{record.name}: all {total:,} values of {len(found.checked)} files are those of today's records")
+        print_text(f"{record.name}: all {total:,} values of {len(found.checked)} files are those of today's records")
     if difference is not None:
         remedy = f" `bench report {record.name}` writes it anew." if difference.is_stale else ""
         raise BenchError(f"{record.name}: {difference.sentence}{remedy}")
@@ -154,6 +154,7 @@ def verdict(
 
     Example: bench verdict std_norm --require "no_std not worse than group_std"
     """
+    from harness.cli.report import print_judgement
     from reports.measure import analyse
     from reports.measure.measurements import MetricError
     from reports.page.document import verdict_document
@@ -182,8 +183,10 @@ def verdict(
                     "registration": registered[0] if registered else None,
                     "requirements": [one.as_json() for one in judged]})  # fmt: skip
     else:
-        for line in [*registered, *([interim] if interim else []), *([one.sentence for one in judged] or sentences)]:
-            print(line)
+        for line in [*registered, *([interim] if interim else []), *(one.sentence for one in judged)]:
+            print_text(line)
+        for statement in [] if judged else statements(document):
+            print_judgement(statement.verdict, statement.sentence)
     if failed := sum(not one.holds for one in judged):
         raise BenchError(f"{record.name}: {failed} of {len(judged)} requirements do not hold.")
 

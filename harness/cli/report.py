@@ -156,7 +156,7 @@ def print_verdict(document: Any, folder: Path) -> None:
     if interim := interim_sentence(document):
         print_text(interim)
     for statement in statements(document):
-        print_text(statement.sentence, sign=statement.sign, colour=COLOUR_OF.get(statement.verdict, ""))
+        print_judgement(statement.verdict, statement.sentence)
     if note_on_arms := secondary_note(document["interactions"], document["contrasts"]):
         print_text(note_on_arms)
     for cell in document["cells"]:
@@ -168,6 +168,13 @@ def print_verdict(document: Any, folder: Path) -> None:
         for one in notes:
             print_text(one, "  - ")
     print_link("report", page_of(folder))
+
+
+def print_judgement(verdict: str, sentence: str) -> None:
+    """A sentence that says this verdict; on a terminal behind the verdict's sign, in its colour."""
+    from reports.page.verdict import SIGNS
+
+    print_text(sentence, sign=SIGNS[verdict], colour=COLOUR_OF.get(verdict, ""))
 
 
 def page_of(folder: Path) -> Path:
