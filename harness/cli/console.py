@@ -64,16 +64,15 @@ def _fitted(table: Sequence[Sequence[str]], available: int) -> Iterator[str]:
     if widths is not None:
         yield bold(names[0])
     for place, row in enumerate(zip(*others, strict=True)):
-        if place and names[place] and names[place] != names[place - 1]:
+        if place and names[place] and names[place] != (place > 1 and names[place - 1]):
             yield names[place]
         if widths is not None:
             lines = [INDENT + line for line in _wrapped_row(row, widths, at_bottom=place == 0)]
             yield from lines if place else map(bold, lines)
         elif place:
-            headings = (cells[0] for cells in others)
-            entries = [f"{heading}: {cell}" for heading, cell in zip(headings, row, strict=True) if cell]
-            for entry in entries:
-                yield from _wrap(entry, available, INDENT, 2 * INDENT)
+            for (heading, *_), cell in zip(others, row, strict=True):
+                value = _unbroken(cell) if len(cell) <= min(WHOLE_CHARACTERS, available - 2 * len(INDENT)) else cell
+                yield from _wrap(f"{heading}: {value}", available, INDENT, 2 * INDENT) if cell else ()
 
 
 def _widths(table: Sequence[Sequence[str]], available: int, *, keeps_names: bool = True) -> list[int] | None:
@@ -84,7 +83,7 @@ def _widths(table: Sequence[Sequence[str]], available: int, *, keeps_names: bool
     widths = [max(map(len, cells)) for cells in table]
     least = [_least_width(*cells) for cells in table]
     if keeps_names:
-        least[0] = max(map(len, table[0][1:]), default=0)
+        least[0] = max(least[0], *map(len, table[0][1:]))
     spare = available - len(GAP) * (len(table) - 1)
     if sum(map(min, least, widths)) > spare:
         return None
@@ -115,9 +114,13 @@ _WHOLE = re.compile(r"`[^`]*`|\[[^][]*\]")
 def _wrap(text: str, width: int, indent: str = "", indent_of_rest: str | None = None) -> list[str]:
     """Lines of at most this width, broken at spaces; longer only where a word, a command or an interval is."""
     rest = indent if indent_of_rest is None else indent_of_rest
-    wrapper = textwrap.TextWrapper(width, indent, rest, break_long_words=False, break_on_hyphens=False)
-    joined = _WHOLE.sub(lambda found: found[0].replace(" ", "\xa0"), text)
+    wrapper = textwrap.TextWrapper(max(width, 1), indent, rest, break_long_words=False, break_on_hyphens=False)
+    joined = _WHOLE.sub(lambda found: _unbroken(found[0]), text)
     return [line.replace("\xa0", " ") for line in wrapper.wrap(joined)] or [""]
+
+
+def _unbroken(text: str) -> str:
+    return text.replace(" ", "\xa0")
 
 
 def _longest_word(text: str) -> int:
