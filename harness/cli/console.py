@@ -52,27 +52,33 @@ def _aligned(table: Sequence[Sequence[str]]) -> Iterator[str]:
 
 def _fitted(table: Sequence[Sequence[str]], available: int) -> Iterator[str]:
     """Lines that fit a terminal, in the first of these forms that does: headings and prose on several lines, each name
-    on a line above its row, an entry a line."""
+    on a line above its row, an entry a line. A name that repeats is written once there."""
+    heading, *rows = zip(*table, strict=True)
     if (widths := _widths(table, available)) is not None:
-        heading, *rows = zip(*table, strict=True)
         yield from map(bold, _wrapped_row(heading, widths, at_bottom=True))
         for row in rows:
             yield from _wrapped_row(row, widths)
         return
-    names, others = table[0], table[1:]
-    widths = _widths(others, available - len(INDENT), keeps_names=False)
+    widths = _widths(table[1:], available - len(INDENT), keeps_names=False)
     if widths is not None:
-        yield bold(names[0])
-    for place, row in enumerate(zip(*others, strict=True)):
-        if place and names[place] and names[place] != (place > 1 and names[place - 1]):
-            yield names[place]
+        yield bold(heading[0])
+        yield from (bold(INDENT + line) for line in _wrapped_row(heading[1:], widths, at_bottom=True))
+    before = None
+    for name, *cells in rows:
+        if name and name != before:
+            yield from _wrap(name if widths is not None else f"{heading[0]}: {name}", available, "", INDENT)
+        before = name
         if widths is not None:
-            lines = [INDENT + line for line in _wrapped_row(row, widths, at_bottom=place == 0)]
-            yield from lines if place else map(bold, lines)
-        elif place:
-            for (heading, *_), cell in zip(others, row, strict=True):
-                value = _unbroken(cell) if len(cell) <= min(WHOLE_CHARACTERS, available - 2 * len(INDENT)) else cell
-                yield from _wrap(f"{heading}: {value}", available, INDENT, 2 * INDENT) if cell else ()
+            yield from (INDENT + line for line in _wrapped_row(cells, widths))
+        else:
+            yield from _entries(heading[1:], cells, available)
+
+
+def _entries(headings: Sequence[str], cells: Sequence[str], available: int) -> Iterator[str]:
+    for heading, cell in zip(headings, cells, strict=True):
+        is_value = len(cell) <= min(WHOLE_CHARACTERS, available - 2 * len(INDENT))
+        if cell:
+            yield from _wrap(f"{heading}: {_unbroken(cell) if is_value else cell}", available, INDENT, 2 * INDENT)
 
 
 def _widths(table: Sequence[Sequence[str]], available: int, *, keeps_names: bool = True) -> list[int] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +30,7 @@ from harness.cli.run import default_workers, watched
 from harness.errors import BenchError, RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Mapping
 
     from harness.executors.base import Executor
     from harness.plan import Plan
@@ -185,8 +186,9 @@ def _report_search(folder: Path, study: dict[str, Any], as_json: bool) -> None:
             }
         )
     else:
-        metrics = [objective["metric"] for objective in study["objectives"]]
-        rows = [_row(trial, len(metrics)) for trial in by_number.values()]
+        metrics = [objective["metric"].removeprefix("eval.final.") for objective in study["objectives"]]
+        short = _short_names(study["knobs"])
+        rows = [_row(trial, len(metrics), short) for trial in by_number.values()]
         print_table(study["sweep"], ["trial", "state", *metrics, "setting"], rows)
         print_text(sentence)
         print_link("report", page_of(folder))
@@ -198,8 +200,18 @@ def _trial_json(trial: dict[str, Any]) -> dict[str, Any]:
     return {key: trial[key] for key in ("number", "state", "params", "values", "hash", "reason", "flags")}
 
 
-def _row(trial: dict[str, Any], n_objectives: int) -> list[str]:
-    setting = ", ".join(f"{knob}={_short(value)}" for knob, value in trial["params"].items())
+def _short_names(knobs: Collection[str]) -> dict[str, str]:
+    """Each knob's last segment, or all of it where two knobs share that."""
+    last = Counter(map(_last_segment, knobs))
+    return {knob: knob if last[_last_segment(knob)] > 1 else _last_segment(knob) for knob in knobs}
+
+
+def _last_segment(knob: str) -> str:
+    return knob.rpartition(".")[2]
+
+
+def _row(trial: dict[str, Any], n_objectives: int, names: Mapping[str, str]) -> list[str]:
+    setting = ", ".join(f"{names[knob]}={_short(value)}" for knob, value in trial["params"].items())
     values = [_short(value) for value in trial["values"] or []] or ["–"] * n_objectives
     return [str(trial["number"]), trial["state"], *values, setting]
 

@@ -27,7 +27,7 @@ NAMES = [f"clip_high=0.{n},temperature={n}" for n in (1, 2)]
               "  mean, interval     verdict",
               "clip_high=0.1,temperature=1",
               "  50.3 [46.6, 54.0]  inconclusive"]),
-        (30, ["clip_high=0.1,temperature=1",
+        (32, ["arm: clip_high=0.1,temperature=1",
               "  mean, interval:",
               "    50.3 [46.6, 54.0]",
               "  verdict: inconclusive"]),

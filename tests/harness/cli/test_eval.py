@@ -46,7 +46,7 @@ def test_a_model_is_evaluated_and_the_same_command_draws_nothing(bench: Bench, l
 
 def test_for_people(bench: Bench, logged: list[Any]) -> None:
     text = bench("eval", "builtin:tiny", *SMALL).out
-    for words in ("tiny", "arithmetic", "pass@1", "standard error of avg@n", "samples: home/evals/tiny/arithmetic-"):
+    for words in ("tiny", "arithmetic", "pass@1", "standard error (pp)", "samples: home/evals/tiny/arithmetic-"):
         assert words in text
 
 
