@@ -65,6 +65,7 @@ from reports.statistics.variance_components import (
     Part,
     VarianceComponents,
     components,
+    components_of_problems,
     over_seeds_and_problems,
 )
 
@@ -91,6 +92,7 @@ __all__ = [
     "compare_paired",
     "compare_unpaired",
     "components",
+    "components_of_problems",
     "coverage_word",
     "difference_sd",
     "equivalence_power",

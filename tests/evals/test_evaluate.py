@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
 from dataclasses import replace
 from typing import cast
 
@@ -170,13 +169,14 @@ def test_scores():
 
 
 def test_standard_errors_are_of_means_over_problems():
-    rows = [row(problem, sample, "#6" if sample < right else "#7", n_tokens=2 + right)
-            for problem, right in (("a", 4), ("b", 1), ("c", 0)) for sample in range(4)]  # fmt: skip
-    errors, ks = standard_errors(rows, [1, 2, 4]), [1, 2, 4]
+    rows = [row(problem, sample, f"#{6 if sample < right else 7}", n_tokens=2 + right)
+            for problem, right in (("a", 3), ("b", 0)) for sample in range(4)]  # fmt: skip
+    ks = [1, 2, 4]
+    errors = standard_errors(rows, ks)
+    assert errors["pass@1"] == errors["pass^1"] == errors["avg@n"] == pytest.approx(0.75 / 2)
     assert errors["pass@1"] == pytest.approx(scores(rows, ks)["se_problems_pp"] / 100)
-    assert errors["pass@1"] == errors["pass^1"] == errors["avg@n"]
-    assert errors["pass@2"] == pytest.approx(statistics.stdev([1, 0.5, 0]) / math.sqrt(3))
-    assert errors["mean_tokens"] == pytest.approx(statistics.stdev([6, 3, 2]) / math.sqrt(3))
+    assert errors["pass^2"] == pytest.approx(0.5 / 2)
+    assert errors["mean_tokens"] == pytest.approx(3 / 2)
     assert "mean_tokens_correct" not in errors, "a mean over samples of unequal number"
     assert standard_errors(rows[:4], ks) == {}, "one problem has no spread"
 
