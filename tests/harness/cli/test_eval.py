@@ -144,7 +144,7 @@ def test_a_cell_that_was_renamed_is_refused(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--tasks", "arithmetik"], "unknown task 'arithmetik'; did you mean arithmetic?"),
+        (["--tasks", "arithmetik"], "unknown task 'arithmetik'; did you mean arithmetic"),
         (["--preset", "gredy"], "unknown sampling preset 'gredy'; did you mean greedy?"),
         (["--tasks", ","], "--tasks is ',', but must be one or more names"),
         (["--k", "8"], "--k 8 with 1 samples a problem of arithmetic: pass@k needs 1 <= k <= samples"),
