@@ -174,7 +174,7 @@ def test_standard_errors_are_of_means_over_problems():
     ks = [1, 2, 4]
     errors = standard_errors(rows, ks)
     assert errors["pass@1"] == errors["pass^1"] == errors["avg@n"] == pytest.approx(0.75 / 2)
-    assert errors["pass@1"] == pytest.approx(scores(rows, ks)["se_problems_pp"] / 100)
+    assert 100 * errors["pass@1"] == pytest.approx(scores(rows, ks)["se_problems_pp"])
     assert errors["pass^2"] == pytest.approx(0.5 / 2)
     assert errors["mean_tokens"] == pytest.approx(3 / 2)
     assert "mean_tokens_correct" not in errors, "a mean over samples of unequal number"

@@ -30,7 +30,7 @@ def test_names_shares_and_times_stay_whole_on_every_terminal(monkeypatch: pytest
     monkeypatch.setenv("COLUMNS", str(columns))
     name, remark = "clip_high=0.28+beta=0.001-s11", "training, step 12/120 (10%), reward 0.45, 1,234 tokens/s"
     display = live._display()
-    display.start_task(display.add_task(name, total=1.0, completed=0.25, remark=remark))
+    display.start_task(display.add_task(name, total=4, completed=1, remark=remark))
     console = Console(width=columns, file=io.StringIO())
     console.print(display.get_renderable())
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
