@@ -16,6 +16,7 @@ from harness.cli.options import (
     ExecutorOption,
     HomeOption,
     JsonOption,
+    OpenOption,
     ProfileOption,
     SeedsOption,
     SetOption,
@@ -67,6 +68,7 @@ def run(
     until: UntilOption = None,
     most_seeds: MostSeedsOption = None,
     executor: ExecutorOption = "local",
+    open_: OpenOption = False,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -81,6 +83,7 @@ def run(
 
     Example: bench run std_norm --until verdict --most-seeds 24
     """
+    from harness.cli.report import open_page, page_of
     from harness.cli.tune import each_at_its_best
     from harness.plan import make_plan
     from harness.plan.tuning import with_known_tuning
@@ -120,6 +123,8 @@ def run(
             not_confirmed = _confirm_screening(sweep_run)
             unmeasured = _report_sweep(sweep_run, as_json=json) + not_confirmed
         break
+    if open_ and page_of(sweep_run.folder).is_file():
+        open_page(sweep_run.folder)
     if unmeasured:
         is_any_invalid = any("(invalid)" in cell for cell in unmeasured)
         remedy = " Invalid cells run again with --retry-invalid." if is_any_invalid else ""
