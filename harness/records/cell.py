@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -258,6 +259,28 @@ class CellRecord:
     def read_timing(self) -> list[dict[str, Any]]:
         return self._current(read_jsonl(self.path / "timing.jsonl"))
 
+    def read_ends(self) -> dict[tuple[int, bool], float]:
+        """When steps and evaluations ended, in Unix seconds: (step, whether it is an evaluation after it) -> time.
+
+        A start says when it began, and its rows of timing.jsonl how long each thing took. {} in records of schema 1,
+        which do not say when they began.
+        """
+        begun = {start["epoch"]: unix_s(start["time"]) for start in self.own.read_starts() if "time" in start}
+        rows, superseded = read_jsonl(self.path / "timing.jsonl"), self._superseded()
+        ends: dict[tuple[int, bool], float] = {}
+        for epoch in sorted(begun):
+            now_s = begun[epoch]
+            for row in (row for row in rows if row.get("epoch", max(begun)) == epoch):
+                is_evaluation = "eval_s" in row
+                now_s += row.get("eval_s" if is_evaluation else "total_s") or 0.0
+                if not superseded(epoch, row["step"]):
+                    ends[row["step"], is_evaluation] = now_s
+        return ends
+
+    def read_begins(self) -> list[float]:
+        """When its starts began, in Unix seconds, those of its evaluation last; [] before the first."""
+        return [unix_s(start["time"]) for start in self.read_starts() if "time" in start]
+
     def read_scores(self) -> list[dict[str, Any]]:
         """A row for each task of the final evaluation and of those along the curve; raises as
         `harness.records.scores.read_scores`."""
@@ -293,6 +316,11 @@ class CellRecord:
         """
         path = self.evals
         return read_parquet(path, columns, where) if path.exists() else None
+
+
+def unix_s(time: str) -> float:
+    """A time of starts.jsonl, in UTC."""
+    return datetime.fromisoformat(time).timestamp()
 
 
 def _status_in(folder: Path) -> dict[str, Any]:
