@@ -115,7 +115,8 @@ class CellView:
         def is_timed(row: dict[str, Any]) -> bool:
             return self.is_over or cell.evaluation is not None or (row["step"], True) <= last_timed
 
-        start = [{"step": 0, "generated_tokens": 0}] if steps else []
+        # So that a curve over tokens, which MLflow draws by matching steps, begins with the model before training.
+        start = [{"step": 0, "generated_tokens": 0}] if steps and "generated_tokens" in steps[0] else []
         return {
             "base": [Row(row, first_ms) for row in self.base_scores],
             "steps": [Row(row, ends.get((row["step"], False), first_ms)) for row in [*start, *steps]],

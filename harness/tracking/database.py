@@ -66,15 +66,11 @@ def _has_experiments(connection: sqlite3.Connection) -> bool:
 
 
 def _set_aside(database: Path) -> Path:
-    """Rename it, with SQLite's own files beside it; returns where it is now."""
+    """Rename it; returns where it is now. SQLite's own files beside it go as SQLite opens it."""
     number = 1
     while (aside := database.with_name(f"{database.name}.damaged-{number}")).exists():
         number += 1
-    for ending in ("-journal", "-wal", "-shm", ""):
-        file = database.with_name(database.name + ending)
-        if file.exists():
-            file.rename(aside.with_name(aside.name + ending))
-    return aside
+    return database.rename(aside)
 
 
 def _move_along(database: Path, artifacts: str) -> None:

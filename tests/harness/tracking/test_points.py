@@ -24,13 +24,14 @@ def test_mlflow_accepts_every_name(text: str) -> None:
 def test_what_a_step_does_not_have_is_a_gap() -> None:
     row = {"step": 7, "loss": 0, "reward/mean": -1.5, "gap": None, "text": "x", "list": [1]}
     row |= {"nan": float("nan"), "inf": float("inf")}
-    assert list(step_points(row)) == [("train/loss", 7, 0.0), ("train/reward/mean", 7, -1.5)]
+    assert list(step_points(row, 99)) == [("train/loss", 7, 0.0, 99), ("train/reward/mean", 7, -1.5, 99)]
 
 
 def test_scores() -> None:
     row = {"step": 9, "final": False, "task": "sums", "generated_tokens": 5, "metrics": {"pass@2": 0.25, "x": None}}
-    assert list(score_points(row)) == [("eval/sums/pass_at_2", 9, 0.25)]
-    assert list(score_points(row | {"final": True})) == [("eval/final/sums/pass_at_2", 9, 0.25)]
+    curve = ("eval/sums/pass_at_2", 9, 0.25, None)
+    assert list(score_points(row)) == [curve]
+    assert list(score_points(row | {"final": True})) == [curve, ("eval/final/sums/pass_at_2", 9, 0.25, None)]
 
 
 def test_params() -> None:
