@@ -173,7 +173,7 @@ def test_a_torn_line_waits_for_its_end(sweep: DiskSweep, uri: str, reader: Reade
     cell = sweep.start("a")
     mirror = Mirror(sweep.path, uri)
     with (cell.path / "steps.jsonl").open("a") as steps:
-        steps.write('{"step": 1, "reward/mean": 1.0}\n{"step": 2, "reward/')
+        steps.write('{"step": 1, "epoch": 1, "reward/mean": 1.0}\n{"step": 2, "epoch": 1, "reward/')
         steps.flush()
         assert mirror.sync() == 1
         steps.write('mean": 2.0}\n')
@@ -183,9 +183,9 @@ def test_a_torn_line_waits_for_its_end(sweep: DiskSweep, uri: str, reader: Reade
 
 def test_more_points_than_one_call_takes(sweep: DiskSweep, uri: str, reader: Reader) -> None:
     cell = sweep.start("a")
-    append_jsonl(cell.path / "steps.jsonl", ({"step": s, "loss": float(s)} for s in range(2500)))
+    append_jsonl(cell.path / "steps.jsonl", ({"step": s, "loss": float(s), "epoch": 1} for s in range(1, 2501)))
     assert Mirror(sweep.path, uri).sync() == 2500
-    assert reader.curve("a-s0", "train/loss") == [(s, float(s)) for s in range(2500)]
+    assert reader.curve("a-s0", "train/loss") == [(s, float(s)) for s in range(1, 2501)]
 
 
 def test_a_resume_that_repeats_its_rounds_keeps_the_run(sweep: DiskSweep, uri: str, reader: Reader) -> None:
