@@ -259,13 +259,14 @@ class CellRecord:
     def read_timing(self) -> list[dict[str, Any]]:
         return self._current(read_jsonl(self.path / "timing.jsonl"))
 
-    def read_ends(self) -> dict[tuple[int, bool], float]:
+    def read_ends(self, began_s: float) -> dict[tuple[int, bool], float]:
         """When steps and evaluations ended, in Unix seconds: (step, whether it is an evaluation after it) -> time.
 
-        A start says when it began, and its rows of timing.jsonl how long each thing took. {} in records of schema 1,
-        which do not say when they began.
+        A start says when it began, and its rows of timing.jsonl how long each thing took. began_s: for records of
+        schema 1, whose start does not say it.
         """
-        begun = {start["epoch"]: unix_s(start["time"]) for start in self.own.read_starts() if "time" in start}
+        starts = self.own.read_starts()
+        begun = {start["epoch"]: unix_s(start["time"]) if "time" in start else began_s for start in starts}
         rows, superseded = read_jsonl(self.path / "timing.jsonl"), self._superseded()
         ends: dict[tuple[int, bool], float] = {}
         for epoch in sorted(begun):

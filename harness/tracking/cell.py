@@ -48,10 +48,10 @@ _SENDING_TAG = "bench.sending"
 
 
 class Row(NamedTuple):
-    """A row of a record and when it was written, in Unix milliseconds, if the records say so."""
+    """A row of a record and when it was written, in Unix milliseconds."""
 
     values: dict[str, Any]
-    at_ms: int | None
+    at_ms: int
 
 
 class _Record(NamedTuple):
@@ -98,17 +98,18 @@ class CellView:
     def is_over(self) -> bool:
         return self.status["state"] in ENDED
 
-    def rows(self) -> dict[str, list[Row]]:
-        """By record. A score waits for the row of timing.jsonl that says when it was there, which is written next."""
+    def rows(self, start_ms: int) -> dict[str, list[Row]]:
+        """By record. start_ms: when the cell began, if the records do not say it. A score waits for the row of
+        timing.jsonl that says when it was there, which is written next."""
         cell = self.cell
         steps, scores, timing = cell.read_steps(), cell.read_scores(), cell.read_timing()
-        ends = {key: round(1000 * end_s) for key, end_s in cell.read_ends().items()}
-        begins_ms = [round(1000 * begin_s) for begin_s in cell.read_begins()]
-        first_ms, last_ms = (begins_ms[0], begins_ms[-1]) if begins_ms else (None, None)
+        ends = {key: round(1000 * end_s) for key, end_s in cell.read_ends(start_ms / 1000).items()}
+        begins_ms = [round(1000 * begin_s) for begin_s in cell.read_begins()] or [start_ms]
+        first_ms, last_ms = begins_ms[0], begins_ms[-1]
         timed = [(row["step"], "eval_s" in row) for row in timing]
         last_timed = max(timed, default=(-1, False))
 
-        def scored_ms(row: dict[str, Any]) -> int | None:
+        def scored_ms(row: dict[str, Any]) -> int:
             # An evaluation in a folder of its own came after all that the cell's clock tells.
             return last_ms if row["final"] and cell.evaluation is not None else ends.get((row["step"], True), first_ms)
 
@@ -128,15 +129,14 @@ class CellView:
 def sync_cell(view: CellView, run: MirroredRun | None, create: Callable[..., MirroredRun]) -> tuple[MirroredRun, int]:
     """Bring `run` up to date, or the one that is made with `create(name, start_ms, tags)` if there is none or if the
     records are no longer those it shows. Returns the run and the number of points sent."""
-    cell, rows = view.cell, view.rows()
+    cell = view.cell
+    rows = view.rows(began_ms(cell) if run is None else run.start_ms)
     if run is not None and _shows_other_rows(run, rows, view.is_over):
         run.delete()
         run = None
     if run is None:
-        begins_s = cell.read_begins()
-        start_ms = round(1000 * begins_s[0]) if begins_s else modified_ms(cell.path / "spec.json")
         identity = {"bench.cell": cell.path.name, "arm": cell.arm, "seed": str(cell.seed), "hash": cell.hash}
-        run = create(f"{cell.arm}-s{cell.seed}", start_ms, {**identity, **view.sweep_tags})
+        run = create(f"{cell.arm}-s{cell.seed}", began_ms(cell), {**identity, **view.sweep_tags})
     if _MIRRORED_TAG not in run.tags:
         run.log_params(flat_params(cell.spec))
         run.log_inputs(view.inputs)
@@ -168,10 +168,17 @@ def sync_cell(view: CellView, run: MirroredRun | None, create: Callable[..., Mir
     return run, len(points)
 
 
+def began_ms(cell: CellRecord) -> int:
+    """When its first start began, in Unix milliseconds; where no start says it, when its spec was written."""
+    begins_s = cell.read_begins()
+    return round(1000 * begins_s[0]) if begins_s else modified_ms(cell.evaluation_folder / "spec.json") or 0
+
+
 def ended_ms(cell: CellRecord) -> int | None:
-    """When the last recorded step or evaluation of a cell ended, in Unix milliseconds; where the records do not say it,
-    when its state was written. None before that."""
-    ends_s = [*cell.read_ends().values(), *(cell.read_begins()[-1:] if cell.evaluation is not None else [])]
+    """When the last recorded step or evaluation of a cell ended, in Unix milliseconds; without one, when its state was
+    written. None before that."""
+    last_s = cell.read_begins()[-1:] if cell.evaluation is not None else []
+    ends_s = [*cell.read_ends(began_ms(cell) / 1000).values(), *last_s]
     return round(1000 * max(ends_s)) if ends_s else modified_ms(cell.evaluation_folder / "status.json")
 
 

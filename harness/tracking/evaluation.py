@@ -70,7 +70,8 @@ def _log(
             return
         for run in runs:
             run.delete()
-        run = MirroredRun.create(client, experiment, name, round(1000 * begins_s[0]) if begins_s else None, tags)
+        start_ms = round(1000 * begins_s[0]) if begins_s else modified_ms(file)
+        run = MirroredRun.create(client, experiment, name, start_ms, tags)
         run.log_params(flat_params(params))
         run.log_inputs(dataset_inputs([(task, "test")], []))
         run.log_points(list(value_points(f"eval/{task}/", metrics)))

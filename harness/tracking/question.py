@@ -64,7 +64,13 @@ def sync_question(run: MirroredRun, sweep: SweepRecord, study: StudyRecord | Non
         run.log_params(_asked(sweep, study, cells[0]))
         run.log_inputs(inputs_of(sweep, cells[0]))
         run.set_tags({_ASKED_TAG: "1"})
-    tags = {"baseline": sweep.baseline, "metric": sweep.metric, "seeds": ", ".join(map(str, sweep.seeds))}
+    tuned = {} if sweep.tuning is None else sweep.tuning.arms
+    searches = {} if sweep.tuning is None else sweep.tuning.searches
+    tags = {
+        mlflow_name(f"tuned.{arm}"): f"trial {found.trial} of {searches[arm]}: {json.dumps(found.values)}"
+        for arm, found in tuned.items()
+    }
+    tags |= {"baseline": sweep.baseline, "metric": sweep.metric, "seeds": ", ".join(map(str, sweep.seeds))}
     for cell in cells:
         tags |= commit_tag(cell.read_starts())
     run.set_tags(tags | sweep_tags(sweep))
@@ -115,12 +121,12 @@ def _sync_best(run: MirroredRun, study: StudyRecord, folder: Path) -> int:
         values = {f"best/{metric}": value for metric, value in zip(metrics, best.values or [], strict=False)}
     if study.confirmation is not None:
         values |= _effect("confirmed", study.confirmation.contrast)
-        run.set_tags({"verdict.confirmed": str(study.confirmation.contrast["verdict"])})
+        run.set_tags({"confirmed": str(study.confirmation.contrast["verdict"])})
     return run.log_values(values, modified_ms(folder / STUDY))
 
 
 def _effect(name: str, contrast: dict[str, Any]) -> dict[str, Any]:
-    return {f"result/{name}/{key}": contrast.get(key) for key in _RESULTS}
+    return {f"{name}/{key}": contrast.get(key) for key in _RESULTS}
 
 
 def report_files(folder: Path) -> list[Path]:
@@ -142,13 +148,13 @@ def sync_report(run: MirroredRun, folder: Path) -> int:
         else:
             run.log_file(path, None if path.parent == folder else path.parent.name)
     report = read_json(folder / "report.json")
-    values: dict[str, Any] = {}
-    verdicts = {name: "" for name in run.tags if name.startswith("verdict.") and name != "verdict.confirmed"}
-    for arm in report.get("arms", []):
-        values[f"result/{arm['arm']}/mean_pp"] = arm.get("mean_pp")
-    for contrast in [*report.get("contrasts", []), *report.get("interactions", [])]:
-        values |= _effect(contrast["arm"], contrast)
-        verdicts[mlflow_name(f"verdict.{contrast['arm']}")] = str(contrast["verdict"])
+    values = {f"result/{arm['arm']}/mean_pp": arm.get("mean_pp") for arm in report.get("arms", [])}
+    verdicts = {name: "" for name in run.tags if name.startswith(("verdict.", "effect."))}
+    # What a factorial asks has names that look like those of its arms once MLflow has them.
+    for section, group, tag in (("contrasts", "result", "verdict"), ("interactions", "effect", "effect")):
+        for contrast in report.get(section, []):
+            values |= _effect(f"{group}/{contrast['arm']}", contrast)
+            verdicts[mlflow_name(f"{tag}.{contrast['arm']}")] = str(contrast["verdict"])
     n_points = run.log_values(values, modified_ms(folder / "report.json"))
     description = _description((folder / "report.md").read_text(encoding="utf-8"))
     run.set_tags({**verdicts, "mlflow.note.content": description, _REPORT_TAG: digest})
@@ -158,7 +164,7 @@ def sync_report(run: MirroredRun, folder: Path) -> int:
 def _description(report: str) -> str:
     """What a report in Markdown says before its first figure: the question, the verdicts, the table of results."""
     beginning, _, _ = report.partition("\n![")
-    lines = beginning.splitlines()
+    lines = re.sub(r"^# .*\n+", "", beginning).splitlines()  # the run's name is above it
     while lines and (not lines[-1].strip() or lines[-1].startswith("#")):
         lines.pop()  # the heading of the figure
     while len("\n".join(lines)) > MAX_TAG_LENGTH:

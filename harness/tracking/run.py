@@ -144,7 +144,7 @@ MAX_TAG_LENGTH = 8000
 
 
 class Point(NamedTuple):
-    """One point of the curve `key`, at the rollout batch `step`. at_ms: when, in Unix milliseconds; None: as the run
+    """One point of the curve `key`, at the rollout batch `step`. at_ms: when, in Unix milliseconds; None: when the run
     began."""
 
     key: str

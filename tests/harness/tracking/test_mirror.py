@@ -355,7 +355,7 @@ def test_the_parent_carries_the_answer(sweep: DiskSweep, uri: str, reader: Reade
         **{"result/b/low_pp": -3.0, "result/b/high_pp": -1.0, "result/b/p": 0.01, "result/b/p_holm": 0.02},
     }
     assert parent.data.tags["verdict.b"] == "undecided"
-    assert parent.data.tags["mlflow.note.content"] == "# std_norm\n\n**undecided**: b"
+    assert parent.data.tags["mlflow.note.content"] == "**undecided**: b"
 
 
 def test_a_changed_report_is_sent_again_and_its_links_work_apart_from_it(
