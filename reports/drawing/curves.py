@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from reports.drawing.marks import mark, mark_legend, name_axes
 from reports.drawing.panels import Panels, keep_only_grid, legend_at_bottom, share_limits
 from reports.drawing.rendering import DataRow, Drawing
 from reports.drawing.style import (
@@ -18,6 +18,7 @@ from reports.drawing.style import (
     SEED_ALPHA,
     ArmStyle,
     arm_styles,
+    is_narrow,
     legend_columns,
     new_figure,
     short_name,
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 MAX_OVERLAID_ARMS = 4
-PANEL_COLUMNS = 2
-PANELS = partial(Panels, columns=PANEL_COLUMNS, height=1.2, column_gap=0.25, row_gap=0.42, left=0.75, top=0.42)
 PANEL_CHARACTERS = 38
 # Markers tell arms apart without colour; more than these on a curve hide it.
 MARKERS_PER_CURVE = 10
@@ -52,7 +51,7 @@ def draw_training(analysis: Analysis, curves: Sequence[Curve], name: str, ylabel
     """Curves over training. name: the column of y in the data. what: the beginning of the caption."""
     axis = training_axis(analysis)
     figure = draw_curves(analysis, curves, xlabel=axis.label, ylabel=ylabel)
-    caption = f"{what} {describe_curves(curves, analysis.sweep.alpha)} {axis.note}".rstrip()
+    caption = f"{what} {describe_curves(curves, analysis.sweep.alpha)}"
     return Drawing(figure, caption, curve_rows(curves, axis.field, name))
 
 
@@ -143,11 +142,13 @@ def _panels(
 ) -> Figure:
     baseline = analysis.sweep.baseline
     styles = arm_styles(analysis.sweep.arms, baseline)
-    rows = -(-len(curves) // PANEL_COLUMNS)
+    columns = panel_columns()
+    rows = -(-len(curves) // columns)
     reference = next((curve for curve in curves if curve.arm == baseline), None)
     legend = [] if reference is None else [f"mean of {short_name(baseline)}"]
     legend += [] if base_model is None else [BASE_MODEL]
-    figure, grid = PANELS(rows).draw(legend)
+    layout = Panels(rows, columns, height=1.2, column_gap=0.25, row_gap=0.42, left=0.75, top=0.42)
+    figure, grid = layout.draw(legend)
     panels = [axes for row in grid for axes in row]
     filled, empty = panels[: len(curves)], panels[len(curves) :]
     handles: list[Line2D] = []
@@ -161,13 +162,14 @@ def _panels(
         handles += _draw_base_model(axes, base_model)
         if curve is not reference:
             draw_mean(axes, curve, styles[curve.arm], "")
-        axes.set_title(arm_label(curve.arm, curve.n, PANEL_CHARACTERS), loc="left")
+        mark(axes.set_title(arm_label(curve.arm, curve.n, PANEL_CHARACTERS), loc="left"), curve.arm, "name")
+        name_axes(axes, xlabel, ylabel)
         set_up(axes)
     share_limits(filled, "x")
     share_limits(filled, "y")
-    keep_only_grid((row[1] for row in grid), "y")
-    keep_only_grid(filled[:-PANEL_COLUMNS], "x")
-    for axes in filled[-PANEL_COLUMNS:]:
+    keep_only_grid((axes for row in grid for axes in row[1:]), "y")
+    keep_only_grid(filled[:-columns], "x")
+    for axes in filled[-columns:]:
         axes.set_xlabel(xlabel)
     for axes in empty:
         axes.set_visible(False)
@@ -175,6 +177,11 @@ def _panels(
     if handles:
         legend_at_bottom(figure, handles)
     return figure
+
+
+def panel_columns() -> int:
+    """How many panels of arms stand side by side."""
+    return 1 if is_narrow() else 2
 
 
 def arm_label(arm: str, seeds: int, characters: int = 2 * MAX_NAME_CHARACTERS) -> str:
@@ -190,12 +197,13 @@ def draw_seeds_and_band(axes: Axes, curve: Curve, style: ArmStyle, stretches: in
     if np.isfinite(curve.low).any():
         kept = extremes(curve.mean, stretches)
         x, low, high = curve.grid[kept], curve.low[kept], curve.high[kept]
-        axes.fill_between(x, low, high, color=style.color, alpha=0.14, linewidth=0)
+        mark(axes.fill_between(x, low, high, color=style.color, alpha=0.14, linewidth=0), curve.arm, "interval")
     # One line with gaps is drawn several times as fast as a collection of lines.
     gap = np.full((1, 2), np.nan)
     seeds = [np.column_stack([line.x, line.y])[extremes(line.y, stretches)] for line in curve.lines]
     x, y = np.concatenate([part for seed in seeds for part in (seed, gap)]).T
-    axes.plot(x, y, color=style.color, linewidth=0.6, alpha=SEED_ALPHA)
+    (drawn,) = axes.plot(x, y, color=style.color, linewidth=0.6, alpha=SEED_ALPHA)
+    mark(drawn, curve.arm, "seed", [line.seed for line in curve.lines])
 
 
 def draw_mean(axes: Axes, curve: Curve, style: ArmStyle, label: str, stretches: int = DRAWN_STRETCHES) -> Line2D:
@@ -212,6 +220,7 @@ def draw_mean(axes: Axes, curve: Curve, style: ArmStyle, label: str, stretches: 
         markevery=max(1, len(kept) // MARKERS_PER_CURVE),
         label=label,
     )
+    mark(line, curve.arm, "mean")
     return line
 
 
@@ -252,9 +261,10 @@ def count_from_zero(axes: Axes) -> None:
 
 def legend_below(figure: Figure, handles: Sequence[Line2D]) -> None:
     """A legend below a figure that matplotlib lays out."""
-    figure.legend(
+    legend = figure.legend(
         handles=list(handles),
         loc="outside lower center",
         ncols=legend_columns([str(handle.get_label()) for handle in handles]),
         handlelength=4.0,
     )
+    mark_legend(legend, handles)

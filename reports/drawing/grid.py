@@ -14,9 +14,10 @@ from reports.drawing.curves import (
     draw_seeds_and_band,
     extremes,
 )
+from reports.drawing.marks import mark, name_axes
 from reports.drawing.panels import Panels, keep_only_grid, legend_at_bottom, share_limits, write_above
 from reports.drawing.rendering import DataRow, Drawing
-from reports.drawing.style import GREY, ArmStyle, arm_styles, say_not_recorded, short_name
+from reports.drawing.style import GREY, ArmStyle, arm_styles, is_narrow, say_not_recorded, short_name
 from reports.measure import Analysis
 from reports.measure.curves import Curve, step_curves, training_axis
 
@@ -87,7 +88,7 @@ def draw_step_grid(analysis: Analysis, columns: Sequence[Column], what: str) -> 
     figure = draw_grid(analysis, columns, by_field, axis.label, set_up)
     if figure is None:
         return None
-    caption = f"{what} {describe_grid(analysis, by_field)} {axis.note}".rstrip()
+    caption = f"{what} {describe_grid(analysis, by_field)}"
     return Drawing(figure, caption, grid_rows(by_field, axis.field))
 
 
@@ -105,21 +106,20 @@ def draw_grid(
         return None
     styles = arm_styles(sweep.arms, sweep.baseline)
     lines = max(column.full_heading.count("\n") for column in columns) + 1
-    layout = Panels(
-        len(arms), len(columns), height=1.05, column_gap=0.52, row_gap=0.3, left=0.55, top=0.45 + 0.13 * lines
-    )
     legend = f"mean of {short_name(sweep.baseline)}" + (" (its solid line)" if lines > 1 else "")
     compared = len(arms) > 1 and any(sweep.baseline in by_field[column.solid.field] for column in columns)
-    figure, panels = layout.draw([legend] if compared else [])
+    figure, panels = _panels(len(arms), len(columns), 0.45 + 0.13 * lines, [legend] if compared else [])
     handles: list[Line2D] = []
     for arm, row in zip(arms, panels, strict=True):
         for column, axes in zip(columns, row, strict=True):
             if not column.own_scale and arm != sweep.baseline:
                 handles = _draw_baseline(axes, by_field[column.solid.field].get(sweep.baseline), legend) or handles
             _draw_panel(axes, column, by_field, arm, replace(styles[arm], dash="-"))
+            name_axes(axes, xlabel, column.heading)
             set_up(axes)
         counts = [curves[arm].n for curves in by_field.values() if arm in curves]
-        row[0].set_title(arm_label(arm, max(counts)), loc="left")
+        for axes in row if is_narrow() else row[:1]:
+            mark(axes.set_title(arm_label(arm, max(counts)), loc="left"), arm, "name")
     share_limits([axes for row in panels for axes in row], "x")
     for column, of_column in zip(columns, zip(*panels, strict=True), strict=True):
         if not column.own_scale:
@@ -135,6 +135,20 @@ def draw_grid(
     if handles:
         legend_at_bottom(figure, handles)
     return figure
+
+
+def _panels(arms: int, quantities: int, room_in: float, legend: Sequence[str]) -> tuple[Figure, list[list[Axes]]]:
+    """Panels [arms][quantities], those of a quantity in a column; on a telephone the columns stand one below another.
+
+    room_in: above each column, for its heading.
+    """
+    if not is_narrow():
+        layout = Panels(arms, quantities, height=1.05, column_gap=0.52, row_gap=0.3, left=0.55, top=room_in)
+        return layout.draw(legend)
+    above = {arms * i: room_in for i in range(1, quantities)}
+    layout = Panels(arms * quantities, 1, 0.9, column_gap=0.0, row_gap=0.34, left=0.55, top=room_in, above=above)
+    figure, stacked = layout.draw(legend)
+    return figure, [[stacked[arms * i + arm][0] for i in range(quantities)] for arm in range(arms)]
 
 
 def describe_grid(analysis: Analysis, by_field: ByField) -> str:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from reports.drawing.style import GREY, RC, WIDTH_IN, legend_columns, new_figure
+from reports.drawing.marks import mark
+from reports.drawing.style import GREY, RC, is_narrow, legend_columns, new_figure, short_name, width_in
 from reports.statistics import FloatArray
 
 if TYPE_CHECKING:
@@ -50,14 +50,15 @@ class Panels:
         legend_rows = -(-len(legend) // legend_columns(legend)) if legend else 0
         bottom = self.bottom + PANEL_LEGEND_ROW_IN * legend_rows + (0.1 if legend else 0)
         total = self.top + self.rows * self.height + (self.rows - 1) * self.row_gap + bottom + sum(self.above.values())
-        width = (WIDTH_IN - self.left - self.right - (self.columns - 1) * self.column_gap) / self.columns
+        page = width_in()
+        width = (page - self.left - self.right - (self.columns - 1) * self.column_gap) / self.columns
         figure = new_figure(total, laid_out=False)
 
         def place(row: int, column: int) -> Axes:
             x = self.left + column * (width + self.column_gap)
             above = sum(room for below, room in self.above.items() if below <= row)
             y = total - self.top - above - row * (self.height + self.row_gap) - self.height
-            axes = figure.add_axes((x / WIDTH_IN, y / total, width / WIDTH_IN, self.height / total))
+            axes = figure.add_axes((x / page, y / total, width / page, self.height / total))
             # Otherwise matplotlib measures all ticks to place them, whenever a panel is drawn.
             axes.xaxis.set_label_coords(0.5, -X_LABEL_IN / self.height)
             axes.yaxis.set_label_coords(0, 0.5)
@@ -66,8 +67,27 @@ class Panels:
         return figure, [[place(row, column) for column in range(self.columns)] for row in range(self.rows)]
 
 
-STRIPS = partial(Panels, columns=1, height=0.36, column_gap=0.0, row_gap=0.26, left=0.2, top=0.3, bottom=0.48)
-"""A low panel for each arm, which `as_strip` prepares."""
+NARROW_TITLE_IN = 0.15
+"""What the second line of a strip's title takes."""
+
+
+def strip_panels(
+    rows: int, *, columns: int = 1, height: float = 0.36, above: Mapping[int, float] | None = None
+) -> Panels:
+    """A low panel for each arm, which `as_strip` prepares."""
+    more = NARROW_TITLE_IN if is_narrow() else 0.0
+    return Panels(
+        rows,
+        columns,
+        height,
+        column_gap=0.4,
+        row_gap=0.26 + more,
+        left=0.2,
+        top=0.3 + more,
+        bottom=0.48,
+        above=above or {},
+    )
+
 
 MEAN_Y, SEEDS_Y = 0.3, -0.5
 """The heights in a strip, from -1 to 1, of a mean with its bar and of the seeds below it."""
@@ -75,8 +95,11 @@ MEAN_Y, SEEDS_Y = 0.3, -0.5
 
 def as_strip(panel: Axes, name: str, numbers: str = "") -> None:
     """Prepare the panel of one arm, in which y means nothing. Its texts stand above it, never on what it shows."""
-    panel.set_title(name, loc="left")
-    panel.set_title(numbers, loc="right")
+    shown = short_name(name)
+    title = panel.set_title(f"{shown}\n{numbers}" if is_narrow() and numbers else shown, loc="left")
+    mark(title, name, "name")
+    if not is_narrow():
+        panel.set_title(numbers, loc="right")
     panel.set_ylim(-1, 1)
     panel.set_yticks([])
     panel.grid(axis="y", visible=False)

@@ -8,7 +8,7 @@ import io
 import re
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,11 +16,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from reports.drawing.style import INK, RC
-from reports.formats import csv_text
+from reports.drawing.marks import as_attributes, mark_panels
+from reports.drawing.style import INK, RC, drawn_narrow
+from reports.formats import count, csv_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+_LONG_NUMBER = re.compile(r"\d+\.\d{3,}(?![\d\w%&])")
+"""A coordinate with more digits than a figure can show, which would double its size."""
 
 PNG_DOTS_PER_INCH = 200
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -41,43 +45,96 @@ class Drawing:
 
 
 @dataclass(frozen=True)
+class View:
+    """An SVG element for a page. over: what x counts, where a figure can be drawn over several; "" elsewhere."""
+
+    inline: str
+    over: str = ""
+    narrow: bool = False
+
+
+@dataclass(frozen=True)
 class RenderedFigure:
-    """A figure as files. inline: the SVG element for a page. csv: the numbers shown."""
+    """A figure as files, and as elements for a page. csv: the numbers shown."""
 
     name: str
     title: str
     caption: str
     svg: str
-    inline: str
     png: bytes
     csv: str
+    views: list[View]
 
 
-def render_figure(name: str, title: str, command: str, draw: Callable[[], Drawing | None]) -> RenderedFigure | None:
-    """Draw in the style of all figures; None if `draw` returns None. command: what makes the figure, for its
-    caption."""
+Draw = Callable[[], Drawing | None]
+
+
+def render_figure(
+    name: str, title: str, draw: Draw, over: str = "", others: Mapping[str, Draw] | None = None
+) -> RenderedFigure | None:
+    """Draw in the style of all figures, for a wide and for a narrow page; None if `draw` returns None.
+
+    over: what x counts. others: what draws the same over something else, by what x counts then.
+    """
     with _garbage_collected_afterwards():
-        return _render(name, title, command, draw)
+        return _render(name, title, draw, over, others or {})
 
 
-def _render(name: str, title: str, command: str, draw: Callable[[], Drawing | None]) -> RenderedFigure | None:
-    import matplotlib as mpl
-
-    with mpl.rc_context(RC):
-        drawing = draw()
+def _render(name: str, title: str, draw: Draw, over: str, others: Mapping[str, Draw]) -> RenderedFigure | None:
+    drawing = _drawn(draw)
     if drawing is None:
         return None
+    label = f"{title}. {describe_rows(drawing.rows)}"
     document = svg(drawing.figure, name)
     drawing.figure.set_layout_engine("none")  # the layout stays: computing it again would double the time
+    views = [View(inline_svg(document, name, label), over)]
+    with drawn_narrow():
+        narrow = _drawn(draw)
+    if narrow is not None:
+        views.append(View(inline_svg(svg(narrow.figure, f"{name}-narrow"), f"{name}-narrow", label), over, narrow=True))
+    for number, (over_it, draw_it) in enumerate(others.items()):
+        again = _drawn(draw_it)
+        if again is not None:
+            prefix = f"{name}-{number}"
+            views.append(View(inline_svg(svg(again.figure, prefix), prefix, label), over_it))
     return RenderedFigure(
         name=name,
         title=title,
-        caption=f"{drawing.caption} Made by: {command}",
+        caption=drawing.caption,
         svg=document,
-        inline=inline_svg(document, name, title),
         png=png(drawing.figure),
         csv=csv_text(drawing.rows),
+        views=views,
     )
+
+
+def _drawn(draw: Draw) -> Drawing | None:
+    import matplotlib as mpl
+
+    with mpl.rc_context(RC):
+        return draw()
+
+
+def describe_rows(rows: Sequence[DataRow]) -> str:
+    """What the numbers of a figure are, for those who cannot see it: how many, and of each arm the mean and the range
+    of the last quantity."""
+    numbers = [key for key, value in rows[-1].items() if isinstance(value, float)] if rows else []
+    by_arm: dict[str, list[float]] = {}
+    for row in rows:
+        if numbers and "arm" in row and isinstance(value := row.get(numbers[-1]), int | float) and value == value:
+            by_arm.setdefault(str(row["arm"]), []).append(value)
+    arms = [
+        f"{arm} {sum(values) / len(values):.3g} ({min(values):.3g} to {max(values):.3g})"
+        for arm, values in by_arm.items()
+    ]
+    what = f" Mean and range of {numbers[-1]}: {'; '.join(arms)}." if arms else ""
+    return f"{count(len(rows), 'row')} of data.{what}"
+
+
+def _shortened(found: re.Match[str]) -> str:
+    """Tenths of a point for places, hundredths for the shapes of small markers."""
+    value = float(found[0])
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 @contextmanager
@@ -98,6 +155,7 @@ def svg(figure: Figure, name: str) -> str:
     """The figure as an SVG document, the same bytes for the same figure."""
     import matplotlib as mpl
 
+    mark_panels(figure)
     buffer = io.StringIO()
     with mpl.rc_context({**RC, "svg.hashsalt": name}):
         figure.savefig(
@@ -106,7 +164,8 @@ def svg(figure: Figure, name: str) -> str:
             transparent=True,
             metadata={"Date": None, "Creator": None, "Format": None, "Type": None},
         )
-    return buffer.getvalue()
+    short = _LONG_NUMBER.sub(_shortened, as_attributes(buffer.getvalue()))
+    return re.sub(r"\s*\n\s*", "\n", short)
 
 
 def png(figure: Figure) -> bytes:

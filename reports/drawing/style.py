@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +13,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDTH_IN = 6.4
+WIDE_IN, NARROW_IN = 6.4, 3.6
+"""The widths that every figure is laid out for: a page beside others or on paper, and a telephone."""
+
+_width_in = ContextVar("_width_in", default=WIDE_IN)
 
 # The colour of axes, text and the baseline. An inline SVG has currentColor in its place, so that it follows the page
 # into dark mode. Pure black would not do: it is the default of SVG and left out of the file.
@@ -24,9 +29,14 @@ SEED_ALPHA = 0.4
 # The name of the model before training, in legends and in data.
 BASE_MODEL = "base model"
 
-# Okabe & Ito (2008): distinguishable with the common kinds of colour blindness. Black is left out because the baseline
-# has it, yellow because it is lost on white. From the eighth arm on colours repeat, with another dash and marker.
-OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+# Each has a contrast of at least 3:1 with the white and with the dark page (WCAG 2.2, 1.4.11), and stays apart from the
+# others with the common kinds of colour blindness. The first four are those of Okabe & Ito (2008); the others were
+# searched for under both conditions. Black is left out because the baseline has it. From the 13th arm on, colours
+# repeat.
+ARM_COLORS = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#AA78FA", "#506E5A"),
+    *("#826E8C", "#BE323C", "#6482D2", "#825ADC", "#F0646E"),
+)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "d", "*")
 DASHES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (2, 1.2)), (0, (6, 2, 1, 2)), (0, (1, 1)))
 
@@ -58,10 +68,11 @@ RC: dict[str, Any] = {
     "legend.frameon": False,
     "legend.fontsize": 8.5,
     "lines.solid_capstyle": "round",
-    "svg.fonttype": "path",  # a figure looks the same on a machine without the font
+    "svg.fonttype": "none",  # text stays text, which a reader can find, copy and hear
 }
 
-MAX_NAME_CHARACTERS = 44
+MAX_NAME_CHARACTERS, MAX_NARROW_NAME_CHARACTERS = 44, 30
+LEGEND_CHARACTERS_PER_IN = 14.4
 # The height of a row of a legend that matplotlib places.
 LEGEND_ROW_IN = 0.22
 
@@ -76,21 +87,42 @@ class ArmStyle:
     dash: Any
 
 
+def width_in() -> float:
+    """The width that figures are drawn for at the moment."""
+    return _width_in.get()
+
+
+def is_narrow() -> bool:
+    """Whether figures are drawn for a telephone: what else stands side by side is stacked."""
+    return width_in() < WIDE_IN
+
+
+@contextmanager
+def drawn_narrow() -> Iterator[None]:
+    """Figures made in this context are laid out anew for a telephone."""
+    token = _width_in.set(NARROW_IN)
+    try:
+        yield
+    finally:
+        _width_in.reset(token)
+
+
 def new_figure(height_in: float, *, laid_out: bool = True) -> Figure:
-    """An empty figure of the width that all figures have. laid_out: matplotlib places its axes and labels."""
+    """An empty figure of the width that is drawn for. laid_out: matplotlib places its axes and labels."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(WIDTH_IN, height_in), layout="constrained" if laid_out else None)
+    return Figure(figsize=(width_in(), height_in), layout="constrained" if laid_out else None)
 
 
 def arm_styles(arms: Sequence[str], baseline: str) -> dict[str, ArmStyle]:
-    """A style for each arm, unique for up to 13 arms: the baseline in ink, the others in the colours of Okabe & Ito."""
+    """A style for each arm, in colour and in marker unique for up to 12 arms: the baseline in ink, the others in
+    ARM_COLORS."""
     others = [arm for arm in arms if arm != baseline]
     styles = {baseline: ArmStyle(INK, MARKERS[0], DASHES[0])}
     for i, arm in enumerate(others):
         # The dash shifts with each round of colours, so that arms of one colour differ in dash and in marker.
-        dash = DASHES[1 + (i + i // len(OKABE_ITO)) % (len(DASHES) - 1)]
-        styles[arm] = ArmStyle(OKABE_ITO[i % len(OKABE_ITO)], MARKERS[(1 + i) % len(MARKERS)], dash)
+        dash = DASHES[1 + (i + 2 * (i // len(ARM_COLORS))) % (len(DASHES) - 1)]
+        styles[arm] = ArmStyle(ARM_COLORS[i % len(ARM_COLORS)], MARKERS[(1 + i) % len(MARKERS)], dash)
     return styles
 
 
@@ -101,9 +133,10 @@ def say_not_recorded(axes: Axes) -> None:
 
 def short_name(name: str) -> str:
     """The name, shortened in its middle if it does not fit a figure."""
-    if len(name) <= MAX_NAME_CHARACTERS:
+    most = MAX_NARROW_NAME_CHARACTERS if is_narrow() else MAX_NAME_CHARACTERS
+    if len(name) <= most:
         return name
-    half = MAX_NAME_CHARACTERS // 2 - 1
+    half = most // 2 - 1
     return f"{name[:half]}…{name[-half:]}"
 
 
@@ -120,5 +153,5 @@ def bounded_view(values: Sequence[float], ends: Sequence[float]) -> tuple[float,
 
 def legend_columns(labels: Sequence[str]) -> int:
     """How many columns of these labels fit below a figure, filled as evenly as possible."""
-    fitting = max(1, min(4, 92 // (max(map(len, labels)) + 8)))
+    fitting = max(1, min(4, int(LEGEND_CHARACTERS_PER_IN * width_in()) // (max(map(len, labels)) + 8)))
     return math.ceil(len(labels) / math.ceil(len(labels) / fitting))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,6 +15,7 @@ from harness.plugins import Kind
 from harness.records.files import DamagedRecordError
 from reports.drawing.rendering import Drawing, RenderedFigure, render_figure
 from reports.measure import Analysis
+from reports.measure.curves import training_axes
 from reports.processes import SentOnce, each_in_processes
 
 Group = Literal["Result", "Learning", "Policy", "Cost", "Records"]
@@ -31,7 +31,8 @@ class Figure:
 
     name: that of its files, e.g. `pass_at_k`. title: its heading. draw: draws it from the records of a sweep, or
     returns None if they hold nothing to show; matplotlib is imported only when it is called. group: what the figure is
-    about. order: its place on the page; lower orders come first, and figures of the same order by name.
+    about. order: its place on the page; lower orders come first, and figures of the same order by name. over_training:
+    x is that of `training_axis`, so that a reader can choose between tokens, steps and seconds.
 
     Raises ValueError for a name that cannot be that of a file, or an unknown group.
     """
@@ -41,6 +42,7 @@ class Figure:
     draw: Callable[[Analysis], Drawing | None]
     group: Group
     order: int = AFTER_OURS
+    over_training: bool = False
 
     def __post_init__(self) -> None:
         require_figure_name(self.name)
@@ -104,8 +106,13 @@ def _render_sent(analysis: SentOnce[Analysis], name: str) -> RenderedFigure | No
 
 
 def _render(analysis: Analysis, name: str) -> RenderedFigure | None:
-    drawing = partial(drawing_of, FIGURES, name, analysis)
-    return render_figure(name, FIGURES.find(name).title, _command(analysis), drawing)
+    figure = FIGURES.find(name)
+    draw = partial(drawing_of, FIGURES, name)
+    if not figure.over_training:
+        return render_figure(name, figure.title, partial(draw, analysis))
+    by_axis = {axis.label: partial(draw, replace(analysis, over=axis.field)) for axis in training_axes(analysis)}
+    first, *others = by_axis
+    return render_figure(name, figure.title, by_axis[first], first, {label: by_axis[label] for label in others})
 
 
 def drawing_of(kind: Kind[Any], name: str, *records: object) -> Drawing | None:
@@ -124,10 +131,3 @@ def drawing_of(kind: Kind[Any], name: str, *records: object) -> Drawing | None:
         fault = f"{type(error).__name__}: {error}"
         raise RefusedError(f"{source.path}: the {kind.noun} {name!r} cannot be drawn ({fault}).") from error
     return drawing
-
-
-def _command(analysis: Analysis) -> str:
-    """What to type for the same figures."""
-    words = analysis.reflection_words
-    followed = [] if words is None else ["--reflection-words", ",".join(words)]
-    return shlex.join(["bench", "report", analysis.sweep.name, *followed])

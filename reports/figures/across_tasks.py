@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from reports.drawing.curves import arm_label, seeds_per_arm
-from reports.drawing.panels import STRIPS, as_strip, keep_only_grid
+from reports.drawing.panels import as_strip, keep_only_grid, strip_panels
 from reports.drawing.rendering import Drawing
 from reports.drawing.style import GREY, ArmStyle, arm_styles
 from reports.figures import Figure
@@ -35,7 +35,7 @@ def draw_across_tasks(analysis: Analysis) -> Drawing | None:
     ends = [end for arm in arms for end in (arm.iqm_pp.value, arm.iqm_pp.low, arm.iqm_pp.high) if not math.isnan(end)]
     low, high = min(ends), max(ends)
     pad = 0.06 * (high - low) or 1.0
-    figure, panels = STRIPS(len(arms), columns=2 if compared else 1, height=0.26, column_gap=0.4).draw()
+    figure, panels = strip_panels(len(arms), columns=2 if compared else 1, height=0.26).draw()
     for arm, row in zip(arms, panels, strict=True):
         _draw_estimate(row[0], arm.iqm_pp, styles[arm.arm])
         as_strip(row[0], arm_label(arm.arm, len(arm.seeds)))

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reports.drawing.curves import draw_curves, seeds_per_arm
-from reports.drawing.panels import MEAN_Y, SEEDS_Y, STRIPS, as_strip, keep_only_grid, share_limits
+from reports.drawing.marks import mark
+from reports.drawing.panels import MEAN_Y, SEEDS_Y, as_strip, keep_only_grid, share_limits, strip_panels
 from reports.drawing.rendering import DataRow, Drawing
-from reports.drawing.style import BASE_MODEL, GREY, arm_styles, short_name
+from reports.drawing.style import BASE_MODEL, GREY, arm_styles
 from reports.figures import Figure
 from reports.formats import number, percent
 from reports.measure import Analysis
@@ -37,18 +38,20 @@ def draw_distinct_answers(analysis: Analysis) -> Drawing | None:
         return None
     before = _distinct_before(analysis)
     styles = arm_styles(sweep.arms, sweep.baseline)
-    figure, panels = STRIPS(len(by_arm)).draw()
+    figure, panels = strip_panels(len(by_arm)).draw()
     strips = [axes for (axes,) in panels]
     for axes, (arm, by_seed) in zip(strips, by_arm.items(), strict=True):
         style, values = styles[arm], [*by_seed.values()]
         mean = sum(values) / len(values)
         if len(values) >= MIN_PAIRS:
-            axes.plot(t_interval(values, sweep.alpha), [MEAN_Y, MEAN_Y], color=style.color, linewidth=2.0)
-        axes.plot(values, [SEEDS_Y] * len(values), "o", color=style.color, markersize=4, alpha=0.7)
-        axes.plot(mean, MEAN_Y, style.marker, color=style.color, markersize=8)
+            (bar,) = axes.plot(t_interval(values, sweep.alpha), [MEAN_Y, MEAN_Y], color=style.color, linewidth=2.0)
+            mark(bar, arm, "interval")
+        (dots,) = axes.plot(values, [SEEDS_Y] * len(values), "o", color=style.color, markersize=4, alpha=0.7)
+        mark(dots, arm, "seed", [*by_seed])
+        mark(axes.plot(mean, MEAN_Y, style.marker, color=style.color, markersize=8)[0], arm, "mean")
         if before is not None:
             axes.plot(before, MEAN_Y, "x", color=GREY, markersize=7, markeredgewidth=1.8)
-        as_strip(axes, short_name(arm), f"{number(mean)} (n = {len(values)})")
+        as_strip(axes, arm, f"{number(mean)} (n = {len(values)})")
         axes.margins(x=0.08)
     share_limits(strips, "x")
     keep_only_grid(strips[:-1], "x")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reports.drawing.curves import PANEL_CHARACTERS, PANEL_COLUMNS, arm_label, legend_below, seeds_per_arm
+from reports.drawing.curves import PANEL_CHARACTERS, arm_label, legend_below, panel_columns, seeds_per_arm
 from reports.drawing.rendering import DataRow, Drawing
 from reports.drawing.style import GREY, INK, ArmStyle, arm_styles, new_figure
 from reports.extras.law_fits import ENTROPY_KINDS, EntropyFit, entropy_fits
@@ -83,7 +83,7 @@ def _stretches(fit: EntropyFit) -> Iterator[DataRow]:
 def _figure(
     fits: Sequence[EntropyFit], points: dict[str, list[DataRow]], styles: dict[str, ArmStyle], alpha: float
 ) -> MatplotlibFigure:
-    columns = min(PANEL_COLUMNS, len(fits))
+    columns = min(panel_columns(), len(fits))
     rows = -(-len(fits) // columns)
     figure = new_figure(1.1 + 2.1 * rows)
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
@@ -91,7 +91,7 @@ def _figure(
         _draw_points(axes, points[fit.arm], styles[fit.arm])
         _draw_forecast(axes, fit, styles[fit.arm], alpha)
         _draw_law(axes, fit, styles[fit.arm], alpha)
-        axes.set_title(_title(fit, PANEL_CHARACTERS * PANEL_COLUMNS // columns, alpha), loc="left")
+        axes.set_title(_title(fit, PANEL_CHARACTERS * panel_columns() // columns, alpha), loc="left")
     filled = list(grid.flat[: len(fits)])
     _scale(filled[0], fits, points, alpha)
     for empty in grid.flat[len(fits) :]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from reports.drawing.panels import MEAN_Y, SEEDS_Y, STRIPS, as_strip, keep_only_grid, share_limits, write_above
+from reports.drawing.marks import mark, name_axes
+from reports.drawing.panels import MEAN_Y, SEEDS_Y, as_strip, keep_only_grid, share_limits, strip_panels, write_above
 from reports.drawing.rendering import Drawing
 from reports.drawing.style import GREY, ArmStyle, arm_styles, bounded_view, short_name
 from reports.figures import Figure
@@ -39,7 +40,7 @@ def draw_forest(analysis: Analysis) -> Drawing | None:
     ]
     tasks = [task for task, *_ in shown]
     first = {tasks.index(task): task for task in by_task} if len(by_task) > 1 else {}
-    figure, panels = STRIPS(len(shown), above=dict.fromkeys(first, TASK_ROOM_IN)).draw()
+    figure, panels = strip_panels(len(shown), above=dict.fromkeys(first, TASK_ROOM_IN)).draw()
     view = bounded_view(
         [d for _, contrast, _ in shown for d in contrast.differences_pp],
         [end for _, contrast, comparison in shown for end in _interval(contrast, comparison)],
@@ -81,11 +82,12 @@ def _draw_contrast(
     over_seeds = not math.isnan(comparison.low)
     low, high = _interval(contrast, comparison)
     shown = [max(low, view[0]), min(high, view[1])]
-    axes.plot(shown, [MEAN_Y, MEAN_Y], color=style.color, linewidth=2.0, linestyle="-" if over_seeds else ":")
+    (bar,) = axes.plot(shown, [MEAN_Y, MEAN_Y], color=style.color, linewidth=2.0, linestyle="-" if over_seeds else ":")
+    mark(bar, contrast.arm, "interval")
     for end, cut, arrow in ((low, shown[0], "<"), (high, shown[1], ">")):
         if end != cut and not math.isnan(end):
             axes.plot(cut, MEAN_Y, arrow, color=style.color, markersize=7)
-    axes.plot(
+    (dot,) = axes.plot(
         comparison.difference,
         MEAN_Y,
         marker=style.marker,
@@ -93,14 +95,21 @@ def _draw_contrast(
         color=style.color,
         markerfacecolor=style.color if over_seeds else "none",
     )
+    mark(dot, contrast.arm, "mean")
     flags = [seed in contrast.flagged_seeds for seed in contrast.seeds]
     for flagged, fill in ((False, style.color), (True, "none")):
-        dots = [d for d, is_flagged in zip(contrast.differences_pp, flags, strict=True) if is_flagged == flagged]
-        heights = [SEEDS_Y] * len(dots)
-        axes.plot(dots, heights, "o", markersize=4, color=style.color, alpha=0.7, markerfacecolor=fill)
+        dots = {
+            seed: difference
+            for seed, difference, is_flagged in zip(contrast.seeds, contrast.differences_pp, flags, strict=True)
+            if is_flagged == flagged
+        }
+        look: dict[str, Any] = {"markersize": 4, "color": style.color, "alpha": 0.7, "markerfacecolor": fill}
+        (drawn,) = axes.plot([*dots.values()], [SEEDS_Y] * len(dots), "o", **look)
+        mark(drawn, contrast.arm, "seed", [*dots])
     verdict = f"{comparison.verdict.replace('_', ' ')}, " if tested else ""
     numbers = f"{signed_pp(comparison.difference)} {interval(low, high)}   {verdict}n = {comparison.n_pairs}"
-    as_strip(axes, short_name(contrast.arm), numbers)
+    as_strip(axes, contrast.arm, numbers)
+    name_axes(axes, "difference (pp)", "")
 
 
 def _interval(contrast: Contrast, comparison: PairedComparison) -> tuple[float, float]:

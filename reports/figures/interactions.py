@@ -11,7 +11,7 @@ import numpy as np
 
 from reports.drawing.panels import Panels
 from reports.drawing.rendering import DataRow, Drawing
-from reports.drawing.style import DASHES, MARKERS, OKABE_ITO, SEED_ALPHA, WIDTH_IN
+from reports.drawing.style import ARM_COLORS, DASHES, MARKERS, SEED_ALPHA, width_in
 from reports.figures import Figure
 from reports.formats import count
 from reports.measure import Analysis
@@ -105,7 +105,7 @@ def _draw_lines(axes: Axes, crossing: Crossing, metric: str) -> None:
     own_means = crossing.scores_pp.mean(axis=(1, 2), keepdims=True)
     moved = crossing.scores_pp - own_means + own_means.mean()
     for i, other in enumerate(others):
-        color, dash = OKABE_ITO[i % len(OKABE_ITO)], DASHES[i % len(DASHES)]
+        color, dash = ARM_COLORS[i % len(ARM_COLORS)], DASHES[i % len(DASHES)]
         axes.plot(places, moved[:, :, i].T, color=color, alpha=SEED_ALPHA, linewidth=0.7)
         axes.plot(
             places,
@@ -121,7 +121,7 @@ def _draw_lines(axes: Axes, crossing: Crossing, metric: str) -> None:
     axes.set_xlim(-0.25, len(values) - 0.75)
     axes.set_xlabel(first)
     axes.set_ylabel(f"{metric} (%)")
-    axes.yaxis.set_label_coords(-0.75 * SCORES_IN / (WIDTH_IN - SCORES_IN - LEGEND_IN), 0.5)
+    axes.yaxis.set_label_coords(-0.75 * SCORES_IN / (width_in() - SCORES_IN - LEGEND_IN), 0.5)
     axes.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), handlelength=3.0)
 
 

@@ -19,7 +19,7 @@ from reports.drawing.rendering import Drawing
 from reports.drawing.style import GREY, bounded_view, short_name
 from reports.figures import Figure
 from reports.measure import Analysis
-from reports.measure.curves import TOKENS, evaluation_curves, paired_curves, training_axis
+from reports.measure.curves import evaluation_curves, paired_curves, training_axis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,7 +36,8 @@ def draw_learning(analysis: Analysis) -> Drawing | None:
         f"{metric.name} on held-out problems of {metric.task}. The last point is the final evaluation, by which arms"
         f" are compared{before}."
     )
-    return draw_training(analysis, curves, metric.name, f"{metric.name} of {metric.task}, held out", what)
+    in_percent = [curve.scaled(100) for curve in curves]
+    return draw_training(analysis, in_percent, "score_pp", f"{metric.name} of {metric.task}, held out (%)", what)
 
 
 def draw_reward(analysis: Analysis) -> Drawing | None:
@@ -69,12 +70,12 @@ def draw_paired_difference(analysis: Analysis) -> Drawing | None:
     figure = draw_curves(analysis, curves, xlabel=axis.label, ylabel=ylabel, set_up=set_up)
     caption = (
         f"{metric.name} on held-out problems of {metric.task}, minus that of {short_name(sweep.baseline)} with the same"
-        f" seed at equal {'tokens' if axis == TOKENS else 'steps'}. Only the last evaluation is tested; those before"
+        f" seed at equal {axis.unit}. Only the last evaluation is tested; those before"
         " it may have fewer samples. The last difference stands at the mean of the points where the two cells end."
         f" {describe_curves(curves, alpha)} Grey band: the region of"
-        f" equivalence, ±{sweep.margin_pp:g} pp. {axis.note}"
+        f" equivalence, ±{sweep.margin_pp:g} pp."
     )
-    return Drawing(figure, caption.rstrip(), curve_rows(curves, axis.field, "difference_pp"))
+    return Drawing(figure, caption, curve_rows(curves, axis.field, "difference_pp"))
 
 
 PREFERENCE_COLUMNS = (
@@ -100,14 +101,24 @@ def draw_preference(analysis: Analysis) -> Drawing | None:
     )
 
 
-LEARNING = Figure(name="learning", title="Held-out learning curves", draw=draw_learning, group="Learning", order=20)
-REWARD = Figure(name="reward", title="Training reward", draw=draw_reward, group="Learning", order=30)
+LEARNING = Figure(
+    name="learning",
+    title="Held-out learning curves",
+    draw=draw_learning,
+    group="Learning",
+    order=20,
+    over_training=True,
+)
+REWARD = Figure(
+    name="reward", title="Training reward", draw=draw_reward, group="Learning", order=30, over_training=True
+)
 PAIRED_DIFFERENCE = Figure(
     name="paired_difference",
     title="Difference from the baseline along training",
     draw=draw_paired_difference,
     group="Learning",
     order=40,
+    over_training=True,
 )
 PREFERENCE = Figure(
     name="preference", title="Chosen and rejected answers in training", draw=draw_preference, group="Learning", order=60

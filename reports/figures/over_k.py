@@ -85,12 +85,12 @@ def _draw_over_k(analysis: Analysis, family: str, what: str) -> Drawing | None:
         analysis,
         curves,
         xlabel="k (log scale)",
-        ylabel=f"{family}@k of {analysis.metric.task}",
+        ylabel=f"{family}@k of {analysis.metric.task} (%)",
         base_model=base_model,
         set_up=_log2_axis(ks),
     )
     caption = f"{what} Final evaluation on {analysis.metric.task}. {describe_curves(curves, analysis.sweep.alpha)}"
-    y_name = f"{family}_at_k"
+    y_name = f"{family}_at_k_pp"
     rows = curve_rows(curves, "k", y_name)
     if base_model is not None:
         caption += " Dotted grey: the model before training, evaluated once."

@@ -11,9 +11,9 @@ import numpy as np
 from reports.drawing.curves import (
     MAX_OVERLAID_ARMS,
     PANEL_CHARACTERS,
-    PANEL_COLUMNS,
     arm_label,
     legend_below,
+    panel_columns,
     seeds_per_arm,
 )
 from reports.drawing.panels import Panels, keep_only_grid, legend_at_bottom, share_limits
@@ -76,14 +76,11 @@ def _panels(
     paths: Mapping[str, ArmPaths], yardsticks: Mapping[str, Yardstick], styles: Mapping[str, ArmStyle]
 ) -> MatplotlibFigure:
     """A pair of panels for each arm, proxy above truth."""
-    rows = -(-len(paths) // PANEL_COLUMNS)
-    layout = Panels(
-        2 * rows, PANEL_COLUMNS, height=1.0, column_gap=0.65, row_gap=0.42, left=0.65, top=0.42, bottom=0.66
-    )
+    columns = panel_columns()
+    rows = -(-len(paths) // columns)
+    layout = Panels(2 * rows, columns, height=1.0, column_gap=0.65, row_gap=0.42, left=0.65, top=0.42, bottom=0.66)
     figure, grid = layout.draw([BEST_OF_N] if any(yardsticks.values()) else [])
-    pairs = [
-        (grid[2 * row][column], grid[2 * row + 1][column]) for row in range(rows) for column in range(PANEL_COLUMNS)
-    ]
+    pairs = [(grid[2 * row][column], grid[2 * row + 1][column]) for row in range(rows) for column in range(columns)]
     filled = pairs[: len(paths)]
     handles: list[Line2D] = []
     for (arm, found), pair in zip(paths.items(), filled, strict=True):
@@ -98,8 +95,8 @@ def _panels(
     for of_kind in zip(*filled, strict=True):
         share_limits(of_kind, "y")
     keep_only_grid((proxy for proxy, _ in filled), "x")
-    keep_only_grid((truth for _, truth in filled[:-PANEL_COLUMNS]), "x")
-    for _, truth in filled[-PANEL_COLUMNS:]:
+    keep_only_grid((truth for _, truth in filled[:-columns]), "x")
+    for _, truth in filled[-columns:]:
         truth.set_xlabel(X_LABEL.replace(" (", "\n("))
     for axes in (axes for pair in pairs[len(paths) :] for axes in pair):
         axes.set_visible(False)

@@ -10,8 +10,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reports.drawing.curves import arm_label, seeds_per_arm
+from reports.drawing.marks import mark
 from reports.drawing.rendering import DataRow, Drawing
-from reports.drawing.style import GREY, LEGEND_ROW_IN, ArmStyle, arm_styles, bounded_view, legend_columns, new_figure
+from reports.drawing.style import (
+    GREY,
+    LEGEND_ROW_IN,
+    ArmStyle,
+    arm_styles,
+    bounded_view,
+    is_narrow,
+    legend_columns,
+    new_figure,
+)
 from reports.figures import Figure
 from reports.formats import percent, tokens
 from reports.measure import Analysis
@@ -55,14 +65,16 @@ def draw_pareto(analysis: Analysis) -> Drawing | None:
     labels = {arm: arm_label(arm, counts[arm]) for arm in arms}
     legend = legend_columns([*labels.values()])
     height_in = 3.1 + LEGEND_ROW_IN * math.ceil((len(arms) + 1) / legend)
-    figure = new_figure(height_in)
-    panels = figure.subplots(1, len(spots), sharey=True, squeeze=False)[0]
+    stacked = len(spots) if is_narrow() else 1
+    figure = new_figure(height_in + 2.4 * (stacked - 1))
+    panels = figure.subplots(stacked, len(spots) // stacked, sharey=True, squeeze=False).ravel()
     styles = arm_styles(sweep.arms, sweep.baseline)
     handles: dict[str, Line2D] = {}
     for axes, (key, by_arm) in zip(panels, spots.items(), strict=True):
         for arm, spot in by_arm.items():
             mine = [(row[key], row["score_pp"]) for row in rows if row["arm"] == arm and key in row]
             handles[arm] = _draw_arm(axes, mine, spot, styles[arm], labels[arm])
+            mark(handles[arm], arm, "mean")
         _draw_frontier(axes, [*by_arm.values()], handles)
         axes.set_xlabel(X_LABELS[key])
         axes.locator_params(axis="x", nbins=6)
@@ -76,7 +88,8 @@ def draw_pareto(analysis: Analysis) -> Drawing | None:
         [end for by_arm in spots.values() for spot in by_arm.values() for end in (spot.low, spot.high)],
     )
     panels[0].set_ylim(low - 0.05 * (high - low) - 0.2, high + 0.05 * (high - low) + 0.2)
-    panels[0].set_ylabel(f"final {metric.name} of {metric.task} (%)")
+    for axes in panels[:stacked]:
+        axes.set_ylabel(f"final {metric.name} of {metric.task} (%)")
     figure.legend(handles=[*handles.values()], loc="outside lower center", ncols=legend)
     against = " and against ".join(X_LABELS[key] for key in spots)
     equally = " All arms generated equally many tokens in training."

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from reports.drawing.curves import draw_step_field
 from reports.drawing.grid import Column, Trace, draw_step_grid
+from reports.drawing.marks import mark
 from reports.drawing.rendering import DataRow, Drawing
 from reports.drawing.style import LEGEND_ROW_IN, arm_styles, legend_columns, new_figure, short_name
 from reports.figures import Figure
@@ -67,7 +68,8 @@ def draw_entropy_score(analysis: Analysis) -> Drawing | None:
     styles = arm_styles(sweep.arms, sweep.baseline)
     for arm, label in labels.items():
         x, y = ([row[key] for row in by_arm[arm]] for key in ("mean_entropy_nats", "score_pp"))
-        axes.plot(x, y, styles[arm].marker, color=styles[arm].color, markersize=5, label=label)
+        (dots,) = axes.plot(x, y, styles[arm].marker, color=styles[arm].color, markersize=5, label=label)
+        mark(dots, arm, "seed", [int(row["seed"]) for row in by_arm[arm]])
     axes.set_xlabel("mean entropy in training (nats per token)")
     axes.set_ylabel(f"final {metric.name} of {metric.task} (%)")
     figure.legend(loc="outside lower center", ncols=columns)
@@ -127,7 +129,9 @@ def draw_stability(analysis: Analysis) -> Drawing | None:
     )
 
 
-ENTROPY = Figure(name="entropy", title="Policy entropy", draw=draw_entropy, group="Policy", order=90)
+ENTROPY = Figure(
+    name="entropy", title="Policy entropy", draw=draw_entropy, group="Policy", order=90, over_training=True
+)
 ENTROPY_SCORE = Figure(
     name="entropy_score",
     title="Final score against entropy in training",

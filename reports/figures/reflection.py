@@ -117,7 +117,7 @@ def _draw_words(
         " step, by the model before any update. Each later point is a stretch of steps, at what was generated before"
         f" them; a stretch without the words has no point. At most {MOST_FILES} files of completions are read, spread"
         " over each run; the steps of other files have no points."
-        f" {describe_curves(curves, sweep.alpha)} {axis.note}"
+        f" {describe_curves(curves, sweep.alpha)}"
     )
     return Drawing(figure, caption.rstrip(), _rows(arms, quantities, sides, axis.field))
 

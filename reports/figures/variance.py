@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from reports.drawing.panels import STRIPS, as_strip, keep_only_grid, legend_at_bottom
+from reports.drawing.panels import as_strip, keep_only_grid, legend_at_bottom, strip_panels
 from reports.drawing.rendering import Drawing
-from reports.drawing.style import GREY, OKABE_ITO, short_name
+from reports.drawing.style import ARM_COLORS, GREY
 from reports.figures import Figure
 from reports.formats import percent
 from reports.measure import Analysis
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.container import BarContainer
 
-COLORS = dict(zip(PART_NAMES, (*OKABE_ITO[:3], GREY), strict=True))
+COLORS = dict(zip(PART_NAMES, (*ARM_COLORS[:3], GREY), strict=True))
 HATCHES = {"seeds": "", "seeds_x_problems": "///", "sampling": "...", "problems": "xxx"}
 ROOM_FOR_A_NUMBER = 0.07
 """A narrower part of a bar has no number in it."""
@@ -32,12 +32,12 @@ def draw_variance(analysis: Analysis) -> Drawing | None:
     if not shown:
         return None
     parts = [part for part in PART_NAMES if any(part in row["new_problems"]["parts"] for _, row in shown)]
-    figure, panels = STRIPS(len(shown), height=0.3).draw([PART_NAMES[part] for part in parts])
+    figure, panels = strip_panels(len(shown), height=0.3).draw([PART_NAMES[part] for part in parts])
     handles: dict[str, BarContainer] = {}
     for (axes,), (contrast, row) in zip(panels, shown, strict=True):
         handles |= _draw_bar(axes, row["new_problems"]["parts"])
         error = "{error_pp:.2f} pp [{error_low_pp:.2f}, {error_high_pp:.2f}]".format(**row["these_problems"])
-        as_strip(axes, short_name(contrast.arm), f"error {error}   n = {row['n_seeds']}")
+        as_strip(axes, contrast.arm, f"error {error}   n = {row['n_seeds']}")
         axes.set_xlim(0, 1)
     strips = [axes for (axes,) in panels]
     keep_only_grid(strips[:-1], "x")

@@ -30,7 +30,8 @@ class Analysis:
 
     measurements: the finished cells of each arm, by seed. arms, contrasts: in the order of the sweep file.
     reflection_words: the words whose tokens are followed through training; None: those that we follow by default.
-    processes: how many work on what is computed later.
+    processes: how many work on what is computed later. over: the field of `curves.Axis` that curves run over; None: the
+    first that all cells recorded.
     """
 
     sweep: SweepRecord
@@ -40,6 +41,7 @@ class Analysis:
     contrasts: list[Contrast]
     reflection_words: Sequence[str] | None = None
     processes: int = 1
+    over: str | None = None
     known: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """The results of functions that are `derived`, by their names."""
 

@@ -140,7 +140,7 @@ def gain_curves(analysis: Analysis) -> list[Curve]:
 
 def _gain(after: Line, before: Line) -> Line:
     k, mine, theirs = np.intersect1d(after.x, before.x, return_indices=True)
-    return Line(after.seed, k, 100 * (after.y[mine] - before.y[theirs]))
+    return Line(after.seed, k, after.y[mine] - before.y[theirs])
 
 
 def _coverage(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from reports.measure import Analysis, derived
-from reports.measure.measurements import Columns, Measurement
+from reports.measure.measurements import Columns, Measurement, Row
 from reports.statistics import MIN_PAIRS, FloatArray, t_band
 
 Points = Sequence[tuple[float, float | None]] | FloatArray
@@ -18,23 +18,44 @@ Points = Sequence[tuple[float, float | None]] | FloatArray
 
 @dataclass(frozen=True)
 class Axis:
-    """What curves run over: a field of the records, its label, and what a caption must say about it."""
+    """What curves run over: the column of x in the data, its label, and what two arms are equal in at one x."""
 
     field: str
     label: str
-    note: str = ""
+    unit: str
+
+    def of_steps(self, m: Measurement) -> FloatArray:
+        """x at each step of a cell [steps]."""
+        if self != SECONDS:
+            return m.steps[self.field]
+        taken = ~np.isnan(m.timing["total_s"])  # rows of evaluations have no such time
+        return np.interp(m.steps["step"], m.timing["step"][taken], np.cumsum(m.timing["total_s"][taken]))
+
+    def of_evaluation(self, m: Measurement, row: Row) -> float:
+        """x at which a cell was evaluated."""
+        if self != SECONDS:
+            return float(row[self.field])
+        return float(np.interp(row["step"], m.steps["step"], self.of_steps(m))) if m.steps.length else math.nan
 
 
-TOKENS = Axis("generated_tokens", "generated tokens")
-STEPS = Axis("step", "training step", "Over steps, because training on fixed data generates no tokens.")
+TOKENS = Axis("generated_tokens", "generated tokens", "tokens")
+STEPS = Axis("step", "training step", "steps")
+SECONDS = Axis("training_s", "seconds of training", "seconds")
 
 
 @derived
+def training_axes(analysis: Analysis) -> list[Axis]:
+    """What training can be shown over. Generated tokens come first; they are left out, for all arms, if a cell trained
+    without generating any and would have only one x. So are seconds that a cell did not record."""
+    cells = [m for some in analysis.measurements.values() for m in some if m.steps.length]
+    axes = [TOKENS] if all(m.steps["generated_tokens"][-1] for m in cells) else []
+    timed = all("total_s" in m.timing.fields and len(m.timing.known("total_s")) for m in cells)
+    return [*axes, STEPS, *([SECONDS] if timed else [])]
+
+
 def training_axis(analysis: Analysis) -> Axis:
-    """Generated tokens; or steps, for all arms, if a cell trained without generating any and would have only one x."""
-    cells = [m for some in analysis.measurements.values() for m in some]
-    generated = [m.steps["generated_tokens"][-1] for m in cells if m.steps.length]
-    return TOKENS if all(generated) else STEPS
+    """What curves run over: what was asked for, else the first of `training_axes`."""
+    return next((axis for axis in training_axes(analysis) if axis.field == analysis.over), training_axes(analysis)[0])
 
 
 @dataclass(frozen=True)
@@ -78,10 +99,10 @@ class Curve:
 
 def step_curves(analysis: Analysis, value: str | Callable[[Columns], FloatArray]) -> list[Curve]:
     """A field of steps.jsonl over training, or what is computed from its fields, for every arm that recorded it."""
-    x = training_axis(analysis).field
+    axis = training_axis(analysis)
 
     def points(m: Measurement) -> Points:
-        return np.column_stack([m.steps[x], m.steps[value] if isinstance(value, str) else value(m.steps)])
+        return np.column_stack([axis.of_steps(m), m.steps[value] if isinstance(value, str) else value(m.steps)])
 
     return curves_of(analysis, points)
 
@@ -92,12 +113,12 @@ def evaluation_curves(analysis: Analysis, metric: str, alpha: float) -> list[Cur
     alpha: the band is at level 1 - alpha. Cells whose final evaluation lacks the metric are left out, as they are from
     every comparison, so a line ends in the score that is compared.
     """
-    x, start = training_axis(analysis).field, analysis.base_metrics.get(metric)
+    axis, start = training_axis(analysis), analysis.base_metrics.get(metric)
 
     def points(m: Measurement) -> Points:
         if m.final_value(metric) is None:
             return []
-        return [(0, start), *((row[x], row["metrics"].get(metric)) for row in m.evaluations)]
+        return [(0, start), *((axis.of_evaluation(m, row), row["metrics"].get(metric)) for row in m.evaluations)]
 
     return curves_of(analysis, points, evaluation_mean, alpha)
 

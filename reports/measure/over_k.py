@@ -1,4 +1,4 @@
-"""pass@k and maj@k over k."""
+"""pass@k and maj@k over k, in percent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def curves_over_k(analysis: Analysis, family: str) -> list[Curve]:
     def points(m: Measurement) -> Points:
         return points_over_k({} if m.final is None else m.final["metrics"], family)
 
-    return curves_of(analysis, points)
+    return [curve.scaled(100) for curve in curves_of(analysis, points)]
 
 
 def points_over_k(metrics: Mapping[str, float | None], family: str) -> list[tuple[float, float | None]]:
@@ -27,4 +27,4 @@ def points_over_k(metrics: Mapping[str, float | None], family: str) -> list[tupl
 def base_line_over_k(metrics: Mapping[str, float | None], family: str) -> Line | None:
     """The line of the model before training; None if it was not measured."""
     line = to_line(0, points_over_k(metrics, family))
-    return line if len(line.x) else None
+    return Line(0, line.x, 100 * line.y) if len(line.x) else None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from harness.records.study import RangeRecord, TrialRecord
-from reports.drawing.style import GREY, INK, OKABE_ITO
+from reports.drawing.style import ARM_COLORS, GREY, INK
 from reports.search.values import Objective, value_text
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.lines import Line2D
 
-BLUE, VERMILION, _, _, ORANGE, _ = OKABE_ITO
+BLUE, VERMILION, GREEN = ARM_COLORS[:3]
 TICK_CHARACTER_IN = 0.062
 """The average width of a character in the label of a tick, at TICK_POINTS."""
 TICK_POINTS = 7.0
@@ -45,7 +45,7 @@ class Mark:
 
 MARKS = {
     "complete": Mark(BLUE, "o"),
-    "default": Mark(ORANGE, "D"),
+    "default": Mark(GREEN, "D"),
     "repeated setting": Mark(BLUE, "o", hollow=True),
     "pruned": Mark(VERMILION, "x"),
     "failed": Mark(VERMILION, "|", size=9),

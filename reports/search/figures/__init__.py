@@ -56,5 +56,5 @@ def render_search_figures(study: StudyRecord) -> list[RenderedFigure]:
             several = figure.each_objective and len(study.objectives) > 1
             title = f"{figure.title}: {objective.name}" if several else figure.title
             drawing = partial(drawing_of, SEARCH_FIGURES, figure.name, study, objective)
-            rendered.append(render_figure(name, title, study.command, drawing))
+            rendered.append(render_figure(name, title, drawing))
     return [figure for figure in rendered if figure is not None]

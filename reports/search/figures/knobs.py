@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from harness.records.study import StudyRecord, TrialRecord
 from reports.drawing.panels import Panels, keep_only_grid, legend_at_bottom, share_limits
 from reports.drawing.rendering import DataRow, Drawing
-from reports.drawing.style import OKABE_ITO, new_figure
+from reports.drawing.style import ARM_COLORS, new_figure
 from reports.search.drawing import (
     TICK_CHARACTER_IN,
     TICK_POINTS,
@@ -50,7 +50,7 @@ def draw_importance(study: StudyRecord, objective: Objective) -> Drawing | None:
     figure = new_figure(MARGINS_IN + BAR_IN * max(2, len(shares)))
     axes = figure.subplots()
     names = [shortened(labels.get(name, name), MAX_CHARACTERS) for name, _ in shares]
-    axes.barh(range(len(shares)), [100 * share for _, share in shares], height=0.62, color=OKABE_ITO[0])
+    axes.barh(range(len(shares)), [100 * share for _, share in shares], height=0.62, color=ARM_COLORS[0])
     for place, (_, share) in enumerate(shares):
         axes.annotate(
             f"{100 * share:.1f}%", (100 * share, place), xytext=(4, 0), textcoords="offset points", va="center"

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from harness.records.study import StudyRecord, TrialRecord
 from reports.drawing.rendering import DataRow, Drawing
-from reports.drawing.style import GREY, INK, WIDTH_IN, new_figure
+from reports.drawing.style import GREY, INK, is_narrow, new_figure, width_in
 from reports.search.drawing import TICK_CHARACTER_IN, TICK_POINTS, KnobAxis, best_label, kind_of, shortened, two_lines
 from reports.search.figures import SearchFigure
 from reports.search.values import Objective, complete_trials, short_knobs, value_text
@@ -22,10 +24,6 @@ if TYPE_CHECKING:
 
 
 MIN_TRIALS = 2
-# Positions in inches, from the left or from the top.
-NAMES_X, LOW_X, HIGH_X, NOT_DRAWN_X = 0.12, 2.25, 5.0, 5.75
-TOP, PITCH, BAND, BELOW = 0.15, 0.47, 0.2, 0.25
-NAME_CHARACTERS = 23
 CHOICE_AT = 0.06
 """Where in its part of the axis a choice lies. Its name stands to the right, so that no line runs through a name."""
 # The middle of cividis, which is visible on white and on a dark page; each of its ends is lost on one of them.
@@ -35,21 +33,58 @@ BAR_TICKS = 5
 
 
 @dataclass(frozen=True)
-class Scale:
-    """The values of an objective, as shown, from the lowest to the highest; better ones are darker."""
+class Sheet:
+    """Where things lie on the sheet, in inches from its left or from its top. name_lift: how far the name of a knob
+    stands above its band; 0 beside it."""
 
-    low: float
-    high: float
+    names: float = 0.12
+    low: float = 2.25
+    high: float = 5.0
+    not_drawn: float = 5.75
+    top: float = 0.15
+    pitch: float = 0.47
+    band: float = 0.2
+    below: float = 0.25
+    name_lift: float = 0.0
+    name_characters: int = 23
+
+    def x(self, position: float) -> float:
+        return self.low + position * (self.high - self.low)
+
+    def y(self, row: int) -> float:
+        return self.top + self.pitch * row
+
+
+NARROW_SHEET = Sheet(low=0.5, high=2.55, not_drawn=3.0, top=0.35, pitch=0.62, name_lift=0.2, name_characters=40)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The values of an objective, as shown, in ascending order; better ones are darker.
+
+    Colours go by rank: by value, one collapsed trial would make all others alike.
+    """
+
+    values: tuple[float, ...]
     maximize: bool
+
+    @property
+    def low(self) -> float:
+        return self.values[0]
+
+    @property
+    def high(self) -> float:
+        return self.values[-1]
 
     def position(self, value: float) -> float:
         return (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5
 
-    def color(self, position: float) -> Any:
+    def color(self, value: float) -> Any:
         import matplotlib as mpl
 
-        goodness = position if self.maximize else 1 - position
-        return mpl.colormaps["cividis"](LIGHT - (LIGHT - DARK) * goodness)
+        rank = np.interp(value, self.values, np.linspace(0, 1, len(self.values)))
+        goodness = rank if self.maximize else 1 - rank
+        return mpl.colormaps["cividis"](LIGHT - (LIGHT - DARK) * float(goodness))
 
 
 def draw_parallel_coordinates(study: StudyRecord, objective: Objective) -> Drawing | None:
@@ -59,24 +94,25 @@ def draw_parallel_coordinates(study: StudyRecord, objective: Objective) -> Drawi
     if len(trials) < MIN_TRIALS or not knobs:
         return None
     shown = {trial.number: objective.shown(value) for trial in trials if (value := objective.of(trial)) is not None}
-    scale = Scale(min(shown.values()), max(shown.values()), objective.maximize)
+    scale = Scale(tuple(sorted(set(shown.values()))), objective.maximize)
+    sheet = NARROW_SHEET if is_narrow() else Sheet()
     knob_axes = {
         name: KnobAxis.of(
             study.knobs[name], [trial.params[name] for trial in trials if name in trial.params], CHOICE_AT
         )
         for name in knobs
     }
-    figure, axes = _sheet(TOP + PITCH * (len(knobs) + 1) + BELOW)
+    figure, axes = _blank(sheet.y(len(knobs) + 1) + sheet.below)
     short = short_knobs(study.knobs)
     conditional = [name for name in knobs if any(name not in trial.params for trial in trials)]
     for row, name in enumerate(knobs):
-        _draw_knob(axes, TOP + PITCH * row, short[name], knob_axes[name], conditional=name in conditional)
-    _draw_bar(axes, TOP + PITCH * len(knobs), scale, objective)
+        _draw_knob(axes, sheet, sheet.y(row), short[name], knob_axes[name], conditional=name in conditional)
+    _draw_bar(axes, sheet, sheet.y(len(knobs)), scale, objective)
     # The best comes last, so that no other line covers it.
     order = sorted(trials, key=lambda trial: scale.position(shown[trial.number]), reverse=not objective.maximize)
     for trial in order:
-        xs, ys = _path(trial, knobs, knob_axes, _x(scale.position(shown[trial.number])))
-        axes.plot(xs, ys, color=scale.color(scale.position(shown[trial.number])), linewidth=1.0, zorder=2)
+        xs, ys = _path(trial, knobs, knob_axes, sheet, sheet.x(scale.position(shown[trial.number])))
+        axes.plot(xs, ys, color=scale.color(shown[trial.number]), linewidth=1.0, zorder=2)
         if trial.number == study.best:
             label = best_label(trial.number) + (", the default" if trial.is_default else "")
             axes.plot(xs, ys, color=INK, linewidth=2.6, zorder=4, label=label)
@@ -87,71 +123,75 @@ def draw_parallel_coordinates(study: StudyRecord, objective: Objective) -> Drawi
     caption = (
         f"A line for each of n = {len(trials)} complete trials, from knob to knob down to its"
         f" {objective.words} on the colour bar; darker is better"
-        f" ({objective.wish}).{_not_drawn(study, conditional)}"
+        f" ({objective.wish}), by rank.{_not_drawn(study, conditional)}"
     )
     return Drawing(figure, caption, [_row(trial, objective, knobs) for trial in trials])
 
 
-def _sheet(height_in: float) -> tuple[Figure, Axes]:
+def _blank(height_in: float) -> tuple[Figure, Axes]:
     """A figure with a single plot, whose coordinates are inches from its upper left corner."""
     figure = new_figure(height_in, laid_out=False)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_axis_off()
-    axes.set(xlim=(0, WIDTH_IN), ylim=(height_in, 0))
+    axes.set(xlim=(0, width_in()), ylim=(height_in, 0))
     return figure, axes
 
 
-def _x(position: float) -> float:
-    return LOW_X + position * (HIGH_X - LOW_X)
-
-
-def _draw_knob(axes: Axes, y: float, name: str, axis: KnobAxis, *, conditional: bool) -> None:
+def _draw_knob(axes: Axes, sheet: Sheet, y: float, name: str, axis: KnobAxis, *, conditional: bool) -> None:
     from matplotlib.patches import Rectangle
 
-    middle = y + BAND / 2
-    axes.text(NAMES_X, middle, two_lines(name, NAME_CHARACTERS), va="center", fontsize=8, linespacing=1.05)
-    axes.add_patch(Rectangle((LOW_X, y), HIGH_X - LOW_X, BAND, facecolor=GREY, alpha=0.16, linewidth=0))
+    middle = y + sheet.band / 2
+    name = two_lines(name, sheet.name_characters)
+    axes.text(sheet.names, middle - sheet.name_lift, name, va="center", fontsize=8, linespacing=1.05)
+    axes.add_patch(
+        Rectangle((sheet.low, y), sheet.high - sheet.low, sheet.band, facecolor=GREY, alpha=0.16, linewidth=0)
+    )
     if conditional:
-        axes.add_patch(Rectangle((NOT_DRAWN_X - 0.12, y), 0.24, BAND, facecolor=GREY, alpha=0.16, linewidth=0))
-        axes.text(NOT_DRAWN_X + 0.17, middle, "not\ndrawn", va="center", fontsize=TICK_POINTS, linespacing=1.0)
+        axes.add_patch(
+            Rectangle((sheet.not_drawn - 0.12, y), 0.24, sheet.band, facecolor=GREY, alpha=0.16, linewidth=0)
+        )
+        axes.text(sheet.not_drawn + 0.17, middle, "not\ndrawn", va="center", fontsize=TICK_POINTS, linespacing=1.0)
     ticks = axis.ticks(2)
     if axis.choices:
-        fitting = max(3, int(((HIGH_X - LOW_X) * (1 - CHOICE_AT) / len(ticks) - 0.1) / TICK_CHARACTER_IN))
+        fitting = max(3, int(((sheet.high - sheet.low) * (1 - CHOICE_AT) / len(ticks) - 0.1) / TICK_CHARACTER_IN))
         for place, text in ticks:
-            axes.text(_x(place) + 0.06, middle, shortened(text, fitting), va="center", fontsize=TICK_POINTS, zorder=5)
+            axes.text(
+                sheet.x(place) + 0.06, middle, shortened(text, fitting), va="center", fontsize=TICK_POINTS, zorder=5
+            )
         return
     for place, text in ticks:
         left = place < 0.5
-        x = _x(0) - 0.06 if left else _x(1) + 0.06
+        x = sheet.x(0) - 0.06 if left else sheet.x(1) + 0.06
         axes.text(x, middle, text, ha="right" if left else "left", va="center", fontsize=TICK_POINTS)
 
 
-def _draw_bar(axes: Axes, y: float, scale: Scale, objective: Objective) -> None:
+def _draw_bar(axes: Axes, sheet: Sheet, y: float, scale: Scale, objective: Objective) -> None:
     from matplotlib.patches import Rectangle
 
-    axes.text(NAMES_X, y + BAND / 2, two_lines(objective.label, NAME_CHARACTERS), va="center", fontsize=8)
-    width = (HIGH_X - LOW_X) / BAR_STEPS
+    label = two_lines(objective.label, sheet.name_characters)
+    axes.text(sheet.names, y + sheet.band / 2 - sheet.name_lift, label, va="center", fontsize=8)
+    width = (sheet.high - sheet.low) / BAR_STEPS
     for step in range(BAR_STEPS):
-        color = scale.color((step + 0.5) / BAR_STEPS)
+        color = scale.color(scale.low + (step + 0.5) / BAR_STEPS * (scale.high - scale.low))
         # The edge has the same colour, because renderers leave hairlines between neighbours.
-        axes.add_patch(Rectangle((LOW_X + step * width, y), width, BAND, color=color, linewidth=0.4))
+        axes.add_patch(Rectangle((sheet.low + step * width, y), width, sheet.band, color=color, linewidth=0.4))
     for tick in range(BAR_TICKS) if scale.high > scale.low else [BAR_TICKS // 2]:
         place = tick / (BAR_TICKS - 1)
         value = scale.low + place * (scale.high - scale.low)
         text = objective.text(value / 100 if objective.is_fraction else value)
-        axes.text(_x(place), y + BAND + 0.05, text, ha="center", va="top", fontsize=TICK_POINTS)
+        axes.text(sheet.x(place), y + sheet.band + 0.05, text, ha="center", va="top", fontsize=TICK_POINTS)
 
 
 def _path(
-    trial: TrialRecord, knobs: Sequence[str], knob_axes: dict[str, KnobAxis], end: float
+    trial: TrialRecord, knobs: Sequence[str], knob_axes: dict[str, KnobAxis], sheet: Sheet, end: float
 ) -> tuple[list[float], list[float]]:
     """The line of a trial: straight down through the band of each knob, then over to the next."""
     xs, ys = [], []
     for row, name in enumerate(knobs):
-        x = _x(knob_axes[name].position(trial.params[name])) if name in trial.params else NOT_DRAWN_X
+        x = sheet.x(knob_axes[name].position(trial.params[name])) if name in trial.params else sheet.not_drawn
         xs += [x, x]
-        ys += [TOP + PITCH * row, TOP + PITCH * row + BAND]
-    return [*xs, end], [*ys, TOP + PITCH * len(knobs)]
+        ys += [sheet.y(row), sheet.y(row) + sheet.band]
+    return [*xs, end], [*ys, sheet.y(len(knobs))]
 
 
 def _row(trial: TrialRecord, objective: Objective, knobs: Sequence[str]) -> DataRow:

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import shutil
 from collections.abc import Collection
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from reports.drawing.style import RC
 from reports.figures import FIGURES, in_reading_order, render_figures
 from reports.figures.pareto import frontier
 from reports.measure import analyse
+from reports.measure.curves import SECONDS
 from reports.statistics import MIN_PAIRS
 from tests.reports.rewriting import rewrite_rows, vary_samples, write_steps
 from tests.reports.synthetic import BEST_OF_N, STEPS, TASK, write_sweep
@@ -137,7 +140,6 @@ def test_a_figure_without_records_is_left_out(tmp_path):
     left = ["learning", "pass_at_k", "maj_at_k", "pareto", "difficulty", "distinct_answers", "reliability"]
     figures = render_figures(analyse(sweep))
     assert [figure.name for figure in figures] == left
-    assert all(figure.caption.endswith(f"Made by: bench report {sweep.name}") for figure in figures)
 
 
 def test_what_older_records_lack_is_left_out(tmp_path):
@@ -160,13 +162,11 @@ def test_where_an_arm_generates_nothing_all_curves_run_over_steps(tmp_path):
     names = ("learning", "reward", "preference", "entropy", "length")
     for kind in drawn(sweep, names):
         assert x_label(kind) == "generated tokens"
-        assert "steps" not in kind.caption
         assert "generated_tokens" in kind.rows[0]
     for file in ("steps.jsonl", "scores.jsonl"):
         rewrite_rows(sweep, file, lambda row: row | {"generated_tokens": 0}, arm="offline")
     for kind in drawn(sweep, names):
         assert x_label(kind) == "training step"
-        assert kind.caption.endswith("Over steps, because training on fixed data generates no tokens.")
         assert {row["arm"]: row["step"] for row in kind.rows} == {"base": STEPS, "offline": STEPS}
 
 
@@ -333,12 +333,39 @@ def test_arms_over_all_tasks_the_baseline_first_and_absent_ones_by_name(tmp_path
     assert len(drawing.figure.axes) == 1 and "beats" not in drawing.caption
 
 
-def test_a_caption_names_the_command_with_the_words_that_were_chosen(tmp_path, monkeypatch):
-    monkeypatch.setattr("reports.figures.in_reading_order", lambda kind: in_reading_order(kind)[3:5])
-    sweep = write_sweep(tmp_path / "mine", {"base": 0.0}, seeds=1)
-    analysis = analyse(sweep, ["The sum", "2"])
-    endings = {figure.caption.partition(" Made by: ")[2] for figure in render_figures(analysis)}
-    assert endings == {"bench report mine --reflection-words 'The sum,2'"}
+def test_learning_is_seen_over_tokens_steps_and_seconds_and_on_a_telephone(tmp_path):
+    sweep = write_sweep(tmp_path, {"base": 0.0, "other": 1.0}, seeds=3)
+    (figure,) = [one for one in render_figures(analyse(sweep)) if one.name == "learning"]
+    assert [(view.over, view.narrow) for view in figure.views] == [
+        ("generated tokens", False),
+        ("generated tokens", True),
+        ("training step", False),
+        ("seconds of training", False),
+    ]
+    wide, narrow = (re.search(r'viewBox="0 0 ([\d.]+) ', view.inline) for view in figure.views[:2])
+    assert wide is not None and narrow is not None and float(narrow[1]) < 0.6 * float(wide[1])
+    assert all("<text" in view.inline and view.over in view.inline for view in figure.views)
+
+
+def test_seconds_are_the_sum_over_steps(tmp_path):
+    sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=1)
+    rewrite_rows(sweep, "timing.jsonl", lambda row: row | {"total_s": 2.0} if "total_s" in row else row)
+    (measurement,) = analyse(sweep).measurements["base"]
+    np.testing.assert_allclose(SECONDS.of_steps(measurement), 2.0 * np.arange(1, measurement.steps.length + 1))
+    last = measurement.evaluations[-1]
+    assert SECONDS.of_evaluation(measurement, last) == pytest.approx(2.0 * measurement.steps.length)
+
+
+def test_marks_say_arm_seeds_and_the_ends_of_axes(tmp_path):
+    sweep = write_sweep(tmp_path, {"base": 0.0, 'other "<&>"': 1.0}, seeds=3)
+    (figure,) = [one for one in render_figures(analyse(sweep)) if one.name == "learning"]
+    parsed = ElementTree.fromstring(figure.svg)
+    marks = {(one.get("data-arm"), one.get("data-kind"), one.get("data-seeds")) for one in parsed.iter()}
+    for arm in sweep.arms:
+        assert {(arm, "mean", None), (arm, "seed", "0 1 2"), (arm, "interval", None)} <= marks
+    (panel,) = [json.loads(axes) for one in parsed.iter() if (axes := one.get("data-axes")) is not None]
+    assert panel["x"]["label"] == "generated tokens" and panel["x"]["low"] == 0 < panel["x"]["high"]
+    assert panel["y"]["label"].endswith("(%)")
 
 
 def test_a_panel_of_an_arm_that_recorded_nothing_says_so(tmp_path):
