@@ -27,7 +27,8 @@ _REPORT_TAG = "bench.report"
 _PAGE = "index.html"
 _REPORT_FILES = ("report.md", "report.json", "figures/*", "data/*", _PAGE)
 _RESULTS = ("difference_pp", "low_pp", "high_pp", "p", "p_holm")
-_EMBEDDED_BYTES = 2_000_000
+_SHOWN_AS_TEXT = (".csv", ".json", ".md")
+_EMBEDDED_BYTES = 500_000
 
 
 def question_id(sweep: SweepRecord) -> str:
@@ -172,18 +173,22 @@ def _description(report: str) -> str:
     return "\n".join(lines)
 
 
+_LINK = re.compile(
+    r'<a(?P<before>[^>]*\s)href="(?!#|[a-z]+:)(?P<path>[^"]+)"(?P<after>[^>]*)>(?P<text>.*?)</a>', re.DOTALL
+)
+_SCRIPT = re.compile(r"(<script\b.*?</script>)", re.DOTALL)
+
+
 def self_contained(page: str, folder: Path) -> str:
     """A page whose links to its own figures and data work wherever it is shown. MLflow shows a page apart from the
-    files beside it: what a browser can show is put into the link, and of the rest the text says where it is."""
+    files beside it: what a browser can show is put into the link, and of the rest a note says where it is."""
 
     def link(found: re.Match[str]) -> str:
         path = folder / found["path"]
-        kind = "text/plain" if path.suffix == ".csv" else mimetypes.guess_type(path.name)[0] or ""
-        if not path.is_file() or not kind.startswith(("text/", "image/")) or path.stat().st_size > _EMBEDDED_BYTES:
-            return f'<span title="artifact {found["path"]}">{found["text"]}</span>'
+        kind = "text/plain" if path.suffix in _SHOWN_AS_TEXT else mimetypes.guess_type(path.name)[0] or ""
+        if not path.is_file() or not kind.startswith(("text/plain", "image/")) or path.stat().st_size > _EMBEDDED_BYTES:
+            return f'<span title="beside the page: {found["path"]}">{found["text"]}</span>'
         data = base64.b64encode(path.read_bytes()).decode()
         return f'<a{found["before"]}href="data:{kind};base64,{data}"{found["after"]}>{found["text"]}</a>'
 
-    return re.sub(
-        r'<a(?P<before>[^>]*\s)href="(?P<path>(?:figures|data)/[^"]*)"(?P<after>[^>]*)>(?P<text>.*?)</a>', link, page
-    )
+    return "".join(part if part.startswith("<script") else _LINK.sub(link, part) for part in _SCRIPT.split(page))

@@ -369,7 +369,7 @@ def test_a_changed_report_is_sent_again_and_its_links_work_apart_from_it(
         assert verdict in copy.read_text()
     assert copy.read_text().endswith(
         '<a href="data:text/plain;base64,YXJtLGRpZmZlcmVuY2UKYiwtMgo=">csv</a> '
-        '<span title="artifact data/steps.parquet">steps</span> <a href="#top">top</a>'
+        '<span title="beside the page: data/steps.parquet">steps</span> <a href="#top">top</a>'
     )
     (parent,) = reader.parents()
     assert reader.artifacts(parent) == {"index.html", "report.md", "report.json", "figures", "data"}
