@@ -263,10 +263,10 @@ class CellRecord:
         """When steps and evaluations ended, in Unix seconds: (step, whether it is an evaluation after it) -> time.
 
         A start says when it began, and its rows of timing.jsonl how long each thing took. began_s: for records of
-        schema 1, whose start does not say it.
+        schema 1, whose start does not say it. Raises DamagedRecordError.
         """
-        starts = self.own.read_starts()
-        begun = {start["epoch"]: unix_s(start["time"]) if "time" in start else began_s for start in starts}
+        file = self.path / STARTS_FILE
+        begun = {start["epoch"]: (begins_s([start], file) or [began_s])[0] for start in self.own.read_starts()}
         rows, superseded = read_jsonl(self.path / "timing.jsonl"), self._superseded()
         ends: dict[tuple[int, bool], float] = {}
         for epoch in sorted(begun):
@@ -279,8 +279,9 @@ class CellRecord:
         return ends
 
     def read_begins(self) -> list[float]:
-        """When its starts began, in Unix seconds, those of its evaluation last; [] before the first."""
-        return [unix_s(start["time"]) for start in self.read_starts() if "time" in start]
+        """When its starts began, in Unix seconds, those of its evaluation last; [] before the first, and in records of
+        schema 1. Raises DamagedRecordError."""
+        return begins_s(self.read_starts(), self.path / STARTS_FILE)
 
     def read_scores(self) -> list[dict[str, Any]]:
         """A row for each task of the final evaluation and of those along the curve; raises as
@@ -319,9 +320,15 @@ class CellRecord:
         return read_parquet(path, columns, where) if path.exists() else None
 
 
-def unix_s(time: str) -> float:
-    """A time of starts.jsonl, in UTC."""
-    return datetime.fromisoformat(time).timestamp()
+def begins_s(starts: Sequence[dict[str, Any]], path: Path) -> list[float]:
+    """When the starts in a starts.jsonl began, in Unix seconds; those of schema 1 do not say it and are left out.
+
+    Raises DamagedRecordError, naming the file, if a time is none.
+    """
+    try:
+        return [datetime.fromisoformat(start["time"]).timestamp() for start in starts if "time" in start]
+    except (TypeError, ValueError) as error:
+        raise DamagedRecordError(f"{path}: is damaged ({error}). Restore the file.") from None
 
 
 def _status_in(folder: Path) -> dict[str, Any]:

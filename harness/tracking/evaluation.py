@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.records.cell import unix_s
+from harness.records.cell import STARTS_FILE, begins_s
 from harness.records.files import read_json, read_jsonl
 from harness.records.problems import PROBLEMS_FILE, read_problems
 from harness.tracking.cell import commit_tag, first_samples
@@ -58,8 +58,8 @@ def _log(
     uri: str, home: Path, tags: dict[str, str], params: dict[str, Any], metrics: Mapping[str, Any], file: Path
 ) -> None:
     name, folder, task = tags["bench.evaluation"], file.parent, tags["task"]
-    starts = read_jsonl(folder / "starts.jsonl")
-    begins_s = [unix_s(start["time"]) for start in starts if "time" in start]
+    starts = read_jsonl(folder / STARTS_FILE)
+    begun_s = begins_s(starts, folder / STARTS_FILE)
     tags |= {"mlflow.source.name": "bench eval"} | commit_tag(starts)
     shown = hashlib.blake2b(json.dumps([params, dict(metrics)]).encode(), digest_size=8).hexdigest()
     with talking_to_mlflow(uri):
@@ -70,7 +70,7 @@ def _log(
             return
         for run in runs:
             run.delete()
-        start_ms = round(1000 * begins_s[0]) if begins_s else modified_ms(file)
+        start_ms = round(1000 * begun_s[0]) if begun_s else modified_ms(file)
         run = MirroredRun.create(client, experiment, name, start_ms, tags)
         run.log_params(flat_params(params))
         run.log_inputs(dataset_inputs([(task, "test")], []))

@@ -61,7 +61,7 @@ def sweep_tags(sweep: SweepRecord) -> dict[str, str]:
 def sync_question(run: MirroredRun, sweep: SweepRecord, study: StudyRecord | None) -> int:
     """Bring the parent run up to date; returns the number of points sent."""
     cells = [cell for cell in sweep.cells if (cell.evaluation_folder / "spec.json").exists()]
-    if cells and _ASKED_TAG not in run.tags:
+    if cells and sweep.is_search == (study is not None) and _ASKED_TAG not in run.tags:
         run.log_params(_asked(sweep, study, cells[0]))
         run.log_inputs(inputs_of(sweep, cells[0]))
         run.set_tags({_ASKED_TAG: "1"})
@@ -94,7 +94,8 @@ def _asked(sweep: SweepRecord, study: StudyRecord | None, cell: CellRecord) -> d
     }
     if study is not None:
         ranges = {
-            name: {key: value for key, value in vars(knob).items() if value} for name, knob in study.knobs.items()
+            name: {key: value for key, value in vars(knob).items() if value not in (None, {})}
+            for name, knob in study.knobs.items()
         }
         document["search"] = {name: json.dumps(one) for name, one in ranges.items()}
     return flat_params(document) | {
@@ -157,12 +158,12 @@ def sync_report(run: MirroredRun, folder: Path) -> int:
             values |= _effect(f"{group}/{contrast['arm']}", contrast)
             verdicts[mlflow_name(f"{tag}.{contrast['arm']}")] = str(contrast["verdict"])
     n_points = run.log_values(values, modified_ms(folder / "report.json"))
-    description = _description((folder / "report.md").read_text(encoding="utf-8"))
-    run.set_tags({**verdicts, "mlflow.note.content": description, _REPORT_TAG: digest})
+    text = description((folder / "report.md").read_text(encoding="utf-8"))
+    run.set_tags({**verdicts, "mlflow.note.content": text, _REPORT_TAG: digest})
     return n_points
 
 
-def _description(report: str) -> str:
+def description(report: str) -> str:
     """What a report in Markdown says before its first figure: the question, the verdicts, the table of results."""
     beginning, _, _ = report.partition("\n![")
     lines = re.sub(r"^# .*\n+", "", beginning).splitlines()  # the run's name is above it

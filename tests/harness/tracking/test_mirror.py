@@ -246,11 +246,11 @@ def killed_at(method: str, monkeypatch: pytest.MonkeyPatch, is_done: bool) -> It
     original = getattr(MirroredRun, method)
 
     def die(run: MirroredRun, what: object) -> None:
-        if "bench.cell" not in run.tags:
-            return original(run, what)
-        if is_done:
+        is_of_cell = "bench.cell" in run.tags
+        if is_done or not is_of_cell:
             original(run, what)
-        raise OSError("killed")
+        if is_of_cell:
+            raise OSError("killed")
 
     with monkeypatch.context() as patch, pytest.raises(MirrorError, match="killed"):
         patch.setattr(MirroredRun, method, die)
