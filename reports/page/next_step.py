@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reports.formats import count, percent, seconds, signed_pp
-from reports.measure.next_step import MOST_FACTOR
+from reports.measure.next_step import MOST_FACTOR, OPEN_VERDICTS
+from reports.statistics import MIN_PAIRS
+
+if TYPE_CHECKING:
+    from harness.records import SweepRecord
 
 Row = dict[str, Any]
 
@@ -30,6 +34,21 @@ def next_step_sentence(row: Row) -> str:
     sentences += [f"Or {_way(way)}." for way in others]
     further = "Each is a further look" if others else "It is a further look"
     return " ".join([*sentences, *unable, f"{further}, which is allowed for."])
+
+
+def what_to_do(row: Row, sweep: SweepRecord) -> str:
+    """`next_step_sentence`, or why a declared contrast has no next step."""
+    if row.get("next_step") is not None:
+        return next_step_sentence(row)
+    if row["verdict"] not in OPEN_VERDICTS:
+        return "Nothing more is needed."
+    if not sweep.is_complete:
+        return "Not every cell has ended; `bench run` continues it."
+    if sweep.design is not None and sweep.look.planned:
+        return "Its design has looks left; `bench run` with --until verdict takes them."
+    if row["verdict"] == "no_test":
+        return f"A test needs {MIN_PAIRS} pairs."
+    return f"What would settle it cannot be told: {row['note']}."
 
 
 def _goal(row: Row) -> str:
