@@ -57,7 +57,7 @@ def test_runs_params_curves_tags_artifacts(sweep: DiskSweep, uri: str, reader: R
         "objective.rule.clip_low": "0.2",
         "eval.k": "[1, 2]",
     }
-    # Of the parent: the question with what all arms share and what they differ in, but not the seed.
+    # The parent has the question, with what all arms share and what they differ in, but not the seed.
     assert run.data.params.items() - parent.data.params.items() == {("objective.scale", "null")}
     assert parent.data.params["question.margin_pp"] == "1.0"
     assert parent.data.params["varied.b.objective.scale"] == "none"
