@@ -7,6 +7,7 @@ import pyarrow
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.records.problems import ProblemRow
 from harness.tracking.question import description, self_contained
 from harness.tracking.run import (
     MAX_PARAM_LENGTH,
@@ -77,7 +78,7 @@ def test_a_table_has_the_first_sample_of_the_first_problems() -> None:
         for sample in range(2)
     ]
     chat = [{"role": "system", "content": "Add."}, {"role": "user", "content": "1+2"}]
-    problem = {"task": "sums", "split": "test", "problem_id": "0", "prompt": chat, "answer": "3"}
+    problem: ProblemRow = {"task": "sums", "split": "test", "problem_id": "0", "prompt": chat, "answer": "3"}
     table = completions_table(pyarrow.Table.from_pylist(samples), [problem])
     assert [row[1] for row in table["data"]] == [str(number) for number in range(TABLE_ROWS)]
     assert table["data"][0][2] == "system: Add.\n\nuser: 1+2"
