@@ -161,17 +161,23 @@ def _confirm_screening(screened: SweepRun) -> list[str]:
 
 
 def watched(work: Any, home: Path, mirrored: ExitStack, unit: str = "cells") -> Any:
-    """Run a sweep or a search with its progress shown; MLflow is kept up to date until `mirrored` is closed. Returns
-    what the work returns. Raises InterruptedByUserError."""
+    """Run a sweep or a search with its progress shown; MLflow is kept up to date until `mirrored` is closed, and then
+    its address is said. Returns what the work returns. Raises InterruptedByUserError."""
     from harness.cli.live import LiveRun
-    from harness.tracking import Mirror, MirrorThread, tracking_uri
+    from harness.tracking import Mirror, MirrorThread, server_command, tracking_uri
 
-    mirror = MirrorThread(Mirror(work.folder, tracking_uri(home)))
+    mirror = Mirror(work.folder, tracking_uri(home))
+    mirrored.callback(lambda: _say_where(mirror.address, server_command(mirror.tracking_uri)))
     try:
         with LiveRun(unit) as live:
-            return work.run(live, while_running=lambda: mirrored.enter_context(mirror))
+            return work.run(live, while_running=lambda: mirrored.enter_context(MirrorThread(mirror)))
     except KeyboardInterrupt:
         raise InterruptedByUserError("interrupted; the same command continues") from None
+
+
+def _say_where(address: str | None, command: str | None) -> None:
+    if address is not None:
+        note(f"MLflow: {address}" + (f"\n  served by: {command}" if command else ""))
 
 
 def default_workers(specs: Sequence[RunSpec]) -> int:

@@ -28,7 +28,7 @@ from harness.cli.options import (
     numbers,
 )
 from harness.cli.run import default_workers, watched
-from harness.errors import BenchError, RefusedError
+from harness.errors import BenchError, RefusedError, without_password
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -84,7 +84,7 @@ def tune(
     from harness.run.question import require_same_kind
     from harness.run.sweep import SweepRun
     from harness.search.confirm import finish_plan
-    from harness.search.optuna_parts import reporting_storage_errors, without_password
+    from harness.search.optuna_parts import reporting_storage_errors
     from harness.search.records import write_confirmation
     from harness.search.run import SearchRun
 
