@@ -144,7 +144,7 @@ def test_the_effects_of_a_factorial_have_samples_and_problems_as_ways_too(tmp_pa
     assert main["seeds"].needed is not None and interaction["seeds"].needed is not None
     assert interaction["seeds"].needed > 2 * main["seeds"].needed
     for statement in statements(report_document(analysis)):
-        assert any("samples a problem" in line for line in statement.details), statement
+        assert any("samples per problem" in line for line in statement.details), statement
 
 
 def test_over_one_checkpoint_problems_settle_a_contrast_and_samples_shrink_their_noise(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_over_one_checkpoint_problems_settle_a_contrast_and_samples_shrink_their
     report = report_document(analysis)
     (statement,) = statements(report)
     assert any(
-        f"{problems.needed} problems in place of {PROBLEMS} (16 cells to evaluate" in d for d in statement.details
+        f"{problems.needed} problems instead of {PROBLEMS} (16 cells to evaluate" in d for d in statement.details
     )
     assert report["contrasts"][0]["variance"]["new_problems"]["parts"].keys() == {"sampling", "problems"}
     assert any("evaluation samples" in d and "training" not in d for d in statement.details if d.startswith("Noise"))
