@@ -64,12 +64,12 @@ def _draw_coverage(analysis: Analysis, *, of_baseline: bool, ylabel: str, what: 
 
     figure = draw_curves(analysis, curves, xlabel="k (log scale)", ylabel=ylabel, set_up=set_up)
     parts = [what.format(task=analysis.metric.task)]
-    parts.append(f"Thin lines: seeds ({seeds_per_arm([curve.n for curve in curves])}); thick line: their mean.")
+    parts.append(f"Seeds: {seeds_per_arm([curve.n for curve in curves])}.")
     if any(not one.note for one in shown):
         band = f"Band: {percent(1 - shown[0].alpha)}, at every k at once"
         parts.append(f"{band}." if of_baseline else f"{band}, with the noise of the model before training.")
     parts += [f"No band: {note}." for note in dict.fromkeys(one.note for one in shown if one.note)]
-    parts.append("The table of coverage says what it shows, and where lines cross 0.")
+    parts.append("The coverage table says in a word what this shows, and where lines cross 0.")
     return Drawing(figure, " ".join(parts), curve_rows(curves, "k", "difference_pp" if of_baseline else "gain_pp"))
 
 

@@ -17,6 +17,7 @@ from reports.measure import Analysis
 from reports.measure.problems import problem_scores
 from reports.page.coverage import coverage_table
 from reports.page.document import Report
+from reports.page.effects import difference_pp
 from reports.page.looks import p_note
 from reports.page.record_tables import cost_table, provenance_table, tuning_table
 from reports.page.verdict import metric_name
@@ -34,9 +35,9 @@ ACROSS_TASKS_NOTE = (
 )
 PROBLEM_NOTE = (
     "The share of right samples in the final evaluation, over the seeds of an arm, for the problems with the widest"
-    " range between arms. They are the extremes of {n} problems: beside each stands the mean range of its rank if arms"
-    " are exchanged within seeds, and a widest range of {widest:.1f} pp or more then comes in P = {p} of cases. What is"
-    " above it is more than chance; the rest would not be there another time."
+    " range between arms. They are the extremes of {n} problems. By chance: the mean range at the same rank if"
+    " arms are exchanged within seeds; a widest range of {widest:.1f} pp or more then has P = {p}. Ranges above that"
+    " are more than chance; a repetition would probably not show the others."
 )
 
 
@@ -80,7 +81,7 @@ def result_table(report: Report) -> Table:
     return _table(title, sorted(arms, key=lambda arm: (arm["rank"] is None, arm["rank"])), [
         ("arm", lambda arm: arm["arm"]),
         (f"{metric_name(first)} (%), {percent(first['level'])} interval", _score),
-        (f"difference (pp), {_level_heading(report['contrasts'])}", against_baseline(_difference, "baseline")),
+        (f"difference (pp), {_level_heading(report['contrasts'])}", against_baseline(difference_pp, "baseline")),
         ("p (Holm)", against_baseline(lambda c: _p(c["p_holm"]))),
         ("seeds", lambda arm: str(arm["n"])),
         ("verdict", against_baseline(lambda c: c["verdict"].replace("_", " "))),
@@ -197,7 +198,7 @@ def chance_sentence(report: Report) -> str:
     first = ranges["widest"][:3]
     widest, permuted = (", ".join(f"{row[name]:.1f}" for row in first) for name in ("range_pp", "permuted_pp"))
     return (
-        f"No problem of {ranges['task']} is shown to divide the arms: the widest ranges between them, {widest} pp, are"
+        f"No problem of {ranges['task']} clearly separates the arms: the widest ranges between them, {widest} pp, are"
         f" what exchanging arms within seeds gives, {permuted} pp on average (P = {number(ranges['p'], 2)} for a widest"
         f" range of this size among {ranges['n_problems']} problems)."
     )
@@ -225,11 +226,6 @@ def _interval(row: Row) -> str:
 def _score(arm: Row) -> str:
     mean, low, high = points(arm["mean_pp"]), arm["low_pp"], arm["high_pp"]
     return mean if low is None or high is None else f"{mean} {interval(low, high, signed=False)}"
-
-
-def _difference(row: Row) -> str:
-    difference = signed_pp(row["difference_pp"])
-    return difference if row["low_pp"] is None else f"{difference} {_interval(row)}"
 
 
 def _sign_flip(contrast: Row) -> str:
