@@ -54,7 +54,7 @@ def compare(
 
     Runs pair by seed where a seed means the same in both. Otherwise the comparison is unpaired and says why.
 
-    Example: bench compare std_norm/no_std clip_high/baseline
+    Example: bench compare std_norm/no_std clip_high/symmetric
     """
     from harness.plan.gate import ABSENT
     from reports.measure.measurements import Metric, MetricError

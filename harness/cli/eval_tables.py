@@ -47,7 +47,7 @@ def print_evaluations(label: str, documents: Sequence[dict[str, Any]]) -> None:
         ]
         print(
             f"{_name(document)}: standard error of avg@n {', '.join(spread) or 'unknown'}; "
-            f"{metrics['mean_tokens']:.0f} tokens a completion, {metrics['truncated_frac']:.0%} truncated, "
+            f"{metrics['mean_tokens']:.0f} tokens per completion, {metrics['truncated_frac']:.0%} truncated, "
             f"{metrics['unparsed_frac']:.0%} without an answer, {metrics['ungraded_frac']:.0%} not graded"
         )
         for pair in document["disagreement"]:

@@ -244,7 +244,9 @@ def coldstart(
     model = load_model(loaded.source)
     countdown = Countdown("cold start")
     run_cold_start(
-        model, loaded.cold_start, lambda step, steps, loss: countdown.tell(step, steps, f"loss {loss:.3f} nats a token")
+        model,
+        loaded.cold_start,
+        lambda step, steps, loss: countdown.tell(step, steps, f"loss {loss:.3f} nats per token"),
     )
     out.mkdir(parents=True)
     model.save(out)

@@ -47,7 +47,7 @@ def plan(
     arms: ArmsOption = None,
     time: Annotated[
         bool,
-        typer.Option("--time", help="Where no finished cell tells the time: train a step, in a folder thrown away."),
+        typer.Option("--time", help="If no finished cell tells the time, train one step in a temporary folder."),
     ] = False,
     home: HomeOption = None,
     json: JsonOption = False,
@@ -196,7 +196,7 @@ def _detectable_over_problems_pp(planned: Plan, home: Path) -> dict[str, Any]:
         n, origin = min(map(len, differences)), "finished cells"
         sd = max(statistics.stdev(one) for one in differences) if n > 1 else 0.0
     else:
-        n, origin = planned.first_spec.eval.problems or 0, "the largest noise of sampling"
+        n, origin = planned.first_spec.eval.problems or 0, "the largest possible sampling noise"
         noise = {arm: 0.25 / _samples_of_a_problem(planned, arm) for arm in planned.arms}
         sd = 100 * math.sqrt(max(noise[arm] for arm in treatments) + noise[planned.baseline])
     contrasts = max(1, len(planned.arms) - 1)
@@ -273,7 +273,7 @@ def _print(document: dict[str, Any], expected: ExpectedTime | None) -> None:
     print(f"sweep {document['sweep']} on profile {document['profile']}{evaluated}")
     if document["searches"]:
         print_table("", ["arm", "trials", "seeds", "best setting"], [_search_row(row) for row in document["searches"]])
-        print("Each arm is tuned first; the comparison has fresh seeds and each arm's best setting.\n")
+        print("Each arm is tuned first; the comparison uses each arm's best setting and fresh seeds.\n")
     shown = "evaluation" if document["checkpoint"] else "hash"
     rows = [[cell["arm"], str(cell["seed"]), (cell[shown] or "")[:10], _state(cell)] for cell in document["cells"]]
     print_table("", ["arm", "seed", "hash", "state"], rows)
@@ -296,4 +296,4 @@ def _print(document: dict[str, Any], expected: ExpectedTime | None) -> None:
         )
     if detectable["value"] is not None:
         shared = f", {detectable['contrasts']} contrasts" if detectable["contrasts"] > 1 else ""
-        print(f"detectable at 80 % power: {detectable['value']:.1f} pp (from {detectable['from']}{shared})")
+        print(f"detectable effect at 80% power: {detectable['value']:.1f} pp (from {detectable['from']}{shared})")

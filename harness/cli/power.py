@@ -58,7 +58,7 @@ def power(
     sweep: Annotated[str, typer.Argument(help="A sweep that was run, or with --sd any sweep: name or file.")],
     effect: Annotated[
         str | None,
-        typer.Option("--effect", metavar="EFFECT", help="Difference to be found, in percentage points: 2pp."),
+        typer.Option("--effect", metavar="EFFECT", help="Difference to detect, in percentage points, such as 2pp."),
     ] = None,
     sd: Annotated[
         float | None,
@@ -73,8 +73,8 @@ def power(
 ) -> None:
     """Show what would settle a contrast, and what seeds can detect.
 
-    How many more seeds, samples or problems, at what time, by which command. With --effect: how
-    many seeds that effect needs, and which one yours can detect. Power is 80%.
+    It says how many more seeds, samples or problems are needed, how long they take, and the command. With --effect it
+    says how many seeds that effect needs, and which effect yours can detect. Power is 80%.
 
     Example: bench power std_norm
 

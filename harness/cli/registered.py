@@ -47,9 +47,9 @@ def freeze(
     question stood before the first cell, and what was changed since. With --until the
     rule by which it stops is part of the question.
 
-    Example: bench freeze std_norm --seeds 12
+    Example: bench freeze clip_high
 
-    Example: bench freeze std_norm --until verdict --most-seeds 24
+    Example: bench freeze clip_high --until verdict --most-seeds 24
     """
     from harness.plan import make_plan
     from harness.plan.tuning import searches_begun, with_known_tuning
@@ -77,13 +77,13 @@ def freeze(
     if started := started_cells(planned.record(cell, folder) for cell in planned.cells):
         raise RefusedError(
             f"{planned.sweep.name}: {len(started)} of {len(planned.cells)} cells have run already ({few(started, 3)}), "
-            "and a question that is registered after its first cell is registered by nothing. Give the sweep another "
-            "`name:` and seeds that nobody has seen, or run it without."
+            "and a question must be registered before its first cell. Give the sweep another `name:` and seeds that "
+            "nobody has seen, or run it without a registration."
         )
     if searched := searches_begun(planned, folder):
         raise RefusedError(
-            f"{planned.sweep.name}: the search of {few(searched, 3)} has begun, and a question that is registered "
-            "after its first trial is registered by nothing. Give the sweep another `name:`, or run it without."
+            f"{planned.sweep.name}: the search of {few(searched, 3)} has begun, and a question must be registered "
+            "before its first trial. Give the sweep another `name:`, or run it without a registration."
         )
     command = command_until(command_line("run", sweep, profile, set_, seeds, arms), until, most_seeds)
     asked = write_question(planned, folder, command)
@@ -116,14 +116,14 @@ def verify(
     sweep: RunArgument,
     reflection_words: Annotated[
         str | None,
-        typer.Option("--reflection-words", metavar="A,B", help="Those that the report was written with, if any."),
+        typer.Option("--reflection-words", metavar="A,B", help="The words that the report was written with, if any."),
     ] = None,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Compute every number of a written report from the records again. Exits 1 if one differs.
+    """Recompute every number of a written report from the records. Exits 1 if one differs.
 
-    It names the first that does, with both values. Figures are drawn from data/, which is checked.
+    It names the first that differs, with both values. Figures are drawn from data/, which is checked.
 
     Example: bench verify std_norm
     """
@@ -150,9 +150,9 @@ def verify(
         print_json({"sweep": record.name, "agrees": first is None, "checked": found.checked, "difference": first})
     elif difference is None:
         total = sum(found.checked.values())
-        print(f"{record.name}: all {total:,} values of {len(found.checked)} files are those of today's records")
+        print(f"{record.name}: all {total:,} values of {len(found.checked)} files match the records")
     if difference is not None:
-        remedy = f" `bench report {record.name}` writes it anew." if difference.is_stale else ""
+        remedy = f" `bench report {record.name}` writes it again." if difference.is_stale else ""
         raise BenchError(f"{record.name}: {difference.sentence}{remedy}")
 
 
@@ -170,7 +170,7 @@ def verdict(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Print a sweep's verdicts and next steps. With --require it exits 1 unless they are so.
+    """Print a sweep's verdicts and next steps. With --require it exits 1 unless every requirement holds.
 
     "Not worse" rules out a loss as large as the margin, "not better" a gain as large.
 

@@ -74,7 +74,7 @@ def run(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Train and evaluate what a sweep lacks, and print the verdict. The report is written too.
+    """Train and evaluate a sweep's missing cells; print the verdict. The report is written too.
 
     The same command continues where it stopped: after Ctrl-C, a kill, a full disk, or a failed cell. The name of a
     sweep that was run goes on with it: more --seeds are trained, more --eval-samples drawn from the last checkpoints.

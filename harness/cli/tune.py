@@ -78,8 +78,8 @@ def tune(
 ) -> None:
     """Search for good settings with Optuna; confirm the best one. The sweep file gives ranges under `search:`.
 
-    Each trial trains one setting. The same command continues. Several at once share the
-    search, also on other machines.
+    Each trial trains one setting. The same command continues; several at once share the
+    search, on other machines too.
 
     Example: bench tune tune_grpo --trials 20 --confirm 6
     """

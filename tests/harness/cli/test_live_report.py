@@ -70,7 +70,7 @@ def test_an_interim_page_says_so_and_reloads_itself(tmp_path: Path) -> None:
     page, markdown = ((sweep.path / "report" / name).read_text() for name in ("index.html", "report.md"))
     assert '<meta http-equiv="refresh" content="20">' in page
     for text in (page, markdown):
-        assert "Interim look: 7 of 8 cells have ended." in text
+        assert "Unfinished sweep: 7 of 8 cells have ended." in text
     end(next(cell.path for cell in sweep.cells if (cell.arm, cell.seed) == ("up", 1)))
     write(sweep.path)
     page = (sweep.path / "report" / "index.html").read_text()
