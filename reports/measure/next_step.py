@@ -94,7 +94,7 @@ def _next_step(
     sweep, comparison = analysis.sweep, contrast.comparison
     if comparison is None or contrast.verdict not in OPEN_VERDICTS or comparison.n_pairs < MIN_PAIRS:
         return None
-    if math.isnan(comparison.sd) or not sweep.is_complete or _has_planned_looks_left(sweep):
+    if math.isnan(comparison.sd) or not sweep.is_complete or has_planned_looks_left(sweep):
         return None
     over_problems = contrast.over_problems
     if over_problems and parts is None:  # problems alone, with whatever noise they have
@@ -111,7 +111,8 @@ def _next_step(
     return NextStep(asked.target, ways, None if cheapest is None else cheapest.of)
 
 
-def _has_planned_looks_left(sweep: SweepRecord) -> bool:
+def has_planned_looks_left(sweep: SweepRecord) -> bool:
+    """Whether this is a look of a design, and not its last one."""
     return sweep.design is not None and sweep.look.planned and len(sweep.seeds) < sweep.design.looks[-1]
 
 

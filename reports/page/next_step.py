@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from reports.formats import count, percent, seconds, signed_pp
-from reports.measure.next_step import MOST_FACTOR, OPEN_VERDICTS
+from reports.measure.next_step import MOST_FACTOR, OPEN_VERDICTS, has_planned_looks_left
 from reports.statistics import MIN_PAIRS
 
 if TYPE_CHECKING:
@@ -38,13 +38,15 @@ def next_step_sentence(row: Row) -> str:
 
 def what_to_do(row: Row, sweep: SweepRecord) -> str:
     """`next_step_sentence`, or why a declared contrast has no next step."""
+    if sweep.screening is not None:
+        return "This is a screening: it ranks arms, and verdicts come from fresh seeds for the best of them."
     if row.get("next_step") is not None:
         return next_step_sentence(row)
     if row["verdict"] not in OPEN_VERDICTS:
         return "Nothing more is needed."
     if not sweep.is_complete:
         return "Not every cell has ended; `bench run` continues it."
-    if sweep.design is not None and sweep.look.planned:
+    if has_planned_looks_left(sweep):
         return "Planned looks are left; `bench run` with --until verdict takes them."
     if row["verdict"] == "no_test":
         return f"A test needs {MIN_PAIRS} pairs."

@@ -20,7 +20,7 @@ from reports.measure.looks import looking
 from reports.measure.next_step import NextStep, Way
 from reports.measure.variance import declared_budgets
 from reports.page.document import report_document
-from reports.page.next_step import next_step_sentence
+from reports.page.next_step import next_step_sentence, what_to_do
 from reports.page.verdict import statements
 from reports.statistics import TARGET_POWER, equivalence_power, t_test_power
 from tests.reports.rewriting import rewrite_rows
@@ -238,6 +238,24 @@ def test_no_next_step(tmp_path: Path, why: str) -> None:
         design = Design(question="this", looks=[SEEDS, 16], seeds=[*range(16)], evaluation=evaluation, looks_before=0)
         record = record.model_copy(update={"designs": [design]})
     assert step_of(record)[1] is None
+
+
+@pytest.mark.parametrize("seeds_of_last_look", [SEEDS, 16])
+def test_only_a_design_with_a_later_look_has_looks_left(tmp_path: Path, seeds_of_last_look: int) -> None:
+    evaluation = Evaluation(samples=SAMPLES, problems=PROBLEMS)
+    looks = sorted({6, SEEDS, seeds_of_last_look})
+    design = Design(question="this", looks=looks, seeds=[*range(looks[-1])], evaluation=evaluation, looks_before=0)
+    record = record_of(tmp_path, seed_sd=0.03).model_copy(update={"designs": [design]})
+    row = {"verdict": "inconclusive", "next_step": None, "note": "the spread is unknown"}
+    is_left = seeds_of_last_look > SEEDS
+    expected = "Planned looks are left" if is_left else "What would settle it is unknown: the spread is unknown."
+    assert what_to_do(row, record).startswith(expected)
+
+
+@pytest.mark.parametrize("verdict", ["inconclusive", "better"])
+def test_a_screening_has_no_verdict_to_settle(tmp_path: Path, verdict: str) -> None:
+    record = record_of(tmp_path, seed_sd=0.03, screening={"best": 1, "seeds": 6})
+    assert "fresh seeds" in what_to_do({"verdict": verdict, "next_step": None, "note": ""}, record)
 
 
 def test_equivalence_power_is_that_of_simulated_intervals() -> None:
