@@ -16,6 +16,7 @@ from harness.cli.options import (
     JsonOption,
     RunArgument,
     home_folder,
+    record_look,
     run_folder,
     use_recorded_plugins,
     words,
@@ -118,8 +119,7 @@ def write(folder: Path, reflection_words: Sequence[str] | None = None, reload_s:
         document = dict(write_report(sweep, folder / "report", reflection_words, reload_s))
     except MetricError as error:
         raise RefusedError(f"{error}.") from None
-    declared = document["interactions"] or document["contrasts"]
-    sweep.record_look({contrast["arm"]: contrast["verdict"] for contrast in declared})
+    record_look(sweep, document)
     return document
 
 
