@@ -29,6 +29,7 @@ from reports.statistics import (
     components_of_problems,
     equivalence_power,
     fewest,
+    sd_upper_bound,
     t_test_power,
 )
 
@@ -39,6 +40,10 @@ OPEN_VERDICTS = ("inconclusive", "no_test")
 MOST_SEEDS = 10_000
 MOST_FACTOR = 64
 """Nobody takes more seeds, or more than so many times the samples or problems, as a next step."""
+
+SD_CONFIDENCE = 0.8
+"""The true spread is below the bound that ways are counted with in so many cases. The spread that few seeds show is too
+small as often as too large, and then what it counts has far less power than it says."""
 
 Kind = Literal["seeds", "samples", "problems"]
 Target = Literal["equivalent", "difference"]
@@ -67,9 +72,11 @@ class Way:
 @dataclass(frozen=True)
 class NextStep:
     """target: what has 80% power afterwards: finding `equivalent` if the arms do not differ; or, where the observed
-    difference exceeds the margin, finding a true difference of its size. cheapest: None if no way settles it."""
+    difference exceeds the margin, finding a true difference of its size. sd_pp: the standard deviation over replicates
+    that the ways are counted with, the upper bound of the true one. cheapest: None if no way settles it."""
 
     target: Target
+    sd_pp: float
     ways: list[Way]
     cheapest: Kind | None
 
@@ -99,7 +106,7 @@ def _next_step(
     over_problems = contrast.over_problems
     if over_problems and parts is None:  # problems alone, with whatever noise they have
         parts = components_of_problems(np.reshape(contrast.by_problem_pp, (1, -1, 1)))
-    sd_pp = comparison.sd
+    sd_pp = sd_upper_bound(comparison.sd, comparison.n_pairs, SD_CONFIDENCE)
     asked = _Asked(analysis, comparison.n_pairs, comparison.difference, n_contrasts, over_problems)
     ways = [] if over_problems else [asked.more_seeds(sd_pp)]
     if parts is not None and parts.sampling_known:
@@ -108,7 +115,7 @@ def _next_step(
         ways.append(asked.more_problems(sd_pp, parts))
     known = [way for way in ways if way.needed is not None]
     cheapest = min(known, key=lambda way: math.inf if way.seconds is None else way.seconds, default=None)
-    return NextStep(asked.target, ways, None if cheapest is None else cheapest.of)
+    return NextStep(asked.target, sd_pp, ways, None if cheapest is None else cheapest.of)
 
 
 def has_planned_looks_left(sweep: SweepRecord) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from reports.formats import count, percent, seconds, signed_pp
-from reports.measure.next_step import MOST_FACTOR, OPEN_VERDICTS, has_planned_looks_left
+from reports.measure.next_step import MOST_FACTOR, OPEN_VERDICTS, SD_CONFIDENCE, has_planned_looks_left
 from reports.statistics import MIN_PAIRS
 
 if TYPE_CHECKING:
@@ -33,7 +33,15 @@ def next_step_sentence(row: Row) -> str:
     sentences = [f"Cheapest next step to {_goal(row)}: {_way(first)}."]
     sentences += [f"Or {_way(way)}." for way in others]
     further = "Each is a further look" if others else "This is a further look"
-    return " ".join([*sentences, *unable, f"{further}; the numbers allow for that."])
+    return " ".join([*sentences, *unable, f"{further}; the numbers allow for that.", *_spread(step)])
+
+
+def _spread(step: Row) -> list[str]:
+    """The spread that the numbers were counted with; reports of earlier versions do not say it."""
+    if "sd_pp" not in step:
+        return []
+    bound = f"{percent(SD_CONFIDENCE)} upper bound"
+    return [f"They also allow for a standard deviation of up to {step['sd_pp']:.2g} pp, the {bound} of its estimate."]
 
 
 def what_to_do(row: Row, sweep: SweepRecord) -> str:

@@ -22,7 +22,7 @@ from reports.measure.variance import declared_budgets
 from reports.page.document import report_document
 from reports.page.next_step import next_step_sentence, what_to_do
 from reports.page.verdict import statements
-from reports.statistics import TARGET_POWER, equivalence_power, t_test_power
+from reports.statistics import TARGET_POWER, equivalence_power, sd_upper_bound, t_test_power
 from tests.reports.rewriting import rewrite_rows
 from tests.reports.synthetic import TASK, write_sweep
 
@@ -90,7 +90,7 @@ def by_kind(step: NextStep | None) -> dict[str, Way]:
 
 
 def test_where_sampling_is_the_noise_evaluating_more_is_cheaper_than_seeds(tmp_path: Path) -> None:
-    record = record_of(tmp_path, seed_sd=0.0005, margin_pp=4.0)
+    record = record_of(tmp_path, seed_sd=0.0005, margin_pp=5.5)
     rewrite_rows(record, "timing.jsonl", lambda row: row | {"eval_s": 0.1})
     _, step = step_of(record)
     ways = by_kind(step)
@@ -106,9 +106,9 @@ def test_where_sampling_is_the_noise_evaluating_more_is_cheaper_than_seeds(tmp_p
     assert seeds.needed is not None
     assert seeds.seconds == pytest.approx((seeds.needed - SEEDS) * 2 * (40 * 0.36 + 4))
     assert samples.seconds == pytest.approx(16 * (samples.needed - SAMPLES) * PROBLEMS * 4 / 3200)
-    row = {"difference_pp": 0.2, "margin_pp": 4.0, "next_step": step.as_row()}
+    row = {"difference_pp": 0.2, "margin_pp": 5.5, "next_step": step.as_row()}
     sentence = next_step_sentence(row)
-    goal = "show equivalence within ±4 pp with 80% power if there is no difference"
+    goal = "show equivalence within ±5.5 pp with 80% power if there is no difference"
     assert sentence.startswith(f"Cheapest next step to {goal}: ")
     assert f"{samples.needed} samples per problem instead of 4 (16 cells to evaluate" in sentence
     assert f"`{samples.command}`" in sentence and "further look" in sentence
@@ -158,8 +158,10 @@ def test_over_one_checkpoint_problems_settle_a_contrast_and_samples_shrink_their
     assert problems.needed is not None and problems.shrinks_frac == pytest.approx(1)
     assert problems.command == f"bench run mine --profile tiny --seeds 8 --set eval.problems={problems.needed}"
 
+    sd_pp = sd_upper_bound(contrast.comparison.sd, PROBLEMS)
+
     def power_of(n: int) -> float:
-        return equivalence_power(4.0 / (contrast.comparison.sd / n**0.5), n - 1, alpha)  # type: ignore[union-attr]
+        return equivalence_power(4.0 / (sd_pp / n**0.5), n - 1, alpha)
 
     assert power_of(problems.needed) >= TARGET_POWER > power_of(problems.needed - 1)
     assert ways["samples"].shrinks_frac > 0.8, "problems differ by their samples alone"
@@ -193,6 +195,8 @@ def test_the_number_counts_with_the_level_of_the_look_that_it_makes(tmp_path: Pa
     (contrast,) = analysis.contrasts
     assert contrast.comparison is not None
     difference, sd = contrast.comparison.difference, float(np.std(contrast.differences_pp, ddof=1))
+    sd = sd_upper_bound(sd, SEEDS)  # with the estimate alone, half of all designs would have too little power
+    assert f"standard deviation of up to {sd:.2g} pp" in " ".join(statements(report_document(analysis))[0].details)
 
     def power_of(n: int, alpha: float) -> float:
         error = sd / n**0.5
