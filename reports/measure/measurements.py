@@ -263,6 +263,23 @@ class Measurement:
         known = self.timing.known(phase)
         return float(known.sum()) if len(known) else None
 
+    @property
+    def drawn_samples(self) -> int:
+        """The samples of all evaluations, along the curve too."""
+        return sum(row.get("n_problems", 0) * row.get("n_samples", 0) for row in self.scores)
+
+    @cached_property
+    def as_first_evaluated(self) -> Measurement:
+        """The same cell under the evaluation that it was run with, which is the one that timing.jsonl timed."""
+        return self if self.cell.evaluation is None else Measurement(self.cell.own, self.metric)
+
+    @cached_property
+    def sample_s(self) -> float | None:
+        """What drawing and grading one sample took in evaluation; None without timings."""
+        first = self.as_first_evaluated
+        seconds, samples = first.seconds("eval_s"), first.drawn_samples
+        return seconds / samples if seconds and samples else None
+
     @cached_property
     def grader_disagreement_frac(self) -> float | None:
         """The share of final samples on which the graders do not all agree; None with fewer than two graders.

@@ -236,7 +236,7 @@ class _Asked:
         if needed is None:
             return Way(kind, now, None, shrinks_frac)
         cells = sum(len(done) for done in self.analysis.measurements.values())
-        per_sample = _mean(_sample_s, self.analysis)
+        per_sample = _mean(lambda cell: cell.sample_s, self.analysis)
         return Way(
             kind,
             now,
@@ -255,18 +255,15 @@ def _mean(seconds: Callable[[Measurement], float | None], analysis: Analysis) ->
 
 
 def _cell_s(measurement: Measurement) -> float | None:
-    """What a cell took: by its own clock, or by the sum of its steps if it was trained in more than one go."""
+    """What a cell took: by its own clock, or by the sum of its steps if it was trained in more than one go; and what
+    the samples that were added to its evaluation since would take beside."""
     phases = [measurement.seconds(phase) for phase in ("total_s", "eval_s")]
     elapsed = measurement.timing.known("elapsed_s")
     known = [*(s for s in phases if s is not None)]
-    return max(sum(known), float(elapsed[-1]) if len(elapsed) else 0.0) if known else None
-
-
-def _sample_s(measurement: Measurement) -> float | None:
-    """What drawing and grading one sample took in evaluation."""
-    seconds = measurement.seconds("eval_s")
-    samples = sum(row.get("n_problems", 0) * row.get("n_samples", 0) for row in measurement.scores)
-    return seconds / samples if seconds and samples else None
+    if not known:
+        return None
+    added = measurement.drawn_samples - measurement.as_first_evaluated.drawn_samples
+    return max(sum(known), float(elapsed[-1]) if len(elapsed) else 0.0) + added * (measurement.sample_s or 0.0)
 
 
 def _command(sweep: SweepRecord, option: str, value: str) -> str | None:

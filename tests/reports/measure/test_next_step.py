@@ -13,10 +13,12 @@ import numpy.typing as npt
 import pytest
 
 from harness.records import SweepRecord
+from harness.records.files import append_jsonl
 from harness.records.sweep import Asked, Design, Evaluation
 from reports.figures.variance import draw_variance
 from reports.measure import Analysis, analyse, next_step
 from reports.measure.looks import looking
+from reports.measure.measurements import Measurement, Metric
 from reports.measure.next_step import NextStep, Way
 from reports.measure.variance import declared_budgets
 from reports.page.document import report_document
@@ -208,6 +210,23 @@ def test_the_number_counts_with_the_level_of_the_look_that_it_makes(tmp_path: Pa
     assert power_of(seeds.needed - 2, 0.05) >= TARGET_POWER
     shown = record.model_copy(update={"looks": [record.look], "seeds": list(range(seeds.needed))})
     assert 1 - looking(shown, 1).alpha == pytest.approx(seeds.level)
+
+
+def test_samples_that_were_added_to_an_evaluation_have_the_price_of_the_first(tmp_path: Path) -> None:
+    """timing.jsonl timed the evaluation that a cell was run with, and its samples only."""
+    record = record_of(tmp_path, seed_sd=0.03)
+    rewrite_rows(record, "timing.jsonl", lambda row: row | {"eval_s": 0.1})
+    cell = record.cells[0]
+    added = replace(cell, evaluation="c0ffee")
+    added.evaluation_folder.mkdir(parents=True)
+    finals = [row | {"n_samples": 4 * row["n_samples"]} for row in cell.read_scores() if row["final"]]
+    append_jsonl(added.scores, finals)
+    first, topped_up = (Measurement(one, Metric(TASK, "pass@1")) for one in (cell, added))
+    assert first.sample_s is not None and topped_up.sample_s == first.sample_s
+    first_s, topped_up_s = (next_step._cell_s(one) for one in (first, topped_up))
+    assert first_s is not None and topped_up_s is not None
+    more = topped_up.drawn_samples - first.drawn_samples
+    assert more != 0 and topped_up_s - first_s == pytest.approx(more * first.sample_s)
 
 
 def test_a_command_goes_on_with_the_records(tmp_path: Path) -> None:
