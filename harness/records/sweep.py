@@ -88,6 +88,7 @@ class Source(_Part):
     split: str
     origin: str
     digest: str
+    rows: int | None = None
 
 
 class BaseScore(_Part):
@@ -191,7 +192,8 @@ class SweepRecord(_Part):
     those that it varies. varied: by arm, the knobs in which arms differ. grid: in a factorial, by arm its value of
     every factor, else empty. new_problems: whether intervals over new problems are asked for too. contamination: by
     task, held-out problems that occur in training prompts. best_of_n: by arm, what choosing by its reward model gives.
-    asks: names the question, whatever its seeds, samples and problems; "" in records of earlier versions. looks,
+    asks: names the question, whatever its seeds, samples and problems; "" in records of earlier versions. held_out:
+    by task, how many problems it has for evaluation, as far as the plan knew. looks,
     designs: of this question and of those that were asked here before, in the order of time.
     tuning: None unless each arm was tuned first.
     """
@@ -230,6 +232,7 @@ class SweepRecord(_Part):
     plugins: list[Plugin] = []
     asks: str = ""
     evaluation: Evaluation | None = None
+    held_out: dict[str, int] = {}
     looks: list[Look] = []
     designs: list[Design] = []
     tuning: Tuning | None = None
@@ -254,6 +257,11 @@ class SweepRecord(_Part):
     def data_of(self, task: str) -> list[Source]:
         """Where the held-out rows of a task came from; [] if they were generated, or older records do not say."""
         return [row for row in self.data if (row.task, row.split) == (task, "test")]
+
+    def n_held_out(self, task: str) -> int | None:
+        """How many problems a task has for evaluation; None if the records do not say."""
+        rows = [source.rows for source in self.data_of(task) if source.rows is not None]
+        return self.held_out.get(task, rows[-1] if rows else None)
 
     def compares_arms(self, metric: str) -> bool:
         """Whether arms can be compared by a metric: as `evals.metrics` knew it when the sweep ran; in older records by

@@ -17,7 +17,7 @@ import yaml
 from pydantic import ValidationError
 
 from evals.metrics import metric_facts, metrics_for
-from evals.tasks import LM_EVAL_PREFIX
+from evals.tasks import LM_EVAL_PREFIX, get_task
 from harness import plugins
 from harness.config.hashing import digest, semantic_hash, user_code
 from harness.config.run_spec import RunSpec
@@ -227,6 +227,7 @@ def _question(plan: Plan, home: Path, command: str) -> SweepRecord:
             for module in plugins.in_use()
         ],
         asks=_asks(plan),
+        held_out={task: n for task in plan.task_names if (n := get_task(task).n_evaluated(None)) is not None},
         evaluation=_evaluation(plan),
         looks=[] if earlier is None else earlier.looks,
         designs=[] if earlier is None else earlier.designs,

@@ -56,7 +56,7 @@ class Way:
     now, needed: of seeds, or of samples per problem, or of problems, in all; needed is None if no number will do.
     shrinks_frac: the part of the variance that it shrinks. cells: how many are trained, or evaluated again. seconds:
     what they take one after another, None without timings. level: of the intervals afterwards. command: None if
-    the records do not hold what was asked.
+    the records do not hold what was asked. limit: how many there are, where that keeps them from sufficing.
     """
 
     of: Kind
@@ -67,6 +67,7 @@ class Way:
     seconds: float | None = None
     level: float | None = None
     command: str | None = None
+    limit: int | None = None
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,14 @@ class _Asked:
     @property
     def can_have_more_problems(self) -> bool:
         """Whether the sweep evaluates a part of a task's problems."""
-        return self.sweep.evaluation is not None and self.sweep.evaluation.problems is not None
+        evaluation, held_out = self.sweep.evaluation, self._held_out
+        if evaluation is None or evaluation.problems is None:
+            return False
+        return held_out is None or evaluation.problems < held_out
+
+    @property
+    def _held_out(self) -> int | None:
+        return self.sweep.n_held_out(self.analysis.metric.task)
 
     def is_settled(self, error_pp: float, n: int, alpha: float) -> bool:
         """Whether n replicates with this standard error of the mean difference reach the target with enough power."""
@@ -216,6 +224,8 @@ class _Asked:
     ) -> Way:
         """drawn: the samples of a task that each cell has to draw for so many."""
         most, new = MOST_FACTOR * now, self.over_problems
+        there_are = self._held_out if kind == "problems" else None
+        limit = there_are if there_are is not None and there_are < most else None
         error_now = parts.error_of_mean(new_problems=new).value
 
         def frac_of_sd(number: int) -> float:
@@ -229,12 +239,12 @@ class _Asked:
         alpha = self.alpha_after(evaluation=evaluation)  # whatever the number
         needed = fewest(
             lambda number: self.is_settled(frac_of_sd(number) * sd_pp / math.sqrt(self.n), replicates(number), alpha),
-            most,
+            limit or most,
             now + 1,
         )
         shrinks_frac = 1 - frac_of_sd(10**9) ** 2
         if needed is None:
-            return Way(kind, now, None, shrinks_frac)
+            return Way(kind, now, None, shrinks_frac, limit=limit)
         cells = sum(len(done) for done in self.analysis.measurements.values())
         per_sample = _mean(lambda cell: cell.sample_s, self.analysis)
         return Way(

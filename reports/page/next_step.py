@@ -81,6 +81,8 @@ def _way(way: Row) -> str:
 def _cannot(way: Row) -> str:
     """Not even many times as many will do, as they leave the rest of the variance as it is."""
     cannot = f"do not suffice, even {MOST_FACTOR} times as many"
+    if way.get("limit") is not None:
+        cannot = f"do not suffice, even all {way['limit']} that there are"
     if way["shrinks_frac"] < LITTLE_FRAC:
         cannot = "would not help"
     return f"More {NOUNS[way['of']]} {cannot}: they shrink only {percent(way['shrinks_frac'])} of the variance."

@@ -188,6 +188,23 @@ def test_problems_are_a_way_over_one_checkpoint_where_the_noise_of_samples_is_un
     assert all_drawn is not None and (all_drawn.ways, all_drawn.cheapest) == ([], None)
 
 
+def test_no_more_problems_are_asked_for_than_there_are(tmp_path: Path) -> None:
+    record = record_of(tmp_path, seed_sd=0.0, checkpoint="builtin:tiny", margin_pp=4.0)
+    for cell in record.cells:
+        (cell.path / "spec.json").write_text(json.dumps({"seed": cell.seed, "checkpoint": "builtin:tiny"}))
+    needed = by_kind(step_of(record)[1])["problems"].needed
+    assert needed is not None and needed > PROBLEMS
+    enough, too_few, all_drawn = (
+        record.model_copy(update={"held_out": {TASK: n}}) for n in (needed, needed - 1, PROBLEMS)
+    )
+    assert by_kind(step_of(enough)[1])["problems"].needed == needed
+    analysis, step = step_of(too_few)
+    assert by_kind(step)["problems"].needed is None
+    details = statements(report_document(analysis))[0].details
+    assert f"do not suffice, even all {needed - 1} that there are" in " ".join(details)
+    assert "problems" not in by_kind(step_of(all_drawn)[1])
+
+
 def test_the_number_counts_with_the_level_of_the_look_that_it_makes(tmp_path: Path) -> None:
     """The smallest that has the power at that level, and more than at the level of a first look."""
     record = record_of(tmp_path, seed_sd=0.06, effect=-0.02)
