@@ -33,6 +33,7 @@ HomeOption = Annotated[
 # Every verb takes --home, so that scripts need not know which verbs look at runs.
 UnusedHomeOption = Annotated[Path | None, typer.Option("--home", metavar="DIR", hidden=True)]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, everything else on stderr.")]
+OpenOption = Annotated[bool, typer.Option("--open", help="Open the page in the browser once it is written.")]
 ProfileOption = Annotated[
     str | None,
     typer.Option("--profile", metavar="P", help="Profile instead of the sweep's own: a shipped name or a file."),
@@ -61,6 +62,12 @@ PluginOption = Annotated[
 ]
 ExecutorOption = Annotated[
     str, typer.Option("--executor", metavar="NAME", help="Where cells run (see `bench ls executors`).")
+]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option(
+        "--workers", metavar="N", min=1, help="Cells, or trials, at once; default: one per CPU core, or one on a GPU."
+    ),
 ]
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.console import note, print_json
+from harness.cli.console import note, print_json, print_text
 from harness.cli.options import (
     ArmsOption,
     HomeOption,
@@ -97,16 +97,16 @@ def freeze(
                     "path": str(place / REGISTERED), "cells": len(planned.cells), "replaced": replaced,
                     "looks": None if question.design is None else question.design.looks})  # fmt: skip
         return
-    print(f"question: {question.question}")
-    print(
+    print_text(f"question: {question.question}")
+    print_text(
         f"plan: {len(question.arms)} arms x {len(question.seeds)} seeds = {len(planned.cells)} cells on profile "
         f"{question.profile}; {question.metric}, margin {question.margin_pp:g} pp, alpha {question.alpha:g}"
     )
     if question.design is not None:
         looks = ", ".join(map(str, question.design.looks))
-        print(f"looks: at {looks} seeds, until every contrast has a verdict; the level holds over all of them")
+        print_text(f"looks: at {looks} seeds, until every contrast has a verdict; the level holds over all of them")
     if replaced is not None:
-        print(f"replaces the registration {replaced}, under which no cell has run")
+        print_text(f"replaces the registration {replaced}, under which no cell has run")
     print(f"wrote {place / REGISTERED}")
     print(f"digest: {registration.digest}")
     print(f"Publish the digest, then: {command}")
@@ -150,7 +150,7 @@ def verify(
         print_json({"sweep": record.name, "agrees": first is None, "checked": found.checked, "difference": first})
     elif difference is None:
         total = sum(found.checked.values())
-        print(f"{record.name}: all {total:,} values of {len(found.checked)} files match the records")
+        print_text(f"{record.name}: all {total:,} values of {len(found.checked)} files match the records")
     if difference is not None:
         remedy = f" `bench report {record.name}` writes it again." if difference.is_stale else ""
         raise BenchError(f"{record.name}: {difference.sentence}{remedy}")
@@ -176,6 +176,7 @@ def verdict(
 
     Example: bench verdict std_norm --require "no_std not worse than group_std"
     """
+    from harness.cli.report import print_judgement
     from reports.measure.next_step import OPEN_VERDICTS
     from reports.page.next_step import what_to_do
     from reports.page.requirements import judge, parse_requirement
@@ -197,9 +198,11 @@ def verdict(
                     "next_steps": {row["arm"]: row.get("next_step") for row in open_rows},
                     "requirements": [one.as_json() for one in judged]})  # fmt: skip
     else:
-        for line in [*registered, *([interim] if interim else []), *([one.sentence for one in judged] or sentences)]:
-            print(line)
+        for line in [*registered, *([interim] if interim else []), *(one.sentence for one in judged)]:
+            print_text(line)
+        for statement in [] if judged else statements(document):
+            print_judgement(statement.verdict, statement.sentence)
         for row in [] if judged else open_rows:
-            print(f"{contrast_name(row)}: {what_to_do(row, record)}")
+            print_text(f"{contrast_name(row)}: {what_to_do(row, record)}")
     if failed := sum(not one.holds for one in judged):
         raise BenchError(f"{record.name}: {failed} of {len(judged)} requirements do not hold.")

@@ -27,6 +27,8 @@ def next_step_sentence(row: Row) -> str:
     ways = sorted(step["ways"], key=lambda way: way["of"] != step["cheapest"])
     able = [way for way in ways if way["needed"] is not None]
     unable = [_cannot(way) for way in ways if way["needed"] is None]
+    if row.get("bests") is not None:
+        unable.append("More trials in each search (tune.trials) shrink what these left open.")
     if not able:
         return f"Next step: none that would {_goal(row)}. {' '.join(unable)}".rstrip()
     first, *others = able
@@ -65,7 +67,8 @@ def _goal(row: Row) -> str:
     step = row["next_step"]
     chance = f"with {percent(step['power'])} power"
     if step["target"] == "difference":
-        return f"detect a difference as large as the observed {signed_pp(row['difference_pp'])} pp {chance}"
+        observed_pp = (row.get("bests") or row)["difference_pp"]
+        return f"detect a difference as large as the observed {signed_pp(observed_pp)} pp {chance}"
     return f"show equivalence within ±{row['margin_pp']:g} pp {chance} if there is no difference"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -107,4 +108,5 @@ def test_the_verb(bench: Bench, tmp_path: Path) -> None:
     result = bench("report", "question", "--live")
     assert result.code == 0, result.err
     assert "6/6 cells have ended" in result.err
-    assert "up is" in result.out.splitlines()[-1] or "up against" in result.out.splitlines()[-1]
+    assert re.search("^up (is|against)", result.out, re.MULTILINE)
+    assert result.out.splitlines()[-1].startswith("report: ")

@@ -107,7 +107,8 @@ def test_seeds_added_after_a_verdict_are_a_further_look(bench: Bench, tmp_path: 
     sweep = write_sweep_file(tmp_path)
     trained["score"] = noisy(0.0)
     first = bench("run", sweep, "--seeds", 6)
-    assert "95% interval" in first.out and "look" not in first.out.splitlines()[-1]
+    (sentence,) = (line for line in first.out.splitlines() if "n = 6 pairs" in line)
+    assert "95% interval" in sentence and "look" not in sentence
     assert "Cheapest next step to show equivalence within ±1 pp with 80% power" in first.out
     (way, *_) = bench("power", "mine", "--json").document["contrasts"][0]["next_step"]["ways"]
     assert way["command"] == f"bench run mine --seeds {way['needed']}"

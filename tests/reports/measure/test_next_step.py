@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 from harness.records import SweepRecord
 from harness.records.files import append_jsonl
-from harness.records.sweep import Asked, Design, Evaluation
+from harness.records.sweep import Asked, Design, Evaluation, TunedArm, Tuning
 from reports.figures.variance import draw_variance
 from reports.measure import Analysis, analyse, next_step
 from reports.measure.looks import looking
@@ -306,3 +307,25 @@ def test_equivalence_power_is_that_of_simulated_intervals() -> None:
     half_width = stdtrit(n - 1, 1 - alpha / 2) * values.std(axis=1, ddof=1) / n**0.5
     found = (np.abs(values.mean(axis=1)) + half_width <= margin).mean()
     assert equivalence_power(margin * n**0.5, n - 1, alpha) == pytest.approx(found, abs=0.004)
+
+
+@pytest.mark.parametrize(("left_sd_pp", "able"), [(0.0, True), (0.4, True), (5.0, False)])
+def test_what_searches_of_tuned_arms_left_open_is_settled_by_no_seeds(
+    tmp_path: Path, left_sd_pp: float, able: bool
+) -> None:
+    record = record_of(tmp_path, seed_sd=0.06, effect=-0.02)
+    arm = TunedArm(
+        digest="", trial=1, values={}, search_pp=50, default_pp=None, complete=8, generated_tokens=0, at_end=[],
+        short_pp=0, short_sd_pp=left_sd_pp / math.sqrt(2),
+    )  # fmt: skip
+    tuning = Tuning(knobs=["train.learning_rate"], trials=8, seeds=[10**6], searches={}, arms={"base": arm, "up": arm})
+    plain, step = step_of(record)[1], step_of(record.model_copy(update={"tuning": tuning}))[1]
+    assert step is not None
+    of_tuned, of_plain = by_kind(step)["seeds"], by_kind(plain)["seeds"]
+    assert of_plain.needed is not None and (of_tuned.needed is not None) == able
+    if of_tuned.needed is not None:
+        assert (of_tuned.needed > of_plain.needed) == (left_sd_pp > 0)
+    row = {"next_step": step.as_row(), "bests": {"difference_pp": -2.0}, "difference_pp": -2.0, "margin_pp": 1.0}
+    sentence = next_step_sentence(row)
+    assert "More trials in each search (tune.trials) shrink what these left open." in sentence
+    assert sentence.startswith("Next step: none") != able
