@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -22,19 +20,9 @@ from harness.cli.options import (
 )
 from harness.errors import RefusedError
 
-if TYPE_CHECKING:
-    from harness.records import SweepRecord
-
-EVERY_S = 20.0
-"""How often --live looks for new records, and how often an open page loads itself again."""
-_ENDED = frozenset({"done", "failed", "invalid"})
-
 
 def report(
     sweep: RunArgument,
-    live: Annotated[
-        bool, typer.Option("--live", help="Write the page again while the sweep runs; an open one reloads itself.")
-    ] = False,
     reflection_words: Annotated[
         str | None,
         typer.Option(
@@ -50,24 +38,16 @@ def report(
     """Write the page of a sweep that was run, and print the verdict.
 
     The folder `report` of the sweep gets index.html, report.md, report.json and the figures.
+    `bench ui` keeps pages up to date while a sweep or a search runs.
 
-    Example: bench report std_norm --live
+    Example: bench report std_norm
     """
     folder = run_folder(sweep, home_folder(home))
     use_recorded_plugins([folder])
     followed = words("--reflection-words", reflection_words) if reflection_words is not None else None
     if (folder / "study.json").is_file():
-        _report_search(folder, live, followed, json)
+        _report_search(folder, followed, json)
         return
-    if live:
-        try:
-            follow(folder, lambda: write(folder, followed, reload_s=EVERY_S))
-        except KeyboardInterrupt:
-            # An open page would go on loading itself anew, though nothing writes it any more.
-            with suppress(RefusedError):  # no cell is done, so there is no page
-                write(folder, followed)
-            raise
-    # Once more at the end of watching: this page is final and does not reload itself.
     document = write(folder, followed)
     if json:
         print_json(document)
@@ -82,14 +62,15 @@ def write_search(folder: Path) -> tuple[dict[str, Any], str]:
 
     study = read_study(folder)
     note("writing the report")
-    return write_search_report(study, folder / "report"), search_sentence(study)
+    document = write_search_report(study, folder / "report")
+    list_runs(folder.parent)
+    return document, search_sentence(study)
 
 
-def _report_search(folder: Path, live: bool, followed: object, as_json: bool) -> None:
-    if live or followed is not None:
+def _report_search(folder: Path, followed: object, as_json: bool) -> None:
+    if followed is not None:
         raise RefusedError(
-            f"{folder.name} is a search: its page has no --live and no --reflection-words. `bench tune` writes it as "
-            "it ends; look at a running one with optuna-dashboard, or at a trial's cells with `bench status`."
+            f"{folder.name} is a search, whose page has no --reflection-words: its cells are read by no report."
         )
     document, sentence = write_search(folder)
     if as_json:
@@ -99,9 +80,9 @@ def _report_search(folder: Path, live: bool, followed: object, as_json: bool) ->
         print(sentence)
 
 
-def write(folder: Path, reflection_words: Sequence[str] | None = None, reload_s: float | None = None) -> dict[str, Any]:
-    """Write the report of a sweep's folder; returns report.json. reload_s: after so long a browser loads the page
-    again; None: never. Showing the verdicts of a complete plan is recorded as a look.
+def write(folder: Path, reflection_words: Sequence[str] | None = None) -> dict[str, Any]:
+    """Write the report of a sweep's folder; returns report.json. Showing the verdicts of a complete plan is recorded as
+    a look.
 
     Raises RefusedError if no cell is done, or none has the metric that the sweep compares."""
     from harness.records import read_sweep
@@ -115,12 +96,27 @@ def write(folder: Path, reflection_words: Sequence[str] | None = None, reload_s:
         )
     note("writing the report")
     try:
-        document = dict(write_report(sweep, folder / "report", reflection_words, reload_s))
+        document = dict(write_report(sweep, folder / "report", reflection_words))
     except MetricError as error:
         raise RefusedError(f"{error}.") from None
     declared = document["interactions"] or document["contrasts"]
     sweep.record_look({contrast["arm"]: contrast["verdict"] for contrast in declared})
+    list_runs(folder.parent)
     return document
+
+
+def list_runs(home: Path) -> None:
+    """Write index.html of a home, the page of all its runs."""
+    from reports.home import INDEX, write_index
+
+    if write_index(home) is None:
+        note(f"warning: {home / INDEX} is not ours and stays, so it does not list the runs; `bench ui` does.")
+
+
+def announce_page(folder: Path) -> None:
+    """Say where the page of a run that begins will be. It is in the page of all runs from now on."""
+    list_runs(folder.parent)
+    note(f"page: {folder / 'report' / 'index.html'} (live: bench ui)")
 
 
 def print_verdict(document: Any, folder: Path) -> None:
@@ -151,38 +147,3 @@ def print_verdict(document: Any, folder: Path) -> None:
         print_text(interim)
     for statement in statements(document):
         print_text(statement.sentence)
-
-
-def follow(
-    folder: Path, write: Callable[[], dict[str, Any]], wait: Callable[[float], None] = time.sleep
-) -> dict[str, Any]:
-    """Call `write` whenever records of the sweep in `folder` have changed, until all its cells have ended; returns what
-    it gave last. A sweep that was interrupted is waited for: `bench run` may go on with it."""
-    from harness.records import read_sweep
-
-    written: dict[str, Any] | None = None
-    seen: object = None
-    while True:
-        sweep = read_sweep(folder)
-        states = [cell.state for cell in sweep.cells]
-        now = _stamp(sweep)
-        if now != seen and "done" in states:
-            written = write()
-            note(f"{sum(state in _ENDED for state in states)}/{len(states)} cells have ended; Ctrl-C stops watching")
-        elif seen is None:
-            note("no cell is done yet; waiting for the first")
-        seen = now
-        if all(state in _ENDED for state in states):
-            # Without a finished cell `write` says why there is no report.
-            return written if written is not None else write()
-        wait(EVERY_S)
-
-
-def _stamp(sweep: SweepRecord) -> object:
-    """Changes whenever something was recorded."""
-    paths = [sweep.path / "sweep.json"]
-    for cell in sweep.cells:
-        folders = dict.fromkeys([cell.path, cell.evaluation_folder])
-        paths += [cell.path / "steps.jsonl", cell.scores, *(folder / "status.json" for folder in folders)]
-    stats = [path.stat() if path.exists() else None for path in paths]
-    return [None if stat is None else (stat.st_mtime_ns, stat.st_size) for stat in stats]
