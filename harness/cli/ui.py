@@ -25,8 +25,8 @@ from urllib.parse import unquote, urlsplit
 
 import typer
 
-from harness.cli.console import note
-from harness.cli.options import HomeOption, home_folder
+from harness.cli.console import note, print_json
+from harness.cli.options import HomeOption, JsonOption, home_folder
 from harness.errors import RefusedError
 
 ADDRESS = "127.0.0.1"
@@ -69,6 +69,7 @@ def ui(
         int, typer.Option("--port", metavar="N", min=0, max=65535, help="Port on this machine; 0: any that is free.")
     ] = PORT,
     home: HomeOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Show all runs in a browser, live: verdicts, progress, and every page.
 
@@ -79,19 +80,19 @@ def ui(
     """
     folder = home_folder(home)
     if not folder.is_dir():
-        raise RefusedError(
-            f"{folder}: no runs are kept there. Name their folder with --home DIR, or start a first run."
-        )
+        raise RefusedError(f"{folder}: no runs are kept there. Give their folder: --home DIR. `bench run` makes one.")
     try:
         server = Server(folder, port)
     except OSError as error:
         if error.errno not in (errno.EADDRINUSE, errno.EACCES):
             raise
-        raise RefusedError(
-            f"port {port}: {os.strerror(error.errno)}. Choose another with --port, or any with --port 0."
-        ) from None
+        raise RefusedError(f"port {port}: {os.strerror(error.errno)}. --port 0 takes any that is free.") from None
     with server:
-        print(f"runs in {folder}: {server.address}", flush=True)
+        if json:
+            print_json({"home": str(folder), "address": server.address})
+        else:
+            print(f"runs in {folder}: {server.address}")
+        sys.stdout.flush()
         note("Ctrl-C stops it")
         try:
             server.serve_forever()
