@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 from urllib.parse import quote
 
 from harness.errors import few
-from harness.records import CellRecord, read_sweep
+from harness.records import read_sweep
 from harness.records.cell import STARTS_FILE
 from harness.records.files import DamagedRecordError, read_last_row, read_object, typed_rows
 from harness.records.study import STUDY, read_study
@@ -167,7 +167,7 @@ def _sweep(folder: Path) -> Entry:
         badges,
         answer,
         _last_start(cell.path for cell in sweep.cells),
-        _trained_tokens(sweep.cells),
+        sum(cell.generated_tokens for cell in sweep.cells),
         sum(status["state"] in ENDED for status in statuses),
         len(statuses),
         sum(status["state"] == "running" for status in statuses),
@@ -177,11 +177,11 @@ def _sweep(folder: Path) -> Entry:
 def _search(folder: Path) -> Entry:
     study, cells = read_study(folder), read_sweep(folder).cells
     confirmed = current_confirmation(study)
-    verdict = None if confirmed is None else confirmed.contrast["verdict"]
+    verdict = "" if confirmed is None else confirmed.contrast["verdict"]
     return Entry(
         folder.name,
         study.question,
-        [] if verdict is None else [Badge(verdict, _word(verdict), "with fresh seeds, against the default")],
+        [Badge(verdict, verdict.replace("_", " "), "with fresh seeds")] if verdict in SIGNS else [],
         headline(study).sentence,
         _last_start(cell.path for cell in cells),
         sum(trial.generated_tokens or 0 for trial in study.trials),
@@ -265,16 +265,8 @@ def _badges(rows: Sequence[_Judged]) -> list[Badge]:
     ]
 
 
-def _word(verdict: str) -> str:
-    return verdict.replace("_", " ")
-
-
 def _last_start(folders: Iterable[Path]) -> str:
     """When the last of these was started: to the minute, in UTC."""
     rows = (read_last_row(folder / STARTS_FILE) for folder in folders)
     times = [str(row.get("time", "")) for row in rows if row is not None]
     return max(times, default="")[:16].replace("T", " ")
-
-
-def _trained_tokens(cells: Iterable[CellRecord]) -> int:
-    return sum(cell.generated_tokens for cell in cells)
