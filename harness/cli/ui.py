@@ -71,10 +71,11 @@ def ui(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show all runs in a browser, live: verdicts, progress, and every page.
+    """Show all runs and their pages in a browser, live.
 
-    An open page changes in place as a sweep or a search goes on. Only this machine can
-    reach it, and nothing can be changed through it. Ctrl-C stops it.
+    The first page lists every sweep, search and evaluation with its verdicts. An open
+    page changes in place as a sweep or a search goes on. Only this machine can reach it,
+    and nothing can be changed through it. Ctrl-C stops it.
 
     Example: bench ui --port 8642
     """
