@@ -16,10 +16,12 @@ from harness.cli.options import (
     ExecutorOption,
     HomeOption,
     JsonOption,
+    OpenOption,
     ProfileOption,
     SeedsOption,
     SetOption,
     SweepArgument,
+    WorkersOption,
     arm_names,
     command_line,
     executor_named,
@@ -59,22 +61,18 @@ def run(
     seeds: SeedsOption = None,
     eval_samples: EvalSamplesOption = None,
     arms: ArmsOption = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            "--workers", metavar="N", min=1, help="Cells to run at once; default: one per CPU core, or one on a GPU."
-        ),
-    ] = None,
+    workers: WorkersOption = None,
     retry_invalid: Annotated[
         bool, typer.Option("--retry-invalid", help="Also rerun cells that could not be measured (state invalid).")
     ] = False,
     until: UntilOption = None,
     most_seeds: MostSeedsOption = None,
     executor: ExecutorOption = "local",
+    open_: OpenOption = False,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Train and evaluate what a sweep lacks, and print the verdict. The report is written too.
+    """Train and evaluate a sweep's missing cells; print the verdict. The report is written too.
 
     The same command continues where it stopped: after Ctrl-C, a kill, a full disk, or a failed cell. The name of a
     sweep that was run goes on with it: more --seeds are trained, more --eval-samples drawn from the last checkpoints.
@@ -85,6 +83,7 @@ def run(
 
     Example: bench run std_norm --until verdict --most-seeds 24
     """
+    from harness.cli.report import open_page, page_of
     from harness.cli.tune import each_at_its_best
     from harness.plan import make_plan
     from harness.plan.tuning import with_known_tuning
@@ -124,6 +123,8 @@ def run(
             not_confirmed = _confirm_screening(sweep_run)
             unmeasured = _report_sweep(sweep_run, as_json=json) + not_confirmed
         break
+    if open_ and page_of(sweep_run.folder).is_file():
+        open_page(sweep_run.folder)
     if unmeasured:
         is_any_invalid = any("(invalid)" in cell for cell in unmeasured)
         remedy = " Invalid cells run again with --retry-invalid." if is_any_invalid else ""
@@ -160,23 +161,29 @@ def _confirm_screening(screened: SweepRun) -> list[str]:
 
 
 def watched(work: Any, home: Path, mirrored: ExitStack, unit: str = "cells") -> Any:
-    """Run a sweep or a search with its progress shown; MLflow is kept up to date until `mirrored` is closed. Returns
-    what the work returns. Raises InterruptedByUserError."""
+    """Run a sweep or a search with its progress shown; MLflow is kept up to date until `mirrored` is closed, and then
+    its address is said. Returns what the work returns. Raises InterruptedByUserError."""
     from harness.cli.live import LiveRun
     from harness.cli.report import announce_page
-    from harness.tracking import Mirror, MirrorThread, tracking_uri
+    from harness.tracking import Mirror, MirrorThread, server_command, tracking_uri
 
-    mirror = MirrorThread(Mirror(work.folder, tracking_uri(home)))
+    mirror = Mirror(work.folder, tracking_uri(home))
+    mirrored.callback(lambda: _say_where(mirror.address, server_command(mirror.tracking_uri)))
 
     def with_records() -> None:
         announce_page(work.folder)
-        mirrored.enter_context(mirror)
+        mirrored.enter_context(MirrorThread(mirror))
 
     try:
         with LiveRun(unit) as live:
             return work.run(live, while_running=with_records)
     except KeyboardInterrupt:
         raise InterruptedByUserError("interrupted; the same command continues") from None
+
+
+def _say_where(address: str | None, command: str | None) -> None:
+    if address is not None:
+        note(f"MLflow: {address}" + (f"\n  served by: {command}" if command else ""))
 
 
 def default_workers(specs: Sequence[RunSpec]) -> int:

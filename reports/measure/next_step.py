@@ -48,7 +48,7 @@ Target = Literal["equivalent", "difference"]
 class Way:
     """One way to settle a contrast.
 
-    now, needed: of seeds, or of samples a problem, or of problems, in all; needed is None if no number will do.
+    now, needed: of seeds, or of samples per problem, or of problems, in all; needed is None if no number will do.
     shrinks_frac: the part of the variance that it shrinks. cells: how many are trained, or evaluated again. seconds:
     what they take one after another, None without timings. level: of the intervals afterwards. command: None if
     the records do not hold what was asked.
@@ -99,8 +99,12 @@ def _next_step(
     over_problems = contrast.over_problems
     if over_problems and parts is None:  # problems alone, with whatever noise they have
         parts = components_of_problems(np.reshape(contrast.by_problem_pp, (1, -1, 1)))
+    # Arms that were each tuned first are judged at their bests, from which the searches may have stopped short.
+    observed_pp, left_sd_pp = comparison.difference, 0.0
+    if contrast.bests is not None:
+        observed_pp, left_sd_pp = contrast.bests.difference_pp, contrast.bests.left_sd_pp
     sd_pp = comparison.sd
-    asked = _Asked(analysis, comparison.n_pairs, comparison.difference, n_contrasts, over_problems)
+    asked = _Asked(analysis, comparison.n_pairs, observed_pp, n_contrasts, over_problems, left_sd_pp)
     ways = [] if over_problems else [asked.more_seeds(sd_pp)]
     if parts is not None and parts.sampling_known:
         ways.append(asked.more_samples(sd_pp, parts))
@@ -118,13 +122,15 @@ def _has_planned_looks_left(sweep: SweepRecord) -> bool:
 @dataclass(frozen=True)
 class _Asked:
     """One of so many contrasts, over n replicates, with the difference that was observed. over_problems: whether
-    problems are replicated, instead of seeds."""
+    problems are replicated, instead of seeds. left_sd_pp: of its error, what searches left open, which none of the ways
+    shrinks."""
 
     analysis: Analysis
     n: int
     observed_pp: float
     n_contrasts: int
     over_problems: bool = False
+    left_sd_pp: float = 0.0
 
     @property
     def sweep(self) -> SweepRecord:
@@ -141,6 +147,7 @@ class _Asked:
 
     def is_settled(self, error_pp: float, n: int, alpha: float) -> bool:
         """Whether n replicates with this standard error of the mean difference reach the target with enough power."""
+        error_pp = math.hypot(error_pp, self.left_sd_pp)
         if self.target == "difference":
             return t_test_power(abs(self.observed_pp) / error_pp, n - 1, alpha) >= TARGET_POWER
         return equivalence_power(self.sweep.margin_pp / error_pp, n - 1, alpha) >= TARGET_POWER
@@ -154,6 +161,11 @@ class _Asked:
     def _seeds(self, n: int) -> list[int]:
         return first_seeds(self.sweep.seeds, n)
 
+    def _shrinking_frac(self, sd_pp: float) -> float:
+        """The part of the variance that more seeds shrink: all but what searches left open."""
+        by_seeds = sd_pp**2 / self.n
+        return by_seeds / (by_seeds + self.left_sd_pp**2) if self.left_sd_pp else 1.0
+
     def more_seeds(self, sd_pp: float) -> Way:
         def needed_at(alpha: float) -> int | None:
             return fewest(lambda n: self.is_settled(sd_pp / math.sqrt(n), n, alpha), MOST_SEEDS, self.n + 1)
@@ -162,14 +174,14 @@ class _Asked:
         needed = needed_at(self.alpha_after(seeds=self._seeds(2 * self.n)))
         needed = None if needed is None else needed_at(self.alpha_after(seeds=self._seeds(needed)))
         if needed is None:
-            return Way("seeds", self.n, None, 1.0)
+            return Way("seeds", self.n, None, self._shrinking_frac(sd_pp))
         per_cell = _mean(_cell_s, self.analysis)
         cells = (needed - self.n) * len(self.sweep.arms)
         return Way(
             "seeds",
             self.n,
             needed,
-            1.0,
+            self._shrinking_frac(sd_pp),
             cells,
             None if per_cell is None else cells * per_cell,
             1 - self.alpha_after(seeds=self._seeds(needed)),
@@ -224,7 +236,7 @@ class _Asked:
             most,
             now + 1,
         )
-        shrinks_frac = 1 - frac_of_sd(10**9) ** 2
+        shrinks_frac = (1 - frac_of_sd(10**9) ** 2) * self._shrinking_frac(sd_pp)
         if needed is None:
             return Way(kind, now, None, shrinks_frac)
         cells = sum(len(done) for done in self.analysis.measurements.values())

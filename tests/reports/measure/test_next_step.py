@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy.typing as npt
 import pytest
 
 from harness.records import SweepRecord
-from harness.records.sweep import Asked, Design, Evaluation
+from harness.records.sweep import Asked, Design, Evaluation, TunedArm, Tuning
 from reports.figures.variance import draw_variance
 from reports.measure import Analysis, analyse, next_step
 from reports.measure.looks import looking
@@ -108,8 +109,9 @@ def test_where_sampling_is_the_noise_evaluating_more_is_cheaper_than_seeds(tmp_p
     assert samples.seconds == pytest.approx(16 * (samples.needed - SAMPLES) * PROBLEMS * 4 / 3200)
     row = {"difference_pp": 0.2, "margin_pp": 4.0, "next_step": step.as_row()}
     sentence = next_step_sentence(row)
-    assert sentence.startswith("Cheapest next step to settle ±4 pp with 80% power if there is no difference: ")
-    assert f"{samples.needed} samples a problem in place of 4 (16 cells to evaluate" in sentence
+    goal = "show equivalence within ±4 pp with 80% power if there is no difference"
+    assert sentence.startswith(f"Cheapest next step to {goal}: ")
+    assert f"{samples.needed} samples per problem instead of 4 (16 cells to evaluate" in sentence
     assert f"`{samples.command}`" in sentence and "further look" in sentence
 
 
@@ -120,7 +122,7 @@ def test_where_seeds_are_the_noise_more_samples_buy_nothing(tmp_path: Path) -> N
     assert step is not None and step.cheapest == "seeds"
     assert ways["samples"].needed is None and ways["samples"].shrinks_frac < 0.1
     row = {"difference_pp": analysis.contrasts[0].differences_pp[0], "margin_pp": 1.0, "next_step": step.as_row()}
-    assert "More samples a problem buy nothing: they shrink" in next_step_sentence(row)
+    assert "More samples per problem would not help: they shrink only" in next_step_sentence(row)
 
 
 def test_the_effects_of_a_factorial_have_samples_and_problems_as_ways_too(tmp_path: Path) -> None:
@@ -142,7 +144,7 @@ def test_the_effects_of_a_factorial_have_samples_and_problems_as_ways_too(tmp_pa
     assert main["seeds"].needed is not None and interaction["seeds"].needed is not None
     assert interaction["seeds"].needed > 2 * main["seeds"].needed
     for statement in statements(report_document(analysis)):
-        assert any("samples a problem" in line for line in statement.details), statement
+        assert any("samples per problem" in line for line in statement.details), statement
 
 
 def test_over_one_checkpoint_problems_settle_a_contrast_and_samples_shrink_their_noise(tmp_path: Path) -> None:
@@ -165,7 +167,7 @@ def test_over_one_checkpoint_problems_settle_a_contrast_and_samples_shrink_their
     report = report_document(analysis)
     (statement,) = statements(report)
     assert any(
-        f"{problems.needed} problems in place of {PROBLEMS} (16 cells to evaluate" in d for d in statement.details
+        f"{problems.needed} problems instead of {PROBLEMS} (16 cells to evaluate" in d for d in statement.details
     )
     assert report["contrasts"][0]["variance"]["new_problems"]["parts"].keys() == {"sampling", "problems"}
     assert any("evaluation samples" in d and "training" not in d for d in statement.details if d.startswith("Noise"))
@@ -247,3 +249,25 @@ def test_equivalence_power_is_that_of_simulated_intervals() -> None:
     half_width = stdtrit(n - 1, 1 - alpha / 2) * values.std(axis=1, ddof=1) / n**0.5
     found = (np.abs(values.mean(axis=1)) + half_width <= margin).mean()
     assert equivalence_power(margin * n**0.5, n - 1, alpha) == pytest.approx(found, abs=0.004)
+
+
+@pytest.mark.parametrize(("left_sd_pp", "able"), [(0.0, True), (0.4, True), (5.0, False)])
+def test_what_searches_of_tuned_arms_left_open_is_settled_by_no_seeds(
+    tmp_path: Path, left_sd_pp: float, able: bool
+) -> None:
+    record = record_of(tmp_path, seed_sd=0.06, effect=-0.02)
+    arm = TunedArm(
+        digest="", trial=1, values={}, search_pp=50, default_pp=None, complete=8, generated_tokens=0, at_end=[],
+        short_pp=0, short_sd_pp=left_sd_pp / math.sqrt(2),
+    )  # fmt: skip
+    tuning = Tuning(knobs=["train.learning_rate"], trials=8, seeds=[10**6], searches={}, arms={"base": arm, "up": arm})
+    plain, step = step_of(record)[1], step_of(record.model_copy(update={"tuning": tuning}))[1]
+    assert step is not None
+    of_tuned, of_plain = by_kind(step)["seeds"], by_kind(plain)["seeds"]
+    assert of_plain.needed is not None and (of_tuned.needed is not None) == able
+    if of_tuned.needed is not None:
+        assert (of_tuned.needed > of_plain.needed) == (left_sd_pp > 0)
+    row = {"next_step": step.as_row(), "bests": {"difference_pp": -2.0}, "difference_pp": -2.0, "margin_pp": 1.0}
+    sentence = next_step_sentence(row)
+    assert "More trials in each search (tune.trials) shrink what these left open." in sentence
+    assert sentence.startswith("Next step: none") != able
