@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,11 +23,8 @@ from harness.cli.options import (
 from harness.errors import RefusedError
 
 if TYPE_CHECKING:
-    from harness.records import SweepRecord
     from reports.formats import Table
 
-EVERY_S = 20.0
-"""How often --live looks for new records, and how often an open page loads itself again."""
 COLOUR_OF = {
     "better": "green",
     "best": "green",
@@ -40,14 +35,10 @@ COLOUR_OF = {
     "careful": "yellow",
 }
 """Colours of the signs before verdicts."""
-_ENDED = frozenset({"done", "failed", "invalid"})
 
 
 def report(
     sweep: RunArgument,
-    live: Annotated[
-        bool, typer.Option("--live", help="Write the page again while the sweep runs; an open one reloads itself.")
-    ] = False,
     reflection_words: Annotated[
         str | None,
         typer.Option(
@@ -64,28 +55,18 @@ def report(
     """Write the page of a sweep that was run, and print the verdict.
 
     The folder `report` of the sweep gets index.html, report.md, report.json and the figures.
+    `bench ui` keeps pages up to date while a sweep or a search runs.
 
     Example: bench report std_norm --open
-
-    Example: bench report std_norm --live
     """
     folder = run_folder(sweep, home_folder(home))
     use_recorded_plugins([folder])
     followed = words("--reflection-words", reflection_words) if reflection_words is not None else None
     if (folder / "study.json").is_file():
-        _report_search(folder, live, followed, json)
+        _report_search(folder, followed, json)
         if open_:
             open_page(folder)
         return
-    if live:
-        try:
-            follow(folder, lambda: write(folder, followed, reload_s=EVERY_S))
-        except KeyboardInterrupt:
-            # An open page would go on loading itself anew, though nothing writes it any more.
-            with suppress(RefusedError):  # no cell is done, so there is no page
-                write(folder, followed)
-            raise
-    # Once more at the end of watching: this page is final and does not reload itself.
     document = write(folder, followed)
     if json:
         print_json(document)
@@ -102,14 +83,15 @@ def write_search(folder: Path) -> tuple[dict[str, Any], str]:
 
     study = read_study(folder)
     note("writing the report")
-    return write_search_report(study, folder / "report"), search_sentence(study)
+    document = write_search_report(study, folder / "report")
+    list_runs(folder.parent)
+    return document, search_sentence(study)
 
 
-def _report_search(folder: Path, live: bool, followed: object, as_json: bool) -> None:
-    if live or followed is not None:
+def _report_search(folder: Path, followed: object, as_json: bool) -> None:
+    if followed is not None:
         raise RefusedError(
-            f"{folder.name} is a search: its page has no --live and no --reflection-words. `bench tune` writes it as "
-            "it ends; look at a running one with optuna-dashboard, or at a trial's cells with `bench status`."
+            f"{folder.name} is a search, whose page has no --reflection-words: its cells are read by no report."
         )
     document, sentence = write_search(folder)
     if as_json:
@@ -119,9 +101,9 @@ def _report_search(folder: Path, live: bool, followed: object, as_json: bool) ->
         print_link("report", page_of(folder))
 
 
-def write(folder: Path, reflection_words: Sequence[str] | None = None, reload_s: float | None = None) -> dict[str, Any]:
-    """Write the report of a sweep's folder; returns report.json. reload_s: after so long a browser loads the page
-    again; None: never. Showing the verdicts of a complete plan is recorded as a look.
+def write(folder: Path, reflection_words: Sequence[str] | None = None) -> dict[str, Any]:
+    """Write the report of a sweep's folder; returns report.json. Showing the verdicts of a complete plan is recorded as
+    a look.
 
     Raises RefusedError if no cell is done, or none has the metric that the sweep compares."""
     from harness.records import read_sweep
@@ -135,11 +117,26 @@ def write(folder: Path, reflection_words: Sequence[str] | None = None, reload_s:
         )
     note("writing the report")
     try:
-        document = dict(write_report(sweep, folder / "report", reflection_words, reload_s))
+        document = dict(write_report(sweep, folder / "report", reflection_words))
     except MetricError as error:
         raise RefusedError(f"{error}.") from None
     record_look(sweep, document)
+    list_runs(folder.parent)
     return document
+
+
+def list_runs(home: Path) -> None:
+    """Write index.html of a home, the page of all its runs."""
+    from reports.home import INDEX, write_index
+
+    if write_index(home) is None:
+        note(f"warning: {home / INDEX} is not ours and stays, so it does not list the runs; `bench ui` does.")
+
+
+def announce_page(folder: Path) -> None:
+    """Say where the page of a run that begins will be. It is in the page of all runs from now on."""
+    list_runs(folder.parent)
+    note(f"page: {page_of(folder)} (live: bench ui)")
 
 
 def print_verdict(document: Any, folder: Path) -> None:
@@ -220,38 +217,3 @@ def _compact(table: Table) -> tuple[str, list[str], list[list[str]]]:
         else:
             columns[heading] = cells
     return title, list(columns), [list(row) for row in zip(*columns.values(), strict=True)]
-
-
-def follow(
-    folder: Path, write: Callable[[], dict[str, Any]], wait: Callable[[float], None] = time.sleep
-) -> dict[str, Any]:
-    """Call `write` whenever records of the sweep in `folder` have changed, until all its cells have ended; returns what
-    it gave last. A sweep that was interrupted is waited for: `bench run` may go on with it."""
-    from harness.records import read_sweep
-
-    written: dict[str, Any] | None = None
-    seen: object = None
-    while True:
-        sweep = read_sweep(folder)
-        states = [cell.state for cell in sweep.cells]
-        now = _stamp(sweep)
-        if now != seen and "done" in states:
-            written = write()
-            note(f"{sum(state in _ENDED for state in states)}/{len(states)} cells have ended; Ctrl-C stops watching")
-        elif seen is None:
-            note("no cell is done yet; waiting for the first")
-        seen = now
-        if all(state in _ENDED for state in states):
-            # Without a finished cell `write` says why there is no report.
-            return written if written is not None else write()
-        wait(EVERY_S)
-
-
-def _stamp(sweep: SweepRecord) -> object:
-    """Changes whenever something was recorded."""
-    paths = [sweep.path / "sweep.json"]
-    for cell in sweep.cells:
-        folders = dict.fromkeys([cell.path, cell.evaluation_folder])
-        paths += [cell.path / "steps.jsonl", cell.scores, *(folder / "status.json" for folder in folders)]
-    stats = [path.stat() if path.exists() else None for path in paths]
-    return [None if stat is None else (stat.st_mtime_ns, stat.st_size) for stat in stats]
