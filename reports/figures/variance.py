@@ -8,7 +8,7 @@ from reports.drawing.panels import as_strip, keep_only_grid, legend_at_bottom, s
 from reports.drawing.rendering import Drawing
 from reports.drawing.style import ARM_COLORS, GREY
 from reports.figures import Figure
-from reports.formats import percent
+from reports.formats import interval, percent
 from reports.measure import Analysis
 from reports.measure.variance import PART_NAMES, variance_budgets, variance_row
 
@@ -36,7 +36,9 @@ def draw_variance(analysis: Analysis) -> Drawing | None:
     handles: dict[str, BarContainer] = {}
     for (axes,), (contrast, row) in zip(panels, shown, strict=True):
         handles |= _draw_bar(axes, row["new_problems"]["parts"])
-        error = "{error_pp:.2f} pp [{error_low_pp:.2f}, {error_high_pp:.2f}]".format(**row["these_problems"])
+        budget = row["these_problems"]
+        ends = interval(budget["error_low_pp"], budget["error_high_pp"], signed=False, decimals=2)
+        error = f"{budget['error_pp']:.2f} pp {ends}"
         as_strip(axes, contrast.arm, f"error {error}   n = {row['n_seeds']}")
         axes.set_xlim(0, 1)
     strips = [axes for (axes,) in panels]

@@ -117,6 +117,14 @@ def test_six_seeds_cannot_tell_what_pairing_does(tmp_path):
     assert "6 seeds cannot tell what pairing does: ρ = -0.77, 95% interval [-0.98, 0.28]." in statement.details
 
 
+@pytest.mark.parametrize(("low", "written"), [(0.003, "[0.003, 0.80]"), (-0.003, "[-0.003, 0.80]")])
+def test_a_bound_of_the_correlation_shows_on_which_side_of_0_it_lies(twelve, low, written):
+    report = report_document(twelve)
+    row = report["contrasts"][0] | {"correlation": 0.5, "correlation_low": low, "correlation_high": 0.8}
+    (statement,) = statements(report | {"contrasts": [row]})
+    assert any(f"ρ = 0.50, 95% interval {written}" in detail for detail in statement.details)
+
+
 def test_a_spread_that_is_unknown_has_no_parts_and_no_pairing_is_praised(tmp_path):
     """Four seeds whose differences stay below what one sample changes."""
     scores = {("base", seed): 0.4 + 0.05 * seed for seed in range(4)}
