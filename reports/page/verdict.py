@@ -352,7 +352,8 @@ def _pairing_sentence(row: Row) -> str:
     low, high = row.get("correlation_low"), row.get("correlation_high")
     if low is None or high is None or row["verdict"] == "identical" or is_effect(row):
         return ""
-    rho = f"ρ = {row['correlation']:.2f}, {percent(row['level'])} interval {interval(low, high, signed=False, decimals=2)}"
+    ends = interval(low, high, signed=False, decimals=2)
+    rho = f"ρ = {row['correlation']:.2f}, {percent(row['level'])} interval {ends}"
     if low <= 0 <= high:
         return f"{count(row['n_pairs'], _unit(row))} cannot tell what pairing does: {rho}."
     worth = f"which is worth {float(number(1 / row['variance_ratio'], 2)):g} times the {_unit(row)}s"

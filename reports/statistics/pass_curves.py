@@ -101,8 +101,8 @@ def _largest_t(covariance: FloatArray, n: float, alpha: float) -> float:
 def coverage_word(ks: Sequence[int] | FloatArray, low: FloatArray, high: FloatArray) -> CoverageWord:
     """What a difference of pass@k says, by its simultaneous band [K].
 
-    A k is large from half of the largest on, but never k = 1. sharpened: up at k = 1 and down at a large k. discovered: up at a large k,
-    and not up at k = 1. both: up at k = 1 and at a large k. cannot tell: anything else. Up and down mean that the
+    A k is large from half of the largest on, but never k = 1. sharpened: up at k = 1 and down at a large k. discovered:
+    up at a large k, and not up at k = 1. both: up at k = 1 and at a large k. cannot tell: anything else. Up and down mean that the
     whole band lies above or below 0, so that under no difference at any k a word other than cannot tell comes at most
     as often as the band fails.
     """

@@ -121,10 +121,10 @@ def test_a_spread_below_one_quantum_is_unknown_below_six_pairs(n, spread_known):
 def test_where_the_spread_is_unknown_nothing_is_said_of_what_pairing_did():
     """A grid of scores that hides the spread of the differences makes the pairing look perfect."""
     scores = np.array([40.0, 45.0, 50.0, 60.0])
-    result = compare_paired(scores + [0, 0, 0, 1.25], scores, quantum=1.25)
+    result = compare_paired(scores + np.array([0, 0, 0, 1.25]), scores, quantum=1.25)
     assert result.note == FINE_SPREAD and result.correlation > 0.99
     assert np.isnan([result.variance_ratio, result.correlation_low, result.correlation_high]).all()
-    known = compare_paired(scores + [0, 0, 0, 1.25], scores, quantum=0.1)
+    known = compare_paired(scores + np.array([0, 0, 0, 1.25]), scores, quantum=0.1)
     assert known.variance_ratio < 0.02 and known.correlation_low > 0.8
 
 
