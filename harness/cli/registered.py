@@ -101,7 +101,7 @@ def verify(
 ) -> None:
     """Compute every number of a written report from the records again. Exits 1 if one differs.
 
-    It names the first that does, with both values. Figures are drawn from data/, which is checked.
+    It names the first that does, with both values. Figures are drawn again and compared too.
 
     Example: bench verify std_norm
     """

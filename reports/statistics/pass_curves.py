@@ -102,9 +102,9 @@ def coverage_word(ks: Sequence[int] | FloatArray, low: FloatArray, high: FloatAr
     """What a difference of pass@k says, by its simultaneous band [K].
 
     A k is large from half of the largest on, but never k = 1. sharpened: up at k = 1 and down at a large k. discovered:
-    up at a large k, and not up at k = 1. both: up at k = 1 and at a large k. cannot tell: anything else. Up and down mean that the
-    whole band lies above or below 0, so that under no difference at any k a word other than cannot tell comes at most
-    as often as the band fails.
+    up at a large k, and not up at k = 1. both: up at k = 1 and at a large k. cannot tell: anything else. Up and down
+    mean that the whole band lies above or below 0, so that under no difference at any k a word other than cannot tell
+    comes at most as often as the band fails.
     """
     large = (np.asarray(ks) >= LARGE * ks[-1]) & (np.asarray(ks) > 1)
     up_at_one, up, down = bool(low[0] > 0), bool((low[large] > 0).any()), bool((high[large] < 0).any())
