@@ -123,7 +123,7 @@ def verify(
 ) -> None:
     """Recompute every number of a written report from the records. Exits 1 if one differs.
 
-    It names the first that differs, with both values. Figures are drawn from data/, which is checked.
+    It names the first that differs, with both values. Figures are drawn again and compared too.
 
     Example: bench verify std_norm
     """

@@ -110,10 +110,12 @@ class Evaluation(_Part):
 class Look(_Part):
     """The verdicts over a complete plan were shown. A look is a set of seeds and an evaluation of them.
 
-    question: see `SweepRecord.asks`. planned: whether the design fixed it. verdicts: by arm.
+    question, contrasts: see `SweepRecord.asks` and `SweepRecord.contrasts`. planned: whether the design fixed it.
+    verdicts: by arm.
     """
 
     question: str
+    contrasts: list[str] = []
     seeds: list[int]
     evaluation: Evaluation | None
     planned: bool
@@ -192,9 +194,10 @@ class SweepRecord(_Part):
     those that it varies. varied: by arm, the knobs in which arms differ. grid: in a factorial, by arm its value of
     every factor, else empty. new_problems: whether intervals over new problems are asked for too. contamination: by
     task, held-out problems that occur in training prompts. best_of_n: by arm, what choosing by its reward model gives.
-    asks: names the question, whatever its seeds, samples and problems; "" in records of earlier versions. held_out:
-    by task, how many problems it has for evaluation, as far as the plan knew. looks,
-    designs: of this question and of those that were asked here before, in the order of time.
+    asks: names the question, whatever its seeds, samples and problems; "" in records of earlier versions. contrasts:
+    names each pair of arms that is compared, by the compared task and metric; questions that share one share its looks.
+    held_out: by task, how many problems it has for evaluation, as far as the plan knew. looks, designs: of this question
+    and of those that were asked here before, in the order of time.
     tuning: None unless each arm was tuned first.
     """
 
@@ -231,6 +234,7 @@ class SweepRecord(_Part):
     asked: Asked | None = None
     plugins: list[Plugin] = []
     asks: str = ""
+    contrasts: list[str] = []
     evaluation: Evaluation | None = None
     held_out: dict[str, int] = {}
     looks: list[Look] = []
@@ -304,13 +308,32 @@ class SweepRecord(_Part):
             and len(self.seeds) in design.looks
             and self.seeds == design.seeds[: len(self.seeds)]
         )
-        return Look(question=self.asks, seeds=self.seeds, evaluation=self.evaluation, planned=planned)
+        asks, now = self.asks, self.evaluation
+        return Look(question=asks, contrasts=self.contrasts, seeds=self.seeds, evaluation=now, planned=planned)
+
+    @property
+    def related_looks(self) -> list[Look]:
+        """The looks so far at this question and at others with a contrast of it, which nobody planned for this one."""
+        return [
+            look if look.question == self.asks else look.model_copy(update={"planned": False})
+            for look in self.looks
+            if look.question == self.asks or not {*look.contrasts}.isdisjoint(self.contrasts)
+        ]
+
+    @property
+    def looks_taken(self) -> list[Look]:
+        """The `related_looks`, one for each set of seeds and evaluation of them: this question's, if it has one."""
+        found: dict[str, Look] = {}
+        for look in self.related_looks:
+            data = look.model_dump_json(include={"seeds", "evaluation"})
+            if data not in found or found[data].question != look.question == self.asks:
+                found[data] = look
+        return [*found.values()]
 
     @property
     def looks_and_this(self) -> list[Look]:
-        """The looks at this question so far, and `look` if it is a further one."""
-        taken = [look for look in self.looks if look.question == self.asks]
-        return taken if any(look.is_same(self.look) for look in taken) else [*taken, self.look]
+        """`looks_taken`, and `look` if it is a further one."""
+        return self.model_copy(update={"looks": [*self.looks, self.look]}).looks_taken
 
     def record_look(self, verdicts: Mapping[str, str]) -> None:
         """Write down that these verdicts, by arm, are shown, unless they are of an unfinished plan, of the same data as

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from reports.statistics import MIN_PAIRS, look_alphas, planned_shares, unplanned_share
@@ -48,7 +49,10 @@ def looking(sweep: SweepRecord, n_contrasts: int) -> Looking:
     """The look that a report of these records is, for each of so many contrasts."""
     looks, this = sweep.looks_and_this, sweep.look
     place = next(place for place, look in enumerate(looks) if look.is_same(this))
-    overall = sweep.alpha / max(1, n_contrasts)
+    # Fewer arms on the data of an earlier look were chosen by it: they share alpha with those that it compared.
+    earlier = takewhile(lambda look: not look.is_same(this), sweep.related_looks)
+    others = (len(look.contrasts) for look in earlier if look.question != sweep.asks)
+    overall = sweep.alpha / max(1, n_contrasts, *others)
     return Looking(
         number=place + 1,
         seeds=[len(look.seeds) for look in looks],

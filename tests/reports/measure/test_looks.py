@@ -53,6 +53,19 @@ def test_looks_at_another_question_do_not_count(record: SweepRecord) -> None:
     assert alpha(record, [look(12, question="another")], 24) == 0.05
 
 
+def test_other_arms_or_tasks_with_a_contrast_of_this_question_evade_no_look(record: SweepRecord) -> None:
+    """Asked with fewer arms, or with more tasks, it is another question about the same numbers."""
+    now = {"contrasts": ["up"]}
+    both = look(12, question="two arms").model_copy(update={"contrasts": ["up", "down"], "planned": True})
+    other = both.model_copy(update={"contrasts": ["down", "sideways"]})
+    assert alpha(record, [other], 24, **now) == 0.05
+    second = alpha(record, [both], 24, **now)
+    assert 0.0125 / 2 < second < 0.025 / 2
+    # The same seeds, evaluated alike, show nothing new, but the arms that are left were chosen.
+    assert alpha(record, [both], 12, **now) == 0.025
+    assert alpha(record, [look(12), both], 12, **now) == 0.05
+
+
 def test_a_design_shares_all_of_alpha_among_its_looks_and_looks_beyond_it_cost_half(record: SweepRecord) -> None:
     plan = Design(question="this", looks=[6, 12, 24], seeds=[*range(24)], evaluation=SIXTEEN, looks_before=0)
     first = alpha(record, [], 6, designs=[plan])
