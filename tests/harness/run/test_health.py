@@ -122,7 +122,12 @@ def test_a_score_that_is_lost_in_the_last_steps_is_seen_in_the_final_evaluation(
 
 def test_a_cell_is_judged_by_its_final_evaluation_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     judged: list[float | None] = []
-    monkeypatch.setattr("harness.run.cell.health_flags", lambda steps, diverged, score: [judged.append(score)][1:])
+
+    def judge(steps: Any, diverged: bool, final_score: float | None) -> list[str]:
+        judged.append(final_score)
+        return []
+
+    monkeypatch.setattr("harness.run.cell.health_flags", judge)
     cell = new_cell(tmp_path)
     run_cell(cell, small_spec({"train.steps": 1, "eval.every": 0}))
     assert judged == [cell.read_scores()[-1]["metrics"]["avg@n"]]
