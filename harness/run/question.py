@@ -33,13 +33,12 @@ from harness.plan.tuning import tuning_record
 from harness.plugins import UserModule
 from harness.records import SweepRecord, read_sweep
 from harness.records.files import DamagedRecordError, is_disk_full, read_json, write_atomic, write_json
+from harness.records.looks import Design, Evaluation
 from harness.records.scores import METRIC_PREFIX
 from harness.records.study import STUDY
 from harness.records.sweep import Asked as AskedRecord
 from harness.records.sweep import (
     CellEntry,
-    Design,
-    Evaluation,
     Gate,
     MetricFacts,
     Plugin,

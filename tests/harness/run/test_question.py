@@ -74,7 +74,7 @@ def test_fewer_arms_and_more_tasks_compare_the_same_contrast(tmp_path: Path) -> 
 
     first = contrasts()
     assert len(first) == 2
-    assert first == contrasts("eval.samples=64", "eval.tasks=[arithmetic,gsm8k]")
+    assert first == contrasts("eval.samples=64", "eval.tasks=[arithmetic,arithmetic_many]")
     assert contrasts(arms=("group_std", "no_std")) < first
     assert contrasts("train.steps=9").isdisjoint(first)
 

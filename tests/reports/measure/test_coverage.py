@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.records import SweepRecord
-from harness.records.sweep import Look
+from harness.records.looks import Look
 from reports.measure import Analysis, analyse
 from reports.measure.contrasts import alpha_of_each
 from reports.measure.coverage import Crossover, coverage, coverage_rows, crossover, gain_curves, problems_by_right

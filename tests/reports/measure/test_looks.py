@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.records import SweepRecord, read_sweep
-from harness.records.sweep import Design, Evaluation, Look
+from harness.records.looks import Design, Evaluation, Look
 from reports.measure import analyse
 from reports.measure.contrasts import compare_arms
 from reports.measure.looks import looking

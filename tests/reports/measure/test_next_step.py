@@ -15,7 +15,8 @@ import pytest
 
 from harness.records import SweepRecord
 from harness.records.files import append_jsonl
-from harness.records.sweep import Asked, Design, Evaluation, TunedArm, Tuning
+from harness.records.looks import Design, Evaluation
+from harness.records.sweep import Asked, TunedArm, Tuning
 from reports.figures.variance import draw_variance
 from reports.measure import Analysis, analyse, next_step
 from reports.measure.looks import looking
