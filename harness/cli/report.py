@@ -17,6 +17,7 @@ from harness.cli.options import (
     OpenOption,
     RunArgument,
     home_folder,
+    record_look,
     run_folder,
     use_recorded_plugins,
     words,
@@ -123,8 +124,7 @@ def write(folder: Path, reflection_words: Sequence[str] | None = None) -> dict[s
             document = dict(write_report(sweep, folder / "report", reflection_words))
         except MetricError as error:
             raise RefusedError(f"{error}.") from None
-        declared = document["interactions"] or document["contrasts"]
-        sweep.record_look({contrast["arm"]: contrast["verdict"] for contrast in declared})
+        record_look(sweep, document)
     list_runs(folder.parent)
     return document
 

@@ -26,6 +26,14 @@ def test_an_end_that_rounds_to_0_shows_the_digit_that_its_sign_hangs_on(low, hig
     assert interval(low, high) == written
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "written"),
+    [(0.0004, 0.8, "[0.0004, 0.80]"), (-0.003, 0.8, "[-0.003, 0.80]"), (0.0, 0.8, "[0.00, 0.80]")],
+)
+def test_a_correlations_bound_that_rounds_to_0_shows_another_digit(low, high, written):
+    assert interval(low, high, signed=False, decimals=2) == written
+
+
 @given(st.floats(-10, 10))
 def test_an_end_never_hides_on_which_side_of_0_it_lies(end):
     written = interval(end, end).strip("[]").split(", ")[0]
