@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import fcntl
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -100,9 +102,10 @@ def write_search(folder: Path) -> tuple[dict[str, Any], str]:
     from harness.records.study import read_study
     from reports.search import search_sentence, write_search_report
 
-    study = read_study(folder)
-    note("writing the report")
-    document = write_search_report(study, folder / "report")
+    with _alone_on_page(folder):
+        study = read_study(folder)
+        note("writing the report")
+        document = write_search_report(study, folder / "report")
     list_runs(folder.parent)
     return document, search_sentence(study)
 
@@ -131,19 +134,29 @@ def write(folder: Path, reflection_words: Sequence[str] | None = None) -> dict[s
     from reports.measure.measurements import MetricError
     from reports.page import write_report
 
-    sweep = read_sweep(folder)
-    if not any(cell.state == "done" for cell in sweep.cells):
-        raise RefusedError(
-            f"{sweep.name}: no cell is done yet, so there is nothing to report. `bench run` continues it."
-        )
-    note("writing the report")
-    try:
-        document = dict(write_report(sweep, folder / "report", reflection_words))
-    except MetricError as error:
-        raise RefusedError(f"{error}.") from None
-    record_look(sweep, document)
+    with _alone_on_page(folder):
+        sweep = read_sweep(folder)
+        if not any(cell.state == "done" for cell in sweep.cells):
+            raise RefusedError(
+                f"{sweep.name}: no cell is done yet, so there is nothing to report. `bench run` continues it."
+            )
+        note("writing the report")
+        try:
+            document = dict(write_report(sweep, folder / "report", reflection_words))
+        except MetricError as error:
+            raise RefusedError(f"{error}.") from None
+        record_look(sweep, document)
     list_runs(folder.parent)
     return document
+
+
+@contextmanager
+def _alone_on_page(folder: Path) -> Iterator[None]:
+    """Nobody else reads the records for this page, or writes it: `bench run` and `bench ui` may do so at once, and a
+    page that was begun earlier, from fewer records, would replace a later one."""
+    with (folder / ".report.lock").open("a", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def list_runs(home: Path) -> None:
