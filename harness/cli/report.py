@@ -183,7 +183,7 @@ def result_tables(document: Any) -> list[Table]:
 
 
 def print_verdict(document: Any, folder: Path) -> None:
-    """The tables of effects and arms, the verdicts, what qualifies them, and the report's path last."""
+    """The tables of effects and arms, the verdicts, what qualifies them, the answer, and the report's path last."""
     from reports.page.effects import secondary_note
     from reports.page.verdict import interim_sentence, statements
 
@@ -205,6 +205,8 @@ def print_verdict(document: Any, folder: Path) -> None:
         print_text(f"{'; '.join(names)}:")
         for one in notes:
             print_text(one, "  - ")
+    for answer in document["headline"]:
+        print_text(answer["sentence"])
     print_link("report", page_of(folder))
 
 
@@ -230,7 +232,8 @@ def open_page(folder: Path) -> None:
 
 def _notes(document: Any) -> dict[tuple[str, ...], list[str]]:
     """What qualifies the verdicts, by the contrasts that it is about: what several share is said once."""
-    from reports.page.verdict import contrast_name, declared_rows, verdict_details
+    from reports.page.headline import declared_rows
+    from reports.page.verdict import contrast_name, verdict_details
 
     about: dict[str, list[str]] = {}
     for row in declared_rows(document):
@@ -243,18 +246,15 @@ def _notes(document: Any) -> dict[tuple[str, ...], list[str]]:
 
 
 def _compact(table: Table) -> tuple[str, list[str], list[list[str]]]:
-    """Title, columns and rows with an interval behind its estimate, no rank, because rows are in that order, and a
-    number of seeds that all rows have in the title."""
-    title = table.title
-    columns: dict[str, list[str]] = {}
-    for heading, *cells in zip(table.columns, *table.rows, strict=True):
-        if heading == "rank":
-            continue
-        if heading == "seeds" and len(set(cells)) == 1:
-            title += f", n = {cells[0]} seed{'' if cells[0] == '1' else 's'}"
-        elif heading.endswith("interval"):
-            estimate, values = columns.popitem()
-            columns[f"{estimate}, {heading}"] = [f"{a} {b}".strip() for a, b in zip(values, cells, strict=True)]
-        else:
-            columns[heading] = cells
-    return title, list(columns), [list(row) for row in zip(*columns.values(), strict=True)]
+    """Title, columns and rows, with a number of seeds that all rows have in the title."""
+    place = table.columns.index("seeds")
+    counts = {row[place] for row in table.rows}
+    if len(counts) != 1:
+        return table.title, table.columns, table.rows
+    (n,) = counts
+    title = f"{table.title}, n = {n} seed{'' if n == '1' else 's'}"
+    return title, _without(table.columns, place), [_without(row, place) for row in table.rows]
+
+
+def _without(values: list[str], place: int) -> list[str]:
+    return values[:place] + values[place + 1 :]
