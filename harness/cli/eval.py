@@ -18,6 +18,7 @@ from harness.cli.options import (
     whole_numbers,
     words,
 )
+from harness.cli.report import list_runs
 from harness.errors import RefusedError
 
 if TYPE_CHECKING:
@@ -215,6 +216,7 @@ def eval_(
     folder = home_folder(home)
     results = [_run(suite, folder, seed, regrade) for suite in suites]
     _show(results, folder, json)
+    list_runs(folder)
 
 
 def _refuse_unheeded(needed: str, options: dict[str, object]) -> None:
