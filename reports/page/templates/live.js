@@ -33,7 +33,7 @@ const KEPT = {
   headings: () => keyed("thead th", words),
   boxes: () => keyed(".scroll", () => ""),
   handles: () => keyed("summary, button, a, [tabindex]", words),
-  marks: () => keyed("h1, h2, h3, h4, figure, summary, p, li, tr, dt", one => one.id || words(one)),
+  marks: () => keyed(":is(h1, h2, h3, h4, figure, summary, p, li, tr, dt):not(.contents *)", one => one.id || words(one)),
 };
 const inView = element => {
   const box = element.getClientRects()[0];

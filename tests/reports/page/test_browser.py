@@ -38,8 +38,8 @@ def test_nothing_is_loaded_and_nothing_sticks_out(chromium, page, tmp_path, widt
     assert (layout.width, layout.blocked, layout.loaded) == (width, [], [])
     assert layout.sticking_out == []
     assert layout.scroll_width == width
-    # Cards on a telephone, and room for all columns on a desk; between them a table may scroll, and takes focus.
-    assert layout.scrolling == [] or width == 800
+    # Cards on a telephone; elsewhere a table with names of forty characters may scroll, and takes focus.
+    assert layout.scrolling == [] or width > 360
     assert all("(tabindex 0)" in box for box in layout.scrolling)
     assert layout.elements > 1000
 
