@@ -216,7 +216,10 @@ def test_a_page_is_written_anew_when_its_records_are_newer(tmp_path: Path, monke
         return len(written)
 
     assert [look(), look(), look()] == [1, 2, 2]
-    assert Renewal(tmp_path)._due(sweep.path) is None, "a page that is newer than all records is left alone"
+    assert Renewal(tmp_path, began_ns=0)._due(sweep.path) is None, "a page that is newer than all records is left alone"
+    os.utime(sweep.path / "report" / "report.json", ns=(10**9, 10**9))
+    assert Renewal(tmp_path, began_ns=0)._due(sweep.path) is not None
+    assert Renewal(tmp_path)._due(sweep.path) is None, "so is that of a run at rest, as after copying a home"
     (sweep.cells[0].path / "status.json").write_text('{"state": "pending"}')
     assert renewal._due(sweep.path) is None, "no cell is done"
 
