@@ -40,6 +40,34 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     return buffer.getvalue()
 
 
+def csv_table(table: Table) -> str:
+    """A table as CSV, each value as it is printed."""
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerows([table.columns, *table.rows])
+    return buffer.getvalue()
+
+
+_LATEX = {
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
+    **{"±": r"$\pm$", "ρ": r"$\rho$", "×": r"$\times$", "<": "$<$", ">": "$>$", MISSING: "--"},
+}
+
+
+def latex_table(table: Table) -> str:
+    """A table for LaTeX with the package booktabs; every character of a name is escaped."""
+
+    def line(cells: Sequence[str]) -> str:
+        escaped = ("".join(_LATEX.get(character, character) for character in cell) for cell in cells)
+        return f"{' & '.join(escaped)} \\\\\n"
+
+    rows = "".join(map(line, table.rows))
+    return (
+        f"\\begin{{tabular}}{{{'l' * len(table.columns)}}}\n\\toprule\n{line(table.columns)}\\midrule\n{rows}"
+        "\\bottomrule\n\\end{tabular}\n"
+    )
+
+
 def signed_pp(value: float | None) -> str:
     """+3.1; never -0.0."""
     return f"{value:+z.1f}" if _exists(value) else MISSING

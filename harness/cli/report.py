@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -39,6 +40,11 @@ COLOUR_OF = {
 """Colours of the signs before verdicts."""
 
 
+class TableFormat(StrEnum):
+    LATEX = "latex"
+    CSV = "csv"
+
+
 def report(
     sweep: RunArgument,
     reflection_words: Annotated[
@@ -50,6 +56,10 @@ def report(
             "Recheck, Wait, Aha, Hmm, Alternatively.",
         ),
     ] = None,
+    format_: Annotated[
+        TableFormat | None,
+        typer.Option("--format", help="Print the table of results for a paper (LaTeX with booktabs) or a spreadsheet."),
+    ] = None,
     open_: OpenOption = False,
     home: HomeOption = None,
     json: JsonOption = False,
@@ -60,18 +70,27 @@ def report(
     `bench ui` keeps pages up to date while a sweep or a search runs.
 
     Example: bench report std_norm --open
+
+    Example: bench report std_norm --format latex > results.tex
     """
+    if json and format_ is not None:
+        raise RefusedError("--json and --format both say how to print the results: give one of them.")
     folder = run_folder(sweep, home_folder(home))
     use_recorded_plugins([folder])
     followed = words("--reflection-words", reflection_words) if reflection_words is not None else None
     if (folder / "study.json").is_file():
-        _report_search(folder, followed, json)
+        _report_search(folder, followed, format_, json)
         if open_:
             open_page(folder)
         return
     document = write(folder, followed)
     if json:
         print_json(document)
+    elif format_ is not None:
+        from reports import formats
+
+        write_table = formats.latex_table if format_ is TableFormat.LATEX else formats.csv_table
+        print("\n".join(map(write_table, result_tables(document))), end="")
     else:
         print_verdict(document, folder)
     if open_:
@@ -91,7 +110,9 @@ def write_search(folder: Path) -> tuple[dict[str, Any], str]:
     return document, search_sentence(study)
 
 
-def _report_search(folder: Path, followed: object, as_json: bool) -> None:
+def _report_search(folder: Path, followed: object, format_: TableFormat | None, as_json: bool) -> None:
+    if format_ is not None:
+        raise RefusedError(f"{folder.name} is a search: its trials are in {folder / 'report' / 'report.json'}.")
     if followed is not None:
         raise RefusedError(
             f"{folder.name} is a search, whose page has no --reflection-words: its cells are read by no report."
@@ -152,14 +173,21 @@ def announce_page(folder: Path) -> None:
     note(f"page: {page_of(folder)} (live: bench ui)")
 
 
-def print_verdict(document: Any, folder: Path) -> None:
-    """The tables of effects and arms, the verdicts, what qualifies them, and the report's path last."""
-    from reports.page.effects import effect_table, secondary_note
+def result_tables(document: Any) -> list[Table]:
+    """What a report comes down to: the effects of a factorial, and the arms."""
+    from reports.page.effects import effect_table
     from reports.page.tables import result_table
-    from reports.page.verdict import interim_sentence, statements
 
     effects = effect_table(document["interactions"])
-    for table in [*([] if effects is None else [effects]), result_table(document)]:
+    return [*([] if effects is None else [effects]), result_table(document)]
+
+
+def print_verdict(document: Any, folder: Path) -> None:
+    """The tables of effects and arms, the verdicts, what qualifies them, and the report's path last."""
+    from reports.page.effects import secondary_note
+    from reports.page.verdict import interim_sentence, statements
+
+    for table in result_tables(document):
         print_table(*_compact(table))
     for registration in document["registration"]:
         print_text(registration["sentence"])

@@ -149,3 +149,13 @@ def test_a_report_is_verified_against_its_records(bench: Bench, tmp_path: Path) 
     bad = bench("verify", "mine")
     assert bad.code == 1 and "report.json, arms[0].mean_pp: the report says 53." in bad.err
     assert "the records give 52." in bad.err
+
+
+def test_results_are_printed_for_a_paper(bench: Bench, tmp_path: Path) -> None:
+    judged(tmp_path)
+    latex = bench("report", "mine", "--format", "latex").out
+    assert latex.startswith("\\begin{tabular}") and "up &" in latex and latex.rstrip().endswith("\\end{tabular}")
+    first, *rows = bench("report", "mine", "--format", "csv").out.splitlines()
+    assert first.startswith("arm,") and {row.split(",")[0] for row in rows} == {*SCORES}
+    refused = bench("report", "mine", "--format", "csv", "--json")
+    assert refused.code == 2 and "give one of them" in refused.err
