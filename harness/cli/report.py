@@ -49,7 +49,8 @@ def report(
 ) -> None:
     """Write the page of a sweep that was run, and print the verdict.
 
-    The folder `report` of the sweep gets index.html, report.md, report.json and the figures.
+    The folder `report` of the sweep gets index.html, report.md, report.json and the figures, and samples.html, where
+    prompts, completions and verdicts are read, searched and laid side by side.
 
     Example: bench report std_norm --live
     """
@@ -77,11 +78,14 @@ def report(
 
 def write_search(folder: Path) -> tuple[dict[str, Any], str]:
     """Write the report of a search's folder; returns report.json and the sentence that it comes down to."""
+    from harness.records import read_sweep
     from harness.records.study import read_study
+    from reports.samples import write_sweep_samples
     from reports.search import search_sentence, write_search_report
 
     study = read_study(folder)
     note("writing the report")
+    write_sweep_samples(read_sweep(folder), folder / "report")
     return write_search_report(study, folder / "report"), search_sentence(study)
 
 
@@ -107,6 +111,7 @@ def write(folder: Path, reflection_words: Sequence[str] | None = None, reload_s:
     from harness.records import read_sweep
     from reports.measure.measurements import MetricError
     from reports.page import write_report
+    from reports.samples import write_sweep_samples
 
     sweep = read_sweep(folder)
     if not any(cell.state == "done" for cell in sweep.cells):
@@ -118,6 +123,7 @@ def write(folder: Path, reflection_words: Sequence[str] | None = None, reload_s:
         document = dict(write_report(sweep, folder / "report", reflection_words, reload_s))
     except MetricError as error:
         raise RefusedError(f"{error}.") from None
+    write_sweep_samples(sweep, folder / "report")
     declared = document["interactions"] or document["contrasts"]
     sweep.record_look({contrast["arm"]: contrast["verdict"] for contrast in declared})
     return document

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from reports.figures import render_figures
 from reports.measure import Analysis, analyse
-from reports.measure.samples import sample_completions
 from reports.page.coverage import coverage_sentence
 from reports.page.document import DATA_FILES, Report, report_document, write_data
 from reports.page.effects import effect_table, secondary_note
@@ -65,6 +64,5 @@ def _content(analysis: Analysis, report: Report) -> dict[str, Any]:
         "flips": report["flips"],
         "problem_table": problem_table(analysis, report),
         "chance_sentence": chance_sentence(report),
-        "samples": sample_completions(analysis),
         "data_files": DATA_FILES,
     }
