@@ -76,11 +76,14 @@ def _write(
 def shown_sentence(extents: Sequence[Extent], shown: Share, n_shown: int) -> str:
     """How many of the recorded samples are on the page, and which."""
     recorded = sum(one.total for one in extents)
-    if shown.steps is None:
+    if n_shown == recorded:
         return f"All {n_shown:,} samples that were recorded."
-    parts = [f"{shown.final:,} of its final evaluation, one of each problem before a second of any"]
-    if shown.training:
-        steps = ", ".join(map(str, shown.steps))
-        parts.append(f"{shown.training:,} completions of training, the first ones of steps {steps}")
-    parts.append(f"{shown.curve:,} of the evaluations along training")
+    parts = [f"{shown.final:,} samples of its final evaluation, one of each problem before a second of any"]
+    if shown.steps is None:
+        parts.append("all completions of training")
+    elif shown.steps:
+        parts.append(
+            f"the first {shown.per_step:,} completions of training in steps {', '.join(map(str, shown.steps))}"
+        )
+    parts.append(f"{shown.curve or 'none'} of the evaluations along training")
     return f"{n_shown:,} of {recorded:,} recorded samples. From each cell: {'; '.join(parts)}."

@@ -180,10 +180,11 @@ def _shown(collection: Collection, one: Listed) -> dict[str, Any]:
     """What the page says of a sample without JavaScript."""
     task, problem_id = collection.problems[one.problem]
     asked = None if one.prompt < 0 else json.loads(collection.prompts[one.prompt])
+    kind, _, step = one.sample.when.partition(" ")
     return {
         "arm": one.arm,
         "seed": one.seed,
-        "when": one.sample.when,
+        "when": f"{kind}, step {step}" if step else "final evaluation",
         "task": task,
         "problem": problem_id,
         "sample": one.sample.sample,

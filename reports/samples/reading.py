@@ -87,18 +87,23 @@ class Extent:
     training: dict[int, int]
 
     @property
+    def trained(self) -> int:
+        return sum(self.training.values())
+
+    @property
     def total(self) -> int:
-        return self.final + self.curve + sum(self.training.values())
+        return self.final + self.curve + self.trained
 
 
 @dataclass(frozen=True)
 class Share:
-    """How many of each a page shows of one cell. steps: of training; None: all."""
+    """How many samples of each kind a page shows of one cell. steps: those of training that are shown, with so many
+    completions `per_step`; None: all of them, with all of theirs."""
 
     final: int
     curve: int
-    training: int
-    steps: tuple[int, ...] | None
+    steps: tuple[int, ...] | None = None
+    per_step: int = 0
 
 
 def measure_extent(cell: CellRecord) -> Extent:
@@ -119,17 +124,17 @@ def share(extents: Sequence[Extent], most: int) -> Share:
     All get the same share, so that what is shown of one arm can be laid beside what is shown of another. The final
     evaluation and training come first and divide it; evaluations along training get what is left.
     """
-    largest = [max((getattr(one, kind) for one in extents), default=0) for kind in ("final", "curve")]
-    n_final, n_curve = largest
-    n_training = max((sum(one.training.values()) for one in extents), default=0)
+    n_final = max((one.final for one in extents), default=0)
+    n_curve = max((one.curve for one in extents), default=0)
+    n_training = max((one.trained for one in extents), default=0)
     room = most // max(1, len(extents))
-    if n_final + n_curve + n_training <= room:
-        return Share(n_final, n_curve, n_training, None)
     final = min(n_final, max(room // 2, room - n_training))
-    training = min(n_training, room - final)
-    common = sorted(set.intersection(*(set(one.training) for one in extents if one.training))) if n_training else []
+    curve = max(0, min(n_curve, room - final - n_training))
+    if n_training <= room - final:
+        return Share(final, curve)
+    common = sorted(set.intersection(*(set(one.training) for one in extents if one.training)))
     chosen = np.unique(np.linspace(0, len(common) - 1, min(len(common), TRAINING_STEPS)).round().astype(int))
-    return Share(final, min(n_curve, room - final - training), training, tuple(common[place] for place in chosen))
+    return Share(final, curve, tuple(common[place] for place in chosen), (room - final) // max(1, len(chosen)))
 
 
 def read_samples(cell: CellRecord, shown: Share, most_formulas: int) -> CellSamples:
@@ -175,11 +180,7 @@ class _Reader:
     def trained(self, cell: CellRecord, shown: Share) -> Iterator[Sample]:
         import pyarrow.compute as pc
 
-        left = shown.training
-        a_step = left if shown.steps is None else left // max(1, len(shown.steps))
         where = None if shown.steps is None else pc.field("step").isin(list(shown.steps))
-        if not a_step:
-            return
         task = str(cell.spec.get("task", {}).get("train", "")) if cell.rollout_files() else ""
         taken: dict[int, int] = {}
         for path in cell.rollout_files():
@@ -190,7 +191,8 @@ class _Reader:
             wanted = [name for name in (*_ROLLOUT_COLUMNS, *_TOKEN_COLUMNS, *parts) if name in table.column_names]
             for step in table["step"].unique().to_pylist():
                 of_step = table.select(wanted).filter(pc.equal(table["step"], step))
-                of_step = of_step.slice(0, max(0, a_step - taken.get(step, 0)))
+                if shown.steps is not None:
+                    of_step = of_step.slice(0, max(0, shown.per_step - taken.get(step, 0)))
                 taken[step] = taken.get(step, 0) + len(of_step)
                 for row in of_step.to_pylist():
                     tokens = row.get("tokens")

@@ -69,6 +69,8 @@ const nameOf = {
   problem: row => index.problems[index.problem[row]][1],
   sample: row => String(index.sample[row]),
 };
+const WHENS = {final: "final evaluation", training: "training, step", evaluation: "evaluation at step"};
+const inWords = when => when.replace(/^\w+/, kind => WHENS[kind]);
 const stateOf = () => new URLSearchParams(location.hash.slice(1));
 const linkTo = row => `#${new URLSearchParams(LINK.map(name => [name, nameOf[name](row)]))}`;
 const rowsFor = state => {
@@ -187,10 +189,11 @@ const facts = body => {
   if (body.rewards) line.append(` = ${body.rewards.map(([name, value]) => `${name} ${value}`).join(", ")} (before weights)`);
   return line;
 };
+const formulasIn = view => !view || view === "formulas";
 const written = (body, other, view) => {
   if (SCALES[view] && body.tokens && body.tokens[view] !== undefined) return withColours(body, view);
   if (!view && other) return withDifferences(body.text, other.text);
-  return view ? [body.text] : withFormulas(body);
+  return formulasIn(view) ? withFormulas(body) : [body.text];
 };
 const column = (row, body, other, view, open) => {
   const text = make("pre", {}, ...written(body, other, view));
@@ -206,13 +209,13 @@ const fill = async (article, row, other, view, open = false) => {
   if (open) bodies = await Promise.all(bodies.map(whole));
   const prompt = await promptOf(row);
   const again = () => fill(article, row, other, view, true);
-  const heading = make("h3", {textContent: `seed ${nameOf.seed(row)}, ${index.whens[index.when[row]]}, ${nameOf.task(row)}, problem ${nameOf.problem(row)}, sample ${nameOf.sample(row)} `},
+  const heading = make("h3", {textContent: `seed ${nameOf.seed(row)}, ${inWords(index.whens[index.when[row]])}, ${nameOf.task(row)} problem ${nameOf.problem(row)}, sample ${nameOf.sample(row)} `},
     make("a", {href: linkTo(row), textContent: "link", title: "Link to this sample"}));
   const pair = make("div", {className: "pair"}, column(row, bodies[0], bodies[1], view, again));
   if (bodies[1]) pair.append(column(other, bodies[1], bodies[0], view, again));
   article.replaceChildren(heading, ...(prompt === null ? [] : [
-    make("pre", {className: "prompt"}, ...(view ? [prompt.prompt.text] : withFormulas(prompt.prompt))),
-    make("p", {className: "detail"}, "reference: ", make("code", {}, ...(view ? [prompt.answer.text] : withFormulas(prompt.answer)))),
+    make("pre", {className: "prompt"}, ...(formulasIn(view) ? withFormulas(prompt.prompt) : [prompt.prompt.text])),
+    make("p", {className: "detail"}, "reference: ", make("code", {}, ...(formulasIn(view) ? withFormulas(prompt.answer) : [prompt.answer.text]))),
   ]), pair);
 };
 
@@ -287,7 +290,7 @@ const begin = () => {
   options("arm", same(index.arms), "all");
   options("with", same(index.arms), "nothing");
   options("seed", same([...new Set(index.seed)].sort((a, b) => a - b).map(String)), "all");
-  options("step", index.whens.map(when => [when.replace(" ", "-"), when]), "all");
+  options("step", index.whens.map(when => [when.replace(" ", "-"), inWords(when)]), "all");
   options("task", same(index.tasks), "all");
   form.hidden = false;
   form.onsubmit = event => event.preventDefault();
