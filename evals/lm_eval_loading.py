@@ -117,9 +117,11 @@ def require_output_type(task: str, output_type: str, known: Sequence[str]) -> No
     if output_type in known:
         return
     if known == (GENERATE,):
-        fault = f"is scored by log-likelihoods ({output_type}), and samplers here only generate"
-        remedy = ", name it among the `eval.tasks` of a sweep, or run it with a backend of lm-eval's own"
-    else:
-        fault = f"has the output type {output_type}, which says neither right nor wrong of a document"
-        remedy = ""
-    raise EvalError(f"lm-eval task {task} {fault}: take a task of output type {' or '.join(known)}{remedy}")
+        raise EvalError(
+            f"lm-eval task {task} is scored by log-likelihoods ({output_type}), and --lm-eval runs tasks of output "
+            f"type {GENERATE} only: give it as `--tasks lm_eval:{task}`, or name that among the `eval.tasks` of a sweep"
+        )
+    raise EvalError(
+        f"lm-eval task {task} has the output type {output_type}, which says neither right nor wrong of a document: "
+        f"take a task of output type {' or '.join(known)}"
+    )

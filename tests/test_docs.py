@@ -132,3 +132,14 @@ def test_tables_of_presets_say_what_sets_them_apart() -> None:
     assert gradients["cispo"][3] == "cispo (weight_max 5.0)"
     assert gradients["reinforce_pp_baseline"][5] == "scale_eps=1e-08, kl.where=loss, kl.estimator=k2, kl.beta=0.001"
     assert pairs["robust_dpo"][4] == "label_smoothing=0.1, smoothing=robust"
+
+
+def test_the_calibration_has_3_6_10_and_24_seeds_and_the_page_on_statistics_quotes_it() -> None:
+    _, *tables_of_calibration = (ROOT / "benchmarks/results/calibration.md").read_text(encoding="utf-8").split("\n## ")
+    assert tables_of_calibration
+    for table in tables_of_calibration:
+        for n in (3, 6, 10, 24):
+            assert f"| n = {n} |" in table or f"\n| {n} |" in table, table.splitlines()[0]
+    page = PAGES[ROOT / "docs/explanation/statistics.md"]
+    rows = [line for line in tables_of_calibration[0].splitlines() if re.match(r"\| \d", line)]
+    assert len(rows) == 4 and all(row in page for row in rows)

@@ -13,11 +13,13 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 from evals.tasks.base import Generated, Problem, Step, Task
 
 MIN_TERMS, MAX_TERMS = 3, 7
 TRAIN_PROBLEMS, TEST_PROBLEMS = 8192, 256
+MANY_TEST_PROBLEMS = 8192
 # Shares of the ways of working; the rest is careful. A slip can strike any partial sum of careful and rambling work.
 HASTY_FRAC = 0.52
 RAMBLING_FRAC = 0.20
@@ -148,3 +150,10 @@ TASK = Task(
     written_steps=written_steps,
     check_steps=has_faulty_step,
 )
+
+MANY = replace(
+    TASK,
+    name="arithmetic_many",
+    splits={"test": Generated(lambda: _problems("test", MANY_TEST_PROBLEMS, seed=2), version=1)},
+)
+"""The same sums, and more of them to be evaluated on: for questions about the problems, such as how to decode."""

@@ -96,7 +96,7 @@ def _memory(profile: str) -> Check:
 
     from harness.config.resolve import Layer, resolve
     from harness.plan.memory import estimate_memory, in_words
-    from harness.plan.sweep_file import find_profile, profile_layer
+    from harness.plan.profile import find_profile, profile_layer
 
     layers = [profile_layer(find_profile(profile, beside=Path.cwd())), Layer("bench doctor", {"algorithm": "grpo"})]
     spec = resolve(layers, seed=0)

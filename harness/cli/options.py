@@ -15,6 +15,8 @@ from harness.errors import RefusedError, few, nearest
 
 if TYPE_CHECKING:
     from harness.executors.base import Executor
+    from harness.records import SweepRecord
+    from reports.measure import Analysis
 
 SweepArgument = Annotated[
     str,
@@ -58,6 +60,12 @@ PluginOption = Annotated[
 ]
 ExecutorOption = Annotated[
     str, typer.Option("--executor", metavar="NAME", help="Where cells run (see `bench ls executors`).")
+]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option(
+        "--workers", metavar="N", min=1, help="Cells, or trials, at once; default: one per CPU core, or one on a GPU."
+    ),
 ]
 
 
@@ -231,3 +239,32 @@ def run_folder(given: str, home: Path) -> Path:
             f"sweep {given!r}: no records in {home}{nearest(name, ran)}{known} Start it with `bench run`."
         )
     return folder
+
+
+def read_arms(folder: Path, instead: str) -> SweepRecord:
+    """The sweep of arms in a folder. RefusedError for a search, with what there is instead."""
+    from harness.records import read_sweep
+
+    record = read_sweep(folder)
+    if record.is_search:
+        raise RefusedError(f"{record.name} is a search, not a sweep of arms: {instead}.")
+    return record
+
+
+def finished_analysis(given: str, home: Path) -> Analysis:
+    """What the finished cells of a sweep of arms show, with the plug-ins that it ran with. given: as in `run_folder`.
+
+    Raises RefusedError if it was never run, for a search, if no cell is done, or if none has the metric compared.
+    """
+    from reports.measure import analyse
+    from reports.measure.measurements import MetricError
+
+    folder = run_folder(given, home)
+    use_recorded_plugins([folder])
+    record = read_arms(folder, "its best setting is judged by the sweep that confirms it")
+    if not any(cell.state == "done" for cell in record.cells):
+        raise RefusedError(f"{record.name}: no cell is done yet, so nothing is known. `bench run` continues it.")
+    try:
+        return analyse(record)
+    except MetricError as error:
+        raise RefusedError(f"{error}.") from None

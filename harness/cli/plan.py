@@ -181,37 +181,48 @@ def _detectable_pp(planned: Plan, home: Path) -> dict[str, Any]:
 
 def _detectable_over_problems_pp(planned: Plan, home: Path) -> dict[str, Any]:
     """The same where problems are replicated. Before there are answers, their noise is taken at its largest, where
-    every problem is solved half the time, and what an arm changes as the same on every problem."""
+    every problem is solved half the time, and what an arm changes as the same on every problem. The one sample of a
+    greedy arm is the least certain, however many the others have."""
     from reports.measure.contrasts import differences_by_problem, pair_by_seed
     from reports.measure.measurements import Measurement, Metric
     from reports.statistics import MIN_PAIRS, power
 
     metric = Metric(planned.metric_task, planned.metric_name)
-    treatment = next((arm for arm in planned.arms if arm != planned.baseline), planned.baseline)
+    treatments = [arm for arm in planned.arms if arm != planned.baseline] or [planned.baseline]
     done = [record for cell in planned.cells if (record := planned.record(cell, home)).state == "done"]
-    arms = [[Measurement(cell, metric) for cell in done if cell.arm == arm] for arm in (treatment, planned.baseline)]
-    if pairs := pair_by_seed(*arms):
-        differences = differences_by_problem(pairs)
-        n, origin = len(differences), "finished cells"
-        sd = statistics.stdev(differences) if n > 1 else 0.0
+    measured = {arm: [Measurement(cell, metric) for cell in done if cell.arm == arm] for arm in planned.arms}
+    paired = [pair_by_seed(measured[arm], measured[planned.baseline]) for arm in treatments]
+    if differences := [differences_by_problem(pairs) for pairs in paired if pairs]:
+        n, origin = min(map(len, differences)), "finished cells"
+        sd = max(statistics.stdev(one) for one in differences) if n > 1 else 0.0
     else:
-        evaluation = planned.arms[treatment].eval
-        n, origin = evaluation.problems or 0, "the largest noise of sampling"
-        sd = 100 * math.sqrt(0.5 / (evaluation.samples * len(planned.request.seed_list)))
+        n, origin = planned.first_spec.eval.problems or 0, "the largest noise of sampling"
+        noise = {arm: 0.25 / _samples_of_a_problem(planned, arm) for arm in planned.arms}
+        sd = 100 * math.sqrt(max(noise[arm] for arm in treatments) + noise[planned.baseline])
     contrasts = max(1, len(planned.arms) - 1)
     alpha = planned.sweep.compare.alpha / contrasts
     value = power(sd, n=n, alpha=alpha).effect if n >= MIN_PAIRS and sd > 0 else None
     return {"value": value, "from": origin, "sd_pp": sd, "contrasts": contrasts}
 
 
+def _samples_of_a_problem(planned: Plan, arm: str) -> int:
+    """How many different ones an arm over a checkpoint draws: another seed changes nothing of what has no noise."""
+    from evals.tasks import get_task
+
+    spec = planned.arms[arm].eval
+    task = get_task(spec.tasks[planned.task_names.index(planned.metric_task)])
+    return 1 if spec.is_greedy or task.gives_choices else spec.samples * len(planned.request.seed_list)
+
+
 def _paired_sd_pp(planned: Plan, home: Path) -> tuple[float, str]:
-    from harness.plan.sweep_file import measured_sd_pp
+    from harness.plan.profile import MeasuredSpread
 
     differences = _finished_differences_pp(planned, home)
     if len(differences) >= 2:
         return statistics.stdev(differences), "finished cells"
-    measured = measured_sd_pp(planned.request.profile_path)
-    return (ASSUMED_SD_PP, "assumed sd") if measured is None else (measured, f"profile {planned.profile}")
+    measured = MeasuredSpread.of(planned.request.profile_path)
+    sd_pp = measured.sd_pp_under(planned.first_spec.eval, planned.metric_task) if measured is not None else None
+    return (ASSUMED_SD_PP, "assumed sd") if sd_pp is None else (sd_pp, f"profile {planned.profile}")
 
 
 def _finished_differences_pp(planned: Plan, home: Path) -> list[float]:

@@ -6,16 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from harness.cli.console import print_json, print_table
-from harness.cli.options import HomeOption, JsonOption, home_folder, run_folder
+from harness.cli.options import HomeOption, JsonOption, finished_analysis, home_folder
 from harness.errors import RefusedError
-
-if TYPE_CHECKING:
-    from harness.records import SweepRecord
 
 MIN_PAIRS_FOR_SD = 2
 SMALLEST_PP = 0.001
@@ -106,57 +103,22 @@ def power(
 
 def _next_steps(given: str, home: Path, *, as_json: bool) -> None:
     """Print what would settle each contrast of a sweep that was run."""
-    from harness.records import read_sweep
-    from reports.measure import analyse
-    from reports.measure.interactions import declared_contrasts
-    from reports.measure.measurements import MetricError
-    from reports.measure.next_step import next_steps
+    from reports.page.document import verdict_document
+    from reports.page.next_step import what_to_do
+    from reports.page.verdict import contrast_name, declared_rows, statements
 
-    record = read_sweep(run_folder(given, home))
-    if not any(cell.state == "done" for cell in record.cells):
-        raise RefusedError(f"{record.name}: no cell is done, so nothing is known yet. `bench run` continues it.")
-    try:
-        analysis = analyse(record)
-    except MetricError as error:
-        raise RefusedError(f"{error}.") from None
-    steps = next_steps(analysis)
-    rows: list[dict[str, Any]] = [
-        {
-            "arm": contrast.arm,
-            "baseline": contrast.baseline,
-            "verdict": contrast.verdict,
-            "difference_pp": None if contrast.comparison is None else contrast.comparison.difference,
-            "margin_pp": record.margin_pp,
-            "note": "" if contrast.comparison is None else contrast.comparison.note,
-            "next_step": steps[contrast.arm].as_row() if contrast.arm in steps else None,
-        }
-        for contrast in declared_contrasts(record, analysis.measurements)
-    ]
+    analysis = finished_analysis(given, home)
+    document = verdict_document(analysis)
+    rows = declared_rows(document)
     if as_json:
-        print_json({"sweep": record.name, "contrasts": rows})
+        keys = ("arm", "baseline", "verdict", "difference_pp", "margin_pp", "note", "next_step")
+        contrasts = [{key: row.get(key) for key in keys} for row in rows]
+        print_json({"sweep": analysis.sweep.name, "contrasts": contrasts})
         return
     for row in rows:
-        verdict = row["verdict"].replace("_", " ")
-        print(f"{row['arm']} against {row['baseline']}: {verdict}. {_what_to_do(row, record)}")
-
-
-def _what_to_do(row: dict[str, Any], record: SweepRecord) -> str:
-    from reports.page.next_step import next_step_sentence
-    from reports.statistics import MIN_PAIRS
-
-    if row["next_step"] is not None:
-        return next_step_sentence(row)
-    if row["verdict"] not in ("inconclusive", "no_test"):
-        return "Nothing more is needed."
-    if not record.is_complete:
-        return "Not every cell has ended; `bench run` continues it."
-    if record.checkpoint is not None:
-        return f"Over one checkpoint, more problems narrow it: `bench power {record.name} --effect 2pp` says how many."
-    if record.design is not None and record.look.planned:
-        return "Its design has looks left; `bench run` with --until verdict takes them."
-    if row["verdict"] == "no_test":
-        return f"A test needs {MIN_PAIRS} pairs."
-    return f"What would settle it cannot be told: {row['note']}."
+        print(f"{contrast_name(row)}: {row['verdict'].replace('_', ' ')}. {what_to_do(row, analysis.sweep)}")
+    if not rows:
+        print(statements(document)[0].sentence)
 
 
 def _percentage_points(given: str) -> float:
@@ -179,21 +141,13 @@ def _percentage_points(given: str) -> float:
 
 def _measured(given: str, home: Path) -> Design:
     """The design with the spread of finished pairs. Raises RefusedError where there is none."""
-    from harness.records import read_sweep
     from reports.measure.interactions import declared_contrasts
-    from reports.measure.measurements import MetricError, read_measurements
 
     try:
-        folder = run_folder(given, home)
+        analysis = finished_analysis(given, home)
     except RefusedError as error:
         raise RefusedError(f"{error} {INSTEAD}") from None
-    sweep = read_sweep(folder)
-    if not any(cell.state == "done" for cell in sweep.cells):
-        raise RefusedError(f"{sweep.name}: no cell is done, so nothing is known of the spread of its seeds. {INSTEAD}")
-    try:
-        contrasts = declared_contrasts(sweep, read_measurements(sweep))
-    except MetricError as error:
-        raise RefusedError(f"{error}. {INSTEAD}") from None
+    sweep, contrasts = analysis.sweep, declared_contrasts(analysis.sweep, analysis.measurements)
     pilots = []
     for contrast in contrasts:
         found, unflagged = contrast.comparison, contrast.without_flagged

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -19,16 +18,16 @@ from harness.cli.options import (
     SweepArgument,
     arm_names,
     command_line,
+    finished_analysis,
     home_folder,
     home_of,
+    read_arms,
     run_folder,
     use_recorded_plugins,
     words,
 )
+from harness.cli.until import MostSeedsOption, UntilOption, command_until, require_one_plan_of_seeds
 from harness.errors import BenchError, RefusedError, few
-
-if TYPE_CHECKING:
-    from harness.records import SweepRecord
 
 
 def freeze(
@@ -37,24 +36,42 @@ def freeze(
     set_: SetOption = None,
     seeds: SeedsOption = None,
     arms: ArmsOption = None,
+    until: UntilOption = None,
+    most_seeds: MostSeedsOption = None,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
     """Register a sweep's question before any cell runs, with a digest.
 
     Publish the digest where others can see its date. The report then says whether the
-    question stood before the first cell, and what was changed since.
+    question stood before the first cell, and what was changed since. With --until the
+    rule by which it stops is part of the question.
 
     Example: bench freeze std_norm --seeds 12
+
+    Example: bench freeze std_norm --until verdict --most-seeds 24
     """
     from harness.plan import make_plan
     from harness.plan.tuning import searches_begun, with_known_tuning
     from harness.records.registration import REGISTERED, Registration, read_registration, started_cells
-    from harness.run.question import require_same_kind, write_question
+    from harness.run.question import (
+        planned_design,
+        planned_looks,
+        register_design,
+        require_looks,
+        require_same_kind,
+        write_question,
+    )
 
+    require_one_plan_of_seeds(until, most_seeds, seeds)
     folder = home_of(sweep, home)
     planned = with_known_tuning(make_plan(sweep, profile, set_ or [], seeds, arm_names(arms)), folder)
     planned.require_answerable()
+    if until is not None:
+        require_looks(planned)
+        # All cells that may be made are registered.
+        most = planned_looks(planned, most_seeds)[-1]
+        planned = with_known_tuning(make_plan(sweep, profile, set_ or [], most, arm_names(arms)), folder)
     place = planned.folder(folder)
     require_same_kind(place, is_search=False)
     if started := started_cells(planned.record(cell, folder) for cell in planned.cells):
@@ -68,21 +85,26 @@ def freeze(
             f"{planned.sweep.name}: the search of {few(searched, 3)} has begun, and a question that is registered "
             "after its first trial is registered by nothing. Give the sweep another `name:`, or run it without."
         )
-    command = command_line("run", sweep, profile, set_, seeds, arms)
-    question = write_question(planned, folder, command)
+    command = command_until(command_line("run", sweep, profile, set_, seeds, arms), until, most_seeds)
+    asked = write_question(planned, folder, command)
+    question = register_design(asked, None if until is None else planned_design(planned, asked, most_seeds))
     specs = {arm: spec.model_dump(mode="json") for arm, spec in planned.arms.items()}
     registration, earlier = Registration.of(question, specs), read_registration(place)
     replaced = None if earlier is None or earlier.digest == registration.digest else earlier.digest
     registration.write(place)
     if json:
         print_json({"sweep": question.name, "digest": registration.digest, "time": registration.time,
-                    "path": str(place / REGISTERED), "cells": len(planned.cells), "replaced": replaced})  # fmt: skip
+                    "path": str(place / REGISTERED), "cells": len(planned.cells), "replaced": replaced,
+                    "looks": None if question.design is None else question.design.looks})  # fmt: skip
         return
     print(f"question: {question.question}")
     print(
         f"plan: {len(question.arms)} arms x {len(question.seeds)} seeds = {len(planned.cells)} cells on profile "
         f"{question.profile}; {question.metric}, margin {question.margin_pp:g} pp, alpha {question.alpha:g}"
     )
+    if question.design is not None:
+        looks = ", ".join(map(str, question.design.looks))
+        print(f"looks: at {looks} seeds, until every contrast has a verdict; the level holds over all of them")
     if replaced is not None:
         print(f"replaces the registration {replaced}, under which no cell has run")
     print(f"wrote {place / REGISTERED}")
@@ -110,7 +132,7 @@ def verify(
 
     folder = run_folder(sweep, home_folder(home))
     use_recorded_plugins([folder])
-    record = _read_arms(folder, "a search's page is checked by `bench report`")
+    record = read_arms(folder, "a search's page is checked by `bench report`")
     if not (folder / "report" / "report.json").is_file():
         raise RefusedError(f"{record.name}: has no written report. `bench report {record.name}` writes one.")
     followed = words("--reflection-words", reflection_words) if reflection_words is not None else None
@@ -148,51 +170,37 @@ def verdict(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Print a sweep's verdicts. With --require it exits 1 unless they are so.
+    """Print a sweep's verdicts and next steps. With --require it exits 1 unless they are so.
 
     "Not worse" rules out a loss as large as the margin, "not better" a gain as large.
 
     Example: bench verdict std_norm --require "no_std not worse than group_std"
     """
-    from reports.measure import analyse
-    from reports.measure.measurements import MetricError
+    from reports.measure.next_step import OPEN_VERDICTS
     from reports.page.document import verdict_document
+    from reports.page.next_step import what_to_do
     from reports.page.requirements import judge, parse_requirement
-    from reports.page.verdict import interim_sentence, judged_rows, statements
+    from reports.page.verdict import contrast_name, declared_rows, interim_sentence, judged_rows, statements
 
     asked = [parse_requirement(text) for text in require or []]
-    folder = run_folder(sweep, home_folder(home))
-    use_recorded_plugins([folder])
-    record = _read_arms(folder, "its best setting is judged by the sweep that confirms it")
-    if not any(cell.state == "done" for cell in record.cells):
-        raise RefusedError(f"{record.name}: no cell is done yet, so there is no verdict. `bench run` continues it.")
-    try:
-        analysis = analyse(record)
-    except MetricError as error:
-        raise RefusedError(f"{error}.") from None
-    document = verdict_document(analysis)
+    analysis = finished_analysis(sweep, home_folder(home))
+    record, document = analysis.sweep, verdict_document(analysis)
     interim, rows = interim_sentence(document), judged_rows(document)
     if asked and not rows:
         raise RefusedError(f"{record.name}: compares nothing yet. {statements(document)[0].sentence}")
     judged = [judge(one, rows, interim) for one in asked]
     sentences = [statement.sentence for statement in statements(document)]
     registered = [row["sentence"] for row in document["registration"]]
+    open_rows = [row for row in declared_rows(document) if row["verdict"] in OPEN_VERDICTS]
     if json:
         print_json({"sweep": record.name, "verdicts": sentences, "interim": interim,
                     "registration": registered[0] if registered else None,
+                    "next_steps": {row["arm"]: row.get("next_step") for row in open_rows},
                     "requirements": [one.as_json() for one in judged]})  # fmt: skip
     else:
         for line in [*registered, *([interim] if interim else []), *([one.sentence for one in judged] or sentences)]:
             print(line)
+        for row in [] if judged else open_rows:
+            print(f"{contrast_name(row)}: {what_to_do(row, record)}")
     if failed := sum(not one.holds for one in judged):
         raise BenchError(f"{record.name}: {failed} of {len(judged)} requirements do not hold.")
-
-
-def _read_arms(folder: Path, instead: str) -> SweepRecord:
-    """The sweep of arms in a folder. RefusedError for a search."""
-    from harness.records import read_sweep
-
-    record = read_sweep(folder)
-    if record.is_search:
-        raise RefusedError(f"{record.name} is a search, not a sweep of arms: {instead}.")
-    return record

@@ -20,6 +20,7 @@ from harness.cli.options import (
     SeedsOption,
     SetOption,
     SweepArgument,
+    WorkersOption,
     arm_names,
     command_line,
     executor_named,
@@ -27,8 +28,15 @@ from harness.cli.options import (
     question_in,
     with_eval_samples,
 )
-from harness.cli.until import goes_on, looks_to_take, require_one_plan_of_seeds
-from harness.errors import BenchError, RefusedError
+from harness.cli.until import (
+    MostSeedsOption,
+    UntilOption,
+    command_until,
+    goes_on,
+    looks_to_take,
+    require_one_plan_of_seeds,
+)
+from harness.errors import BenchError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -52,33 +60,12 @@ def run(
     seeds: SeedsOption = None,
     eval_samples: EvalSamplesOption = None,
     arms: ArmsOption = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            "--workers", metavar="N", min=1, help="Cells to run at once; default: one per CPU core, or one on a GPU."
-        ),
-    ] = None,
+    workers: WorkersOption = None,
     retry_invalid: Annotated[
         bool, typer.Option("--retry-invalid", help="Also rerun cells that could not be measured (state invalid).")
     ] = False,
-    until: Annotated[
-        str | None,
-        typer.Option(
-            "--until",
-            metavar="verdict",
-            help="Add seeds until every contrast has a verdict. The looks are fixed beforehand, so that the level holds"
-            " over all of them.",
-        ),
-    ] = None,
-    most_seeds: Annotated[
-        int | None,
-        typer.Option(
-            "--most-seeds",
-            metavar="N",
-            min=3,
-            help="With --until: the seeds at the last look; default: twice the sweep's own, at least 12.",
-        ),
-    ] = None,
+    until: UntilOption = None,
+    most_seeds: MostSeedsOption = None,
     executor: ExecutorOption = "local",
     home: HomeOption = None,
     json: JsonOption = False,
@@ -113,9 +100,7 @@ def run(
     # From here on: the plug-ins of the file are in use, and one of them may give the executor.
     open_executor = executor_named(executor, folder)
     require_same_kind(first.folder(folder), is_search=False)
-    command = command_line("run", sweep, profile, settings, seeds, arms)
-    if until is not None:
-        command += f" --until {until}" + (f" --most-seeds {most_seeds}" if most_seeds else "")
+    command = command_until(command_line("run", sweep, profile, settings, seeds, arms), until, most_seeds)
     at_once = workers or default_workers([*first.arms.values()])
     for warning in first.warnings:
         note(f"warning: {warning}")
@@ -124,11 +109,6 @@ def run(
         first = planned_with(seeds)
     plans: Iterable[Plan] = [first]
     if until is not None:
-        if first.request.checkpoint is not None:
-            raise RefusedError(
-                f"--until {until} adds training seeds, and {first.sweep.name} evaluates one checkpoint, over whose "
-                "problems it is judged. Leave it out; more --eval-samples or problems narrow the interval."
-            )
         looks = write_design(first, most_seeds, folder, command)
         plans = map(planned_with, looks_to_take(read_sweep(first.folder(folder)), looks))
     for planned in plans:

@@ -20,6 +20,7 @@ from harness.cli.options import (
     SeedsOption,
     SetOption,
     SweepArgument,
+    WorkersOption,
     command_line,
     executor_named,
     home_of,
@@ -66,12 +67,7 @@ def tune(
     profile: ProfileOption = None,
     set_: SetOption = None,
     seeds: SeedsOption = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            "--workers", metavar="N", min=1, help="Trials at once; default: one per CPU core, or one on a GPU."
-        ),
-    ] = None,
+    workers: WorkersOption = None,
     executor: ExecutorOption = "local",
     home: HomeOption = None,
     json: JsonOption = False,

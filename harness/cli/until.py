@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from harness.cli.console import note
 from harness.errors import RefusedError, UnknownNameError
@@ -13,6 +15,25 @@ if TYPE_CHECKING:
 
 ENDS = ("verdict",)
 UNSETTLED = frozenset({"inconclusive", "no_test"})
+
+UntilOption = Annotated[
+    str | None,
+    typer.Option(
+        "--until",
+        metavar="verdict",
+        help="Add seeds until every contrast has a verdict. The looks are fixed beforehand, so that the level holds"
+        " over all of them.",
+    ),
+]
+MostSeedsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--most-seeds",
+        metavar="N",
+        min=3,
+        help="With --until: the seeds at the last look; default: twice the sweep's own, at least 12.",
+    ),
+]
 
 
 def require_one_plan_of_seeds(until: str | None, most_seeds: int | None, seeds: int | None) -> None:
@@ -30,6 +51,13 @@ def require_one_plan_of_seeds(until: str | None, most_seeds: int | None, seeds: 
             f"--seeds {seeds} and --until {until} both say how many seeds there are: give --most-seeds {seeds} for at "
             "most so many, or leave --until out for exactly so many."
         )
+
+
+def command_until(command: str, until: str | None, most_seeds: int | None) -> str:
+    """The command of a run, with its design."""
+    if until is not None:
+        command += f" --until {until}"
+    return command if most_seeds is None else f"{command} --most-seeds {most_seeds}"
 
 
 def looks_to_take(record: SweepRecord, looks: Sequence[int]) -> list[int]:

@@ -89,7 +89,7 @@ class EvalSpec(Section):
         description="prompt template in evaluation, or the path of one of your own (YAML)"
     )
     every: int = Field(0, ge=0, description="steps between evaluations for the learning curve; 0 = only the final one")
-    samples: int = Field(16, ge=1, description="samples a problem in the final evaluation")
+    samples: int = Field(16, ge=1, description="samples a problem in the final evaluation; a greedy one has one")
     curve_samples: int = Field(4, ge=1, description="samples a problem in the evaluations along the curve")
     k: Annotated[Listed[int], InWords(default="powers of 2 up to eval.samples")] = Field(
         min_length=1, description="k of pass@k; at most eval.samples"
@@ -102,6 +102,11 @@ class EvalSpec(Section):
     grader: Annotated[GraderName, BeforeValidator(_not_none), OF_TASK] = Field(
         description="what compares answers with references"
     )
+
+    @property
+    def is_greedy(self) -> bool:
+        """Then all samples of a problem are equal, and one is drawn, whatever `samples` and `curve_samples` are."""
+        return self.temperature == 0
 
     @model_validator(mode="after")
     def _k_within_samples(self) -> EvalSpec:

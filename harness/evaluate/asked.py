@@ -55,7 +55,7 @@ class Convention:
             own.temperature,
             own.top_p,
             own.max_completion_tokens,
-            lambda task: own.samples,
+            lambda task: 1 if own.is_greedy else own.samples,
             seed=spec.seed,
             top_k=own.top_k,
             stop=own.stop,
@@ -99,7 +99,7 @@ class Asked:
 
         Raises UnknownNameError for an unknown task, template or grader, EvalError for problems that cannot be had and
         for one whose answer the grader cannot read, RefusedError for k > samples, for more than one sample of greedy
-        decoding, which would all be alike, and for a task whose problems give choices.
+        decoding, which would all be alike, and for a thinking budget where problems give choices.
         """
         found = []
         seen: dict[str, str] = {}
@@ -116,12 +116,10 @@ class Asked:
 
     def _evaluation(self, subject: Subject, name: str, budget: int | None) -> TaskEvaluation:
         task, usual = get_task(name), self.convention
-        if task.gives_choices:
-            raise RefusedError(
-                f"--tasks {name}: its problems give choices, and `bench eval` only draws completions. Name it among "
-                "the `eval.tasks` of a sweep, or take another task."
-            )
         template = self.template or usual.template or task.template
+        grader = self.grader or usual.grader
+        if task.asks_itself:
+            template, grader = task.template, None
         params = SamplingParams(
             _first(self.max_completion_tokens, usual.max_completion_tokens),
             _first(self.temperature, usual.temperature),
@@ -130,12 +128,19 @@ class Asked:
             usual.stop + get_template(template).stop + task.stop,
         )
         samples = self.samples or usual.samples_of(name)
-        if params.temperature == 0 and samples > 1:
+        if task.gives_choices:
+            samples = 1
+            if budget is not None:
+                raise RefusedError(
+                    f"--thinking-budget: the problems of {name} give choices, and nothing is written on the way to "
+                    "one. Leave it out, or evaluate that task by itself."
+                )
+        elif params.temperature == 0 and samples > 1:
             raise RefusedError(
                 f"{name}: {samples} samples a problem at temperature 0 would all be the same. Use --samples 1, or a "
                 "--temperature above 0."
             )
-        grader = self.grader or usual.grader or task.require_grader()
+        grader = grader or task.require_grader()
         get_grader(grader)
         rows, wanted = task.split("test").load(), _first(self.problems, usual.problems)
         problems = list(itertools.islice(rows, wanted))
@@ -147,15 +152,15 @@ class Asked:
             grader,
             _first(self.seed, usual.seed),
             thinking_budget_tokens=budget,
-            fits_context=usual.fits_context and self.max_completion_tokens is None,
+            fits_context=usual.fits_context and self.max_completion_tokens is None and not task.gives_choices,
         )
-        warning = _warning(rows, self.problems)
+        warning = _warning(rows, self.problems, self.samples if task.gives_choices else None)
         return TaskEvaluation(subject, conditions, problems, samples, self._ks(name, samples), warning)
 
     def _ks(self, task: str, samples: int) -> Sequence[int]:
         if self.ks is None:
             usual = self.convention.ks
-            return ks_of(samples) if usual is None or self.samples is not None else usual
+            return ks_of(samples) if usual is None or self.samples is not None else [k for k in usual if k <= samples]
         if too_large := [k for k in self.ks if not 1 <= k <= samples]:
             raise RefusedError(
                 f"--k {', '.join(map(str, too_large))} with {samples} samples a problem of {task}: pass@k needs 1 <= k "
@@ -177,8 +182,12 @@ def _require_gradable(task: str, problems: Sequence[Problem], grader: str) -> No
             raise EvalError(f"{task}, problem {problem.id}: {error}") from None
 
 
-def _warning(rows: Sequence[Problem], problems: int | None) -> str | None:
+def _warning(rows: Sequence[Problem], problems: int | None, unheeded_samples: int | None) -> str | None:
     remarks = []
+    if unheeded_samples not in (None, 1):
+        remarks.append(
+            "--samples does not count here. The most likely choice is always the same, so a problem has one sample."
+        )
     if problems is not None and problems > len(rows):
         remarks.append(f"--problems is {problems}, but there are {len(rows)}; all of them are used.")
     if isinstance(rows, LoadedRows) and rows.warning:

@@ -141,8 +141,14 @@ class TaskEvaluation:
         if params != conditions.params:
             remark += f", up to {params.max_completion_tokens:,} tokens, where the model's context ends"
         on_progress(done, len(requests), remark)
+        if conditions.task.gives_choices:
+            store.fill(self.problems, self.samples, conditions, sampler, self._told(on_progress))
+            return
         drawing = sampler if budget is None else BudgetedSampler(sampler, budget)
         store.draw(requests, conditions, drawing, params, count)
+
+    def _told(self, on_progress: OnProgress) -> Callable[[int], None]:
+        return lambda done: on_progress(done, len(self.problems), "chosen")
 
     def _params(self, sampler: EngineSampler) -> SamplingParams:
         conditions = self.conditions

@@ -61,8 +61,10 @@ class Pace:
         steps = self._steps(spec)
         step_s = self.step_s * batch_tokens(spec) / batch_tokens(self.spec)
         along = (steps - 1) // spec.eval.every if spec.eval.every else 0  # the last step's is the final one
-        samples = spec.eval.samples + along * spec.eval.curve_samples
-        return steps * step_s + self._evaluation_s(spec, samples) + self.rest_s
+        evaluated_s = self._evaluation_s(spec, spec.eval.samples) + along * self._evaluation_s(
+            spec, spec.eval.curve_samples
+        )
+        return steps * step_s + evaluated_s + self.rest_s
 
     def base_s(self, spec: RunSpec) -> float:
         """The time of one final evaluation: of the model before training, which is done once for a sweep, or of a
@@ -76,6 +78,8 @@ class Pace:
         return min(spec.train.steps, math.ceil(spec.budget.tokens / tokens_a_step))
 
     def _evaluation_s(self, spec: RunSpec, samples: int) -> float:
+        if spec.eval.is_greedy:
+            samples = min(samples, 1)
         problems = len(spec.eval.tasks) * (spec.eval.problems or self.problems)
         length = spec.eval.max_completion_tokens / self.spec.eval.max_completion_tokens
         return problems * samples * self.sample_s * length

@@ -2,7 +2,8 @@
 
 A cell holds some parts from its first step to its last (weights, copies, gradients, the optimiser) and others only in
 one phase, while it draws, trains or saves a checkpoint. The estimate is what it holds and the largest phase, each part
-at its largest. How long prompts are is assumed, see `row_tokens`.
+at its largest. A cell that evaluates a checkpoint holds weights and draws. How long prompts are is assumed, see
+`row_tokens`.
 
 `benchmarks/memory.py` compares the estimate with what cells take.
 """
@@ -95,34 +96,32 @@ def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
     trained = shape.adapter_parameters(lora) if isinstance(lora, Lora) else shape.parameters
     total = shape.parameters + (trained if isinstance(lora, Lora) else 0)
     # A trunk of the critic's own is trained as the policy is: under adapters, only its adapters are.
-    trunks = 2 if _critic_has_own_trunk(spec) else 1
-    weights = trunks * total * width
-    tokens = micro_batch_tokens(spec, shape)
-    optimizer = optimizer_bytes(trunks * trained, width)
+    trains = spec.checkpoint is None
+    trunks = 2 if trains and _critic_has_own_trunk(spec) else 1
     held: dict[str, float] = {
         "process": PROCESS_BYTES[device],
-        "weights": weights,
+        "weights": trunks * total * width,
         "copies": copies(spec) * shape.parameters * width,
-        "gradients": FLOAT32_BYTES * trunks * trained,
-        "optimizer": optimizer,
     }
-    if spec.reward.needs_reward_model:
-        held["reward_model"] = FLOAT32_BYTES * shape.parameters
     engine = ENGINES.find(engine_on(device, spec.rollout.engine)).memory(drawing_load(spec, shape, width, device))
-    phases: dict[str, Mapping[str, float]] = {
-        "training": {
+    phases: dict[str, Mapping[str, float]] = {"drawing": engine.drawing_bytes}
+    if trains:
+        optimizer = optimizer_bytes(trunks * trained, width)
+        held |= {"gradients": FLOAT32_BYTES * trunks * trained, "optimizer": optimizer}
+        if spec.reward.needs_reward_model:
+            held["reward_model"] = FLOAT32_BYTES * shape.parameters
+        tokens = micro_batch_tokens(spec, shape)
+        phases["training"] = {
             "activations": activation_bytes(shape, tokens, width, spec.train.activation_checkpointing),
             "logits": logits_bytes(shape, spec.train.logits_chunk_tokens, width),
-        },
-        "drawing": engine.drawing_bytes,
-    }
-    if device == "cpu":  # a GPU's weights are saved from the host's memory
-        saved = trained if isinstance(lora, Lora) else shape.saved_parameters
-        phases["saving a checkpoint"] = {"checkpoint": max(COPIES_IN_SAVING * saved * width, optimizer)}
+        }
+        if device == "cpu":  # a GPU's weights are saved from the host's memory
+            saved = trained if isinstance(lora, Lora) else shape.saved_parameters
+            phases["saving a checkpoint"] = {"checkpoint": max(COPIES_IN_SAVING * saved * width, optimizer)}
     return MemoryEstimate(
         device,
         shape.parameters,
-        trained,
+        trained if trains else 0,
         _whole({**held, **engine.parts_bytes}),
         {phase: _whole(parts) for phase, parts in phases.items()},
         engine.device_frac,
@@ -191,7 +190,8 @@ def drawing_load(spec: RunSpec, shape: ModelShape, width: int, device: Device) -
     """What the engine is to draw in the largest batch of training and of evaluation."""
     rollout = spec.rollout
     problems, at_once = spec.eval.problems, EVALUATED_AT_ONCE
-    evaluated = at_once if problems is None else min(at_once, problems * spec.eval.samples)
+    samples = 1 if spec.eval.is_greedy else spec.eval.samples
+    evaluated = at_once if problems is None else min(at_once, problems * samples)
     return DrawingLoad(
         device,
         rollout,
@@ -231,7 +231,10 @@ def micro_batch_tokens(spec: RunSpec, shape: ModelShape) -> int:
 
 def copies(spec: RunSpec) -> int:
     """Whole copies of the model besides the one that is trained: the starting weights, to which cells return, always;
-    and frozen ones of them where they are measured against, sampled from or held near."""
+    where it trains, frozen ones of them that it measures against, samples from or is held near; and adapters merged."""
+    merged = isinstance(spec.model.lora, Lora)
+    if spec.checkpoint is not None:
+        return 1 + merged
     objective, sampler = spec.objective, spec.rollout.sampler
     if isinstance(objective, Objective):
         held_near: str = "none" if objective.kl.where == "none" else objective.kl.reference
@@ -239,7 +242,6 @@ def copies(spec: RunSpec) -> int:
         held_near = objective.reference
     initial = spec.train.reference_rows > 0 or sampler == "initial" or held_near == "initial"
     renewed = held_near == "refreshed"
-    merged = isinstance(spec.model.lora, Lora)
     return 1 + sum((initial, renewed, sampler == "round", merged))
 
 

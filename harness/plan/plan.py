@@ -135,7 +135,7 @@ class Plan:
                 limits = [spec.train.steps * a_step, *([spec.budget.tokens + a_step] if spec.budget.tokens else [])]
                 tokens += min(limits)
             along = spec.training_steps // spec.eval.every if spec.eval.every else 0
-            each = spec.eval.samples + along * spec.eval.curve_samples
+            each = 1 + along if spec.eval.is_greedy else spec.eval.samples + along * spec.eval.curve_samples
             samples += each * (spec.eval.problems or 0) * len(spec.eval.tasks)
         return {
             "cells": len(self.cells),
@@ -189,9 +189,10 @@ def plan_arms(request: SweepRequest) -> Plan:
         with faults:
             cells += [PlannedCell.of(arm, seed, spec) for seed, spec in by_seed.items()]
     firsts = {arm: next(iter(by_seed.values())) for arm, by_seed in specs.items()}
-    for spec in [*firsts.values()][:1]:
-        metric, trains = sweep.compare.metric, request.checkpoint is None
-        faults.lines += [f"{request.path}: {fault}" for fault in metric_faults(metric, spec.eval, trains)]
+    # Over a checkpoint, arms may differ in how they are evaluated.
+    metric, trains = sweep.compare.metric, request.checkpoint is None
+    of_metric = [fault for spec in firsts.values() for fault in metric_faults(metric, spec.eval, trains)]
+    faults.lines += [f"{request.path}: {fault}" for fault in dict.fromkeys(of_metric)]
     faults.refuse()
     # Whether arms can differ is asked before their tuning, which would make a difference of its own.
     untuned = firsts
@@ -251,6 +252,12 @@ def _warnings(request: SweepRequest, specs: Mapping[str, RunSpec], noops: Sequen
         warnings.append(
             f"{', '.join(choosing)}: eval.samples does not count here. The most likely choice is always the same, so "
             "a problem has one sample."
+        )
+    greedy = [arm for arm, spec in specs.items() if spec.eval.is_greedy and spec.eval.samples > 1]
+    if greedy:
+        warnings.append(
+            f"{'arm' if len(greedy) == 1 else 'arms'} {', '.join(greedy)}: eval.samples does not count at "
+            "eval.temperature 0. All samples of a problem would be equal, so one is drawn."
         )
     baseline = sweep.compare.baseline
     if baseline is not None and baseline not in chosen:

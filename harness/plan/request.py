@@ -15,14 +15,13 @@ from harness.config.task import EvalSpec
 from harness.errors import Faults, RefusedError, UnknownNameError
 from harness.plan.gate import covered
 from harness.plan.memory import cuda_available
+from harness.plan.profile import find_profile, profile_layer
 from harness.plan.subject import BARE_MODEL, with_its_model
 from harness.plan.sweep_file import (
     KEPT,
     KEPT_PROFILE,
     SweepFile,
-    find_profile,
     parse_settings,
-    profile_layer,
     read_what_can_be_read,
 )
 from harness.records import read_sweep
@@ -38,7 +37,8 @@ class SweepRequest:
     """A sweep file with the options that were given with it.
 
     path, profile_path: of the files. profile: its name. settings, seeds, arms: of --set, --seeds and --arms. tuned: by
-    arm, what the search that `tune` asks for has found.
+    arm, what the search that `tune` asks for has found. asked_in: the folder of the sweep file as it was first asked,
+    where that is not the one of `path`, which may be a copy beside the records.
     """
 
     sweep: SweepFile
@@ -49,6 +49,7 @@ class SweepRequest:
     seeds: int | None = None
     arms: tuple[str, ...] = ()
     tuned: Mapping[str, TunedArm] = field(default_factory=dict)
+    asked_in: Path | None = None
 
     @property
     def seed_list(self) -> list[int]:
@@ -56,10 +57,21 @@ class SweepRequest:
         return self.sweep.seed_list if self.seeds is None else first_seeds(self.sweep.seed_list, self.seeds)
 
     @property
+    def folder(self) -> Path:
+        """Where the sweep file lay as it was first asked, and where files that it names are looked for."""
+        return self.asked_in or self.path.parent
+
+    @property
     def checkpoint(self) -> str | None:
-        """The model that all cells evaluate as it is, as the user names it; None where they train."""
+        """The model that all cells evaluate as it is, as the user names it; None where they train. A path that is not
+        there from the current folder is one from the sweep file's, if it is there."""
         given = parse_settings(self.settings).get("checkpoint", self.sweep.checkpoint)
-        return None if given is None else str(given)
+        if given is None:
+            return None
+        kind, colon, name = str(given).partition(":")
+        path, prefix = (name, f"{kind}:") if colon and kind in ("path", "gguf") else (str(given), "")
+        is_elsewhere = not Path(path).expanduser().exists() and (self.folder / path).exists()
+        return f"{prefix}{self.folder / path}" if is_elsewhere else str(given)
 
     @property
     def arms_layers(self) -> dict[str, list[Layer]]:
@@ -135,7 +147,7 @@ def read_request(
     if seeds is not None and seeds < 1:
         raise RefusedError(f"--seeds is {seeds}, but at least 1 seed is needed.")
     folder = Path(given)
-    kept_profile = None
+    kept_profile = asked_in = None
     if (folder / "sweep.json").is_file():
         earlier = read_sweep(folder).asked
         if earlier is None:
@@ -143,7 +155,7 @@ def read_request(
                 f"{folder}: an older version of bench wrote these records without the sweep file. Give that file, "
                 "or the name of the shipped sweep."
             )
-        given = str(folder / KEPT / earlier.file)
+        given, asked_in = str(folder / KEPT / earlier.file), Path(earlier.folder)
         if profile in (None, earlier.profile):
             profile, kept_profile = earlier.profile, folder / KEPT / KEPT_PROFILE
         # Where a knob is set twice, the later setting counts.
@@ -165,7 +177,9 @@ def read_request(
         readable_settings = tuple(settings)
     known_arms = tuple(arm for arm in arms if arm in sweep.all_arms)
     faults.lines += [f"--arms: {UnknownNameError('arm', arm, sweep.all_arms)}" for arm in arms if arm not in known_arms]
-    request = SweepRequest(sweep, path, profile, profile_path or path, readable_settings, seeds, known_arms)
+    request = SweepRequest(
+        sweep, path, profile, profile_path or path, readable_settings, seeds, known_arms, asked_in=asked_in
+    )
     if sweep.search is not None and request.checkpoint is not None and sweep.checkpoint is None:
         faults.lines.append("--set checkpoint: a search trains its trials. Leave it out.")
     if faults.lines:
@@ -240,8 +254,9 @@ def metric_faults(given: str, evaluation: EvalSpec, trains: bool = True) -> Iter
         return
     task, _, metric = given.removeprefix(METRIC_PREFIX).rpartition(".")
     compared = tasks[names.index(task) if task in names else 0]
-    # Where problems give choices each has one sample.
-    metrics = metrics_for([k for k in evaluation.k if k == 1] if compared.gives_choices else evaluation.k)
+    # Greedy decoding, and choices among given answers, have one sample of each problem.
+    has_one = compared.gives_choices or evaluation.is_greedy
+    metrics = metrics_for([k for k in evaluation.k if k == 1] if has_one else evaluation.k)
     comparing = [name for name, (one, _) in metrics.items() if one.compares_arms]
     if not given.startswith(METRIC_PREFIX):
         yield f"compare.metric is {given!r}, but must be eval.final.[<task>.]<metric>, e.g. eval.final.pass@1."
@@ -249,7 +264,8 @@ def metric_faults(given: str, evaluation: EvalSpec, trains: bool = True) -> Iter
         yield f"compare.metric names task {task!r}, but eval.tasks are {', '.join(names)}."
     elif metric not in metrics:
         unknown = UnknownNameError("metric", metric, comparing, "bench ls metrics")
-        yield f"compare.metric: {unknown} This evaluation gives those of eval.k={list(evaluation.k)}."
+        why = "has one sample a problem" if has_one else f"gives those of eval.k={list(evaluation.k)}"
+        yield f"compare.metric: {unknown} This evaluation {why}."
     elif metric not in comparing:
         yield (
             f"compare.metric names {metric!r}, but arms are compared by a fraction of which more is better, e.g. "

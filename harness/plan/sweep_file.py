@@ -19,7 +19,7 @@ import sweeps
 from evals.metrics import find_metric
 from harness import plugins
 from harness.config.knobs import descriptions, keys_of
-from harness.config.resolve import Layer, dotted, readable_errors
+from harness.config.resolve import dotted, readable_errors
 from harness.config.search import TUNING_SEED, Search, Tune
 from harness.config.section import Listed, Section
 from harness.config.yaml_file import load_yaml, parse_yaml
@@ -34,9 +34,6 @@ KEPT_PROFILE = "profile.yaml"
 KEPT_CODE = "code"
 _SHARED_FOLDERS = ("cache", "mlartifacts", "probes")
 _PROBES = "probe*.yaml"
-_PAIRED_SD = "paired_sd_pp"
-_PROFILE_FACTS = ("description", _PAIRED_SD)
-"""What a profile's file says of itself: no settings."""
 _ARM_NAME = r"^[A-Za-z0-9][A-Za-z0-9._=+,-]{0,63}$"
 ArmName = Annotated[str, Field(pattern=_ARM_NAME)]
 
@@ -313,34 +310,6 @@ def _without_faulty(document: Mapping[str, Any], error: ValidationError) -> tupl
             readable.pop(key, None)
             left_out.add(key)
     return {"name": "unnamed", "question": "", "profile": ""} | readable, left_out
-
-
-def find_profile(given: str, beside: Path) -> Path:
-    """The file of a profile: of a shipped name, or at a path (also relative to the sweep file's folder)."""
-    if given.endswith((".yaml", ".yml")) and not Path(given).is_file() and (beside.parent / given).is_file():
-        return beside.parent / given
-    return find_file(given, shipped(SHIPPED / "profiles"), "profile")
-
-
-def profile_layer(path: Path) -> Layer:
-    """The settings of a profile's file."""
-    settings = load_yaml(path)
-    for fact in _PROFILE_FACTS:
-        settings.pop(fact, None)
-    return Layer(str(path), settings)
-
-
-def measured_sd_pp(path: Path) -> float | None:
-    """The sd over seeds of the paired difference of two arms, in percentage points, as the file of a profile says it
-    was measured; None where it was not. Raises RefusedError for what is no such number."""
-    given = load_yaml(path).get(_PAIRED_SD)
-    if given is None:
-        return None
-    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given <= 100:
-        raise RefusedError(
-            f"{path}: {_PAIRED_SD} is {given!r}, but must be percentage points above 0, up to 100, e.g. 0.8."
-        )
-    return float(given)
 
 
 def parse_settings(settings: Sequence[str]) -> dict[str, Any]:

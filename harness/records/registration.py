@@ -181,6 +181,9 @@ def started_cells(cells: Iterable[CellRecord]) -> list[str]:
 def _asked(sweep: SweepRecord) -> dict[str, Any]:
     asked = {key: getattr(sweep, key) for key in _STATED}
     asked["settings"] = [] if sweep.asked is None else list(sweep.asked.settings)
+    if (design := sweep.design) is not None:
+        # Which look it stops at is found by the rule, and no choice.
+        asked |= {"looks": design.looks} | ({"seeds": design.seeds} if sweep.look.planned else {})
     if (screening := sweep.screening) is not None:
         asked |= {"screening.best": screening.best, "screening.seeds": screening.seeds}
     if (tuning := sweep.tuning) is not None:

@@ -50,7 +50,7 @@ class Evaluator:
         """Evaluate every task; yields its scores, as fields of a row of scores.jsonl, and its samples. Samples that the
         store holds are not drawn again, nor are those `drawn_before` under the task's conditions.
 
-        samples: a problem; one where problems give choices, since all would be alike.
+        samples: a problem; one of greedy decoding, and where problems give choices, since all would be alike.
         on_progress: is told how many problems of all tasks together are done, and how many there are.
 
         The metric `ece` and `reliability`, the bins that it is made from (see `evals.calibration`), are None where

@@ -217,7 +217,7 @@ def _question(plan: Plan, home: Path, command: str) -> SweepRecord:
         asked=AskedRecord(
             file=SWEEP_FILE,
             profile=plan.profile,
-            folder=str(request.path.parent.resolve()),
+            folder=str(request.folder.resolve()),
             settings=list(request.settings),
             seeds=request.seeds,
             arms=list(request.arms),
@@ -260,34 +260,22 @@ def _evaluation(plan: Plan) -> Evaluation:
 
 def write_design(plan: Plan, most_seeds: int | None, home: Path, command: str) -> list[int]:
     """The numbers of seeds at which a question is looked at, fixed before its first cell is made or as they were fixed
-    then. Without `most_seeds`: twice the seeds of the sweep file, or `FEWEST_MOST_SEEDS`.
+    then, as `planned_design`.
 
-    Raises RefusedError where other looks were fixed and for a screening, GateError as `Plan.require_answerable`.
+    Raises RefusedError where other looks were fixed and as `require_looks`, GateError as `Plan.require_answerable`.
     """
     plan.require_answerable()
-    if plan.sweep.screening is not None:
-        raise RefusedError(
-            f"{plan.sweep.name} is a screening: it ranks arms and gives no verdict to wait for. Leave --until out; "
-            f"then `bench run {confirmation_name(plan.sweep.name)} --until verdict` adds seeds to its best arms."
-        )
+    require_looks(plan)
     folder = plan.folder(home)
     with _writable(folder):
         (home / "cache").mkdir(parents=True, exist_ok=True)
     record = _question(plan, home, command)
     known = record.design
     if known is None:
-        looks = planned_looks(most_seeds or max(FEWEST_MOST_SEEDS, 2 * len(plan.sweep.seed_list)))
-        taken = sum(look.question == record.asks for look in record.looks)
-        design = Design(
-            question=record.asks,
-            looks=looks,
-            seeds=first_seeds(plan.sweep.seed_list, looks[-1]),
-            evaluation=record.evaluation,
-            looks_before=taken,
-        )
+        design = planned_design(plan, record, most_seeds)
         write_question(plan, home, command)  # raises where it cannot be written
         record.model_copy(update={"designs": [*record.designs, design]}).write()
-        return looks
+        return design.looks
     if most_seeds not in (None, known.looks[-1]):
         asked = f"--most-seeds is {most_seeds}"
     elif known.evaluation != record.evaluation:
@@ -301,10 +289,48 @@ def write_design(plan: Plan, most_seeds: int | None, home: Path, command: str) -
     )
 
 
-def planned_looks(most_seeds: int) -> list[int]:
-    """The seeds at each look: every quarter of the most, but none below the number that a test by signs needs."""
-    quarters = [round(most_seeds * quarter / 4) for quarter in (1, 2, 3)]
-    return [n for n in quarters if n >= RECOMMENDED_SEEDS] + [most_seeds]
+def require_looks(plan: Plan) -> None:
+    """RefusedError for a plan to which further seeds bring no verdict: a screening, and one over a checkpoint."""
+    name = plan.sweep.name
+    if plan.sweep.screening is not None:
+        raise RefusedError(
+            f"{name} is a screening: it ranks arms and gives no verdict to wait for. Leave --until out; then `bench "
+            f"run {confirmation_name(name)} --until verdict` adds seeds to its best arms."
+        )
+    if plan.request.checkpoint is not None:
+        raise RefusedError(
+            f"--until verdict adds training seeds, and {name} evaluates one checkpoint, over whose problems it is "
+            "judged. Leave it out; more --eval-samples or problems narrow the interval."
+        )
+
+
+def planned_design(plan: Plan, record: SweepRecord, most_seeds: int | None) -> Design:
+    """The looks at a question as `planned_looks` has them. record: of the plan."""
+    looks = planned_looks(plan, most_seeds)
+    return Design(
+        question=record.asks,
+        looks=looks,
+        seeds=first_seeds(plan.sweep.seed_list, looks[-1]),
+        evaluation=record.evaluation,
+        looks_before=sum(look.question == record.asks for look in record.looks),
+    )
+
+
+def register_design(record: SweepRecord, design: Design | None) -> SweepRecord:
+    """Write the design of a question none of whose cells has run, in place of any that it had. None: no looks before
+    the last cell."""
+    others = [other for other in record.designs if other.question != record.asks]
+    designed = record.model_copy(update={"designs": [*others, *([] if design is None else [design])]})
+    designed.write()
+    return designed
+
+
+def planned_looks(plan: Plan, most_seeds: int | None) -> list[int]:
+    """The seeds at each look: every quarter of the most, but none below the number that a test by signs needs. The most
+    are twice the seeds of the sweep file, or `FEWEST_MOST_SEEDS`, if they are not given."""
+    most = most_seeds or max(FEWEST_MOST_SEEDS, 2 * len(plan.sweep.seed_list))
+    quarters = [round(most * quarter / 4) for quarter in (1, 2, 3)]
+    return [n for n in quarters if n >= RECOMMENDED_SEEDS] + [most]
 
 
 def best_of_n_paths(arms: Mapping[str, RunSpec], home: Path) -> dict[str, Path]:

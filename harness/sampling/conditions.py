@@ -62,8 +62,8 @@ class Conditions:
         return cls(task, template, params, grader, seed)
 
     def samples(self, asked: int) -> int:
-        """How many samples a problem has where so many are asked for."""
-        return 1 if self.task.gives_choices else asked
+        """How many samples a problem has where so many are asked for: one where all would be equal."""
+        return 1 if self.task.gives_choices or self.params.temperature == 0 else asked
 
     @property
     def stream(self) -> Stream:

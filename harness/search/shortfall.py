@@ -36,6 +36,9 @@ _LENGTHS = np.geomspace(0.2, 1, 5)
 _AMPLITUDES = (0.5, 1, 2)
 """Its standard deviations, in those of the trials' scores."""
 
+_NEAR = 10
+"""Scores so many standard errors below the best tell how steep the slopes of the peak are, and are kept."""
+
 
 def tuned_arm(plan: SearchPlan, home: Path) -> TunedArm:
     """What the search of an arm found, from its records. Raises RefusedError where no trial has a score."""
@@ -101,13 +104,15 @@ def shortfall(knobs: Mapping[str, KnobRange], settings: Sequence[Mapping[str, An
 
     settings: of the trials; scores [n_trials, n_seeds], n_seeds at least 2. The posterior is a mixture of Gaussian
     processes (Matern 5/2 with a flat mean; Rasmussen and Williams 2006, equations 2.25, 4.17) over length scale and
-    amplitude, weighted by likelihood. Scores below their median count as the median: a setting at which training
-    collapsed says little about the peak.
+    amplitude, weighted by likelihood. Scores below their median that lie far below the best are raised: a setting at
+    which training collapsed says little about the peak. What lies near the best is kept, however many trials are better
+    still, since it shows how steep the slopes are.
     """
     means = scores.mean(axis=1)
     picked = int(means.argmax())
     n = len(means)
-    level = float(np.median(means))
+    median = float(np.median(means))
+    level = min(median, float(means.max()) - _NEAR * math.sqrt(_noise_variance(scores[means >= median])))
     noise = _noise_variance(scores[means >= level])
     observed = np.maximum(means, level)
     observed = observed - observed.mean()
@@ -132,9 +137,8 @@ def shortfall(knobs: Mapping[str, KnobRange], settings: Sequence[Mapping[str, An
     drawn = []
     for share, (mean, covariance) in zip(weights / weights.sum(), posteriors, strict=True):
         if count := round(_DRAWS * share):
-            values, vectors = np.linalg.eigh(covariance)
-            noise_free = random.standard_normal((count, len(mean))) @ (vectors * np.sqrt(np.maximum(values, 0))).T
-            functions = mean + noise_free
+            root = np.linalg.cholesky(covariance + 1e-8 * spread**2 * np.eye(len(mean)))  # without it hardly positive
+            functions = mean + random.standard_normal((count, len(mean))) @ root.T
             drawn.append(functions.max(axis=1) - functions[:, picked])
     left = np.concatenate(drawn)
     return Shortfall(float(left.mean()), float(left.std()))

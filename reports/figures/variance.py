@@ -1,4 +1,4 @@
-"""The variance budget: one bar for each contrast, of the parts that the noise of its difference is made of."""
+"""The variance budget: one bar for each declared contrast, of the parts that the noise of its difference is made of."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from reports.drawing.style import ARM_COLORS, GREY
 from reports.figures import Figure
 from reports.formats import percent
 from reports.measure import Analysis
-from reports.measure.variance import PART_NAMES, variance_budgets, variance_row
+from reports.measure.variance import PART_NAMES, declared_budgets, effect_budgets, variance_row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,6 +18,15 @@ if TYPE_CHECKING:
 
 COLORS = dict(zip(PART_NAMES, (*ARM_COLORS[:3], GREY), strict=True))
 HATCHES = {"seeds": "", "seeds_x_problems": "///", "sampling": "...", "problems": "xxx"}
+TRAINED = (
+    "More seeds shrink every part but problems. More samples shrink evaluation samples alone, so they buy little where"
+    " that part is small. More problems shrink seed x problem, evaluation samples and problems. The verdict is about"
+    " these problems, so the part of problems is no noise of it; it counts for problems of this kind in general."
+)
+EVALUATED = (
+    "More samples, or more seeds of sampling, shrink evaluation samples alone, so they buy little where that part is"
+    " small. More problems shrink both parts."
+)
 ROOM_FOR_A_NUMBER = 0.07
 """A narrower part of a bar has no number in it."""
 
@@ -26,25 +35,28 @@ def draw_variance(analysis: Analysis) -> Drawing | None:
     """None if the records of no contrast show where its variance comes from."""
     shown = [
         (contrast, row)
-        for contrast, budget in zip(analysis.contrasts, variance_budgets(analysis), strict=True)
+        for contrast, budget in declared_budgets(analysis)
         if (row := variance_row(budget))["refused"] is None
     ]
     if not shown:
         return None
+    over = _judged_over(analysis)
     parts = [part for part in PART_NAMES if any(part in row["new_problems"]["parts"] for _, row in shown)]
     figure, panels = strip_panels(len(shown), height=0.3).draw([PART_NAMES[part] for part in parts])
     handles: dict[str, BarContainer] = {}
     for (axes,), (contrast, row) in zip(panels, shown, strict=True):
         handles |= _draw_bar(axes, row["new_problems"]["parts"])
-        error = "{error_pp:.2f} pp [{error_low_pp:.2f}, {error_high_pp:.2f}]".format(**row["these_problems"])
-        as_strip(axes, contrast.arm, f"error {error}   n = {row['n_seeds']}")
+        error = "{error_pp:.2f} pp [{error_low_pp:.2f}, {error_high_pp:.2f}]".format(**row[over])
+        n = row["n_seeds" if analysis.trains else "n_problems"]
+        as_strip(axes, contrast.arm, f"error {error}   n = {n}")
         axes.set_xlim(0, 1)
     strips = [axes for (axes,) in panels]
     keep_only_grid(strips[:-1], "x")
     strips[-1].xaxis.set_major_formatter(lambda value, _position: f"{value:.0%}")
     strips[-1].set_xlabel("share of the variance of the mean difference")
     legend_at_bottom(figure, [handles[part] for part in parts])
-    return Drawing(figure, _caption(analysis, [row for _, row in shown]), [_data(c.arm, row) for c, row in shown])
+    rows = [_data(contrast.arm, row, row[over]["error_pp"]) for contrast, row in shown]
+    return Drawing(figure, _caption(analysis, [row for _, row in shown]), rows)
 
 
 def _draw_bar(axes: Axes, parts: dict[str, dict[str, float]]) -> dict[str, BarContainer]:
@@ -71,33 +83,42 @@ def _draw_bar(axes: Axes, parts: dict[str, dict[str, float]]) -> dict[str, BarCo
     return handles
 
 
+def _judged_over(analysis: Analysis) -> str:
+    """The problems that a verdict speaks of: these, or where one checkpoint is evaluated, those of their kind."""
+    return "these_problems" if analysis.trains else "new_problems"
+
+
 def _caption(analysis: Analysis, rows: list[dict[str, Any]]) -> str:
     first = rows[0]
     seeds = sorted({row["n_seeds"] for row in rows})
     n = f"n = {seeds[0]}" if len(seeds) == 1 else f"n = {seeds[0]} to {seeds[-1]}"
-    sizes = f"{n} pairs, {first['n_problems']} problems and {first['n_samples']} samples of each"
+    if effect_budgets(analysis):
+        difference, pairs, mean = "main effect and interaction", "seeds", "effect"
+    else:
+        difference, pairs, mean = f"arm's difference from {analysis.sweep.baseline}", "pairs", "mean difference"
+    sizes = f"{n} {pairs}, {first['n_problems']} problems and {first['n_samples']} samples of each"
+    if analysis.trains:
+        advice, over = TRAINED, "these problems"
+    else:
+        advice, over = EVALUATED, "problems of this kind"
     parts = [
-        f"What the noise of each arm's difference from {analysis.sweep.baseline} is made of, on {analysis.metric.task}"
-        f" with {sizes}. More seeds shrink every part but problems. More samples shrink evaluation samples alone, so"
-        " they buy little where that part is small. More problems shrink seed x problem, evaluation samples and"
-        " problems. The verdict is about these problems, so the part of problems is no noise of it; it counts for"
-        " problems of this kind in general.",
-        f"error: the standard error of the mean difference on these problems, with its {percent(first['level'])}"
-        " interval. From few seeds the shares are rough: report.json has an interval for each.",
+        f"What the noise of each {difference} is made of, on {analysis.metric.task} with {sizes}. {advice}",
+        f"error: the standard error of the {mean} on {over}, with its {percent(first['level'])} interval."
+        " From few seeds the shares are rough: report.json has an interval for each.",
     ]
     if not all(row["sampling_known"] for row in rows):
         parts.append("With one sample of a problem, seed x problem holds evaluation samples too.")
     return " ".join(parts)
 
 
-def _data(arm: str, row: dict[str, Any]) -> dict[str, str | float]:
+def _data(name: str, row: dict[str, Any], error_pp: float) -> dict[str, str | float]:
     numbers = {
-        f"{part}_{name}": value
+        f"{part}_{key}": value
         for part, values in row["new_problems"]["parts"].items()
-        for name, value in values.items()
+        for key, value in values.items()
         if value == value
     }
-    return {"arm": arm, "n_seeds": row["n_seeds"], "error_pp": row["these_problems"]["error_pp"], **numbers}
+    return {"arm": name, "n_seeds": row["n_seeds"], "error_pp": error_pp, **numbers}
 
 
 VARIANCE = Figure(

@@ -23,6 +23,9 @@ MOST_CHANCE = 0.05
 DRAWS = 999
 RUNS_TO_FLIP = 6
 """From so many runs on, turning whole runs upside down has enough patterns: two of 2^6 are below `MOST_CHANCE`."""
+NOISE_CORRELATION = 0.9
+"""The autocorrelation assumed of a run that does not learn, where runs are too few to show it. Noise with less of it
+follows a sigmoid less often, so that this is the cautious side."""
 # Shapes of sigmoids that noise may choose from: exponents, for points that span one unit of log tokens, and midpoints.
 _SHAPE_EXPONENTS = (0.5, 4.0, 8.0, 16.0, 64.0)
 _SHAPE_MIDPOINTS = 25
@@ -89,7 +92,7 @@ def fit_compute_law(
     x = np.log(C)
     p_noise = noise_p_value(x, R, lengths)
     if p_noise > MOST_CHANCE:
-        raise LawRefusedError(f"noise without any trend fits a sigmoid as well (p = {p_noise:.2g})")
+        raise LawRefusedError(f"noise without any trend fits a sigmoid as well (p = {p_noise:.2g}): add seeds to tell")
     low, high = float(x.min()), float(x.max())
     width = high - low
     first = float(R[x.argmin()]) if start is None else start
@@ -135,8 +138,8 @@ def noise_p_value(log_tokens: FloatArray, score: FloatArray, run_lengths: Sequen
     """How often scores without a trend fit some sigmoid at least as well as these [n], each run about its own mean.
 
     With six runs or more whole runs are turned upside down about their means at random, which holds whatever the noise
-    within a run. With fewer the scores of each run are shuffled, which takes the noise of its evaluations to be
-    independent. Both count the points as they are among 1 + 999 arrangements, so that the level is exact.
+    within a run. Fewer runs cannot tell noise that drifts from a trend. They stand beside simulated runs of the same
+    spread that drift: AR(1) noise with `NOISE_CORRELATION`. Both count the points as they are among 1 + 999 draws.
     """
     rng = np.random.default_rng(0)
     ends = np.cumsum(run_lengths)[:-1]
@@ -145,10 +148,20 @@ def noise_p_value(log_tokens: FloatArray, score: FloatArray, run_lengths: Sequen
         signs = rng.choice([-1.0, 1.0], size=(DRAWS, len(centered)))
         drawn = np.repeat(signs, run_lengths, axis=1) * np.concatenate(centered)
     else:
-        drawn = np.concatenate([rng.permuted(np.tile(run, (DRAWS, 1)), axis=1) for run in centered], axis=1)
+        drawn = np.concatenate([_drifting(run, rng) for run in centered], axis=1)
     shapes = _shapes(log_tokens, ends)
     explained = np.abs(np.vstack([np.concatenate(centered), drawn]) @ shapes.T).max(axis=1)
     return float(np.mean(explained >= explained[0] * (1 - 1e-9)))
+
+
+def _drifting(run: FloatArray, rng: np.random.Generator) -> FloatArray:
+    """Noise [DRAWS, n_points] with the sum of squares of `run` [n_points], each draw about its own mean."""
+    drawn = rng.normal(size=(len(run), DRAWS))
+    for point in range(1, len(run)):
+        drawn[point] = NOISE_CORRELATION * drawn[point - 1] + np.sqrt(1 - NOISE_CORRELATION**2) * drawn[point]
+    drawn -= drawn.mean(axis=0)
+    lengths = np.linalg.norm(drawn, axis=0)
+    return np.asarray((drawn * (np.linalg.norm(run) / np.maximum(lengths, np.finfo(float).tiny))).T, dtype=np.float64)
 
 
 def _shapes(log_tokens: FloatArray, ends: FloatArray) -> FloatArray:

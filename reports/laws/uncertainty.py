@@ -111,8 +111,8 @@ def free_exponent_uncertainty(
 ) -> FreeExponentUncertainty:
     """The jackknife of the law with a free exponent, fitted to all runs pooled. Raises LawRefusedError as it does.
 
-    In simulations with 3, 6 and 12 runs, whose parameters and entropies vary or do not, the nominal 95% of the exponent
-    holds 93 to 98% of the time, and with a single run 92 to 97%.
+    In simulations with 3, 6, 10 and 24 runs, whose parameters vary or do not, the nominal 95% of the exponent holds 92
+    to 97% of the time (`benchmarks/results/calibration.md`), and with a single run 92 to 97%.
     """
     entropy, reward = pooled(runs)
     found = jackknife(fitted.jacobian(entropy), reward - fitted.predict(entropy), [*map(len, runs)])

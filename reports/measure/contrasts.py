@@ -37,6 +37,7 @@ class MissingPair:
 class Contrast:
     """An arm minus the baseline.
 
+    weights: what each arm's score is multiplied by in the difference: 1 and -1, or those of a factorial's effect.
     comparison: None without a single pair. Its intervals are at the level at which `looks` lets a verdict stand.
     p_holm: its p value after Holm. noise_low_pp, noise_high_pp: the 95% interval from the sampling noise of the
     evaluations alone, given only if there are too few pairs for a test. token_ratios: the tokens that the arm generated
@@ -51,6 +52,7 @@ class Contrast:
 
     arm: str
     baseline: str
+    weights: Mapping[str, float]
     seeds: list[int]
     differences_pp: list[float]
     missing: list[MissingPair]
@@ -162,6 +164,7 @@ def contrast_of(
     return Contrast(
         arm=arm,
         baseline=baseline,
+        weights={arm: 1.0, baseline: -1.0},
         seeds=[pair.seed for pair in pairs],
         differences_pp=[pair.difference_pp for pair in pairs],
         missing=missing,

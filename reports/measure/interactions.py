@@ -84,6 +84,10 @@ class Factorial:
             table[place] = value_of[arm]
         return table
 
+    def weights(self, effect: Effect) -> dict[str, float]:
+        """The arms that an effect is made of, each with its weight."""
+        return {arm: float(weight) for place, arm in self.arms.items() if (weight := effect.weights[place])}
+
     def values(self, effect: Effect) -> Values:
         """The knobs of an effect, with the values that it is about."""
         named = self._named(effect)
@@ -199,8 +203,8 @@ def _contrast(
     sweep: SweepRecord, factorial: Factorial, effect: Effect, complete: dict[int, dict[str, Measurement]], alpha: float
 ) -> Contrast:
     """The effect as the contrast of what it adds against what it subtracts, with `p_holm` still to be filled in."""
-    involved = [arm for place, arm in factorial.arms.items() if effect.weights[place]]
-    flagged = [seed for seed, runs in complete.items() if any(runs[arm].cell.flags for arm in involved)]
+    weights = factorial.weights(effect)
+    flagged = [seed for seed, runs in complete.items() if any(runs[arm].cell.flags for arm in weights)]
     ratios = _token_ratios(factorial, effect, complete)
     scores = {seed: factorial.table(_scores(runs)) for seed, runs in complete.items()}
     quantum_pp = max((m.quantum_pp for runs in complete.values() for m in runs.values()), default=0.0)
@@ -214,7 +218,7 @@ def _contrast(
             alpha=alpha,
             margin=sweep.margin_pp,
             identical=all(_acts_on_no_weight(factorial, effect, complete[seed]) for seed in seeds),
-            quantum=quantum_pp * float(np.abs(effect.weights[effect.weights != 0]).min()),
+            quantum=quantum_pp * min(map(abs, weights.values())),
             limits=(lowest * total, highest * total),
         )
 
@@ -227,6 +231,7 @@ def _contrast(
     return Contrast(
         arm=factorial.label(effect),
         baseline=factorial.baseline_label(effect),
+        weights=weights,
         seeds=list(complete),
         differences_pp=np.subtract(*effect.sides(np.array([*scores.values()]))).tolist() if scores else [],
         missing=missing_pairs(cells, sweep.arms, sweep.seeds, complete),

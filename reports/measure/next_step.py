@@ -1,7 +1,8 @@
 """What would settle a contrast, and at what cost: more seeds, more samples of each problem, or more problems.
 
 Seeds shrink all of the noise; samples only that of evaluation; problems that too, and what a seed does to single
-problems. The variance components say how much of each there is. Whatever is added after a verdict was shown makes a
+problems. Over one checkpoint problems are what is replicated: they shrink all of it, and seeds are samples. The
+variance components say how much of each there is. Whatever is added after a verdict was shown makes a
 further look, so the numbers count with the level at which that look will be judged.
 """
 
@@ -13,17 +14,19 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from harness.records.sweep import Evaluation, first_seeds
 from reports.measure import Analysis, derived
 from reports.measure.contrasts import Contrast
-from reports.measure.interactions import factor_effects
 from reports.measure.looks import looking
 from reports.measure.measurements import Measurement
-from reports.measure.variance import variance_budgets
+from reports.measure.variance import declared_budgets
 from reports.statistics import (
     MIN_PAIRS,
     TARGET_POWER,
     VarianceComponents,
+    components_of_problems,
     equivalence_power,
     fewest,
     t_test_power,
@@ -32,6 +35,7 @@ from reports.statistics import (
 if TYPE_CHECKING:
     from harness.records import SweepRecord
 
+OPEN_VERDICTS = ("inconclusive", "no_test")
 MOST_SEEDS = 10_000
 MOST_FACTOR = 64
 """Nobody takes more seeds, or more than so many times the samples or problems, as a next step."""
@@ -76,19 +80,11 @@ class NextStep:
 @derived
 def next_steps(analysis: Analysis) -> dict[str, NextStep]:
     """The ways to settle each declared contrast, by its name: none for a contrast that is settled, whose spread is
-    unknown, whose plan is not done yet, or whose replicates are problems and not seeds; none in a screening, which
-    judges no arm.
-
-    The variance of a factorial's effects is not split, so that more seeds are their only way.
-    """
+    unknown, or whose plan is not done yet; none in a screening, which judges no arm."""
     if analysis.sweep.screening is not None:
         return {}
-    effects = factor_effects(analysis.sweep, analysis.measurements)
-    asked: list[tuple[Contrast, VarianceComponents | None]] = [(effect.contrast, None) for effect in effects]
-    if not effects:
-        budgets = variance_budgets(analysis)
-        asked = [(one, budget.components) for one, budget in zip(analysis.contrasts, budgets, strict=True)]
-    steps = {contrast.arm: _next_step(analysis, contrast, parts, len(asked)) for contrast, parts in asked}
+    asked = declared_budgets(analysis)
+    steps = {one.arm: _next_step(analysis, one, budget.components, len(asked)) for one, budget in asked}
     return {name: step for name, step in steps.items() if step is not None}
 
 
@@ -96,17 +92,24 @@ def _next_step(
     analysis: Analysis, contrast: Contrast, parts: VarianceComponents | None, n_contrasts: int
 ) -> NextStep | None:
     sweep, comparison = analysis.sweep, contrast.comparison
-    is_open = contrast.verdict in ("inconclusive", "no_test") and len(contrast.seeds) >= MIN_PAIRS
-    if comparison is None or not is_open or not sweep.is_complete or _has_planned_looks_left(sweep):
+    if comparison is None or contrast.verdict not in OPEN_VERDICTS or comparison.n_pairs < MIN_PAIRS:
         return None
-    if contrast.over_problems or math.isnan(comparison.sd):
+    if math.isnan(comparison.sd) or not sweep.is_complete or _has_planned_looks_left(sweep):
         return None
-    sd_pp, asked = comparison.sd, _Asked(analysis, comparison.n_pairs, comparison.difference, n_contrasts)
-    ways = [asked.more_seeds(sd_pp)]
+    over_problems = contrast.over_problems
+    if over_problems and parts is None:  # problems alone, with whatever noise they have
+        parts = components_of_problems(np.reshape(contrast.by_problem_pp, (1, -1, 1)))
+    # Arms that were each tuned first are judged at their bests, from which the searches may have stopped short.
+    observed_pp, left_sd_pp = comparison.difference, 0.0
+    if contrast.bests is not None:
+        observed_pp, left_sd_pp = contrast.bests.difference_pp, contrast.bests.left_sd_pp
+    sd_pp = comparison.sd
+    asked = _Asked(analysis, comparison.n_pairs, observed_pp, n_contrasts, over_problems, left_sd_pp)
+    ways = [] if over_problems else [asked.more_seeds(sd_pp)]
     if parts is not None and parts.sampling_known:
         ways.append(asked.more_samples(sd_pp, parts))
-        if sweep.evaluation is not None and sweep.evaluation.problems is not None:
-            ways.append(asked.more_problems(sd_pp, parts))
+    if parts is not None and (parts.sampling_known or over_problems) and asked.can_have_more_problems:
+        ways.append(asked.more_problems(sd_pp, parts))
     known = [way for way in ways if way.needed is not None]
     cheapest = min(known, key=lambda way: math.inf if way.seconds is None else way.seconds, default=None)
     return NextStep(asked.target, ways, None if cheapest is None else cheapest.of)
@@ -118,12 +121,16 @@ def _has_planned_looks_left(sweep: SweepRecord) -> bool:
 
 @dataclass(frozen=True)
 class _Asked:
-    """One of so many contrasts, over n seeds, with the difference that was observed."""
+    """One of so many contrasts, over n replicates, with the difference that was observed. over_problems: whether
+    problems are replicated, instead of seeds. left_sd_pp: of its error, what searches left open, which none of the ways
+    shrinks."""
 
     analysis: Analysis
     n: int
     observed_pp: float
     n_contrasts: int
+    over_problems: bool = False
+    left_sd_pp: float = 0.0
 
     @property
     def sweep(self) -> SweepRecord:
@@ -133,8 +140,14 @@ class _Asked:
     def target(self) -> Target:
         return "difference" if abs(self.observed_pp) > self.sweep.margin_pp else "equivalent"
 
+    @property
+    def can_have_more_problems(self) -> bool:
+        """Whether the sweep evaluates a part of a task's problems."""
+        return self.sweep.evaluation is not None and self.sweep.evaluation.problems is not None
+
     def is_settled(self, error_pp: float, n: int, alpha: float) -> bool:
-        """Whether n seeds with this standard error of the mean difference reach the target with enough power."""
+        """Whether n replicates with this standard error of the mean difference reach the target with enough power."""
+        error_pp = math.hypot(error_pp, self.left_sd_pp)
         if self.target == "difference":
             return t_test_power(abs(self.observed_pp) / error_pp, n - 1, alpha) >= TARGET_POWER
         return equivalence_power(self.sweep.margin_pp / error_pp, n - 1, alpha) >= TARGET_POWER
@@ -148,6 +161,11 @@ class _Asked:
     def _seeds(self, n: int) -> list[int]:
         return first_seeds(self.sweep.seeds, n)
 
+    def _shrinking_frac(self, sd_pp: float) -> float:
+        """The part of the variance that more seeds shrink: all but what searches left open."""
+        by_seeds = sd_pp**2 / self.n
+        return by_seeds / (by_seeds + self.left_sd_pp**2) if self.left_sd_pp else 1.0
+
     def more_seeds(self, sd_pp: float) -> Way:
         def needed_at(alpha: float) -> int | None:
             return fewest(lambda n: self.is_settled(sd_pp / math.sqrt(n), n, alpha), MOST_SEEDS, self.n + 1)
@@ -156,14 +174,14 @@ class _Asked:
         needed = needed_at(self.alpha_after(seeds=self._seeds(2 * self.n)))
         needed = None if needed is None else needed_at(self.alpha_after(seeds=self._seeds(needed)))
         if needed is None:
-            return Way("seeds", self.n, None, 1.0)
+            return Way("seeds", self.n, None, self._shrinking_frac(sd_pp))
         per_cell = _mean(_cell_s, self.analysis)
         cells = (needed - self.n) * len(self.sweep.arms)
         return Way(
             "seeds",
             self.n,
             needed,
-            1.0,
+            self._shrinking_frac(sd_pp),
             cells,
             None if per_cell is None else cells * per_cell,
             1 - self.alpha_after(seeds=self._seeds(needed)),
@@ -181,12 +199,13 @@ class _Asked:
         )
 
     def more_problems(self, sd_pp: float, parts: VarianceComponents) -> Way:
+        samples = parts.n_samples if self.sweep.evaluation is None else self.sweep.evaluation.samples
         return self._more_drawn(
             "problems",
             parts.n_problems,
             sd_pp,
             parts,
-            drawn=lambda problems: problems * parts.n_samples,
+            drawn=lambda problems: problems * samples,
             command=lambda problems: ("--set", f"eval.problems={problems}"),
         )
 
@@ -200,18 +219,24 @@ class _Asked:
         command: Callable[[int], tuple[str, str]],
     ) -> Way:
         """drawn: the samples of a task that each cell has to draw for so many."""
-        error_now, most = parts.error_of_mean().value, MOST_FACTOR * now
+        most, new = MOST_FACTOR * now, self.over_problems
+        error_now = parts.error_of_mean(new_problems=new).value
 
         def frac_of_sd(number: int) -> float:
-            error = parts.error_of_mean(**{f"n_{kind}": number}).value  # type: ignore[arg-type]
+            error = parts.error_of_mean(**{f"n_{kind}": number}, new_problems=new).value
             return error / error_now if error_now > 0 else 1.0
+
+        def replicates(number: int) -> int:
+            return number if self.over_problems and kind == "problems" else self.n
 
         evaluation = (self.sweep.evaluation or Evaluation(samples=parts.n_samples)).model_copy(update={kind: -1})
         alpha = self.alpha_after(evaluation=evaluation)  # whatever the number
         needed = fewest(
-            lambda number: self.is_settled(frac_of_sd(number) * sd_pp / math.sqrt(self.n), self.n, alpha), most, now + 1
+            lambda number: self.is_settled(frac_of_sd(number) * sd_pp / math.sqrt(self.n), replicates(number), alpha),
+            most,
+            now + 1,
         )
-        shrinks_frac = 1 - frac_of_sd(10**9) ** 2
+        shrinks_frac = (1 - frac_of_sd(10**9) ** 2) * self._shrinking_frac(sd_pp)
         if needed is None:
             return Way(kind, now, None, shrinks_frac)
         cells = sum(len(done) for done in self.analysis.measurements.values())

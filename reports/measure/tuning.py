@@ -25,13 +25,15 @@ _DECIDED = ("better", "worse", "equivalent")
 @dataclass(frozen=True)
 class BestDifference:
     """The best of an arm minus the best of the baseline within the ranges searched, with its interval at the level of
-    the contrast; and the search behind it."""
+    the contrast; and the search behind it. left_sd_pp: the part of its standard error that the searches left open, and
+    no number of seeds shrinks. settles: whether the verdict on the settings found holds for the bests as well."""
 
     trials: int
     knobs: list[str]
     difference_pp: float
     low_pp: float
     high_pp: float
+    left_sd_pp: float
     settles: bool
 
 
@@ -41,16 +43,14 @@ def best_difference(
     """Estimate the difference of the bests from that of the settings found.
 
     Each best lies `short_pp` above what was found, with the standard deviation `short_sd_pp`. The comparison has other
-    seeds, so variances add. settles: whether its verdict holds for the bests as well.
+    seeds, so variances add.
     """
     from scipy.special import ndtri
 
     # A skewed remainder counts as a normal one: simulated sweeps hold their level with it, see the tests.
     difference = comparison.difference + arm.short_pp - baseline.short_pp
-    half = math.hypot(
-        (comparison.high - comparison.low) / 2,
-        float(ndtri(1 - comparison.alpha / 2)) * math.hypot(arm.short_sd_pp, baseline.short_sd_pp),
-    )
+    left_sd = math.hypot(arm.short_sd_pp, baseline.short_sd_pp)
+    half = math.hypot((comparison.high - comparison.low) / 2, float(ndtri(1 - comparison.alpha / 2)) * left_sd)
     low, high = difference - half, difference + half
     holds = {"better": low > 0, "worse": high < 0, "equivalent": -margin_pp <= low and high <= margin_pp}
     return BestDifference(
@@ -59,6 +59,7 @@ def best_difference(
         difference_pp=difference,
         low_pp=low,
         high_pp=high,
+        left_sd_pp=left_sd,
         settles=holds.get(comparison.verdict, True),
     )
 

@@ -1,8 +1,9 @@
 """The variance budget of a contrast: how much of its noise comes from training seeds, evaluation samples and problems,
-and what pairing did to it."""
+and what pairing did to it. A contrast is a weighted sum of arms: two of them, or a factorial's effect."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,8 +12,9 @@ import numpy.typing as npt
 
 from reports.measure import Analysis, derived
 from reports.measure.contrasts import Contrast
+from reports.measure.interactions import declared_contrasts, factor_effects
 from reports.measure.measurements import Measurement
-from reports.statistics import MIN_PAIRS, FloatArray, Part, VarianceComponents, components
+from reports.statistics import MIN_PAIRS, FloatArray, Part, VarianceComponents, components, components_of_problems
 
 MEANS_OF_SAMPLES = ("pass@1", "avg@n")
 """The metrics whose score of a problem is the mean of its samples, so that these show its sampling noise."""
@@ -39,9 +41,10 @@ class SampleGrid:
 class VarianceBudget:
     """The parts of a contrast's variance, in squared percentage points.
 
-    components: None if the records do not show them, and `refused` says why. covariance: of the arms' scores over
-    seeds. shared_noise: the part of it that is evaluation noise, since samples of one number draw the same noise in
-    both arms; None with one sample of a problem, which does not show it.
+    components: None if the records do not show them, and `refused` says why. covariance: over seeds, of what the
+    contrast adds with what it subtracts, which are the scores of two arms or of two levels of a knob; None where
+    nothing is trained. shared_noise: the part of it that is evaluation noise, since samples of one number draw the same
+    noise in all arms; None with one sample of a problem, which does not show it.
     """
 
     components: VarianceComponents | None
@@ -51,7 +54,7 @@ class VarianceBudget:
 
     @property
     def shared_noise_share(self) -> float | None:
-        """The share of the arms' covariance that is shared evaluation noise; None if they do not move together."""
+        """The share of the covariance that is shared evaluation noise; None if the two do not move together."""
         if self.covariance is None or self.shared_noise is None or self.covariance <= 0:
             return None
         return min(1.0, max(0.0, self.shared_noise / self.covariance))
@@ -59,51 +62,85 @@ class VarianceBudget:
 
 @derived
 def variance_budgets(analysis: Analysis) -> list[VarianceBudget]:
-    """The budget of every contrast, in their order."""
-    grids = {
-        arm: {m.cell.seed: grid for m in cells if (grid := sample_grid(m)) is not None}
-        for arm, cells in analysis.measurements.items()
-    }
-    return [_budget(contrast, analysis.metric.name, grids) for contrast in analysis.contrasts]
+    """The budget of every arm's contrast, in their order."""
+    return [_budget(contrast, analysis) for contrast in analysis.contrasts]
 
 
-def _budget(contrast: Contrast, metric: str, grids: dict[str, dict[int, SampleGrid]]) -> VarianceBudget:
-    if len(contrast.seeds) < MIN_PAIRS or contrast.comparison is None:
+@derived
+def effect_budgets(analysis: Analysis) -> list[VarianceBudget]:
+    """The budget of every effect of a factorial, in their order; [] for other sweeps."""
+    effects = factor_effects(analysis.sweep, analysis.measurements)
+    return [_budget(effect.contrast, analysis) for effect in effects]
+
+
+def declared_budgets(analysis: Analysis) -> list[tuple[Contrast, VarianceBudget]]:
+    """What the sweep asks, each with its budget."""
+    declared = declared_contrasts(analysis.sweep, analysis.measurements)
+    return [*zip(declared, effect_budgets(analysis) or variance_budgets(analysis), strict=True)]
+
+
+def _budget(contrast: Contrast, analysis: Analysis) -> VarianceBudget:
+    if contrast.comparison is None or contrast.comparison.n_pairs < MIN_PAIRS:
         return VarianceBudget(None, refused=f"it takes {MIN_PAIRS} pairs")
-    if contrast.over_problems:
-        return VarianceBudget(None, refused="one checkpoint is evaluated, and nothing is trained")
-    if metric not in MEANS_OF_SAMPLES:
-        return VarianceBudget(None, refused=f"{metric} is no mean of samples")
-    arms = [[grids[arm].get(seed) for seed in contrast.seeds] for arm in (contrast.arm, contrast.baseline)]
-    known = [grid for arm in arms for grid in arm if grid is not None]
-    if len(known) < 2 * len(contrast.seeds) or any(grid.problems != known[0].problems for grid in known):
+    if analysis.metric.name not in MEANS_OF_SAMPLES:
+        return VarianceBudget(None, refused=f"{analysis.metric.name} is no mean of samples")
+    grids = {arm: [_sample_grids(analysis)[arm].get(seed) for seed in contrast.seeds] for arm in contrast.weights}
+    known = [grid for arm in grids.values() for grid in arm if grid is not None]
+    wanted = len(grids) * len(contrast.seeds)
+    if len(known) < wanted or any(grid.problems != known[0].problems for grid in known):
         return VarianceBudget(None, refused="not every run kept equally many samples of the same problems")
     if len(known[0].problems) < 2:
         return VarianceBudget(None, refused="it takes 2 problems")
     # A run that was evaluated with more samples than another has the other's among them.
     n_samples = min(grid.right.shape[1] for grid in known)
-    treated, control = (
-        np.array([100.0 * grid.right[:, :n_samples] for grid in arm if grid is not None]) for arm in arms
-    )
-    return budget_of(treated, control, contrast.comparison.alpha)
+    samples = {
+        arm: np.array([100.0 * grid.right[:, :n_samples] for grid in some if grid is not None])
+        for arm, some in grids.items()
+    }
+    return budget_of(samples, contrast.weights, contrast.comparison.alpha, one_checkpoint=contrast.over_problems)
 
 
-def budget_of(treated: FloatArray, control: FloatArray, alpha: float) -> VarianceBudget:
-    """The budget of two arms from their samples [n_seeds, n_problems, n_samples], paired in every axis."""
-    n_samples = treated.shape[2]
-    drawn = treated - control
+@derived
+def _sample_grids(analysis: Analysis) -> dict[str, dict[int, SampleGrid]]:
+    return {
+        arm: {m.cell.seed: grid for m in cells if (grid := sample_grid(m)) is not None}
+        for arm, cells in analysis.measurements.items()
+    }
+
+
+def budget_of(
+    samples: Mapping[str, FloatArray], weights: Mapping[str, float], alpha: float, *, one_checkpoint: bool = False
+) -> VarianceBudget:
+    """The budget of a weighted sum of arms. samples: by arm, [n_seeds, n_problems, n_samples], paired in every axis.
+    weights: by arm, positive for what the sum adds and negative for what it subtracts. one_checkpoint: whether seeds
+    are of sampling alone, because the arms evaluate the same weights."""
+    added, subtracted = (_side(samples, weights, sign) for sign in (1, -1))
+    drawn = added - subtracted
+    n_samples = drawn.shape[2]
+    if one_checkpoint:
+        if n_samples * len(drawn) == 1:
+            return VarianceBudget(None, refused="one sample of a problem does not show the noise of sampling")
+        if not np.ptp(drawn):
+            return VarianceBudget(None, refused="every sample's difference is the same")
+        return VarianceBudget(components_of_problems(drawn, alpha=alpha))
     differences = drawn.mean(axis=2)
     if not np.ptp(differences, axis=0).any():
         return VarianceBudget(None, refused="no problem's difference varies over seeds")
-    scores = treated.mean(axis=(1, 2)), control.mean(axis=(1, 2))
-    covariance = float(np.cov(*scores)[0, 1])
+    covariance = float(np.cov(added.mean(axis=(1, 2)), subtracted.mean(axis=(1, 2)))[0, 1])
     if n_samples == 1:
         return VarianceBudget(components(differences, alpha=alpha), covariance)
-    noise, own, other = (x.var(axis=2, ddof=1) / n_samples for x in (drawn, treated, control))
+    noise, own, other = (x.var(axis=2, ddof=1) / n_samples for x in (drawn, added, subtracted))
     # The covariance of a cell's two means; the mean over problems averages independent noise.
-    shared = float(((own + other - noise) / 2).mean()) / treated.shape[1]
+    shared = float(((own + other - noise) / 2).mean()) / drawn.shape[1]
     split = components(differences, noise, n_samples=n_samples, alpha=alpha)
     return VarianceBudget(split, covariance, shared)
+
+
+def _side(samples: Mapping[str, FloatArray], weights: Mapping[str, float], sign: int) -> FloatArray:
+    """What the sum adds (1), or what it subtracts (-1)."""
+    chosen = [abs(weight) * samples[arm] for arm, weight in weights.items() if sign * weight > 0]
+    total: FloatArray = np.sum(chosen, axis=0)
+    return total
 
 
 def sample_grid(measurement: Measurement) -> SampleGrid | None:

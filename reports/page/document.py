@@ -30,7 +30,7 @@ from reports.measure.next_step import next_steps
 from reports.measure.overoptimisation import proxy_and_truth
 from reports.measure.problems import new_problems_row, over_new_problems, problem_scores
 from reports.measure.tuning import tuning_rows
-from reports.measure.variance import variance_budgets, variance_row
+from reports.measure.variance import effect_budgets, variance_budgets, variance_row
 from reports.page.templating import write_text
 from reports.statistics import Comparison, PairedComparison
 
@@ -137,7 +137,10 @@ def _contrasts(analysis: Analysis) -> list[dict[str, Any]]:
 def _effects(analysis: Analysis) -> list[dict[str, Any]]:
     """The main effects and interactions of a factorial, in the form of contrasts; [] for other sweeps."""
     effects = factor_effects(analysis.sweep, analysis.measurements)
-    return [_effect(analysis, effect, len(effects)) for effect in effects]
+    return [
+        _effect(analysis, effect, len(effects)) | {"variance": variance_row(budget)}
+        for effect, budget in zip(effects, effect_budgets(analysis), strict=True)
+    ]
 
 
 def _effect(analysis: Analysis, effect: FactorEffect, n_effects: int) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reports.formats import Table, interval, p_value, percent, points, signed_pp
+from reports.page.looks import p_note
 
 Row = Mapping[str, Any]
 
@@ -101,7 +102,7 @@ def effect_table(rows: Sequence[Row]) -> Table | None:
         for row in rows
     ]
     note = EFFECT_NOTE.format(n=first["n_pairs"], m=len(rows))
-    return Table("Main effects and interactions", columns, written, note)
+    return Table("Main effects and interactions", columns, written, f"{note} {p_note(rows)}".rstrip())
 
 
 def secondary_note(effects: Sequence[Row], contrasts: Sequence[Row]) -> str | None:

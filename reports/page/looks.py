@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reports.formats import percent
@@ -36,6 +36,14 @@ def look_sentence(row: Row) -> str:
         f"Looks so far: at {taken}, {plan}. With {percent(row['level'])} at this one, the intervals of all looks hold "
         f"{percent(look['overall_level'])} together; p counts this look alone."
     )
+
+
+def p_note(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What a table of p values has to say where there was more than one look, or a design; else nothing."""
+    look = next((row["look"] for row in rows if row.get("look") is not None), None)
+    if look is None:
+        return ""
+    return f"p and p (Holm) count one look; intervals and verdicts use the boundary of look {look['number']}."
 
 
 def looks_taken(look: Row) -> str:

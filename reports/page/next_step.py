@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reports.formats import count, percent, seconds, signed_pp
-from reports.measure.next_step import MOST_FACTOR
+from reports.measure.next_step import MOST_FACTOR, OPEN_VERDICTS
+from reports.statistics import MIN_PAIRS
+
+if TYPE_CHECKING:
+    from harness.records import SweepRecord
 
 Row = dict[str, Any]
 
@@ -23,6 +27,8 @@ def next_step_sentence(row: Row) -> str:
     ways = sorted(step["ways"], key=lambda way: way["of"] != step["cheapest"])
     able = [way for way in ways if way["needed"] is not None]
     unable = [_cannot(way) for way in ways if way["needed"] is None]
+    if row.get("bests") is not None:
+        unable.append("More trials in each search (tune.trials) shrink what these left open.")
     if not able:
         return f"Next step: none that would {_goal(row)}. {' '.join(unable)}".rstrip()
     first, *others = able
@@ -32,11 +38,27 @@ def next_step_sentence(row: Row) -> str:
     return " ".join([*sentences, *unable, f"{further}, which is allowed for."])
 
 
+def what_to_do(row: Row, sweep: SweepRecord) -> str:
+    """`next_step_sentence`, or why a declared contrast has no next step."""
+    if row.get("next_step") is not None:
+        return next_step_sentence(row)
+    if row["verdict"] not in OPEN_VERDICTS:
+        return "Nothing more is needed."
+    if not sweep.is_complete:
+        return "Not every cell has ended; `bench run` continues it."
+    if sweep.design is not None and sweep.look.planned:
+        return "Its design has looks left; `bench run` with --until verdict takes them."
+    if row["verdict"] == "no_test":
+        return f"A test needs {MIN_PAIRS} pairs."
+    return f"What would settle it cannot be told: {row['note']}."
+
+
 def _goal(row: Row) -> str:
     step = row["next_step"]
     chance = f"with {percent(step['power'])} power"
     if step["target"] == "difference":
-        return f"find a difference like the observed {signed_pp(row['difference_pp'])} pp {chance}"
+        observed_pp = (row.get("bests") or row)["difference_pp"]
+        return f"find a difference like the observed {signed_pp(observed_pp)} pp {chance}"
     return f"settle ±{row['margin_pp']:g} pp {chance} if there is no difference"
 
 

@@ -16,6 +16,7 @@ from reports.measure import Analysis
 from reports.measure.problems import problem_scores
 from reports.page.coverage import coverage_table
 from reports.page.document import Report
+from reports.page.looks import p_note
 from reports.page.record_tables import cost_table, knob_table, provenance_table, tuning_table
 from reports.page.verdict import metric_name
 from reports.statistics import MIN_RUNS_FOR_IMPROVEMENT
@@ -79,7 +80,7 @@ def result_table(report: Report) -> Table:
         (_level_heading(report["contrasts"]), against_baseline(_interval)),
         ("p (Holm)", against_baseline(lambda c: _p(c["p_holm"]))),
         ("verdict", against_baseline(lambda c: c["verdict"].replace("_", " "))),
-    ])  # fmt: skip
+    ], p_note(report["contrasts"]))  # fmt: skip
 
 
 def contrast_table(contrasts: Sequence[Row]) -> Table | None:
@@ -101,7 +102,7 @@ def contrast_table(contrasts: Sequence[Row]) -> Table | None:
         ("variance ratio", lambda c: number(c["variance_ratio"], 2)),
         ("detectable (pp)", lambda c: points(c["detectable_pp"])),
         ("tokens, arm / baseline", lambda c: ratio(c["token_ratio"])),
-    ])  # fmt: skip
+    ], p_note(contrasts))  # fmt: skip
 
 
 def across_tasks_table(arms: Sequence[Row]) -> Table | None:

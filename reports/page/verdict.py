@@ -260,7 +260,8 @@ def _noise_clause(row: Row) -> str:
 def _p_clause(row: Row) -> str:
     if not _is_paired(row):
         return f"p {p_value(row['p'])} by Welch's test"
-    return f"p {p_value(row['p_holm'])}{' after Holm' if row['n_contrasts'] > 1 else ''}"
+    one_look = "" if row.get("look") is None else " (one look)"
+    return f"p {p_value(row['p_holm'])}{' after Holm' if row['n_contrasts'] > 1 else ''}{one_look}"
 
 
 def _runs(row: Row) -> str:
@@ -334,7 +335,7 @@ def _variance_sentence(row: Row) -> str:
     variance = row.get("variance")
     if variance is None or variance["refused"]:
         return ""
-    budget = variance["these_problems"]
+    budget = variance["new_problems" if _over_problems(row) else "these_problems"]
     parts = sorted(budget["parts"].items(), key=lambda part: -part[1]["share"])
     shares = ", ".join(
         f"{part['share']:.0%} {PART_NAMES[name]} [{100 * part['share_low']:.0f}, {100 * part['share_high']:.0f}]"
@@ -347,22 +348,24 @@ def _variance_sentence(row: Row) -> str:
 
 
 def _pairing_sentence(row: Row) -> str:
-    """What pairing did, as far as the interval of the correlation can tell."""
+    """What pairing did, as far as the interval of the correlation can tell. The two sides of an interaction are no
+    scores of anything, so that nothing is said of them."""
     low, high = row.get("correlation_low"), row.get("correlation_high")
-    if low is None or high is None or row["verdict"] == "identical" or is_effect(row):
+    if low is None or high is None or row["verdict"] == "identical" or row.get("kind") == "interaction":
         return ""
+    sides = "levels" if is_effect(row) else "arms"
     rho = f"ρ = {row['correlation']:.2f}, {percent(row['level'])} interval [{low:.2f}, {high:.2f}]"
     if low <= 0 <= high:
         return f"{count(row['n_pairs'], _unit(row))} cannot tell what pairing does: {rho}."
     worth = f"which is worth {float(number(1 / row['variance_ratio'], 2)):g} times the {_unit(row)}s"
     if high < 0:
-        return f"The two arms' {_unit(row)}s move apart: {rho}, {worth}: pairing costs more than it brings."
+        return f"The two {sides}' {_unit(row)}s move apart: {rho}, {worth}: pairing costs more than it brings."
     noise = (row.get("variance") or {}).get("shared_noise_share")
     cause = ""
     if noise is not None:
         who = "evaluation noise that both share" if noise > 0.5 else "what a seed does to the training of both"
         cause = f"; most of it ({max(noise, 1 - noise):.0%}) is {who}"
-    return f"The two arms' {_unit(row)}s move together: {rho}, {worth}{cause}."
+    return f"The two {sides}' {_unit(row)}s move together: {rho}, {worth}{cause}."
 
 
 def _over_new_problems(row: Row) -> str:

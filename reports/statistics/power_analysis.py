@@ -96,8 +96,8 @@ def t_test_power(shift: float, df: float, alpha: float) -> float:
 
     critical = float(stdtrit(df, 1 - alpha / 2))
     # The lower tail by symmetry. Far out nctdtr gives NaN, where the probability is 0 or 1 to eight places.
-    not_above, not_below = nctdtr(df, (shift, -shift), critical)
-    return float((1 - np.nan_to_num(not_above, nan=0)) + (1 - np.nan_to_num(not_below, nan=1)))
+    not_above, not_below = map(float, nctdtr(df, (shift, -shift), critical))
+    return (1 - (0 if math.isnan(not_above) else not_above)) + (1 - (1 if math.isnan(not_below) else not_below))
 
 
 def equivalence_power(margin: float, df: float, alpha: float) -> float:

@@ -49,7 +49,8 @@ class VarianceComponents:
 
     seeds, problems: of their main effects. seeds_x_problems: of what a seed does to one problem only. sampling: of the
     mean of the `n_samples` samples that a cell has of each arm. With one sample a cell, sampling and seeds_x_problems
-    cannot be told apart: `sampling` is NaN and `seeds_x_problems` holds both.
+    cannot be told apart: `sampling` is NaN and `seeds_x_problems` holds both. Where nothing is trained a seed is one of
+    sampling: `seeds` and `seeds_x_problems` are NaN, and with a single sample of a problem `problems` holds both.
 
     draws [4, n_draws]: the generalised pivots behind the intervals, in the order of PARTS. Every interval of a function
     of the components is that of the function's values at the draws.
@@ -88,10 +89,10 @@ class VarianceComponents:
 
     def parts_of_mean(self, *, new_problems: bool = True) -> dict[str, Part]:
         """What each of PARTS adds to the variance of the mean difference of this design; without `problems` unless
-        new_problems, and without `sampling` if it is not known. Shares are NaN without any variance."""
+        new_problems, and without those that are NaN. Shares are NaN without any variance."""
         weights = self._weights(None, None, None, new_problems)
         values, draws = (weights * self._values()[0], weights[:, None] * self._values()[1])
-        shown = [i for i, name in enumerate(PARTS) if weights[i] > 0 and (name != "sampling" or self.sampling_known)]
+        shown = [i for i, name in enumerate(PARTS) if weights[i] > 0 and not math.isnan(getattr(self, name).value)]
         with np.errstate(invalid="ignore"):
             shares, drawn_shares = values / values.sum(), draws / draws.sum(axis=0)
         return {
@@ -103,7 +104,7 @@ class VarianceComponents:
         }
 
     def _values(self) -> tuple[FloatArray, FloatArray]:
-        """The four components and their draws; an unknown one is 0, since another holds it."""
+        """The four components and their draws; one that is NaN is 0, since another holds it or there is none."""
         values = np.array([getattr(self, name).value for name in PARTS])
         return np.nan_to_num(values), np.nan_to_num(self.draws)
 
@@ -163,6 +164,34 @@ def components(
     ]
     found = {name: _interval(float(part[0]), part[1:], alpha) for name, part in zip(PARTS, between, strict=True)}
     return VarianceComponents(n_seeds, n_problems, n_samples, alpha, **found, draws=np.array([p[1:] for p in between]))
+
+
+def components_of_problems(drawn: FloatArray, alpha: float = 0.05) -> VarianceComponents:
+    """Split the variance of differences over problems into that of problems and that of sampling, where nothing is
+    trained and seeds are further samples.
+
+    drawn [n_seeds, n_problems, n_samples]: paired differences of single samples. Intervals as those of `components`.
+    Raises ValueError for other shapes, entries that are not finite, or fewer than two problems.
+    """
+    require_level(alpha)
+    if drawn.ndim != 3 or drawn.size == 0:
+        raise ValueError(f"drawn has shape {drawn.shape}: give [n_seeds, n_problems, n_samples], none of them 0")
+    n_seeds, n_problems, n_samples = drawn.shape
+    of_problem = finite_table("drawn", drawn.swapaxes(0, 1).reshape(n_problems, -1), "[n_problems, seeds x samples]")
+    if n_problems < 2:
+        raise ValueError("drawn has 1 problem: components need 2")
+    n_drawn = of_problem.shape[1]
+    rng = np.random.default_rng(0)
+    square, df = float(of_problem.mean(axis=1).var(ddof=1)), n_problems - 1
+    means = np.concatenate([[square], square * df / rng.chisquare(df, DRAWS)])
+    noise = of_problem.var(axis=1, ddof=1)[None] / n_drawn if n_drawn > 1 else None
+    sampling = _sampling(noise, (1, n_problems), n_drawn, rng)
+    problems = np.maximum(means - np.nan_to_num(sampling), 0)
+    absent = np.full(1 + DRAWS, math.nan)
+    parts = dict(zip(PARTS, (absent, absent, sampling * n_seeds, problems), strict=True))
+    found = {name: _interval(float(part[0]), part[1:], alpha) for name, part in parts.items()}
+    draws = np.array([part[1:] for part in parts.values()])
+    return VarianceComponents(n_seeds, n_problems, n_samples, alpha, **found, draws=draws)
 
 
 @dataclass(frozen=True)

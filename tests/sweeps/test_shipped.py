@@ -11,8 +11,9 @@ import yaml
 from algorithms import presets
 from harness.errors import RefusedError
 from harness.plan import make_plan
+from harness.plan.profile import find_profile, profile_layer
 from harness.plan.search_plan import make_search_plan
-from harness.plan.sweep_file import SHIPPED, find_profile, profile_layer, shipped
+from harness.plan.sweep_file import SHIPPED, shipped
 from tests.harness.cli.conftest import Bench, bench
 from tests.sweeps.freeze import FROZEN, NEEDS_STEPS, hashes
 
@@ -135,7 +136,7 @@ def test_a_profile_describes_itself() -> None:
     for profile, path in PROFILES.items():
         assert yaml.safe_load(path.read_text(encoding="utf-8"))["description"]
         assert find_profile(profile, beside=SWEEPS["std_norm"]) == path
-        assert {"description", "paired_sd_pp"}.isdisjoint(profile_layer(path).settings)
+        assert {"description", "paired_sd_pp", "sampling_sd_pp"}.isdisjoint(profile_layer(path).settings)
 
 
 def test_the_hashes_are_frozen() -> None:

@@ -18,12 +18,11 @@ from harness.config.run_spec import RunSpec
 from harness.config.section import Listed, Section
 from harness.config.yaml_file import load_yaml
 from harness.errors import RefusedError
+from harness.plan.profile import find_profile, profile_layer
 from harness.plan.sweep_file import (
     ArmName,
     find_file,
-    find_profile,
     parse_settings,
-    profile_layer,
     shipped_probes,
     validated,
 )

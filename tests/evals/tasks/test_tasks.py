@@ -11,7 +11,7 @@ from evals.errors import DataMissingError, EvalError
 from evals.tasks.rows import LoadedRows, Rows
 from harness.errors import RefusedError, UnknownNameError
 
-EVALUATION_ONLY = {"aime24", "aime25", "amc23", "math500"}
+EVALUATION_ONLY = {"aime24", "aime25", "amc23", "arithmetic_many", "math500"}
 
 MINIMAL = """
 name: mine
@@ -34,12 +34,19 @@ def write(tmp_path):
 
 def test_every_shipped_task_loads_and_is_pinned_without_data(monkeypatch):
     monkeypatch.delenv("BENCH_DATA", raising=False)
-    assert task_names() == ["aime24", "aime25", "amc23", "arithmetic", "gsm8k", "math", "math500"]
+    assert task_names() == [*sorted({"arithmetic", "gsm8k", "math"} | EVALUATION_ONLY)]
     for name in task_names():
         task = get_task(name)
         assert task.name == name
         assert task.splits.keys() == ({"test"} if name in EVALUATION_ONLY else {"train", "test"})
         assert all(source.fingerprint for source in task.splits.values())
+
+
+def test_many_sums_begin_with_the_usual_ones_and_none_is_trained_on():
+    sums, many = get_task("arithmetic"), get_task("arithmetic_many").split("test").load()
+    assert many[:256] == sums.split("test").load()
+    assert len({problem.id for problem in many}) == len(many) == 8192
+    assert not {problem.id for problem in many} & {problem.id for problem in sums.split("train").load()}
 
 
 def test_gsm8k_has_the_rows_it_was_pinned_to(data_folder, monkeypatch):
@@ -197,7 +204,7 @@ def test_math500_is_what_math_evaluates_on():
 def test_data_that_are_not_there(monkeypatch, tmp_path):
     monkeypatch.setenv("BENCH_DATA", str(tmp_path))
     monkeypatch.setattr("evals.tasks.rows.hub_rows", unreachable)
-    for name in EVALUATION_ONLY:
+    for name in EVALUATION_ONLY - {"arithmetic_many"}:
         with pytest.raises(
             DataMissingError, match=rf"the file {tmp_path}/{name}.jsonl and hub:.*; put {name}.jsonl in"
         ):

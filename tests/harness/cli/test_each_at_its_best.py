@@ -5,11 +5,9 @@ Planted: the arm `slow` carries a hidden factor of .2 on the learning rate, and 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +18,11 @@ import yaml
 from harness.config.run_spec import RunSpec
 from harness.config.search import TUNING_SEED
 from harness.records import CellRecord, read_sweep
+from reports.measure import analyse
+from reports.page.document import report_document
 from tests.harness.cli.conftest import Bench
-from tests.harness.cli.test_tune import Recording
 from tests.harness.run.small import SETTINGS
+from tests.harness.search.fake_cells import Recording
 
 pytestmark = pytest.mark.slow
 
@@ -42,16 +42,7 @@ def hidden_factor(spec: RunSpec) -> float:
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch) -> Recording:
     pool = Recording(score=hidden_factor)
-
-    def named(name: str, home: Path) -> Callable[[int], Recording]:
-        def opened(slots: int) -> Recording:
-            pool.slots, pool.home = slots, home
-            return pool
-
-        return opened
-
-    monkeypatch.setattr("harness.cli.run.executor_named", named)
-    monkeypatch.setattr("harness.tracking.MirrorThread", lambda mirror: contextlib.nullcontext())
+    pool.stand_in(monkeypatch, "run")
     return pool
 
 
@@ -136,6 +127,9 @@ def test_a_search_that_was_broken_off_goes_on(bench: Bench, tmp_path: Path, pool
     late = bench("freeze", path)
     assert late.code == 2 and "the search of plain, slow has begun" in late.err
     pool.trained.clear()
+    other = bench("run", path, "--workers", 1, "--eval-samples", 8)
+    assert other.code == 2 and "is of another search: it differs in the setting that all trials share" in other.err
+    assert pool.trained == []
     document = bench("run", path, "--workers", 1, "--json").document
     assert [row["complete"] for row in document["tuning"]] == [TRIALS, TRIALS]
     trials = {name.partition("-")[0] for name in pool.trained if name.startswith("trial")}
@@ -146,6 +140,36 @@ def test_a_search_that_was_broken_off_goes_on(bench: Bench, tmp_path: Path, pool
     trained = len(pool.trained)
     assert bench("run", path).code == 0
     assert len(pool.trained) == trained
+
+
+def test_one_arm_alone_then_looks_fixed_beforehand_then_more_samples(
+    bench: Bench, tmp_path: Path, pool: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reports.page.write_report", lambda sweep, *_: report_document(analyse(sweep)))  # draws nothing
+    path = write_sweep(tmp_path)
+    alone = bench("run", path, "--arms", "plain", "--json")
+    assert alone.code == 0, alone.err
+    assert alone.document["contrasts"] == [] and [row["arm"] for row in alone.document["tuning"]] == ["plain"]
+    assert {name.partition("-")[0] for name in pool.trained if not name.startswith("trial")} == {"plain"}
+    pool.trained.clear()
+
+    result = bench("run", path, "--until", "verdict", "--most-seeds", SEEDS, "--json")
+    assert result.code == 0, result.err
+    (contrast,) = result.document["contrasts"]
+    assert contrast["look"]["planned"] == [6, 9, 12] and contrast["bests"]["settles"]
+    assert contrast["verdict"] == "equivalent"
+    taken = [(len(look.seeds), look.planned) for look in read_sweep(tmp_path / "runs" / "mine").looks]
+    assert taken == [(n, True) for n in (6, 9, 12)][: len(taken)]
+    assert sum(name.startswith("trial") for name in pool.trained) == TRIALS * TRIAL_SEEDS, "those of the other arm"
+    assert {name.partition("-")[0] for name in pool.trained if not name.startswith("trial")} == {"slow"}
+    pool.trained.clear()
+
+    found = result.document["tuning"]
+    more = bench("run", "mine", "--eval-samples", 8, "--json")
+    assert more.code == 0, more.err
+    assert pool.trained == [] and len(pool.evaluated) == 2 * taken[-1][0]
+    assert [row["values"] for row in more.document["tuning"]] == [row["values"] for row in found]
+    assert more.document["contrasts"][0]["look"]["number"] == len(taken) + 1
 
 
 def test_an_arm_that_cannot_be_scored_is_refused(bench: Bench, tmp_path: Path, pool: Recording) -> None:

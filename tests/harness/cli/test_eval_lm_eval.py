@@ -10,7 +10,11 @@ import pytest
 
 import harness.tracking as tracking
 from evals.tasks import get_task
+from harness.models.language_model import load_model
+from harness.run.evaluation import Evaluator
+from harness.sampling.store import SampleStore
 from tests.evals.scripted import write_rows
+from tests.evals.tasks.test_lm_eval_choices import policy, task_file
 from tests.harness.cli.conftest import Bench
 from tests.harness.evaluate.test_subject import cell_of
 from tests.harness.run.small import small_spec
@@ -96,6 +100,33 @@ def test_before_and_after_are_paired_by_document(
     assert change["n_problems"] == 6
     text = bench(*asked).out
     assert "against tiny, paired by problem" in text and "exact_match" in text
+
+
+def test_a_multiple_choice_is_evaluated_as_in_a_sweep(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracking, "log_evaluation", lambda *given: None)
+    name = task_file(tmp_path / "choices", "by_length")
+    asked = ["eval", "builtin:tiny", "--tasks", f"arithmetic,{name}", "--home", "home"]
+    first = bench(*asked, "--problems", 6, "--json")
+    assert first.code == 0, first.err
+    assert bench(*asked, "--problems", 9, "--json").code == 0, "more of them are added"
+    document = bench(*asked, "--problems", 9, "--json").document["evaluations"][1]
+    spec = small_spec({"eval.tasks": [name], "eval.problems": 9})
+    sampler = policy(load_model("builtin:tiny"))
+    ((scores, samples),) = Evaluator(spec.eval, 0, sampler).run(4, SampleStore(tmp_path / "evals.jsonl"))
+    stored = SampleStore(Path(document["path"]) / "evals.jsonl").rows()
+    assert [(row["problem_id"], row["text"]) for row in stored] == [(row["problem_id"], row["text"]) for row in samples]
+    assert document["metrics"]["pass@1"] == scores["metrics"]["pass@1"]
+    assert (document["n_problems"], document["n_samples"]) == (9, 1)
+    again = bench(*asked, "--problems", 9, "--regrade", "--json").document["evaluations"][1]
+    assert again["metrics"] == document["metrics"]
+    more = bench(*asked, "--problems", 2, "--samples", 4, "--temperature", 1, "--json")
+    assert [one["n_samples"] for one in more.document["evaluations"]] == [4, 1]
+    assert "--samples does not count here" in more.err
+    assert f"the problems of {name} give choices" in bench(*asked, "--thinking-budget", 4).err
+    choosing = ["--lm-eval", "by_length", "--include-path", tmp_path / "choices", "--home", "home"]
+    assert "give it as `--tasks lm_eval:by_length`" in bench("eval", "builtin:tiny", *choosing).err
 
 
 @pytest.mark.parametrize(

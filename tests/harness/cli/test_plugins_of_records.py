@@ -69,6 +69,13 @@ def test_a_report_does_without_a_plug_in_that_is_not_to_be_had(
     assert Path("runs/mine/report/index.html").is_file() and not FIGURE.exists()
 
 
+@pytest.mark.parametrize("verb", ["power", "verdict"])
+def test_what_judges_a_sweep_looks_for_its_plug_ins(bench: Bench, recorded: Path, verb: str) -> None:
+    told = bench(verb, "mine")
+    assert told.code == 0 and "warning: what needs the plug-in figure is left out" in told.err
+    assert "One arm, base: nothing to compare." in told.out
+
+
 def test_the_sweep_file_need_not_be_valid_any_more(bench: Bench, recorded: Path) -> None:
     Path("mine.yaml").write_text("name: mine\nplugins: [gone]\nnonsense: 1\n", encoding="utf-8")
     assert bench("status", "mine.yaml").code == 0

@@ -2,49 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 
 import optuna
 import pytest
 import yaml
 
-from harness.config.run_spec import RunSpec
-from harness.records import CellRecord
-from harness.records.files import append_jsonl
 from tests.harness.cli.conftest import Bench
-from tests.harness.search.fake_cells import FakeCells, by_learning_rate, write_search
+from tests.harness.search.fake_cells import FakeCells, Recording, by_learning_rate, write_search
 
 pytestmark = pytest.mark.slow
-
-
-class Recording(FakeCells):
-    """Cells with all that a report reads."""
-
-    def done(self, cell: CellRecord, spec: RunSpec) -> None:
-        append_jsonl(cell.path / "starts.jsonl", [{"epoch": 0, "from_step": 0}])
-        scores = [json.loads(line) for line in (cell.path / "scores.jsonl").read_text().splitlines()]
-        more = {"n_problems": 8, "n_samples": 4, "reliability": None}
-        (cell.path / "scores.jsonl").write_text("".join(json.dumps(row | more) + "\n" for row in scores))
 
 
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch) -> FakeCells:
     """Training in search is luckier than with fresh seeds: seed 0 is worth 5 points."""
     pool = Recording(score=lambda spec: by_learning_rate(spec) - (0.05 if spec.seed else 0.0))
-
-    def named(name: str, home: Path) -> Callable[[int], FakeCells]:
-        def opened(slots: int) -> FakeCells:
-            pool.slots, pool.home = slots, home
-            return pool
-
-        return opened
-
-    monkeypatch.setattr("harness.cli.tune.executor_named", named)
-    monkeypatch.setattr("harness.tracking.MirrorThread", lambda mirror: contextlib.nullcontext())
+    pool.stand_in(monkeypatch, "tune")
     return pool
 
 

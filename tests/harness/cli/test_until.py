@@ -13,6 +13,7 @@ import pytest
 from harness.records import read_sweep
 from harness.records.cell import EVALUATION_FILE
 from harness.records.files import write_json
+from harness.records.registration import check_registration
 from harness.run.question import write_question
 from harness.run.sweep import SweepRun
 from reports.measure import analyse
@@ -122,6 +123,36 @@ def test_seeds_added_after_a_verdict_are_a_further_look(bench: Bench, tmp_path: 
     assert bench("run", other, "--seeds", 6, "--json").document["contrasts"][0]["level"] == 0.95
     back = bench("run", write_sweep_file(tmp_path), "--seeds", 6, "--json")
     assert back.document["contrasts"][0]["level"] == 0.975
+
+
+def changes_since_registration(home: Path) -> list[str]:
+    found = check_registration(read_sweep(home / "mine"))
+    assert found is not None and not found.altered
+    return found.changes
+
+
+def test_a_stopping_rule_that_was_registered_is_no_change(bench: Bench, tmp_path: Path, trained: Any) -> None:
+    sweep, home = write_sweep_file(tmp_path, seeds=12), tmp_path / "runs"
+    fixed = bench("freeze", sweep, "--seeds", "24", "--json").document
+    frozen = bench("freeze", sweep, "--until", "verdict", "--most-seeds", "24", "--json").document
+    assert (frozen["looks"], frozen["cells"], frozen["replaced"]) == ([6, 12, 18, 24], 48, fixed["digest"])
+    trained["score"] = noisy(0.025)
+    assert bench("run", sweep, "--until", "verdict").code == 0
+    assert trained["seeds"] == [[*range(6)], [*range(6, 12)]], "the second look settles it"
+    assert changes_since_registration(home) == []
+    bench("run", sweep, "--seeds", "13")
+    assert changes_since_registration(home) == ["seeds 0..23 -> 0..12"]
+
+
+def test_a_stopping_rule_that_was_not_registered_is_one(bench: Bench, tmp_path: Path, trained: Any) -> None:
+    sweep = write_sweep_file(tmp_path, seeds=12)
+    looked = bench("freeze", sweep, "--until", "verdict", "--most-seeds", "24", "--json").document
+    frozen = bench("freeze", sweep, "--json").document
+    assert (frozen["looks"], frozen["replaced"]) == (None, looked["digest"]), "no cell has run: it may be asked anew"
+    trained["score"] = noisy(0.025)
+    bench("run", sweep, "--until", "verdict", "--most-seeds", "24")
+    changes = changes_since_registration(tmp_path / "runs")
+    assert changes == ["seeds 0..11 -> 0..23", "looks None -> [6, 12, 18, 24]"]
 
 
 @pytest.mark.parametrize(

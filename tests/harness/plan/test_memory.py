@@ -15,7 +15,7 @@ from harness.engines.torch import CACHE_BYTES_CPU, TORCH
 from harness.engines.vllm import CPU_CACHE_BYTES
 from harness.models.language_model import load_model
 from harness.plan import memory
-from harness.plan.memory import MemoryEstimate, activation_bytes, estimate_memory, in_words
+from harness.plan.memory import FLOAT32_BYTES, MemoryEstimate, activation_bytes, estimate_memory, in_words
 from harness.plan.model_shape import ModelShape, find_shape
 from harness.sampling.store import CHUNK_SAMPLES
 from harness.training.optimizer import ClippedAdamW
@@ -207,6 +207,19 @@ def test_the_cache_holds_keys_and_values_twice() -> None:
     assert cache(shape, problems=10, samples=4) == 40 * (2 * a_row + logits)
     rows = CACHE_BYTES_CPU // (a_row * 10**3)
     assert cache(replace(shape, layers=3 * 10**3), problems=None) == rows * (2 * a_row * 10**3 + logits)
+
+
+@pytest.mark.parametrize("lora", [{}, {"model.lora": {"type": "lora", "rank": 4}}])
+def test_a_checkpoint_that_is_evaluated_takes_weights_and_engine_only(lora: dict[str, Any]) -> None:
+    trained = small_spec(lora)
+    evaluated = trained.model_copy(update={"checkpoint": "builtin:tiny"})
+    asks, learns = estimate_memory(evaluated, cuda=False), estimate_memory(trained, cuda=False)
+    assert asks is not None and learns is not None
+    assert asks.parts_bytes.keys() == {"process", "weights", "copies", "kv_cache"}
+    assert asks.parts_bytes["weights"] == learns.parts_bytes["weights"]
+    # One as it was loaded, and one with its adapters merged to draw from.
+    assert asks.parts_bytes["copies"] == (2 if lora else 1) * FLOAT32_BYTES * asks.parameters
+    assert asks.trained_parameters == 0
 
 
 def test_in_words() -> None:

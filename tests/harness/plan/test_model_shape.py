@@ -15,7 +15,8 @@ import transformers
 from harness.config.model import Lora
 from harness.models.language_model import load_model
 from harness.plan.model_shape import ModelShape, find_shape
-from harness.plan.sweep_file import SHIPPED, profile_layer, shipped
+from harness.plan.profile import profile_layer
+from harness.plan.sweep_file import SHIPPED, shipped
 
 SMALL = {
     "vocab_size": 101,

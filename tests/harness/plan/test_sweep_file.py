@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from harness.errors import RefusedError
-from harness.plan.sweep_file import SweepFile, find_profile, load_sweep, measured_sd_pp, profile_layer
+from harness.plan.sweep_file import SweepFile, load_sweep
 from tests.harness.plan.files import QUESTION, write_sweep_file
 
 
@@ -118,25 +118,6 @@ def test_a_sweep_that_is_not_there_names_the_nearest(given: str, says: str) -> N
         load_sweep(given)
     assert says in str(caught.value)
     assert repr(given) in str(caught.value)
-
-
-def test_a_profile_is_looked_for_beside_the_sweep_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    folder = tmp_path / "questions"
-    folder.mkdir()
-    (folder / "mine.yaml").write_text("description: a substrate\ntrain: {steps: 3}\n")
-    path = find_profile("mine.yaml", beside=folder / "question.yaml")
-    assert path == folder / "mine.yaml"
-    assert profile_layer(path).settings == {"train": {"steps": 3}}
-    assert measured_sd_pp(path) is None
-    path.write_text("paired_sd_pp: 0.8\ntrain: {steps: 3}\n")
-    assert measured_sd_pp(path) == 0.8
-    assert profile_layer(path).settings == {"train": {"steps": 3}}
-    path.write_text("paired_sd_pp: wide\n")
-    with pytest.raises(RefusedError, match="paired_sd_pp is 'wide', but must be percentage points above 0"):
-        measured_sd_pp(path)
-    with pytest.raises(RefusedError, match=r"profile 'tniy': .* did you mean tiny\?"):
-        find_profile("tniy", beside=folder / "question.yaml")
 
 
 def test_names_of_shared_folders_are_not_free(tmp_path: Path) -> None:

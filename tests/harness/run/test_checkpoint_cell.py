@@ -78,8 +78,8 @@ def test_nothing_is_trained_and_verdicts_are_over_problems(
     assert {cell.state for cell in cells.values()} == {"done"}
     assert all(cell.step == cell.generated_tokens == 0 and not cell.read_steps() for cell in cells.values())
     assert not list((tmp_path / "home" / "mine" / "cells").glob("*/checkpoints"))
-    # Sampled and greedy; the same decoding and another grader take over what is there.
-    assert len(drawn.samples) == 2 * 2 * 6 * 3
+    # Sampled, and one greedy answer; the same decoding and another grader take over what is there.
+    assert len(drawn.samples) == 2 * 6 * (3 + 1)
     sweep = read_sweep(tmp_path / "home" / "mine")
     analysis = analyse(sweep)
     report = report_document(analysis)
@@ -106,7 +106,9 @@ def test_a_kill_resumes_and_more_samples_are_topped_up(run: Run, tmp_path: Path,
     first = len(drawn.samples)
     assert first == 6 * 3
     unbroken = records(run(**only), tmp_path)
-    assert len(drawn.samples) == 2 * first, "what was drawn before the kill is not drawn again"
+    assert len(drawn.samples) == first + 6, (
+        "what was drawn before the kill is not drawn again, and a greedy arm has one sample"
+    )
     drawn.samples.clear()
     run(**only)
     assert not drawn.samples
@@ -134,6 +136,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a model for each arm": ({"arms": {"a": {}, "b": {"checkpoint": "hf:x"}}}, r"checkpoint is not a knob.*sweep"),
     "no such model": ({"checkpoint": "nowhere"}, r"'nowhere' is not a model"),
     "a metric of no problem": ({"compare": {"metric": "eval.final.maj@2"}}, r"maj@2.*problem by problem.*pass@k"),
+    "pass@2 of one sample": ({"compare": {"metric": "eval.final.pass@2"}}, r"pass@2.*has one sample a problem"),
     "a screening": ({"screening": {"best": 1}}, r"screening is given with checkpoint.*Leave one"),
     "a search": (
         {

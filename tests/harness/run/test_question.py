@@ -7,9 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from harness import plugins
+from harness.config.model_source import TINY
 from harness.plan import make_plan
+from harness.plan.sweep_file import SHIPPED
 from harness.records import read_sweep
 from harness.run.question import write_question
 
@@ -62,3 +65,23 @@ def test_more_seeds_samples_or_problems_ask_the_same_question(tmp_path: Path) ->
     first = asked()
     assert first == asked("eval.samples=64", "eval.problems=300", seeds=3)
     assert len({first, asked("train.steps=9"), asked("eval.temperature=0.5"), asked(arms=("group_std", "no_std"))}) == 4
+
+
+def test_a_checkpoint_is_looked_for_beside_the_sweep_file_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when the question is asked again from its records, which hold a copy of the file."""
+    here = tmp_path / "here"
+    shutil.copytree(TINY, here / "models" / "mine")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    sweep = yaml.safe_load((SHIPPED / "decoding.yaml").read_text())
+    for given in ("models/mine", "path:models/mine"):
+        (here / "asked.yaml").write_text(yaml.safe_dump(sweep | {"checkpoint": given}))
+        plan = make_plan(str(here / "asked.yaml"), seeds=1)
+        assert plan.first_spec.model.source == f"path:{here / 'models' / 'mine'}"
+        for _ in range(2):
+            write_question(plan, tmp_path / "home", "bench run")
+            plan = make_plan(str(tmp_path / "home" / "decoding"), seeds=1)
+            assert plan.first_spec.model.source == f"path:{here / 'models' / 'mine'}"
+    shutil.move(here / "models", elsewhere)  # the current folder comes first
+    assert make_plan(str(here / "asked.yaml"), seeds=1).first_spec.model.source == "path:models/mine"

@@ -5,15 +5,20 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from harness.cli.report import write
+from harness.config.run_spec import RunSpec
 from harness.errors import RefusedError
 from harness.plan import make_plan
 from harness.records import read_sweep
 from harness.run.screening import best_arms
+from reports.measure import analyse
+from reports.page.document import report_document
 from tests.harness.cli.conftest import Bench, bench
 from tests.harness.cli.test_run_outcomes import words
+from tests.harness.search.fake_cells import Recording
 
 __all__ = ["bench"]
 
@@ -38,6 +43,44 @@ def sweep(tmp_path: Path) -> Path:
     path = tmp_path / "rates.yaml"
     path.write_text(QUESTION)
     return path
+
+
+@pytest.mark.slow
+def test_fresh_seeds_judge_what_was_picked_for_its_luck(
+    bench: Bench, sweep: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over cells that are not trained: the arm `wild` is lucky with the seeds of the screening, and no better."""
+
+    def score(spec: RunSpec) -> float:
+        noise = np.random.default_rng([spec.seed, int(1e9 * spec.train.learning_rate)]).normal(0, 0.005)
+        return 0.5 + float(noise) + (0.1 if spec.train.learning_rate == 1.0 and spec.seed < 2 else 0.0)
+
+    pool = Recording(score=score)
+    pool.stand_in(monkeypatch, "run")
+    monkeypatch.setattr("reports.page.write_report", lambda sweep, *_: report_document(analyse(sweep)))  # draws nothing
+    result = bench("run", sweep, "--json")
+    assert result.code == 0, result.err
+    (screening,) = result.document["screening"]
+    assert screening["best"] == ["wild"]
+    (contrast,) = screening["contrasts"]
+    assert contrast["arm"] == "wild" and contrast["verdict"] != "better" and abs(contrast["difference_pp"]) < 2
+    home = sweep.parent / "runs"
+    confirmed = read_sweep(home / screening["confirmed_in"])
+    assert (confirmed.arms, confirmed.seeds) == (["none", "wild"], [2, 3, 4])
+    assert len(pool.trained) == 4 * 2 + 2 * 3
+
+    assert bench("run", "rates-confirmed", "--seeds", 4).code == 0
+    assert len(pool.trained) == 4 * 2 + 2 * 4
+    assert "With 4 fresh seeds: " in bench("run", "rates").out
+    assert len(pool.trained) == 4 * 2 + 2 * 4, "nothing is trained again"
+    refused = bench("run", "rates", "--until", "verdict")
+    assert refused.code == 2 and "`bench run rates-confirmed --until verdict`" in refused.err
+
+    # More samples are drawn for both, with the seeds that each has, and train nothing.
+    more = bench("run", "rates", "--eval-samples", 32, "--json")
+    assert more.code == 0, more.err
+    assert len(pool.trained) == 4 * 2 + 2 * 4 and len(pool.evaluated) == len(pool.trained)
+    assert more.document["screening"][0]["seeds"] == 4
 
 
 @pytest.mark.long

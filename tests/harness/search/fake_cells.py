@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -10,14 +11,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from harness.config.hashing import evaluation_hash
 from harness.config.run_spec import RunSpec
 from harness.executors.base import Ended, Job, JobState, Progress
+from harness.plan.filing import under_evaluation
 from harness.plan.search_plan import SearchPlan, make_search_plan
 from harness.records import CellRecord
-from harness.records.cell import EVALUATION_FILE
+from harness.records.cell import EVALUATION_FILE, STARTS_FILE
 from harness.records.files import append_jsonl, write_json
 from harness.run.loop import Observer
 from harness.search.run import SearchRun
@@ -41,6 +44,7 @@ class FakeCells:
     ends: Mapping[str, tuple[JobState, str]] = field(default_factory=dict)
     home: Path = Path()
     trained: list[str] = field(default_factory=list)
+    evaluated: list[str] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     _steps: dict[Job, Iterator[Progress | Ended]] = field(default_factory=dict)
     _cancelled: set[Job] = field(default_factory=set)
@@ -68,8 +72,13 @@ class FakeCells:
         if job.kind != "cell":
             yield Ended(job, *self.stage(job))
             return
-        cell = CellRecord.at(self.home / job.path)
+        cell = under_evaluation(CellRecord.at(self.home / job.path), evaluation_hash(job.spec))
         self.begun(cell)
+        if cell.lacks == "evaluation":
+            self.evaluated.append(cell.path.name)
+            self._finish(cell, job.spec)
+            yield Ended(job, "done", None)
+            return
         self.trained.append(cell.path.name)
         if cell.arm in self.ends:
             yield Ended(job, *self.ends[cell.arm])
@@ -84,11 +93,14 @@ class FakeCells:
                 cell.write_status("interrupted", reason="interrupted; the next run continues it", step=step)
                 yield Ended(job, "interrupted", "cancelled")
                 return
-        write_score(cell, 4, score, final=True)
-        write_json(cell.path / EVALUATION_FILE, {"hash": evaluation_hash(job.spec), "tasks": {}})
-        cell.write_status("done", step=4, steps=4, generated_tokens=1000, flags=[], digest=cell.path.name)
-        self.done(cell, job.spec)
+        self._finish(cell, job.spec)
         yield Ended(job, "done", None)
+
+    def _finish(self, cell: CellRecord, spec: RunSpec) -> None:
+        write_score(cell, 4, self.score(spec), final=True)
+        write_json(cell.evaluation_folder / EVALUATION_FILE, {"hash": evaluation_hash(spec), "tasks": {}})
+        cell.write_status("done", step=4, steps=4, generated_tokens=1000, flags=[], digest=cell.path.name)
+        self.done(cell, spec)
 
     def stage(self, job: Job) -> tuple[JobState, str | None]:
         if job.kind == "base":
@@ -103,8 +115,30 @@ class FakeCells:
 def write_score(cell: CellRecord, step: int, score: float, *, final: bool) -> None:
     row = {"step": step, "final": final, "task": "arithmetic", "generated_tokens": 250 * step}
     row["metrics"] = {"pass@1": score, "mean_tokens": 20 + 10 * score}
-    with (cell.path / "scores.jsonl").open("a") as handle:
-        handle.write(json.dumps(row) + "\n")
+    append_jsonl(cell.scores, [row])
+
+
+class Recording(FakeCells):
+    """Cells with all that a report reads."""
+
+    def done(self, cell: CellRecord, spec: RunSpec) -> None:
+        append_jsonl(cell.evaluation_folder / STARTS_FILE, [{"epoch": 0, "from_step": 0}])
+        scores = [json.loads(line) for line in cell.scores.read_text().splitlines()]
+        more = {"n_problems": 8, "n_samples": 4, "reliability": None}
+        cell.scores.write_text("".join(json.dumps(row | more) + "\n" for row in scores))
+
+    def stand_in(self, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+        """Be the executor of `bench VERB`, without MLflow."""
+
+        def named(name: str, home: Path) -> Callable[[int], Recording]:
+            def opened(slots: int) -> Recording:
+                self.slots, self.home = slots, home
+                return self
+
+            return opened
+
+        monkeypatch.setattr(f"harness.cli.{verb}.executor_named", named)
+        monkeypatch.setattr("harness.tracking.MirrorThread", lambda mirror: contextlib.nullcontext())
 
 
 KNOBS: dict[str, Any] = {

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -51,24 +52,52 @@ def runs_of_noise(n_runs: int, rng: np.random.Generator, correlation: float = 0.
     return np.concatenate([0.5 + rng.normal(0, 0.02) + ar1(10, correlation, 0.01, rng) for _ in range(n_runs)])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("n_runs", "correlation", "start"), [(1, 0.0, None), (1, 0.0, 0.5), (3, 0.0, 0.5), (6, 0.0, None), (6, 0.8, 0.5)]
-)
-def test_of_noise_at_most_5_percent_is_accepted(n_runs, correlation, start):
-    """From six runs on even if the noise of a run is autocorrelated. 300 replicates; the test itself accepts 5% and the
-    other refusals leave some 1%."""
-    rng = np.random.default_rng(0)
-    tokens = np.tile(np.linspace(2e4, 2e5, 10), n_runs)
-    accepted, chances = 0, []
-    for _ in range(300):
-        score = runs_of_noise(n_runs, rng, correlation)
-        chances.append(noise_p_value(np.log(tokens), score, [10] * n_runs))
+def accepted(n_runs: int, tokens: FloatArray, draw: Callable[[], FloatArray], start: float | None) -> float:
+    """The share of 200 draws of scores, at the `tokens` of each run, that a law is fitted to."""
+    count = 0
+    for _ in range(200):
         with contextlib.suppress(LawRefusedError):
-            fit_compute_law(tokens, score, start, run_lengths=[10] * n_runs)
-            accepted += 1
-    assert accepted <= 0.05 * 300
-    assert np.mean(np.array(chances) <= MOST_CHANCE) == pytest.approx(0.05, abs=0.03)
+            fit_compute_law(np.tile(tokens, n_runs), draw(), start, run_lengths=[len(tokens)] * n_runs)
+            count += 1
+    return count / 200
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("correlation", [0.0, 0.5, 0.8])
+@pytest.mark.parametrize(("n_runs", "start"), [(1, 0.5), (3, 0.5), (6, 0.5), (10, None), (24, 0.5)])
+def test_of_noise_at_most_5_percent_is_accepted(n_runs, start, correlation):
+    """Whether or not the noise of a run is autocorrelated."""
+    rng = np.random.default_rng(0)
+    share = accepted(n_runs, np.linspace(2e4, 2e5, 10), lambda: runs_of_noise(n_runs, rng, correlation), start)
+    assert share <= 0.05
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n_runs", [3, 6])
+def test_runs_that_learn_are_accepted(n_runs):
+    """Ten evaluations with autocorrelated noise of 1 pp, runs that gain 12 pp and differ."""
+    rng, tokens = np.random.default_rng(0), np.linspace(2e4, 2e5, 10)
+
+    def draw() -> FloatArray:
+        ends = 35 + 12 * (1 + rng.normal(0, 0.1, n_runs))
+        return np.concatenate([curve(tokens, 35.0, end, 1.4, 6e4) + ar1(10, 0.5, 1.0, rng) for end in ends])
+
+    assert accepted(n_runs, tokens, draw, 35.0) >= 0.8
+
+
+@pytest.mark.slow
+def test_whole_runs_turned_upside_down_hold_the_level():
+    rng, x = np.random.default_rng(0), np.log(np.tile(np.linspace(2e4, 2e5, 10), 6))
+    chances = np.array([noise_p_value(x, runs_of_noise(6, rng, 0.8), [10] * 6) for _ in range(300)])
+    assert np.mean(chances <= MOST_CHANCE) == pytest.approx(0.05, abs=0.03)
+
+
+def test_the_spread_of_a_run_does_not_make_it_a_curve():
+    """Simulated runs spread as the runs do, so that one noisy run does not count as many."""
+    x = np.log(np.tile(np.linspace(2e4, 2e5, 10), 3))
+    drift = ar1(10, 0.8, 1.0, np.random.default_rng(5))
+    alone = noise_p_value(x[:10], drift, [10])
+    assert noise_p_value(x, np.concatenate([drift, np.zeros(20)]), [10] * 3) == pytest.approx(alone, abs=0.05)
 
 
 def test_noise_is_refused_by_its_chance():

@@ -9,9 +9,13 @@ import pytest
 
 from harness.records import SweepRecord, read_sweep
 from harness.records.sweep import Design, Evaluation, Look
+from reports.measure import analyse
 from reports.measure.contrasts import compare_arms
 from reports.measure.looks import looking
 from reports.measure.measurements import read_measurements
+from reports.page.document import report_document
+from reports.page.tables import contrast_table, result_table
+from reports.page.verdict import statements
 from tests.reports.synthetic import write_sweep
 
 SIXTEEN = Evaluation(samples=16)
@@ -71,6 +75,18 @@ def test_the_verdict_stands_at_the_level_of_its_look(record: SweepRecord) -> Non
     assert once.comparison.alpha == 0.05
     assert twice.comparison.alpha == looking(again, 1).alpha < 0.025
     assert twice.comparison.low < once.comparison.low
+
+
+def test_p_values_say_that_they_count_one_look(record: SweepRecord) -> None:
+    """Intervals and verdicts stand at the boundary of the look, but p and Holm's p do not."""
+    first, second = (analyse(record.model_copy(update={"looks": looks})) for looks in ([], [look(4)]))
+    once, twice = report_document(first), report_document(second)
+    assert once["contrasts"][0]["p_holm"] == twice["contrasts"][0]["p_holm"]
+    says = "p and p (Holm) count one look; intervals and verdicts use the boundary of look 2."
+    for report, expected in ((once, ""), (twice, says)):
+        tables = [result_table(report), contrast_table(report["contrasts"])]
+        assert [table.note for table in tables if table is not None] == [expected] * 2
+    assert "(one look)" in statements(twice)[0].sentence and "(one look)" not in statements(once)[0].sentence
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +14,15 @@ import numpy.typing as npt
 import pytest
 
 from harness.records import SweepRecord
-from harness.records.sweep import Asked, Design, Evaluation
+from harness.records.sweep import Asked, Design, Evaluation, TunedArm, Tuning
+from reports.figures.variance import draw_variance
 from reports.measure import Analysis, analyse, next_step
 from reports.measure.looks import looking
 from reports.measure.next_step import NextStep, Way
+from reports.measure.variance import declared_budgets
+from reports.page.document import report_document
 from reports.page.next_step import next_step_sentence
+from reports.page.verdict import statements
 from reports.statistics import TARGET_POWER, equivalence_power, t_test_power
 from tests.reports.rewriting import rewrite_rows
 from tests.reports.synthetic import TASK, write_sweep
@@ -25,13 +32,20 @@ PROBLEMS, SAMPLES = 50, 4
 
 
 def record_of(
-    tmp_path: Path, seed_sd: float, effect: float = 0.0, unfinished: tuple[str, int] | None = None, **fields: Any
+    tmp_path: Path,
+    seed_sd: float,
+    effect: float = 0.0,
+    unfinished: tuple[str, int] | None = None,
+    gains: Mapping[str, float] | None = None,
+    **fields: Any,
 ) -> SweepRecord:
-    """Two arms whose samples are right with a probability that varies by arm and seed."""
+    """Arms whose samples are right with a probability that varies by arm and seed. gains: by arm; two by default, of
+    which the second gains `effect`."""
     random = np.random.default_rng(3)
+    gains = {"base": 0.0, "up": effect} if gains is None else gains
     correct = {
         (arm, seed): random.random((PROBLEMS, SAMPLES)) < 0.5 + random.normal(0, seed_sd) + gain
-        for arm, gain in (("base", 0.0), ("up", effect))
+        for arm, gain in gains.items()
         for seed in range(SEEDS)
     }
     changes: dict[tuple[str, int], dict[str, Any]] = {
@@ -41,7 +55,7 @@ def record_of(
         changes[unfinished] = {"state": "pending"}
     evaluation = {"samples": SAMPLES, "problems": PROBLEMS}
     folder = tmp_path / "mine"
-    arms = {"base": 0.0, "up": 0.0}
+    arms = dict.fromkeys(gains, 0.0)
     asked = {"file": "sweep.yaml", "profile": "tiny", "folder": "."}
     fields = {"asks": "this", "evaluation": evaluation, "asked": asked} | fields
     record = write_sweep(folder, arms, seeds=SEEDS, changes=changes, **fields)
@@ -110,6 +124,66 @@ def test_where_seeds_are_the_noise_more_samples_buy_nothing(tmp_path: Path) -> N
     assert "More samples a problem buy nothing: they shrink" in next_step_sentence(row)
 
 
+def test_the_effects_of_a_factorial_have_samples_and_problems_as_ways_too(tmp_path: Path) -> None:
+    """Each in its own unit: an interaction has four times the variance of a main effect, so it takes more."""
+    grid = {
+        f"{clip}, {beta}": {"objective.rule.clip_high": clip, "objective.kl.beta": beta}
+        for clip in (0.2, 0.28)
+        for beta in (0.0, 0.1)
+    }
+    record = record_of(tmp_path, seed_sd=0.0005, gains=dict.fromkeys(grid, 0.0), grid=grid, margin_pp=4.0)
+    analysis = analyse(record)
+    steps = next_step.next_steps(analysis)
+    main, interaction = (by_kind(steps[name]) for name in ("clip_high=0.28", "clip_high=0.28:beta=0.1"))
+    assert [*main] == [*interaction] == ["seeds", "samples", "problems"]
+    for ways, (_, budget) in zip((main, interaction), declared_budgets(analysis)[::2], strict=True):
+        assert budget.components is not None
+        of_samples = budget.components.parts_of_mean(new_problems=False)["sampling"].share.value
+        assert ways["samples"].shrinks_frac == pytest.approx(of_samples)
+    assert main["seeds"].needed is not None and interaction["seeds"].needed is not None
+    assert interaction["seeds"].needed > 2 * main["seeds"].needed
+    for statement in statements(report_document(analysis)):
+        assert any("samples a problem" in line for line in statement.details), statement
+
+
+def test_over_one_checkpoint_problems_settle_a_contrast_and_samples_shrink_their_noise(tmp_path: Path) -> None:
+    record = record_of(tmp_path, seed_sd=0.0, checkpoint="builtin:tiny", margin_pp=4.0)
+    for cell in record.cells:
+        (cell.path / "spec.json").write_text(json.dumps({"seed": cell.seed, "checkpoint": "builtin:tiny"}))
+    analysis, step = step_of(record)
+    ways = by_kind(step)
+    (contrast,) = analysis.contrasts
+    assert contrast.over_problems and contrast.comparison is not None and [*ways] == ["samples", "problems"]
+    problems, alpha = ways["problems"], 1 - (ways["problems"].level or 0)
+    assert problems.needed is not None and problems.shrinks_frac == pytest.approx(1)
+    assert problems.command == f"bench run mine --profile tiny --seeds 8 --set eval.problems={problems.needed}"
+
+    def power_of(n: int) -> float:
+        return equivalence_power(4.0 / (contrast.comparison.sd / n**0.5), n - 1, alpha)  # type: ignore[union-attr]
+
+    assert power_of(problems.needed) >= TARGET_POWER > power_of(problems.needed - 1)
+    assert ways["samples"].shrinks_frac > 0.8, "problems differ by their samples alone"
+    report = report_document(analysis)
+    (statement,) = statements(report)
+    assert any(
+        f"{problems.needed} problems in place of {PROBLEMS} (16 cells to evaluate" in d for d in statement.details
+    )
+    assert report["contrasts"][0]["variance"]["new_problems"]["parts"].keys() == {"sampling", "problems"}
+    assert any("evaluation samples" in d and "training" not in d for d in statement.details if d.startswith("Noise"))
+    drawing = draw_variance(analysis)
+    assert drawing is not None and "More problems shrink both parts" in drawing.caption
+
+
+def test_problems_are_a_way_over_one_checkpoint_where_the_noise_of_samples_is_unknown(tmp_path: Path) -> None:
+    """pass@k is no mean of samples; where all problems of a task are drawn, it has no way left."""
+    record = record_of(tmp_path, seed_sd=0.0, checkpoint="builtin:tiny", metric="eval.final.pass@4", margin_pp=4.0)
+    for cell in record.cells:
+        (cell.path / "spec.json").write_text(json.dumps({"seed": cell.seed, "checkpoint": "builtin:tiny"}))
+    assert [*by_kind(step_of(record)[1])] == ["problems"]
+    all_drawn = step_of(record.model_copy(update={"evaluation": Evaluation(samples=SAMPLES)}))[1]
+    assert all_drawn is not None and (all_drawn.ways, all_drawn.cheapest) == ([], None)
+
+
 def test_the_number_counts_with_the_level_of_the_look_that_it_makes(tmp_path: Path) -> None:
     """The smallest that has the power at that level, and more than at the level of a first look."""
     record = record_of(tmp_path, seed_sd=0.06, effect=-0.02)
@@ -174,3 +248,25 @@ def test_equivalence_power_is_that_of_simulated_intervals() -> None:
     half_width = stdtrit(n - 1, 1 - alpha / 2) * values.std(axis=1, ddof=1) / n**0.5
     found = (np.abs(values.mean(axis=1)) + half_width <= margin).mean()
     assert equivalence_power(margin * n**0.5, n - 1, alpha) == pytest.approx(found, abs=0.004)
+
+
+@pytest.mark.parametrize(("left_sd_pp", "able"), [(0.0, True), (0.4, True), (5.0, False)])
+def test_what_searches_of_tuned_arms_left_open_is_settled_by_no_seeds(
+    tmp_path: Path, left_sd_pp: float, able: bool
+) -> None:
+    record = record_of(tmp_path, seed_sd=0.06, effect=-0.02)
+    arm = TunedArm(
+        digest="", trial=1, values={}, search_pp=50, default_pp=None, complete=8, generated_tokens=0, at_end=[],
+        short_pp=0, short_sd_pp=left_sd_pp / math.sqrt(2),
+    )  # fmt: skip
+    tuning = Tuning(knobs=["train.learning_rate"], trials=8, seeds=[10**6], searches={}, arms={"base": arm, "up": arm})
+    plain, step = step_of(record)[1], step_of(record.model_copy(update={"tuning": tuning}))[1]
+    assert step is not None
+    of_tuned, of_plain = by_kind(step)["seeds"], by_kind(plain)["seeds"]
+    assert of_plain.needed is not None and (of_tuned.needed is not None) == able
+    if of_tuned.needed is not None:
+        assert (of_tuned.needed > of_plain.needed) == (left_sd_pp > 0)
+    row = {"next_step": step.as_row(), "bests": {"difference_pp": -2.0}, "difference_pp": -2.0, "margin_pp": 1.0}
+    sentence = next_step_sentence(row)
+    assert "More trials in each search (tune.trials) shrink what these left open." in sentence
+    assert sentence.startswith("Next step: none") != able

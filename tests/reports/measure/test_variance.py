@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from scipy import stats
 
 from harness.records import SweepRecord
 from reports.figures.variance import draw_variance
@@ -16,7 +17,7 @@ from reports.measure.variance import VarianceBudget, budget_of, variance_budgets
 from reports.page.document import report_document
 from reports.page.validity import validity_checks
 from reports.page.verdict import statements
-from reports.statistics import FloatArray
+from reports.statistics import FloatArray, factorial_effects
 from tests.reports.synthetic import STEPS, TASK, write_sweep
 
 SEED_SD, NOISE_SD = 0.1, 0.2
@@ -31,12 +32,46 @@ def drawn_arms(rng: np.random.Generator, n_seeds: int, n_problems: int = 40, n_s
 
 def test_the_covariance_of_the_arms_is_split_into_shared_noise_and_seeds():
     rng = np.random.default_rng(0)
-    found = [budget_of(one, other, 0.05) for one, other in (drawn_arms(rng, 12) for _ in range(200))]
+    drawn = (dict(zip(("up", "base"), drawn_arms(rng, 12), strict=True)) for _ in range(200))
+    found = [budget_of(arms, {"up": 1.0, "base": -1.0}, 0.05) for arms in drawn]
     noise = 4 * NOISE_SD**2 / (40 * 8)
     assert np.mean([one.shared_noise for one in found]) == pytest.approx(noise, rel=0.05)
     assert np.mean([one.covariance for one in found]) == pytest.approx(SEED_SD**2 + noise, rel=0.1)
     sampling = [one.components.sampling.value for one in found if one.components]
     assert np.mean(sampling) == pytest.approx(2 * NOISE_SD**2 / 8, rel=0.05)  # what they share is not in it
+
+
+ARMS = {"low": (0, 0), "beta": (0, 1), "clip": (1, 0), "both": (1, 1)}
+GRID = {arm: {"objective.rule.clip_high": (0.2, 0.28)[i], "objective.kl.beta": j} for arm, (i, j) in ARMS.items()}
+OWN = {"seeds": 2.0, "seeds_x_problems": 3.0, "sampling": 16.0, "problems": 5.0}
+"""Variances of what each arm has of its own; that of sampling is of a single sample."""
+
+
+def drawn_factorial(rng: np.random.Generator, n_seeds: int = 8, n_problems: int = 40) -> dict[str, FloatArray]:
+    """Four samples of each arm. They share a part of each kind, which is larger than their own."""
+    shapes = {
+        "seeds": (n_seeds, 1, 1),
+        "seeds_x_problems": (n_seeds, n_problems, 1),
+        "sampling": (n_seeds, n_problems, 4),
+        "problems": (1, n_problems, 1),
+    }
+    arms = {arm: np.zeros(shapes["sampling"]) for arm in ARMS}
+    for part, shape in shapes.items():
+        shared = rng.normal(50, 6, shape)
+        for drawn in arms.values():
+            drawn += shared + rng.normal(0, OWN[part] ** 0.5, shape)
+    return arms
+
+
+@pytest.mark.parametrize("effect", factorial_effects((2, 2), (0, 0)), ids=("main", "other main", "interaction"))
+def test_the_parts_of_a_factorials_effects_are_recovered_within_a_tenth(effect):
+    """What arms share cancels; of what each has of its own, an effect has the sum of its squared weights."""
+    weights = {arm: float(effect.weights[place]) for arm, place in ARMS.items()}
+    rng = np.random.default_rng(4)
+    found = [budget_of(drawn_factorial(rng), weights, 0.05).components for _ in range(200)]
+    for part, own in OWN.items():
+        truth = own / (4 if part == "sampling" else 1) * sum(weight**2 for weight in weights.values())
+        assert np.mean([getattr(one, part).value for one in found]) == pytest.approx(truth, rel=0.1), part
 
 
 def test_arms_that_do_not_move_together_have_no_share_of_noise():
@@ -45,10 +80,13 @@ def test_arms_that_do_not_move_together_have_no_share_of_noise():
     assert VarianceBudget(None, covariance=2.0, shared_noise=3.0).shared_noise_share == 1
 
 
-def sweep_with_samples(folder: Path, seeds: int, *, seed_sd: float = 0.05, n_samples: int = 8) -> SweepRecord:
+def sweep_with_samples(
+    folder: Path, seeds: int, *, seed_sd: float = 0.05, n_samples: int = 8, names=("base", "up"), **fields
+) -> SweepRecord:
     """30 problems. The arms share the seed's effect, and the noise of each sample but for 5 %."""
     rng = np.random.default_rng(1)
-    sweep = write_sweep(folder, {"base": 0.0, "up": 0.0}, seeds=seeds)
+    arms = dict.fromkeys(names, 0.0)
+    sweep = write_sweep(folder, arms, seeds=seeds)
     difficulty = rng.uniform(0.2, 0.8, 30)
     effects, noise = rng.normal(0, seed_sd, seeds), rng.random((seeds, 30, n_samples))
     changes = {}
@@ -64,7 +102,7 @@ def sweep_with_samples(folder: Path, seeds: int, *, seed_sd: float = 0.05, n_sam
         pyarrow.parquet.write_table(pa.Table.from_pylist(rows), cell.path / "evals.parquet")
         changes[cell.arm, cell.seed] = {"score": float(right.mean())}
     kept = {cell.path.name: (cell.path / "evals.parquet").read_bytes() for cell in sweep.cells}
-    sweep = write_sweep(folder / "scored", {"base": 0.0, "up": 0.0}, seeds=seeds, changes=changes)
+    sweep = write_sweep(folder / "scored", arms, seeds=seeds, changes=changes, **fields)
     for cell in sweep.cells:
         (cell.path / "evals.parquet").write_bytes(kept[cell.path.name])
     return sweep
@@ -99,6 +137,25 @@ def test_the_page_says_what_pairing_did(twelve):
     assert "is what a seed does to the training of both" in pairing
     strip = {check.label: check.value for check in validity_checks(twelve, report_document(twelve))}
     assert strip["Pairing ρ"].startswith("0.9") and "[" in strip["Pairing ρ"]
+
+
+@pytest.mark.slow
+def test_the_effects_of_a_factorial_have_budgets_and_its_arms_too(tmp_path):
+    analysis = analyse(sweep_with_samples(tmp_path, 12, names=tuple(ARMS), grid=GRID))
+    report = report_document(analysis)
+    *mains, interaction = report["interactions"]
+    for row in report["interactions"]:
+        error = row["variance"]["these_problems"]["error_pp"]
+        assert error == pytest.approx(
+            (row["high_pp"] - row["low_pp"]) / 2 / stats.t.ppf((1 + row["level"]) / 2, 11), rel=0.35
+        )
+    assert [row["variance"]["refused"] for row in report["contrasts"]] == [None] * 3
+    *main_details, interaction_details = [" ".join(one.details) for one in statements(report)]
+    assert all("The two levels' seeds move together: ρ = 0.9" in details for details in main_details)
+    assert "Noise: a standard error of" in interaction_details and "ρ" not in interaction_details
+    drawing = draw_variance(analysis)
+    assert drawing is not None and "each main effect and interaction" in drawing.caption
+    assert [row["arm"] for row in drawing.rows] == [row["arm"] for row in (*mains, interaction)]
 
 
 def test_where_seeds_do_nothing_most_of_the_covariance_is_shared_noise(tmp_path):

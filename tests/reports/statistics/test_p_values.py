@@ -20,15 +20,24 @@ def test_sign_flip_p_for_a_few_pairs(differences, p):
 
 
 def test_sign_flip_floor():
-    assert [sign_flip_p_value(np.arange(1.0, n + 1)) for n in range(3, 17)] == [2.0 ** (1 - n) for n in range(3, 17)]
+    for n in (3, 16, 24, 32):
+        assert sign_flip_p_value(np.arange(1.0, n + 1)) == 2.0 ** (1 - n)
 
 
-def test_drawn_sign_flips_agree_with_all_of_them():
-    differences = np.random.default_rng(0).normal(0.3, 1, 17)
-    patterns = np.array(list(itertools.product([-1, 1], repeat=17)))
-    exact = np.mean(np.abs(patterns @ differences) >= abs(differences.sum()) - 1e-12)
-    assert sign_flip_p_value(differences) == pytest.approx(exact, abs=0.005)
-    assert sign_flip_p_value(differences) == sign_flip_p_value(differences)
+@given(st.lists(st.sampled_from([-2.0, -0.1, 0.0, 0.1, 0.2, 0.3, 1.0]), min_size=1, max_size=13))
+def test_halves_count_what_all_patterns_of_signs_count(differences):
+    """On a grid of differences many sums tie with the observed one up to rounding."""
+    patterns = np.array(list(itertools.product([-1, 1], repeat=len(differences))))
+    exact = np.mean(np.abs(patterns @ differences) >= abs(sum(differences)) - 1e-9)
+    assert sign_flip_p_value(differences) == exact
+
+
+@pytest.mark.parametrize("n", [24, 32, 33, 60])
+def test_sign_flips_of_equal_sizes_follow_the_binomial(n):
+    """Counted up to 32 differences, drawn above."""
+    down = n // 3
+    exact = 2 * sum(math.comb(n, k) for k in range(down + 1)) / 2**n
+    assert sign_flip_p_value([1.0] * (n - down) + [-1.0] * down) == pytest.approx(exact, abs=0 if n <= 32 else 0.004)
 
 
 p_values = st.lists(st.floats(0, 1), min_size=1, max_size=12)

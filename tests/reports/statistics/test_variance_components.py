@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports.statistics import components, over_seeds_and_problems, t_interval
+from reports.statistics import components, components_of_problems, over_seeds_and_problems, t_interval
 from reports.statistics.variance_components import PARTS
 
 KNOWN = {"seeds": 2.0, "seeds_x_problems": 3.0, "sampling": 16.0, "problems": 5.0}
@@ -47,6 +47,22 @@ def test_each_known_part_is_recovered_within_a_tenth_and_its_interval_holds_it(r
     assert np.mean([getattr(found, name).value for found in replicates]) == pytest.approx(truth, rel=0.1)
     held = [getattr(found, name).low <= truth <= getattr(found, name).high for found in replicates]
     assert np.mean(held) == pytest.approx(0.95, abs=0.035)
+
+
+def test_over_one_checkpoint_seeds_are_samples_and_only_problems_and_sampling_have_parts():
+    """A difference has the variance of problems, and that of a sample over all that were drawn of the problem."""
+    known = KNOWN | {"seeds": 0.0, "seeds_x_problems": 0.0}
+    rng = np.random.default_rng(1)
+    replicates = [components_of_problems(samples(rng, 2, 40, 4, known)) for _ in range(250)]
+    for name, truth in (("problems", 5.0), ("sampling", 16 / 4)):
+        assert np.mean([getattr(found, name).value for found in replicates]) == pytest.approx(truth, rel=0.1)
+        held = [getattr(found, name).low <= truth <= getattr(found, name).high for found in replicates]
+        assert np.mean(held) == pytest.approx(0.95, abs=0.035)
+    errors = [found.error_of_mean(2, 100, 16, new_problems=True).value for found in replicates]
+    assert np.mean(errors) == pytest.approx(math.sqrt(5 / 100 + 16 / (2 * 16 * 100)), rel=0.05)
+    assert set(replicates[0].parts_of_mean()) == {"sampling", "problems"}
+    single = components_of_problems(samples(rng, 1, 40, 1, known))
+    assert not single.sampling_known and set(single.parts_of_mean()) == {"problems"}
 
 
 def test_the_error_of_another_design_is_that_of_its_parts(replicates):

@@ -1,0 +1,86 @@
+"""A profile: the settings of a substrate, and what its file says of itself, such as the spread measured there."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evals.tasks import get_task
+from harness.config.resolve import Layer, dotted
+from harness.config.task import EvalSpec
+from harness.config.yaml_file import load_yaml
+from harness.errors import RefusedError
+from harness.plan.sweep_file import SHIPPED, find_file, shipped
+
+_PAIRED_SD = "paired_sd_pp"
+_SAMPLING_SD = "sampling_sd_pp"
+_FACTS = ("description", _PAIRED_SD, _SAMPLING_SD)
+"""What a profile's file says of itself: no settings."""
+
+
+def find_profile(given: str, beside: Path) -> Path:
+    """The file of a profile: of a shipped name, or at a path (also relative to the sweep file's folder)."""
+    if given.endswith((".yaml", ".yml")) and not Path(given).is_file() and (beside.parent / given).is_file():
+        return beside.parent / given
+    return find_file(given, shipped(SHIPPED / "profiles"), "profile")
+
+
+def profile_layer(path: Path) -> Layer:
+    """The settings of a profile's file."""
+    return Layer(str(path), {key: value for key, value in load_yaml(path).items() if key not in _FACTS})
+
+
+@dataclass(frozen=True)
+class MeasuredSpread:
+    """How much the paired difference of two arms varies over training seeds, as measured under a profile.
+
+    sd_pp: of the difference, in percentage points. sampling_sd_pp: the part of it that the samples of an evaluation
+    make. tasks, problems, samples: of that evaluation, which is the profile's own; problems are None for all of a task.
+    """
+
+    sd_pp: float
+    sampling_sd_pp: float
+    tasks: tuple[str, ...]
+    problems: int | None
+    samples: int
+
+    @classmethod
+    def of(cls, path: Path) -> MeasuredSpread | None:
+        """What a profile's file says; None where nothing was measured. Where the part of sampling is left out, all of
+        the spread is taken for it.
+
+        Raises RefusedError for what is no such number.
+        """
+        document, knobs = load_yaml(path), dotted(profile_layer(path).settings)
+        if document.get(_PAIRED_SD) is None:
+            return None
+        sd_pp = _percentage_points(path, document, _PAIRED_SD)
+        problems = knobs.get("eval.problems")
+        samples = knobs.get("eval.samples", EvalSpec.model_fields["samples"].default)
+        sampling_sd_pp = _percentage_points(path, document, _SAMPLING_SD) if _SAMPLING_SD in document else sd_pp
+        if sampling_sd_pp > sd_pp:
+            raise RefusedError(
+                f"{path}: {_SAMPLING_SD} is {sampling_sd_pp:g}, but it is a part of {_PAIRED_SD}, which is {sd_pp:g}: "
+                "give at most that."
+            )
+        given = knobs.get("eval.tasks", knobs.get("task.train"))
+        tasks = [given] if isinstance(given, str) else given or []
+        return cls(sd_pp, sampling_sd_pp, tuple(get_task(task).name for task in tasks), problems, samples)
+
+    def sd_pp_under(self, evaluation: EvalSpec, task: str) -> float | None:
+        """The sd to plan with under another evaluation: what fewer samples or problems add to the noise is added. More
+        of them take nothing off, since the measured sd is uncertain itself. None for a task that was not measured."""
+        if task not in self.tasks:
+            return None
+        of_problems = (self.problems or 1) / (evaluation.problems or self.problems or 1)
+        noise = of_problems * self.samples / evaluation.samples
+        return math.sqrt(self.sd_pp**2 + self.sampling_sd_pp**2 * max(0.0, noise - 1))
+
+
+def _percentage_points(path: Path, document: dict[str, Any], key: str) -> float:
+    given = document[key]
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given <= 100:
+        raise RefusedError(f"{path}: {key} is {given!r}, but must be percentage points above 0, up to 100, e.g. 0.8.")
+    return float(given)

@@ -1,0 +1,74 @@
+"""Profiles: where they are found, and the spread that their files say was measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.errors import RefusedError
+from harness.plan import make_plan
+from harness.plan.profile import MeasuredSpread, find_profile, profile_layer
+from harness.plan.sweep_file import SHIPPED
+
+
+def test_a_profile_is_looked_for_beside_the_sweep_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "questions"
+    folder.mkdir()
+    (folder / "mine.yaml").write_text("description: a substrate\npaired_sd_pp: 0.8\ntrain: {steps: 3}\n")
+    path = find_profile("mine.yaml", beside=folder / "question.yaml")
+    assert path == folder / "mine.yaml"
+    assert profile_layer(path).settings == {"train": {"steps": 3}}
+    with pytest.raises(RefusedError, match=r"profile 'tniy': .* did you mean tiny\?"):
+        find_profile("tniy", beside=folder / "question.yaml")
+
+
+def spread(path: Path, text: str) -> MeasuredSpread | None:
+    path.write_text(f"task: {{train: arithmetic}}\neval: {{problems: 200, samples: 16}}\n{text}", encoding="utf-8")
+    return MeasuredSpread.of(path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "measured_pp"),
+    [
+        (["eval.samples=4"], 1.06),
+        ([], 0.80),
+        (["eval.samples=64"], 0.81),
+        (["eval.samples=8", "eval.problems=100"], 1.06),
+    ],
+)
+def test_the_planned_spread_follows_the_evaluation(settings: list[str], measured_pp: float) -> None:
+    """The first three were measured over 24 seeds; the last draws as many samples as the first."""
+    tiny = MeasuredSpread.of(SHIPPED / "profiles" / "tiny.yaml")
+    evaluation = make_plan("std_norm", settings=settings, seeds=1).first_spec.eval
+    assert tiny is not None
+    assert tiny.sd_pp_under(evaluation, "arithmetic") == pytest.approx(measured_pp, rel=0.02)
+
+
+def test_a_task_that_was_not_measured_has_no_measured_spread() -> None:
+    tiny = MeasuredSpread.of(SHIPPED / "profiles" / "tiny.yaml")
+    evaluation = make_plan("std_norm", seeds=1).first_spec.eval
+    assert tiny is not None
+    assert tiny.sd_pp_under(evaluation, "gsm8k") is None
+
+
+def test_all_of_a_spread_counts_as_sampling_where_its_part_is_not_known(tmp_path: Path) -> None:
+    evaluation = make_plan("std_norm", settings=["eval.samples=4"], seeds=1).first_spec.eval
+    known = spread(tmp_path / "mine.yaml", "paired_sd_pp: 0.8\n")
+    assert known is not None
+    assert known.sd_pp_under(evaluation, "arithmetic") == pytest.approx(1.6)
+    assert spread(tmp_path / "mine.yaml", "") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("paired_sd_pp: wide", "paired_sd_pp is 'wide', but must be percentage points above 0"),
+        ("paired_sd_pp: 0.8\nsampling_sd_pp: 0", "sampling_sd_pp is 0, but must be percentage points above 0"),
+        ("paired_sd_pp: 0.8\nsampling_sd_pp: 1.2", "sampling_sd_pp is 1.2, but it is a part of paired_sd_pp"),
+    ],
+)
+def test_a_spread_that_is_none_is_refused(text: str, fault: str, tmp_path: Path) -> None:
+    with pytest.raises(RefusedError, match=fault):
+        spread(tmp_path / "mine.yaml", text)
