@@ -5,6 +5,8 @@ from __future__ import annotations
 import html
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -130,3 +132,14 @@ def test_without_scripts_the_first_samples_are_there(page):
         json.loads((page.parent / "samples" / "index.js").read_text()[len('benchSamples("index",') : -3])["baseline"]
         == "base"
     )
+
+
+def test_a_page_of_sixty_thousand_samples_is_drawn(chromium):
+    """How long it takes is for the benchmark to say; here it is bounded loosely, since other programs run beside it."""
+    script = Path(__file__).parents[3] / "benchmarks" / "samples.py"
+    command = [sys.executable, str(script), "--json", "--repetitions", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    outcome = json.loads(done.stdout)
+    assert outcome["samples"] == 60_000
+    assert outcome["load_s"] < 20
+    assert outcome["page_kb"] < 200 and outcome["index_mb"] < 3
