@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from harness.records import CellRecord, SweepRecord
 
 MOST_SAMPLES = 60_000
+MOST_FILES = 800
+"""Files of training that are read, over all cells."""
 MOST_FORMULAS = 20_000
 """Translating one takes about a third of a millisecond. Those of further samples stay as the model wrote them."""
 
@@ -54,9 +56,11 @@ def _write(
     out_dir: Path,
 ) -> None:
     processes = process_count(len(cells))
-    extents = each_in_processes(measure_extent, list(cells.values()), processes)
+    most_files = max(2, MOST_FILES // max(1, len(cells)))
+    extents = each_in_processes(partial(measure_extent, most_files=most_files), list(cells.values()), processes)
     shown = share(extents, MOST_SAMPLES)
-    read = partial(read_samples, shown=shown, most_formulas=MOST_FORMULAS // max(1, len(cells)))
+    most_formulas = MOST_FORMULAS // max(1, len(cells))
+    read = partial(read_samples, shown=shown, most_files=most_files, most_formulas=most_formulas)
     found = each_in_processes(read, list(cells.values()), processes)
     if processes > 1:
         end_processes()
@@ -76,14 +80,16 @@ def _write(
 def shown_sentence(extents: Sequence[Extent], shown: Share, n_shown: int) -> str:
     """How many of the recorded samples are on the page, and which."""
     recorded = sum(one.total for one in extents)
-    if n_shown == recorded:
+    is_whole = all(one.is_whole for one in extents)
+    if is_whole and n_shown == recorded:
         return f"All {n_shown:,} samples that were recorded."
     parts = [f"{shown.final:,} samples of its final evaluation, one of each problem before a second of any"]
     if shown.steps is None:
-        parts.append("all completions of training")
+        parts.append("all completions of training" if is_whole else "completions of some steps of training")
     elif shown.steps:
         parts.append(
             f"the first {shown.per_step:,} completions of training in steps {', '.join(map(str, shown.steps))}"
         )
     parts.append(f"{shown.curve or 'none'} of the evaluations along training")
-    return f"{n_shown:,} of {recorded:,} recorded samples. From each cell: {'; '.join(parts)}."
+    total = f"{recorded:,}" if is_whole else f"more than {recorded:,}"
+    return f"{n_shown:,} of {total} recorded samples. From each cell: {'; '.join(parts)}."

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.records.files import DamagedRecordError
+from harness.records.rollouts import spread
 from harness.records.tables import read_parquet
 from reports.page.templating import readable
 from reports.samples.formulas import find_formulas
@@ -80,11 +81,12 @@ class CellSamples:
 
 @dataclass(frozen=True)
 class Extent:
-    """How many samples a cell recorded. training: by step, in order."""
+    """How many samples a cell recorded. training: by step, in order. is_whole: whether all files were looked at."""
 
     final: int
     curve: int
     training: dict[int, int]
+    is_whole: bool = True
 
     @property
     def trained(self) -> int:
@@ -106,16 +108,17 @@ class Share:
     per_step: int = 0
 
 
-def measure_extent(cell: CellRecord) -> Extent:
-    """Raises DamagedRecordError."""
+def measure_extent(cell: CellRecord, most_files: int) -> Extent:
+    """most_files: of training; of more only some are read, spread over it. Raises DamagedRecordError."""
     finals = _are_final(cell.read_evals(["sample", "final"]))
     counts: dict[int, int] = {}
-    for path in cell.rollout_files():
+    paths = cell.rollout_files()
+    for path in spread(paths, most_files):
         table = read_parquet(path, ["step"])
         for pair in table["step"].value_counts().to_pylist() if "step" in table.column_names else []:
             counts[int(pair["values"])] = counts.get(int(pair["values"]), 0) + int(pair["counts"])
     n_final = int(finals.sum())
-    return Extent(n_final, len(finals) - n_final, dict(sorted(counts.items())))
+    return Extent(n_final, len(finals) - n_final, dict(sorted(counts.items())), len(paths) <= most_files)
 
 
 def share(extents: Sequence[Extent], most: int) -> Share:
@@ -137,13 +140,13 @@ def share(extents: Sequence[Extent], most: int) -> Share:
     return Share(final, curve, tuple(common[place] for place in chosen), (room - final) // max(1, len(chosen)))
 
 
-def read_samples(cell: CellRecord, shown: Share, most_formulas: int) -> CellSamples:
+def read_samples(cell: CellRecord, shown: Share, most_files: int, most_formulas: int) -> CellSamples:
     """What the page shows of a cell; the same rows of every cell that evaluated the same problems.
 
     Of the problems of an evaluation all are there before a second sample of any. Raises DamagedRecordError.
     """
     reader = _Reader(cell.read_problems(), most_formulas)
-    samples = [*reader.evaluated(cell, shown), *reader.trained(cell, shown)]
+    samples = [*reader.evaluated(cell, shown), *reader.trained(cell, shown, most_files)]
     return CellSamples(reader.problems, samples)
 
 
@@ -177,13 +180,13 @@ class _Reader:
                 {"extracted": row.get("extracted"), "reason": row.get("reason"), "graders": verdicts},
             )
 
-    def trained(self, cell: CellRecord, shown: Share) -> Iterator[Sample]:
+    def trained(self, cell: CellRecord, shown: Share, most_files: int) -> Iterator[Sample]:
         import pyarrow.compute as pc
 
         where = None if shown.steps is None else pc.field("step").isin(list(shown.steps))
         task = str(cell.spec.get("task", {}).get("train", "")) if cell.rollout_files() else ""
         taken: dict[int, int] = {}
-        for path in cell.rollout_files():
+        for path in spread(cell.rollout_files(), most_files):
             table = read_parquet(path, where=where)
             if not {"step", "text", "problem_id", "sample"} <= set(table.column_names):
                 continue

@@ -47,7 +47,7 @@ const inChunk = async (kind, number) => {
   return (await chunk(name))[number % size];
 };
 const promptOf = row => index.prompt[row] < 0 ? null : inChunk("prompts", index.prompt[row]);
-const whole = async body => body.long ? (await load(body.long[0]))[body.long[1]] : body;
+const whole = async body => body.long ? (await chunk(body.long[0]))[body.long[1]] : body;
 
 // Rows by what filters ask. The state is the address, so that every view and every sample has a link.
 
@@ -195,6 +195,11 @@ const written = (body, other, view) => {
   if (!view && other) return withDifferences(body.text, other.text);
   return formulasIn(view) ? withFormulas(body) : [body.text];
 };
+const asked = (prompt, view) => {
+  const shown = part => formulasIn(view) ? withFormulas(part) : [part.text];
+  return prompt === null ? [] : [make("pre", {className: "prompt"}, ...shown(prompt.prompt)),
+    make("p", {className: "detail"}, "reference: ", make("code", {}, ...shown(prompt.answer)))];
+};
 const column = (row, body, other, view, open) => {
   const text = make("pre", {}, ...written(body, other, view));
   const children = [make("p", {className: "detail"}, make("b", {textContent: nameOf.arm(row)}), `: ${verdictOf(row)}`), text];
@@ -208,15 +213,15 @@ const fill = async (article, row, other, view, open = false) => {
   let bodies = await Promise.all([row, other].filter(one => one !== undefined).map(one => inChunk("text", one)));
   if (open) bodies = await Promise.all(bodies.map(whole));
   const prompt = await promptOf(row);
+  const apart = other !== undefined && index.prompt[other] !== index.prompt[row];  // arms may differ in their prompts
   const again = () => fill(article, row, other, view, true);
-  const heading = make("h3", {textContent: `seed ${nameOf.seed(row)}, ${inWords(index.whens[index.when[row]])}, ${nameOf.task(row)} problem ${nameOf.problem(row)}, sample ${nameOf.sample(row)} `},
+  const heading = make("h2", {textContent: `seed ${nameOf.seed(row)}, ${inWords(index.whens[index.when[row]])}, ${nameOf.task(row)} problem ${nameOf.problem(row)}, sample ${nameOf.sample(row)} `},
     make("a", {href: linkTo(row), textContent: "link", title: "Link to this sample"}));
-  const pair = make("div", {className: "pair"}, column(row, bodies[0], bodies[1], view, again));
-  if (bodies[1]) pair.append(column(other, bodies[1], bodies[0], view, again));
-  article.replaceChildren(heading, ...(prompt === null ? [] : [
-    make("pre", {className: "prompt"}, ...(formulasIn(view) ? withFormulas(prompt.prompt) : [prompt.prompt.text])),
-    make("p", {className: "detail"}, "reference: ", make("code", {}, ...(formulasIn(view) ? withFormulas(prompt.answer) : [prompt.answer.text]))),
-  ]), pair);
+  const columns = [column(row, bodies[0], bodies[1], view, again)];
+  if (bodies[1]) columns.push(column(other, bodies[1], bodies[0], view, again));
+  if (apart) columns[1].prepend(...asked(await promptOf(other), view));
+  if (apart) columns[0].prepend(...asked(prompt, view));
+  article.replaceChildren(heading, ...(apart ? [] : asked(prompt, view)), make("div", {className: "pair"}, ...columns));
 };
 
 // The list.

@@ -133,12 +133,12 @@ def test_token_numbers_are_thousandths_and_must_fit_their_text(tmp_path):
     ratios = {"token/log_ratio": [[0.1, 0.2], None], "token/entropy": [0.5, float("nan")]}
     row = recorded(1, "ab cd", True, ratios, epochs=2)
     write_rows(cell.path, [row | {"token/chars": [2, 3]}])
-    (found,) = [one for one in read_samples(cell, EVERYTHING, 0).samples if one.when == "training 1"]
+    (found,) = [one for one in read_samples(cell, EVERYTHING, 9, 0).samples if one.when == "training 1"]
     tokens = json.loads(found.body)["tokens"]
     assert tokens == {"chars": [2, 3], "entropy": [500, None], "advantage": 250, "log_ratio": [100, 200]}
     write_rows(cell.path, [row | {"token/chars": [2, 2]}])
     with pytest.raises(DamagedRecordError, match="do not add up"):
-        read_samples(cell, EVERYTHING, 0)
+        read_samples(cell, EVERYTHING, 9, 0)
 
 
 def test_of_too_many_samples_every_cell_shows_the_same_share(tmp_path, monkeypatch):
@@ -152,6 +152,14 @@ def test_of_too_many_samples_every_cell_shows_the_same_share(tmp_path, monkeypat
     assert finals[0] == finals[1]
     text = (tmp_path / "page" / "samples.html").read_text()
     assert "96 of 1,968 recorded samples. From each cell: 8 samples of its final evaluation" in text
+
+
+def test_of_many_files_of_training_some_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(samples, "MOST_FILES", 2)
+    files = page_of(write_sweep(tmp_path / "records", {"base": 0.0}, seeds=1), tmp_path / "page")
+    steps = {row["when"] for row in listed(files)} - {"final"}
+    assert steps == {f"training {step}" for step in (*range(1, 11), *range(31, 41))}
+    assert "164 of more than 164 recorded samples" in (tmp_path / "page" / "samples.html").read_text()
 
 
 def test_shares_divide_what_there_is_room_for():
