@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -44,17 +45,15 @@ _DELIMITED = re.compile(
 _DEFINES = re.compile(r"\\(?:re|provide)?(?:newcommand|def|let|edef|gdef|xdef|DeclareMathOperator)")
 
 
-def find_formulas(text: str) -> list[tuple[int, int, Tree]]:
+def find_formulas(text: str) -> Iterator[tuple[int, int, Tree]]:
     """Where each formula that can be translated begins and ends, delimiters included, and its tree."""
     if "$" not in text and "\\" not in text:
-        return []
-    found = []
+        return
     for match in _DELIMITED.finditer(text):
         is_block = match["display"] is not None or match["bracket"] is not None
         tree = translate(str(match[match.lastgroup or 0]).strip(), is_block)
         if tree is not None:
-            found.append((match.start(), match.end(), tree))
-    return found
+            yield match.start(), match.end(), tree
 
 
 @lru_cache(maxsize=20_000)

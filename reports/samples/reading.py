@@ -10,6 +10,8 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,8 +41,10 @@ _EVAL_COLUMNS = [
     *("step", "final", "task", "problem_id", "sample", "text", "n_tokens", "truncated", "extracted", "correct"),
     *("reason", "verdicts"),
 ]
-_TOKEN_COLUMNS = ("token/chars", "token/entropy", "token/advantage", "token/log_ratio")
-_ROLLOUT_COLUMNS = ("step", "problem_id", "sample", "text", "tokens", "reward", "correct", "truncated")
+_ROLLOUT_COLUMNS = [
+    *("step", "problem_id", "sample", "text", "tokens", "reward", "correct", "truncated"),
+    *("token/chars", "token/entropy", "token/advantage", "token/log_ratio"),
+]
 
 
 @dataclass(frozen=True)
@@ -89,12 +93,12 @@ class Extent:
     is_whole: bool = True
 
     @property
-    def trained(self) -> int:
+    def n_training(self) -> int:
         return sum(self.training.values())
 
     @property
     def total(self) -> int:
-        return self.final + self.curve + self.trained
+        return self.final + self.curve + self.n_training
 
 
 @dataclass(frozen=True)
@@ -114,9 +118,8 @@ def measure_extent(cell: CellRecord, most_files: int) -> Extent:
     counts: dict[int, int] = {}
     paths = cell.rollout_files()
     for path in spread(paths, most_files):
-        table = read_parquet(path, ["step"])
-        for pair in table["step"].value_counts().to_pylist() if "step" in table.column_names else []:
-            counts[int(pair["values"])] = counts.get(int(pair["values"]), 0) + int(pair["counts"])
+        for step in _steps(path):
+            counts[step] = counts.get(step, 0) + 1
     n_final = int(finals.sum())
     return Extent(n_final, len(finals) - n_final, dict(sorted(counts.items())), len(paths) <= most_files)
 
@@ -129,7 +132,7 @@ def share(extents: Sequence[Extent], most: int) -> Share:
     """
     n_final = max((one.final for one in extents), default=0)
     n_curve = max((one.curve for one in extents), default=0)
-    n_training = max((one.trained for one in extents), default=0)
+    n_training = max((one.n_training for one in extents), default=0)
     room = most // max(1, len(extents))
     final = min(n_final, max(room // 2, room - n_training))
     curve = max(0, min(n_curve, room - final - n_training))
@@ -181,38 +184,36 @@ class _Reader:
             )
 
     def trained(self, cell: CellRecord, shown: Share, most_files: int) -> Iterator[Sample]:
-        import pyarrow.compute as pc
-
-        where = None if shown.steps is None else pc.field("step").isin(list(shown.steps))
-        task = str(cell.spec.get("task", {}).get("train", "")) if cell.rollout_files() else ""
-        taken: dict[int, int] = {}
-        for path in spread(cell.rollout_files(), most_files):
-            table = read_parquet(path, where=where)
+        paths = spread(cell.rollout_files(), most_files)
+        spec = cell.spec if paths else {}
+        task = str(spec.get("task", {}).get("train", ""))
+        columns = [*_ROLLOUT_COLUMNS, *(f"reward/{part}" for part in spec.get("reward", {}).get("parts", {}))]
+        left = dict.fromkeys(shown.steps or (), shown.per_step)
+        for path in paths:
+            if shown.steps is not None and left.keys().isdisjoint(_steps(path)):
+                continue
+            table = read_parquet(path, columns)
             if not {"step", "text", "problem_id", "sample"} <= set(table.column_names):
                 continue
-            parts = [name for name in table.column_names if name.startswith("reward/")]
-            wanted = [name for name in (*_ROLLOUT_COLUMNS, *_TOKEN_COLUMNS, *parts) if name in table.column_names]
-            for step in table["step"].unique().to_pylist():
-                of_step = table.select(wanted).filter(pc.equal(table["step"], step))
-                if shown.steps is not None:
-                    of_step = of_step.slice(0, max(0, shown.per_step - taken.get(step, 0)))
-                taken[step] = taken.get(step, 0) + len(of_step)
-                for row in of_step.to_pylist():
-                    tokens = row.get("tokens")
-                    problem_id = str(row["problem_id"])
-                    rewards = [[name.removeprefix("reward/"), _rounded(row[name])] for name in parts]
-                    yield self._sample(
-                        row,
-                        f"training {step}",
-                        self._number("train", self._training_task.get(problem_id, task), problem_id),
-                        None if tokens is None else len(tokens),
-                        [],
-                        {
-                            "reward": _rounded(row.get("reward")),
-                            "rewards": rewards,
-                            "tokens": _tokens(row, str(path)),
-                        },
-                    )
+            if shown.steps is not None:
+                kept = []
+                for place, step in enumerate(table["step"].to_pylist()):
+                    if left.get(step, 0):
+                        left[step] -= 1
+                        kept.append(place)
+                table = table.take(kept)
+            for row in table.to_pylist():
+                tokens = row.get("tokens")
+                problem_id = str(row["problem_id"])
+                parts = [[name.removeprefix("reward/"), _rounded(row[name])] for name in row if "reward/" in name]
+                yield self._sample(
+                    row,
+                    f"training {row['step']}",
+                    self._number("train", self._training_task.get(problem_id, task), problem_id),
+                    None if tokens is None else len(tokens),
+                    [],
+                    {"reward": _rounded(row.get("reward")), "rewards": parts, "tokens": _tokens(row, str(path))},
+                )
 
     def _number(self, split: str, task: str, problem_id: str) -> int:
         key = (split, task, problem_id)
@@ -229,7 +230,7 @@ class _Reader:
     def _text(self, text: str) -> dict[str, Any]:
         """A text with its formulas, as many as are left to translate."""
         text = readable(text)
-        found = find_formulas(text)[: self._formulas_left] if self._formulas_left else []
+        found = [*islice(find_formulas(text), self._formulas_left)]
         self._formulas_left -= len(found)
         return {"text": text, "formulas": found} if found else {"text": text}
 
@@ -264,6 +265,12 @@ class _Reader:
             head=head if is_long else body,
             body=body,
         )
+
+
+def _steps(path: Path) -> list[int]:
+    """The step of each completion in a file of training."""
+    table = read_parquet(path, ["step"])
+    return list(table["step"].to_pylist()) if "step" in table.column_names else []
 
 
 def _are_final(table: pyarrow.Table | None) -> npt.NDArray[np.bool_]:

@@ -25,7 +25,7 @@ def text_of(tree: Tree | None) -> str:
 
 def test_formulas_are_found_between_their_delimiters():
     text = r"First \(x<y\), then $\frac{1}{2}$, \[\sum_i x_i\] and $$a^2$$."
-    found = find_formulas(text)
+    found = list(find_formulas(text))
     assert [text[start:end] for start, end, _ in found] == [
         *(r"\(x<y\)", r"$\frac{1}{2}$", r"\[\sum_i x_i\]", "$$a^2$$")
     ]
@@ -48,7 +48,7 @@ def test_formulas_are_found_between_their_delimiters():
 )
 def test_what_is_no_formula_or_cannot_be_translated_stays_text(text):
     assert [tree for *_, tree in find_formulas(text) if "\\" in text_of(tree) or len(text_of(tree)) > 100] == []
-    assert find_formulas(text) == [] or text == r"$\frac{1$ {"
+    assert not list(find_formulas(text)) or text == r"$\frac{1$ {"
 
 
 def test_no_link_colour_or_markup_comes_out_of_a_formula():
@@ -75,4 +75,4 @@ def test_whatever_a_model_writes_becomes_known_elements_or_nothing(text):
 
 def test_openings_without_an_end_take_no_time():
     for opening in ("$x ", "\\(x ", "\\[x ", "$$x "):
-        assert len(find_formulas(opening * 3000)) <= 1500
+        assert len(list(find_formulas(opening * 3000))) <= 1500
