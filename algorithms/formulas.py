@@ -214,7 +214,7 @@ def _beta(kl: KlInReward | KlInLoss) -> str:
     if kl.control == "fixed":
         return f"{kl.beta:g}"
     return (
-        f"beta (first {kl.beta:g}, then steered to {kl.target_nats:g} nats a token over {kl.horizon_sequences} "
+        f"beta (first {kl.beta:g}, then steered to {kl.target_nats:g} nats per token over {kl.horizon_sequences} "
         "completions)"
     )
 

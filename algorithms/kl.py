@@ -134,7 +134,7 @@ def next_kl_coefficient(kl: KlInReward | KlInLoss, beta: float, measured_kl: flo
     """
     if MAX_KL_ERROR * sequences >= kl.horizon_sequences:
         raise ValueError(
-            f"kl.horizon_sequences={kl.horizon_sequences} with {sequences} completions a batch: one batch below the "
+            f"kl.horizon_sequences={kl.horizon_sequences} with {sequences} completions per batch: one batch below the "
             f"target could turn kl.beta to 0 or negative; set it above {MAX_KL_ERROR * sequences:g}"
         )
     error = min(max(measured_kl / kl.target_nats - 1, -MAX_KL_ERROR), MAX_KL_ERROR)

@@ -33,7 +33,7 @@ def reliability(rows: Sequence[Mapping[str, Any]]) -> list[ReliabilityBin]:
 
     The confidence of a sample is the share of the *other* samples of its problem that give the same answer. This is an
     unbiased estimate of the policy's probability of that answer; with the sample itself it would be too high. It is
-    noisy: with few samples a problem, the bins lie flatter than the diagonal even for a calibrated policy. So compare
+    noisy: with few samples per problem, the bins lie flatter than the diagonal even for a calibrated policy. So compare
     only evaluations with equally many. "No answer" counts as one answer, which is always wrong.
 
     Raises ValueError if there are no rows or if a problem has a single sample.
@@ -49,7 +49,7 @@ def reliability(rows: Sequence[Mapping[str, Any]]) -> list[ReliabilityBin]:
         if others == 0:
             raise ValueError(
                 f"reliability: problem {problem!r} has one sample; its confidence is a share of the others: draw at "
-                "least 2 samples a problem"
+                "least 2 samples per problem"
             )
         answers = [canonical_answer(sample["extracted"]) for sample in samples]
         given = Counter(answers)

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
+import statistics
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -118,6 +120,24 @@ def scores(rows: Iterable[SampleRow], ks: Iterable[int]) -> dict[str, float | No
     """
     samples = Samples.of(rows)
     return {name: metric.value(samples, k) for name, (metric, k) in metrics_for(ks).items()}
+
+
+def standard_errors(rows: Iterable[SampleRow], ks: Iterable[int]) -> dict[str, float]:
+    """The standard error of each metric as an estimate for new problems of the kind, in the metric's unit, by name.
+
+    The spread of the metric between problems, sd / sqrt(P). Only metrics that are means over problems have one, and
+    only with two problems or more. Raises as `scores`.
+    """
+    samples = Samples.of(rows)
+    problems = [Samples([of_problem]) for of_problem in samples.by_problem]
+    errors = {}
+    for name, (metric, k) in metrics_for(ks).items():
+        total, values = metric.value(samples, k), [metric.value(problem, k) for problem in problems]
+        known = [value for value in values if value is not None]
+        if total is None or not len(known) == len(values) > 1 or not math.isclose(statistics.fmean(known), total):
+            continue
+        errors[name] = statistics.stdev(known) / math.sqrt(len(known))
+    return errors
 
 
 def regrade(

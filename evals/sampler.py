@@ -76,7 +76,7 @@ class SamplingPreset:
 PRESETS = {
     preset.name: preset
     for preset in (
-        # DeepSeek-R1's README: pass@1 and cons@64 from 64 samples a problem of AIME. It does not state the number for
+        # DeepSeek-R1's README: pass@1 and cons@64 from 64 samples per problem of AIME. It does not state the number for
         # MATH-500; open-r1 takes 4 (pull request 633). `math` is evaluated on MATH-500 too.
         SamplingPreset(
             "r1",
@@ -103,7 +103,7 @@ def get_preset(name: str) -> SamplingPreset:
 
 
 def ks_of(n: int) -> tuple[int, ...]:
-    """The k of pass@k for n samples a problem: 1, 2, 4, ... up to n/2, and n itself.
+    """The k of pass@k for n samples per problem: 1, 2, 4, ... up to n/2, and n itself.
 
     The variance of pass@k grows as k nears n, so a headline has n >= 2k; k = n says whether any sample at all was
     right.

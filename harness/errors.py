@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Collection, Iterable
 from types import TracebackType
+from urllib.parse import unquote
 
 
 class BenchError(Exception):
@@ -80,3 +82,21 @@ def few(names: Collection[str], most: int = 6) -> str:
     shown = list(names)[: most if len(names) > most + 1 else len(names)]
     more = len(names) - len(shown)
     return f"{', '.join(shown) or 'none'}{f' and {more} more' if more else ''}"
+
+
+_PASSWORDS = (
+    re.compile(r"(://[^:@/?\s]*:)(\S*)(?=@)"),
+    re.compile(r"([?&][^=&\s]*password=)([^&\s]*)", re.IGNORECASE),
+)
+"""Before the host, or among the driver's options."""
+
+
+def without_password(text: str, address: str = "") -> str:
+    """The text with *** for the passwords of addresses in it, and for that of `address` wherever it stands."""
+    for secret in (found[2] for pattern in _PASSWORDS for found in pattern.finditer(address)):
+        for written in {secret, unquote(secret)}:
+            if len(written) > 3:  # a shorter one is part of other words
+                text = text.replace(written, "***")
+    for pattern in _PASSWORDS:
+        text = pattern.sub(r"\1***", text)
+    return text

@@ -45,7 +45,7 @@ IPO = Preset(
     "is the paper's tau.",
     implementations="TRL's DPO trainer takes means, as here; OpenRLHF and TRL's CPO and online DPO trainers take sums "
     "(ipo_sum).",
-    traps="The target of 5 nats a token at beta 0.1 is far away: means of log-ratios seldom reach 1, so the loss is "
+    traps="The target of 5 nats per token at beta 0.1 is far away: means of log-ratios seldom reach 1, so the loss is "
     "nearly linear and beta is little more than a learning rate. Its gradient is not bounded.",
 )
 
@@ -179,7 +179,7 @@ NCA = Preset(
     about="Unlike DPO it acts on the chosen completion's own likelihood, which keeps it from falling. beta 0.1 is "
     "TRL's default.",
     implementations="TRL: loss_type='nca_pair'. The authors' runs have a beta of 0.01 and compare more than two "
-    "completions a prompt.",
+    "completions per prompt.",
     traps="The chosen side has its optimum at a finite log-ratio (log 2 / beta): rewards/chosen stops rising there by "
     "design.",
 )

@@ -79,6 +79,4 @@ def _fault(answer: str) -> str | None:
     )
 
 
-choice = Grader(
-    "choice", version=2, meaning="the same letter of a multiple choice", compare=compare_choice, fault=_fault
-)
+choice = Grader("choice", version=2, meaning="the same letter in multiple choice", compare=compare_choice, fault=_fault)

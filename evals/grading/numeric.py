@@ -231,5 +231,5 @@ def _fault(answer: str) -> str | None:
 
 
 numeric = Grader(
-    "numeric", version=4, meaning="equal as numbers, exactly; units do not count", compare=compare_numeric, fault=_fault
+    "numeric", version=4, meaning="equal as numbers, exactly; units are ignored", compare=compare_numeric, fault=_fault
 )

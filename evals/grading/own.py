@@ -14,4 +14,10 @@ def _never(candidate: str, answer: str) -> Reason:
     raise AssertionError("no reference is without a fault, so none is compared with")
 
 
-own = Grader(OWN, version=1, meaning="what the problem itself says", compare=_never, fault=lambda answer: _FAULT)
+own = Grader(
+    OWN,
+    version=1,
+    meaning="the problem's own comparison (reasoning_gym tasks)",
+    compare=_never,
+    fault=lambda answer: _FAULT,
+)

@@ -92,7 +92,7 @@ def require_k(name: str, n: int, k: int) -> None:
     if k > n:
         raise ValueError(
             f"{name}: k={k} with n={n} samples given; there is no unbiased estimate for k > n: "
-            f"draw at least {k} samples a problem or ask for k <= {n}"
+            f"draw at least {k} samples per problem or ask for k <= {n}"
         )
 
 

@@ -4,7 +4,7 @@
     lm_eval:mine.yaml       a task file of your own
 
 Prompts, few-shot examples, stop strings, filters and the metric are lm-eval's. How completions are drawn is for `eval`
-to say, as for all tasks: temperature, length, samples a problem. A sample is right if lm-eval's first metric of its
+to say, as for all tasks: temperature, length, samples per problem. A sample is right if lm-eval's first metric of its
 first filter is 1 for it, so that each problem and sample has a 0 or a 1, and arms are compared pair by pair.
 
 A task of the output type `multiple_choice` or `loglikelihood` draws nothing: the model's sample is the choice that it

@@ -14,6 +14,7 @@ from typing import Any, Literal, overload
 
 from evals.errors import DataMissingError, EvalError
 from evals.grading import get_grader
+from evals.hub import hub_rows
 from evals.tasks.base import Problem
 
 DATA_FOLDER_VARIABLE = "BENCH_DATA"
@@ -40,22 +41,6 @@ def file_rows(path: Path) -> Iterator[tuple[str, Row]]:
             if not isinstance(row, dict):
                 raise EvalError(f"{where}: {type(row).__name__} given; each line must be one JSON object")
             yield where, row
-
-
-def hub_rows(name: str, id: str, config: str | None, split: str, revision: str | None) -> Iterator[tuple[str, Row]]:
-    """(place, row) of each row of a split on the hub, or of a folder in its layout. name: of the split, in places.
-
-    Raises DataMissingError, with the hub's words alone, if the split cannot be had.
-    """
-    from datasets import load_dataset
-    from datasets.exceptions import DatasetsError
-
-    try:
-        rows = load_dataset(id, config, split=split, revision=revision)
-    except (OSError, ValueError, DatasetsError) as error:
-        raise DataMissingError(str(error)) from error
-    for number, row in enumerate(rows):
-        yield f"{name}, row {number}", row
 
 
 @dataclass(frozen=True)

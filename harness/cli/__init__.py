@@ -4,34 +4,106 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
+import select
 import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
 
 from harness import OUR_PACKAGES
+
+if TYPE_CHECKING:
+    from typer import TyperException
+
+OUTPUT_CLOSED = 141
+"""What a shell gives for a program that wrote into a pipe which nobody reads any more: 128 + SIGPIPE."""
 
 
 def main() -> None:
     """Entry point. Users' mistakes end in a message, never in a traceback; exit codes: docs/reference/exit_codes.md."""
+    # An output closed from the start is None, for which print() takes stdout; and the next file opened would have its
+    # descriptor, so that what a library or a subprocess writes there would end in a record.
+    sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115
+    sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
     _refuse_namesakes()
+    sys.exit(_exit_code())
+
+
+def _exit_code() -> int:
+    """Do what the command line asks, up to the last byte of its output. Faults of our own are raised."""
+    from typer import TyperException
+
     from harness.cli.app import app
     from harness.errors import BenchError
 
     try:
-        # Usage errors end in here, with exit code 2; Ctrl-C with 130.
-        app(prog_name="bench")
+        code = app(prog_name="bench", standalone_mode=False) or 0  # Ctrl-C is 130
+        sys.stdout.flush()
+    except (SystemExit, BrokenPipeError):  # the first is typer's answer to the second
+        if _silence_closed_outputs():
+            return OUTPUT_CLOSED
+        raise
+    except TyperException as error:
+        return _refused(_usage(error), error.exit_code)
     except BenchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        return _refused(str(error), error.exit_code)
     except OSError as error:
         from harness.records.files import is_disk_full
 
         if is_disk_full(error):
-            print("error: the disk is full. Once there is room, the same command continues.", file=sys.stderr)
-            sys.exit(1)
+            return _refused("the disk is full. Once there is room, the same command continues.", 1)
         if error.errno is None:  # not the system's word on a file, but some library's on something of ours
             raise
-        print(f"error: {_about_a_file(error)}", file=sys.stderr)
-        sys.exit(2)
+        return _refused(_about_a_file(error), 2)
+    return int(code)
+
+
+def _refused(message: str, code: int) -> int:
+    """Say why on stderr, as far as it can be written, and give the code back."""
+    with suppress(OSError):
+        sys.stdout.flush()
+    with suppress(OSError):
+        print(f"error: {message}", file=sys.stderr, flush=True)
+    _silence_closed_outputs()
+    return code
+
+
+def _silence_closed_outputs() -> bool:
+    """Whether an output takes nothing any more. It is led nowhere, as Python would complain of it at its end."""
+    broken = [stream for stream in (sys.__stdout__, sys.__stderr__) if stream is not None and _is_broken(stream)]
+    for stream in broken:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    return bool(broken)
+
+
+def _is_broken(stream: TextIO) -> bool:
+    """Whether the stream is full or nobody reads it. A failed write may leave nothing behind for another to fail on."""
+    try:
+        stream.flush()
+    except OSError:
+        return True
+    watched = select.poll()
+    watched.register(stream.fileno(), 0)
+    return any(event & select.POLLERR for _, event in watched.poll(0))
+
+
+def _usage(error: TyperException) -> str:
+    """A mistake in the command line, as our own errors tell theirs: what was given, the rule, where help is."""
+    from pydantic import ValidationError
+
+    message = error.format_message()
+    if found := re.fullmatch(r"Invalid value for '?([^':]+)'?: (.*)", message, re.DOTALL):
+        option, rule = found.groups()
+        given = ""
+        if isinstance(error.__cause__, ValidationError):
+            first = error.__cause__.errors()[0]
+            rule, given = first["msg"], f" is {first['input']!r}"
+        message = f"{option}{given}: {rule[:1].lower()}{rule[1:]}"
+    message = message[:1].lower() + message[1:]
+    context = getattr(error, "ctx", None)
+    verb = "bench" if context is None else context.command_path
+    return f"{message}{'' if message.endswith(('.', '?')) else '.'} `{verb} --help` shows what it takes."
 
 
 def _about_a_file(error: OSError) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from harness.cli.console import note, print_json, print_table
+from harness.cli.console import note, print_json, print_table, print_text
 from harness.cli.look import shown
 from harness.cli.options import HomeOption, JsonOption, home_folder, run_folder, use_recorded_plugins
 from harness.errors import RefusedError, few, nearest
@@ -54,8 +54,9 @@ def compare(
 
     Runs pair by seed where a seed means the same in both. Otherwise the comparison is unpaired and says why.
 
-    Example: bench compare std_norm/no_std clip_high/baseline
+    Example: bench compare std_norm/no_std clip_high/symmetric
     """
+    from harness.cli.report import print_judgement
     from harness.plan.gate import ABSENT
     from reports.measure.measurements import Metric, MetricError
     from reports.page.comparison import Group, compare_groups
@@ -98,16 +99,16 @@ def compare(
     decided = [knob for knob, pair in differs.items() if ABSENT not in pair]
     if len(decided) > 1:
         note(f"warning: {len(decided)} knobs differ, so the difference cannot be put down to one of them")
+    print_judgement(row["verdict"], verdict_sentence(row))
     for group in groups:
         for m in group.scored:
             if m.cell.flags:
                 seed, flags = m.cell.seed, ", ".join(m.cell.flags)
-                print(f"flagged: {group.label} seed {seed}: {flags}, scored at step {m.cell.step}")
-    for detail in verdict_details(row):
-        print(f"note: {detail}")
+                print_text(f"flagged: {group.label} seed {seed}: {flags}, scored at step {m.cell.step}")
     if not row["paired"]:
-        print(f"unpaired: {row['why_unpaired']}")
-    print(verdict_sentence(row))
+        print_text(f"unpaired: {row['why_unpaired']}")
+    for detail in verdict_details(row):
+        print_text(f"note: {detail}")
 
 
 def _runs(given: str, home: Path) -> Runs:

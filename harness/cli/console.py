@@ -1,13 +1,24 @@
-"""Output that people and programs can read."""
+"""Output that people and programs can read: tables and sentences that fit a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
+
+GAP = "  "
+INDENT = "  "
+WHOLE_CHARACTERS = 24
+"""A cell up to this long is a value and stays on one line; a longer one is prose and breaks at spaces."""
+
+COLOURS = {"green": 32, "red": 31, "yellow": 33, "blue": 34, "bold": 1}
+"""The terminal's own colours, which its owner has chosen to suit the background."""
 
 
 def print_json(document: Any) -> None:
@@ -16,49 +27,142 @@ def print_json(document: Any) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on stdout: on a terminal in lines that fit it, aligned plain text elsewhere (never wrapped or cut)."""
-    if sys.stdout.isatty():
-        from rich.console import Console
-        from rich.table import Table
+    """A table on stdout: on a terminal in lines that fit it, aligned plain text elsewhere. Nothing is ever cut.
 
-        console = Console()
-        table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
-        columns_of_cells = [*zip(columns, *rows, strict=True)]
-        for cells, width in zip(columns_of_cells, _widths(columns_of_cells, console.width), strict=True):
-            table.add_column(cells[0], overflow="fold", width=width)  # a name is never cut: arms of a grid begin alike
-        for row in rows:
-            table.add_row(*row)
-        console.print(table, "")
-        return
-    widths = [max(len(cell) for cell in column) for column in zip(columns, *rows, strict=True)]
+    The first column names the row. On a terminal, columns without any entry are left out.
+    """
     if title:
-        print(title)
-    for row in (columns, *rows):
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        print_text(title)
+    if not sys.stdout.isatty():
+        for line in _aligned(list(zip(columns, *rows, strict=True))):
+            print(line)
+        return
+    table = [cells for cells in zip(columns, *rows, strict=True) if any(cells[1:]) or not rows]
+    for line in _fitted(table, shutil.get_terminal_size().columns):
+        print(line)
+    print()
 
 
-def _widths(columns: Sequence[Sequence[str]], available: int) -> list[int]:
-    """The width of each column: the widest shrink first, so that all fit, down to their longest words. Names, in the
-    first column, are broken where nothing else helps."""
-    widths = [max(map(len, cells)) for cells in columns]
-    least = [max((len(word) for cell in cells for word in cell.split()), default=1) for cells in columns]
-    for shortest in (least, [1, *least[1:]]):
-        while sum(widths) + len(widths) > available:
-            wide = [place for place, width in enumerate(widths) if width > shortest[place]]
-            if not wide:
-                break
-            widths[max(wide, key=lambda place: widths[place])] -= 1
+def _aligned(table: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Lines of a table given by columns, the headings first."""
+    widths = [max(map(len, cells)) for cells in table]
+    for row in zip(*table, strict=True):
+        yield GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _fitted(table: Sequence[Sequence[str]], available: int) -> Iterator[str]:
+    """Lines that fit a terminal, in the first of these forms that does: headings and prose on several lines, each name
+    on a line above its row, an entry a line. A name that repeats is written once there."""
+    heading, *rows = zip(*table, strict=True)
+    if (widths := _widths(table, available)) is not None:
+        yield from map(bold, _wrapped_row(heading, widths, at_bottom=True))
+        for row in rows:
+            yield from _wrapped_row(row, widths)
+        return
+    widths = _widths(table[1:], available - len(INDENT), keeps_names=False)
+    if widths is not None:
+        yield bold(heading[0])
+        yield from (bold(INDENT + line) for line in _wrapped_row(heading[1:], widths, at_bottom=True))
+    before = None
+    for name, *cells in rows:
+        if name and name != before:
+            yield from _wrap(name if widths is not None else f"{heading[0]}: {name}", available, "", INDENT)
+        before = name
+        if widths is not None:
+            yield from (INDENT + line for line in _wrapped_row(cells, widths))
+        else:
+            yield from _entries(heading[1:], cells, available)
+
+
+def _entries(headings: Sequence[str], cells: Sequence[str], available: int) -> Iterator[str]:
+    for heading, cell in zip(headings, cells, strict=True):
+        is_value = len(cell) <= min(WHOLE_CHARACTERS, available - 2 * len(INDENT))
+        if cell:
+            yield from _wrap(f"{heading}: {_unbroken(cell) if is_value else cell}", available, INDENT, 2 * INDENT)
+
+
+def _widths(table: Sequence[Sequence[str]], available: int, *, keeps_names: bool = True) -> list[int] | None:
+    """The width of each column so that all fit, the widest made narrower first; None if they cannot without cutting.
+
+    keeps_names: whether the first column names the rows, and so stays on one line.
+    """
+    widths = [max(map(len, cells)) for cells in table]
+    least = [_least_width(*cells) for cells in table]
+    if keeps_names:
+        least[0] = max(least[0], *map(len, table[0][1:]))
+    spare = available - len(GAP) * (len(table) - 1)
+    if sum(map(min, least, widths)) > spare:
+        return None
+    while sum(widths) > spare:
+        wide = [place for place, width in enumerate(widths) if width > least[place]]
+        widths[max(wide, key=lambda place: widths[place])] -= 1
     return widths
 
 
-def print_text(text: str, indent: str = "") -> None:
-    """A sentence or more on stdout: wrapped on a terminal, one line elsewhere."""
-    if sys.stdout.isatty():
-        width = shutil.get_terminal_size().columns
-        wrapper = textwrap.TextWrapper(width, indent, " " * len(indent), break_long_words=False, break_on_hyphens=False)
-        print(wrapper.fill(text))
-    else:
+def _least_width(heading: str, *entries: str) -> int:
+    whole = [len(entry) if len(entry) <= WHOLE_CHARACTERS else _longest_word(entry) for entry in entries]
+    return max(_longest_word(heading), *whole, 0)
+
+
+def _wrapped_row(row: Sequence[str], widths: Sequence[int], *, at_bottom: bool = False) -> Iterator[str]:
+    """The lines of a row. at_bottom: short cells stand in the last of them, as headings do."""
+    cells = [_wrap(cell, width) for cell, width in zip(row, widths, strict=True)]
+    height = max(map(len, cells))
+    padded = [[""] * (height - len(cell)) + cell if at_bottom else cell + [""] * (height - len(cell)) for cell in cells]
+    for line in zip(*padded, strict=True):
+        yield GAP.join(part.ljust(width) for part, width in zip(line, widths, strict=True)).rstrip()
+
+
+_WHOLE = re.compile(r"`[^`]*`|\[[^][]*\]")
+"""A command, which is there to be copied, and an interval."""
+
+
+def _wrap(text: str, width: int, indent: str = "", indent_of_rest: str | None = None) -> list[str]:
+    """Lines of at most this width, broken at spaces; longer only where a word, a command or an interval is."""
+    rest = indent if indent_of_rest is None else indent_of_rest
+    wrapper = textwrap.TextWrapper(max(width, 1), indent, rest, break_long_words=False, break_on_hyphens=False)
+    joined = _WHOLE.sub(lambda found: _unbroken(found[0]), text)
+    return [line.replace("\xa0", " ") for line in wrapper.wrap(joined)] or [""]
+
+
+def _unbroken(text: str) -> str:
+    return text.replace(" ", "\xa0")
+
+
+def _longest_word(text: str) -> int:
+    return max(map(len, _wrap(text, 1)))
+
+
+def print_text(text: str, indent: str = "", sign: str = "", colour: str = "") -> None:
+    """A sentence or more on stdout: wrapped on a terminal, behind its sign if it has one; one line elsewhere."""
+    if not sys.stdout.isatty():
         print(indent + text)
+        return
+    indent += f"{sign} " if sign else ""
+    first, *others = _wrap(text, shutil.get_terminal_size().columns, indent, " " * len(indent))
+    print(first.replace(sign, styled(sign, colour), 1) if sign else first)
+    for line in others:
+        print(line)
+
+
+def print_link(label: str, path: Path) -> None:
+    """`label: path` on stdout; terminals that know links (OSC 8) open it with a click."""
+    address = f"\x1b]8;;{path.resolve().as_uri()}\x1b\\{path}\x1b]8;;\x1b\\" if _has_styles() else str(path)
+    print(f"{label}: {address}")
+
+
+def bold(text: str) -> str:
+    return styled(text, "bold")
+
+
+def styled(text: str, style: str) -> str:
+    """The text in one of COLOURS, where stdout is a terminal that shows them and NO_COLOR is not set."""
+    return f"\x1b[{COLOURS[style]}m{text}\x1b[0m" if style and text and _has_styles() else text
+
+
+def _has_styles() -> bool:
+    """See https://no-color.org."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def note(message: str) -> None:

@@ -126,7 +126,7 @@ def eval_(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Evaluate any model: pass@k and its kin, every sample kept.
+    """Evaluate any model: pass@k, avg@n and more, every sample kept.
 
     The same command continues where it stopped, and with more --samples or --problems draws only what is missing. A
     cell without --tasks is evaluated as its sweep did: what it drew then is not drawn again.

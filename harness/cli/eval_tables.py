@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cli.console import print_table
+from harness.cli.console import print_link, print_table, print_text
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from evals.lm_eval_result import LmEvalResult
     from evals.paired_change import PairedChange
     from harness.evaluate.suite import SuiteResult
@@ -20,7 +19,7 @@ def print_suite(result: SuiteResult, figure: Path | None) -> None:
     if result.evaluations:
         print_evaluations(result.label, result.evaluations)
     if figure is not None:
-        print(f"accuracy against thinking budget: {figure}")
+        print_link("accuracy against thinking budget", figure)
     if result.lm_eval is not None:
         print_lm_eval(result.label, result.lm_eval, str(result.lm_eval_folder))
     if result.memorisation:
@@ -29,32 +28,28 @@ def print_suite(result: SuiteResult, figure: Path | None) -> None:
 
 def print_evaluations(label: str, documents: Sequence[dict[str, Any]]) -> None:
     """Contents of scores.json: a table of metrics, then a sentence on each evaluation."""
-    columns = ["task", "problems", "samples", "metric", "value (%)"]
+    columns = ["task", "problems", "samples", "metric", "value (%)", "standard error (pp)"]
     rows = []
     for document in documents:
         first = [_name(document), str(document["n_problems"]), str(document["n_samples"])]
-        for metric, value in document["metrics"].items():
-            if "@" in metric or "^" in metric:
-                rows.append([*(first or ["", "", ""]), metric, _percent(value)])
-                first = []
+        for (value, error), metrics in _by_value(document).items():
+            rows.append([*(first or ["", "", ""]), " = ".join(metrics), _percent(value), _percent(error)])
+            first = []
     print_table(label, columns, rows)
     for document in documents:
-        metrics = document["metrics"]
-        spread = [
-            f"{metrics[key]:.1f} pp {over}"
-            for key, over in (("se_problems_pp", "over problems"), ("se_samples_pp", "over samples"))
-            if metrics[key] is not None
-        ]
-        print(
-            f"{_name(document)}: standard error of avg@n {', '.join(spread) or 'unknown'}; "
-            f"{metrics['mean_tokens']:.0f} tokens a completion, {metrics['truncated_frac']:.0%} truncated, "
+        metrics, alone = document["metrics"], ""
+        if metrics["se_samples_pp"] is not None:
+            alone = f", for new samples of these problems {metrics['se_samples_pp']:.1f} pp of avg@n"
+        print_text(
+            f"{_name(document)}: standard errors are for new problems of the kind{alone}; "
+            f"{metrics['mean_tokens']:.0f} tokens per completion, {metrics['truncated_frac']:.0%} truncated, "
             f"{metrics['unparsed_frac']:.0%} without an answer, {metrics['ungraded_frac']:.0%} not graded"
         )
         for pair in document["disagreement"]:
             if pair["count"]:
                 one, other = pair["graders"]
-                print(f"{document['task']}: {one} and {other} disagree on {pair['count']} of {pair['n']} samples")
-        print(f"samples: {document['path']}/samples.html")
+                print_text(f"{document['task']}: {one} and {other} disagree on {pair['count']} of {pair['n']} samples")
+        print_link("samples", Path(document["path"]) / "samples.html")
 
 
 def print_lm_eval(label: str, result: LmEvalResult, folder: str) -> None:
@@ -68,7 +63,7 @@ def print_lm_eval(label: str, result: LmEvalResult, folder: str) -> None:
             for one in result.metrics
         ],
     )
-    print(f"samples: {folder}")
+    print_link("samples", Path(folder))
 
 
 def print_changes(before: str, after: str, changes: Sequence[PairedChange]) -> None:
@@ -85,7 +80,7 @@ def print_changes(before: str, after: str, changes: Sequence[PairedChange]) -> N
             for one in changes
         ],
     )
-    print("The standard error is over problems; it knows nothing of training seeds.")
+    print_text("The standard error is over problems; it knows nothing of training seeds.")
 
 
 def print_memorisation(documents: Sequence[dict[str, Any]]) -> None:
@@ -101,7 +96,19 @@ def print_memorisation(documents: Sequence[dict[str, Any]]) -> None:
             for one in documents
         ],
     )
-    print("Compare with a model older than the problems: a statement can be guessed in part.")
+    print_text("Compare with a model older than the problems: a statement can be guessed in part.")
+
+
+def _by_value(document: dict[str, Any]) -> dict[tuple[float | None, float | None], list[str]]:
+    """(value, standard error) -> the metrics of so many samples that have them. Metrics that are one, as pass@1 and
+    avg@n are, are told once."""
+    found: dict[tuple[float | None, float | None], list[str]] = {}
+    for metric, value in document["metrics"].items():
+        if "@" in metric or "^" in metric:
+            error = document["standard_errors"].get(metric)
+            key = tuple(None if number is None else round(number, 12) for number in (value, error))
+            found.setdefault((key[0], key[1]), []).append(metric)
+    return found
 
 
 def _name(document: dict[str, Any]) -> str:

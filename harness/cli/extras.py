@@ -175,9 +175,9 @@ def probe(
 ) -> None:
     """Measure bias and variance of gradient estimates; train nothing.
 
-    They are measured for several objectives, at several sizes of groups and batches.
+    It compares several objectives, group sizes and batch sizes.
 
-    Example: bench probe sweeps/probe.yaml --cell runs/std_norm/cells/group_std-s0-1f2e3d4c5b
+    Example: bench probe --cell runs/std_norm/cells/group_std-s0-1f2e3d4c5b
     """
     from harness.extras.probe.design import make_design
 

@@ -186,14 +186,19 @@ def how_far(step: int, steps: int, done_frac: float) -> str:
 
 
 def _display() -> Progress:
+    """On a narrow terminal the bar makes room, then the remark goes on over several lines; names, shares and times stay
+    whole."""
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
+    from rich.table import Column
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
+    console = Console(stderr=True)
+    bar_width = max(0, min(24, (console.width - 60) // 2))
+    columns: list[ProgressColumn] = [
+        TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ignore")),
+        *([BarColumn(bar_width=bar_width)] if bar_width else []),
         TextColumn("{task.percentage:>3.0f}%"),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[remark]}"),
-    )
-    return Progress(*columns, console=Console(stderr=True), transient=True)
+        TimeElapsedColumn(table_column=Column(no_wrap=True)),
+        TextColumn("{task.fields[remark]}", table_column=Column(overflow="fold", min_width=12)),
+    ]
+    return Progress(*columns, console=console, transient=True)

@@ -13,7 +13,7 @@ import typer
 
 from harness.cli.console import note, print_json, print_table
 from harness.cli.options import HomeOption, JsonOption, UnusedHomeOption, home_folder, run_folder
-from harness.errors import RefusedError, UnknownNameError
+from harness.errors import RefusedError, UnknownNameError, without_password
 
 LOW_DISK_GB = 2.0
 
@@ -160,22 +160,26 @@ def sync(
 
     Example: bench sync std_norm
     """
-    from harness.tracking import Mirror, sync_evaluations, tracking_uri
+    from harness.tracking import Mirror, server_command, sync_evaluations, tracking_uri
 
     folder = home_folder(home)
     folders = [run_folder(sweep, folder)] if sweep else [path.parent for path in sorted(folder.glob("*/sweep.json"))]
-    points = {}
+    uri = tracking_uri(folder)
+    points, addresses = {}, {}
     for path in folders:
-        note(f"mirroring {path.name} to {tracking_uri(folder)}")
-        points[path.name] = Mirror(path, tracking_uri(folder)).sync()
-    evaluations = 0 if sweep else sync_evaluations(tracking_uri(folder), folder)
+        note(f"mirroring {path.name} to {without_password(uri)}")
+        mirror = Mirror(path, uri)
+        points[path.name], addresses[path.name] = mirror.sync(), mirror.address
+    evaluations = 0 if sweep else sync_evaluations(uri, folder)
     if json:
-        print_json({"tracking_uri": tracking_uri(folder), "new_points": points, "evaluations": evaluations})
+        print_json({"tracking_uri": without_password(uri), "new_points": points, "evaluations": evaluations})
     else:
         for name, count in points.items():
-            typer.echo(f"{name}: {count} new points")
+            typer.echo(f"{name}: {count} new points\n  {addresses[name]}")
         if evaluations:
             typer.echo(f"evaluations: {evaluations}")
+        if (points or evaluations) and (command := server_command(uri)):
+            typer.echo(f"served by: {command}")
 
 
 def cp(
@@ -244,7 +248,9 @@ def coldstart(
     model = load_model(loaded.source)
     countdown = Countdown("cold start")
     run_cold_start(
-        model, loaded.cold_start, lambda step, steps, loss: countdown.tell(step, steps, f"loss {loss:.3f} nats a token")
+        model,
+        loaded.cold_start,
+        lambda step, steps, loss: countdown.tell(step, steps, f"loss {loss:.3f} nats per token"),
     )
     out.mkdir(parents=True)
     model.save(out)

@@ -32,6 +32,7 @@ HomeOption = Annotated[
 # Every verb takes --home, so that scripts need not know which verbs look at runs.
 UnusedHomeOption = Annotated[Path | None, typer.Option("--home", metavar="DIR", hidden=True)]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, everything else on stderr.")]
+OpenOption = Annotated[bool, typer.Option("--open", help="Open the page in the browser once it is written.")]
 ProfileOption = Annotated[
     str | None,
     typer.Option("--profile", metavar="P", help="Profile instead of the sweep's own: a shipped name or a file."),
@@ -41,7 +42,7 @@ SetOption = Annotated[
 ]
 SeedsOption = Annotated[
     int | None,
-    typer.Option("--seeds", metavar="N", help="How many seeds; beyond the sweep's own, further ones are added."),
+    typer.Option("--seeds", metavar="N", help="Number of seeds; if more than the sweep file has, new ones are added."),
 ]
 EvalSamplesOption = Annotated[
     int | None,
@@ -49,7 +50,7 @@ EvalSamplesOption = Annotated[
         "--eval-samples",
         metavar="N",
         min=1,
-        help="Samples a problem in the final evaluation (eval.samples). Trained cells are not trained again.",
+        help="Samples per problem in the final evaluation (eval.samples). Trained cells are not trained again.",
     ),
 ]
 ArmsOption = Annotated[str | None, typer.Option("--arms", metavar="A,B", help="Only these arms, separated by commas.")]
@@ -162,7 +163,7 @@ def question_in(home: Path, sweep: str, asks_anew: bool) -> str:
     options += ["--profile", asked.profile] if sweep in shipped(SHIPPED) else []
     options += ["--seeds", str(asked.seeds)] if asked.seeds is not None else []
     options += ["--arms", ",".join(asked.arms)] if asked.arms else []
-    note(f"going on with {folder} as it was asked last{': ' if options else ''}{shlex.join(options)}")
+    note(f"continuing {folder} with the options of its last run{': ' if options else ''}{shlex.join(options)}")
     return str(folder)
 
 

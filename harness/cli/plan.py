@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from harness.cli.console import print_json, print_table
+from harness.cli.console import print_json, print_table, print_text
 from harness.cli.options import (
     ArmsOption,
     EvalSamplesOption,
@@ -47,7 +47,7 @@ def plan(
     arms: ArmsOption = None,
     time: Annotated[
         bool,
-        typer.Option("--time", help="Where no finished cell tells the time: train a step, in a folder thrown away."),
+        typer.Option("--time", help="If no finished cell tells the time, train one step in a temporary folder."),
     ] = False,
     home: HomeOption = None,
     json: JsonOption = False,
@@ -196,7 +196,7 @@ def _detectable_over_problems_pp(planned: Plan, home: Path) -> dict[str, Any]:
         n, origin = min(map(len, differences)), "finished cells"
         sd = max(statistics.stdev(one) for one in differences) if n > 1 else 0.0
     else:
-        n, origin = planned.first_spec.eval.problems or 0, "the largest noise of sampling"
+        n, origin = planned.first_spec.eval.problems or 0, "the largest possible sampling noise"
         noise = {arm: 0.25 / _samples_of_a_problem(planned, arm) for arm in planned.arms}
         sd = 100 * math.sqrt(max(noise[arm] for arm in treatments) + noise[planned.baseline])
     contrasts = max(1, len(planned.arms) - 1)
@@ -270,30 +270,31 @@ def _print(document: dict[str, Any], expected: ExpectedTime | None) -> None:
     from harness.plan.memory import in_words
 
     evaluated = f", evaluating {document['checkpoint']} as it is" if document["checkpoint"] else ""
-    print(f"sweep {document['sweep']} on profile {document['profile']}{evaluated}")
+    print_text(f"sweep {document['sweep']} on profile {document['profile']}{evaluated}")
     if document["searches"]:
         print_table("", ["arm", "trials", "seeds", "best setting"], [_search_row(row) for row in document["searches"]])
-        print("Each arm is tuned first; the comparison has fresh seeds and each arm's best setting.\n")
+        print_text("Each arm is tuned first; the comparison uses each arm's best setting and fresh seeds.")
+        print()
     shown = "evaluation" if document["checkpoint"] else "hash"
     rows = [[cell["arm"], str(cell["seed"]), (cell[shown] or "")[:10], _state(cell)] for cell in document["cells"]]
     print_table("", ["arm", "seed", "hash", "state"], rows)
     gate = document["gate"]
-    print(f"gate: {'ok' if gate['ok'] else 'REFUSED'}; arms differ in {_in_words(gate['differs'])}")
+    print_text(f"gate: {'ok' if gate['ok'] else 'REFUSED'}; arms differ in {_in_words(gate['differs'])}")
     for warning in document["warnings"]:
-        print(f"warning: {warning}")
+        print_text(f"warning: {warning}")
     cost = document["cost"]
     at_most = cost["eval_samples_at_most"]
     samples = "all problems'" if at_most is None else f"{at_most:,}"
     training = "" if document["checkpoint"] else f"at most {cost['generated_tokens_at_most']:,} generated tokens and "
-    print(f"cost: {cost['cells']} cells, {training}{samples} evaluation samples")
-    print(f"memory: {in_words(cost['memory'])}")
-    print(f"time: {expected_time.in_words(expected, duration)}")
+    print_text(f"cost: {cost['cells']} cells, {training}{samples} evaluation samples")
+    print_text(f"memory: {in_words(cost['memory'])}")
+    print_text(f"time: {expected_time.in_words(expected, duration)}")
     detectable, screening = document["detectable_pp"], document["screening"]
     if screening is not None:
-        print(
+        print_text(
             f"screening: these cells rank the arms; the best {screening['best']} and the baseline are then trained on "
             f"{screening['seeds']} fresh seeds, {(screening['best'] + 1) * screening['seeds']} cells more"
         )
     if detectable["value"] is not None:
         shared = f", {detectable['contrasts']} contrasts" if detectable["contrasts"] > 1 else ""
-        print(f"detectable at 80 % power: {detectable['value']:.1f} pp (from {detectable['from']}{shared})")
+        print_text(f"detectable effect at 80% power: {detectable['value']:.1f} pp (from {detectable['from']}{shared})")

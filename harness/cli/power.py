@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from harness.cli.console import print_json, print_table
+from harness.cli.console import print_json, print_table, print_text
 from harness.cli.options import HomeOption, JsonOption, finished_analysis, home_folder
 from harness.errors import RefusedError
 
@@ -58,7 +58,7 @@ def power(
     sweep: Annotated[str, typer.Argument(help="A sweep that was run, or with --sd any sweep: name or file.")],
     effect: Annotated[
         str | None,
-        typer.Option("--effect", metavar="EFFECT", help="Difference to be found, in percentage points: 2pp."),
+        typer.Option("--effect", metavar="EFFECT", help="Difference to detect, in percentage points, such as 2pp."),
     ] = None,
     sd: Annotated[
         float | None,
@@ -73,8 +73,8 @@ def power(
 ) -> None:
     """Show what would settle a contrast, and what seeds can detect.
 
-    How many more seeds, samples or problems, at what time, by which command. With --effect: how
-    many seeds that effect needs, and which one yours can detect. Power is 80%.
+    It says how many more seeds, samples or problems are needed, how long they take, and the command. With --effect it
+    says how many seeds that effect needs, and which effect yours can detect. Power is 80%.
 
     Example: bench power std_norm
 
@@ -116,9 +116,10 @@ def _next_steps(given: str, home: Path, *, as_json: bool) -> None:
         print_json({"sweep": analysis.sweep.name, "contrasts": contrasts})
         return
     for row in rows:
-        print(f"{contrast_name(row)}: {row['verdict'].replace('_', ' ')}. {what_to_do(row, analysis.sweep)}")
+        verdict = row["verdict"].replace("_", " ")
+        print_text(f"{contrast_name(row)}: {verdict}. {what_to_do(row, analysis.sweep)}")
     if not rows:
-        print(statements(document)[0].sentence)
+        print_text(statements(document)[0].sentence)
 
 
 def _percentage_points(given: str) -> float:
@@ -278,9 +279,9 @@ def _print(document: dict[str, Any]) -> None:
         if row["flagged_seeds"]:
             seeds, rest = ", ".join(map(str, row["flagged_seeds"])), row["sd_unflagged_pp"]
             without = f"without them it is {rest:.2f} pp" if rest is not None else "too few others are left for one"
-            print(f"note on {row['arm']}: its sd is with the flagged seeds ({seeds}); {without}")
+            print_text(f"note on {row['arm']}: its sd is with the flagged seeds ({seeds}); {without}")
     if any(row["seeds_needed"] is None for row in contrasts):
-        print(
+        print_text(
             f"–: the spread is unknown: fewer than {MIN_PAIRS_FOR_SD} finished pairs, equal differences, or few that "
             "differ by less than one sample changes"
         )

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.console import note, print_json
+from harness.cli.console import note, print_json, print_text
 from harness.cli.options import (
     ArmsOption,
     HomeOption,
@@ -47,9 +47,9 @@ def freeze(
     question stood before the first cell, and what was changed since. With --until the
     rule by which it stops is part of the question.
 
-    Example: bench freeze std_norm --seeds 12
+    Example: bench freeze clip_high
 
-    Example: bench freeze std_norm --until verdict --most-seeds 24
+    Example: bench freeze clip_high --until verdict --most-seeds 24
     """
     from harness.plan import make_plan
     from harness.plan.tuning import searches_begun, with_known_tuning
@@ -77,13 +77,13 @@ def freeze(
     if started := started_cells(planned.record(cell, folder) for cell in planned.cells):
         raise RefusedError(
             f"{planned.sweep.name}: {len(started)} of {len(planned.cells)} cells have run already ({few(started, 3)}), "
-            "and a question that is registered after its first cell is registered by nothing. Give the sweep another "
-            "`name:` and seeds that nobody has seen, or run it without."
+            "and a question must be registered before its first cell. Give the sweep another `name:` and seeds that "
+            "nobody has seen, or run it without a registration."
         )
     if searched := searches_begun(planned, folder):
         raise RefusedError(
-            f"{planned.sweep.name}: the search of {few(searched, 3)} has begun, and a question that is registered "
-            "after its first trial is registered by nothing. Give the sweep another `name:`, or run it without."
+            f"{planned.sweep.name}: the search of {few(searched, 3)} has begun, and a question must be registered "
+            "before its first trial. Give the sweep another `name:`, or run it without a registration."
         )
     command = command_until(command_line("run", sweep, profile, set_, seeds, arms), until, most_seeds)
     asked = write_question(planned, folder, command)
@@ -97,16 +97,16 @@ def freeze(
                     "path": str(place / REGISTERED), "cells": len(planned.cells), "replaced": replaced,
                     "looks": None if question.design is None else question.design.looks})  # fmt: skip
         return
-    print(f"question: {question.question}")
-    print(
+    print_text(f"question: {question.question}")
+    print_text(
         f"plan: {len(question.arms)} arms x {len(question.seeds)} seeds = {len(planned.cells)} cells on profile "
         f"{question.profile}; {question.metric}, margin {question.margin_pp:g} pp, alpha {question.alpha:g}"
     )
     if question.design is not None:
         looks = ", ".join(map(str, question.design.looks))
-        print(f"looks: at {looks} seeds, until every contrast has a verdict; the level holds over all of them")
+        print_text(f"looks: at {looks} seeds, until every contrast has a verdict; the level holds over all of them")
     if replaced is not None:
-        print(f"replaces the registration {replaced}, under which no cell has run")
+        print_text(f"replaces the registration {replaced}, under which no cell has run")
     print(f"wrote {place / REGISTERED}")
     print(f"digest: {registration.digest}")
     print(f"Publish the digest, then: {command}")
@@ -116,14 +116,14 @@ def verify(
     sweep: RunArgument,
     reflection_words: Annotated[
         str | None,
-        typer.Option("--reflection-words", metavar="A,B", help="Those that the report was written with, if any."),
+        typer.Option("--reflection-words", metavar="A,B", help="The words that the report was written with, if any."),
     ] = None,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Compute every number of a written report from the records again. Exits 1 if one differs.
+    """Recompute every number of a written report from the records. Exits 1 if one differs.
 
-    It names the first that does, with both values. Figures are drawn from data/, which is checked.
+    It names the first that differs, with both values. Figures are drawn from data/, which is checked.
 
     Example: bench verify std_norm
     """
@@ -150,9 +150,9 @@ def verify(
         print_json({"sweep": record.name, "agrees": first is None, "checked": found.checked, "difference": first})
     elif difference is None:
         total = sum(found.checked.values())
-        print(f"{record.name}: all {total:,} values of {len(found.checked)} files are those of today's records")
+        print_text(f"{record.name}: all {total:,} values of {len(found.checked)} files match the records")
     if difference is not None:
-        remedy = f" `bench report {record.name}` writes it anew." if difference.is_stale else ""
+        remedy = f" `bench report {record.name}` writes it again." if difference.is_stale else ""
         raise BenchError(f"{record.name}: {difference.sentence}{remedy}")
 
 
@@ -170,12 +170,13 @@ def verdict(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Print a sweep's verdicts and next steps. With --require it exits 1 unless they are so.
+    """Print a sweep's verdicts and next steps. With --require it exits 1 unless every requirement holds.
 
     "Not worse" rules out a loss as large as the margin, "not better" a gain as large.
 
     Example: bench verdict std_norm --require "no_std not worse than group_std"
     """
+    from harness.cli.report import print_judgement
     from reports.measure.next_step import OPEN_VERDICTS
     from reports.page.document import verdict_document
     from reports.page.next_step import what_to_do
@@ -198,9 +199,11 @@ def verdict(
                     "next_steps": {row["arm"]: row.get("next_step") for row in open_rows},
                     "requirements": [one.as_json() for one in judged]})  # fmt: skip
     else:
-        for line in [*registered, *([interim] if interim else []), *([one.sentence for one in judged] or sentences)]:
-            print(line)
+        for line in [*registered, *([interim] if interim else []), *(one.sentence for one in judged)]:
+            print_text(line)
+        for statement in [] if judged else statements(document):
+            print_judgement(statement.verdict, statement.sentence)
         for row in [] if judged else open_rows:
-            print(f"{contrast_name(row)}: {what_to_do(row, record)}")
+            print_text(f"{contrast_name(row)}: {what_to_do(row, record)}")
     if failed := sum(not one.holds for one in judged):
         raise BenchError(f"{record.name}: {failed} of {len(judged)} requirements do not hold.")

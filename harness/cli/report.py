@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from harness.cli.console import note, print_json, print_table, print_text
+from harness.cli.console import note, print_json, print_link, print_table, print_text
 from harness.cli.options import (
     HomeOption,
     JsonOption,
+    OpenOption,
     RunArgument,
     home_folder,
     run_folder,
@@ -24,9 +25,20 @@ from harness.errors import RefusedError
 
 if TYPE_CHECKING:
     from harness.records import SweepRecord
+    from reports.formats import Table
 
 EVERY_S = 20.0
 """How often --live looks for new records, and how often an open page loads itself again."""
+COLOUR_OF = {
+    "better": "green",
+    "best": "green",
+    "worse": "red",
+    "equivalent": "blue",
+    "identical": "blue",
+    "inconclusive": "yellow",
+    "careful": "yellow",
+}
+"""Colours of the signs before verdicts."""
 _ENDED = frozenset({"done", "failed", "invalid"})
 
 
@@ -44,6 +56,7 @@ def report(
             "Recheck, Wait, Aha, Hmm, Alternatively.",
         ),
     ] = None,
+    open_: OpenOption = False,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -52,6 +65,8 @@ def report(
     The folder `report` of the sweep gets index.html, report.md, report.json and the figures, and samples.html, where
     prompts, completions and verdicts are read, searched and laid side by side.
 
+    Example: bench report std_norm --open
+
     Example: bench report std_norm --live
     """
     folder = run_folder(sweep, home_folder(home))
@@ -59,6 +74,8 @@ def report(
     followed = words("--reflection-words", reflection_words) if reflection_words is not None else None
     if (folder / "study.json").is_file():
         _report_search(folder, live, followed, json)
+        if open_:
+            open_page(folder)
         return
     if live:
         try:
@@ -74,6 +91,8 @@ def report(
         print_json(document)
     else:
         print_verdict(document, folder)
+    if open_:
+        open_page(folder)
 
 
 def write_search(folder: Path) -> tuple[dict[str, Any], str]:
@@ -99,8 +118,8 @@ def _report_search(folder: Path, live: bool, followed: object, as_json: bool) ->
     if as_json:
         print_json(document)
     else:
-        print(f"report: {folder / 'report' / 'index.html'}")
-        print(sentence)
+        print_text(sentence)
+        print_link("report", page_of(folder))
 
 
 def write(folder: Path, reflection_words: Sequence[str] | None = None, reload_s: float | None = None) -> dict[str, Any]:
@@ -130,33 +149,83 @@ def write(folder: Path, reflection_words: Sequence[str] | None = None, reload_s:
 
 
 def print_verdict(document: Any, folder: Path) -> None:
-    """The tables of effects and arms, what qualifies the verdicts, the report's path, and the verdicts last."""
+    """The tables of effects and arms, the verdicts, what qualifies them, and the report's path last."""
     from reports.page.effects import effect_table, secondary_note
     from reports.page.tables import result_table
-    from reports.page.verdict import contrast_name, declared_rows, interim_sentence, statements, verdict_details
+    from reports.page.verdict import interim_sentence, statements
 
     effects = effect_table(document["interactions"])
     for table in [*([] if effects is None else [effects]), result_table(document)]:
-        print_table(table.title, table.columns, table.rows)
-    if note_on_arms := secondary_note(document["interactions"], document["contrasts"]):
-        print_text(note_on_arms)
-    for cell in document["cells"]:
-        if cell["flags"]:
-            print(
-                f"flagged: {cell['arm']} seed {cell['seed']}: {', '.join(cell['flags'])}, scored at step {cell['step']}"
-            )
-    for row in declared_rows(document):
-        if details := verdict_details(row):
-            print(f"{contrast_name(row)}:")
-            for detail in details:
-                print_text(detail, "  - ")
-    print(f"report: {folder / 'report' / 'index.html'}")
+        print_table(*_compact(table))
     for registration in document["registration"]:
         print_text(registration["sentence"])
     if interim := interim_sentence(document):
         print_text(interim)
     for statement in statements(document):
-        print_text(statement.sentence)
+        print_judgement(statement.verdict, statement.sentence)
+    if note_on_arms := secondary_note(document["interactions"], document["contrasts"]):
+        print_text(note_on_arms)
+    for cell in document["cells"]:
+        if cell["flags"]:
+            flags = ", ".join(cell["flags"])
+            print_text(f"flagged: {cell['arm']} seed {cell['seed']}: {flags}, scored at step {cell['step']}")
+    for names, notes in _notes(document).items():
+        print_text(f"{'; '.join(names)}:")
+        for one in notes:
+            print_text(one, "  - ")
+    print_link("report", page_of(folder))
+
+
+def print_judgement(verdict: str, sentence: str) -> None:
+    """A sentence that says this verdict; on a terminal behind the verdict's sign, in its colour."""
+    from reports.page.verdict import SIGNS
+
+    print_text(sentence, sign=SIGNS[verdict], colour=COLOUR_OF.get(verdict, ""))
+
+
+def page_of(folder: Path) -> Path:
+    return folder / "report" / "index.html"
+
+
+def open_page(folder: Path) -> None:
+    """Show the written page in the browser, or say where it is."""
+    import webbrowser
+
+    page = page_of(folder).resolve()
+    if not webbrowser.open(page.as_uri()):
+        note(f"warning: no browser was found to open {page}")
+
+
+def _notes(document: Any) -> dict[tuple[str, ...], list[str]]:
+    """What qualifies the verdicts, by the contrasts that it is about: what several share is said once."""
+    from reports.page.verdict import contrast_name, declared_rows, verdict_details
+
+    about: dict[str, list[str]] = {}
+    for row in declared_rows(document):
+        for detail in verdict_details(row):
+            about.setdefault(detail, []).append(contrast_name(row))
+    notes: dict[tuple[str, ...], list[str]] = {}
+    for detail, names in about.items():
+        notes.setdefault(tuple(names), []).append(detail)
+    return notes
+
+
+def _compact(table: Table) -> tuple[str, list[str], list[list[str]]]:
+    """Title, columns and rows with an interval behind its estimate, no rank, because rows are in that order, and a
+    number of seeds that all rows have in the title."""
+    title = table.title
+    columns: dict[str, list[str]] = {}
+    for heading, *cells in zip(table.columns, *table.rows, strict=True):
+        if heading == "rank":
+            continue
+        if heading == "seeds" and len(set(cells)) == 1:
+            title += f", n = {cells[0]} seed{'' if cells[0] == '1' else 's'}"
+        elif heading.endswith("interval"):
+            estimate, values = columns.popitem()
+            columns[f"{estimate}, {heading}"] = [f"{a} {b}".strip() for a, b in zip(values, cells, strict=True)]
+        else:
+            columns[heading] = cells
+    return title, list(columns), [list(row) for row in zip(*columns.values(), strict=True)]
 
 
 def follow(

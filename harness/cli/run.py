@@ -16,6 +16,7 @@ from harness.cli.options import (
     ExecutorOption,
     HomeOption,
     JsonOption,
+    OpenOption,
     ProfileOption,
     SeedsOption,
     SetOption,
@@ -67,10 +68,11 @@ def run(
     until: UntilOption = None,
     most_seeds: MostSeedsOption = None,
     executor: ExecutorOption = "local",
+    open_: OpenOption = False,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Train and evaluate what a sweep lacks, and print the verdict. The report is written too.
+    """Train and evaluate a sweep's missing cells; print the verdict. The report is written too.
 
     The same command continues where it stopped: after Ctrl-C, a kill, a full disk, or a failed cell. The name of a
     sweep that was run goes on with it: more --seeds are trained, more --eval-samples drawn from the last checkpoints.
@@ -81,6 +83,7 @@ def run(
 
     Example: bench run std_norm --until verdict --most-seeds 24
     """
+    from harness.cli.report import open_page, page_of
     from harness.cli.tune import each_at_its_best
     from harness.plan import make_plan
     from harness.plan.tuning import with_known_tuning
@@ -120,6 +123,8 @@ def run(
             not_confirmed = _confirm_screening(sweep_run)
             unmeasured = _report_sweep(sweep_run, as_json=json) + not_confirmed
         break
+    if open_ and page_of(sweep_run.folder).is_file():
+        open_page(sweep_run.folder)
     if unmeasured:
         is_any_invalid = any("(invalid)" in cell for cell in unmeasured)
         remedy = " Invalid cells run again with --retry-invalid." if is_any_invalid else ""
@@ -156,17 +161,23 @@ def _confirm_screening(screened: SweepRun) -> list[str]:
 
 
 def watched(work: Any, home: Path, mirrored: ExitStack, unit: str = "cells") -> Any:
-    """Run a sweep or a search with its progress shown; MLflow is kept up to date until `mirrored` is closed. Returns
-    what the work returns. Raises InterruptedByUserError."""
+    """Run a sweep or a search with its progress shown; MLflow is kept up to date until `mirrored` is closed, and then
+    its address is said. Returns what the work returns. Raises InterruptedByUserError."""
     from harness.cli.live import LiveRun
-    from harness.tracking import Mirror, MirrorThread, tracking_uri
+    from harness.tracking import Mirror, MirrorThread, server_command, tracking_uri
 
-    mirror = MirrorThread(Mirror(work.folder, tracking_uri(home)))
+    mirror = Mirror(work.folder, tracking_uri(home))
+    mirrored.callback(lambda: _say_where(mirror.address, server_command(mirror.tracking_uri)))
     try:
         with LiveRun(unit) as live:
-            return work.run(live, while_running=lambda: mirrored.enter_context(mirror))
+            return work.run(live, while_running=lambda: mirrored.enter_context(MirrorThread(mirror)))
     except KeyboardInterrupt:
         raise InterruptedByUserError("interrupted; the same command continues") from None
+
+
+def _say_where(address: str | None, command: str | None) -> None:
+    if address is not None:
+        note(f"MLflow: {address}" + (f"\n  served by: {command}" if command else ""))
 
 
 def default_workers(specs: Sequence[RunSpec]) -> int:

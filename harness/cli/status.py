@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from harness.cli.console import print_json, print_table
+from harness.cli.console import print_json, print_table, print_text
 from harness.cli.live import BUDGET_ENDED_IT
 from harness.cli.options import HomeOption, JsonOption, RunArgument, home_folder, run_folder
 
@@ -58,7 +58,9 @@ def status(sweep: RunArgument, home: HomeOption = None, json: JsonOption = False
     ]
     print_table(record.name, ["arm", "seed", "state", "step", "remarks"], table)
     if record.other_cells:
-        print(f"{len(record.other_cells)} cells of other versions of this question lie beside them, never mixed in.")
+        print_text(
+            f"{len(record.other_cells)} cells of other versions of this question lie beside them, never mixed in."
+        )
 
 
 def _searches(record: SweepRecord) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from harness.cli.console import note, print_json, print_table
+from harness.cli.console import note, print_json, print_link, print_table, print_text
 from harness.cli.options import (
     ExecutorOption,
     HomeOption,
@@ -27,10 +28,10 @@ from harness.cli.options import (
     numbers,
 )
 from harness.cli.run import default_workers, watched
-from harness.errors import BenchError, RefusedError
+from harness.errors import BenchError, RefusedError, without_password
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Mapping
 
     from harness.executors.base import Executor
     from harness.plan import Plan
@@ -74,8 +75,8 @@ def tune(
 ) -> None:
     """Search for good settings with Optuna; confirm the best one. The sweep file gives ranges under `search:`.
 
-    Each trial trains one setting. The same command continues. Several at once share the
-    search, also on other machines.
+    Each trial trains one setting. The same command continues; several at once share the
+    search, on other machines too.
 
     Example: bench tune tune_grpo --trials 20 --confirm 6
     """
@@ -83,7 +84,7 @@ def tune(
     from harness.run.question import require_same_kind
     from harness.run.sweep import SweepRun
     from harness.search.confirm import finish_plan
-    from harness.search.optuna_parts import reporting_storage_errors, without_password
+    from harness.search.optuna_parts import reporting_storage_errors
     from harness.search.records import write_confirmation
     from harness.search.run import SearchRun
 
@@ -166,7 +167,7 @@ def _confirm(
 
 
 def _report_search(folder: Path, study: dict[str, Any], as_json: bool) -> None:
-    from harness.cli.report import write_search
+    from harness.cli.report import page_of, write_search
 
     _, sentence = write_search(folder)
     by_number = {trial["number"]: _trial_json(trial) for trial in study["trials"]}
@@ -181,11 +182,12 @@ def _report_search(folder: Path, study: dict[str, Any], as_json: bool) -> None:
             }
         )
     else:
-        metrics = [objective["metric"] for objective in study["objectives"]]
-        rows = [_row(trial, len(metrics)) for trial in by_number.values()]
+        metrics = [objective["metric"].removeprefix("eval.final.") for objective in study["objectives"]]
+        short = _short_names(study["knobs"])
+        rows = [_row(trial, len(metrics), short) for trial in by_number.values()]
         print_table(study["sweep"], ["trial", "state", *metrics, "setting"], rows)
-        print(f"report: {folder / 'report' / 'index.html'}")
-        print(sentence)
+        print_text(sentence)
+        print_link("report", page_of(folder))
     if study["best"] is None:
         raise BenchError("no trial is complete; the table says why.")
 
@@ -194,8 +196,18 @@ def _trial_json(trial: dict[str, Any]) -> dict[str, Any]:
     return {key: trial[key] for key in ("number", "state", "params", "values", "hash", "reason", "flags")}
 
 
-def _row(trial: dict[str, Any], n_objectives: int) -> list[str]:
-    setting = ", ".join(f"{knob}={_short(value)}" for knob, value in trial["params"].items())
+def _short_names(knobs: Collection[str]) -> dict[str, str]:
+    """Each knob's last segment, or all of it where two knobs share that."""
+    last = Counter(map(_last_segment, knobs))
+    return {knob: knob if last[_last_segment(knob)] > 1 else _last_segment(knob) for knob in knobs}
+
+
+def _last_segment(knob: str) -> str:
+    return knob.rpartition(".")[2]
+
+
+def _row(trial: dict[str, Any], n_objectives: int, names: Mapping[str, str]) -> list[str]:
+    setting = ", ".join(f"{names[knob]}={_short(value)}" for knob, value in trial["params"].items())
     values = [_short(value) for value in trial["values"] or []] or ["–"] * n_objectives
     return [str(trial["number"]), trial["state"], *values, setting]
 

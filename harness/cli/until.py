@@ -48,8 +48,8 @@ def require_one_plan_of_seeds(until: str | None, most_seeds: int | None, seeds: 
         raise RefusedError(f"--until: {UnknownNameError('end', until, ENDS)}")
     if seeds is not None:
         raise RefusedError(
-            f"--seeds {seeds} and --until {until} both say how many seeds there are: give --most-seeds {seeds} for at "
-            "most so many, or leave --until out for exactly so many."
+            f"--seeds {seeds} and --until {until} both set the number of seeds: give --most-seeds {seeds} for at "
+            "most that many, or leave --until out for exactly that many."
         )
 
 

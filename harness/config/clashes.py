@@ -106,7 +106,7 @@ def _policy_gradient_problems(spec: RunSpec, objective: Objective) -> Iterator[s
     completions = spec.rollout.prompts_per_step * spec.rollout.samples_per_prompt
     if kl.where != "none" and kl.control == "adaptive" and MAX_KL_ERROR * completions >= kl.horizon_sequences:
         yield (
-            f"objective.kl.horizon_sequences={kl.horizon_sequences} with {completions} completions a step "
+            f"objective.kl.horizon_sequences={kl.horizon_sequences} with {completions} completions per step "
             "(rollout.prompts_per_step x rollout.samples_per_prompt): one step below the target could turn beta "
             f"negative. Set horizon_sequences above {MAX_KL_ERROR * completions:g}"
         )

@@ -19,10 +19,10 @@ class SupervisedColdStart(Section):
     """Supervised fine-tuning on demonstrations before reinforcement learning; cached and shared by arms and seeds."""
 
     type: Literal["sft"] = "sft"
-    data: str = Field(description="`demonstrations:arithmetic`, or a JSONL file with `problem` and `solution` a line")
+    data: str = Field(description="`demonstrations:arithmetic`, or a JSONL file with `problem` and `solution` per line")
     template: TemplateName = Field("plain", description="prompt template that frames each problem")
     steps: int = Field(1000, ge=1, description="optimiser steps")
-    batch_size: int = Field(64, ge=1, description="demonstrations an optimiser step")
+    batch_size: int = Field(64, ge=1, description="demonstrations per optimiser step")
     learning_rate: float = Field(1e-3, gt=0, description="peak; warms up over 5 % of the steps, then falls to 2 %")
     weight_decay: float = Field(0.01, ge=0, description="weight decay of AdamW")
     max_completion_tokens: int = Field(256, ge=1, description="longer demonstrations are left out")

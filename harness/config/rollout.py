@@ -60,7 +60,7 @@ class RolloutSpec(Section):
         "starting weights throughout (offline); round: of the policy as it was at the start of the round (iterative: "
         "expert iteration, iterative DPO)",
     )
-    round_steps: int = Field(10, ge=2, description="rollout batches a round")
+    round_steps: int = Field(10, ge=2, description="rollout batches per round")
     prompts_per_step: int = Field(32, ge=1, description="prompts of a rollout batch")
     samples_per_prompt: int = Field(8, ge=1, description="group size G")
     max_completion_tokens: int = Field(ge=1, description="a completion is cut here, and counts as truncated")
@@ -121,7 +121,7 @@ class PolicyPairs(Section):
         "completions of unequal reward (with a reward of 0 or 1: every correct against every incorrect one)",
     )
     max_per_prompt: int = Field(
-        8, ge=1, description="pairs of one prompt in a step; where there are more, a draw of them"
+        8, ge=1, description="most pairs per prompt in a step; if there are more, some are drawn at random"
     )
 
     @model_validator(mode="after")
@@ -148,7 +148,7 @@ class DatasetPairs(Section):
     )
     split: str = Field("train", description="split of a data set on the hub")
     pairs_per_step: int = Field(
-        32, ge=1, description="pairs drawn from the set for each step; each comes once an epoch"
+        32, ge=1, description="pairs drawn from the set for each step; each comes once per epoch"
     )
     max_tokens: int = Field(1024, ge=2, description="most tokens of a prompt with its completion; default: TRL")
     too_long: Literal["drop", "truncate"] = Field(

@@ -39,7 +39,7 @@ class TrainSpec(Section):
     )
     steps: int = Field(ge=1, description="rollout batches; budget.tokens may end the cell earlier")
     updates_per_rollout: int = Field(
-        1, ge=1, description="mini-batches a pass, of whole groups, one optimiser step each"
+        1, ge=1, description="mini-batches per pass, of whole groups, one optimiser step each"
     )
     epochs: int = Field(1, ge=1, description="passes over each rollout batch")
     learning_rate: float = Field(gt=0, description="learning rate of AdamW after the warm-up")
@@ -49,7 +49,7 @@ class TrainSpec(Section):
     warmup_steps: int = Field(0, ge=0, description="rollout batches of linear warm-up")
     weight_decay: float = Field(0.0, ge=0, description="weight decay of AdamW")
     max_grad_norm: float = Field(1.0, gt=0, description="gradients of a larger norm are scaled down to it")
-    micro_batch_tokens: int = Field(16384, ge=1, description="tokens a forward pass, padding included; bounds memory")
+    micro_batch_tokens: int = Field(16384, ge=1, description="tokens per forward pass, padding included; bounds memory")
     logits_chunk_tokens: int = Field(
         512, ge=1, description="tokens whose logits are held at once; bounds memory where the vocabulary is large"
     )
@@ -57,7 +57,7 @@ class TrainSpec(Section):
         False, description="compute activations again in the backward pass instead of keeping them: less memory, slower"
     )
     reference_rows: int = Field(
-        16, ge=0, description="completions a step on which the KL to the starting policy is measured; 0 = none"
+        16, ge=0, description="completions per step on which the KL to the starting policy is measured; 0 = none"
     )
     optimizer_reset: Literal["never", "per_rollout"] = Field(
         "never", description="when the optimiser's moments start again from 0: never, or with each rollout batch"
@@ -65,8 +65,8 @@ class TrainSpec(Section):
     token_records_max_tokens: int = Field(
         20_000,
         ge=0,
-        description="completion tokens that a step may learn from for what the update did with each to be kept with "
-        "its rollouts; of objectives on pairs nothing is kept; 0 = never",
+        description="keep with the rollouts what the update did to each token, in steps that learn from at most this "
+        "many completion tokens; never for objectives on pairs; 0 = never",
     )
     checkpoint_every: int = Field(10, ge=1, description="steps between checkpoints")
 

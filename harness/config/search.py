@@ -122,9 +122,9 @@ class KnobRange(Section):
 class SearchBudget(Section):
     """The search ends when the first of these is used up."""
 
-    trials: int | None = Field(None, ge=1, description="finished ones, whatever became of them; --trials overrides it")
-    tokens: int | None = Field(None, ge=1, description="generated in training, over all trials")
-    hours: float | None = Field(None, gt=0, description="that trials ran, summed over all workers")
+    trials: int | None = Field(None, ge=1, description="finished trials, whatever their outcome; --trials overrides it")
+    tokens: int | None = Field(None, ge=1, description="tokens generated in training, over all trials")
+    hours: float | None = Field(None, gt=0, description="hours that trials ran, summed over all workers")
 
 
 class Sampler(Section):
@@ -256,8 +256,8 @@ _AMOUNTS = ("budget.", "train.steps")
 class Tune(Section):
     """Each arm at its best: every arm is searched with the same budget before arms are compared."""
 
-    per_arm: SearchedKnobs = Field(description="knob -> its range; the best value is looked for in each arm by itself")
-    trials: int = Field(8, ge=2, description="of each arm; the first is the arm untuned, where it lies in the ranges")
+    per_arm: SearchedKnobs = Field(description="knob -> its range; each arm is searched separately for its best values")
+    trials: int = Field(8, ge=2, description="trials per arm; the first is the untuned arm, if it lies in the ranges")
     seeds: int = Field(
         3, ge=2, description=f"of each trial, from {TUNING_SEED:,} on: no verdict shares one. One cannot tell the noise"
     )

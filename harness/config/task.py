@@ -28,7 +28,7 @@ class PassRateFilter(Section):
     """
 
     type: Literal["pass_rate"] = "pass_rate"
-    samples: int = Field(8, ge=1, description="a prompt, drawn as in training")
+    samples: int = Field(8, ge=1, description="samples per prompt, drawn as in training")
     lowest: float = Field(0.01, ge=0, le=1, description="pass rate; default: drop prompts that no sample solves")
     highest: float = Field(0.99, ge=0, le=1, description="pass rate; default: drop prompts that every sample solves")
     problems: int | None = Field(
@@ -89,8 +89,8 @@ class EvalSpec(Section):
         description="prompt template in evaluation, or the path of one of your own (YAML)"
     )
     every: int = Field(0, ge=0, description="steps between evaluations for the learning curve; 0 = only the final one")
-    samples: int = Field(16, ge=1, description="samples a problem in the final evaluation; a greedy one has one")
-    curve_samples: int = Field(4, ge=1, description="samples a problem in the evaluations along the curve")
+    samples: int = Field(16, ge=1, description="samples per problem in the final evaluation; greedy decoding draws one")
+    curve_samples: int = Field(4, ge=1, description="samples per problem in the evaluations along the curve")
     k: Annotated[Listed[int], InWords(default="powers of 2 up to eval.samples")] = Field(
         min_length=1, description="k of pass@k; at most eval.samples"
     )

@@ -71,7 +71,7 @@ def own_spec(subject: Subject) -> RunSpec:
     """The spec of the cell that is evaluated. Raises RefusedError for what is no cell."""
     if subject.cell is None:
         raise RefusedError(
-            f"--preset {OWN_PRESET} is the own evaluation of a cell, and {subject.label} is none. Give a cell's "
+            f"--preset {OWN_PRESET} means a cell's own evaluation, and {subject.label} is no cell. Give a cell's "
             "folder, or another preset."
         )
     return recorded_spec(subject.cell)
@@ -137,7 +137,7 @@ class Asked:
                 )
         elif params.temperature == 0 and samples > 1:
             raise RefusedError(
-                f"{name}: {samples} samples a problem at temperature 0 would all be the same. Use --samples 1, or a "
+                f"{name}: {samples} samples per problem at temperature 0 would all be the same. Use --samples 1, or a "
                 "--temperature above 0."
             )
         grader = grader or task.require_grader()
@@ -163,8 +163,8 @@ class Asked:
             return ks_of(samples) if usual is None or self.samples is not None else [k for k in usual if k <= samples]
         if too_large := [k for k in self.ks if not 1 <= k <= samples]:
             raise RefusedError(
-                f"--k {', '.join(map(str, too_large))} with {samples} samples a problem of {task}: pass@k needs 1 <= k "
-                "<= samples. Raise --samples or drop these k."
+                f"--k {', '.join(map(str, too_large))} with {samples} samples per problem of {task}: pass@k needs "
+                "1 <= k <= samples. Raise --samples or drop these k."
             )
         return self.ks
 

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from evals.evaluate import SampleRow, disagreement, missing_requests, regrade, scores
+from evals.evaluate import SampleRow, disagreement, missing_requests, regrade, scores, standard_errors
 from evals.sampler import SamplingParams
 from evals.tasks import get_task
 from evals.tasks.base import Problem
@@ -93,6 +93,7 @@ class TaskEvaluation:
                 "n_problems": len(self.problems),
                 "n_samples": self.samples,
                 "metrics": scores(mine, self.ks),
+                "standard_errors": standard_errors(mine, self.ks),
                 "grader": self.conditions.grader,
                 "disagreement": disagreement(mine),
                 "path": str(folder),

@@ -142,4 +142,4 @@ class LocalPool:
         self._messages.put((worker, None))
 
 
-LOCAL = ExecutorKind("local", "worker processes on this machine, one for each cell at once", LocalPool)
+LOCAL = ExecutorKind("local", "worker processes on this machine, one for each running cell", LocalPool)

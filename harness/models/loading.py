@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from evals.hub import offline_without_network
 from harness.config.model_source import ModelSource
 from harness.errors import RefusedError
 
@@ -30,7 +31,7 @@ def load_pretrained(
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     where = _where(parsed) | {"trust_remote_code": trust_remote_code}
-    with _quietly():
+    with _quietly(), offline_without_network() if parsed.kind == "hf" else nullcontext():
         with _refusing(parsed, "config"):
             config = AutoConfig.from_pretrained(**where)
         with _refusing(parsed, "tokenizer"):

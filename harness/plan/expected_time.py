@@ -233,7 +233,7 @@ def _in_slots(seconds: Sequence[float], slots: int) -> float:
 def in_words(expected: ExpectedTime | None, duration: Callable[[float], str]) -> str:
     """As the end of a sentence."""
     if expected is None:
-        return "unknown, no cell like these was finished on this machine; --time trains a step to find out"
+        return "unknown, no cell like these has finished on this machine; --time trains one step to find out"
     if not expected.cells:
         return "none, every cell is done"
     source = f"{expected.measured} finished cell{'s' if expected.measured > 1 else ''} of this machine"

@@ -47,7 +47,7 @@ class Gate:
             parts.append(
                 "The gate refuses: arms are measured differently, so a difference could come from the evaluation "
                 f"alone, declared or not.\n{self._lines(evaluation)}\nGive all arms the same `eval`, under `base:`. "
-                "Evaluation as the question: `checkpoint: MODEL` in place of training, e.g. a trained cell's folder."
+                "To compare evaluations, give `checkpoint: MODEL`, e.g. a trained cell's folder; nothing is trained."
             )
         return "\n".join(parts)
 

@@ -140,9 +140,8 @@ def in_words(memory: dict[str, Any] | None) -> str:
     listed = ", ".join(f"{name.replace('_', ' ')} {size:.1f}" for name, size in parts if size >= 0.05)
     engine = memory["vllm_memory_frac"]
     share = f" and {engine:.0%} of the GPU's memory for the engine" if engine else ""
-    return (
-        f"about {memory['gb']:.1f} GB a cell on {memory['device']}{share}, most while {memory['peak_phase']} ({listed})"
-    )
+    most = f"most while {memory['peak_phase']} ({listed})"
+    return f"about {memory['gb']:.1f} GB per cell on {memory['device']}{share}, {most}"
 
 
 def cuda_available() -> bool:

@@ -120,8 +120,8 @@ class SweepRequest:
             for knob in dotted(layer.settings):
                 if (knob in descriptions() or knob == "algorithm") and not is_of_evaluation(knob):
                     yield (
-                        f"{layer.origin}: {knob} is of training, and a sweep with `checkpoint` trains nothing. Leave "
-                        "it out, or ask about it in a sweep without `checkpoint`."
+                        f"{layer.origin}: {knob} is a training setting, and a sweep with `checkpoint` trains nothing. "
+                        "Leave it out, or ask about it in a sweep without `checkpoint`."
                     )
         for declared in (*self.sweep.under_test, *self.sweep.co_changes):
             if not covered(declared, ASKED_OF_A_CHECKPOINT):

@@ -238,10 +238,10 @@ def _require_seeds_to_prune_by(plan: SearchPlan) -> None:
     needed = 1 + max(_FEWEST_PAIRS, startup, math.floor(-math.log2(threshold)) + 1)
     if given < needed:
         raise RefusedError(
-            f"{plan.path}: search.pruner is wilcoxon with {'one seed' if given == 1 else f'{given} seeds'} a trial: it "
-            f"compares trials seed by seed, and with p_threshold {threshold} and n_startup_steps {startup} it can give "
-            f"one up after {needed - 1} seeds at the earliest, before the last. Give `seeds` of {needed} or more, or "
-            "another pruner."
+            f"{plan.path}: search.pruner is wilcoxon with {'one seed' if given == 1 else f'{given} seeds'} per trial: "
+            f"it compares trials seed by seed, and with p_threshold {threshold} and n_startup_steps {startup} it can "
+            f"prune one after {needed - 1} seeds at the earliest, before the last. Give `seeds` of {needed} or more, "
+            "or another pruner."
         )
 
 

@@ -65,16 +65,16 @@ class Comparison(Section):
         default="eval.final.pass@1", description="eval.final.[<task>.]<metric>; task omitted = the first"
     )
     margin_pp: float | None = Field(
-        default=None, gt=0, description="differences below it do not matter; none = the task's"
+        default=None, gt=0, description="percentage points; smaller differences do not matter; none = the task's"
     )
     alpha: float = Field(default=0.05, gt=0, lt=1, description="family-wise error rate over the contrasts (Holm)")
     new_problems: bool = Field(
-        default=False, description="give intervals over new problems of the same kind too, not over new seeds alone"
+        default=False, description="also give intervals over new problems of the same kind, not only over new seeds"
     )
 
 
 class Screening(Section):
-    """Many arms are ranked on a few seeds, which judge none of them; the best are confirmed on fresh seeds."""
+    """Many arms are ranked on a few seeds, without verdicts; the best are confirmed on fresh seeds."""
 
     best: int = Field(3, ge=1, description="how many of the best arms are confirmed against the baseline")
     seeds: int = Field(12, ge=3, description="how many fresh seeds confirm them, after those of the screening")
@@ -85,12 +85,12 @@ class SweepFile(Section):
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=+,-]*$")
     question: str
-    profile: str = Field(description="name of a shipped profile or path of one's own; --profile overrides it")
+    profile: str = Field(description="name of a shipped profile, or path of your own; --profile overrides it")
     plugins: Listed[str] = Field((), description="modules of your own that add things: beside this file, or installed")
     ablate: Listed[Declared] = Field(
         (), description="the knobs under test, as dotted prefixes; those of a grid need not be repeated"
     )
-    co_changes: dict[Declared, Reason] = Field({}, description="knobs that must change along, each with the reason")
+    co_changes: dict[Declared, Reason] = Field({}, description="knobs that have to change too, each with the reason")
     base: dict[str, Any] = Field({}, description="settings of all arms, on top of the profile")
     arms: dict[ArmName, dict[str, Any]] = Field({}, description="arm -> its settings")
     grid: dict[Declared, Annotated[list[Any], Field(min_length=1)]] = Field(
@@ -101,9 +101,11 @@ class SweepFile(Section):
         description="instead of training: a model that all cells evaluate as it is; a model.source, a model's folder, "
         "a cell's folder or one checkpoint's. Arms then differ in decoding, template, grader, engine or dtype",
     )
-    search: Search | None = Field(None, description="instead of arms: `bench tune` looks for the best setting")
-    tune: Tune | None = Field(None, description="`bench run` first looks for each arm's best values of these knobs")
-    seeds: int | list[int] = Field(12, description="how many, from 0, or which; of a search, for each trial: 1")
+    search: Search | None = Field(None, description="instead of arms: `bench tune` searches for the best setting")
+    tune: Tune | None = Field(None, description="`bench run` first searches for each arm's best values of these knobs")
+    seeds: int | list[int] = Field(
+        12, description="how many (counted from 0), or a list of them; in a search, those of each trial (default 1)"
+    )
     compare: Comparison = Comparison()
     screening: Screening | None = Field(
         None, description="for many arms: rank them on these seeds, then confirm the best on fresh ones"
@@ -153,13 +155,13 @@ class SweepFile(Section):
     def _clashes_with_tuning(self, tune: Tune) -> Iterator[str]:
         if self.search is not None:
             yield (
-                "tune is given with search: `bench tune` looks for one setting, tune looks for that of each arm before "
-                "they are compared. Leave one out."
+                "tune is given with search: search looks for the best setting of all, tune for the best of each arm "
+                "before they are compared. Leave one out."
             )
         if self.grid:
-            yield "tune is given with grid, whose main effects do not know what a search leaves open: state the arms."
+            yield "tune is given with grid, whose main effects cannot allow for what searches leave open: state arms."
         if self.screening is not None:
-            yield "tune is given with screening, which is for many arms at little cost: tune those that it leaves."
+            yield "tune is given with screening, which is for many arms at little cost: tune the few that it picks."
         for knob in tune.per_arm:
             if covered(knob, [*self.under_test, *self.co_changes]):
                 yield (
@@ -176,9 +178,9 @@ class SweepFile(Section):
 
     def _without_effect_on_a_checkpoint(self) -> Iterator[str]:
         instead = {
-            "search": "trials are trained: take the setting of the evaluation from a verdict over its arms",
-            "tune": "nothing is trained whose best knobs could be looked for",
-            "screening": "arms cost samples only: state them all, and give them the samples to answer",
+            "search": "trials are trained: state the evaluation settings to compare as arms",
+            "tune": "nothing is trained, so there are no knobs to tune",
+            "screening": "arms cost only samples: state them all, with enough samples for a verdict",
         }
         for name in instead:
             if name in self.model_fields_set:

@@ -107,8 +107,8 @@ def _warnings(plan: Plan) -> Iterator[str]:
     outside = [arm for arm, search in arm_searches(plan.request).items() if search.default_values() is None]
     if outside:
         yield (
-            f"arms {', '.join(outside)}: the setting untuned lies outside of tune.per_arm, so it is no trial, and the "
-            "best of the trials may be worse. Widen the range to hold it."
+            f"arms {', '.join(outside)}: the untuned setting lies outside tune.per_arm, so no trial has it, and the "
+            "best trial may be worse. Widen the range to include it."
         )
     for arm in plan.arms:
         if arm in plan.request.tuned:

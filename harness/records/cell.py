@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -258,6 +259,30 @@ class CellRecord:
     def read_timing(self) -> list[dict[str, Any]]:
         return self._current(read_jsonl(self.path / "timing.jsonl"))
 
+    def read_ends(self, began_s: float) -> dict[tuple[int, bool], float]:
+        """When steps and evaluations ended, in Unix seconds: (step, whether it is an evaluation after it) -> time.
+
+        A start says when it began, and its rows of timing.jsonl how long each thing took. began_s: for records of
+        schema 1, whose start does not say it. Raises DamagedRecordError.
+        """
+        file = self.path / STARTS_FILE
+        begun = {start["epoch"]: (begins_s([start], file) or [began_s])[0] for start in self.own.read_starts()}
+        rows, superseded = read_jsonl(self.path / "timing.jsonl"), self._superseded()
+        ends: dict[tuple[int, bool], float] = {}
+        for epoch in sorted(begun):
+            now_s = begun[epoch]
+            for row in (row for row in rows if row.get("epoch", max(begun)) == epoch):
+                is_evaluation = "eval_s" in row
+                now_s += row.get("eval_s" if is_evaluation else "total_s") or 0.0
+                if not superseded(epoch, row["step"]):
+                    ends[row["step"], is_evaluation] = now_s
+        return ends
+
+    def read_begins(self) -> list[float]:
+        """When its starts began, in Unix seconds, those of its evaluation last; [] before the first, and in records of
+        schema 1. Raises DamagedRecordError."""
+        return begins_s(self.read_starts(), self.path / STARTS_FILE)
+
     def read_scores(self) -> list[dict[str, Any]]:
         """A row for each task of the final evaluation and of those along the curve; raises as
         `harness.records.scores.read_scores`."""
@@ -293,6 +318,17 @@ class CellRecord:
         """
         path = self.evals
         return read_parquet(path, columns, where) if path.exists() else None
+
+
+def begins_s(starts: Sequence[dict[str, Any]], path: Path) -> list[float]:
+    """When the starts in a starts.jsonl began, in Unix seconds; those of schema 1 do not say it and are left out.
+
+    Raises DamagedRecordError, naming the file, if a time is none.
+    """
+    try:
+        return [datetime.fromisoformat(start["time"]).timestamp() for start in starts if "time" in start]
+    except (TypeError, ValueError) as error:
+        raise DamagedRecordError(f"{path}: is damaged ({error}). Restore the file.") from None
 
 
 def _status_in(folder: Path) -> dict[str, Any]:

@@ -147,9 +147,9 @@ class RegistrationCheck:
         if self.changes:
             faults.append(f"changed since: {_some(self.changes, ', ')}")
         if self.cells_without:
-            faults.append(f"not found by {_some(self.cells_without)} at their start")
+            faults.append(f"{_some(self.cells_without)} started without it")
         if self.cells_before:
-            faults.append(f"after cells of other versions of the question had run ({_some(self.cells_before)})")
+            faults.append(f"cells of other versions of the question had run before ({_some(self.cells_before)})")
         when = f", but {'; '.join(faults)}" if faults else " before the first cell"
         return f"Registered{when}. Digest {self.digest}."
 

@@ -101,7 +101,7 @@ FLAGS = (
     ),
     Flag(
         "entropy_collapse",
-        "The entropy of the last five steps is below a tenth of that of the first five: the policy explores no more.",
+        "The entropy of the last five steps is below a tenth of that of the first five: the policy no longer explores.",
         lambda steps: _changed_by(steps, "entropy/full") < ENTROPY_COLLAPSE_FRAC,
     ),
     Flag(
@@ -122,8 +122,8 @@ FLAGS = (
     ),
     Flag(
         "policy_collapse",
-        "In the last third of training the policy is over 3 nats a token away from its starting weights: it writes "
-        "another text altogether. The weights are broken even if no score tells, as on a task that it never solved.",
+        "In the last third of training the policy is over 3 nats per token away from its starting weights: it writes "
+        "something else altogether. The weights are broken even if no score shows it, as on a task it never solved.",
         _policy_collapsed,
     ),
     Flag(

@@ -279,13 +279,13 @@ def write_design(plan: Plan, most_seeds: int | None, home: Path, command: str) -
     if most_seeds not in (None, known.looks[-1]):
         asked = f"--most-seeds is {most_seeds}"
     elif known.evaluation != record.evaluation:
-        asked = "eval.samples or eval.problems are others"
+        asked = "eval.samples or eval.problems have changed"
     else:
         return known.looks
     raise RefusedError(
-        f"{asked}, but this question has its looks fixed already, at {', '.join(map(str, known.looks))} seeds: changed "
-        "after data were seen, they would not hold their level. The same command without the change goes on with them. "
-        "Or run without --until: what you add is then a further look and is judged as one."
+        f"{asked}, but the looks of this question are fixed already, at {', '.join(map(str, known.looks))} seeds: if "
+        "they change after data were seen, their level no longer holds. The same command without the change continues "
+        "them. Or run without --until: what you add is then a further look, and its interval is wider."
     )
 
 

@@ -1,7 +1,7 @@
 """From a screening to verdicts: the best of many arms against the baseline, on fresh seeds.
 
-A screening ranks arms on a few seeds. The highest of many means are too high, since they were picked for their luck
-too; fresh seeds bring fresh training and fresh evaluation samples, and no choice among them.
+A screening ranks arms on a few seeds. The highest of many means are partly luck, since they were
+picked; fresh seeds bring fresh training and fresh evaluation samples, and nothing is picked among them.
 """
 
 from __future__ import annotations

@@ -118,8 +118,8 @@ class SweepRun:
             return []
         return [
             f"{len(alike)} finished cells in {self.folder} have these settings under another hash (e.g. {alike[0]}): "
-            "the data, the model's files, the code of a plug-in or bench's own numerics are not what they were. They "
-            "stay, and are trained anew beside. Restore what changed if you want to go on with them."
+            "the data, the model's files, the code of a plug-in or bench's own numerics have changed since. They stay "
+            "as they are, and new cells are trained beside them. To continue with them, restore what changed."
         ]
 
     def _stages_for_report(self) -> list[tuple[RunSpec, Stage]]:

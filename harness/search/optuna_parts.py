@@ -1,7 +1,4 @@
-"""Samplers, pruners and storages by name. Optuna is imported here, when a search starts.
-
-The URL of a search's database, as it may be written down.
-"""
+"""Samplers, pruners and storages by name. Optuna is imported here, when a search starts."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from harness.config.search import Pruner, Sampler
-from harness.errors import BenchError, RefusedError, few, nearest
+from harness.errors import BenchError, RefusedError, few, nearest, without_password
 
 if TYPE_CHECKING:
     import optuna
@@ -208,14 +205,3 @@ def without_experimental_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         yield
-
-
-_PASSWORDS = (re.compile(r"(://[^:@/?]*:)[^@]*(?=@)"), re.compile(r"([?&][^=&]*password=)[^&]*", re.IGNORECASE))
-"""Before the host, or among the driver's options."""
-
-
-def without_password(url: str) -> str:
-    """The URL with *** for its passwords."""
-    for password in _PASSWORDS:
-        url = password.sub(r"\1***", url)
-    return url

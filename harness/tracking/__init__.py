@@ -1,7 +1,16 @@
 """The MLflow mirror of a sweep: one writer in the parent process tails the records. The records stay the truth."""
 
-from harness.tracking.client import MirrorError, tracking_uri
+from harness.tracking.client import MirrorError, server_command, tracking_uri
 from harness.tracking.evaluation import log_evaluation, log_lm_eval, sync_evaluations
 from harness.tracking.mirror import Mirror, MirrorThread
 
-__all__ = ["Mirror", "MirrorError", "MirrorThread", "log_evaluation", "log_lm_eval", "sync_evaluations", "tracking_uri"]
+__all__ = [
+    "Mirror",
+    "MirrorError",
+    "MirrorThread",
+    "log_evaluation",
+    "log_lm_eval",
+    "server_command",
+    "sync_evaluations",
+    "tracking_uri",
+]

@@ -9,24 +9,31 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
-from operator import methodcaller
+from dataclasses import asdict, dataclass
+from itertools import takewhile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.records import CellRecord
 from harness.records.study import STUDY, StudyRecord, TrialRecord, read_study
+from harness.records.sweep import ENDED
+from harness.records.tables import read_parquet
 from harness.tracking.client import file_fingerprint, modified_ms
 from harness.tracking.run import (
     MAX_PARAM_LENGTH,
+    TABLES_TAG,
     MirroredRun,
     Point,
+    completions_table,
     flat_params,
     score_points,
     step_points,
     timing_points,
     value_points,
 )
+
+if TYPE_CHECKING:
+    import pyarrow
 
 STATUS = {
     "pending": "SCHEDULED",
@@ -37,25 +44,34 @@ STATUS = {
     "interrupted": "KILLED",
 }
 _MIRRORED_TAG = "bench.mirrored"
+_SENDING_TAG = "bench.sending"
+
+
+class Row(NamedTuple):
+    """A row of a record and when it was written, in Unix milliseconds."""
+
+    values: dict[str, Any]
+    at_ms: int
 
 
 class _Record(NamedTuple):
     """A file of rows. Wall-clock never comes out the same again, so new values there do not mean another training."""
 
-    read: Callable[[CellRecord], list[dict[str, Any]]]
-    points: Callable[[dict[str, Any]], Iterator[Point]]
+    points: Callable[[dict[str, Any], int | None], Iterator[Point]]
     is_reproducible: bool
 
 
 _RECORDS = {
-    "steps": _Record(methodcaller("read_steps"), step_points, is_reproducible=True),
-    "scores": _Record(methodcaller("read_scores"), score_points, is_reproducible=True),
-    "timing": _Record(methodcaller("read_timing"), timing_points, is_reproducible=False),
+    "base": _Record(score_points, is_reproducible=True),
+    "steps": _Record(step_points, is_reproducible=True),
+    "scores": _Record(score_points, is_reproducible=True),
+    "timing": _Record(timing_points, is_reproducible=False),
 }
+_FILES = ("steps.jsonl", "timing.jsonl", "starts.jsonl")
 
 
 class _Extent(NamedTuple):
-    """How much of a record is mirrored: its first `n_rows` rows, which have this digest."""
+    """How much of a record is mirrored or on its way: its first `n_rows` rows, which have this digest."""
 
     n_rows: int
     digest: str
@@ -63,69 +79,154 @@ class _Extent(NamedTuple):
 
 def fingerprint(cell: CellRecord) -> list[tuple[int, int] | None]:
     """Changes whenever a record that becomes curves does."""
-    paths = {name: cell.path / f"{name}.jsonl" for name in _RECORDS} | {"scores": cell.scores}
-    return [file_fingerprint(path) for path in paths.values()]
+    return [file_fingerprint(path) for path in (*(cell.path / name for name in _FILES), cell.scores)]
 
 
-def sync_cell(
-    cell: CellRecord,
-    status: dict[str, Any],
-    trial_tags: Mapping[str, str],
-    run: MirroredRun | None,
-    create: Callable[..., MirroredRun],
-) -> tuple[MirroredRun, int]:
+@dataclass(frozen=True)
+class CellView:
+    """What MLflow shows of a cell besides its records. trial_tags: what became of its trial; {} outside of a search.
+    base_scores: of the model that it starts from, as in scores.jsonl. inputs: its datasets. sweep_tags: see there."""
+
+    cell: CellRecord
+    status: dict[str, Any]
+    trial_tags: Mapping[str, str]
+    base_scores: Sequence[dict[str, Any]]
+    inputs: Sequence[Any]
+    sweep_tags: Mapping[str, str]
+
+    @property
+    def is_over(self) -> bool:
+        return self.status["state"] in ENDED
+
+    def rows(self, start_ms: int) -> dict[str, list[Row]]:
+        """By record. start_ms: when the cell began, if the records do not say it. A score waits for the row of
+        timing.jsonl that says when it was there, which is written next."""
+        cell = self.cell
+        steps, scores, timing = cell.read_steps(), cell.read_scores(), cell.read_timing()
+        ends = {key: round(1000 * end_s) for key, end_s in cell.read_ends(start_ms / 1000).items()}
+        begins_ms = [round(1000 * begin_s) for begin_s in cell.read_begins()] or [start_ms]
+        first_ms, last_ms = begins_ms[0], begins_ms[-1]
+        timed = [(row["step"], "eval_s" in row) for row in timing]
+        last_timed = max(timed, default=(-1, False))
+
+        def scored_ms(row: dict[str, Any]) -> int:
+            # An evaluation in a folder of its own came after all that the cell's clock tells.
+            return last_ms if row["final"] and cell.evaluation is not None else ends.get((row["step"], True), first_ms)
+
+        def is_timed(row: dict[str, Any]) -> bool:
+            return self.is_over or cell.evaluation is not None or (row["step"], True) <= last_timed
+
+        # So that a curve over tokens, which MLflow draws by matching steps, begins with the model before training.
+        start = [{"step": 0, "generated_tokens": 0}] if steps and "generated_tokens" in steps[0] else []
+        return {
+            "base": [Row(row, first_ms) for row in self.base_scores],
+            "steps": [Row(row, ends.get((row["step"], False), first_ms)) for row in [*start, *steps]],
+            "scores": [Row(row, scored_ms(row)) for row in takewhile(is_timed, scores)],
+            "timing": [Row(row, ends.get(key, first_ms)) for key, row in zip(timed, timing, strict=True)],
+        }
+
+
+def sync_cell(view: CellView, run: MirroredRun | None, create: Callable[..., MirroredRun]) -> tuple[MirroredRun, int]:
     """Bring `run` up to date, or the one that is made with `create(name, start_ms, tags)` if there is none or if the
-    records are no longer those it shows. trial_tags: what became of its trial; {} outside of a search. Returns the run
-    and the number of points sent."""
-    rows = {name: record.read(cell) for name, record in _RECORDS.items()}
-    is_over = status["state"] in ("done", "failed", "invalid")
-    if run is not None and _shows_other_rows(run, rows, is_over):
+    records are no longer those it shows. Returns the run and the number of points sent."""
+    cell = view.cell
+    rows = view.rows(began_ms(cell) if run is None else run.start_ms)
+    if run is not None and _shows_other_rows(run, rows, view.is_over):
         run.delete()
         run = None
     if run is None:
-        tags = {"bench.cell": cell.path.name, "arm": cell.arm, "seed": str(cell.seed), "hash": cell.hash}
-        run = create(f"{cell.arm}-s{cell.seed}", modified_ms(cell.path / "spec.json"), tags)
+        identity = {"bench.cell": cell.path.name, "arm": cell.arm, "seed": str(cell.seed), "hash": cell.hash}
+        run = create(f"{cell.arm}-s{cell.seed}", began_ms(cell), {**identity, **view.sweep_tags})
     if _MIRRORED_TAG not in run.tags:
         run.log_params(flat_params(cell.spec))
+        run.log_inputs(view.inputs)
         run.log_file(cell.evaluation_folder / "spec.json")
+    if view.status["state"] == "done" and TABLES_TAG not in run.tags and cell.evals.exists():
+        run.log_table("completions.json", completions_table(first_samples(cell.evals), cell.read_problems()))
 
-    mirrored = _mirrored(run)
-    points: list[Point] = []
-    for name, record in _RECORDS.items():
-        if len(rows[name]) > mirrored[name].n_rows:
-            points += [point for row in rows[name][mirrored[name].n_rows :] for point in record.points(row)]
-            mirrored[name] = _Extent(len(rows[name]), _digest(rows[name]))
+    mirrored = _extents(run, _MIRRORED_TAG)
+    new = {name: rows[name][mirrored[name].n_rows :] for name in _RECORDS}
+    points = [point for name, record in _RECORDS.items() for row in new[name] for point in record.points(*row)]
+    extents = {name: _extent(rows[name]) if new[name] else mirrored[name] for name in _RECORDS}
+    if points:
+        # First, so that after a kill in between the same points are known to be sent again.
+        sending = {name: _Extent(len(rows[name]), _digest(new[name])) for name in _RECORDS if new[name]}
+        run.set_tags({_SENDING_TAG: json.dumps(sending)})
     run.log_points(points)
     # Last, so that it never speaks of points that were not sent.
     run.set_tags(
         {
-            _MIRRORED_TAG: json.dumps(mirrored),
-            "state": status["state"],
-            "flags": ", ".join(status.get("flags", [])),
-            **trial_tags,
+            _MIRRORED_TAG: json.dumps(extents),
+            _SENDING_TAG: "",
+            "state": view.status["state"],
+            "flags": ", ".join(view.status.get("flags", [])),
+            **commit_tag(cell.read_starts()),
+            **view.trial_tags,
         }
     )
-    run.set_status(STATUS[status["state"]], modified_ms(cell.evaluation_folder / "status.json"))
+    run.set_status(STATUS[view.status["state"]], ended_ms(cell))
     return run, len(points)
 
 
-def _mirrored(run: MirroredRun) -> dict[str, _Extent]:
-    extents = json.loads(run.tags.get(_MIRRORED_TAG, "{}"))
+def began_ms(cell: CellRecord) -> int:
+    """When its first start began, in Unix milliseconds; where no start says it, when its spec was written."""
+    begins_s = cell.read_begins()
+    return round(1000 * begins_s[0]) if begins_s else modified_ms(cell.evaluation_folder / "spec.json") or 0
+
+
+def ended_ms(cell: CellRecord) -> int | None:
+    """When the last recorded step or evaluation of a cell ended, in Unix milliseconds; without one, when its state was
+    written. None before that."""
+    last_s = cell.read_begins()[-1:] if cell.evaluation is not None else []
+    ends_s = [*cell.read_ends(began_ms(cell) / 1000).values(), *last_s]
+    return round(1000 * max(ends_s)) if ends_s else modified_ms(cell.evaluation_folder / "status.json")
+
+
+def commit_tag(starts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The commit of the last of some rows of starts.jsonl, under MLflow's name; {} outside a checkout."""
+    commits = [start["commit"] for start in starts if start.get("commit")]
+    return {"mlflow.source.git.commit": commits[-1]} if commits else {}
+
+
+def first_samples(path: Path) -> pyarrow.Table:
+    """The first sample of each problem in an evals.parquet, of every evaluation."""
+    from pyarrow.compute import field
+
+    columns = ["final", "task", "problem_id", "sample", "text", "n_tokens", "truncated", "extracted", "correct"]
+    return read_parquet(path, columns, field("sample") == 0)
+
+
+def _extents(run: MirroredRun, tag: str) -> dict[str, _Extent]:
+    extents = json.loads(run.tags.get(tag) or "{}")
     return {name: _Extent(*extents.get(name, (0, ""))) for name in _RECORDS}
 
 
-def _shows_other_rows(run: MirroredRun, rows: dict[str, list[dict[str, Any]]], is_over: bool) -> bool:
-    """Whether what is mirrored is no longer recorded. Rows that a resume cut off may yet grow back as they were."""
-    return any(
+def _extent(rows: list[Row]) -> _Extent:
+    return _Extent(len(rows), _digest([row.values for row in rows]))
+
+
+def _shows_other_rows(run: MirroredRun, rows: dict[str, list[Row]], is_over: bool) -> bool:
+    """Whether what is mirrored is no longer recorded, or was mirrored by an earlier version. Rows that a resume cut off
+    may yet grow back as they were. So may rows that were on their way as we were killed, but at another time: MLflow
+    would take them for other points."""
+    mirrored = _extents(run, _MIRRORED_TAG)
+    is_other = any(
         record.is_reproducible
         and (is_over or len(rows[name]) >= extent.n_rows)
-        and _digest(rows[name][: extent.n_rows]) != extent.digest
+        and _digest([row.values for row in rows[name][: extent.n_rows]]) != extent.digest
         for name, record in _RECORDS.items()
-        if (extent := _mirrored(run)[name]).n_rows
+        if (extent := mirrored[name]).n_rows
     )
+    is_sent_otherwise = any(
+        _digest(rows[name][mirrored[name].n_rows : extent.n_rows]) != extent.digest
+        for name, extent in _extents(run, _SENDING_TAG).items()
+        if extent.n_rows
+    )
+    is_of_earlier_version = _MIRRORED_TAG in run.tags and _SENDING_TAG not in run.tags
+    return is_other or is_sent_otherwise or is_of_earlier_version
 
 
-def _digest(rows: list[dict[str, Any]]) -> str:
+def _digest(rows: Sequence[Any]) -> str:
     return hashlib.blake2b(json.dumps(rows).encode(), digest_size=8).hexdigest()
 
 
@@ -169,7 +270,7 @@ def sync_trial(
     mirrored = hashlib.blake2b(json.dumps(asdict(trial)).encode(), digest_size=8).hexdigest()
     if run.tags.get(_MIRRORED_TAG) == mirrored:
         return run, 0
-    points = list(value_points("objective", dict(zip(objectives, trial.values or [], strict=False))))
+    points = list(value_points("objective/", dict(zip(objectives, trial.values or [], strict=False))))
     run.log_params(flat_params(trial.params))
     run.log_points(points)
     run.set_tags(trial_tags(trial) | {"hash": trial.hash or "", "flags": ", ".join(trial.flags)})

@@ -1,6 +1,6 @@
 """How this process talks to MLflow, which takes seconds to import: nothing imports it before it is needed.
 
-Experiments in MLflow, made when they are first needed.
+Experiments in MLflow, made when they are first needed, and where a browser finds them.
 
 What the file system tells of a record.
 """
@@ -8,13 +8,17 @@ What the file system tells of a record.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from harness.errors import BenchError
+from harness.errors import BenchError, without_password
+from harness.tracking.database import opening, own_database
 
+ARTIFACTS = "mlartifacts"
 # For this process, and only where the user has not chosen otherwise. The next sync is the retry.
 _ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
@@ -23,6 +27,7 @@ _ENVIRONMENT = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
+_SQLITE = "sqlite:///"
 
 
 class MirrorError(BenchError):
@@ -30,15 +35,17 @@ class MirrorError(BenchError):
 
 
 def tracking_uri(home: Path) -> str:
-    """Where the sweeps under `home` are mirrored: `MLFLOW_TRACKING_URI`, else the SQLite file `<home>/mlflow.db`."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{home.resolve() / 'mlflow.db'}"
+    """Where the sweeps under `home` are mirrored: `MLFLOW_TRACKING_URI`, else the SQLite file `<home>/mlflow.db`. It
+    may hold a password: show it through `without_password`."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"{_SQLITE}{own_database(home)}"
 
 
 @contextmanager
 def talking_to_mlflow(uri: str) -> Iterator[None]:
     """All of MLflow is imported and called in here: quiet, impatient, its errors turned into `MirrorError`.
 
-    OSError is one of them: a full disk under the database or the artifacts must not stop the training either.
+    OSError is one of them: a full disk under the database or the artifacts must not stop the training either. So is
+    ImportError, of a database's driver.
     """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -48,14 +55,22 @@ def talking_to_mlflow(uri: str) -> Iterator[None]:
 
     try:
         yield
-    except (MlflowException, RequestException, SQLAlchemyError, OSError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        # A disk that filled while the database was made leaves one that MLflow can never open.
-        torn = " If its database is damaged, move that away first." if uri.startswith("sqlite:") else ""
+    except (MlflowException, RequestException, SQLAlchemyError, OSError, ImportError) as error:
+        reason = (without_password(str(error), uri).splitlines() or [type(error).__name__])[0]
         raise MirrorError(
-            f"MLflow at {uri} is not up to date: {reason:.200}\n"
-            f"The records are complete. Once MLflow can be reached, `bench sync` brings it up to date.{torn}"
+            f"MLflow at {without_password(uri)} is not up to date: {reason:.200}\n"
+            "The records are complete. Once MLflow can be reached, `bench sync` brings it up to date."
         ) from error
+
+
+def connect(uri: str, home: Path) -> Any:
+    """An `MlflowClient`. The home's own database is made, mended and moved along first if it has to be."""
+    from mlflow import MlflowClient
+
+    if uri != f"{_SQLITE}{own_database(home)}":
+        return MlflowClient(tracking_uri=uri)
+    with opening(own_database(home), _artifacts(uri, home)):
+        return MlflowClient(tracking_uri=uri)
 
 
 def experiment_id(client: Any, uri: str, name: str, home: Path) -> str:
@@ -64,9 +79,30 @@ def experiment_id(client: Any, uri: str, name: str, home: Path) -> str:
     if experiment is not None:
         return str(experiment.experiment_id)
     # A server knows where it keeps files; with a bare database MLflow would use the current directory.
-    has_server = uri.startswith(("http://", "https://"))
-    folder = None if has_server else (home.resolve() / "mlartifacts").as_uri()
-    return str(client.create_experiment(name, artifact_location=folder))
+    location = None if _is_server(uri) else _artifacts(uri, home)
+    return str(client.create_experiment(name, artifact_location=location))
+
+
+def address(uri: str, experiment: str) -> str:
+    """The page of an experiment's runs; without a server it is where `server_command` will put it."""
+    server = urlsplit(uri)
+    root = f"{server.scheme}://{server.netloc.rpartition('@')[2]}{server.path.rstrip('/')}"
+    return f"{root if _is_server(uri) else 'http://127.0.0.1:5000'}/#/experiments/{experiment}/runs"
+
+
+def server_command(uri: str) -> str | None:
+    """What shows a database in a browser; None where a server does."""
+    return None if _is_server(uri) else f"mlflow ui --backend-store-uri {shlex.quote(without_password(uri))}"
+
+
+def _is_server(uri: str) -> bool:
+    return uri.startswith(("http://", "https://"))
+
+
+def _artifacts(uri: str, home: Path) -> str:
+    """Where the files of runs lie: beside a database that is a file, so that both can be moved together."""
+    folder = Path(uri.removeprefix(_SQLITE)).parent if uri.startswith(_SQLITE) else home
+    return (folder.resolve() / ARTIFACTS).as_uri()
 
 
 def file_fingerprint(path: Path) -> tuple[int, int] | None:

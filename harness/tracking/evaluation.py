@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.records.files import read_json
-from harness.tracking.client import experiment_id, talking_to_mlflow
-from harness.tracking.run import MirroredRun, flat_params, value_points
+from harness.records.cell import STARTS_FILE, begins_s
+from harness.records.files import read_json, read_jsonl
+from harness.records.problems import PROBLEMS_FILE, read_problems
+from harness.tracking.cell import commit_tag, first_samples
+from harness.tracking.client import connect, experiment_id, modified_ms, talking_to_mlflow
+from harness.tracking.run import MirroredRun, completions_table, dataset_inputs, flat_params, value_points
 
 EXPERIMENT = "evals"
+_SAMPLES = "evals.parquet"
+_SHOWN_TAG = "bench.mirrored"
+"""What the run shows, as a digest: it is written last."""
 # What lies beside the results of lm-eval's tasks.
 _NOT_TASKS = frozenset({"spec", "provenance", "lease"})
 
 
 def log_evaluation(uri: str, home: Path, label: str, document: dict[str, Any]) -> None:
-    """Log the scores of a store as they are now; a run that showed others is replaced.
+    """Log the scores of a store as they are now; a run that shows others is replaced.
 
     document: as `TaskEvaluation.run` gives it. Raises MirrorError if MLflow cannot be reached or refuses.
     """
@@ -49,16 +57,27 @@ def sync_evaluations(uri: str, home: Path) -> int:
 def _log(
     uri: str, home: Path, tags: dict[str, str], params: dict[str, Any], metrics: Mapping[str, Any], file: Path
 ) -> None:
-    name = tags["bench.evaluation"]
+    name, folder, task = tags["bench.evaluation"], file.parent, tags["task"]
+    starts = read_jsonl(folder / STARTS_FILE)
+    begun_s = begins_s(starts, folder / STARTS_FILE)
+    tags |= {"mlflow.source.name": "bench eval"} | commit_tag(starts)
+    shown = hashlib.blake2b(json.dumps([params, dict(metrics)]).encode(), digest_size=8).hexdigest()
     with talking_to_mlflow(uri):
-        from mlflow import MlflowClient
-
-        client = MlflowClient(tracking_uri=uri)
+        client = connect(uri, home)
         experiment = experiment_id(client, uri, EXPERIMENT, home)
-        for run in MirroredRun.find(client, experiment, "bench.evaluation", name):
+        runs = MirroredRun.find(client, experiment, "bench.evaluation", name)
+        if len(runs) == 1 and runs[0].tags.get(_SHOWN_TAG) == shown:
+            return
+        for run in runs:
             run.delete()
-        run = MirroredRun.create(client, experiment, name, None, tags)
+        start_ms = round(1000 * begun_s[0]) if begun_s else modified_ms(file)
+        run = MirroredRun.create(client, experiment, name, start_ms, tags)
         run.log_params(flat_params(params))
-        run.log_points(list(value_points(f"eval/{tags['task']}", dict(metrics))))
+        run.log_inputs(dataset_inputs([(task, "test")], []))
+        run.log_points(list(value_points(f"eval/{task}/", metrics)))
         run.log_file(file)
-        run.set_status("FINISHED", None)
+        if (folder / _SAMPLES).exists():
+            table = completions_table(first_samples(folder / _SAMPLES), read_problems(folder / PROBLEMS_FILE))
+            run.log_table("completions.json", table)
+        run.set_status("FINISHED", modified_ms(file))
+        run.set_tags({_SHOWN_TAG: shown})

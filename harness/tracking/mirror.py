@@ -1,15 +1,17 @@
 """Bring MLflow up to date with the records of a sweep: `bench run` does it every few seconds, `bench sync` once.
 
     experiment   the sweep's name
-    parent run   the question (tag `bench.question_id`); artifacts: the report
+    parent run   the question (tag `bench.question_id`) and its answer; artifacts: the report
     child run    a cell (tag `bench.cell`); parameters: its resolved spec; curves: its steps, timing and scores. Of a
                  search also a trial without cells (tag `bench.trial`); parameters: its values of the searched knobs
 
 How far the mirror is stands in MLflow itself and nowhere else: the tag `bench.mirrored` of a child run says how many
-rows of each record it holds, and their digest. It is written after the points it speaks of, and a point that is sent
-again is the same point (see `MirroredRun.log_points`). So no point is lost or there twice, whatever happens:
+rows of each record it holds, and their digest. It is written after the points it speaks of, and `bench.sending` before
+them. A point that is sent again is the same point (see `MirroredRun.log_points`). So no point is lost or there twice,
+whatever happens:
 
-    killed between points and tag        the points are sent again; MLflow keeps one of each
+    killed between points and tag        the points are sent again; MLflow keeps one of each. If a resume has made their
+                                         rows anew, at another time, the run goes to the bin and the cell gets a new one
     mlflow.db deleted, server replaced   there is no tag, so all is sent
     a resume cut rows off the end        nothing is sent until the records have grown back to what is mirrored. If the
                                          rows are equal (the promise on CPU), it goes on from there. If not, the run
@@ -24,8 +26,6 @@ The mirror beside a running sweep.
 from __future__ import annotations
 
 import fcntl
-import hashlib
-import json
 import logging
 import threading
 import uuid
@@ -37,11 +37,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from harness.errors import BenchError
 from harness.records import CellRecord, SweepRecord, read_sweep
 from harness.records.study import STUDY, StudyRecord
 from harness.tracking.cell import (
     STATUS,
     TRIAL_TAG,
+    CellView,
+    ended_ms,
     fingerprint,
     has_own_run,
     study_of_search,
@@ -49,12 +52,23 @@ from harness.tracking.cell import (
     sync_trial,
     trial_tags,
 )
-from harness.tracking.client import MirrorError, experiment_id, file_fingerprint, modified_ms, talking_to_mlflow
+from harness.tracking.client import address, connect, experiment_id, file_fingerprint, modified_ms, talking_to_mlflow
+from harness.tracking.question import (
+    QUESTION_TAG,
+    create_question,
+    inputs_of,
+    question_id,
+    report_files,
+    sweep_tags,
+    sync_question,
+    sync_report,
+)
 from harness.tracking.run import MirroredRun
 
 # The parent has the first of these that one of its cells has.
 _PARENT_STATUS = ("RUNNING", "KILLED", "FAILED", "SCHEDULED", "FINISHED")
-_REPORT_FILES = ("index.html", "report.md", "report.json")
+# An arm that differs in one of these does not start from the model whose evaluation the sweep records.
+_BEFORE_TRAINING = ("model.", "eval.")
 
 
 @dataclass
@@ -78,6 +92,8 @@ class Mirror:
         self.tracking_uri = tracking_uri
         self._writer_id = uuid.uuid4().hex
         self._session: _Session | None = None
+        self.address: str | None = None
+        """Where a browser finds it; None before the first sync."""
 
     def sync(self) -> int:
         """Send what is new; returns the number of points sent.
@@ -86,16 +102,18 @@ class Mirror:
         """
         sweep = read_sweep(self.sweep_dir)
         study = study_of_search(self.sweep_dir) if sweep.is_search else None
-        question_id = _question_id(sweep)
+        asked = question_id(sweep)
         session, self._session = self._session, None  # after an error nothing is taken for known
         with talking_to_mlflow(self.tracking_uri), self._turn() as was_last_writer:
-            if session is None or session.question_id != question_id or not was_last_writer:
-                session = self._open(sweep, question_id)
-            n_points = _sync_cells(session, sweep, study)
+            if session is None or session.question_id != asked or not was_last_writer:
+                session = self._open(sweep, asked)
+            n_points = sync_question(session.parent, sweep, study)
+            n_points += _sync_cells(session, sweep, study)
             if study is not None:
                 n_points += _sync_trials(session, study, modified_ms(self.sweep_dir / STUDY))
-            _sync_report(session, sweep.path / "report")
+            n_points += _sync_report(session, sweep.path / "report")
         self._session = session
+        self.address = address(self.tracking_uri, session.experiment_id)
         return n_points
 
     @contextmanager
@@ -110,68 +128,59 @@ class Mirror:
             lock.flush()
             yield was_last_writer
 
-    def _open(self, sweep: SweepRecord, question_id: str) -> _Session:
+    def _open(self, sweep: SweepRecord, asked: str) -> _Session:
         """Find what MLflow holds of the question, and make the experiment and the parent run if they are missing."""
-        from mlflow import MlflowClient
-
-        client = MlflowClient(tracking_uri=self.tracking_uri)
+        client = connect(self.tracking_uri, self.sweep_dir.parent)
         experiment = experiment_id(client, self.tracking_uri, sweep.name, self.sweep_dir.parent)
-        parents = MirroredRun.find(client, experiment, "bench.question_id", question_id)
-        parent = parents[0] if parents else _create_parent(client, experiment, sweep, question_id)
+        parents = MirroredRun.find(client, experiment, QUESTION_TAG, asked)
+        parent = parents[0] if parents else create_question(client, experiment, sweep)
         children = MirroredRun.find(client, experiment, "mlflow.parentRunId", parent.run_id)
         by_name = {run.tags[tag]: run for run in children for tag in ("bench.cell", TRIAL_TAG) if tag in run.tags}
-        return _Session(question_id, client, experiment, parent, by_name)
+        _end_other_questions(client, experiment, sweep, parent)
+        return _Session(asked, client, experiment, parent, by_name)
 
 
-def _question_id(sweep: SweepRecord) -> str:
-    """What is compared, and how. More seeds ask the same question; the hashes stand for every setting of the arms."""
-    content: list[Any]
-    if sweep.is_search:  # its arms grow in number while it asks the same question
-        content = [sweep.name, sweep.profile, sweep.ablate, sweep.metric]
-    else:
-        hashes = {cell.arm: _hash(cell) for cell in sweep.cells if cell.seed == min(sweep.seeds)}
-        content = [sweep.name, sweep.arms, hashes, sweep.baseline, sweep.metric, sweep.margin_pp, sweep.alpha]
-    return hashlib.blake2b(json.dumps(content).encode(), digest_size=8).hexdigest()
-
-
-def _hash(cell: CellRecord) -> str:
-    return cell.hash if cell.evaluation is None else f"{cell.hash}/{cell.evaluation}"
-
-
-def _create_parent(client: Any, experiment_id: str, sweep: SweepRecord, question_id: str) -> MirroredRun:
-    tags = {
-        "bench.question_id": question_id,
-        "mlflow.note.content": sweep.question,
-        "profile": sweep.profile,
-        "baseline": sweep.baseline,
-        "metric": sweep.metric,
-    }
-    start_ms = modified_ms(sweep.path / "sweep.json")
-    return MirroredRun.create(client, experiment_id, f"{sweep.name} ({sweep.profile})", start_ms, tags)
+def _end_other_questions(client: Any, experiment: str, sweep: SweepRecord, parent: MirroredRun) -> None:
+    """Whoever ran them was stopped before it could say so, and the sweep asks something else now."""
+    for run in MirroredRun.search(client, experiment, "attributes.status = 'RUNNING'"):
+        if parent.run_id not in (run.run_id, run.tags.get("mlflow.parentRunId")):
+            folder = sweep.path / "cells" / run.tags.get("bench.cell", "")
+            state = CellRecord.at(folder).state if "bench.cell" in run.tags and folder.exists() else "interrupted"
+            run.set_status(STATUS[state], modified_ms(folder / "status.json"))
 
 
 def _sync_cells(session: _Session, sweep: SweepRecord, study: StudyRecord | None) -> int:
     n_points = 0
     statuses = {cell.path: cell.read_status() for cell in sweep.cells}
     trials = {name: trial for trial in study.trials for name in trial.cells} if study is not None else {}
+    base_scores = sweep.base_scores if _start_alike(sweep) else []
     for cell in sweep.cells:
         name = cell.path.name
         tags = trial_tags(trials[name]) if name in trials else {}
-        now = (statuses[cell.path], fingerprint(cell), tags)
+        now = (statuses[cell.path], fingerprint(cell), tags, len(base_scores))
         if session.seen.get(name) == now or not (cell.evaluation_folder / "spec.json").exists():
             continue
+        inputs = inputs_of(sweep, cell)
+        view = CellView(cell, statuses[cell.path], tags, base_scores, inputs, sweep_tags(sweep))
         create = partial(_create_child, session)
-        session.children[name], n_sent = sync_cell(cell, statuses[cell.path], tags, session.children.get(name), create)
+        session.children[name], n_sent = sync_cell(view, session.children.get(name), create)
         session.seen[name] = now
         n_points += n_sent
     ended = [] if study is None else [trial for trial in study.trials if trial.state != "running"]
     cells_of_ended = {name for trial in ended for name in trial.cells}
     present = {_counts_as(status["state"], path.name in cells_of_ended) for path, status in statuses.items()}
     present |= {"FINISHED" for trial in ended if not trial.cells}
-    ends_ms = [end_ms for path in statuses if (end_ms := modified_ms(path / "status.json"))]
-    if present:  # a search begins without trials
-        session.parent.set_status(min(present, key=_PARENT_STATUS.index), max(ends_ms, default=None))
+    status = min(present, key=_PARENT_STATUS.index, default=session.parent.status)  # a search begins without trials
+    if status != session.parent.status:
+        ends_ms = [end_ms for cell in sweep.cells if (end_ms := ended_ms(cell))]
+        session.parent.set_status(status, max(ends_ms, default=None))
     return n_points
+
+
+def _start_alike(sweep: SweepRecord) -> bool:
+    """Whether all cells train the one model whose evaluation the sweep records."""
+    differ = {*sweep.ablate, *(knob for knobs in sweep.varied.values() for knob in knobs)}
+    return sweep.checkpoint is None and not any(f"{knob}.".startswith(_BEFORE_TRAINING) for knob in differ)
 
 
 def _counts_as(state: str, trial_has_ended: bool) -> str:
@@ -199,12 +208,13 @@ def _create_child(session: _Session, name: str, start_ms: int | None, tags: dict
     return MirroredRun.create(session.client, session.experiment_id, name, start_ms, tags)
 
 
-def _sync_report(session: _Session, folder: Path) -> None:
-    for path in (folder / name for name in _REPORT_FILES if (folder / name).exists()):
-        now = file_fingerprint(path)
-        if session.seen.get(path.name) != now:
-            session.parent.log_file(path)
-            session.seen[path.name] = now
+def _sync_report(session: _Session, folder: Path) -> int:
+    now = [(path, file_fingerprint(path)) for path in report_files(folder)]
+    if session.seen.get("report") == now:
+        return 0
+    n_points = sync_report(session.parent, folder)
+    session.seen["report"] = now
+    return n_points
 
 
 _log = logging.getLogger(__name__)
@@ -246,7 +256,7 @@ class MirrorThread:
             is_last = self._leaving.wait(self._interval_s)
             try:
                 self._mirror.sync()
-            except MirrorError as error:
+            except BenchError as error:
                 self._warn(str(error))
 
     def _warn(self, message: str) -> None:

@@ -1,17 +1,25 @@
 """One run in MLflow, with what this process knows of it, so that only changes are sent.
 
-Records in MLflow's vocabulary: rows become points of curves, a nested spec becomes flat parameters.
+Records in MLflow's vocabulary: rows become points of curves, a nested spec flat parameters, sources of rows datasets,
+samples a table.
 """
 
 from __future__ import annotations
 
+import getpass
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from harness.records.problems import ProblemRow
+
+if TYPE_CHECKING:
+    import pyarrow
 
 _MAX_RUNS = 50_000
 _ENDED = ("FINISHED", "FAILED", "KILLED")
@@ -26,42 +34,77 @@ class MirroredRun:
     start_ms: int
     status: str
     tags: dict[str, str]
+    metrics: dict[str, float]
+    """The last value of each metric as this process found the run, and of those that `log_values` has sent since."""
 
     @classmethod
     def find(cls, client: Any, experiment_id: str, tag: str, value: str) -> list[MirroredRun]:
         """The runs of an experiment (deleted ones left out) that carry a tag."""
-        found = client.search_runs([experiment_id], f"tags.`{tag}` = '{value}'", max_results=_MAX_RUNS)
-        return [cls._of(client, run) for run in found]
+        return cls.search(client, experiment_id, f"tags.`{tag}` = '{value}'")
+
+    @classmethod
+    def search(cls, client: Any, experiment_id: str, condition: str) -> list[MirroredRun]:
+        """The runs of an experiment (deleted ones left out) for which a condition in MLflow's language holds."""
+        return [cls._of(client, run) for run in client.search_runs([experiment_id], condition, max_results=_MAX_RUNS)]
 
     @classmethod
     def create(
         cls, client: Any, experiment_id: str, name: str, start_ms: int | None, tags: dict[str, str]
     ) -> MirroredRun:
-        """A new run; without `start_ms` it begins now."""
+        """A new run of whoever runs this process; without `start_ms` it begins now."""
+        tags = {"mlflow.user": _user(), "mlflow.source.type": "LOCAL"} | tags
         return cls._of(client, client.create_run(experiment_id, start_time=start_ms, tags=tags, run_name=name))
 
     @classmethod
     def _of(cls, client: Any, run: Any) -> MirroredRun:
-        return cls(client, run.info.run_id, run.info.start_time, run.info.status, dict(run.data.tags))
+        info, data = run.info, run.data
+        return cls(client, info.run_id, info.start_time, info.status, dict(data.tags), dict(data.metrics))
 
     def log_points(self, points: Sequence[Point]) -> None:
         """Add points to the curves, in as many requests as MLflow's client deems right (1000 points each).
 
-        Each bears the time at which the run began: the records keep no clock, and MLflow recognises a point that is
-        sent a second time (its answer was lost, we were killed) only if the time is equal too.
+        MLflow recognises a point that is sent a second time (its answer was lost, we were killed) by its value, step
+        and time, all of which are read from the records.
         """
         from mlflow.entities import Metric
 
-        metrics = [Metric(point.key, point.value, self.start_ms, point.step) for point in points]
+        metrics = [Metric(point.key, point.value, point.at_ms or self.start_ms, point.step) for point in points]
         self.client.log_batch(self.run_id, metrics=metrics)
+
+    def log_values(self, values: Mapping[str, Any], at_ms: int | None) -> int:
+        """Make these the last values of metrics without steps; returns how many had another one, or none."""
+        points = [
+            point for point in value_points("", values, at_ms=at_ms) if self.metrics.get(point.key) != point.value
+        ]
+        self.log_points(points)
+        self.metrics |= {point.key: point.value for point in points}
+        return len(points)
 
     def log_params(self, params: dict[str, str]) -> None:
         from mlflow.entities import Param
 
         self.client.log_batch(self.run_id, params=[Param(*item) for item in params.items()])
 
-    def log_file(self, path: Path) -> None:
-        self.client.log_artifact(self.run_id, str(path))
+    def log_inputs(self, datasets: Sequence[Any]) -> None:
+        """Name the datasets that the run has used; see `dataset_inputs`. One that is named again stays one."""
+        if datasets:
+            self.client.log_inputs(self.run_id, datasets)
+
+    def log_file(self, path: Path, folder: str | None = None) -> None:
+        """Add or replace a file among the run's artifacts, in a folder of these."""
+        self.client.log_artifact(self.run_id, str(path), folder)
+
+    def log_text(self, name: str, text: str) -> None:
+        """As `log_file`, a file with this text."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / name
+            path.write_text(text, encoding="utf-8")
+            self.log_file(path)
+
+    def log_table(self, name: str, table: dict[str, Any]) -> None:
+        """Add or replace a table, in the form of `completions_table`. MLflow's own `log_table` appends to one."""
+        self.log_text(name, json.dumps(table, ensure_ascii=False))
+        self.set_tags({TABLES_TAG: json.dumps([{"path": name, "type": "table"}])})
 
     def set_tags(self, tags: dict[str, str]) -> None:
         from mlflow.entities import RunTag
@@ -85,16 +128,29 @@ class MirroredRun:
         self.client.delete_run(self.run_id)
 
 
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container whose user has no name
+        return "unknown"
+
+
+TABLES_TAG = "mlflow.loggedArtifacts"
+"""Names the tables among a run's artifacts, which MLflow then shows as such."""
 MAX_PARAM_LENGTH = 6000
 """Characters in a parameter's value (mlflow.utils.validation.MAX_PARAM_VAL_LENGTH)."""
+MAX_TAG_LENGTH = 8000
+"""Characters in a tag's value (mlflow.utils.validation.MAX_TAG_VAL_LENGTH)."""
 
 
 class Point(NamedTuple):
-    """One point of the curve `key`, at the optimiser round `step`."""
+    """One point of the curve `key`, at the rollout batch `step`. at_ms: when, in Unix milliseconds; None: when the run
+    began."""
 
     key: str
     step: int
     value: float
+    at_ms: int | None = None
 
 
 def mlflow_name(name: str) -> str:
@@ -103,28 +159,69 @@ def mlflow_name(name: str) -> str:
     return re.sub(r"[^\w\-./]", "_", name.replace("@", "_at_").replace("^", "_hat_"))
 
 
-def step_points(row: dict[str, Any]) -> Iterator[Point]:
+def step_points(row: dict[str, Any], at_ms: int | None = None) -> Iterator[Point]:
     """A row of steps.jsonl as `train/<key>`."""
-    return value_points("train", row, row["step"])
+    return value_points("train/", row, row["step"], at_ms)
 
 
-def timing_points(row: dict[str, Any]) -> Iterator[Point]:
+def timing_points(row: dict[str, Any], at_ms: int | None = None) -> Iterator[Point]:
     """A row of timing.jsonl as `time/<key>`."""
-    return value_points("time", row, row["step"])
+    return value_points("time/", row, row["step"], at_ms)
 
 
-def score_points(row: dict[str, Any]) -> Iterator[Point]:
-    """A row of scores.jsonl as `eval/<task>/<metric>`, that of the final evaluation as `eval/final/<task>/<metric>`."""
-    prefix = "eval/final" if row["final"] else "eval"
-    return value_points(f"{prefix}/{row['task']}", row["metrics"], row["step"])
+def score_points(row: dict[str, Any], at_ms: int | None = None) -> Iterator[Point]:
+    """A row of scores.jsonl as `eval/<task>/<metric>`, so that this is one curve from the model before training to the
+    final evaluation; the latter, by which arms are compared, as `eval/final/<task>/<metric>` too."""
+    for prefix in ("eval", "eval/final") if row["final"] else ("eval",):
+        yield from value_points(f"{prefix}/{row['task']}/", row["metrics"], row["step"], at_ms)
 
 
-def value_points(prefix: str, values: dict[str, Any], step: int = 0) -> Iterator[Point]:
-    """The numbers among some values as `<prefix>/<key>`."""
+def value_points(prefix: str, values: Mapping[str, Any], step: int = 0, at_ms: int | None = None) -> Iterator[Point]:
+    """The numbers among some values as `<prefix><key>`."""
     # What a step does not have is null in the records: a gap in the curve. MLflow would store an infinity as 1.8e308.
     for key, value in values.items():
         if key != "step" and isinstance(value, int | float) and math.isfinite(value):
-            yield Point(mlflow_name(f"{prefix}/{key}"), step, float(value))
+            yield Point(mlflow_name(f"{prefix}{key}"), step, float(value), at_ms)
+
+
+def dataset_inputs(tasks: Iterable[tuple[str, str]], sources: Iterable[Mapping[str, Any]]) -> list[Any]:
+    """The rows of some (task, split), as MLflow names datasets. sources: where rows came from, as `SweepRecord.data`
+    says it; those of a task without a source were generated."""
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    inputs = []
+    for task, split in tasks:
+        found = [source for source in sources if (source["task"], source["split"]) == (task, split)]
+        for source in found or [{"origin": "generated", "digest": "generated"}]:
+            # MLflow tells datasets apart by name and digest, which is cut where it is longer than MLflow allows.
+            dataset = Dataset(f"{task} {split}", source["digest"][:36], source["origin"], json.dumps(dict(source)))
+            context = "training" if split == "train" else "evaluation"
+            inputs.append(DatasetInput(dataset, [InputTag("mlflow.data.context", context)]))
+    return inputs
+
+
+TABLE_ROWS = 100
+_TABLE_COLUMNS = ("task", "problem", "prompt", "completion", "extracted", "reference", "correct", "tokens", "cut off")
+
+
+def completions_table(samples: pyarrow.Table, problems: Sequence[ProblemRow]) -> dict[str, Any]:
+    """The first sample of each of the first problems of a final evaluation, in the form in which MLflow stores a table
+    (pandas's "split"): the same problems in each cell, so that MLflow can lay their completions side by side."""
+    statements = {(row["task"], row["problem_id"]): row for row in problems if row["split"] == "test"}
+    rows: list[list[Any]] = []
+    for sample in samples.to_pylist():
+        if not sample.get("final", True) or sample["sample"] != 0 or len(rows) == TABLE_ROWS:
+            continue
+        problem = statements.get((sample["task"], sample["problem_id"]))
+        prompt, reference = ("", "") if problem is None else (_as_text(problem["prompt"]), problem["answer"])
+        about = [sample["task"], sample["problem_id"], prompt, sample["text"], sample.get("extracted"), reference]
+        rows.append([*about, sample["correct"], sample["n_tokens"], sample.get("truncated")])
+    return {"columns": [*_TABLE_COLUMNS], "data": rows}
+
+
+def _as_text(prompt: str | list[Any]) -> str:
+    """A prompt, or the messages of a chat, as one text."""
+    return prompt if isinstance(prompt, str) else "\n\n".join(f"{one['role']}: {one['content']}" for one in prompt)
 
 
 def flat_params(spec: dict[str, Any], prefix: str = "") -> dict[str, str]:

@@ -237,7 +237,7 @@ class TokenBudget:
                 "or a device with more memory."
             )
         self._notes.append(
-            f"out of memory with {self.tokens} tokens a pass ({reason}): going on with {tokens} of them, which changes "
+            f"out of memory with {self.tokens} tokens per pass ({reason}): going on with {tokens}, which changes "
             "results by no more than rounding"
         )
         self.tokens = tokens

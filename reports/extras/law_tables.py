@@ -135,7 +135,7 @@ ENTROPY_NOTE = (
     "in report.json. R is the training reward, or the score in percent, with the score before training at the "
     "entropy of the first step. H is the policy's mean entropy in nats {kinds}. Brackets: {level} intervals by a "
     "jackknife over whole runs; with one seed over blocks of its steps, which leaves training variance out, and with "
-    "20 steps a nominal 95% then holds about 90% of the time. Ceiling: R at H = 0, with "
+    "20 steps a nominal 95% interval then covers about 90% of the time. Ceiling: R at H = 0, with "
     "the paired difference of its seeds from the baseline's; p is not corrected for the number of arms. Exponent: c of "
     "a free fit of R = −a·exp(c·H) + b, with its own ceiling; the law has c = 1. Forecast: the law of the first 30% of "
     "training, given the later entropies, against the last value, a line in log step, and a line in H that is given "
@@ -147,8 +147,8 @@ COMPUTE_NOTE = (
     "R = start + (asymptote − start) / (1 + (midpoint / tokens)^exponent), the sigmoid of 2510.13786, fitted to the "
     "evaluations along training of all seeds pooled; scores are in percent. The asymptote is its ceiling, the exponent "
     "its efficiency. Brackets: {level} intervals by a jackknife over whole runs; with one seed over its evaluations, "
-    "which leaves training variance out. A sigmoid that noise without a trend fits as well in more than 5% of cases is "
-    "refused; with fewer than six runs this takes the noise of evaluations to be independent."
+    "which leaves training variance out. A sigmoid is refused if it fits noise without a trend as well in more than 5% "
+    "of cases; with fewer than six runs this assumes that the noise of evaluations is independent."
 )
 
 
@@ -198,11 +198,11 @@ def entropy_remarks(row: Row) -> list[str]:
         remarks.append("a is below 0: the reward rises with the entropy, and the law has no ceiling.")
     elif row["a_low"] <= 0:
         remarks.append(
-            "The interval of a holds 0: the reward was not shown to follow the entropy, and there may be no ceiling."
+            "The interval of a contains 0: the reward may not follow the entropy, and there may be no ceiling."
         )
     if row["contradicts_the_form"]:
         remarks.append(
-            "The interval of the exponent leaves out 1: the points do not bend as exp(H) does, and what the law says"
+            "The interval of the exponent excludes 1: the points do not bend as exp(H) does, and what the law says"
             " beyond them rests on a form that they contradict."
         )
     if row["form_moves_ceiling"]:

@@ -69,7 +69,7 @@ def _draw_coverage(analysis: Analysis, *, of_baseline: bool, ylabel: str, what: 
         band = f"Band: {percent(1 - shown[0].alpha)}, at every k at once"
         parts.append(f"{band}." if of_baseline else f"{band}, with the noise of the model before training.")
     parts += [f"No band: {note}." for note in dict.fromkeys(one.note for one in shown if one.note)]
-    parts.append("The table of coverage says what it shows, and where lines cross 0.")
+    parts.append("The coverage table says in a word what this shows, and where lines cross 0.")
     return Drawing(figure, " ".join(parts), curve_rows(curves, "k", "difference_pp" if of_baseline else "gain_pp"))
 
 

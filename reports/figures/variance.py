@@ -21,7 +21,7 @@ HATCHES = {"seeds": "", "seeds_x_problems": "///", "sampling": "...", "problems"
 TRAINED = (
     "More seeds shrink every part but problems. More samples shrink evaluation samples alone, so they buy little where"
     " that part is small. More problems shrink seed x problem, evaluation samples and problems. The verdict is about"
-    " these problems, so the part of problems is no noise of it; it counts for problems of this kind in general."
+    " these problems, so the part of problems does not count for it, only for new problems of this kind."
 )
 EVALUATED = (
     "More samples, or more seeds of sampling, shrink evaluation samples alone, so they buy little where that part is"
@@ -104,10 +104,10 @@ def _caption(analysis: Analysis, rows: list[dict[str, Any]]) -> str:
     parts = [
         f"What the noise of each {difference} is made of, on {analysis.metric.task} with {sizes}. {advice}",
         f"error: the standard error of the {mean} on {over}, with its {percent(first['level'])} interval."
-        " From few seeds the shares are rough: report.json has an interval for each.",
+        " With few seeds the shares are rough: report.json has an interval for each.",
     ]
     if not all(row["sampling_known"] for row in rows):
-        parts.append("With one sample of a problem, seed x problem holds evaluation samples too.")
+        parts.append("With one sample per problem, seed x problem includes evaluation samples.")
     return " ".join(parts)
 
 

@@ -48,7 +48,7 @@ Target = Literal["equivalent", "difference"]
 class Way:
     """One way to settle a contrast.
 
-    now, needed: of seeds, or of samples a problem, or of problems, in all; needed is None if no number will do.
+    now, needed: of seeds, or of samples per problem, or of problems, in all; needed is None if no number will do.
     shrinks_frac: the part of the variance that it shrinks. cells: how many are trained, or evaluated again. seconds:
     what they take one after another, None without timings. level: of the intervals afterwards. command: None if
     the records do not hold what was asked.

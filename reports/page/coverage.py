@@ -14,7 +14,7 @@ NOTE = (
     " all rows of a kind together). Up and down: the whole band lies above or below 0. A k is large from half of the"
     " largest on. Sharpened: up at k = 1 and down at a large k. Discovered: up at a large k and not at k = 1. Both: up"
     " at k = 1 and at a large k. Crossover: the k at which the difference, once above 0, first falls below 0, and the k"
-    " around it at which the band holds 0. The model before training is evaluated once; its noise is in the band."
+    " around it at which the band contains 0. The model before training is evaluated once; its noise is in the band."
 )
 
 
@@ -104,7 +104,7 @@ def _at(row: Row, place: int) -> str:
 
 
 def _crossover_interval(row: Row) -> str:
-    """The interval, open on a side where the band holds 0 as far as k was evaluated."""
+    """The interval, open on a side where the band contains 0 as far as k was evaluated."""
     low, high = row["crossover_low"], row["crossover_high"]
     if row["crossover_k"] is None or row["low_pp"][0] is None:
         return number(None)

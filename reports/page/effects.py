@@ -16,8 +16,8 @@ EFFECT_NOTE = (
     "seeds with a score in every arm; intervals and p (Holm) are corrected over these {m} effects."
 )
 SECONDARY_NOTE = (
-    "Secondary: each arm against {baseline}. A grid asks about its {m} main effects and interactions. "
-    "They have {level} intervals, corrected among themselves; the correction of those does not count them."
+    "Secondary: each arm against {baseline}. A grid asks about its {m} main effects and interactions, whose correction "
+    "does not count these arms. The arms have {level} intervals, corrected among themselves."
 )
 
 

@@ -22,7 +22,7 @@ def look_clause(row: Row) -> str:
     else:
         name = f"{ORDINALS[look['number'] - 1]} look" if look["number"] <= len(ORDINALS) else f"look {look['number']}"
     over = "both" if len(look["seeds"]) == 2 and not look["planned"] else "all"
-    return f" ({name}, {percent(look['overall_level'])} over {over})"
+    return f" ({name}; {percent(look['overall_level'])} over {over} looks)"
 
 
 def look_sentence(row: Row) -> str:
@@ -31,10 +31,10 @@ def look_sentence(row: Row) -> str:
     plan = f"of those planned at {_listed(look['planned'])}" if look["planned"] else "not planned"
     taken = f"{_listed(look['seeds'])} seeds"
     if len({*look["samples"]}) > 1:
-        taken += f", with {_listed(look['samples'])} samples a problem"
+        taken += f", with {_listed(look['samples'])} samples per problem"
     return (
         f"Looks so far: at {taken}, {plan}. With {percent(row['level'])} at this one, the intervals of all looks hold "
-        f"{percent(look['overall_level'])} together; p counts this look alone."
+        f"{percent(look['overall_level'])} together; p is not corrected for looks."
     )
 
 

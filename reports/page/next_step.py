@@ -16,7 +16,7 @@ Row = dict[str, Any]
 LITTLE_FRAC = 0.1
 """What shrinks less of the variance hardly narrows an interval."""
 
-NOUNS = {"seeds": "seeds", "samples": "samples a problem", "problems": "problems"}
+NOUNS = {"seeds": "seeds", "samples": "samples per problem", "problems": "problems"}
 WORK = {"seeds": "to train", "samples": "to evaluate", "problems": "to evaluate"}
 
 
@@ -34,8 +34,8 @@ def next_step_sentence(row: Row) -> str:
     first, *others = able
     sentences = [f"Cheapest next step to {_goal(row)}: {_way(first)}."]
     sentences += [f"Or {_way(way)}." for way in others]
-    further = "Each is a further look" if others else "It is a further look"
-    return " ".join([*sentences, *unable, f"{further}, which is allowed for."])
+    further = "Each is a further look" if others else "This is a further look"
+    return " ".join([*sentences, *unable, f"{further}; the numbers allow for that."])
 
 
 def what_to_do(row: Row, sweep: SweepRecord) -> str:
@@ -47,10 +47,10 @@ def what_to_do(row: Row, sweep: SweepRecord) -> str:
     if not sweep.is_complete:
         return "Not every cell has ended; `bench run` continues it."
     if sweep.design is not None and sweep.look.planned:
-        return "Its design has looks left; `bench run` with --until verdict takes them."
+        return "Planned looks are left; `bench run` with --until verdict takes them."
     if row["verdict"] == "no_test":
         return f"A test needs {MIN_PAIRS} pairs."
-    return f"What would settle it cannot be told: {row['note']}."
+    return f"What would settle it is unknown: {row['note']}."
 
 
 def _goal(row: Row) -> str:
@@ -58,20 +58,22 @@ def _goal(row: Row) -> str:
     chance = f"with {percent(step['power'])} power"
     if step["target"] == "difference":
         observed_pp = (row.get("bests") or row)["difference_pp"]
-        return f"find a difference like the observed {signed_pp(observed_pp)} pp {chance}"
-    return f"settle ±{row['margin_pp']:g} pp {chance} if there is no difference"
+        return f"detect a difference as large as the observed {signed_pp(observed_pp)} pp {chance}"
+    return f"show equivalence within ±{row['margin_pp']:g} pp {chance} if there is no difference"
 
 
 def _way(way: Row) -> str:
     cost = [f"{count(way['cells'], 'cell')} {WORK[way['of']]}"]
     if way["seconds"] is not None:
-        cost.append(f"about {seconds(way['seconds'])} one after another")
+        cost.append(f"about {seconds(way['seconds'])} run one after another")
     cost.append(f"then {percent(way['level'])} intervals")
     command = "" if way["command"] is None else f": `{way['command']}`"
-    return f"{way['needed']} {NOUNS[way['of']]} in place of {way['now']} ({', '.join(cost)}){command}"
+    return f"{way['needed']} {NOUNS[way['of']]} instead of {way['now']} ({', '.join(cost)}){command}"
 
 
 def _cannot(way: Row) -> str:
     """Not even many times as many will do, as they leave the rest of the variance as it is."""
-    cannot = "buy nothing" if way["shrinks_frac"] < LITTLE_FRAC else f"do not suffice, even {MOST_FACTOR} times as many"
-    return f"More {NOUNS[way['of']]} {cannot}: they shrink {percent(way['shrinks_frac'])} of the variance."
+    cannot = f"do not suffice, even {MOST_FACTOR} times as many"
+    if way["shrinks_frac"] < LITTLE_FRAC:
+        cannot = "would not help"
+    return f"More {NOUNS[way['of']]} {cannot}: they shrink only {percent(way['shrinks_frac'])} of the variance."

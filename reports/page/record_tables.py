@@ -18,8 +18,8 @@ ABSENT = "(absent)"
 COST_NOTE = (
     "Medians over the steps of a cell, then means over the finished cells of the arm. Evaluations and total training "
     "are those of a whole cell, peak memory is its highest (on a CPU that of the process), tokens per pass are its "
-    "lowest. Costs are descriptive; none is tested: cells that ran at the same time shared the machine, and an arm "
-    "that ran beside others is slower for it."
+    "lowest. Costs are descriptive; none is tested. Cells that ran at the same time shared the machine, so an arm "
+    "that ran beside others looks slower."
 )
 COST_COLUMNS: dict[str, tuple[str, Callable[[float | None], str]]] = {
     "step_s": ("step", duration),
@@ -58,10 +58,10 @@ def knob_table(analysis: Analysis) -> Table:
 
 
 TUNING_NOTE = (
-    "What the search of each arm found, with the same number of trials and the same trial seeds for all, and seeds of "
-    "its own. The score in the search was picked for being the highest, luck included; that with fresh seeds was not. "
-    "Left open: how far the arm's best may lie above the setting found, mean and standard deviation. Tokens: generated "
-    "in training, by all trials of the search and by all seeds of the comparison."
+    "What each arm's search found. All searches have the same number of trials and the same trial seeds, which the "
+    "comparison does not use. The best score in the search is partly luck, since it was picked; that with fresh seeds "
+    "is not. Left open: how far the arm's best may lie above the setting found, mean ± standard deviation. Tokens: "
+    "generated in training, by all trials of the search and by all seeds of the comparison."
 )
 
 

@@ -33,9 +33,9 @@ ACROSS_TASKS_NOTE = (
 )
 PROBLEM_NOTE = (
     "The share of right samples in the final evaluation, over the seeds of an arm, for the problems with the widest"
-    " range between arms. They are the extremes of {n} problems: beside each stands the mean range of its rank if arms"
-    " are exchanged within seeds, and a widest range of {widest:.1f} pp or more then comes in P = {p} of cases. What is"
-    " above it is more than chance; the rest would not be there another time."
+    " range between arms. They are the extremes of {n} problems. By chance: the mean range at the same rank if"
+    " arms are exchanged within seeds; a widest range of {widest:.1f} pp or more then has P = {p}. Ranges above that"
+    " are more than chance; a repetition would probably not show the others."
 )
 
 
@@ -193,7 +193,7 @@ def chance_sentence(report: Report) -> str:
     first = ranges["widest"][:3]
     widest, permuted = (", ".join(f"{row[name]:.1f}" for row in first) for name in ("range_pp", "permuted_pp"))
     return (
-        f"No problem of {ranges['task']} is shown to divide the arms: the widest ranges between them, {widest} pp, are"
+        f"No problem of {ranges['task']} clearly separates the arms: the widest ranges between them, {widest} pp, are"
         f" what exchanging arms within seeds gives, {permuted} pp on average (P = {number(ranges['p'], 2)} for a widest"
         f" range of this size among {ranges['n_problems']} problems)."
     )

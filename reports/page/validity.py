@@ -85,7 +85,7 @@ def _pairing(contrasts: Sequence[Row]) -> str:
     known = [row for row in contrasts if row["correlation_low"] is not None]
     if len(known) > MOST_CORRELATIONS:
         apart = sum(not row["correlation_low"] <= 0 <= row["correlation_high"] for row in known)
-        return f"told from 0 in {apart} of {len(known)} contrasts"
+        return f"clearly not 0 in {apart} of {len(known)} contrasts"
     written = [
         f"{number(row['correlation'], 2)} [{number(row['correlation_low'], 2)}, {number(row['correlation_high'], 2)}]"
         for row in known

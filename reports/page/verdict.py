@@ -26,12 +26,12 @@ SIGNS = {
 """Each verdict has a sign beside its colour, for readers and printers without colour."""
 
 CHECKPOINT_SENTENCE = (
-    "Every arm evaluates {checkpoint} as it is: nothing is trained, and a seed is one of sampling. What is replicated "
-    "is the problem, with its samples and seeds as its cluster, so intervals and p values speak of new problems of "
-    "this kind and new samples."
+    "Every arm evaluates {checkpoint} as it is: nothing is trained, and seeds vary only sampling. The unit of "
+    "replication is the problem; its samples over all seeds form a cluster. So intervals and p values are about new "
+    "problems of this kind and new samples."
 )
 
-SEED_SENTENCE = "A seed varies data order and sampling from one cold start, not the cold start itself."
+SEED_SENTENCE = "A seed varies data order and sampling; all seeds start from the same weights."
 
 COLLAPSE_SENTENCE = (
     "If an arm collapses in a tenth of its seeds, by 20 standard deviations of the difference, a 95% t interval holds "
@@ -93,11 +93,11 @@ def _screening_statements(row: Row) -> list[Statement]:
     best, n_seeds = row["best"], count(row["n_seeds"], "seed")
     ranked = Statement(
         "careful",
-        f"A screening: {row['n_arms']} arms with {n_seeds} each are ranked, not judged. Highest mean"
-        f" {metric_name(row)} beside {row['baseline']}: {', '.join(best)}.",
+        f"Screening: {row['n_arms']} arms with {n_seeds} each are ranked, not judged. Highest mean"
+        f" {metric_name(row)} apart from {row['baseline']}: {', '.join(best)}.",
         [
-            f"The highest of {row['n_arms'] - 1} means is too high: it was picked for its luck too. The intervals in"
-            " the tables below do not account for the choice."
+            f"The highest of {row['n_arms'] - 1} means is partly luck. The intervals in the tables below do not account"
+            " for the choice."
         ],
     )
     if row["confirmed_in"] is None:
@@ -117,8 +117,8 @@ def interim_sentence(report: Report) -> str | None:
     if ended == total:
         return None
     return (
-        f"Interim look: {ended} of {total} cells have ended. Levels and p values hold for the planned number of seeds, "
-        "looked at once. Stopping as soon as a verdict pleases is wrong more often than they say."
+        f"Unfinished sweep: {ended} of {total} cells have ended. Intervals and p values hold for the planned number of "
+        "seeds, looked at once. If you stop at a verdict that pleases you, you are wrong more often than they say."
     )
 
 
@@ -170,7 +170,7 @@ def verdict_details(row: Row) -> list[str]:
         if row["p_holm"] < alpha:
             details.append(
                 f"p is below {alpha:.3g} after Holm, whose later steps are less strict than the interval. The interval "
-                "holds 0, and the verdict follows the interval."
+                "contains 0, and the verdict follows the interval."
             )
     if row["verdict"] == "equivalent":
         level = percent((1 - row["level"]) / 2)
@@ -240,12 +240,12 @@ def _between_bests(row: Row) -> str:
     """What the searches of tuned arms leave open, and what becomes of the difference with it."""
     bests = row["bests"]
     sentence = (
-        f"{bests['trials']} trials may stop short of an arm's best. By the scores of the trials, the arms' bests"
-        f" differ by {signed_pp(bests['difference_pp'])} pp {interval(bests['low_pp'], bests['high_pp'])}"
+        f"{bests['trials']} trials may stop short of an arm's best. Judging by their scores, the arms at their true"
+        f" best differ by {signed_pp(bests['difference_pp'])} pp {interval(bests['low_pp'], bests['high_pp'])}"
     )
     if not bests["settles"]:
-        return f"{sentence}. What the settings found differ by may be the search's doing: raise tune.trials."
-    return f"{sentence}{'' if row['verdict'] == 'inconclusive' else ', and the verdict holds for these too'}."
+        return f"{sentence}. So the observed difference may come from the search, not the arms: raise tune.trials."
+    return f"{sentence}{'' if row['verdict'] == 'inconclusive' else ', and the verdict holds there too'}."
 
 
 def _noise_clause(row: Row) -> str:
@@ -343,7 +343,7 @@ def _variance_sentence(row: Row) -> str:
     )
     error = "{error_pp:.2f} pp [{error_low_pp:.2f}, {error_high_pp:.2f}]".format(**budget)
     level = percent(variance["level"])
-    joined = "" if variance["sampling_known"] else "; one sample of a problem leaves its noise in seed x problem"
+    joined = "" if variance["sampling_known"] else "; one sample per problem leaves its noise in seed x problem"
     return f"Noise: a standard error of {error}; its variance is {shares} ({level} intervals{joined})."
 
 
@@ -356,16 +356,16 @@ def _pairing_sentence(row: Row) -> str:
     sides = "levels" if is_effect(row) else "arms"
     rho = f"ρ = {row['correlation']:.2f}, {percent(row['level'])} interval [{low:.2f}, {high:.2f}]"
     if low <= 0 <= high:
-        return f"{count(row['n_pairs'], _unit(row))} cannot tell what pairing does: {rho}."
+        return f"{count(row['n_pairs'], _unit(row))} are too few to tell what pairing does: {rho}."
     worth = f"which is worth {float(number(1 / row['variance_ratio'], 2)):g} times the {_unit(row)}s"
     if high < 0:
-        return f"The two {sides}' {_unit(row)}s move apart: {rho}, {worth}: pairing costs more than it brings."
+        return f"The {sides}' scores move apart over {_unit(row)}s: {rho}, {worth}: pairing loses precision."
     noise = (row.get("variance") or {}).get("shared_noise_share")
     cause = ""
     if noise is not None:
         who = "evaluation noise that both share" if noise > 0.5 else "what a seed does to the training of both"
-        cause = f"; most of it ({max(noise, 1 - noise):.0%}) is {who}"
-    return f"The two {sides}' {_unit(row)}s move together: {rho}, {worth}{cause}."
+        cause = f"; most of that ({max(noise, 1 - noise):.0%}) is {who}"
+    return f"The {sides}' scores move together over {_unit(row)}s: {rho}, {worth}{cause}."
 
 
 def _over_new_problems(row: Row) -> str:

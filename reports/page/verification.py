@@ -44,7 +44,7 @@ class Difference:
     def sentence(self) -> str:
         found = f"{self.file}{f', {self.place}' if self.place else ''}"
         differs = f"{found}: the report says {self.written}, the records give {self.recomputed}"
-        return f"The report is not of today's records. {differs}." if self.is_stale else f"{differs}."
+        return f"The report is older than its records. {differs}." if self.is_stale else f"{differs}."
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ FEW_PAIRS = 6
 """With fewer pairs a spread below one quantum may be an accident of the grid that scores lie on."""
 
 NO_SPREAD = "all differences are equal, so their spread is unknown"
-FINE_SPREAD = f"the spread is below what one sample changes, which below {FEW_PAIRS} seeds means that it is unknown"
+FINE_SPREAD = f"the spread is below what one sample changes, so with fewer than {FEW_PAIRS} seeds it counts as unknown"
 AT_THE_FLOOR = "both arms are at the floor: no seed scores above the lowest score there is"
 AT_THE_CEILING = "both arms are at the ceiling: no seed scores below the highest score there is"
 

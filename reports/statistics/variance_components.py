@@ -120,7 +120,7 @@ class VarianceComponents:
             )
         if samples != self.n_samples and not self.sampling_known:
             raise ValueError(
-                f"the error with {samples} samples a problem is unknown: with one sample in each cell, the noise of"
+                f"the error with {samples} samples per problem is unknown: with one sample in each cell, the noise of"
                 " sampling cannot be told from what a seed does to a problem; evaluate with two samples or more"
             )
         cells = seeds * problems

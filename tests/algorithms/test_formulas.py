@@ -68,7 +68,7 @@ def test_grpo() -> None:
         ({"kl.where": "loss"}, "KL", "k3 = exp(-d) - 1 + d (not multiplied by r)"),
         ({"kl.where": "loss", "kl.estimator": "k3_ratio"}, "KL", "(k3 multiplied by the token's ratio r)"),
         ({"kl.where": "loss"}, "loss", "[l + k]"),
-        ({"kl.where": "loss", "kl.control": "adaptive"}, "KL", "steered to 0.1 nats a token over 10000 completions"),
+        ({"kl.where": "loss", "kl.control": "adaptive"}, "KL", "steered to 0.1 nats per token over 10000 completions"),
         ({"aggregation": "constant_length"}, "aggregation", "completions of the step x rollout.max_completion_tokens"),
         ({"aggregation": "token_mean"}, "aggregation", "N = tokens in the optimiser step's loss"),
         ({"aggregation": "group_token_mean"}, "aggregation", "P = prompts of the step, N_g = group's tokens"),

@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evals.errors import EvalError
-from evals.evaluate import Request, SampleRow, disagreement, grade_sample, missing_requests, regrade, scores
+from evals.evaluate import (
+    Request,
+    SampleRow,
+    disagreement,
+    grade_sample,
+    missing_requests,
+    regrade,
+    scores,
+    standard_errors,
+)
 from evals.grading.math import MathPool, MathProcess
 from evals.prompts import get_template
 from evals.tasks.base import Generated, Problem, Task
@@ -157,6 +166,19 @@ def test_scores():
             "faulty_steps_frac": 1 / 3,
         }
     )
+
+
+def test_standard_errors_are_of_means_over_problems():
+    rows = [row(problem, sample, f"#{6 if sample < right else 7}", n_tokens=2 + right)
+            for problem, right in (("a", 3), ("b", 0)) for sample in range(4)]  # fmt: skip
+    ks = [1, 2, 4]
+    errors = standard_errors(rows, ks)
+    assert errors["pass@1"] == errors["pass^1"] == errors["avg@n"] == pytest.approx(0.75 / 2)
+    assert 100 * errors["pass@1"] == pytest.approx(scores(rows, ks)["se_problems_pp"])
+    assert errors["pass^2"] == pytest.approx(0.5 / 2)
+    assert errors["mean_tokens"] == pytest.approx(3 / 2)
+    assert "mean_tokens_correct" not in errors, "a mean over samples of unequal number"
+    assert standard_errors(rows[:4], ks) == {}, "one problem has no spread"
 
 
 def test_metrics_that_do_not_exist_are_none():

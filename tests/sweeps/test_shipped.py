@@ -127,7 +127,7 @@ def test_every_question_can_be_answered_within_two_points(bench: Bench) -> None:
         planned = make_plan(str(path))
         detectable = bench("plan", name, "--json").document["detectable_pp"]
         trains = planned.request.checkpoint is None
-        assert detectable["from"] == ("profile tiny" if trains else "the largest noise of sampling")
+        assert detectable["from"] == ("profile tiny" if trains else "the largest possible sampling noise")
         assert detectable["value"] <= 2.0, name
         assert (planned.sweep.screening is not None) == (len(planned.arms) > 12), name
 

@@ -186,7 +186,7 @@ class ReferenceSample(Section):
     """Completions behind the large-sample gradient of the expected reward."""
 
     prompts: int = Field(1024, ge=REFERENCE_PARTS, multiple_of=REFERENCE_PARTS, description="drawn for it alone")
-    samples: int = Field(8, ge=2, description="completions a prompt")
+    samples: int = Field(8, ge=2, description="completions per prompt")
 
 
 class ProbeFile(Section):
@@ -198,11 +198,11 @@ class ProbeFile(Section):
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     question: str
-    profile: str = Field(description="name of a shipped profile or path of one's own; --profile overrides it")
+    profile: str = Field(description="name of a shipped profile, or path of your own; --profile overrides it")
     base: dict[str, Any] = Field({}, description="settings on top of the profile; none of the objective")
     objectives: dict[ArmName, dict[str, Any]] = Field(min_length=1, description="name -> algorithm and objective.*")
     baseline: str | None = Field(None, description="objective with which others are compared; none = the first")
-    group_sizes: Listed[Size] = Field((), description="completions a prompt, at the batch of the settings")
+    group_sizes: Listed[Size] = Field((), description="completions per prompt, at the batch of the settings")
     batch_sizes: Listed[Size] = Field((), description="completions a gradient estimate, at the group of the settings")
     completions: int = Field(
         2048, ge=1, description="drawn at each point; its gradient estimates are their disjoint batches"

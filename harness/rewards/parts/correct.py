@@ -12,7 +12,7 @@ from harness.rewards import Attempt, RewardContext, RewardPart
 
 
 class Correct(RewardPart):
-    """1 for a correct answer, else 0; no reward where the grader came to no end.
+    """1 for a correct answer, else 0; no reward where grading timed out or crashed.
 
     Its options are those of an imperfect verifier, whose verdict takes its place in training (`ProxyCorrect`); the true
     one is recorded beside it.

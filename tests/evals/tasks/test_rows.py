@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from huggingface_hub import constants
 
 from evals.errors import DataMissingError, EvalError
+from evals.hub import offline_without_network
 from evals.tasks.base import Problem
 from evals.tasks.rows import Fields, HubDataset, LocalFile, Rows, rows_digest
 
@@ -112,6 +115,19 @@ def test_a_hub_that_cannot_be_reached_is_missing_data(monkeypatch, hub):
         source.load()
     for part in ("nowhere/absent.jsonl", "hub:openai/gsm8k@main/main/test", "HF_HUB_OFFLINE", "offline"):
         assert part in str(error.value)
+
+
+@pytest.mark.parametrize(("proxies", "is_offline"), [({}, True), ({"https": "http://proxy"}, False)])
+def test_where_the_hubs_name_is_not_found_it_is_not_asked(monkeypatch, proxies, is_offline):
+    def not_found(*address):
+        raise socket.gaierror("Name or service not known")
+
+    monkeypatch.setattr("evals.hub.getproxies", lambda: proxies)
+    monkeypatch.setattr(socket, "getaddrinfo", not_found)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    with offline_without_network():
+        assert constants.HF_HUB_OFFLINE is is_offline
+    assert constants.HF_HUB_OFFLINE is False
 
 
 @pytest.mark.parametrize(

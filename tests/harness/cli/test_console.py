@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import json
-import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from harness.cli.console import note, print_json, print_table, print_text
+from harness.cli.console import _fitted, note, print_json, print_table, print_text
 from harness.cli.live import duration
 
 
@@ -14,18 +15,49 @@ def test_a_table_off_a_terminal_is_aligned_and_never_cut(capsys: pytest.CaptureF
     assert capsys.readouterr().out.splitlines() == ["title", "arm     remarks", f"a       {'x' * 300}", "longer"]
 
 
-def test_a_table_on_a_narrow_terminal_folds_names_and_cuts_none(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+NAMES = [f"clip_high=0.{n},temperature={n}" for n in (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("columns", "lines"),
+    [
+        (60, ["arm                          mean, interval     verdict",
+              "clip_high=0.1,temperature=1  50.3 [46.6, 54.0]  inconclusive"]),
+        (56, ["arm",
+              "  mean, interval     verdict",
+              "clip_high=0.1,temperature=1",
+              "  50.3 [46.6, 54.0]  inconclusive"]),
+        (32, ["arm: clip_high=0.1,temperature=1",
+              "  mean, interval:",
+              "    50.3 [46.6, 54.0]",
+              "  verdict: inconclusive"]),
+    ],
+)  # fmt: skip
+def test_a_table_takes_the_form_that_fits(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int, lines: list[str]
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", "40")
-    print_table("", ["arm", "verdict"], [[f"clip_high=0.{n},temperature={n}", "inconclusive"] for n in (1, 2)])
-    out = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
-    assert max(map(len, out.splitlines())) <= 40
-    assert "…" not in out
-    assert out.count("inconclusive") == 2  # only names are broken
-    letters = "".join(line.removesuffix("inconclusive ").strip() for line in out.splitlines()[1:])
-    assert letters == "clip_high=0.1,temperature=1clip_high=0.2,temperature=2"
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+    rows = [[name, "50.3 [46.6, 54.0]", "", "inconclusive"] for name in NAMES]
+    print_table("", ["arm", "mean, interval", "empty", "verdict"], rows)
+    assert capsys.readouterr().out.splitlines()[: len(lines)] == lines
+
+
+cells = st.lists(st.text("abc", min_size=1, max_size=9), max_size=8).map(" ".join)
+
+
+@given(st.data(), st.integers(24, 60))
+def test_a_table_fits_any_terminal_and_loses_no_word(data: st.DataObject, columns: int) -> None:
+    width = data.draw(st.integers(1, 6))
+    names = st.text("xyz=.", min_size=1, max_size=24)
+    row = st.tuples(names, *[cells] * width)
+    heading, *rows = data.draw(st.lists(row, min_size=2, max_size=5))
+    lines = list(_fitted(list(zip(heading, *rows, strict=True)), columns))
+    assert all(len(line) <= columns for line in lines)
+    words = " ".join(lines).split()
+    assert all(name in words for name, *_ in rows), "a name stays whole"
+    assert all(word in words for _, *others in rows for cell in others for word in cell.split())
 
 
 def test_sentences_are_wrapped_on_a_terminal_and_stay_one_line_elsewhere(

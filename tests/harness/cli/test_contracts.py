@@ -126,7 +126,7 @@ def test_plan_for_people(bench: Bench) -> None:
     assert "warning: 2 seeds" in out
     assert "cost: 6 cells, at most " in out
     assert "memory: about " in out
-    assert "time: unknown, no cell like these was finished on this machine; --time " in out
+    assert "time: unknown, no cell like these has finished on this machine; --time " in out
     assert "all problems' evaluation samples" in out
     assert max(len(line) for line in out.splitlines() if line.startswith("warning")) > 80, "never wrapped"
 

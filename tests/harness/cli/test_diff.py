@@ -107,7 +107,7 @@ def test_every_pair_of_presets(bench: Bench, family: Family) -> None:
     [
         (("gpro", "grpo"), "unknown algorithm 'gpro'; did you mean"),
         (("grpo", "std_norm"), "unknown algorithm 'std_norm'; did you mean dpo_norm? `bench ls algorithms` lists all."),
-        (("grpo",), "Missing argument 'second'"),
+        (("grpo",), "missing argument 'second'"),
         (("grpo", "dr_grpo", "--set", "objective.scael=none"), "unknown objective knob 'scael'; did you mean scale"),
     ],
 )

@@ -46,7 +46,7 @@ def test_a_model_is_evaluated_and_the_same_command_draws_nothing(bench: Bench, l
 
 def test_for_people(bench: Bench, logged: list[Any]) -> None:
     text = bench("eval", "builtin:tiny", *SMALL).out
-    for words in ("tiny", "arithmetic", "pass@1", "standard error of avg@n", "samples: home/evals/tiny/arithmetic-"):
+    for words in ("tiny", "arithmetic", "pass@1", "standard error (pp)", "samples: home/evals/tiny/arithmetic-"):
         assert words in text
 
 
@@ -144,12 +144,12 @@ def test_a_cell_that_was_renamed_is_refused(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--tasks", "arithmetik"], "unknown task 'arithmetik'; did you mean arithmetic?"),
+        (["--tasks", "arithmetik"], "unknown task 'arithmetik'; did you mean arithmetic"),
         (["--preset", "gredy"], "unknown sampling preset 'gredy'; did you mean greedy?"),
         (["--tasks", ","], "--tasks is ',', but must be one or more names"),
-        (["--k", "8"], "--k 8 with 1 samples a problem of arithmetic: pass@k needs 1 <= k <= samples"),
+        (["--k", "8"], "--k 8 with 1 samples per problem of arithmetic: pass@k needs 1 <= k <= samples"),
         (["--k", "0"], "--k is '0', but must be positive integers"),
-        (["--samples", "4"], "4 samples a problem at temperature 0 would all be the same"),
+        (["--samples", "4"], "4 samples per problem at temperature 0 would all be the same"),
         (["--grader", "numerical"], "unknown grader 'numerical'; did you mean numeric?"),
         (["--template", "box"], "unknown template 'box'; did you mean boxed?"),
         (["--engine", "tgi"], "rollout.engine"),
@@ -319,7 +319,7 @@ def test_samples_of_other_conditions_are_not_the_cells(
 
 def test_only_a_cell_has_an_evaluation_of_its_own(bench: Bench) -> None:
     result = bench("eval", "builtin:tiny", "--tasks", "arithmetic", "--preset", "cell")
-    assert result.code == 2 and "--preset cell is the own evaluation of a cell, and tiny is none" in result.err
+    assert result.code == 2 and "--preset cell means a cell's own evaluation, and tiny is no cell" in result.err
 
 
 def test_a_cell_is_told_what_its_training_gives_away(bench: Bench, logged: list[Any], tmp_path: Path) -> None:
@@ -360,3 +360,8 @@ def test_mlflow_shows_the_scores_once(bench: Bench, monkeypatch: pytest.MonkeyPa
     assert experiment is not None
     (again,) = client.search_runs([experiment.experiment_id])
     assert again.data.metrics == run.data.metrics and again.data.params == run.data.params
+    assert {item.path for item in client.list_artifacts(again.info.run_id)} == {"scores.json", "completions.json"}
+    assert again.data.tags["mlflow.source.git.commit"]
+    assert bench("sync", "--home", "home").code == 0
+    (same,) = client.search_runs([experiment.experiment_id])
+    assert same.info.run_id == again.info.run_id

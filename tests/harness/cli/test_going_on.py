@@ -38,7 +38,7 @@ def test_more_samples_lack_only_the_evaluation(bench: Bench, tmp_path: Path) -> 
     assert states(bench, "mine", "--set", "train.steps=8") == {("pending", "training")}
     assert states(bench, "mine", "--seeds", "3") == {("done", None), ("pending", "training")}
     told = bench("plan", "mine", "--home", "home").err
-    assert "going on with home/mine as it was asked last: --set train.steps=7 --seeds 2" in told
+    assert "continuing home/mine with the options of its last run: --set train.steps=7 --seeds 2" in told
     people = bench("plan", "mine", "--home", "home", "--eval-samples", SAMPLES).out
     assert "pending, only its evaluation" in people
 

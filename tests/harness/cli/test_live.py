@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import io
+import re
+
 import pytest
+from rich.console import Console
 
 from harness.cli import live
 
@@ -19,6 +23,20 @@ def test_beyond_what_was_foreseen_there_is_no_eta(
     lines = [line for line in capsys.readouterr().err.splitlines() if "ETA" in line]
     assert "ETA ?" not in lines[1] and "ETA ?" in lines[-1]
     assert not any("ETA -" in line for line in lines)
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100, 140])
+def test_names_shares_and_times_stay_whole_on_every_terminal(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    name, remark = "clip_high=0.28+beta=0.001-s11", "training, step 12/120 (10%), reward 0.45, 1,234 tokens/s"
+    display = live._display()
+    display.start_task(display.add_task(name, total=4, completed=1, remark=remark))
+    console = Console(width=columns, file=io.StringIO())
+    console.print(display.get_renderable())
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert max(map(len, lines)) <= columns
+    assert re.match(rf"{re.escape(name)} .*25% 0:00:00 training", lines[0])
+    assert all(word in " ".join(lines) for word in remark.split())
 
 
 def test_progress_is_told_by_what_will_end_the_cell() -> None:

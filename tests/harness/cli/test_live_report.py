@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,7 @@ def test_an_interim_page_says_so_and_reloads_itself(tmp_path: Path) -> None:
     page, markdown = ((sweep.path / "report" / name).read_text() for name in ("index.html", "report.md"))
     assert '<meta http-equiv="refresh" content="20">' in page
     for text in (page, markdown):
-        assert "Interim look: 7 of 8 cells have ended." in text
+        assert "Unfinished sweep: 7 of 8 cells have ended." in text
     end(next(cell.path for cell in sweep.cells if (cell.arm, cell.seed) == ("up", 1)))
     write(sweep.path)
     page = (sweep.path / "report" / "index.html").read_text()
@@ -107,4 +108,5 @@ def test_the_verb(bench: Bench, tmp_path: Path) -> None:
     result = bench("report", "question", "--live")
     assert result.code == 0, result.err
     assert "6/6 cells have ended" in result.err
-    assert "up is" in result.out.splitlines()[-1] or "up against" in result.out.splitlines()[-1]
+    assert re.search("^up (is|against)", result.out, re.MULTILINE)
+    assert result.out.splitlines()[-1].startswith("report: ")

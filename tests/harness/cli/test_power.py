@@ -105,8 +105,8 @@ def test_a_contrast_with_too_few_pairs_or_an_unknown_spread_has_a_dash(bench: Be
     assert up["seeds_needed"] > 3 and broken["n_pairs"] == 1
     assert bench("power", "mine", "--effect", "2pp").out.splitlines()[-1].startswith("–: ")
     steps = bench("power", "mine").out
-    assert "shifted against base: inconclusive. What would settle it cannot be told: all differences are" in steps
-    assert "fine against base: inconclusive. What would settle it cannot be told: the spread is below" in steps
+    assert "shifted against base: inconclusive. What would settle it is unknown: all differences are" in steps
+    assert "fine against base: inconclusive. What would settle it is unknown: the spread is below" in steps
 
 
 REFUSED = [
@@ -187,8 +187,8 @@ def test_without_an_effect_it_says_what_would_settle_each_contrast(bench: Bench,
     assert (up["verdict"], up["next_step"]["cheapest"]) == ("inconclusive", "seeds")
     assert (far["verdict"], far["next_step"]) == ("better", None)
     first, second = bench("power", "mine").out.splitlines()
-    assert first.startswith("up against base: inconclusive. Cheapest next step to settle ±1 pp")
-    assert " seeds in place of 4 " in first
+    assert first.startswith("up against base: inconclusive. Cheapest next step to show equivalence within ±1 pp")
+    assert " seeds instead of 4 " in first
     assert second == "far against base: better. Nothing more is needed."
     refused = bench("power", "mine", "--sd", 2)
     assert (refused.code, "--effect" in refused.err) == (2, True)

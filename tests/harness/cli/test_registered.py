@@ -87,7 +87,7 @@ def test_an_open_verdict_ends_with_what_would_settle_it_as_power_says(bench: Ben
     scores = {("up", seed): {"score": score} for seed, score in enumerate((0.53, 0.50, 0.57, 0.52))}
     judged(tmp_path, changes={**CHANGES, **scores})
     line = bench("power", "mine").out.splitlines()[0]
-    assert line.startswith("up against base: inconclusive. Cheapest next step to settle ±1 pp")
+    assert line.startswith("up against base: inconclusive. Cheapest next step to show equivalence within ±1 pp")
     assert line.replace(" inconclusive.", "") in bench("verdict", "mine").out.splitlines()
     steps = bench("verdict", "mine", "--json").document["next_steps"]
     assert [*steps] == ["up"] and steps["up"]["cheapest"] == "seeds"
@@ -96,7 +96,7 @@ def test_an_open_verdict_ends_with_what_would_settle_it_as_power_says(bench: Ben
 def test_nothing_that_is_required_holds_before_the_end(bench: Bench, tmp_path: Path) -> None:
     judged(tmp_path, changes={**CHANGES, ("same", 3): {"state": "pending"}})
     early = bench("verdict", "mine", "--require", "up better than base")
-    assert early.code == 1 and "does not hold: up better than base: Interim look" in early.out
+    assert early.code == 1 and "does not hold: up better than base: Unfinished sweep" in early.out
 
 
 def test_a_registration_is_told_with_the_verdict(bench: Bench, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def test_the_document(bench: Bench, tmp_path: Path, pool: FakeCells) -> None:
 
 def test_the_page_and_the_last_line(bench: Bench, tmp_path: Path, pool: FakeCells) -> None:
     result = bench("tune", write_search(tmp_path), "--trials", 3)
-    *_, where, sentence = result.out.splitlines()
+    *_, sentence, where = result.out.splitlines()
     page = (tmp_path / where.removeprefix("report: ")).read_text()
     assert "found" in page
     assert "the best of 3 complete" in sentence

@@ -67,7 +67,7 @@ def test_it_stops_at_the_look_that_settles_all_and_says_so(bench: Bench, tmp_pat
     assert trained["seeds"] == [[*range(6)], [*range(6, 12)]]
     assert "look 1 of 4, 6 seeds (at most 18 more): without inconclusive" in result.err
     assert "look 2 of 4, 12 seeds (12 more are not needed): without better" in result.err
-    assert "(look 2 of 4 planned, 95% over all)" in result.out
+    assert "(look 2 of 4 planned; 95% over all looks)" in result.out
     record = read_sweep(tmp_path / "runs" / "mine")
     assert [design.looks for design in record.designs] == [[6, 12, 18, 24]]
     assert [(len(look.seeds), look.planned, look.verdicts["without"]) for look in record.looks] == [
@@ -99,7 +99,7 @@ def test_it_goes_on_after_ctrl_c_to_the_last_look_and_not_beyond(bench: Bench, t
     assert [len(look.seeds) for look in read_sweep(tmp_path / "runs" / "mine").looks] == [6, 9, 12]
 
     beyond = bench("run", sweep, "--seeds", 14)
-    assert "(fourth look, 95% over all)" in beyond.out
+    assert "(fourth look; 95% over all looks)" in beyond.out
 
 
 @pytest.mark.slow
@@ -107,8 +107,9 @@ def test_seeds_added_after_a_verdict_are_a_further_look(bench: Bench, tmp_path: 
     sweep = write_sweep_file(tmp_path)
     trained["score"] = noisy(0.0)
     first = bench("run", sweep, "--seeds", 6)
-    assert "95% interval" in first.out and "look" not in first.out.splitlines()[-1]
-    assert "Cheapest next step to settle ±1 pp with 80% power" in first.out
+    (sentence,) = (line for line in first.out.splitlines() if "n = 6 pairs" in line)
+    assert "95% interval" in sentence and "look" not in sentence
+    assert "Cheapest next step to show equivalence within ±1 pp with 80% power" in first.out
     (way, *_) = bench("power", "mine", "--json").document["contrasts"][0]["next_step"]["ways"]
     assert way["command"] == f"bench run mine --seeds {way['needed']}"
     second = bench("run", sweep, "--seeds", way["needed"], "--json")

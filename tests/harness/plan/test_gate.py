@@ -49,7 +49,7 @@ def test_arms_that_are_measured_differently_are_refused_even_if_that_is_declared
     assert verdict.violations == {"eval.temperature": {"one": 1.0, "other": 0.5}}
     message = verdict.message()
     assert "measured differently" in message and "eval.temperature: one = 1.0, other = 0.5" in message
-    assert "Evaluation as the question: `checkpoint: MODEL`" in message and "Declare" not in message
+    assert "To compare evaluations, give `checkpoint: MODEL`" in message and "Declare" not in message
     both = gate({}, other, []).message()
     assert "train.steps: one" in both.partition("measured differently")[0] and "Declare each" in both
 

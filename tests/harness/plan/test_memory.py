@@ -227,7 +227,7 @@ def test_in_words() -> None:
         "cuda", 10, 10, {"weights": 1_000_000_000}, {"training": {"logits": 2_500_000_000, "activations": 7}}, 0.4
     )
     assert in_words(estimate.as_json()) == (
-        "about 3.5 GB a cell on cuda and 40% of the GPU's memory for the engine, most while training (logits 2.5, "
+        "about 3.5 GB per cell on cuda and 40% of the GPU's memory for the engine, most while training (logits 2.5, "
         "weights 1.0)"
     )
     assert in_words(None) == "unknown, the model's size is not at hand"

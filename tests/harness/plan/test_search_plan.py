@@ -302,7 +302,7 @@ def test_wilcoxon_needs_seeds_enough_to_give_a_trial_up_before_the_last(
     tmp_path: Path, options: Any, needed: int
 ) -> None:
     path = str(write_search(tmp_path, {"pruner": {"type": "wilcoxon", "options": options}}))
-    with pytest.raises(RefusedError, match=rf"{needed - 1} seeds a trial: .*Give `seeds` of {needed} or more"):
+    with pytest.raises(RefusedError, match=rf"{needed - 1} seeds per trial: .*Give `seeds` of {needed} or more"):
         make_search_plan(path, seeds=needed - 1)
     make_search_plan(path, seeds=needed)
     # Optuna's own pruner, told of trials each worse than the best with every seed, gives up from then on.

@@ -110,5 +110,5 @@ def test_what_was_found_stays_while_the_question_does(tmp_path: Path) -> None:
 def test_a_best_at_the_end_and_a_default_outside_are_said(tmp_path: Path) -> None:
     planned = plan(tmp_path, {"per_arm": {LR: {"log": [1e-3, 1e-2]}}})
     warnings = with_tuning(planned, {"with": found("", 1e-2, at_end=[LR])}).warnings
-    assert any("arms with, without: the setting untuned lies outside" in warning for warning in warnings)
+    assert any("arms with, without: the untuned setting lies outside" in warning for warning in warnings)
     assert any("arm with: the best train.learning_rate, 0.01, is at the end" in warning for warning in warnings)

@@ -117,6 +117,31 @@ def test_rows_of_a_writer_that_was_taken_for_dead_do_not_count(cell: CellRecord)
     assert cell.read_step_columns().to_pylist() == cell.read_steps()
 
 
+def test_times_are_those_of_the_starts_and_what_each_step_took(cell: CellRecord) -> None:
+    starts = [
+        {"epoch": 1, "from_step": 0, "time": "1970-01-01T00:01:40Z"},
+        {"epoch": 2, "from_step": 2, "time": "1970-01-01T01:00:00Z"},
+    ]
+    append_jsonl(cell.path / "starts.jsonl", starts)
+    took = [(1, 1, "total_s", 5.0), (1, 2, "total_s", 6.0), (1, 2, "eval_s", 0.5), (1, 3, "total_s", 7.0)]
+    took += [(2, 3, "total_s", 8.0), (2, 3, "eval_s", 1.0)]
+    rows = [{"epoch": epoch, "step": step, key: seconds} for epoch, step, key, seconds in took]
+    append_jsonl(cell.path / "timing.jsonl", rows)
+    before, after = {(1, False): 105.0, (2, False): 111.0, (2, True): 111.5}, {(3, False): 3608.0, (3, True): 3609.0}
+    assert cell.read_ends(began_s=0.0) == before | after
+    assert cell.read_begins() == [100.0, 3600.0]
+    append_jsonl(cell.path / "starts.jsonl", [{"epoch": 3, "from_step": 3, "time": "noon"}])
+    with pytest.raises(DamagedRecordError, match=r"starts\.jsonl: is damaged .*noon"):
+        cell.read_ends(0.0)
+
+
+def test_times_of_schema_1_are_counted_from_the_beginning_that_is_given(cell: CellRecord) -> None:
+    (cell.path / "provenance.json").write_text('{"torch": "1"}')
+    append_jsonl(cell.path / "timing.jsonl", [{"step": 1, "total_s": 5.0}])
+    assert cell.read_ends(began_s=10.0) == {(1, False): 15.0}
+    assert cell.read_begins() == []
+
+
 def write_three_steps(cell: CellRecord) -> None:
     append_jsonl(cell.path / "steps.jsonl", [{"step": step} for step in (1, 2, 3)])
     with (cell.path / "steps.jsonl").open("a") as file:

@@ -129,9 +129,9 @@ def test_another_sweep_takes_over_what_the_home_holds(run: Run, tmp_path: Path, 
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "training in an arm": ({"arms": {"a": {}, "b": {"train.steps": 3}}}, r"arms\.b: train\.steps is of training"),
-    "training in base": ({"base": {"algorithm": "grpo"}}, r"base: algorithm is of training.*Leave it out"),
-    "a curve": ({"base": {"eval.every": 2}}, r"eval\.every is of training"),
+    "training in an arm": ({"arms": {"a": {}, "b": {"train.steps": 3}}}, r"arms\.b: train\.steps is a training"),
+    "training in base": ({"base": {"algorithm": "grpo"}}, r"base: algorithm is a training setting.*Leave it out"),
+    "a curve": ({"base": {"eval.every": 2}}, r"eval\.every is a training setting"),
     "training as the question": ({"ablate": ["objective.scale"]}, r"objective\.scale is declared .* eval, rollout"),
     "a model for each arm": ({"arms": {"a": {}, "b": {"checkpoint": "hf:x"}}}, r"checkpoint is not a knob.*sweep"),
     "no such model": ({"checkpoint": "nowhere"}, r"'nowhere' is not a model"),

@@ -104,7 +104,7 @@ def test_the_best_is_confirmed_on_fresh_seeds(bench: Bench, sweep: Path, monkeyp
     cells = {cell.path: cell.path.stat().st_mtime_ns for cell in confirmed.cells}
     again = bench("run", sweep, *words({}))
     assert again.code == 0, again.err
-    assert "A screening: 4 arms with 2 seeds each are ranked, not judged." in again.out
+    assert "Screening: 4 arms with 2 seeds each are ranked, not judged." in again.out
     assert cells == {cell.path: cell.path.stat().st_mtime_ns for cell in confirmed.cells}, "nothing is trained again"
 
     # More seeds of the confirmation lie above its own, and stay when the screening is run again.

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.tracking import Mirror, MirrorError, tracking_uri
+from harness.tracking import Mirror, MirrorError, server_command, tracking_uri
+from harness.tracking.client import address
 from tests.harness.tracking.helpers import DiskSweep
 
 pytestmark = pytest.mark.slow
@@ -25,6 +26,27 @@ def test_a_server_that_is_away(sweep: DiskSweep) -> None:
         Mirror(sweep.path, CLOSED_PORT).sync()
 
 
+@pytest.mark.parametrize(
+    "uri",
+    ["http://me:s3cret%2F@127.0.0.1:9", "postgresql://me:s3cret%2F@127.0.0.1:9/db", "mysql://h/db?password=s3cret%2F"],
+)
+def test_passwords_are_not_shown(sweep: DiskSweep, uri: str) -> None:
+    with pytest.raises(MirrorError) as refused:
+        Mirror(sweep.path, uri).sync()
+    assert "s3cret" not in str(refused.value)
+    assert "***" in str(refused.value)
+    assert "s3cret" not in f"{address(uri, '1')} {server_command(uri)}"
+
+
+def test_where_a_browser_finds_the_runs() -> None:
+    assert address("https://me:s3cret@host:8/mlflow/", "7") == "https://host:8/mlflow/#/experiments/7/runs"
+    assert address("sqlite:////home/mlflow.db", "7") == "http://127.0.0.1:5000/#/experiments/7/runs"
+    assert server_command("https://host") is None
+    assert server_command("sqlite:////my home/mlflow.db") == (
+        "mlflow ui --backend-store-uri 'sqlite:////my home/mlflow.db'"
+    )
+
+
 def test_an_environment_set_by_the_user_stands(sweep: DiskSweep, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "3")
     monkeypatch.delenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", raising=False)
@@ -32,12 +54,6 @@ def test_an_environment_set_by_the_user_stands(sweep: DiskSweep, monkeypatch: py
         Mirror(sweep.path, CLOSED_PORT).sync()
     assert os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == "3"
     assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "0"
-
-
-def test_a_damaged_database_can_be_moved_away(sweep: DiskSweep, tmp_path: Path) -> None:
-    (tmp_path / "mlflow.db").write_text("no database")
-    with pytest.raises(MirrorError, match="If its database is damaged, move that away first"):
-        Mirror(sweep.path, f"sqlite:///{tmp_path}/mlflow.db").sync()
 
 
 def test_an_unwritable_place(sweep: DiskSweep, tmp_path: Path) -> None:

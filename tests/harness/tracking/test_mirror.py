@@ -1,9 +1,13 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+import getpass
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,9 +15,9 @@ from hypothesis import strategies as st
 from harness.records.files import append_jsonl, keep_jsonl
 from harness.records.lease import hold_lease
 from harness.tracking import Mirror, MirrorError
-from harness.tracking.run import MirroredRun
+from harness.tracking.run import MirroredRun, Point
 from tests.harness.tracking.conftest import FirstSync
-from tests.harness.tracking.helpers import DiskSweep, Reader, train
+from tests.harness.tracking.helpers import FIRST_S, DiskSweep, Reader, begin, evaluate, train
 
 pytestmark = pytest.mark.slow
 
@@ -26,45 +30,101 @@ def cut(cell: Any, last: int) -> None:
 def test_first_sync_is_quiet_and_writes_only_below_home(first_sync: FirstSync) -> None:
     assert first_sync.output == ""
     assert list(first_sync.directory.iterdir()) == []
-    assert {path.name for path in first_sync.home.iterdir()} == {"first", "mlflow.db", "mlartifacts"}
+    assert {path.name for path in first_sync.home.iterdir()} == {
+        *("first", "mlflow.db", "mlartifacts", ".mlflow.lock"),
+    }
 
 
 def test_runs_params_curves_tags_artifacts(sweep: DiskSweep, uri: str, reader: Reader) -> None:
     a, b = sweep.start("a"), sweep.start("b")
     train(a, 1, 3)
-    scores = {"step": 2, "task": "sums", "generated_tokens": 9, "metrics": {"pass@1": 0.5, "mean_tokens": None}}
-    append_jsonl(a.path / "scores.jsonl", [scores | {"final": False}, scores | {"final": True}])
+    evaluate(a, 2)
+    evaluate(a, 3, final=True)
     a.write_status("done", flags=["nan", "length_blowup"])
     b.write_status("invalid")
-    (sweep.path / "report").mkdir()
-    (sweep.path / "report" / "report.md").write_text("a verdict")
 
-    assert Mirror(sweep.path, uri).sync() == 8
+    assert Mirror(sweep.path, uri).sync() == 6 + 5
 
     (parent,) = reader.parents()
     children = reader.children()
     assert {run.data.tags["mlflow.parentRunId"] for run in children.values()} == {parent.info.run_id}
     assert (parent.info.status, parent.data.tags["mlflow.note.content"]) == ("FAILED", "Does it help?")
-    assert reader.artifacts(parent) == {"report.md"}
     run = children["a-s0"]
     assert run.data.params == {
         "model.source": "builtin:tiny",
+        "task.train": "sums",
         "objective.scale": "null",
         "objective.rule.clip_low": "0.2",
         "eval.k": "[1, 2]",
     }
+    # The parent has the question, with what all arms share and what they differ in, but not the seed.
+    assert run.data.params.items() - parent.data.params.items() == {("objective.scale", "null")}
+    assert parent.data.params["question.margin_pp"] == "1.0"
+    assert parent.data.params["varied.b.objective.scale"] == "none"
     assert reader.curve("a-s0", "train/reward/mean") == [(1, 1.0), (2, 2.0), (3, 3.0)]
     assert reader.curve("a-s0", "time/total_s") == [(1, 0.5), (2, 0.5), (3, 0.5)]
-    assert reader.curve("a-s0", "eval/sums/pass_at_1") == [(2, 0.5)]
-    assert reader.curve("a-s0", "eval/final/sums/pass_at_1") == [(2, 0.5)]
+    assert reader.curve("a-s0", "eval/sums/pass_at_1") == [(2, 0.5), (3, 0.5)]
+    assert reader.curve("a-s0", "eval/final/sums/pass_at_1") == [(3, 0.5)]
     assert set(run.data.metrics) == {
-        "train/reward/mean", "time/total_s", "eval/sums/pass_at_1", "eval/final/sums/pass_at_1",
-    }  # fmt: skip
+        *("train/reward/mean", "time/total_s", "time/eval_s", "eval/sums/pass_at_1", "eval/final/sums/pass_at_1"),
+    }
     expected = {"arm": "a", "seed": "0", "hash": a.hash, "state": "done", "flags": "nan, length_blowup"}
+    expected |= {"mlflow.source.name": "bench run std_norm", "mlflow.source.git.commit": "c0ffee"}
     assert expected.items() <= run.data.tags.items()
-    assert run.info.end_time == (a.path / "status.json").stat().st_mtime_ns // 1_000_000
+    assert run.info.user_id == parent.info.user_id == getpass.getuser()
+    assert [(one.dataset.name, one.dataset.digest) for one in run.inputs.dataset_inputs] == [
+        ("sums train", "0123"),
+        ("arithmetic test", "generated"),
+    ]
     assert reader.artifacts(run) == {"spec.json"}
     assert (run.info.status, children["b-s0"].info.status) == ("FINISHED", "FAILED")
+
+
+def test_time_is_that_of_the_records(sweep: DiskSweep, uri: str, reader: Reader) -> None:
+    cell = sweep.start("a")
+    train(cell, 1, 2)
+    evaluate(cell, 2)
+    train(cell, 3, 4)
+    cut(cell, 3)
+    begin(cell, from_step=3)  # an hour later
+    train(cell, 4, 4)
+    evaluate(cell, 4, final=True)
+    cell.write_status("done")
+    Mirror(sweep.path, uri).sync()
+    assert reader.timed_curve("a-s0", "train/reward/mean") == [
+        (1, 1.0, 0.5),
+        (2, 2.0, 1.0),
+        (3, 3.0, 3.5),
+        (4, 4.0, 3600.5),
+    ]
+    assert reader.timed_curve("a-s0", "eval/sums/pass_at_1") == [(2, 0.5, 3.0), (4, 0.5, 3602.5)]
+    run = reader.children()["a-s0"]
+    assert (run.info.start_time, run.info.end_time) == (1000 * FIRST_S, 1000 * (FIRST_S + 3602.5))
+
+
+def test_a_curve_begins_with_the_model_before_training(sweep: DiskSweep, uri: str, reader: Reader) -> None:
+    cell = sweep.start("a")
+    append_jsonl(cell.path / "steps.jsonl", [{"step": 1, "generated_tokens": 70, "epoch": 1}])
+    evaluate(cell, 1, final=True)
+    cell.write_status("done")
+    mirror = Mirror(sweep.path, uri)
+    mirror.sync()
+    sweep.change(base_scores=[{"step": 0, "final": False, "task": "sums", "metrics": {"pass@1": 0.25}}])
+    assert mirror.sync() == 1
+    assert reader.timed_curve("a-s0", "eval/sums/pass_at_1") == [(0, 0.25, 0.0), (1, 0.5, 2.0)]
+    assert reader.curve("a-s0", "train/generated_tokens") == [(0, 0.0), (1, 70.0)]
+
+
+def test_a_score_waits_for_the_time_at_which_it_was_there(sweep: DiskSweep, uri: str, reader: Reader) -> None:
+    cell = sweep.start("a")
+    train(cell, 1, 1)
+    score = {"step": 1, "final": False, "task": "sums", "generated_tokens": 9, "metrics": {"pass@1": 0.5}, "epoch": 1}
+    append_jsonl(cell.scores, [score])
+    mirror = Mirror(sweep.path, uri)
+    assert mirror.sync() == 2
+    append_jsonl(cell.path / "timing.jsonl", [{"step": 1, "eval_s": 2.0, "epoch": 1}])
+    assert mirror.sync() == 2
+    assert reader.timed_curve("a-s0", "eval/sums/pass_at_1") == [(1, 0.5, 2.5)]
 
 
 def test_status_follows_the_cell(sweep: DiskSweep, uri: str, reader: Reader) -> None:
@@ -89,7 +149,7 @@ def test_status_follows_the_cell(sweep: DiskSweep, uri: str, reader: Reader) -> 
     sweep.start("b").write_status("done")
     assert statuses() == ("FINISHED", "FINISHED")
     last_change_ns = max(sweep.cell(arm).path.joinpath("status.json").stat().st_mtime_ns for arm in "ab")
-    assert reader.parents()[0].info.end_time == last_change_ns // 1_000_000
+    assert reader.parents()[0].info.end_time == last_change_ns // 1_000_000  # no step says when it ended
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
@@ -103,9 +163,8 @@ def test_only_new_rows_are_sent(sweep: DiskSweep, uri: str, reader: Reader, is_r
     assert mirror.sync() == 0
     train(cell, 4, 5)
     assert mirror.sync() == 4
-    scores = {"step": 5, "final": False, "task": "sums", "generated_tokens": 9, "metrics": {"pass@1": 0.5}}
-    append_jsonl(cell.path / "scores.jsonl", [scores])
-    assert mirror.sync() == 1
+    evaluate(cell, 5)
+    assert mirror.sync() == 2
     assert reader.curve("a-s0", "train/reward/mean") == [(s, float(s)) for s in range(1, 6)]
     assert reader.curve("a-s0", "time/total_s") == [(s, 0.5) for s in range(1, 6)]
 
@@ -114,7 +173,7 @@ def test_a_torn_line_waits_for_its_end(sweep: DiskSweep, uri: str, reader: Reade
     cell = sweep.start("a")
     mirror = Mirror(sweep.path, uri)
     with (cell.path / "steps.jsonl").open("a") as steps:
-        steps.write('{"step": 1, "reward/mean": 1.0}\n{"step": 2, "reward/')
+        steps.write('{"step": 1, "epoch": 1, "reward/mean": 1.0}\n{"step": 2, "epoch": 1, "reward/')
         steps.flush()
         assert mirror.sync() == 1
         steps.write('mean": 2.0}\n')
@@ -124,9 +183,9 @@ def test_a_torn_line_waits_for_its_end(sweep: DiskSweep, uri: str, reader: Reade
 
 def test_more_points_than_one_call_takes(sweep: DiskSweep, uri: str, reader: Reader) -> None:
     cell = sweep.start("a")
-    append_jsonl(cell.path / "steps.jsonl", ({"step": s, "loss": float(s)} for s in range(2500)))
+    append_jsonl(cell.path / "steps.jsonl", ({"step": s, "loss": float(s), "epoch": 1} for s in range(1, 2501)))
     assert Mirror(sweep.path, uri).sync() == 2500
-    assert reader.curve("a-s0", "train/loss") == [(s, float(s)) for s in range(2500)]
+    assert reader.curve("a-s0", "train/loss") == [(s, float(s)) for s in range(1, 2501)]
 
 
 def test_a_resume_that_repeats_its_rounds_keeps_the_run(sweep: DiskSweep, uri: str, reader: Reader) -> None:
@@ -141,7 +200,7 @@ def test_a_resume_that_repeats_its_rounds_keeps_the_run(sweep: DiskSweep, uri: s
     assert mirror.sync() == 0
     train(cell, 6, 8)
     keep_jsonl(cell.path / "timing.jsonl", lambda row: row["step"] <= 3)
-    append_jsonl(cell.path / "timing.jsonl", ({"step": s, "total_s": 0.75} for s in range(4, 9)))  # slower this time
+    append_jsonl(cell.path / "timing.jsonl", ({"step": s, "total_s": 0.75, "epoch": 1} for s in range(4, 9)))  # slower
     assert mirror.sync() == 4
     assert reader.children()["a-s0"].info.run_id == run_id
     assert reader.curve("a-s0", "train/reward/mean") == [(s, float(s)) for s in range(1, 9)]
@@ -166,22 +225,51 @@ def test_rows_that_are_recorded_no_longer_are_shown_no_longer(
 
 
 @pytest.mark.parametrize("method", ["log_params", "log_points", "set_tags"])
+@pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
 def test_killed_at_any_call_nothing_is_lost_or_there_twice(
-    sweep: DiskSweep, uri: str, reader: Reader, monkeypatch: pytest.MonkeyPatch, method: str
+    sweep: DiskSweep, uri: str, reader: Reader, monkeypatch: pytest.MonkeyPatch, method: str, is_done: bool
 ) -> None:
     cell = sweep.start("a")
     train(cell, 1, 3)
-
-    def die(run: MirroredRun, what: object) -> None:
-        raise OSError("killed")
-
-    with monkeypatch.context() as patch, pytest.raises(MirrorError, match="killed"):
-        patch.setattr(MirroredRun, method, die)
+    with killed_at(method, monkeypatch, is_done):
         Mirror(sweep.path, uri).sync()
     assert Mirror(sweep.path, uri).sync() == 6
     assert reader.curve("a-s0", "train/reward/mean") == [(1, 1.0), (2, 2.0), (3, 3.0)]
     assert reader.curve("a-s0", "time/total_s") == [(1, 0.5), (2, 0.5), (3, 0.5)]
-    assert len(reader.children()["a-s0"].data.params) == 4
+    assert len(reader.children()["a-s0"].data.params) == 5
+    assert reader.runs(deleted=True) == []
+
+
+@contextmanager
+def killed_at(method: str, monkeypatch: pytest.MonkeyPatch, is_done: bool) -> Iterator[None]:
+    """As a cell's run calls a method, before or after it has done what it does."""
+    original = getattr(MirroredRun, method)
+
+    def die(run: MirroredRun, what: object) -> None:
+        is_of_cell = "bench.cell" in run.tags
+        if is_done or not is_of_cell:
+            original(run, what)
+        if is_of_cell:
+            raise OSError("killed")
+
+    with monkeypatch.context() as patch, pytest.raises(MirrorError, match="killed"):
+        patch.setattr(MirroredRun, method, die)
+        yield
+
+
+def test_rows_made_anew_after_a_kill_are_not_there_twice(
+    sweep: DiskSweep, uri: str, reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are the same, but their time is another: MLflow would keep both."""
+    cell = sweep.start("a")
+    train(cell, 1, 3)
+    with killed_at("log_points", monkeypatch, is_done=True):
+        Mirror(sweep.path, uri).sync()
+    cut(cell, 1)
+    begin(cell, from_step=1)
+    train(cell, 2, 3)
+    Mirror(sweep.path, uri).sync()
+    assert reader.timed_curve("a-s0", "train/reward/mean") == [(1, 1.0, 0.5), (2, 2.0, 3600.5), (3, 3.0, 3601.0)]
 
 
 def test_runs_deleted_by_hand_come_back(sweep: DiskSweep, uri: str, reader: Reader) -> None:
@@ -240,17 +328,76 @@ def test_cells_of_other_questions_are_left_out(sweep: DiskSweep, uri: str, reade
     assert reader.children() == {}
 
 
-def test_a_changed_report_is_sent_again(sweep: DiskSweep, uri: str, reader: Reader) -> None:
+def test_what_ran_under_another_question_ends(sweep: DiskSweep, uri: str, reader: Reader) -> None:
+    """Its process was stopped before it could say so, and the sweep never looks at these cells again."""
+    cell = sweep.start("a")
     mirror = Mirror(sweep.path, uri)
-    page = sweep.path / "report" / "index.html"
-    page.parent.mkdir()
-    for text in ("first", "second verdict"):
-        page.write_text(text)
+    with hold_lease(cell.path):
+        mirror.sync()
+    cell.write_status("interrupted")
+    sweep.ask(arms=("b", "c"))
+    sweep.start("b")
+    mirror.sync()
+    assert {run.info.status for run in reader.runs()} == {"KILLED", "SCHEDULED"}
+    assert reader.children()["a-s0"].info.status == "KILLED"
+
+
+def test_the_parent_carries_the_answer(sweep: DiskSweep, uri: str, reader: Reader) -> None:
+    mirror = Mirror(sweep.path, uri)
+    sweep.report()
+    assert mirror.sync() == 7
+    assert mirror.sync() == Mirror(sweep.path, uri).sync() == 0
+    sweep.report(verdict="undecided", difference_pp=-1.5)
+    assert mirror.sync() == 2
+    (parent,) = reader.parents()
+    assert parent.data.metrics == {
+        **{"result/a/mean_pp": 50.0, "result/b/mean_pp": 48.5, "result/b/difference_pp": -1.5},
+        **{"result/b/low_pp": -3.0, "result/b/high_pp": -1.0, "result/b/p": 0.01, "result/b/p_holm": 0.02},
+    }
+    assert parent.data.tags["verdict.b"] == "undecided"
+    assert parent.data.tags["mlflow.note.content"] == "**undecided**: b"
+
+
+def test_a_changed_report_is_sent_again_and_its_links_work_apart_from_it(
+    sweep: DiskSweep, uri: str, reader: Reader
+) -> None:
+    mirror = Mirror(sweep.path, uri)
+    for verdict in ("worse", "undecided"):
+        sweep.report(verdict)
         mirror.sync()
         (copy,) = (sweep.home / "mlartifacts").rglob("index.html")
-        assert copy.read_text() == text
-    page.unlink()
+        assert verdict in copy.read_text()
+    assert copy.read_text().endswith(
+        '<a href="data:text/plain;base64,YXJtLGRpZmZlcmVuY2UKYiwtMgo=">csv</a> '
+        '<span title="beside the page: data/steps.parquet">steps</span> <a href="#top">top</a>'
+    )
+    (parent,) = reader.parents()
+    assert reader.artifacts(parent) == {"index.html", "report.md", "report.json", "figures", "data"}
+    assert (copy.parent / "data" / "steps.parquet").read_bytes() == b"PAR1"
+    (sweep.path / "report" / "index.html").unlink()
     mirror.sync()
+
+
+def test_completions_of_a_finished_cell(sweep: DiskSweep, uri: str, reader: Reader) -> None:
+    from mlflow import MlflowClient
+
+    cell = sweep.start("a")
+    sample = {"step": 1, "final": True, "task": "sums", "problem_id": "p", "sample": 0, "text": "so 3", "n_tokens": 4}
+    sample |= {"truncated": False, "extracted": "3", "correct": True}
+    others = [sample | {"sample": 1}, sample | {"final": False}]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([sample, *others]), cell.evals)
+    problem = {"task": "sums", "split": "test", "problem_id": "p", "prompt": "1+2?", "answer": "3"}
+    append_jsonl(cell.path / "problems.jsonl", [problem])
+    cell.write_status("done")
+    for mirror in (Mirror(sweep.path, uri), Mirror(sweep.path, uri)):  # MLflow's own way would append the second time
+        mirror.sync()
+    run_id = reader.children()["a-s0"].info.run_id
+    path = Path(MlflowClient(tracking_uri=uri).download_artifacts(run_id, "completions.json"))
+    table = json.loads(path.read_text())
+    assert [dict(zip(table["columns"], row, strict=True)) for row in table["data"]] == [
+        {"task": "sums", "problem": "p", "prompt": "1+2?", "completion": "so 3", "extracted": "3", "reference": "3"}
+        | {"correct": True, "tokens": 4, "cut off": False}
+    ]
 
 
 def test_a_sweep_that_was_never_run(tmp_path: Path) -> None:
@@ -258,7 +405,7 @@ def test_a_sweep_that_was_never_run(tmp_path: Path) -> None:
         Mirror(tmp_path / "nothing", "sqlite://").sync()
 
 
-EVENTS = st.sampled_from(["train", "sync", "cut", "cut, then other rows", "restart"])
+EVENTS = st.sampled_from(["train", "sync", "killed while it sends", "resume", "resume, then other rows", "restart"])
 
 
 @settings(max_examples=12, derandomize=True)
@@ -278,12 +425,27 @@ def test_whatever_happens_the_curves_equal_the_records(
             train(cell, last + 1, last + 2, offset)
         elif event == "sync":
             mirror.sync()
+        elif event == "killed while it sends" and last:
+            with pytest.MonkeyPatch.context() as patch, suppress(MirrorError):
+                patch.setattr(MirroredRun, "set_status", lambda run, status, end_ms: None)
+                patch.setattr(MirroredRun, "log_points", sent_then_killed)
+                mirror.sync()
         elif event == "restart":
             mirror = Mirror(sweep.path, uri)
-        else:
+        elif "resume" in event:
             offset += 0.5 if "other" in event else 0.0
             cut(cell, last // 2)
+            begin(cell, from_step=last // 2)
     cell.write_status("done")
     mirror.sync()
     records = [(row["step"], row["reward/mean"]) for row in cell.read_steps()]
     assert Reader(uri).curve("a-s0", "train/reward/mean") == records
+
+
+LOG_POINTS = MirroredRun.log_points
+
+
+def sent_then_killed(run: MirroredRun, points: Sequence[Point]) -> None:
+    LOG_POINTS(run, points)
+    if points:
+        raise OSError("killed")

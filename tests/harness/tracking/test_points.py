@@ -1,11 +1,24 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import pyarrow
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.tracking.run import MAX_PARAM_LENGTH, flat_params, mlflow_name, score_points, step_points
+from harness.records.problems import ProblemRow
+from harness.tracking.question import description, self_contained
+from harness.tracking.run import (
+    MAX_PARAM_LENGTH,
+    MAX_TAG_LENGTH,
+    TABLE_ROWS,
+    completions_table,
+    flat_params,
+    mlflow_name,
+    score_points,
+    step_points,
+)
 
 
 def test_names() -> None:
@@ -24,13 +37,14 @@ def test_mlflow_accepts_every_name(text: str) -> None:
 def test_what_a_step_does_not_have_is_a_gap() -> None:
     row = {"step": 7, "loss": 0, "reward/mean": -1.5, "gap": None, "text": "x", "list": [1]}
     row |= {"nan": float("nan"), "inf": float("inf")}
-    assert list(step_points(row)) == [("train/loss", 7, 0.0), ("train/reward/mean", 7, -1.5)]
+    assert list(step_points(row, 99)) == [("train/loss", 7, 0.0, 99), ("train/reward/mean", 7, -1.5, 99)]
 
 
 def test_scores() -> None:
     row = {"step": 9, "final": False, "task": "sums", "generated_tokens": 5, "metrics": {"pass@2": 0.25, "x": None}}
-    assert list(score_points(row)) == [("eval/sums/pass_at_2", 9, 0.25)]
-    assert list(score_points(row | {"final": True})) == [("eval/final/sums/pass_at_2", 9, 0.25)]
+    curve = ("eval/sums/pass_at_2", 9, 0.25, None)
+    assert list(score_points(row)) == [curve]
+    assert list(score_points(row | {"final": True})) == [curve, ("eval/final/sums/pass_at_2", 9, 0.25, None)]
 
 
 def test_params() -> None:
@@ -55,3 +69,34 @@ def test_a_long_param_is_cut_and_says_so() -> None:
     value = flat_params({"numbers": numbers})["numbers"]
     assert len(value) == MAX_PARAM_LENGTH
     assert value.endswith(f"... [{len(json.dumps(numbers))} characters; all of them in spec.json]")
+
+
+def test_a_table_has_the_first_sample_of_the_first_problems() -> None:
+    samples = [
+        {"task": "sums", "problem_id": str(number), "sample": sample, "text": "3", "correct": True, "n_tokens": 1}
+        for number in range(TABLE_ROWS + 1)
+        for sample in range(2)
+    ]
+    chat = [{"role": "system", "content": "Add."}, {"role": "user", "content": "1+2"}]
+    problem: ProblemRow = {"task": "sums", "split": "test", "problem_id": "0", "prompt": chat, "answer": "3"}
+    table = completions_table(pyarrow.Table.from_pylist(samples), [problem])
+    assert [row[1] for row in table["data"]] == [str(number) for number in range(TABLE_ROWS)]
+    assert table["data"][0][2] == "system: Add.\n\nuser: 1+2"
+    assert table["data"][1][2] == ""  # records of an earlier version have no prompts
+
+
+def test_a_description_ends_before_the_first_figure_and_where_mlflow_would_cut_it() -> None:
+    report = "# sweep\n\nDoes it help?\n\n## Verdict\n\n- yes\n\n## Effects\n\n![Effects](figures/forest.png)\n\nmore"
+    assert description(report) == "Does it help?\n\n## Verdict\n\n- yes"
+    assert description("\n".join(["- a verdict"] * 1000)) == "\n".join(["- a verdict"] * (MAX_TAG_LENGTH // 12))
+
+
+def test_links_work_apart_from_the_folder_and_scripts_stay_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("1")
+    script = """<script>const link = '<a href="a.csv">x</a>'</script>"""
+    kept = '<a href="#top">top</a> <a class="x" href="https://example.org">web</a>'
+    page = f'{kept} <a class="file" href="a.csv" download>data</a> <a href="../b/index.html">b</a> {script}'
+    assert self_contained(page, tmp_path) == (
+        f'{kept} <a class="file" href="data:text/plain;base64,MQ==" download>data</a> '
+        f'<span title="beside the page: ../b/index.html">b</span> {script}'
+    )

@@ -79,7 +79,12 @@ def test_every_trial_is_a_child_run(searched: DiskSweep, uri: str, reader: Reade
     assert set(same.data.params) == set(study["trials"][3]["params"])
     assert float(same.data.params["train.learning_rate"]) == study["trials"][3]["params"]["train.learning_rate"]
     assert runs["trial_2"].data.tags["trial.reason"] == "values that do not go together"
-    assert n_points == 3 * 4 + 2
+    best = study["trials"][0]
+    expected = {"best.trial": "0", "best.train.learning_rate": json.dumps(best["params"]["train.learning_rate"])}
+    assert expected.items() <= parent.data.tags.items()
+    assert [*parent.data.metrics.values()] == best["values"]
+    assert json.loads(parent.data.params["search.train.learning_rate"])["kind"] == "log"
+    assert n_points == 3 * 4 + 2 + 2
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])

@@ -94,9 +94,9 @@ def test_a_policy_update_is_that_of_the_smaller_budget(name: str) -> None:
     assert_same(got, expected)
     (note,) = got[1].notes
     assert note.startswith(
-        "out of memory with 100 tokens a pass (CUDA out of memory. Tried to allocate 2 GiB): going on"
+        "out of memory with 100 tokens per pass (CUDA out of memory. Tried to allocate 2 GiB): going on"
     )
-    assert "with 50 of them" in note
+    assert "going on with 50," in note
     assert expected[1].notes == []
     moved = (rollouts.weights(got[0]) - rollouts.weights(rollouts.model())).abs().max()
     assert moved > 1e-4

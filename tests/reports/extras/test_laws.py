@@ -290,7 +290,7 @@ def test_what_the_form_of_the_law_costs_is_said(sweep):
     assert row["forecast"]["rmse_line"] < row["forecast"]["rmse_law"] and not row["forecast"]["beats"]
     table, _ = law_tables(report_document(analyse(sweep))["laws"])
     remarks = table.rows[0][-1]
-    assert "leaves out 1" in remarks and "the error of the form is larger than the interval" in remarks
+    assert "excludes 1" in remarks and "the error of the form is larger than the interval" in remarks
     assert "does not beat its rivals" in remarks
 
 

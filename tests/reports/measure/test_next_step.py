@@ -109,8 +109,9 @@ def test_where_sampling_is_the_noise_evaluating_more_is_cheaper_than_seeds(tmp_p
     assert samples.seconds == pytest.approx(16 * (samples.needed - SAMPLES) * PROBLEMS * 4 / 3200)
     row = {"difference_pp": 0.2, "margin_pp": 4.0, "next_step": step.as_row()}
     sentence = next_step_sentence(row)
-    assert sentence.startswith("Cheapest next step to settle ±4 pp with 80% power if there is no difference: ")
-    assert f"{samples.needed} samples a problem in place of 4 (16 cells to evaluate" in sentence
+    goal = "show equivalence within ±4 pp with 80% power if there is no difference"
+    assert sentence.startswith(f"Cheapest next step to {goal}: ")
+    assert f"{samples.needed} samples per problem instead of 4 (16 cells to evaluate" in sentence
     assert f"`{samples.command}`" in sentence and "further look" in sentence
 
 
@@ -121,7 +122,7 @@ def test_where_seeds_are_the_noise_more_samples_buy_nothing(tmp_path: Path) -> N
     assert step is not None and step.cheapest == "seeds"
     assert ways["samples"].needed is None and ways["samples"].shrinks_frac < 0.1
     row = {"difference_pp": analysis.contrasts[0].differences_pp[0], "margin_pp": 1.0, "next_step": step.as_row()}
-    assert "More samples a problem buy nothing: they shrink" in next_step_sentence(row)
+    assert "More samples per problem would not help: they shrink only" in next_step_sentence(row)
 
 
 def test_the_effects_of_a_factorial_have_samples_and_problems_as_ways_too(tmp_path: Path) -> None:
@@ -143,7 +144,7 @@ def test_the_effects_of_a_factorial_have_samples_and_problems_as_ways_too(tmp_pa
     assert main["seeds"].needed is not None and interaction["seeds"].needed is not None
     assert interaction["seeds"].needed > 2 * main["seeds"].needed
     for statement in statements(report_document(analysis)):
-        assert any("samples a problem" in line for line in statement.details), statement
+        assert any("samples per problem" in line for line in statement.details), statement
 
 
 def test_over_one_checkpoint_problems_settle_a_contrast_and_samples_shrink_their_noise(tmp_path: Path) -> None:
@@ -166,7 +167,7 @@ def test_over_one_checkpoint_problems_settle_a_contrast_and_samples_shrink_their
     report = report_document(analysis)
     (statement,) = statements(report)
     assert any(
-        f"{problems.needed} problems in place of {PROBLEMS} (16 cells to evaluate" in d for d in statement.details
+        f"{problems.needed} problems instead of {PROBLEMS} (16 cells to evaluate" in d for d in statement.details
     )
     assert report["contrasts"][0]["variance"]["new_problems"]["parts"].keys() == {"sampling", "problems"}
     assert any("evaluation samples" in d and "training" not in d for d in statement.details if d.startswith("Noise"))

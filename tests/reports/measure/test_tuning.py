@@ -77,7 +77,7 @@ def test_the_page_says_what_was_found_what_it_cost_and_why_there_is_no_verdict(t
     assert contrast["low_pp"] > 0 and contrast["verdict"] == "inconclusive"
     (statement,) = statements(report)
     assert "each at its best of 8 trials of train.learning_rate" in statement.sentence
-    assert any("may be the search's doing" in detail for detail in statement.details)
+    assert any("may come from the search" in detail for detail in statement.details)
     rows = {row["arm"]: row for row in report["tuning"]}
     assert rows["up"]["verdict_tokens"] == sum(c.generated_tokens for c in sweep.cells if c.arm == "up") > 0
     assert rows["up"]["generated_tokens"] == 5000

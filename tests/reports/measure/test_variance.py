@@ -131,9 +131,9 @@ def test_the_budget_of_a_sweep_is_that_of_its_samples(twelve):
 def test_the_page_says_what_pairing_did(twelve):
     (statement,) = statements(report_document(twelve))
     (noise,) = [detail for detail in statement.details if detail.startswith("Noise")]
-    (pairing,) = [detail for detail in statement.details if "seeds move together" in detail]
+    (pairing,) = [detail for detail in statement.details if "move together" in detail]
     assert noise.startswith("Noise: a standard error of ") and "evaluation samples" in noise
-    assert pairing.startswith("The two arms' seeds move together: ρ = 0.9") and "times the seeds" in pairing
+    assert pairing.startswith("The arms' scores move together over seeds: ρ = 0.9") and "times the seeds" in pairing
     assert "is what a seed does to the training of both" in pairing
     strip = {check.label: check.value for check in validity_checks(twelve, report_document(twelve))}
     assert strip["Pairing ρ"].startswith("0.9") and "[" in strip["Pairing ρ"]
@@ -151,7 +151,7 @@ def test_the_effects_of_a_factorial_have_budgets_and_its_arms_too(tmp_path):
         )
     assert [row["variance"]["refused"] for row in report["contrasts"]] == [None] * 3
     *main_details, interaction_details = [" ".join(one.details) for one in statements(report)]
-    assert all("The two levels' seeds move together: ρ = 0.9" in details for details in main_details)
+    assert all("The levels' scores move together over seeds: ρ = 0.9" in details for details in main_details)
     assert "Noise: a standard error of" in interaction_details and "ρ" not in interaction_details
     drawing = draw_variance(analysis)
     assert drawing is not None and "each main effect and interaction" in drawing.caption
@@ -170,7 +170,7 @@ def test_six_seeds_cannot_tell_what_pairing_does(tmp_path):
     report = report_document(analyse(sweep))
     row = report["contrasts"][0] | {"correlation": -0.77, "correlation_low": -0.98, "correlation_high": 0.28}
     (statement,) = statements(report | {"contrasts": [row | {"n_pairs": 6}]})
-    assert "6 seeds cannot tell what pairing does: ρ = -0.77, 95% interval [-0.98, 0.28]." in statement.details
+    assert "6 seeds are too few to tell what pairing does: ρ = -0.77, 95% interval [-0.98, 0.28]." in statement.details
 
 
 def test_the_figure_has_a_bar_for_each_contrast(twelve):

@@ -65,8 +65,10 @@ def test_the_interval_and_the_margin_that_decided_are_said():
 
 
 def test_nothing_holds_at_an_interim_look():
-    found = judge(parse_requirement("no_std equivalent to group_std"), ROWS, "Interim look: 3 of 4 cells have ended.")
-    assert (found.holds, found.why) == (False, "Interim look: 3 of 4 cells have ended")
+    found = judge(
+        parse_requirement("no_std equivalent to group_std"), ROWS, "Unfinished sweep: 3 of 4 cells have ended."
+    )
+    assert (found.holds, found.why) == (False, "Unfinished sweep: 3 of 4 cells have ended")
 
 
 @pytest.mark.parametrize(

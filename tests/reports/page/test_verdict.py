@@ -121,7 +121,7 @@ def test_many_correlations_are_counted_and_few_have_their_interval(report, tmp_p
         return next(check.value for check in checks if check.label == "Pairing ρ")
 
     assert shown([row] * 2) == "0.5 [0.1, 0.8]; 0.5 [0.1, 0.8] (95% intervals)"
-    assert shown([row] * 3 + [row | {"correlation_low": -0.1}]) == "told from 0 in 3 of 4 contrasts"
+    assert shown([row] * 3 + [row | {"correlation_low": -0.1}]) == "clearly not 0 in 3 of 4 contrasts"
     assert shown([row | {"correlation_low": None}]) == "–"
 
 

@@ -102,7 +102,7 @@ def test_a_report_of_earlier_records_is_told_from_a_changed_one(sweep, copied):
     difference = compared(sweep, copied).difference
     assert difference is not None and difference.is_stale
     assert difference.sentence == (
-        "The report is not of today's records. report.json, up seed 1, state: the report says pending, the records give"
+        "The report is older than its records. report.json, up seed 1, state: the report says pending, the records give"
         " done."
     )
     del document["cells"][4]

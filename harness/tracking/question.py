@@ -1,0 +1,195 @@
+"""The parent run: what was asked as parameters, what came out as metrics, tags and a description, the report as files.
+
+Parameters of MLflow never change, so they hold what makes the question; what more seeds or trials may change is a
+metric or a tag. Results are read from the report, which the mirror does not compute itself.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import mimetypes
+import re
+from pathlib import Path
+from typing import Any
+
+from harness.records import CellRecord, SweepRecord
+from harness.records.files import read_json
+from harness.records.study import STUDY, StudyRecord
+from harness.tracking.cell import commit_tag
+from harness.tracking.client import modified_ms
+from harness.tracking.run import MAX_TAG_LENGTH, MirroredRun, dataset_inputs, flat_params, mlflow_name
+
+QUESTION_TAG = "bench.question_id"
+_ASKED_TAG = "bench.asked"
+_REPORT_TAG = "bench.report"
+_PAGE = "index.html"
+_REPORT_FILES = ("report.md", "report.json", "figures/*", "data/*", _PAGE)
+_RESULTS = ("difference_pp", "low_pp", "high_pp", "p", "p_holm")
+_SHOWN_AS_TEXT = (".csv", ".json", ".md")
+_EMBEDDED_BYTES = 500_000
+
+
+def question_id(sweep: SweepRecord) -> str:
+    """What is compared, and how. More seeds ask the same question; the hashes stand for every setting of the arms."""
+    content: list[Any]
+    if sweep.is_search:  # its arms grow in number while it asks the same question
+        content = [sweep.name, sweep.profile, sweep.ablate, sweep.metric]
+    else:
+        hashes = {cell.arm: _hash(cell) for cell in sweep.cells if cell.seed == min(sweep.seeds)}
+        content = [sweep.name, sweep.arms, hashes, sweep.baseline, sweep.metric, sweep.margin_pp, sweep.alpha]
+    return hashlib.blake2b(json.dumps(content).encode(), digest_size=8).hexdigest()
+
+
+def _hash(cell: CellRecord) -> str:
+    return cell.hash if cell.evaluation is None else f"{cell.hash}/{cell.evaluation}"
+
+
+def create_question(client: Any, experiment_id: str, sweep: SweepRecord) -> MirroredRun:
+    begins_s = [begin_s for cell in sweep.cells for begin_s in cell.read_begins()[:1]]
+    start_ms = round(1000 * min(begins_s)) if begins_s else modified_ms(sweep.path / "sweep.json")
+    tags = {QUESTION_TAG: question_id(sweep), "mlflow.note.content": sweep.question} | sweep_tags(sweep)
+    return MirroredRun.create(client, experiment_id, f"{sweep.name} ({sweep.profile})", start_ms, tags)
+
+
+def sweep_tags(sweep: SweepRecord) -> dict[str, str]:
+    """What the runs of its cells share with the question."""
+    return {"profile": sweep.profile, "mlflow.source.name": sweep.command}
+
+
+def sync_question(run: MirroredRun, sweep: SweepRecord, study: StudyRecord | None) -> int:
+    """Bring the parent run up to date; returns the number of points sent."""
+    cells = [cell for cell in sweep.cells if (cell.evaluation_folder / "spec.json").exists()]
+    if cells and sweep.is_search == (study is not None) and _ASKED_TAG not in run.tags:
+        run.log_params(_asked(sweep, study, cells[0]))
+        run.log_inputs(inputs_of(sweep, cells[0]))
+        run.set_tags({_ASKED_TAG: "1"})
+    tuned = {} if sweep.tuning is None else sweep.tuning.arms
+    searches = {} if sweep.tuning is None else sweep.tuning.searches
+    tags = {
+        mlflow_name(f"tuned.{arm}"): f"trial {found.trial} of {searches[arm]}: {json.dumps(found.values)}"
+        for arm, found in tuned.items()
+    }
+    tags |= {"baseline": sweep.baseline, "metric": sweep.metric, "seeds": ", ".join(map(str, sweep.seeds))}
+    for cell in cells:
+        tags |= commit_tag(cell.read_starts())
+    run.set_tags(tags | sweep_tags(sweep))
+    return 0 if study is None else _sync_best(run, study, sweep.path)
+
+
+def _asked(sweep: SweepRecord, study: StudyRecord | None, cell: CellRecord) -> dict[str, str]:
+    """The question, the settings that all arms share, and by arm (`varied`) or knob (`search`) those that differ."""
+    differ = {*sweep.varied.get(cell.arm, {}), "seed"}
+    under_test = tuple(f"{knob}." for knob in sweep.ablate)
+    shared = flat_params(cell.spec)
+    document = {
+        "question": {
+            **{"text": sweep.question, "metric": sweep.metric, "baseline": sweep.baseline, "profile": sweep.profile},
+            **{"margin_pp": sweep.margin_pp, "alpha": sweep.alpha, "tasks": sweep.tasks, "ablate": sweep.ablate},
+            **({} if sweep.checkpoint is None else {"checkpoint": sweep.checkpoint}),
+            **({"grid": sweep.grid} if sweep.grid else {}),
+        },
+        **({} if sweep.is_search else {"varied": sweep.varied}),
+    }
+    if study is not None:
+        ranges = {
+            name: {key: value for key, value in vars(knob).items() if value not in (None, {})}
+            for name, knob in study.knobs.items()
+        }
+        document["search"] = {name: json.dumps(one) for name, one in ranges.items()}
+    return flat_params(document) | {
+        name: value
+        for name, value in shared.items()
+        if not f"{name}.".startswith(under_test) and name not in {mlflow_name(knob) for knob in differ}
+    }
+
+
+def inputs_of(sweep: SweepRecord, cell: CellRecord) -> list[Any]:
+    """The rows that a cell trains on and is evaluated on, as MLflow's datasets."""
+    trained_on = cell.spec.get("task", {}).get("train")
+    trains = sweep.checkpoint is None and isinstance(trained_on, str)
+    tasks = [*([(trained_on, "train")] if trains else []), *((task, "test") for task in sweep.tasks)]
+    return dataset_inputs(tasks, [source.model_dump() for source in sweep.data])
+
+
+def _sync_best(run: MirroredRun, study: StudyRecord, folder: Path) -> int:
+    """The best trial so far, and what became of it with fresh seeds."""
+    best, values = study.best_trial, {}
+    if best is not None:
+        others = {name: "" for name in run.tags if name.startswith("best.")}  # knobs that only another trial had
+        run.set_tags(others | {"best.trial": str(best.number)} | flat_params(best.params, "best."))
+        metrics = [objective.metric for objective in study.objectives]
+        values = {f"best/{metric}": value for metric, value in zip(metrics, best.values or [], strict=False)}
+    if study.confirmation is not None:
+        values |= _effect("confirmed", study.confirmation.contrast)
+        run.set_tags({"confirmed": str(study.confirmation.contrast["verdict"])})
+    return run.log_values(values, modified_ms(folder / STUDY))
+
+
+def _effect(name: str, contrast: dict[str, Any]) -> dict[str, Any]:
+    return {f"{name}/{key}": contrast.get(key) for key in _RESULTS}
+
+
+def report_files(folder: Path) -> list[Path]:
+    """Those that are whole: one that is being written has a name with a dot before it."""
+    found = [path for pattern in _REPORT_FILES for path in sorted(folder.glob(pattern))]
+    return [path for path in found if not path.name.startswith(".")]
+
+
+def sync_report(run: MirroredRun, folder: Path) -> int:
+    """The report's files if they have changed, and what report.json concludes. Returns the number of points sent."""
+    files = report_files(folder)
+    contents = {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+    digest = hashlib.blake2b(repr(sorted(contents.items())).encode(), digest_size=8).hexdigest()
+    if not contents.keys() >= {_PAGE, "report.md", "report.json"} or run.tags.get(_REPORT_TAG) == digest:
+        return 0
+    for path in files:
+        if path.name == _PAGE:
+            run.log_text(_PAGE, self_contained(path.read_text(encoding="utf-8"), folder))
+        else:
+            run.log_file(path, None if path.parent == folder else path.parent.name)
+    report = read_json(folder / "report.json")
+    values = {f"result/{arm['arm']}/mean_pp": arm.get("mean_pp") for arm in report.get("arms", [])}
+    verdicts = {name: "" for name in run.tags if name.startswith(("verdict.", "effect."))}
+    # What a factorial asks has names that look like those of its arms once MLflow has them.
+    for section, group, tag in (("contrasts", "result", "verdict"), ("interactions", "effect", "effect")):
+        for contrast in report.get(section, []):
+            values |= _effect(f"{group}/{contrast['arm']}", contrast)
+            verdicts[mlflow_name(f"{tag}.{contrast['arm']}")] = str(contrast["verdict"])
+    n_points = run.log_values(values, modified_ms(folder / "report.json"))
+    text = description((folder / "report.md").read_text(encoding="utf-8"))
+    run.set_tags({**verdicts, "mlflow.note.content": text, _REPORT_TAG: digest})
+    return n_points
+
+
+def description(report: str) -> str:
+    """What a report in Markdown says before its first figure: the question, the verdicts, the table of results."""
+    beginning, _, _ = report.partition("\n![")
+    lines = re.sub(r"^# .*\n+", "", beginning).splitlines()  # the run's name is above it
+    while lines and (not lines[-1].strip() or lines[-1].startswith("#")):
+        lines.pop()  # the heading of the figure
+    while len("\n".join(lines)) > MAX_TAG_LENGTH:
+        lines.pop()
+    return "\n".join(lines)
+
+
+_LINK = re.compile(
+    r'<a(?P<before>[^>]*\s)href="(?!#|[a-z]+:)(?P<path>[^"]+)"(?P<after>[^>]*)>(?P<text>.*?)</a>', re.DOTALL
+)
+_SCRIPT = re.compile(r"(<script\b.*?</script>)", re.DOTALL)
+
+
+def self_contained(page: str, folder: Path) -> str:
+    """A page whose links to its own figures and data work wherever it is shown. MLflow shows a page apart from the
+    files beside it: what a browser can show is put into the link, and of the rest a note says where it is."""
+
+    def link(found: re.Match[str]) -> str:
+        path = folder / found["path"]
+        kind = "text/plain" if path.suffix in _SHOWN_AS_TEXT else mimetypes.guess_type(path.name)[0] or ""
+        if not path.is_file() or not kind.startswith(("text/plain", "image/")) or path.stat().st_size > _EMBEDDED_BYTES:
+            return f'<span title="beside the page: {found["path"]}">{found["text"]}</span>'
+        data = base64.b64encode(path.read_bytes()).decode()
+        return f'<a{found["before"]}href="data:{kind};base64,{data}"{found["after"]}>{found["text"]}</a>'
+
+    return "".join(part if part.startswith("<script") else _LINK.sub(link, part) for part in _SCRIPT.split(page))
