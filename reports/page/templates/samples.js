@@ -105,35 +105,36 @@ const withFormulas = ({text, formulas}) => {
   return [...parts, characters.slice(at).join("")];
 };
 
-// The longest runs of characters that both texts have in the same order: Myers, An O(ND) difference algorithm (1986).
-const MOST_EDITS = 1000;
+// Runs of characters that both texts have in the same order, as [place in a, place in b, length]; with few edits the
+// longest possible. Myers, An O(ND) difference algorithm (1986): ends[k] is how far d edits reach on diagonal k.
+const MOST_EDITS = 800;
 const matches = (a, b) => {
   let start = 0, end = 0;
   while (start < a.length && start < b.length && a[start] === b[start]) start += 1;
   while (end < a.length - start && end < b.length - start && a[a.length - 1 - end] === b[b.length - 1 - end]) end += 1;
-  const n = a.length - start - end, m = b.length - start - end, runs = [];
-  const trace = [];
-  let v = new Map([[1, 0]]), met = -1;
-  for (let d = 0; d <= Math.min(n + m, MOST_EDITS) && met < 0; d += 1) {
-    trace.push(new Map(v));
+  const n = a.length - start - end, m = b.length - start - end, most = Math.min(n + m, MOST_EDITS);
+  const middle = most + 1, ends = new Int32Array(2 * middle + 1).fill(-1), trace = [], runs = [];
+  const isDown = (of, at, d, k) => k === -d || (k !== d && of[at + k - 1] < of[at + k + 1]);
+  let met = false;
+  ends[middle + 1] = 0;
+  for (let d = 0; d <= most && !met; d += 1) {
+    trace.push(ends.slice(middle - d - 1, middle + d + 2));
     for (let k = -d; k <= d; k += 2) {
-      const down = k === -d || (k !== d && (v.get(k - 1) ?? -1) < (v.get(k + 1) ?? -1));
-      let x = down ? v.get(k + 1) : v.get(k - 1) + 1;
+      let x = isDown(ends, middle, d, k) ? ends[middle + k + 1] : ends[middle + k - 1] + 1;
       while (x < n && x - k < m && a[start + x] === b[start + x - k]) x += 1;
-      v.set(k, x);
-      if (x >= n && x - k >= m) { met = d; break; }
+      ends[middle + k] = x;
+      if (k === n - m && x >= n) met = true;
     }
   }
-  for (let d = met, x = n, y = m; d > 0 || x > 0; d -= 1) {  // met < 0: too many edits, all between the ends differs
+  for (let d = trace.length - 1, x = n, y = m; met && d >= 0; d -= 1) {
     const k = x - y, before = trace[d];
-    const down = k === -d || (k !== d && (before.get(k - 1) ?? -1) < (before.get(k + 1) ?? -1));
-    const from = d ? (down ? before.get(k + 1) : before.get(k - 1) + 1) : 0;
+    const down = isDown(before, d + 1, d, k);
+    const from = down ? before[d + 1 + k + 1] : before[d + 1 + k - 1] + 1;
     if (x > from) runs.unshift([start + from, start + from - k, x - from]);
-    if (!d) break;
     x = down ? from : from - 1;
-    y = x - (down ? k + 1 : k - 1);
+    y = down ? from - k - 1 : from - k;
   }
-  // In long texts a few letters in common by chance would hide what differs.
+  // In long texts a few characters in common by chance would hide what differs.
   const least = Math.max(n, m) > 200 ? 4 : 1;
   return [[0, 0, start], ...runs.filter(run => run[2] >= least), [a.length - end, b.length - end, end]];
 };
@@ -149,9 +150,9 @@ const withDifferences = (text, other) => {
 };
 
 // Full colour at: entropy in nats, advantage either way, log of the ratio either way.
-const FULL = {entropy: 2, advantage: 2, log_ratio: 0.3};
+const FULL = {entropy: 1, advantage: 2, log_ratio: 0.3};
 const SCALES = {
-  entropy: "Entropy over the vocabulary before the update: full colour from 2 nats.",
+  entropy: "Entropy over the vocabulary before the update: full colour from 1 nat.",
   advantage: "Advantage of the first epoch: blue above 0, orange below, full colour from 2 either way.",
   log_ratio: "Ratio to the policy that drew the token, when the completion was scored last: blue above 1, orange below, full colour from 1.35 and 0.74.",
 };

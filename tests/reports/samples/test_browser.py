@@ -12,13 +12,40 @@ from pathlib import Path
 import pytest
 
 from harness.records.problems import ProblemsFile
+from reports.page.templating import TEMPLATES
 from reports.samples import write_sweep_samples
 from tests.reports.page.browser import find_chromium, measure, run_chromium
 from tests.reports.samples.synthetic import ATTACK, TEXTS, AskedProblem
 from tests.reports.synthetic import TASK, write_sweep
 
 pytestmark = pytest.mark.slow
-ARMS = {"base": 0.0, "up": 3.0, f"{'an_arm_with_a_name_of_forty_characters_'}": 0.0}
+LONG = "an_arm_with_a_name_of_forty_characters_x"
+ARMS = {"base": 0.0, "up": 3.0, LONG: 0.0}
+
+# Runs in a page with `matches` of the page's script: random texts, and the longest common subsequence by a table.
+CHECK_MATCHES = """
+let state = 1, bad = 0;
+const random = n => { state = (state * 1103515245 + 12345) % 2147483648; return Math.floor(state / 65536) % n; };
+const letters = (length, n) => Array.from({length}, () => "abcdefghijklmnopq"[random(n)]);
+const longest = (a, b) => {
+  const table = Array.from({length: a.length + 1}, () => new Array(b.length + 1).fill(0));
+  a.forEach((x, i) => b.forEach((y, j) => {
+    table[i + 1][j + 1] = x === y ? table[i][j] + 1 : Math.max(table[i][j + 1], table[i + 1][j]);
+  }));
+  return table[a.length][b.length];
+};
+const check = (a, b, best) => {
+  let [x, y, common] = [0, 0, 0];
+  for (const [i, j, length] of matches(a, b)) {
+    if (i < x || j < y || a.slice(i, i + length).join() !== b.slice(j, j + length).join()) bad += 1;
+    [x, y, common] = [i + length, j + length, common + length];
+  }
+  if (x !== a.length || y !== b.length || (best && common !== longest(a, b))) bad += 1;
+};
+for (let i = 0; i < 1000; i += 1) check(letters(random(30), 3), letters(random(30), 3), true);
+check(letters(4000, 17), letters(3000, 17), false);  // more edits than are looked for
+document.title = `${bad} bad`;
+"""
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +61,8 @@ def page(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sweep")
     sweep = write_sweep(folder / "records", ARMS, seeds=2, texts=TEXTS)
     for cell in sweep.cells:
-        asked = [AskedProblem(f"p{i}", f"What is {i}? {ATTACK}", f"${i}$") for i in range(len(TEXTS))]
+        question = "Compute" if cell.arm == LONG else "What is"  # a template under test
+        asked = [AskedProblem(f"p{i}", f"{question} {i}? {ATTACK}", f"${i}$") for i in range(len(TEXTS))]
         ProblemsFile(cell.path / "problems.jsonl").add(
             TASK, "test", asked, lambda text: [{"role": "user", "content": text}]
         )
@@ -76,6 +104,20 @@ def test_flipped_samples_come_first_beside_the_baselines_with_what_differs_marke
     assert "<math" in first  # the reference
 
 
+def test_arms_that_were_asked_otherwise_stand_under_their_own_prompts(chromium, page, tmp_path):
+    (article,) = articles(shown(chromium, page, tmp_path, f"arm={LONG}&seed=0&step=final&problem=p1&sample=0"))
+    ours, theirs = article.split("<b>base</b>")
+    assert "[user] Compute 1?" in ours and "[user] What is 1?" in ours.split(f"<b>{LONG}</b>")[1]
+    assert article.count('class="prompt"') == 2 and "What is" not in theirs
+
+
+def test_what_differs_is_the_least_that_can_differ(chromium, tmp_path):
+    script = (TEMPLATES / "samples.js").read_text(encoding="utf-8")
+    function = script[script.index("const MOST_EDITS") : script.index("const withDifferences")]
+    (tmp_path / "page.html").write_text(f"<!doctype html><title></title><script>{function}{CHECK_MATCHES}</script>")
+    assert "<title>0 bad</title>" in run_chromium(chromium, tmp_path, "--dump-dom", (tmp_path / "page.html").as_uri())
+
+
 @pytest.mark.parametrize(
     ("fragment", "n"),
     [
@@ -86,7 +128,7 @@ def test_flipped_samples_come_first_beside_the_baselines_with_what_differs_marke
         ("arm=up&seed=1&step=final&task=arithmetic&problem=p2&sample=1", 1),
         ("find=EMOJI", 3 * 2 * 2),
         ("find=the end of the long one", 3 * 2 * 2),
-        ("find=what is 2", 3 * 2 * 2),
+        ("find=what is 2", 2 * 2 * 2),
         ("problem=nowhere", 0),
     ],
 )
