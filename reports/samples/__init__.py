@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from harness.records import CellRecord, SweepRecord
 
 MOST_SAMPLES = 60_000
+MOST_TOKENS = 40_000_000
+"""A page of long completions has fewer, so that its folder stays below about 200 MB."""
 MOST_FILES = 800
 """Files of training that are read, over all cells."""
 MOST_FORMULAS = 20_000
@@ -58,7 +60,8 @@ def _write(
     processes = process_count(len(cells))
     most_files = max(2, MOST_FILES // max(1, len(cells)))
     extents = each_in_processes(partial(measure_extent, most_files=most_files), list(cells.values()), processes)
-    shown = share(extents, MOST_SAMPLES)
+    mean_tokens = max((one.mean_tokens for one in extents), default=0.0)
+    shown = share(extents, min(MOST_SAMPLES, int(MOST_TOKENS / max(1.0, mean_tokens))))
     most_formulas = MOST_FORMULAS // max(1, len(cells))
     read = partial(read_samples, shown=shown, most_files=most_files, most_formulas=most_formulas)
     found = each_in_processes(read, list(cells.values()), processes)

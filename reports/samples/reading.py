@@ -85,12 +85,14 @@ class CellSamples:
 
 @dataclass(frozen=True)
 class Extent:
-    """How many samples a cell recorded. training: by step, in order. is_whole: whether all files were looked at."""
+    """How many samples a cell recorded. training: by step, in order. is_whole: whether all files were looked at.
+    mean_tokens: of a sample in evaluations; 0 where it is not known."""
 
     final: int
     curve: int
     training: dict[int, int]
     is_whole: bool = True
+    mean_tokens: float = 0.0
 
     @property
     def n_training(self) -> int:
@@ -114,14 +116,24 @@ class Share:
 
 def measure_extent(cell: CellRecord, most_files: int) -> Extent:
     """most_files: of training; of more only some are read, spread over it. Raises DamagedRecordError."""
-    finals = _are_final(cell.read_evals(["sample", "final"]))
+    import pyarrow.compute as pc
+
+    table = cell.read_evals(["sample", "final", "n_tokens"])
+    finals = _are_final(table)
     counts: dict[int, int] = {}
     paths = cell.rollout_files()
     for path in spread(paths, most_files):
         for step in _steps(path):
             counts[step] = counts.get(step, 0) + 1
     n_final = int(finals.sum())
-    return Extent(n_final, len(finals) - n_final, dict(sorted(counts.items())), len(paths) <= most_files)
+    mean_tokens = None if table is None or "n_tokens" not in table.column_names else pc.mean(table["n_tokens"]).as_py()
+    return Extent(
+        final=n_final,
+        curve=len(finals) - n_final,
+        training=dict(sorted(counts.items())),
+        is_whole=len(paths) <= most_files,
+        mean_tokens=mean_tokens or 0.0,
+    )
 
 
 def share(extents: Sequence[Extent], most: int) -> Share:

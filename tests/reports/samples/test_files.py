@@ -154,6 +154,14 @@ def test_of_too_many_samples_every_cell_shows_the_same_share(tmp_path, monkeypat
     assert "96 of 1,968 recorded samples. From each cell: 8 samples of its final evaluation" in text
 
 
+def test_of_long_completions_a_page_holds_fewer(tmp_path, monkeypatch):
+    sweep = write_sweep(tmp_path / "records", {"base": 0.0}, seeds=1)  # 4 samples of 12 tokens, 320 of training
+    monkeypatch.setattr(samples, "MOST_TOKENS", 12 * 20)
+    assert len(listed(page_of(sweep, tmp_path / "page"))) == 4 + 16
+    monkeypatch.setattr(samples, "MOST_TOKENS", 12 * 324)
+    assert len(listed(page_of(sweep, tmp_path / "page"))) == 324
+
+
 def test_of_many_files_of_training_some_are_read(tmp_path, monkeypatch):
     monkeypatch.setattr(samples, "MOST_FILES", 2)
     files = page_of(write_sweep(tmp_path / "records", {"base": 0.0}, seeds=1), tmp_path / "page")
