@@ -40,6 +40,34 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     return buffer.getvalue()
 
 
+def csv_table(table: Table) -> str:
+    """A table as CSV, each value as it is printed."""
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerows([table.columns, *table.rows])
+    return buffer.getvalue()
+
+
+_LATEX = {
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
+    **{"±": r"$\pm$", "ρ": r"$\rho$", "×": r"$\times$", "<": "$<$", ">": "$>$", MISSING: "--"},
+}
+
+
+def latex_table(table: Table) -> str:
+    """A table for LaTeX with the package booktabs; every character of a name is escaped."""
+
+    def line(cells: Sequence[str]) -> str:
+        escaped = ("".join(_LATEX.get(character, character) for character in cell) for cell in cells)
+        return f"{' & '.join(escaped)} \\\\\n"
+
+    rows = "".join(map(line, table.rows))
+    return (
+        f"\\begin{{tabular}}{{{'l' * len(table.columns)}}}\n\\toprule\n{line(table.columns)}\\midrule\n{rows}"
+        "\\bottomrule\n\\end{tabular}\n"
+    )
+
+
 def signed_pp(value: float | None) -> str:
     """+3.1; never -0.0."""
     return f"{value:+z.1f}" if _exists(value) else MISSING
@@ -50,20 +78,22 @@ def points(value: float | None) -> str:
     return f"{value:z.1f}" if _exists(value) else MISSING
 
 
-def interval(low: float | None, high: float | None, *, signed: bool = True) -> str:
+def interval(low: float | None, high: float | None, *, signed: bool = True, decimals: int = 1) -> str:
     """[+0.4, +5.8]. An end that would be written 0.0 has more digits, [-0.04, +2.0], because its sign says whether the
     interval holds 0."""
     if not (_exists(low) and _exists(high)):
         return MISSING
-    return f"[{_end(low, signed)}, {_end(high, signed)}]"
+    return f"[{_end(low, signed, decimals)}, {_end(high, signed, decimals)}]"
 
 
-def _end(value: float, signed: bool) -> str:
-    """One decimal, or as many as show the first digit that is not 0; 0 itself is 0.0."""
+def _end(value: float, signed: bool, decimals: int) -> str:
+    """So many decimals, or as many as show the first digit that is not 0; 0 itself is 0.0."""
     sign = "+" if signed else ""
-    if value == 0 or abs(value) >= 0.05:
-        return f"{value + 0.0:{sign}.1f}"
-    return next((text for digits in (2, 3, 4) if float(text := f"{value:{sign}.{digits}f}")), f"{value:{sign}.0e}")
+    if value == 0:
+        return f"{0:{sign}.{decimals}f}"
+    return next(
+        (text for digits in range(decimals, 5) if float(text := f"{value:{sign}.{digits}f}")), f"{value:{sign}.0e}"
+    )
 
 
 def p_value(value: float | None) -> str:

@@ -14,7 +14,7 @@ from evals.grading.numeric import parse_number
 from harness.errors import few, nearest
 
 # Raise it whenever an extraction gives another text than before; it is part of a run's semantic hash.
-EXTRACTION_VERSION = 4
+EXTRACTION_VERSION = 5
 
 # The end of a line before a brace is no brace that is shown.
 _BRACES = re.compile(r"\\(?:boxed|fbox)\s*\{|\\\\(?=[{}])|\\[{}]|[{}]")
@@ -238,6 +238,12 @@ _IS_VALUE = re.compile(
     r"(?:(?!\b(?:because|since|as|which|where|when|if|for|and|or|with|but|so)\b)[^\d$\\,;=:])*"
     r"(?:(?<=\bis)|(?<=\bare)|(?<=\bequals)|[=:])\s*(?P<value>[^\s].*)"
 )
+# Behind a formula that is only a name: "the largest $n$, which is 34", "the smallest $k$ for which it holds is 7".
+_NAME = re.compile(r"[a-zA-Z](?:_(?:\w|\{\w+\}))?")
+_VALUE_OF_A_NAME = re.compile(
+    r"(?:\s*,\s*which|\s+(?:for\s+which|such\s+that)\s+(?:it|this|that)\s+(?:holds|works|happens|is\s+(?:true|possible)))"
+    r"\s+(?:is|equals)\s+(?P<value>[^\s].*)"
+)
 _COMMAND = re.compile(r"\\[a-zA-Z]+(?:\s*\{[a-zA-Z .,]*\})?")
 _PROSE_WORD = re.compile(r"\b[^\W\d_]{2,}")
 _OR = re.compile(r"\bor\b")
@@ -328,6 +334,8 @@ def _value_of_a_formula(sentence: str) -> str | None:
     """`34` of "the largest $n$ is 34": there the formula only names what is sought."""
     formula = _IN_LINE.search(sentence)
     stated = _IS_VALUE.fullmatch(sentence, formula.end()) if formula else None
+    if formula and stated is None and _NAME.fullmatch(formula[1] or formula[2] or ""):
+        stated = _VALUE_OF_A_NAME.fullmatch(sentence, formula.end())
     if stated is None:
         return None
     value = stated["value"].strip(" .*")

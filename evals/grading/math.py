@@ -14,6 +14,7 @@ import re
 import sys
 import threading
 from collections import Counter
+from fractions import Fraction
 from queue import LifoQueue
 
 from evals.grading import Grader, Reason, bare, normalise
@@ -90,7 +91,7 @@ def _compare_expressions(candidate: str, reference: str) -> Reason:
         return "match" if numeral == (spelling(wanted), "10") else "mismatch"
     if reference_number(reference) is not None and not is_mathematical(given):
         return "unparsed"
-    if differ_in_kind(given, wanted) or differ_in_length(given, wanted) or differ_in_numbers(given, wanted):
+    if differ_in_kind(given, wanted) or differ_in_length(given, wanted) or differ_in_elements(given, wanted):
         return "mismatch"
     return POOL.compare(given, wanted)
 
@@ -254,30 +255,41 @@ def differ_in_length(candidate: str, reference: str) -> bool:
     return not lengths[0] & lengths[1]
 
 
-def differ_in_numbers(candidate: str, reference: str) -> bool:
-    """Whether two plain expressions list other numbers, or the same ones another number of times, as `1, 1, 2` and
-    `1, 2, 2`: math-verify compares sets. Lists in brackets, and those in which `1,000` may be one number, are left to
-    it."""
+def differ_in_elements(candidate: str, reference: str) -> bool:
+    """Whether two plain expressions list the same elements another number of times, as `1, x, x` and `1, 1, x`, or
+    other numbers: math-verify compares sets. Lists in brackets, and those in which `1,000` may be one number, are left
+    to it, as are elements that may be equal though they are written differently."""
     if any(mark["thousands"] for plain in (candidate, reference) for mark in _LIST_MARK.finditer(plain)):
         return False
-    listed = [[parse_number(part) for part in re.split(r"[,;]", plain)] for plain in (candidate, reference)]
-    if any(len(numbers) < 2 or None in numbers for numbers in listed):
+    counts = [Counter(_key(element) for element in _elements(plain)[0]) for plain in (candidate, reference)]
+    if counts[0] == counts[1] or any(count.total() < 2 for count in counts):
         return False
-    return Counter(listed[0]) != Counter(listed[1])
+    are_numbers = not any(isinstance(key, str) for count in counts for key in count)
+    return are_numbers or counts[0].keys() == counts[1].keys()
+
+
+def _key(element: str) -> Fraction | str:
+    value = parse_number(element)
+    return spelling(element) if value is None else value
 
 
 def _list_lengths(plain: str) -> set[int]:
     """How many elements are listed outside of brackets; two numbers where `1,000` may be one element or two."""
-    depth, start, n_elements, n_thousands = 0, 0, 0, 0
+    elements, n_thousands = _elements(plain)
+    return {len(elements), len(elements) - n_thousands}
+
+
+def _elements(plain: str) -> tuple[list[str], int]:
+    """What is listed outside of brackets, and how often `1,000` was taken for two elements."""
+    depth, start, elements, n_thousands = 0, 0, [], 0
     for mark in _LIST_MARK.finditer(plain):
         if mark["opens"] or mark["closes"]:
             depth += 1 if mark["opens"] else -1
         elif depth == 0:
-            n_elements += bool(plain[start : mark.start()].strip())
+            elements.append(plain[start : mark.start()].strip())
             n_thousands += mark["thousands"] is not None
             start = mark.end()
-    n_elements += bool(plain[start:].strip())
-    return {n_elements, n_elements - n_thousands}
+    return [element for element in (*elements, plain[start:].strip()) if element], n_thousands
 
 
 def based_digits(plain: str) -> tuple[str, str] | None:
@@ -367,7 +379,7 @@ POOL = MathPool()
 POOL.keep()
 math = Grader(
     "math",
-    version=4,
+    version=5,
     meaning="equal as mathematics, by text, numbers or math-verify",
     compare=compare_math,
     fault=_fault,

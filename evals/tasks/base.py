@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 from evals.choices import Choices
@@ -64,6 +65,10 @@ class Generated:
     def fingerprint(self) -> str:
         return f"generated:v{self.version}"
 
+    @cached_property
+    def count(self) -> int:
+        return len(self.recipe())
+
     def load(self) -> Sequence[Problem]:
         return self.recipe()
 
@@ -115,6 +120,14 @@ class Task:
                 f"task {self.name} has no split {name!r}{nearest(name, self.splits)} It has {few(self.splits)}."
             )
         return self.splits[name]
+
+    def n_evaluated(self, wanted: int | None) -> int | None:
+        """How many problems an evaluation takes: so many, or all (None), but no more than there are.
+
+        As far as that is known without data: with `wanted` None and rows that no `count` declares it is None.
+        """
+        count: int | None = getattr(self.splits.get("test"), "count", None)
+        return min((n for n in (wanted, count) if n is not None), default=None)
 
     def require_grader(self) -> str:
         """The name of the grader. Raises EvalError for a task without one."""

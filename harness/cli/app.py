@@ -20,10 +20,11 @@ from harness.cli.report import report
 from harness.cli.run import run
 from harness.cli.status import status
 from harness.cli.tune import tune
+from harness.cli.ui import ui
 
 GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     "Ask": (plan, freeze, run, tune, probe),
-    "Look": (status, ls, show, diff),
+    "Look": (ui, status, ls, show, diff),
     "Understand": (report, verdict, compare, power, verify, replay, eval_),
     "Maintain": (doctor, cp, sync, coldstart),
 }

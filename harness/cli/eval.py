@@ -18,6 +18,7 @@ from harness.cli.options import (
     whole_numbers,
     words,
 )
+from harness.cli.report import list_runs
 from harness.errors import RefusedError
 
 if TYPE_CHECKING:
@@ -216,6 +217,7 @@ def eval_(
     results = [_run(suite, folder, seed, regrade) for suite in suites]
     _write_samples(results, seed)
     _show(results, folder, json)
+    list_runs(folder)
 
 
 def _refuse_unheeded(needed: str, options: dict[str, object]) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from harness.executors.base import Executor
     from harness.records import SweepRecord
     from reports.measure import Analysis
+    from reports.page.document import Report
 
 SweepArgument = Annotated[
     str,
@@ -269,3 +270,26 @@ def finished_analysis(given: str, home: Path) -> Analysis:
         return analyse(record)
     except MetricError as error:
         raise RefusedError(f"{error}.") from None
+
+
+def finished_verdicts(given: str, home: Path) -> tuple[Analysis, Report]:
+    """`finished_analysis`, and the sections of report.json that hold its verdicts, for showing them: a look."""
+    from reports.page.document import verdict_document
+
+    analysis = finished_analysis(given, home)
+    document = verdict_document(analysis)
+    record_look(analysis.sweep, document)
+    return analysis, document
+
+
+def record_look(sweep: SweepRecord, document: Report) -> None:
+    """Record that the verdicts of report.json are shown, if the plan is complete. Records that cannot be written can
+    still be read: a note says that this look is not counted."""
+    declared = document["interactions"] or document["contrasts"]
+    try:
+        sweep.record_look({contrast["arm"]: contrast["verdict"] for contrast in declared})
+    except OSError as error:
+        note(
+            f"warning: this look is not counted, since {sweep.path / 'sweep.json'} cannot be written "
+            f"({error.strerror}); intervals of later looks will be too narrow."
+        )

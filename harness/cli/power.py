@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from harness.cli.console import print_json, print_table, print_text
-from harness.cli.options import HomeOption, JsonOption, finished_analysis, home_folder
+from harness.cli.options import HomeOption, JsonOption, finished_analysis, finished_verdicts, home_folder
 from harness.errors import RefusedError
 
 MIN_PAIRS_FOR_SD = 2
@@ -103,12 +103,10 @@ def power(
 
 def _next_steps(given: str, home: Path, *, as_json: bool) -> None:
     """Print what would settle each contrast of a sweep that was run."""
-    from reports.page.document import verdict_document
     from reports.page.next_step import what_to_do
     from reports.page.verdict import contrast_name, declared_rows, statements
 
-    analysis = finished_analysis(given, home)
-    document = verdict_document(analysis)
+    analysis, document = finished_verdicts(given, home)
     rows = declared_rows(document)
     if as_json:
         keys = ("arm", "baseline", "verdict", "difference_pp", "margin_pp", "note", "next_step")

@@ -18,7 +18,7 @@ from harness.cli.options import (
     SweepArgument,
     arm_names,
     command_line,
-    finished_analysis,
+    finished_verdicts,
     home_folder,
     home_of,
     read_arms,
@@ -123,7 +123,7 @@ def verify(
 ) -> None:
     """Recompute every number of a written report from the records. Exits 1 if one differs.
 
-    It names the first that differs, with both values. Figures are drawn from data/, which is checked.
+    It names the first that differs, with both values. Figures are drawn again and compared too.
 
     Example: bench verify std_norm
     """
@@ -178,14 +178,13 @@ def verdict(
     """
     from harness.cli.report import print_judgement
     from reports.measure.next_step import OPEN_VERDICTS
-    from reports.page.document import verdict_document
     from reports.page.next_step import what_to_do
     from reports.page.requirements import judge, parse_requirement
     from reports.page.verdict import contrast_name, declared_rows, interim_sentence, judged_rows, statements
 
     asked = [parse_requirement(text) for text in require or []]
-    analysis = finished_analysis(sweep, home_folder(home))
-    record, document = analysis.sweep, verdict_document(analysis)
+    analysis, document = finished_verdicts(sweep, home_folder(home))
+    record = analysis.sweep
     interim, rows = interim_sentence(document), judged_rows(document)
     if asked and not rows:
         raise RefusedError(f"{record.name}: compares nothing yet. {statements(document)[0].sentence}")

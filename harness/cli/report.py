@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +16,7 @@ from harness.cli.options import (
     OpenOption,
     RunArgument,
     home_folder,
+    record_look,
     run_folder,
     use_recorded_plugins,
     words,
@@ -24,11 +24,8 @@ from harness.cli.options import (
 from harness.errors import RefusedError
 
 if TYPE_CHECKING:
-    from harness.records import SweepRecord
     from reports.formats import Table
 
-EVERY_S = 20.0
-"""How often --live looks for new records, and how often an open page loads itself again."""
 COLOUR_OF = {
     "better": "green",
     "best": "green",
@@ -39,14 +36,15 @@ COLOUR_OF = {
     "careful": "yellow",
 }
 """Colours of the signs before verdicts."""
-_ENDED = frozenset({"done", "failed", "invalid"})
+
+
+class TableFormat(StrEnum):
+    LATEX = "latex"
+    CSV = "csv"
 
 
 def report(
     sweep: RunArgument,
-    live: Annotated[
-        bool, typer.Option("--live", help="Write the page again while the sweep runs; an open one reloads itself.")
-    ] = False,
     reflection_words: Annotated[
         str | None,
         typer.Option(
@@ -56,6 +54,10 @@ def report(
             "Recheck, Wait, Aha, Hmm, Alternatively.",
         ),
     ] = None,
+    format_: Annotated[
+        TableFormat | None,
+        typer.Option("--format", help="Print the table of results for a paper (LaTeX with booktabs) or a spreadsheet."),
+    ] = None,
     open_: OpenOption = False,
     home: HomeOption = None,
     json: JsonOption = False,
@@ -64,31 +66,30 @@ def report(
 
     The folder `report` of the sweep gets index.html, report.md, report.json and the figures, and samples.html, where
     prompts, completions and verdicts are read, searched and laid side by side.
+    `bench ui` keeps pages up to date while a sweep or a search runs.
 
     Example: bench report std_norm --open
 
-    Example: bench report std_norm --live
+    Example: bench report std_norm --format latex > results.tex
     """
+    if json and format_ is not None:
+        raise RefusedError("--json and --format both say how to print the results: give one of them.")
     folder = run_folder(sweep, home_folder(home))
     use_recorded_plugins([folder])
     followed = words("--reflection-words", reflection_words) if reflection_words is not None else None
     if (folder / "study.json").is_file():
-        _report_search(folder, live, followed, json)
+        _report_search(folder, followed, format_, json)
         if open_:
             open_page(folder)
         return
-    if live:
-        try:
-            follow(folder, lambda: write(folder, followed, reload_s=EVERY_S))
-        except KeyboardInterrupt:
-            # An open page would go on loading itself anew, though nothing writes it any more.
-            with suppress(RefusedError):  # no cell is done, so there is no page
-                write(folder, followed)
-            raise
-    # Once more at the end of watching: this page is final and does not reload itself.
     document = write(folder, followed)
     if json:
         print_json(document)
+    elif format_ is not None:
+        from reports import formats
+
+        write_table = formats.latex_table if format_ is TableFormat.LATEX else formats.csv_table
+        print("\n".join(map(write_table, result_tables(document))), end="")
     else:
         print_verdict(document, folder)
     if open_:
@@ -105,14 +106,17 @@ def write_search(folder: Path) -> tuple[dict[str, Any], str]:
     study = read_study(folder)
     note("writing the report")
     write_sweep_samples(read_sweep(folder), folder / "report")
-    return write_search_report(study, folder / "report"), search_sentence(study)
+    document = write_search_report(study, folder / "report")
+    list_runs(folder.parent)
+    return document, search_sentence(study)
 
 
-def _report_search(folder: Path, live: bool, followed: object, as_json: bool) -> None:
-    if live or followed is not None:
+def _report_search(folder: Path, followed: object, format_: TableFormat | None, as_json: bool) -> None:
+    if format_ is not None:
+        raise RefusedError(f"{folder.name} is a search: its trials are in {folder / 'report' / 'report.json'}.")
+    if followed is not None:
         raise RefusedError(
-            f"{folder.name} is a search: its page has no --live and no --reflection-words. `bench tune` writes it as "
-            "it ends; look at a running one with optuna-dashboard, or at a trial's cells with `bench status`."
+            f"{folder.name} is a search, whose page has no --reflection-words: its cells are read by no report."
         )
     document, sentence = write_search(folder)
     if as_json:
@@ -122,9 +126,9 @@ def _report_search(folder: Path, live: bool, followed: object, as_json: bool) ->
         print_link("report", page_of(folder))
 
 
-def write(folder: Path, reflection_words: Sequence[str] | None = None, reload_s: float | None = None) -> dict[str, Any]:
-    """Write the report of a sweep's folder; returns report.json. reload_s: after so long a browser loads the page
-    again; None: never. Showing the verdicts of a complete plan is recorded as a look.
+def write(folder: Path, reflection_words: Sequence[str] | None = None) -> dict[str, Any]:
+    """Write the report of a sweep's folder; returns report.json. Showing the verdicts of a complete plan is recorded as
+    a look.
 
     Raises RefusedError if no cell is done, or none has the metric that the sweep compares."""
     from harness.records import read_sweep
@@ -139,23 +143,44 @@ def write(folder: Path, reflection_words: Sequence[str] | None = None, reload_s:
         )
     note("writing the report")
     try:
-        document = dict(write_report(sweep, folder / "report", reflection_words, reload_s))
+        document = dict(write_report(sweep, folder / "report", reflection_words))
     except MetricError as error:
         raise RefusedError(f"{error}.") from None
     write_sweep_samples(sweep, folder / "report")
-    declared = document["interactions"] or document["contrasts"]
-    sweep.record_look({contrast["arm"]: contrast["verdict"] for contrast in declared})
+    record_look(sweep, document)
+    list_runs(folder.parent)
     return document
+
+
+def list_runs(home: Path) -> None:
+    """Write index.html of a home, the page of all its runs."""
+    from reports.home import INDEX, write_index
+
+    if write_index(home) is None:
+        note(f"warning: {home / INDEX} is not ours and stays, so it does not list the runs; `bench ui` does.")
+
+
+def announce_page(folder: Path) -> None:
+    """Say where the page of a run that begins will be. It is in the page of all runs from now on."""
+    list_runs(folder.parent)
+    note(f"page: {page_of(folder)} (live: bench ui)")
+
+
+def result_tables(document: Any) -> list[Table]:
+    """What a report comes down to: the effects of a factorial, and the arms."""
+    from reports.page.effects import effect_table
+    from reports.page.tables import result_table
+
+    effects = effect_table(document["interactions"])
+    return [*([] if effects is None else [effects]), result_table(document)]
 
 
 def print_verdict(document: Any, folder: Path) -> None:
     """The tables of effects and arms, the verdicts, what qualifies them, and the report's path last."""
-    from reports.page.effects import effect_table, secondary_note
-    from reports.page.tables import result_table
+    from reports.page.effects import secondary_note
     from reports.page.verdict import interim_sentence, statements
 
-    effects = effect_table(document["interactions"])
-    for table in [*([] if effects is None else [effects]), result_table(document)]:
+    for table in result_tables(document):
         print_table(*_compact(table))
     for registration in document["registration"]:
         print_text(registration["sentence"])
@@ -226,38 +251,3 @@ def _compact(table: Table) -> tuple[str, list[str], list[list[str]]]:
         else:
             columns[heading] = cells
     return title, list(columns), [list(row) for row in zip(*columns.values(), strict=True)]
-
-
-def follow(
-    folder: Path, write: Callable[[], dict[str, Any]], wait: Callable[[float], None] = time.sleep
-) -> dict[str, Any]:
-    """Call `write` whenever records of the sweep in `folder` have changed, until all its cells have ended; returns what
-    it gave last. A sweep that was interrupted is waited for: `bench run` may go on with it."""
-    from harness.records import read_sweep
-
-    written: dict[str, Any] | None = None
-    seen: object = None
-    while True:
-        sweep = read_sweep(folder)
-        states = [cell.state for cell in sweep.cells]
-        now = _stamp(sweep)
-        if now != seen and "done" in states:
-            written = write()
-            note(f"{sum(state in _ENDED for state in states)}/{len(states)} cells have ended; Ctrl-C stops watching")
-        elif seen is None:
-            note("no cell is done yet; waiting for the first")
-        seen = now
-        if all(state in _ENDED for state in states):
-            # Without a finished cell `write` says why there is no report.
-            return written if written is not None else write()
-        wait(EVERY_S)
-
-
-def _stamp(sweep: SweepRecord) -> object:
-    """Changes whenever something was recorded."""
-    paths = [sweep.path / "sweep.json"]
-    for cell in sweep.cells:
-        folders = dict.fromkeys([cell.path, cell.evaluation_folder])
-        paths += [cell.path / "steps.jsonl", cell.scores, *(folder / "status.json" for folder in folders)]
-    stats = [path.stat() if path.exists() else None for path in paths]
-    return [None if stat is None else (stat.st_mtime_ns, stat.st_size) for stat in stats]

@@ -164,13 +164,19 @@ def watched(work: Any, home: Path, mirrored: ExitStack, unit: str = "cells") -> 
     """Run a sweep or a search with its progress shown; MLflow is kept up to date until `mirrored` is closed, and then
     its address is said. Returns what the work returns. Raises InterruptedByUserError."""
     from harness.cli.live import LiveRun
+    from harness.cli.report import announce_page
     from harness.tracking import Mirror, MirrorThread, server_command, tracking_uri
 
     mirror = Mirror(work.folder, tracking_uri(home))
     mirrored.callback(lambda: _say_where(mirror.address, server_command(mirror.tracking_uri)))
+
+    def with_records() -> None:
+        announce_page(work.folder)
+        mirrored.enter_context(MirrorThread(mirror))
+
     try:
         with LiveRun(unit) as live:
-            return work.run(live, while_running=lambda: mirrored.enter_context(MirrorThread(mirror)))
+            return work.run(live, while_running=with_records)
     except KeyboardInterrupt:
         raise InterruptedByUserError("interrupted; the same command continues") from None
 

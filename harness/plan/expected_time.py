@@ -17,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
+from evals.tasks import get_task
 from harness.config.run_spec import RunSpec, recorded_spec
 from harness.errors import RefusedError
 from harness.records import CellRecord
@@ -80,7 +81,10 @@ class Pace:
     def _evaluation_s(self, spec: RunSpec, samples: int) -> float:
         if spec.eval.is_greedy:
             samples = min(samples, 1)
-        problems = len(spec.eval.tasks) * (spec.eval.problems or self.problems)
+        if (wanted := spec.eval.problems) is None:
+            problems = len(spec.eval.tasks) * self.problems
+        else:
+            problems = sum(get_task(name).n_evaluated(wanted) or 0 for name in spec.eval.tasks)
         length = spec.eval.max_completion_tokens / self.spec.eval.max_completion_tokens
         return problems * samples * self.sample_s * length
 

@@ -136,7 +136,8 @@ class Plan:
                 tokens += min(limits)
             along = spec.training_steps // spec.eval.every if spec.eval.every else 0
             each = 1 + along if spec.eval.is_greedy else spec.eval.samples + along * spec.eval.curve_samples
-            samples += each * (spec.eval.problems or 0) * len(spec.eval.tasks)
+            if (wanted := spec.eval.problems) is not None:
+                samples += each * sum(get_task(name).n_evaluated(wanted) or 0 for name in spec.eval.tasks)
         return {
             "cells": len(self.cells),
             "generated_tokens_at_most": tokens,
@@ -253,6 +254,11 @@ def _warnings(request: SweepRequest, specs: Mapping[str, RunSpec], noops: Sequen
             f"{', '.join(choosing)}: eval.samples does not count here. The most likely choice is always the same, so "
             "a problem has one sample."
         )
+    for task in map(get_task, evaluation.tasks) if evaluation.problems is not None else ():
+        if (n := task.n_evaluated(evaluation.problems)) != evaluation.problems:
+            warnings.append(
+                f"{task.name}: eval.problems is {evaluation.problems}, but there are {n}; all of them are used."
+            )
     greedy = [arm for arm, spec in specs.items() if spec.eval.is_greedy and spec.eval.samples > 1]
     if greedy:
         warnings.append(

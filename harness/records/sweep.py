@@ -8,10 +8,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from harness.records.cell import CellRecord, is_cell_directory_name
 from harness.records.files import DamagedRecordError, read_json, write_json
+from harness.records.looks import Design, Evaluation, Look, Part, looks_at
 from harness.records.scores import is_accuracy, require_bins
 
 SCHEMA = 3
@@ -24,13 +25,7 @@ ENDED = frozenset({"done", "failed", "invalid"})
 _SHOWN_FAULTS = 3
 
 
-class _Part(BaseModel):
-    """Strict, but what a later version adds is passed over."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="ignore", populate_by_name=True)
-
-
-class CellEntry(_Part):
+class CellEntry(Part):
     """A cell of the question. evaluation: as in `CellRecord`. origin: where its records come from, unless `bench run`
     trained it in this home."""
 
@@ -42,14 +37,14 @@ class CellEntry(_Part):
     origin: dict[str, Any] | None = None
 
 
-class Gate(_Part):
+class Gate(Part):
     """Whether arms differ in declared knobs only, and the knobs in which they differ."""
 
     ok: bool
     differs: list[str]
 
 
-class Asked(_Part):
+class Asked(Part):
     """How the question was asked: the files, which lie in the folder `question` beside sweep.json, and the options.
 
     folder: where the sweep file lay. settings, seeds, arms: of --set, --seeds, --arms.
@@ -63,7 +58,7 @@ class Asked(_Part):
     arms: list[str] = []
 
 
-class Plugin(_Part):
+class Plugin(Part):
     """A plug-in that was in use. digest: of its closure, whose files lie in the folder `question/code`."""
 
     name: str
@@ -71,7 +66,7 @@ class Plugin(_Part):
     files: list[str]
 
 
-class MetricFacts(_Part):
+class MetricFacts(Part):
     """What a reader must know of a metric; see `evals.metrics.Metric`."""
 
     unit: str
@@ -79,7 +74,7 @@ class MetricFacts(_Part):
     compares_arms: bool
 
 
-class Source(_Part):
+class Source(Part):
     """Where the rows of a split came from. More depends on the origin."""
 
     model_config = ConfigDict(extra="allow")
@@ -88,9 +83,10 @@ class Source(_Part):
     split: str
     origin: str
     digest: str
+    rows: int | None = None
 
 
-class BaseScore(_Part):
+class BaseScore(Part):
     """The evaluation of the model before training on one task. More is in scores.jsonl's form."""
 
     model_config = ConfigDict(extra="allow")
@@ -99,44 +95,7 @@ class BaseScore(_Part):
     metrics: dict[str, float | None]
 
 
-class Evaluation(_Part):
-    """How much the final evaluation draws. samples: of each problem. problems: of each task; None: all."""
-
-    samples: int
-    problems: int | None = None
-
-
-class Look(_Part):
-    """The verdicts over a complete plan were shown. A look is a set of seeds and an evaluation of them.
-
-    question: see `SweepRecord.asks`. planned: whether the design fixed it. verdicts: by arm.
-    """
-
-    question: str
-    seeds: list[int]
-    evaluation: Evaluation | None
-    planned: bool
-    verdicts: dict[str, str] = {}
-
-    def is_same(self, other: Look) -> bool:
-        """Whether both show the same data, whatever was said of them."""
-        return all(getattr(self, key) == getattr(other, key) for key in ("question", "seeds", "evaluation"))
-
-
-class Design(_Part):
-    """The looks of a question that were fixed before the first of them: how many of the `seeds` each has.
-
-    looks_before: how many looks at this question had been taken by then.
-    """
-
-    question: str
-    looks: list[int]
-    seeds: list[int]
-    evaluation: Evaluation | None
-    looks_before: int
-
-
-class TunedArm(_Part):
+class TunedArm(Part):
     """What the search of one arm found.
 
     digest: of what was searched. trial: the number of the best; values: its knobs. search_pp, default_pp: the score in
@@ -157,7 +116,7 @@ class TunedArm(_Part):
     short_sd_pp: float
 
 
-class Tuning(_Part):
+class Tuning(Part):
     """The search that came before the comparison. ranges: by knob, as the sweep file states it. trials: of each arm.
     seeds: of each trial. searches: by arm, the name of the folder that holds its trials. arms: what was found, for
     those whose search has ended."""
@@ -170,7 +129,7 @@ class Tuning(_Part):
     arms: dict[str, TunedArm]
 
 
-class Screened(_Part):
+class Screened(Part):
     """A screening, which ranks its arms: the `best` are confirmed on so many fresh `seeds`.
 
     confirmed_in: the sweep that did it, None before that. contrasts: those of its report.json.
@@ -182,7 +141,7 @@ class Screened(_Part):
     contrasts: list[dict[str, Any]] = []
 
 
-class SweepRecord(_Part):
+class SweepRecord(Part):
     """sweep.json, and the cells beside it.
 
     kind: whether its arms were stated, or are the trials of a search. checkpoint: the model that all cells evaluate as
@@ -191,8 +150,10 @@ class SweepRecord(_Part):
     those that it varies. varied: by arm, the knobs in which arms differ. grid: in a factorial, by arm its value of
     every factor, else empty. new_problems: whether intervals over new problems are asked for too. contamination: by
     task, held-out problems that occur in training prompts. best_of_n: by arm, what choosing by its reward model gives.
-    asks: names the question, whatever its seeds, samples and problems; "" in records of earlier versions. looks,
-    designs: of this question and of those that were asked here before, in the order of time.
+    asks: names the question, whatever its seeds, samples and problems; "" in records of earlier versions. contrasts:
+    names each pair of arms that is compared, by the compared task and metric; questions that share one share its
+    looks. held_out: by task, how many problems it has for evaluation, as far as the plan knew. looks, designs: of this
+    question and of those that were asked here before, in the order of time.
     tuning: None unless each arm was tuned first.
     """
 
@@ -229,7 +190,9 @@ class SweepRecord(_Part):
     asked: Asked | None = None
     plugins: list[Plugin] = []
     asks: str = ""
+    contrasts: list[str] = []
     evaluation: Evaluation | None = None
+    held_out: dict[str, int] = {}
     looks: list[Look] = []
     designs: list[Design] = []
     tuning: Tuning | None = None
@@ -254,6 +217,11 @@ class SweepRecord(_Part):
     def data_of(self, task: str) -> list[Source]:
         """Where the held-out rows of a task came from; [] if they were generated, or older records do not say."""
         return [row for row in self.data if (row.task, row.split) == (task, "test")]
+
+    def n_held_out(self, task: str) -> int | None:
+        """How many problems a task has for evaluation; None if the records do not say."""
+        rows = [source.rows for source in self.data_of(task) if source.rows is not None]
+        return self.held_out.get(task, rows[-1] if rows else None)
 
     def compares_arms(self, metric: str) -> bool:
         """Whether arms can be compared by a metric: as `evals.metrics` knew it when the sweep ran; in older records by
@@ -296,13 +264,18 @@ class SweepRecord(_Part):
             and len(self.seeds) in design.looks
             and self.seeds == design.seeds[: len(self.seeds)]
         )
-        return Look(question=self.asks, seeds=self.seeds, evaluation=self.evaluation, planned=planned)
+        asks, now = self.asks, self.evaluation
+        return Look(question=asks, contrasts=self.contrasts, seeds=self.seeds, evaluation=now, planned=planned)
+
+    @property
+    def looks_taken(self) -> list[Look]:
+        """The looks so far at what this question compares, whichever question took them."""
+        return looks_at(self.looks, self.asks, self.contrasts)
 
     @property
     def looks_and_this(self) -> list[Look]:
-        """The looks at this question so far, and `look` if it is a further one."""
-        taken = [look for look in self.looks if look.question == self.asks]
-        return taken if any(look.is_same(self.look) for look in taken) else [*taken, self.look]
+        """`looks_taken`, and `look` if it is a further one."""
+        return looks_at([*self.looks, self.look], self.asks, self.contrasts)
 
     def record_look(self, verdicts: Mapping[str, str]) -> None:
         """Write down that these verdicts, by arm, are shown, unless they are of an unfinished plan, of the same data as

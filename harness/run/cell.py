@@ -115,11 +115,17 @@ class CellRun:
             step=self._step,
             steps=self._spec.train.steps,
             generated_tokens=self._generated_tokens,
-            flags=health_flags(self._cell.read_steps(), self._diverged),
+            flags=health_flags(self._cell.read_steps(), self._diverged, self._final_score()),
             digest=weights_digest(self._model.state_dict()),
         )
         self._log.drop_samples()
         self._log.note(f"done at step {self._step} after {self._generated_tokens} generated tokens")
+
+    def _final_score(self) -> float | None:
+        """The share of right answers in the final evaluation on the task that was trained on; None if it is no task of
+        the evaluation."""
+        scores = [row for row in self._cell.read_scores() if row["final"] and row["task"] == self._spec.task.train]
+        return scores[-1]["metrics"].get("avg@n") if scores else None
 
     def _finished(self) -> bool:
         budget = self._spec.budget.tokens

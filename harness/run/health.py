@@ -20,6 +20,7 @@ SCORE_COLLAPSE_FRAC = 0.1
 POLICY_COLLAPSE_NATS = 3.0
 
 DIVERGED = "nan"
+SCORE_COLLAPSE = "score_collapse"
 Step = Mapping[str, Any]
 Steps = Sequence[Step]
 
@@ -33,9 +34,16 @@ class Flag:
     holds: Callable[[Steps], bool]
 
 
-def health_flags(steps: Steps, diverged: bool) -> list[str]:
-    """The names of the `FLAGS` that the rows of steps.jsonl deserve; `nan` if the cell diverged."""
-    return [flag.name for flag in FLAGS if (diverged if flag.name == DIVERGED else flag.holds(steps))]
+def health_flags(steps: Steps, diverged: bool, final_score: float | None = None) -> list[str]:
+    """The names of the `FLAGS` that the rows of steps.jsonl deserve; `nan` if the cell diverged. final_score: the share
+    of right answers in the final evaluation on the task that was trained on, if that is evaluated. It shows what the
+    last update broke, after which no step follows."""
+    deserved = {flag.name for flag in FLAGS if flag.holds(steps)}
+    if diverged:
+        deserved.add(DIVERGED)
+    if _is_lost(_mean(steps[:1], "reward/correct"), final_score):
+        deserved.add(SCORE_COLLAPSE)
+    return [flag.name for flag in FLAGS if flag.name in deserved]
 
 
 def _first_and_last(steps: Steps, key: str) -> tuple[float | None, float | None]:
@@ -74,8 +82,10 @@ def _often(is_broken: Callable[[Step], bool]) -> Callable[[Steps], bool]:
 
 
 def _score_collapsed(steps: Steps) -> bool:
-    before = _mean(steps[:1], "reward/correct")
-    after = _mean(_last_third(steps), "reward/correct")
+    return _is_lost(_mean(steps[:1], "reward/correct"), _mean(_last_third(steps), "reward/correct"))
+
+
+def _is_lost(before: float | None, after: float | None) -> bool:
     if before is None or after is None or before < SCORE_BEFORE_COLLAPSE:
         return False
     return after < SCORE_COLLAPSE_FRAC * before
@@ -115,9 +125,10 @@ FLAGS = (
         lambda steps: (_first_and_last(steps, "len/truncated_frac")[1] or 0.0) > TRUNCATED_FRAC,
     ),
     Flag(
-        "score_collapse",
-        "In the last third of training fewer than a tenth as many completions are right as in the first step: what the "
-        "policy could do is lost. A learning rate that is far too high does this.",
+        SCORE_COLLAPSE,
+        "In the last third of training, or in the final evaluation on the same task, fewer than a tenth as many "
+        "completions are right as in the first step: what the policy could do is lost. A learning rate that is far too "
+        "high does this.",
         _score_collapsed,
     ),
     Flag(

@@ -12,12 +12,13 @@ import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import yaml
 from pydantic import ValidationError
 
 from evals.metrics import metric_facts, metrics_for
-from evals.tasks import LM_EVAL_PREFIX
+from evals.tasks import LM_EVAL_PREFIX, get_task
 from harness import plugins
 from harness.config.hashing import digest, semantic_hash, user_code
 from harness.config.run_spec import RunSpec
@@ -32,12 +33,12 @@ from harness.plan.tuning import tuning_record
 from harness.plugins import UserModule
 from harness.records import SweepRecord, read_sweep
 from harness.records.files import DamagedRecordError, is_disk_full, read_json, write_atomic, write_json
+from harness.records.looks import Design, Evaluation
+from harness.records.scores import METRIC_PREFIX
 from harness.records.study import STUDY
 from harness.records.sweep import Asked as AskedRecord
 from harness.records.sweep import (
     CellEntry,
-    Design,
-    Evaluation,
     Gate,
     MetricFacts,
     Plugin,
@@ -227,6 +228,8 @@ def _question(plan: Plan, home: Path, command: str) -> SweepRecord:
             for module in plugins.in_use()
         ],
         asks=_asks(plan),
+        held_out={task: n for task in plan.task_names if (n := get_task(task).n_evaluated(None)) is not None},
+        contrasts=_contrasts(plan),
         evaluation=_evaluation(plan),
         looks=[] if earlier is None else earlier.looks,
         designs=[] if earlier is None else earlier.designs,
@@ -243,15 +246,32 @@ def _earlier(folder: Path) -> SweepRecord | None:
 
 
 def _asks(plan: Plan) -> str:
-    """Names what looks are counted for: arms as they train and as they are evaluated, baseline and metric. Seeds,
+    """Names what looks are planned for: arms as they train and as they are evaluated, baseline and metric. Seeds,
     samples and problems are left out: with more of them, answering it again is a further look. So is the margin, which
     moves no interval."""
-    one_sample = {"samples": 1, "k": (1,), "problems": None, "every": 0, "curve_samples": 1}
-    arms = {
+    return digest({"arms": _conditions(plan), "baseline": plan.baseline, "metric": plan.metric})
+
+
+def _contrasts(plan: Plan) -> list[str]:
+    """Names what looks are counted for: each arm and the baseline, by the compared metric of the compared task. Other
+    arms and tasks are left out: with fewer or more of them, the same numbers are looked at again."""
+    named, _, metric = plan.metric.removeprefix(METRIC_PREFIX).rpartition(".")
+    task = named or plan.task_names[0]
+    arms = _conditions(plan, tasks=(task,))
+    return [
+        digest({"arms": sorted([of_arm, arms[plan.baseline]]), "task": task, "metric": metric})
+        for arm, of_arm in arms.items()
+        if arm != plan.baseline
+    ]
+
+
+def _conditions(plan: Plan, **evaluated: Any) -> dict[str, str]:
+    """By arm a hash of how it trains and is evaluated, whatever the number of seeds, samples and problems."""
+    one_sample = {"samples": 1, "k": (1,), "problems": None, "every": 0, "curve_samples": 1, **evaluated}
+    return {
         arm: semantic_hash(spec.model_copy(update={"seed": 0, "eval": spec.eval.model_copy(update=one_sample)}))
         for arm, spec in plan.arms.items()
     }
-    return digest({"arms": arms, "baseline": plan.baseline, "metric": plan.metric})
 
 
 def _evaluation(plan: Plan) -> Evaluation:
@@ -312,7 +332,7 @@ def planned_design(plan: Plan, record: SweepRecord, most_seeds: int | None) -> D
         looks=looks,
         seeds=first_seeds(plan.sweep.seed_list, looks[-1]),
         evaluation=record.evaluation,
-        looks_before=sum(look.question == record.asks for look in record.looks),
+        looks_before=len(record.looks_taken),
     )
 
 

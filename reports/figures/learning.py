@@ -19,6 +19,7 @@ from reports.drawing.rendering import Drawing
 from reports.drawing.style import GREY, bounded_view, short_name
 from reports.figures import Figure
 from reports.measure import Analysis
+from reports.measure.contrasts import alpha_of_each
 from reports.measure.curves import evaluation_curves, paired_curves, training_axis
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def draw_paired_difference(analysis: Analysis) -> Drawing | None:
     training."""
     sweep, metric, axis = analysis.sweep, analysis.metric, training_axis(analysis)
     # The level of the verdicts, so that a band ends in the interval of the forest plot.
-    alpha = sweep.alpha / max(1, len(analysis.contrasts))
+    alpha = alpha_of_each(sweep, len(analysis.contrasts))
     held_out = evaluation_curves(analysis, metric.name, alpha)
     curves = [curve.scaled(100) for curve in paired_curves(held_out, sweep.baseline, alpha)]
     if not curves:

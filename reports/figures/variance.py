@@ -8,7 +8,7 @@ from reports.drawing.panels import as_strip, keep_only_grid, legend_at_bottom, s
 from reports.drawing.rendering import Drawing
 from reports.drawing.style import ARM_COLORS, GREY
 from reports.figures import Figure
-from reports.formats import percent
+from reports.formats import interval, percent
 from reports.measure import Analysis
 from reports.measure.variance import PART_NAMES, declared_budgets, effect_budgets, variance_row
 
@@ -46,7 +46,9 @@ def draw_variance(analysis: Analysis) -> Drawing | None:
     handles: dict[str, BarContainer] = {}
     for (axes,), (contrast, row) in zip(panels, shown, strict=True):
         handles |= _draw_bar(axes, row["new_problems"]["parts"])
-        error = "{error_pp:.2f} pp [{error_low_pp:.2f}, {error_high_pp:.2f}]".format(**row[over])
+        budget = row[over]
+        ends = interval(budget["error_low_pp"], budget["error_high_pp"], signed=False, decimals=2)
+        error = f"{budget['error_pp']:.2f} pp {ends}"
         n = row["n_seeds" if analysis.trains else "n_problems"]
         as_strip(axes, contrast.arm, f"error {error}   n = {n}")
         axes.set_xlim(0, 1)

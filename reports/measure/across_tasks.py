@@ -23,11 +23,13 @@ def contrasts_by_task(analysis: Analysis) -> dict[str, list[Contrast]]:
     Only the compared task is tested. On the others intervals at the same level describe, and Holm's p means nothing.
     """
     compared = analysis.metric.task
+    # What a search left open is known for the task that it searched on.
+    untuned = analysis.sweep.model_copy(update={"tuning": None})
     by_task = {compared: analysis.contrasts}
     for task in analysis.sweep.tasks:
         if task != compared:
             measured = {arm: [m.on_task(task) for m in cells] for arm, cells in analysis.measurements.items()}
-            by_task[task] = compare_arms(analysis.sweep, measured)
+            by_task[task] = compare_arms(untuned, measured)
     return {
         task: contrasts
         for task, contrasts in by_task.items()

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from reports.measure import Analysis, derived
+from reports.measure.contrasts import alpha_of_each
 from reports.measure.curves import Curve, Line, mean_curve
 from reports.measure.measurements import Measurement
 from reports.measure.over_k import base_line_over_k, curves_over_k
@@ -64,7 +65,7 @@ class Coverage:
 @derived
 def coverage(analysis: Analysis) -> list[Coverage]:
     """Each arm against the baseline, then each arm against the model before training; without those for which pass@k
-    is known at fewer than two k. Levels are those of the sweep over all arms of either kind together."""
+    is known at fewer than two k. Levels are those of this look over all arms of either kind together."""
     counts = analysis.by_seed(problems_by_right)
     return [*_against_baseline(analysis, counts), *_against_base_model(analysis, counts)]
 
@@ -86,7 +87,7 @@ def problems_by_right(measurement: Measurement) -> list[int] | None:
 def _against_baseline(analysis: Analysis, counts: dict[str, dict[int, list[int]]]) -> list[Coverage]:
     baseline = analysis.sweep.baseline
     others = counts.get(baseline, {})
-    alpha = analysis.sweep.alpha / max(1, len(analysis.contrasts))
+    alpha = alpha_of_each(analysis.sweep, len(analysis.contrasts))
     found = []
     for arm, own in counts.items():
         seeds = [seed for seed in own if seed in others]
@@ -106,7 +107,7 @@ def _against_baseline(analysis: Analysis, counts: dict[str, dict[int, list[int]]
 def _against_base_model(analysis: Analysis, counts: dict[str, dict[int, list[int]]]) -> list[Coverage]:
     """The model before training is evaluated once: its noise is shared by all seeds, and is in the band."""
     before: list[int] | None = (analysis.base_evaluation or {}).get("problems_by_right")
-    alpha = analysis.sweep.alpha / max(1, len(analysis.arms))
+    alpha = alpha_of_each(analysis.sweep, len(analysis.arms))
     if before is None:
         return [
             Coverage(curve.arm, None, alpha, curve, "cannot tell", crossover(curve), False, UNKNOWN_NOISE)

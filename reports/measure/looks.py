@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
+from harness.records.looks import related_looks
 from reports.statistics import MIN_PAIRS, look_alphas, planned_shares, unplanned_share
 
 if TYPE_CHECKING:
     from harness.records import SweepRecord
-    from harness.records.sweep import Look
+    from harness.records.looks import Look
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,10 @@ def looking(sweep: SweepRecord, n_contrasts: int) -> Looking:
     """The look that a report of these records is, for each of so many contrasts."""
     looks, this = sweep.looks_and_this, sweep.look
     place = next(place for place, look in enumerate(looks) if look.is_same(this))
-    overall = sweep.alpha / max(1, n_contrasts)
+    # Fewer arms on the data of an earlier look were chosen by it: they share alpha with those that it compared.
+    earlier = takewhile(lambda look: not look.is_same(this), related_looks(sweep.looks, sweep.asks, sweep.contrasts))
+    others = (len(look.contrasts) for look in earlier if look.question != sweep.asks)
+    overall = sweep.alpha / max(1, n_contrasts, *others)
     return Looking(
         number=place + 1,
         seeds=[len(look.seeds) for look in looks],

@@ -51,7 +51,7 @@ def made_unlike(analysis: Analysis) -> list[Unlike]:
     found: dict[tuple[str, str, str], Unlike] = {}
     for contrast in analysis.contrasts:
         for seed in contrast.seeds:
-            one, other = made[contrast.arm, seed], made[contrast.baseline, seed]
+            one, other = _comparable(made[contrast.arm, seed], made[contrast.baseline, seed])
             for field in one:
                 if field in other and (one[field] != other[field] or len(one[field]) > 1):
                     empty = Unlike(contrast.arm, contrast.baseline, field, [], [], [])
@@ -64,12 +64,32 @@ def made_unlike(analysis: Analysis) -> list[Unlike]:
     return list(found.values())
 
 
-def _made(cell: CellRecord) -> _Made:
-    """By field its values, in the order of the starts: of training, and apart from it of an evaluation that was made
-    later."""
+@dataclass(frozen=True)
+class _Origin:
+    """By field its values, in the order of the starts: of training, and of the evaluation. A cell that was evaluated
+    within its training was so under the last start of it; evaluated_later: or one after training, apart from it."""
+
+    training: _Made
+    evaluation: _Made
+    evaluated_later: bool
+
+
+def _made(cell: CellRecord) -> _Origin:
     training, every = cell.own.read_starts(), cell.read_starts()
-    later = {f"{field} of the evaluation": values for field, values in _values(every[len(training) :]).items()}
-    return _values(training) | later
+    later = cell.evaluation is not None
+    return _Origin(_values(training), _values(every[len(training) :] if later else training[-1:]), later)
+
+
+def _comparable(one: _Origin, other: _Origin) -> tuple[_Made, _Made]:
+    """What to compare of two cells: how they were trained, and how they were evaluated unless both were so within their
+    training."""
+    if not (one.evaluated_later or other.evaluated_later):
+        return one.training, other.training
+    made = [
+        origin.training | {f"{field} of the evaluation": values for field, values in origin.evaluation.items()}
+        for origin in (one, other)
+    ]
+    return made[0], made[1]
 
 
 def _values(starts: Iterable[Mapping[str, Any]]) -> _Made:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
+_DRAWN = re.compile(r"[@^]([0-9]+)$")
+
 
 @dataclass(frozen=True)
 class Columns:
@@ -203,14 +205,14 @@ class Measurement:
     @property
     def quantum_pp(self) -> float:
         """What one sample changes in the compared metric: of n samples of a problem k decide one score, so it is k / n
-        of a problem. 0 if the records do not say how many there were."""
+        of a problem. A name without a k, such as that of a plug-in, is taken to score single samples. 0 if the records
+        do not say how many there were."""
         row = self.final or {}
         problems, samples = row.get("n_problems"), row.get("n_samples")
         if not problems or not samples:
             return 0.0
-        decide = {"avg@n": 1, "cons@n": samples}
-        name = self.metric.name
-        k = decide[name] if name in decide else int(re.split(r"[@^]", name)[1])
+        drawn = _DRAWN.search(self.metric.name)
+        k = samples if self.metric.name == "cons@n" else int(drawn[1]) if drawn else 1
         return float(100 * k / (problems * samples))
 
     @cached_property
@@ -262,6 +264,23 @@ class Measurement:
     def seconds(self, phase: str) -> float | None:
         known = self.timing.known(phase)
         return float(known.sum()) if len(known) else None
+
+    @property
+    def drawn_samples(self) -> int:
+        """The samples of all evaluations, along the curve too."""
+        return sum(row.get("n_problems", 0) * row.get("n_samples", 0) for row in self.scores)
+
+    @cached_property
+    def as_first_evaluated(self) -> Measurement:
+        """The same cell under the evaluation that it was run with, which is the one that timing.jsonl timed."""
+        return self if self.cell.evaluation is None else Measurement(self.cell.own, self.metric)
+
+    @cached_property
+    def sample_s(self) -> float | None:
+        """What drawing and grading one sample took in evaluation; None without timings."""
+        first = self.as_first_evaluated
+        seconds, samples = first.seconds("eval_s"), first.drawn_samples
+        return seconds / samples if seconds and samples else None
 
     @cached_property
     def grader_disagreement_frac(self) -> float | None:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from harness.records.sweep import Evaluation, first_seeds
+from harness.records.looks import Evaluation
+from harness.records.sweep import first_seeds
 from reports.measure import Analysis, derived
 from reports.measure.contrasts import Contrast
 from reports.measure.looks import looking
@@ -29,6 +30,7 @@ from reports.statistics import (
     components_of_problems,
     equivalence_power,
     fewest,
+    sd_upper_bound,
     t_test_power,
 )
 
@@ -39,6 +41,10 @@ OPEN_VERDICTS = ("inconclusive", "no_test")
 MOST_SEEDS = 10_000
 MOST_FACTOR = 64
 """Nobody takes more seeds, or more than so many times the samples or problems, as a next step."""
+
+SD_CONFIDENCE = 0.8
+"""The true spread is below the bound that ways are counted with in so many cases. The spread that few seeds show is too
+small as often as too large, and then what it counts has far less power than it says."""
 
 Kind = Literal["seeds", "samples", "problems"]
 Target = Literal["equivalent", "difference"]
@@ -51,7 +57,7 @@ class Way:
     now, needed: of seeds, or of samples per problem, or of problems, in all; needed is None if no number will do.
     shrinks_frac: the part of the variance that it shrinks. cells: how many are trained, or evaluated again. seconds:
     what they take one after another, None without timings. level: of the intervals afterwards. command: None if
-    the records do not hold what was asked.
+    the records do not hold what was asked. limit: how many there are, where that keeps them from sufficing.
     """
 
     of: Kind
@@ -62,14 +68,17 @@ class Way:
     seconds: float | None = None
     level: float | None = None
     command: str | None = None
+    limit: int | None = None
 
 
 @dataclass(frozen=True)
 class NextStep:
     """target: what has 80% power afterwards: finding `equivalent` if the arms do not differ; or, where the observed
-    difference exceeds the margin, finding a true difference of its size. cheapest: None if no way settles it."""
+    difference exceeds the margin, finding a true difference of its size. sd_pp: the standard deviation over replicates
+    that the ways are counted with, the upper bound of the true one. cheapest: None if no way settles it."""
 
     target: Target
+    sd_pp: float
     ways: list[Way]
     cheapest: Kind | None
 
@@ -94,7 +103,7 @@ def _next_step(
     sweep, comparison = analysis.sweep, contrast.comparison
     if comparison is None or contrast.verdict not in OPEN_VERDICTS or comparison.n_pairs < MIN_PAIRS:
         return None
-    if math.isnan(comparison.sd) or not sweep.is_complete or _has_planned_looks_left(sweep):
+    if math.isnan(comparison.sd) or not sweep.is_complete or has_planned_looks_left(sweep):
         return None
     over_problems = contrast.over_problems
     if over_problems and parts is None:  # problems alone, with whatever noise they have
@@ -103,7 +112,7 @@ def _next_step(
     observed_pp, left_sd_pp = comparison.difference, 0.0
     if contrast.bests is not None:
         observed_pp, left_sd_pp = contrast.bests.difference_pp, contrast.bests.left_sd_pp
-    sd_pp = comparison.sd
+    sd_pp = sd_upper_bound(comparison.sd, comparison.n_pairs, SD_CONFIDENCE)
     asked = _Asked(analysis, comparison.n_pairs, observed_pp, n_contrasts, over_problems, left_sd_pp)
     ways = [] if over_problems else [asked.more_seeds(sd_pp)]
     if parts is not None and parts.sampling_known:
@@ -112,10 +121,11 @@ def _next_step(
         ways.append(asked.more_problems(sd_pp, parts))
     known = [way for way in ways if way.needed is not None]
     cheapest = min(known, key=lambda way: math.inf if way.seconds is None else way.seconds, default=None)
-    return NextStep(asked.target, ways, None if cheapest is None else cheapest.of)
+    return NextStep(asked.target, sd_pp, ways, None if cheapest is None else cheapest.of)
 
 
-def _has_planned_looks_left(sweep: SweepRecord) -> bool:
+def has_planned_looks_left(sweep: SweepRecord) -> bool:
+    """Whether this is a look of a design, and not its last one."""
     return sweep.design is not None and sweep.look.planned and len(sweep.seeds) < sweep.design.looks[-1]
 
 
@@ -143,7 +153,14 @@ class _Asked:
     @property
     def can_have_more_problems(self) -> bool:
         """Whether the sweep evaluates a part of a task's problems."""
-        return self.sweep.evaluation is not None and self.sweep.evaluation.problems is not None
+        evaluation, held_out = self.sweep.evaluation, self._held_out
+        if evaluation is None or evaluation.problems is None:
+            return False
+        return held_out is None or evaluation.problems < held_out
+
+    @property
+    def _held_out(self) -> int | None:
+        return self.sweep.n_held_out(self.analysis.metric.task)
 
     def is_settled(self, error_pp: float, n: int, alpha: float) -> bool:
         """Whether n replicates with this standard error of the mean difference reach the target with enough power."""
@@ -220,6 +237,8 @@ class _Asked:
     ) -> Way:
         """drawn: the samples of a task that each cell has to draw for so many."""
         most, new = MOST_FACTOR * now, self.over_problems
+        there_are = self._held_out if kind == "problems" else None
+        limit = there_are if there_are is not None and there_are < most else None
         error_now = parts.error_of_mean(new_problems=new).value
 
         def frac_of_sd(number: int) -> float:
@@ -233,14 +252,14 @@ class _Asked:
         alpha = self.alpha_after(evaluation=evaluation)  # whatever the number
         needed = fewest(
             lambda number: self.is_settled(frac_of_sd(number) * sd_pp / math.sqrt(self.n), replicates(number), alpha),
-            most,
+            limit or most,
             now + 1,
         )
         shrinks_frac = (1 - frac_of_sd(10**9) ** 2) * self._shrinking_frac(sd_pp)
         if needed is None:
-            return Way(kind, now, None, shrinks_frac)
+            return Way(kind, now, None, shrinks_frac, limit=limit)
         cells = sum(len(done) for done in self.analysis.measurements.values())
-        per_sample = _mean(_sample_s, self.analysis)
+        per_sample = _mean(lambda cell: cell.sample_s, self.analysis)
         return Way(
             kind,
             now,
@@ -259,18 +278,15 @@ def _mean(seconds: Callable[[Measurement], float | None], analysis: Analysis) ->
 
 
 def _cell_s(measurement: Measurement) -> float | None:
-    """What a cell took: by its own clock, or by the sum of its steps if it was trained in more than one go."""
+    """What a cell took: by its own clock, or by the sum of its steps if it was trained in more than one go; and what
+    the samples that were added to its evaluation since would take beside."""
     phases = [measurement.seconds(phase) for phase in ("total_s", "eval_s")]
     elapsed = measurement.timing.known("elapsed_s")
     known = [*(s for s in phases if s is not None)]
-    return max(sum(known), float(elapsed[-1]) if len(elapsed) else 0.0) if known else None
-
-
-def _sample_s(measurement: Measurement) -> float | None:
-    """What drawing and grading one sample took in evaluation."""
-    seconds = measurement.seconds("eval_s")
-    samples = sum(row.get("n_problems", 0) * row.get("n_samples", 0) for row in measurement.scores)
-    return seconds / samples if seconds and samples else None
+    if not known:
+        return None
+    added = measurement.drawn_samples - measurement.as_first_evaluated.drawn_samples
+    return max(sum(known), float(elapsed[-1]) if len(elapsed) else 0.0) + added * (measurement.sample_s or 0.0)
 
 
 def _command(sweep: SweepRecord, option: str, value: str) -> str | None:

@@ -3,6 +3,7 @@ and what pairing did to it. A contrast is a weighted sum of arms: two of them, o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -91,6 +92,8 @@ def _budget(contrast: Contrast, analysis: Analysis) -> VarianceBudget:
         return VarianceBudget(None, refused="not every run kept equally many samples of the same problems")
     if len(known[0].problems) < 2:
         return VarianceBudget(None, refused="it takes 2 problems")
+    if math.isnan(contrast.comparison.sd):
+        return VarianceBudget(None, refused=contrast.comparison.note)
     # A run that was evaluated with more samples than another has the other's among them.
     n_samples = min(grid.right.shape[1] for grid in known)
     samples = {

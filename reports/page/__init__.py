@@ -22,13 +22,10 @@ if TYPE_CHECKING:
     from harness.records import SweepRecord
 
 
-def write_report(
-    sweep: SweepRecord, out_dir: Path, reflection_words: Sequence[str] | None = None, reload_s: float | None = None
-) -> Report:
+def write_report(sweep: SweepRecord, out_dir: Path, reflection_words: Sequence[str] | None = None) -> Report:
     """Write the report of a sweep into a folder and return the contents of report.json.
 
-    reflection_words: the words whose tokens are followed through training; by default our own choice. reload_s: while
-    the sweep runs, an open page reloads itself after so many seconds.
+    reflection_words: the words whose tokens are followed through training; by default our own choice.
 
     Files: index.html (self-contained), report.md, report.json, figures/*.svg and *.png, data/*.csv and *.parquet. The
     same records give the same bytes. Raises as `read_measurements`.
@@ -39,7 +36,7 @@ def write_report(
     if analysis.processes > 1:
         end_processes()
     write_data(analysis, out_dir / "data")
-    write_page(out_dir, "sweep", _content(analysis, report) | {"reload_s": reload_s}, report, figures)
+    write_page(out_dir, "sweep", _content(analysis, report), report, figures)
     return report
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from reports.formats import count, percent, seconds, signed_pp
-from reports.measure.next_step import MOST_FACTOR, OPEN_VERDICTS
+from reports.measure.next_step import MOST_FACTOR, OPEN_VERDICTS, SD_CONFIDENCE, has_planned_looks_left
 from reports.statistics import MIN_PAIRS
 
 if TYPE_CHECKING:
@@ -35,18 +35,28 @@ def next_step_sentence(row: Row) -> str:
     sentences = [f"Cheapest next step to {_goal(row)}: {_way(first)}."]
     sentences += [f"Or {_way(way)}." for way in others]
     further = "Each is a further look" if others else "This is a further look"
-    return " ".join([*sentences, *unable, f"{further}; the numbers allow for that."])
+    return " ".join([*sentences, *unable, f"{further}; the numbers allow for that.", *_spread(step)])
+
+
+def _spread(step: Row) -> list[str]:
+    """The spread that the numbers were counted with; reports of earlier versions do not say it."""
+    if "sd_pp" not in step:
+        return []
+    bound = f"{percent(SD_CONFIDENCE)} upper bound"
+    return [f"They also allow for a standard deviation of up to {step['sd_pp']:.2g} pp, the {bound} of its estimate."]
 
 
 def what_to_do(row: Row, sweep: SweepRecord) -> str:
     """`next_step_sentence`, or why a declared contrast has no next step."""
+    if sweep.screening is not None:
+        return "This is a screening: it ranks arms, and verdicts come from fresh seeds for the best of them."
     if row.get("next_step") is not None:
         return next_step_sentence(row)
     if row["verdict"] not in OPEN_VERDICTS:
         return "Nothing more is needed."
     if not sweep.is_complete:
         return "Not every cell has ended; `bench run` continues it."
-    if sweep.design is not None and sweep.look.planned:
+    if has_planned_looks_left(sweep):
         return "Planned looks are left; `bench run` with --until verdict takes them."
     if row["verdict"] == "no_test":
         return f"A test needs {MIN_PAIRS} pairs."
@@ -74,6 +84,8 @@ def _way(way: Row) -> str:
 def _cannot(way: Row) -> str:
     """Not even many times as many will do, as they leave the rest of the variance as it is."""
     cannot = f"do not suffice, even {MOST_FACTOR} times as many"
+    if way.get("limit") is not None:
+        cannot = f"do not suffice, even all {way['limit']} that there are"
     if way["shrinks_frac"] < LITTLE_FRAC:
         cannot = "would not help"
     return f"More {NOUNS[way['of']]} {cannot}: they shrink only {percent(way['shrinks_frac'])} of the variance."

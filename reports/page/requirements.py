@@ -99,16 +99,29 @@ def judge(requirement: Requirement, rows: Sequence[Row], interim: str | None = N
     An arm and the baseline may be named the other way round. Raises RefusedError for names that are not compared.
     """
     row, turned = _contrast(requirement, rows)
-    low, high, margin = row["low_pp"], row["high_pp"], row["margin_pp"]
-    verdict = str(row["verdict"])
     if turned:
-        low, high = (None, None) if low is None else (-high, -low)
-        verdict = {"better": "worse", "worse": "better"}.get(verdict, verdict)
-    holds, why = _decide(requirement.relation, verdict, low, high, row) if interim is None else (False, interim)
-    return Judgement(requirement, holds, why.rstrip("."), verdict, low, high, row["level"], margin)
+        row = _turned(row)
+    holds, why = _decide(requirement.relation, row) if interim is None else (False, interim)
+    ends = row["low_pp"], row["high_pp"]
+    return Judgement(requirement, holds, why.rstrip("."), str(row["verdict"]), *ends, row["level"], row["margin_pp"])
 
 
-def _decide(relation: str, verdict: str, low: float | None, high: float | None, row: Row) -> tuple[bool, str]:
+def _turned(row: Row) -> Row:
+    """The baseline against the arm."""
+    verdict = {"better": "worse", "worse": "better"}.get(row["verdict"], row["verdict"])
+    bests = row.get("bests")
+    return {**row, "verdict": verdict, **_mirrored(row), "bests": None if bests is None else _mirrored(bests)}
+
+
+def _mirrored(row: Row) -> Row:
+    low, high = row["low_pp"], row["high_pp"]
+    return {"low_pp": None if high is None else -high, "high_pp": None if low is None else -low}
+
+
+def _decide(relation: str, row: Row) -> tuple[bool, str]:
+    """Arms that were tuned must be so related as they were found, and at their bests too: what a short search left
+    open may be all that they differ by."""
+    verdict, low, high = str(row["verdict"]), row["low_pp"], row["high_pp"]
     if relation in VERDICTS:
         return verdict == relation, f"the verdict is {verdict.replace('_', ' ')}"
     if verdict == "identical":
@@ -117,9 +130,15 @@ def _decide(relation: str, verdict: str, low: float | None, high: float | None, 
         reason = row["note"] or "there are too few seeds for a test"
         return False, f"there is no interval to judge by: {reason}"
     asked, margin = RELATIONS[relation], row["margin_pp"]
-    holds, where = asked.holds(low, high, margin), asked.says.format(margin=f"{margin:g}")
-    lies = "lies" if holds else "does not lie"
-    return holds, f"the {percent(row['level'])} interval {interval(low, high)} pp {lies} {where}"
+    intervals = {"": (low, high)}
+    if (bests := row.get("bests")) is not None:
+        intervals[" between the arms' bests"] = (bests["low_pp"], bests["high_pp"])
+    held = {of_what: asked.holds(*ends, margin) for of_what, ends in intervals.items()}
+    of_what = next((one for one, holds in held.items() if not holds), list(held)[-1])
+    lies = "lies" if held[of_what] else "does not lie"
+    where = asked.says.format(margin=f"{margin:g}")
+    why = f"the {percent(row['level'])} interval{of_what} {interval(*intervals[of_what])} pp {lies} {where}"
+    return all(held.values()), why
 
 
 def _contrast(requirement: Requirement, rows: Sequence[Row]) -> tuple[Row, bool]:

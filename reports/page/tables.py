@@ -233,4 +233,4 @@ def _improvement_interval(arm: Row) -> str:
     if arm["improvement"] is None:
         return ""
     low, high = arm["improvement_low"], arm["improvement_high"]
-    return number(None) if low is None else f"[{low:.2f}, {high:.2f}]"
+    return interval(low, high, signed=False, decimals=2)

@@ -6,13 +6,14 @@ What a model wrote is untrusted: templates escape it, and control characters are
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reports.drawing.rendering import RenderedFigure
-from reports.formats import percent
+from reports.formats import percent, tokens
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -49,8 +50,9 @@ def write_page(
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write the file whole or not at all: somebody may be reading the page that a live report replaces."""
-    aside = path.with_name(f".{path.name}.tmp")
+    """Write the file whole or not at all: somebody may be reading the page that it replaces, and `bench run` and
+    `bench ui` may write it at once."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     aside.write_text(text, encoding="utf-8", newline="\n")
     aside.replace(path)
 
@@ -77,6 +79,7 @@ def _render(template: str, content: dict[str, Any]) -> str:
         finalize=lambda value: readable(value) if isinstance(value, str) else value,
     )
     environment.filters |= {"markdown": _markdown, "percent": percent, "breakable": _breakable, "code": _code}
+    environment.filters["tokens"] = tokens
     return environment.get_template(template).render(content)
 
 

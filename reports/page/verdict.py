@@ -341,7 +341,8 @@ def _variance_sentence(row: Row) -> str:
         f"{part['share']:.0%} {PART_NAMES[name]} [{100 * part['share_low']:.0f}, {100 * part['share_high']:.0f}]"
         for name, part in parts
     )
-    error = "{error_pp:.2f} pp [{error_low_pp:.2f}, {error_high_pp:.2f}]".format(**budget)
+    ends = interval(budget["error_low_pp"], budget["error_high_pp"], signed=False, decimals=2)
+    error = f"{budget['error_pp']:.2f} pp {ends}"
     level = percent(variance["level"])
     joined = "" if variance["sampling_known"] else "; one sample per problem leaves its noise in seed x problem"
     return f"Noise: a standard error of {error}; its variance is {shares} ({level} intervals{joined})."
@@ -354,7 +355,8 @@ def _pairing_sentence(row: Row) -> str:
     if low is None or high is None or row["verdict"] == "identical" or row.get("kind") == "interaction":
         return ""
     sides = "levels" if is_effect(row) else "arms"
-    rho = f"ρ = {row['correlation']:.2f}, {percent(row['level'])} interval [{low:.2f}, {high:.2f}]"
+    ends = interval(low, high, signed=False, decimals=2)
+    rho = f"ρ = {row['correlation']:.2f}, {percent(row['level'])} interval {ends}"
     if low <= 0 <= high:
         return f"{count(row['n_pairs'], _unit(row))} are too few to tell what pairing does: {rho}."
     worth = f"which is worth {float(number(1 / row['variance_ratio'], 2)):g} times the {_unit(row)}s"

@@ -1,8 +1,10 @@
-"""A written report against the records: every number is computed again, and the first that differs is named."""
+"""A written report against the records: every number is computed and every figure drawn again, and the first that
+differs is named."""
 
 from __future__ import annotations
 
 import csv
+import hashlib
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 RELATIVE_TOLERANCE = 1e-9
 """Sums run in another order on another machine."""
 ABSENT = "absent"
+FIGURES = "figures"
+_IN_FIGURE = "figure "
 
 _OF_TODAY = ("hash", "state", "digest")
 """The fields of a cell that show whether it ran again, or went on, since the report was written."""
@@ -44,7 +48,17 @@ class Difference:
     def sentence(self) -> str:
         found = f"{self.file}{f', {self.place}' if self.place else ''}"
         differs = f"{found}: the report says {self.written}, the records give {self.recomputed}"
-        return f"The report is older than its records. {differs}." if self.is_stale else f"{differs}."
+        if self.is_stale:
+            return f"The report is older than its records. {differs}."
+        drawn = (
+            " All numbers and words agree; another version of matplotlib draws other figures." if self.is_drawn else ""
+        )
+        return f"{differs}.{drawn}"
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether it is in a figure, which is compared last."""
+        return self.file.startswith(FIGURES) or self.place.startswith(_IN_FIGURE)
 
 
 @dataclass(frozen=True)
@@ -59,8 +73,8 @@ def verify_report(sweep: SweepRecord, folder: Path, reflection_words: Sequence[s
     """Write the report of the records as they are into another folder, and compare.
 
     folder: of the written report. reflection_words: those that it was written with. Compared are report.json, every
-    table of data/, and the words and tables of report.md and index.html; figures are drawn from data/. Raises as
-    `read_measurements`.
+    table of data/, the words and tables of report.md and index.html, and every figure, of which the same records give
+    the same bytes. Raises as `read_measurements`.
     """
     from reports.page import write_report
 
@@ -88,10 +102,13 @@ def compare_reports(written: Path, recomputed: Path) -> Verification:
 
 
 def _files(*folders: Path) -> list[str]:
-    """Relative paths of what is compared in any of the folders: numbers first, then words."""
-    paths = [(folder, path) for folder in folders for path in (folder / "data").glob("*")]
-    names = {str(path.relative_to(folder)) for folder, path in paths if path.suffix in _READERS}
-    return ["report.json", *sorted(names), "report.md", "index.html"]
+    """Relative paths of what is compared in any of the folders: numbers first, then words, then figures."""
+
+    def names(place: str) -> list[str]:
+        paths = [(folder, path) for folder in folders for path in (folder / place).glob("*")]
+        return sorted({str(path.relative_to(folder)) for folder, path in paths if path.suffix in _READERS})
+
+    return ["report.json", *names("data"), "report.md", "index.html", *names(FIGURES)]
 
 
 def _stale(written: Path, recomputed: Path) -> Difference | None:
@@ -148,10 +165,24 @@ def _parquet_leaves(path: Path) -> Iterator[Leaf]:
 
 
 def _text_leaves(path: Path) -> Iterator[Leaf]:
-    """Lines, without figures, and without the mark of a page that reloads itself."""
-    text = _RELOADS.sub("", _SVG.sub("", path.read_text(encoding="utf-8")))
+    yield from _lines(path.read_text(encoding="utf-8"))
+
+
+def _page_leaves(path: Path) -> Iterator[Leaf]:
+    """Lines, without the mark of a page that reloads itself, and then those of the figures in them."""
+    text = _RELOADS.sub("", path.read_text(encoding="utf-8"))
+    yield from _lines(_SVG.sub("", text))
+    for number, figure in enumerate(_SVG.findall(text), start=1):
+        yield from _lines(figure, f"{_IN_FIGURE}{number}, ")
+
+
+def _lines(text: str, place: str = "") -> Iterator[Leaf]:
     for number, line in enumerate(text.splitlines(), start=1):
-        yield f"line {number}", line
+        yield f"{place}line {number}", line
+
+
+def _image_leaves(path: Path) -> Iterator[Leaf]:
+    yield "", f"an image of sha256 {hashlib.sha256(path.read_bytes()).hexdigest()[:12]}"
 
 
 _READERS: dict[str, Callable[[Path], Iterator[Leaf]]] = {
@@ -159,7 +190,9 @@ _READERS: dict[str, Callable[[Path], Iterator[Leaf]]] = {
     ".csv": _csv_leaves,
     ".parquet": _parquet_leaves,
     ".md": _text_leaves,
-    ".html": _text_leaves,
+    ".html": _page_leaves,
+    ".svg": _text_leaves,
+    ".png": _image_leaves,
 }
 
 

@@ -75,7 +75,6 @@ def _write(
         "shown_sentence": shown_sentence(extents, shown, len(collection.listed)),
         "without_prompt": without_prompt,
         "baseline": baseline,
-        "reload_s": None,
     }
     write_files(collection, content, out_dir)
 

@@ -36,7 +36,6 @@ def _content(study: StudyRecord) -> dict[str, Any]:
     return {
         "study": study,
         "page_title": study.sweep,
-        "reload_s": None,
         "statements": search_statements(study),
         "confirmation_link": None if confirmed is None else f"../../{quote(confirmed.sweep)}/report/index.html",
         "best_table": best_table(study),

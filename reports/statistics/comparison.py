@@ -69,7 +69,8 @@ class PairedComparison(Comparison):
 
     sd, median, iqm: of the paired differences; sd is NaN where the spread is unknown. correlation: Pearson's, of the
     arms' scores over seeds, with its interval at level 1 - `alpha`. variance_ratio: the variance of the paired mean
-    difference over that of an unpaired analysis; below 1 the pairing helped.
+    difference over that of an unpaired analysis; below 1 the pairing helped. It and the interval are NaN too where the
+    spread is unknown: what leaves no spread would make the pairing look perfect.
     """
 
     n_pairs: int
@@ -139,7 +140,8 @@ def compare_paired(
     known = tested and not unknown
     error, df = (sd / math.sqrt(n), n - 1) if known else (math.nan, math.nan)
     low, high = t_interval(differences, alpha) if known and sd > 0 else (mean - error, mean + error)
-    correlation, correlation_low, correlation_high = _correlation(treated, control, alpha)
+    correlation, *correlation_ends = _correlation(treated, control, alpha)
+    correlation_low, correlation_high = (math.nan, math.nan) if unknown else correlation_ends
     return PairedComparison(
         n_pairs=n,
         sd=math.nan if unknown else sd,
@@ -156,7 +158,7 @@ def compare_paired(
         correlation=correlation,
         correlation_low=correlation_low,
         correlation_high=correlation_high,
-        variance_ratio=_variance_ratio(sd, treated, control),
+        variance_ratio=math.nan if unknown else _variance_ratio(sd, treated, control),
         detectable=_detectable(error, df, alpha),
     )
 

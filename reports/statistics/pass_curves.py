@@ -101,12 +101,12 @@ def _largest_t(covariance: FloatArray, n: float, alpha: float) -> float:
 def coverage_word(ks: Sequence[int] | FloatArray, low: FloatArray, high: FloatArray) -> CoverageWord:
     """What a difference of pass@k says, by its simultaneous band [K].
 
-    A k is large from half of the largest on. sharpened: up at k = 1 and down at a large k. discovered: up at a large k,
-    and not up at k = 1. both: up at k = 1 and at a large k. cannot tell: anything else. Up and down mean that the
-    whole band lies above or below 0, so that under no difference at any k a word other than cannot tell comes at most
-    as often as the band fails.
+    A k is large from half of the largest on, but never k = 1. sharpened: up at k = 1 and down at a large k. discovered:
+    up at a large k, and not up at k = 1. both: up at k = 1 and at a large k. cannot tell: anything else. Up and down
+    mean that the whole band lies above or below 0, so that under no difference at any k a word other than cannot tell
+    comes at most as often as the band fails.
     """
-    large = np.asarray(ks) >= LARGE * ks[-1]
+    large = (np.asarray(ks) >= LARGE * ks[-1]) & (np.asarray(ks) > 1)
     up_at_one, up, down = bool(low[0] > 0), bool((low[large] > 0).any()), bool((high[large] < 0).any())
     if up and not down:
         return "both" if up_at_one else "discovered"

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import csv
+import io
 import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports.formats import interval
+from reports.formats import Table, csv_table, interval, latex_table
 
 
 @pytest.mark.parametrize(
@@ -26,6 +28,14 @@ def test_an_end_that_rounds_to_0_shows_the_digit_that_its_sign_hangs_on(low, hig
     assert interval(low, high) == written
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "written"),
+    [(0.0004, 0.8, "[0.0004, 0.80]"), (-0.003, 0.8, "[-0.003, 0.80]"), (0.0, 0.8, "[0.00, 0.80]")],
+)
+def test_a_correlations_bound_that_rounds_to_0_shows_another_digit(low, high, written):
+    assert interval(low, high, signed=False, decimals=2) == written
+
+
 @given(st.floats(-10, 10))
 def test_an_end_never_hides_on_which_side_of_0_it_lies(end):
     written = interval(end, end).strip("[]").split(", ")[0]
@@ -35,3 +45,11 @@ def test_an_end_never_hides_on_which_side_of_0_it_lies(end):
 
 def test_an_interval_of_a_score_has_no_sign():
     assert interval(-0.01, 47.31, signed=False) == "[-0.01, 47.3]"
+
+
+def test_a_table_for_a_paper_or_a_spreadsheet():
+    table = Table("results", ["arm", "pass@1 (%)"], [["no_std & $x^2$", "80.0 ± 1"], ['a "b", c', "–"]])
+    assert list(csv.reader(io.StringIO(csv_table(table)))) == [table.columns, *table.rows]
+    text = latex_table(table)
+    assert r"no\_std \& \$x\textasciicircum{}2\$ & 80.0 $\pm$ 1 \\" in text and r"pass@1 (\%) \\" in text
+    assert text.startswith("\\begin{tabular}{ll}\n\\toprule\n") and text.endswith("\\bottomrule\n\\end{tabular}\n")

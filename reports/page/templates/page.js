@@ -121,10 +121,13 @@ const watch = svg => {
 // Isolate an arm in all figures: its buttons above the figures, or its name in any figure.
 
 let alone = null;
-const isolate = arm => {
-  alone = alone === arm ? null : arm;
+const showAlone = () => {
   all("svg [data-arm]").forEach(mark => mark.classList.toggle("faded", alone !== null && mark.dataset.arm !== alone));
   all(".arms button").forEach(button => button.setAttribute("aria-pressed", String(button.value === alone)));
+};
+const isolate = arm => {
+  alone = alone === arm ? null : arm;
+  showAlone();
 };
 
 const armButtons = () => {
@@ -144,7 +147,9 @@ const armButtons = () => {
 
 // x as tokens, steps or seconds, in all figures that have them.
 
+let chosenOver = null;
 const runOver = over => {
+  chosenOver = over;
   all("figure").forEach(figure => {
     const views = all(".wide[data-over]", figure);
     if (views.some(view => view.dataset.over === over)) views.forEach(view => { view.hidden = view.dataset.over !== over; });
@@ -232,6 +237,8 @@ const begin = () => {
   all("figure").forEach(overButtons);
   armButtons();
   all("table").forEach(table => { sortable(table); copyButtons(table); });
+  if (alone !== null) showAlone();
+  if (chosenOver !== null) runOver(chosenOver);
 };
 document.addEventListener("click", event => {
   const mark = event.target.closest && event.target.closest("svg [data-kind=name]");
@@ -240,7 +247,7 @@ document.addEventListener("click", event => {
 document.addEventListener("keydown", event => {
   if (event.key === "Escape") { tip.hidden = true; if (alone !== null) isolate(alone); }
 });
-// A live page calls it again after it has put new figures in place.
+// A live page calls it again after it has put new figures in place: the arm alone and the x axis stay chosen.
 window.benchPage = {begin, isolated: () => alone};
 begin();
 })();

@@ -57,6 +57,11 @@ CHAIN = [
     # What a formula only names
     ("Answer: the largest $n$ is 34", "34"),
     ("Answer: the largest $n$ that works is $2\\sqrt{3}$.", "2\\sqrt{3}"),
+    ("The answer is the largest $n$, which is 34.", "34"),
+    ("The answer: the smallest $k$ for which it holds is 7.", "7"),
+    ("The answer is $\\frac13$, which is 0.33.", "\\frac13"),
+    ("The answer is the smallest $n$ for which the remainder is 7.", "n"),
+    ("The answer is $n$, which is 3 more than 5.", "n"),
     ("The answer is $x$ because 2 is even", "x"),
     ("The answer is $x+1$, as 2 is 1 + 1", "x+1"),
     # ####

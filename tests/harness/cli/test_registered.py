@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
 import pytest
 
 from harness.plan import make_plan
+from harness.records import SweepRecord, read_sweep
 from harness.records.files import append_jsonl
 from harness.records.registration import REGISTERED
 from harness.run.cell import CellLog
@@ -93,6 +95,31 @@ def test_an_open_verdict_ends_with_what_would_settle_it_as_power_says(bench: Ben
     assert [*steps] == ["up"] and steps["up"]["cheapest"] == "seeds"
 
 
+@pytest.mark.parametrize("verb", ["verdict", "power"])
+def test_showing_verdicts_is_a_look(bench: Bench, tmp_path: Path, verb: str) -> None:
+    judged(tmp_path, asks="this")
+    shown = [bench(verb, "mine", *options).out for options in ((), (), ("--json",))]
+    (look,) = read_sweep(tmp_path / "runs" / "mine").looks
+    assert (len(look.seeds), look.verdicts) == (4, {"up": "better", "same": "equivalent"})
+    assert shown[0] == shown[1]
+
+
+@pytest.mark.parametrize("verb", ["verdict", "power"])
+def test_verdicts_of_records_that_cannot_be_written_are_shown(
+    bench: Bench, tmp_path: Path, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged(tmp_path, asks="this")
+
+    def read_only(record: SweepRecord) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SweepRecord, "write", read_only)
+        shown = bench(verb, "mine")
+    assert (shown.code, shown.out) == (0, bench(verb, "mine").out)
+    assert "this look is not counted, since" in shown.err and "(Permission denied)" in shown.err
+
+
 def test_nothing_that_is_required_holds_before_the_end(bench: Bench, tmp_path: Path) -> None:
     judged(tmp_path, changes={**CHANGES, ("same", 3): {"state": "pending"}})
     early = bench("verdict", "mine", "--require", "up better than base")
@@ -122,3 +149,13 @@ def test_a_report_is_verified_against_its_records(bench: Bench, tmp_path: Path) 
     bad = bench("verify", "mine")
     assert bad.code == 1 and "report.json, arms[0].mean_pp: the report says 53." in bad.err
     assert "the records give 52." in bad.err
+
+
+def test_results_are_printed_for_a_paper(bench: Bench, tmp_path: Path) -> None:
+    judged(tmp_path)
+    latex = bench("report", "mine", "--format", "latex").out
+    assert latex.startswith("\\begin{tabular}") and "up &" in latex and latex.rstrip().endswith("\\end{tabular}")
+    first, *rows = bench("report", "mine", "--format", "csv").out.splitlines()
+    assert first.startswith("arm,") and {row.split(",")[0] for row in rows} == {*SCORES}
+    refused = bench("report", "mine", "--format", "csv", "--json")
+    assert refused.code == 2 and "give one of them" in refused.err

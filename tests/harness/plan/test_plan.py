@@ -155,6 +155,13 @@ def test_few_seeds_are_a_warning(plan: Any, seeds: int, words: str | None) -> No
     assert warnings == [] if words is None else words in warnings[0]
 
 
+def test_more_problems_than_there_are_are_a_warning_and_are_not_counted(plan: Any) -> None:
+    asked, all_ = (plan([f"eval.problems={n}"]) for n in (1000, 256))
+    (more,) = {*asked.warnings} - {*all_.warnings}
+    assert more == "arithmetic: eval.problems is 1000, but there are 256; all of them are used."
+    assert asked.cost() == all_.cost()
+
+
 def test_the_metric_is_written_out(plan: Any) -> None:
     assert plan().metric == "eval.final.arithmetic.pass@1"
     full = plan(compare={"metric": "eval.final.arithmetic.avg@n"})

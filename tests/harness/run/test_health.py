@@ -113,6 +113,26 @@ def new_cell(folder: Path) -> CellRecord:
     return CellRecord(path, "arm", 0, "0")
 
 
+def test_a_score_that_is_lost_in_the_last_steps_is_seen_in_the_final_evaluation() -> None:
+    rows = [SOUND | {"reward/correct": 0.5}] * 30 + [SOUND | {"reward/correct": 0.0}] * 4
+    assert health_flags(rows, False, 0.4) == health_flags(rows, False) == []
+    assert health_flags(rows, False, 0.04) == ["score_collapse"]
+    assert health_flags([SOUND | {"reward/correct": 0.05}], False, 0.0) == []
+
+
+def test_a_cell_is_judged_by_its_final_evaluation_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    judged: list[float | None] = []
+
+    def judge(steps: Any, diverged: bool, final_score: float | None) -> list[str]:
+        judged.append(final_score)
+        return []
+
+    monkeypatch.setattr("harness.run.cell.health_flags", judge)
+    cell = new_cell(tmp_path)
+    run_cell(cell, small_spec({"train.steps": 1, "eval.every": 0}))
+    assert judged == [cell.read_scores()[-1]["metrics"]["avg@n"]]
+
+
 def test_a_learning_rate_of_1e30_is_flagged(tmp_path: Path) -> None:
     """The first step leaves weights that draw every token alike: finite, so nothing diverges, and no gradient."""
     settings = {"train.learning_rate": 1e30, "train.warmup_steps": 0, "train.steps": 3, "eval.every": 0}

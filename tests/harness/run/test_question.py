@@ -67,6 +67,18 @@ def test_more_seeds_samples_or_problems_ask_the_same_question(tmp_path: Path) ->
     assert len({first, asked("train.steps=9"), asked("eval.temperature=0.5"), asked(arms=("group_std", "no_std"))}) == 4
 
 
+def test_fewer_arms_and_more_tasks_compare_the_same_contrast(tmp_path: Path) -> None:
+    def contrasts(*settings: str, arms: tuple[str, ...] = ()) -> set[str]:
+        write_question(make_plan("std_norm", None, settings, 1, arms), tmp_path, "bench run")
+        return {*read_sweep(tmp_path / "std_norm").contrasts}
+
+    first = contrasts()
+    assert len(first) == 2
+    assert first == contrasts("eval.samples=64", "eval.tasks=[arithmetic,arithmetic_many]")
+    assert contrasts(arms=("group_std", "no_std")) < first
+    assert contrasts("train.steps=9").isdisjoint(first)
+
+
 def test_a_checkpoint_is_looked_for_beside_the_sweep_file_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also when the question is asked again from its records, which hold a copy of the file."""
     here = tmp_path / "here"

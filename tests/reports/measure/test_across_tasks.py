@@ -100,3 +100,13 @@ def test_every_task_is_compared_and_the_compared_one_comes_first(tmp_path):
 def test_a_task_that_no_pair_was_scored_on_is_left_out(tmp_path):
     sweep = write_sweep(tmp_path, {"base": 0.0, "up": 3.0}, seeds=1, tasks=["arithmetic", "gsm8k"])
     assert list(contrasts_by_task(analyse(sweep))) == ["arithmetic"]
+
+
+def test_what_a_search_left_open_counts_on_the_task_that_it_searched_on(tmp_path):
+    found = {"digest": "", "trial": 1, "values": {}, "search_pp": 81.0, "default_pp": 70.0, "complete": 7,
+             "generated_tokens": 5000, "at_end": [], "short_pp": 0.2, "short_sd_pp": 9.0}  # fmt: skip
+    tuning = {"knobs": ["lr"], "trials": 8, "seeds": [9], "searches": {}, "arms": {"base": found, "up": found}}
+    sweep = write_sweep(tmp_path, {"base": 0.0, "up": 8.0}, other_tasks=["gsm8k"], tuning=tuning)
+    compared, other = contrasts_by_task(analyse(sweep)).values()
+    assert compared[0].bests is not None and compared[0].verdict == "inconclusive"
+    assert other[0].bests is None and other[0].verdict == "better"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.records import SweepRecord
+from harness.records.looks import Look
 from reports.measure import Analysis, analyse
+from reports.measure.contrasts import alpha_of_each
 from reports.measure.coverage import Crossover, coverage, coverage_rows, crossover, gain_curves, problems_by_right
 from reports.measure.curves import Curve, Line
 from reports.page.coverage import coverage_sentence, coverage_table
@@ -210,6 +213,9 @@ def test_levels_are_shared_by_the_arms(tmp_path):
     one = with_rates(tmp_path / "one", {"base": BEFORE, "arm": SHARPER}, seeds=3)
     two = with_rates(tmp_path / "two", {"base": BEFORE, "arm": SHARPER, "other": SHARPER}, seeds=3)
     assert [coverage(analysis)[0].alpha for analysis in (one, two)] == [0.05, 0.025]
+    seen = Look(question="", seeds=[0, 1], evaluation=None, planned=False)
+    again = replace(two, sweep=two.sweep.model_copy(update={"looks": [seen]}))
+    assert coverage(again)[0].alpha == alpha_of_each(again.sweep, 2) < 0.025
 
 
 @pytest.mark.slow

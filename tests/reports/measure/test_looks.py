@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.records import SweepRecord, read_sweep
-from harness.records.sweep import Design, Evaluation, Look
+from harness.records.looks import Design, Evaluation, Look
 from reports.measure import analyse
 from reports.measure.contrasts import compare_arms
 from reports.measure.looks import looking
@@ -51,6 +51,19 @@ def test_more_samples_of_the_same_seeds_are_a_further_look_with_bonferronis_boun
 
 def test_looks_at_another_question_do_not_count(record: SweepRecord) -> None:
     assert alpha(record, [look(12, question="another")], 24) == 0.05
+
+
+def test_other_arms_or_tasks_with_a_contrast_of_this_question_evade_no_look(record: SweepRecord) -> None:
+    """Asked with fewer arms, or with more tasks, it is another question about the same numbers."""
+    now = {"contrasts": ["up"]}
+    both = look(12, question="two arms").model_copy(update={"contrasts": ["up", "down"], "planned": True})
+    other = both.model_copy(update={"contrasts": ["down", "sideways"]})
+    assert alpha(record, [other], 24, **now) == 0.05
+    second = alpha(record, [both], 24, **now)
+    assert 0.0125 / 2 < second < 0.025 / 2
+    # The same seeds, evaluated alike, show nothing new, but the arms that are left were chosen.
+    assert alpha(record, [both], 12, **now) == 0.025
+    assert alpha(record, [look(12), both], 12, **now) == 0.05
 
 
 def test_a_design_shares_all_of_alpha_among_its_looks_and_looks_beyond_it_cost_half(record: SweepRecord) -> None:

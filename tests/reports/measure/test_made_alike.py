@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness.records import SweepRecord
+from harness.records import SweepRecord, read_sweep
 from reports.measure import analyse
 from reports.page.document import report_document
 from reports.page.validity import Check, validity_checks
@@ -79,21 +80,35 @@ def test_a_cell_that_moved_in_between_has_a_mark_in_all_its_contrasts(sweep: Swe
     ]
 
 
-def test_a_further_evaluation_is_compared_with_its_like(sweep: SweepRecord) -> None:
-    """Evaluated later under a new version, both arms are alike; if only one was, they are not."""
-    starts(sweep, {})
+def evaluated_later(sweep: SweepRecord, commits: Mapping[str, str]) -> SweepRecord:
+    """The same sweep whose cells of these arms were evaluated once more after training, each under a commit."""
     document = json.loads((sweep.path / "sweep.json").read_text())
     for entry, cell in zip(document["cells"], sweep.cells, strict=True):
+        if cell.arm not in commits:
+            continue
         entry["evaluation"] = "0123456789"
         folder = cell.path / "evaluations" / "0123456789"
         folder.mkdir(parents=True)
         for name in ("scores.jsonl", "evals.parquet", "spec.json"):
             (cell.path / name).rename(folder / name)
         (folder / "status.json").write_text('{"state": "done"}')
-        row = {"epoch": 1, "from_step": 9, **ALIKE, "commit": "new" if cell.arm != "down" else "newest"}
+        row = {"epoch": 1, "from_step": 9, **ALIKE, "commit": commits[cell.arm]}
         (folder / "starts.jsonl").write_text(json.dumps(row) + "\n")
     (sweep.path / "sweep.json").write_text(json.dumps(document))
-    from harness.records import read_sweep
+    return read_sweep(sweep.path)
 
+
+def test_a_further_evaluation_is_compared_with_its_like(sweep: SweepRecord) -> None:
+    """Evaluated later under a new version, both arms are alike; if only one was, they are not."""
+    starts(sweep, {})
+    again = evaluated_later(sweep, {"base": "new", "up": "new", "down": "newest"})
     words = "commit of the evaluation newest against new (seeds 0, 1, 2)"
-    assert marks(read_sweep(sweep.path)) == [Check("down and base made differently", words, ok=False)]
+    assert marks(again) == [Check("down and base made differently", words, ok=False)]
+
+
+def test_a_further_evaluation_is_compared_with_one_within_training(sweep: SweepRecord) -> None:
+    """One arm was topped up under another commit; its partner drew as many samples from the start."""
+    starts(sweep, {})
+    again = evaluated_later(sweep, {"up": "new", "down": ALIKE["commit"]})
+    words = "commit of the evaluation new against 0123456789 (seeds 0, 1, 2)"
+    assert marks(again) == [Check("up and base made differently", words, ok=False)]

@@ -11,7 +11,7 @@ import pytest
 
 from harness.records.files import DamagedRecordError
 from harness.records.tables import read_columns
-from reports.measure.measurements import Columns, Metric, MetricError, read_measurements
+from reports.measure.measurements import Columns, Measurement, Metric, MetricError, read_measurements
 from tests.reports.rewriting import rewrite_rows, write_steps
 from tests.reports.synthetic import write_sweep
 
@@ -196,3 +196,12 @@ def test_steps_that_do_not_rise_are_a_damaged_record(tmp_path, step, row):
         DamagedRecordError, match=rf"steps\.jsonl: the step of row {row} is no later than that of the row before"
     ):
         _ = measurement.steps
+
+
+@pytest.mark.parametrize(
+    ("metric", "quantum_pp"), [("pass@1", 0.125), ("pass@8", 1.0), ("maj@2", 0.25), ("within_20", 0.125)]
+)
+def test_the_quantum_is_what_one_sample_changes_whatever_a_plug_ins_metric_is_called(tmp_path, metric, quantum_pp):
+    """Of 100 problems with 8 samples each."""
+    cell = write_sweep(tmp_path / "mine", {"base": 0.0}, seeds=1).cells[0]
+    assert Measurement(cell, Metric("arithmetic", metric)).quantum_pp == quantum_pp

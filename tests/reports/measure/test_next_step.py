@@ -14,16 +14,19 @@ import numpy.typing as npt
 import pytest
 
 from harness.records import SweepRecord
-from harness.records.sweep import Asked, Design, Evaluation, TunedArm, Tuning
+from harness.records.files import append_jsonl
+from harness.records.looks import Design, Evaluation
+from harness.records.sweep import Asked, TunedArm, Tuning
 from reports.figures.variance import draw_variance
 from reports.measure import Analysis, analyse, next_step
 from reports.measure.looks import looking
+from reports.measure.measurements import Measurement, Metric
 from reports.measure.next_step import NextStep, Way
 from reports.measure.variance import declared_budgets
 from reports.page.document import report_document
-from reports.page.next_step import next_step_sentence
+from reports.page.next_step import next_step_sentence, what_to_do
 from reports.page.verdict import statements
-from reports.statistics import TARGET_POWER, equivalence_power, t_test_power
+from reports.statistics import TARGET_POWER, equivalence_power, sd_upper_bound, t_test_power
 from tests.reports.rewriting import rewrite_rows
 from tests.reports.synthetic import TASK, write_sweep
 
@@ -91,7 +94,7 @@ def by_kind(step: NextStep | None) -> dict[str, Way]:
 
 
 def test_where_sampling_is_the_noise_evaluating_more_is_cheaper_than_seeds(tmp_path: Path) -> None:
-    record = record_of(tmp_path, seed_sd=0.0005, margin_pp=4.0)
+    record = record_of(tmp_path, seed_sd=0.0005, margin_pp=5.5)
     rewrite_rows(record, "timing.jsonl", lambda row: row | {"eval_s": 0.1})
     _, step = step_of(record)
     ways = by_kind(step)
@@ -107,9 +110,9 @@ def test_where_sampling_is_the_noise_evaluating_more_is_cheaper_than_seeds(tmp_p
     assert seeds.needed is not None
     assert seeds.seconds == pytest.approx((seeds.needed - SEEDS) * 2 * (40 * 0.36 + 4))
     assert samples.seconds == pytest.approx(16 * (samples.needed - SAMPLES) * PROBLEMS * 4 / 3200)
-    row = {"difference_pp": 0.2, "margin_pp": 4.0, "next_step": step.as_row()}
+    row = {"difference_pp": 0.2, "margin_pp": 5.5, "next_step": step.as_row()}
     sentence = next_step_sentence(row)
-    goal = "show equivalence within ±4 pp with 80% power if there is no difference"
+    goal = "show equivalence within ±5.5 pp with 80% power if there is no difference"
     assert sentence.startswith(f"Cheapest next step to {goal}: ")
     assert f"{samples.needed} samples per problem instead of 4 (16 cells to evaluate" in sentence
     assert f"`{samples.command}`" in sentence and "further look" in sentence
@@ -159,8 +162,10 @@ def test_over_one_checkpoint_problems_settle_a_contrast_and_samples_shrink_their
     assert problems.needed is not None and problems.shrinks_frac == pytest.approx(1)
     assert problems.command == f"bench run mine --profile tiny --seeds 8 --set eval.problems={problems.needed}"
 
+    sd_pp = sd_upper_bound(contrast.comparison.sd, PROBLEMS)
+
     def power_of(n: int) -> float:
-        return equivalence_power(4.0 / (contrast.comparison.sd / n**0.5), n - 1, alpha)  # type: ignore[union-attr]
+        return equivalence_power(4.0 / (sd_pp / n**0.5), n - 1, alpha)
 
     assert power_of(problems.needed) >= TARGET_POWER > power_of(problems.needed - 1)
     assert ways["samples"].shrinks_frac > 0.8, "problems differ by their samples alone"
@@ -185,6 +190,23 @@ def test_problems_are_a_way_over_one_checkpoint_where_the_noise_of_samples_is_un
     assert all_drawn is not None and (all_drawn.ways, all_drawn.cheapest) == ([], None)
 
 
+def test_no_more_problems_are_asked_for_than_there_are(tmp_path: Path) -> None:
+    record = record_of(tmp_path, seed_sd=0.0, checkpoint="builtin:tiny", margin_pp=4.0)
+    for cell in record.cells:
+        (cell.path / "spec.json").write_text(json.dumps({"seed": cell.seed, "checkpoint": "builtin:tiny"}))
+    needed = by_kind(step_of(record)[1])["problems"].needed
+    assert needed is not None and needed > PROBLEMS
+    enough, too_few, all_drawn = (
+        record.model_copy(update={"held_out": {TASK: n}}) for n in (needed, needed - 1, PROBLEMS)
+    )
+    assert by_kind(step_of(enough)[1])["problems"].needed == needed
+    analysis, step = step_of(too_few)
+    assert by_kind(step)["problems"].needed is None
+    details = statements(report_document(analysis))[0].details
+    assert f"do not suffice, even all {needed - 1} that there are" in " ".join(details)
+    assert "problems" not in by_kind(step_of(all_drawn)[1])
+
+
 def test_the_number_counts_with_the_level_of_the_look_that_it_makes(tmp_path: Path) -> None:
     """The smallest that has the power at that level, and more than at the level of a first look."""
     record = record_of(tmp_path, seed_sd=0.06, effect=-0.02)
@@ -194,6 +216,8 @@ def test_the_number_counts_with_the_level_of_the_look_that_it_makes(tmp_path: Pa
     (contrast,) = analysis.contrasts
     assert contrast.comparison is not None
     difference, sd = contrast.comparison.difference, float(np.std(contrast.differences_pp, ddof=1))
+    sd = sd_upper_bound(sd, SEEDS)  # with the estimate alone, half of all designs would have too little power
+    assert f"standard deviation of up to {sd:.2g} pp" in " ".join(statements(report_document(analysis))[0].details)
 
     def power_of(n: int, alpha: float) -> float:
         error = sd / n**0.5
@@ -205,6 +229,23 @@ def test_the_number_counts_with_the_level_of_the_look_that_it_makes(tmp_path: Pa
     assert power_of(seeds.needed - 2, 0.05) >= TARGET_POWER
     shown = record.model_copy(update={"looks": [record.look], "seeds": list(range(seeds.needed))})
     assert 1 - looking(shown, 1).alpha == pytest.approx(seeds.level)
+
+
+def test_samples_that_were_added_to_an_evaluation_have_the_price_of_the_first(tmp_path: Path) -> None:
+    """timing.jsonl timed the evaluation that a cell was run with, and its samples only."""
+    record = record_of(tmp_path, seed_sd=0.03)
+    rewrite_rows(record, "timing.jsonl", lambda row: row | {"eval_s": 0.1})
+    cell = record.cells[0]
+    added = replace(cell, evaluation="c0ffee")
+    added.evaluation_folder.mkdir(parents=True)
+    finals = [row | {"n_samples": 16 * row["n_samples"]} for row in cell.read_scores() if row["final"]]
+    append_jsonl(added.scores, finals)
+    first, topped_up = (Measurement(one, Metric(TASK, "pass@1")) for one in (cell, added))
+    assert first.sample_s is not None and topped_up.sample_s == first.sample_s
+    first_s, topped_up_s = (next_step._cell_s(one) for one in (first, topped_up))
+    assert first_s is not None and topped_up_s is not None
+    more = topped_up.drawn_samples - first.drawn_samples
+    assert more != 0 and topped_up_s - first_s == pytest.approx(more * first.sample_s)
 
 
 def test_a_command_goes_on_with_the_records(tmp_path: Path) -> None:
@@ -239,6 +280,24 @@ def test_no_next_step(tmp_path: Path, why: str) -> None:
         design = Design(question="this", looks=[SEEDS, 16], seeds=[*range(16)], evaluation=evaluation, looks_before=0)
         record = record.model_copy(update={"designs": [design]})
     assert step_of(record)[1] is None
+
+
+@pytest.mark.parametrize("seeds_of_last_look", [SEEDS, 16])
+def test_only_a_design_with_a_later_look_has_looks_left(tmp_path: Path, seeds_of_last_look: int) -> None:
+    evaluation = Evaluation(samples=SAMPLES, problems=PROBLEMS)
+    looks = sorted({6, SEEDS, seeds_of_last_look})
+    design = Design(question="this", looks=looks, seeds=[*range(looks[-1])], evaluation=evaluation, looks_before=0)
+    record = record_of(tmp_path, seed_sd=0.03).model_copy(update={"designs": [design]})
+    row = {"verdict": "inconclusive", "next_step": None, "note": "the spread is unknown"}
+    is_left = seeds_of_last_look > SEEDS
+    expected = "Planned looks are left" if is_left else "What would settle it is unknown: the spread is unknown."
+    assert what_to_do(row, record).startswith(expected)
+
+
+@pytest.mark.parametrize("verdict", ["inconclusive", "better"])
+def test_a_screening_has_no_verdict_to_settle(tmp_path: Path, verdict: str) -> None:
+    record = record_of(tmp_path, seed_sd=0.03, screening={"best": 1, "seeds": 6})
+    assert "fresh seeds" in what_to_do({"verdict": verdict, "next_step": None, "note": ""}, record)
 
 
 def test_equivalence_power_is_that_of_simulated_intervals() -> None:

@@ -18,6 +18,7 @@ from reports.page.document import report_document
 from reports.page.validity import validity_checks
 from reports.page.verdict import statements
 from reports.statistics import FloatArray, factorial_effects
+from reports.statistics.comparison import FINE_SPREAD
 from tests.reports.synthetic import STEPS, TASK, write_sweep
 
 SEED_SD, NOISE_SD = 0.1, 0.2
@@ -171,6 +172,29 @@ def test_six_seeds_cannot_tell_what_pairing_does(tmp_path):
     row = report["contrasts"][0] | {"correlation": -0.77, "correlation_low": -0.98, "correlation_high": 0.28}
     (statement,) = statements(report | {"contrasts": [row | {"n_pairs": 6}]})
     assert "6 seeds are too few to tell what pairing does: ρ = -0.77, 95% interval [-0.98, 0.28]." in statement.details
+
+
+@pytest.mark.parametrize(("low", "written"), [(0.003, "[0.003, 0.80]"), (-0.003, "[-0.003, 0.80]")])
+def test_a_bound_of_the_correlation_shows_on_which_side_of_0_it_lies(twelve, low, written):
+    report = report_document(twelve)
+    row = report["contrasts"][0] | {"correlation": 0.5, "correlation_low": low, "correlation_high": 0.8}
+    (statement,) = statements(report | {"contrasts": [row]})
+    assert any(f"ρ = 0.50, 95% interval {written}" in detail for detail in statement.details)
+
+
+def test_a_spread_that_is_unknown_has_no_parts_and_no_pairing_is_praised(tmp_path):
+    """Four seeds whose differences stay below what one sample changes."""
+    scores = {("base", seed): 0.4 + 0.05 * seed for seed in range(4)}
+    scores |= {("up", seed): score for (_, seed), score in scores.items()} | {("up", 3): 0.55125}
+    analysis = analyse(
+        write_sweep(
+            tmp_path, {"base": 0.0, "up": 0.0}, seeds=4, changes={key: {"score": s} for key, s in scores.items()}
+        )
+    )
+    (statement,) = statements(report_document(analysis))
+    assert FINE_SPREAD in statement.sentence
+    assert not any("Noise" in detail or "seeds move together" in detail for detail in statement.details)
+    assert [budget.refused for budget in variance_budgets(analysis)] == [FINE_SPREAD]
 
 
 def test_the_figure_has_a_bar_for_each_contrast(twelve):

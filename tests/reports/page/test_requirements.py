@@ -41,6 +41,26 @@ def test_what_a_verdict_is_required_to_be(text, holds):
     assert judge(parse_requirement(text), ROWS).holds is holds
 
 
+def test_arms_that_were_tuned_must_be_so_related_at_their_bests_too():
+    """A verdict that the search alone may have made is inconclusive, and nothing is required of it with success."""
+    tuned = ROW | {"low_pp": 0.2, "high_pp": 0.8, "verdict": "inconclusive", "bests": {"low_pp": -1.4, "high_pp": 2.0}}
+
+    def judged(text: str, row=tuned):
+        return judge(parse_requirement(text), [row])
+
+    for text in ("no_std better than group_std", "no_std equivalent to group_std", "no_std not worse than group_std"):
+        assert not judged(text).holds
+    assert not judged("group_std worse than no_std").holds
+    assert not judged("group_std not worse than no_std").holds
+    assert judged("no_std better than group_std").why == (
+        "the 97.5% interval between the arms' bests [-1.4, +2.0] pp does not lie above 0"
+    )
+    settled = tuned | {"verdict": "better", "bests": {"low_pp": 0.1, "high_pp": 0.9}}
+    assert judged("no_std better than group_std", settled).holds
+    assert judged("group_std worse than no_std", settled).holds
+    assert judged("no_std not worse than group_std", tuned | {"verdict": "identical"}).holds
+
+
 @given(st.floats(-5, 5), st.floats(0, 5), st.floats(0.1, 3))
 def test_not_worse_rules_out_a_loss_as_large_as_the_margin_and_turns_into_not_better(low, width, margin):
     rows = [ROW | {"low_pp": low, "high_pp": low + width, "margin_pp": margin, "verdict": "inconclusive"}]

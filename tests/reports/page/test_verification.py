@@ -85,6 +85,24 @@ def test_a_digit_in_words(sweep, copied, name):
     assert difference is not None and difference.file == name and difference.place.startswith("line ")
 
 
+@pytest.mark.parametrize("name", ["figures/forest.svg", "index.html"])
+def test_a_figure(sweep, copied, name):
+    """A number that is drawn, in its file or in the page."""
+    path = copied / name
+    before, mark, after = path.read_text().partition("<text")
+    path.write_text(before + mark + after.replace("</text>", "9</text>", 1))
+    difference = compared(sweep, copied).difference
+    assert difference is not None and difference.is_drawn and difference.file == name
+    assert "All numbers and words agree" in difference.sentence
+
+
+def test_an_image(sweep, copied):
+    (copied / "figures" / "forest.png").write_bytes((copied / "figures" / "learning.png").read_bytes())
+    difference = compared(sweep, copied).difference
+    assert difference is not None and difference.file == "figures/forest.png"
+    assert "an image of sha256" in difference.sentence
+
+
 def test_a_missing_table_and_one_too_many(sweep, copied):
     (copied / "data" / "extra.csv").write_text("a\n1\n")
     extra = compared(sweep, copied).difference

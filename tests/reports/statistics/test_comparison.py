@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from reports.statistics import compare_paired, compare_unpaired, interquartile_mean, t_band, t_interval
+from reports.statistics.comparison import FINE_SPREAD
 
 
 def test_three_pairs_by_hand():
@@ -115,6 +116,16 @@ def test_a_spread_below_one_quantum_is_unknown_below_six_pairs(n, spread_known):
         assert result.verdict == ("better" if spread_known else "inconclusive")
         assert ("the spread is below what one sample changes" in result.note) is not spread_known
     assert compare_paired(differences, np.zeros(n)).verdict == "better"
+
+
+def test_where_the_spread_is_unknown_nothing_is_said_of_what_pairing_did():
+    """A grid of scores that hides the spread of the differences makes the pairing look perfect."""
+    scores = np.array([40.0, 45.0, 50.0, 60.0])
+    result = compare_paired(scores + np.array([0, 0, 0, 1.25]), scores, quantum=1.25)
+    assert result.note == FINE_SPREAD and result.correlation > 0.99
+    assert np.isnan([result.variance_ratio, result.correlation_low, result.correlation_high]).all()
+    known = compare_paired(scores + np.array([0, 0, 0, 1.25]), scores, quantum=0.1)
+    assert known.variance_ratio < 0.02 and known.correlation_low > 0.8
 
 
 def test_a_spread_of_exactly_one_quantum_is_known():

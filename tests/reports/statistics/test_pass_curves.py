@@ -65,3 +65,8 @@ def test_a_band_over_one_k_is_the_t_interval():
 )
 def test_words(low, high, word):
     assert coverage_word([1, 2, 4, 8], np.array(low), np.array(high)) == word
+
+
+def test_with_two_samples_a_gain_at_one_alone_is_no_gain_at_large_k():
+    assert coverage_word([1, 2], np.array([1, -1]), np.array([3, 2])) == "cannot tell"
+    assert coverage_word([1, 2], np.array([1, -3]), np.array([3, -1])) == "sharpened"

@@ -1,0 +1,316 @@
+"""`bench ui`: the pages of a home in a browser, live.
+
+Whoever can reach the port can read what it serves, so it listens to this machine only, answers to names of this machine
+only (a page from elsewhere could give itself another), and serves nothing but the files that pages consist of.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from functools import cache
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import unquote, urlsplit
+
+import typer
+
+from harness.cli.console import note, print_json
+from harness.cli.options import HomeOption, JsonOption, home_folder
+from harness.errors import RefusedError
+
+ADDRESS = "127.0.0.1"
+PORT = 8642
+EVERY_S = 15.0
+"""A page is written anew at most so often."""
+AT_LEAST_IDLE = 4
+"""After writing a page for a second, no page is written for so many seconds: the machine is there to train."""
+NICENESS = 10
+
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".md": "text/plain; charset=utf-8",
+    ".csv": "text/csv; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".parquet": "application/octet-stream",
+}
+"""What pages consist of, by ending. No other file is served: neither weights, nor code, nor the database."""
+
+LIVE_SCRIPT = "/live.js"
+_OUR_NAMES = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d+)?", re.IGNORECASE)
+_SCRIPT = re.compile(rb"<script\b[^>]*>(.*?)</script>", re.DOTALL)
+_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-cache",
+}
+_POLICY = (
+    "default-src 'none'; script-src 'self'{scripts}; style-src 'unsafe-inline'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+def ui(
+    port: Annotated[
+        int, typer.Option("--port", metavar="N", min=0, max=65535, help="Port on this machine; 0: any that is free.")
+    ] = PORT,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show all runs and their pages in a browser, live.
+
+    The first page lists every sweep, search and evaluation with its verdicts. An open
+    page changes in place as a sweep or a search goes on. Only this machine can reach it,
+    and nothing can be changed through it. Ctrl-C stops it.
+
+    Example: bench ui --port 8642
+    """
+    folder = home_folder(home)
+    if not folder.is_dir():
+        raise RefusedError(f"{folder}: no runs are kept there. Give their folder: --home DIR. `bench run` makes one.")
+    try:
+        server = Server(folder, port)
+    except OSError as error:
+        if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+            raise
+        raise RefusedError(f"port {port}: {os.strerror(error.errno)}. --port 0 takes any that is free.") from None
+    with server:
+        if json:
+            print_json({"home": str(folder), "address": server.address})
+        else:
+            print(f"runs in {folder}: {server.address}")
+        sys.stdout.flush()
+        note("Ctrl-C stops it")
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            note("stopped")
+
+
+@dataclass
+class Renewal:
+    """Writes the page of a run anew when somebody looks at it and its records have changed, one page at a time.
+
+    Each is written by a process of its own: runs may need different plug-ins, and pages are answered meanwhile.
+    """
+
+    home: Path
+    _writing: threading.Lock = field(default_factory=threading.Lock)
+    _written: dict[str, int] = field(default_factory=dict)
+    _not_before_s: float = 0.0
+
+    def look(self, name: str) -> None:
+        """Somebody looks at the page of the run of this name. Returns at once."""
+        if time.monotonic() < self._not_before_s or not self._writing.acquire(blocking=False):
+            return
+        newest = self._due(self.home / name)
+        if newest is None:
+            self._writing.release()
+            return
+        self._written[name] = newest
+        threading.Thread(target=self._write, args=(name,), daemon=True).start()
+
+    def _due(self, folder: Path) -> int | None:
+        """The time of the newest record of a run in nanoseconds, None if its page shows that already, or cannot be
+        written yet."""
+        from harness.records import read_sweep
+        from harness.records.files import DamagedRecordError
+        from harness.records.study import STUDY
+
+        try:
+            sweep = read_sweep(folder)
+            if not sweep.is_search and not any(cell.is_done for cell in sweep.cells):
+                return None
+        except (DamagedRecordError, OSError):  # the page of all runs says so
+            return None
+        paths = [folder / STUDY]
+        for cell in sweep.cells:
+            folders = dict.fromkeys([cell.path, cell.evaluation_folder])
+            paths += [cell.path / "steps.jsonl", cell.scores, *(one / "status.json" for one in folders)]
+        newest = max((_changed_ns(path) for path in paths), default=0)
+        # What was recorded while the page was written is older than the page, and not on it.
+        shown = self._written.get(folder.name)
+        is_new = newest > _changed_ns(folder / "report" / "report.json") if shown is None else newest != shown
+        return newest if is_new else None
+
+    def _write(self, name: str) -> None:
+        started_s = time.monotonic()
+        try:
+            command = "from harness.cli import main; main()"
+            with subprocess.Popen(
+                [sys.executable, "-P", "-c", command, "report", name, "--home", str(self.home)],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+            ) as process:
+                os.setpriority(os.PRIO_PROCESS, process.pid, NICENESS)
+                _, said = process.communicate()
+            if process.returncode:
+                note(f"{name}: its page was not written: {said.strip().rpartition(chr(10))[2]}")
+        finally:
+            now_s = time.monotonic()
+            self._not_before_s = now_s + max(EVERY_S, AT_LEAST_IDLE * (now_s - started_s))
+            self._writing.release()
+
+
+def _changed_ns(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, home: Path, port: int) -> None:
+        self.home = home.resolve()
+        self.renewal = Renewal(self.home)
+        super().__init__((ADDRESS, port), _Answer)
+
+    @property
+    def address(self) -> str:
+        return f"http://{ADDRESS}:{self.server_port}/"
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):  # a browser that went away
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
+
+    def file_at(self, path: str) -> Path | None:
+        """The file of the home at a path of an address; None if there is none, or it is not to be served."""
+        parts = [part for part in path.split("/") if part]
+        if "\0" in path or _is_hidden(parts):
+            return None
+        try:
+            found = self.home.joinpath(*parts).resolve(strict=True)
+        except OSError:  # also names that are too long
+            return None
+        # A link may lead elsewhere, or to what is hidden.
+        if not found.is_relative_to(self.home) or _is_hidden(found.relative_to(self.home).parts):
+            return None
+        return found if found.suffix in TYPES and found.is_file() else None
+
+    def run_at(self, path: str) -> str | None:
+        """The name of the run whose page has this path, whether it is written or not."""
+        from reports.home import PAGE, SWEEP
+
+        name, _, rest = path.removeprefix("/").partition("/")
+        if rest != PAGE or _is_hidden([name]) or not (self.home / name).resolve().is_relative_to(self.home):
+            return None
+        return name if (self.home / name / SWEEP).is_file() else None
+
+
+def _is_hidden(parts: list[str] | tuple[str, ...]) -> bool:
+    return any(part.startswith(".") for part in parts)
+
+
+class _Answer(BaseHTTPRequestHandler):
+    """One request. Methods without a function here are refused by the base class."""
+
+    server: Server
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "bench", ""
+    timeout = 60
+
+    def do_GET(self) -> None:
+        if _OUR_NAMES.fullmatch(self.headers.get("Host", "")) is None:
+            self.send_error(HTTPStatus.MISDIRECTED_REQUEST, "This is not a name of this machine; use localhost")
+            return
+        path = unquote(urlsplit(self.path).path)
+        if path in ("/", "/index.html"):
+            self._send_page(self._home_page())
+        elif path == LIVE_SCRIPT:
+            self._send(_live_script(), TYPES[".js"], _tag(_live_script()))
+        else:
+            self._send_file(path)
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+    def end_headers(self) -> None:
+        for name, value in _HEADERS.items():
+            self.send_header(name, value)
+        super().end_headers()
+
+    def _home_page(self) -> bytes:
+        from reports.home import home_page, read_home
+
+        return home_page(read_home(self.server.home), "Runs", is_live=True).encode()
+
+    def _send_file(self, path: str) -> None:
+        name = self.server.run_at(path)
+        if name is not None:
+            self.server.renewal.look(name)
+        file = self.server.file_at(path)
+        if file is not None:
+            content = file.read_bytes()
+            if name is not None:
+                self._send_page(content)
+            else:
+                self._send(content, TYPES[file.suffix], _tag(content))
+        elif name is not None:
+            self._send_page(self._waiting_page(name))
+        else:
+            self.send_error(HTTPStatus.NOT_FOUND)
+
+    def _waiting_page(self, name: str) -> bytes:
+        from reports.home import home_page, read_run
+
+        return home_page(
+            read_run(self.server.home / name), f"{name}: its page comes with the first result", is_live=True
+        ).encode()
+
+    def _send_page(self, content: bytes) -> None:
+        """Send a page of ours, with the script that keeps it up to date."""
+        version = _tag(content)
+        script = f'<script src="{LIVE_SCRIPT}" data-version="{version}"></script>'.encode()
+        head, end, rest = content.rpartition(b"</body>")
+        self._send(head + script + end + rest if end else content, TYPES[".html"], version)
+
+    def _send(self, content: bytes, kind: str, version: str) -> None:
+        """Send the content, or that it is still what the browser has. Its own scripts may run, and no others."""
+        if self.headers.get("If-None-Match") == f'"{version}"':
+            self.send_response(HTTPStatus.NOT_MODIFIED)
+            self.send_header("ETag", f'"{version}"')
+            self.end_headers()
+            return
+        scripts = _SCRIPT.findall(content) if kind == TYPES[".html"] else []
+        digests = [base64.b64encode(hashlib.sha256(script).digest()).decode() for script in scripts if script]
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("ETag", f'"{version}"')
+        self.send_header(
+            "Content-Security-Policy", _POLICY.format(scripts="".join(f" 'sha256-{one}'" for one in digests))
+        )
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content)
+
+
+def _tag(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=12).hexdigest()
+
+
+@cache
+def _live_script() -> bytes:
+    from reports.page.templating import TEMPLATES
+
+    return (TEMPLATES / "live.js").read_bytes()

@@ -1,0 +1,272 @@
+"""What a home holds at a glance: every sweep, search and evaluation with its verdicts, date, tokens and progress.
+
+Verdicts are those of the pages that were written; everything else is read from the records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypedDict
+from urllib.parse import quote
+
+from harness.errors import few
+from harness.records import read_sweep
+from harness.records.cell import STARTS_FILE
+from harness.records.files import DamagedRecordError, read_last_row, read_object, typed_rows
+from harness.records.study import STUDY, read_study
+from harness.records.sweep import ENDED
+from reports.formats import points
+from reports.page.effects import verdict_word
+from reports.page.templating import render_html, write_text
+from reports.page.verdict import SIGNS
+from reports.search.sentences import current_confirmation, headline
+
+INDEX = "index.html"
+PAGE = "report/index.html"
+"""The page of a sweep or a search, below its folder."""
+SAMPLES_PAGE = "samples.html"
+EVALUATIONS = "evals"
+SWEEP = "sweep.json"
+_OTHER_FOLDERS = frozenset({EVALUATIONS, "cache", "mlartifacts", "mlruns"})
+_OURS = '<meta name="generator" content="bench">'
+_NAMED_ARMS = 4
+
+
+@dataclass(frozen=True)
+class Badge:
+    """A verdict on what is named. verdict: one of SIGNS."""
+
+    verdict: str
+    word: str
+    names: str = ""
+
+    @property
+    def sign(self) -> str:
+        return SIGNS[self.verdict]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of the page.
+
+    page: its address below the home, None before it is written. last_start: "2026-11-23 03:14", UTC; "" in records
+    that do not say. tokens: generated in training, in an evaluation in its samples. done, total: cells, trials or
+    samples; total is None where there is no such bound. running: cells that a living process holds. fault: what keeps
+    its records from being read.
+    """
+
+    name: str
+    question: str = ""
+    badges: Sequence[Badge] = ()
+    answer: str = ""
+    last_start: str = ""
+    tokens: float | None = None
+    done: int = 0
+    total: int | None = None
+    running: int = 0
+    page: str | None = None
+    fault: str = ""
+
+    @property
+    def is_interim(self) -> bool:
+        return self.total is not None and self.done < self.total
+
+    @property
+    def progress(self) -> str:
+        return f"{self.done}" if self.total is None else f"{self.done}/{self.total}"
+
+
+@dataclass(frozen=True)
+class Home:
+    """By kind, the newest first. strangers: folders that are no runs of ours."""
+
+    sweeps: list[Entry] = field(default_factory=list)
+    searches: list[Entry] = field(default_factory=list)
+    evaluations: list[Entry] = field(default_factory=list)
+    strangers: list[str] = field(default_factory=list)
+
+    @property
+    def groups(self) -> list[tuple[str, str, list[Entry]]]:
+        """(title, what its progress counts, entries) of each kind that there is."""
+        groups = [
+            ("Sweeps", "cells ended", self.sweeps),
+            ("Searches", "trials ended", self.searches),
+            ("Evaluations", "samples", self.evaluations),
+        ]
+        return [group for group in groups if group[2]]
+
+
+def read_home(home: Path) -> Home:
+    """Everything that is kept in a home. What cannot be read is an entry with its fault."""
+    found = Home()
+    for folder in _folders(home):
+        if (folder / STUDY).is_file():
+            found.searches.append(_entry(home, folder, _search))
+        elif (folder / SWEEP).is_file():
+            found.sweeps.append(_entry(home, folder, _sweep))
+        elif folder.name not in _OTHER_FOLDERS:
+            found.strangers.append(folder.name)
+    for model in _folders(home / EVALUATIONS):
+        found.evaluations.extend(_entry(home, store, _evaluation, SAMPLES_PAGE) for store in _folders(model))
+    for entries in (found.sweeps, found.searches, found.evaluations):
+        entries.sort(key=lambda entry: entry.last_start, reverse=True)  # of the same minute they stay in order
+    return found
+
+
+def read_run(folder: Path) -> Home:
+    """A sweep or a search alone, as if nothing lay beside it."""
+    if (folder / STUDY).is_file():
+        return Home(searches=[_entry(folder.parent, folder, _search)])
+    return Home(sweeps=[_entry(folder.parent, folder, _sweep)])
+
+
+def home_page(home: Home, title: str, is_live: bool = False) -> str:
+    """The page as HTML. is_live: it is shown as things are now, so that it may say what is running."""
+    content = {
+        "page_title": title,
+        "home": home,
+        "strangers": few(home.strangers) if home.strangers else "",
+        "is_live": is_live,
+    }
+    return render_html("home.html.j2", content)
+
+
+def write_index(home: Path) -> Path | None:
+    """Write index.html of a home, and return its path; None if another program's file has that name, which stays."""
+    path = home / INDEX
+    if path.exists() and _OURS not in path.read_text(encoding="utf-8", errors="replace"):
+        return None
+    write_text(path, home_page(read_home(home), "Runs"))
+    return path
+
+
+def _folders(place: Path) -> list[Path]:
+    if not place.is_dir():
+        return []
+    return sorted(path for path in place.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def _entry(home: Path, folder: Path, read: Callable[[Path], Entry], page: str = PAGE) -> Entry:
+    try:
+        entry = read(folder)
+    except (DamagedRecordError, OSError) as error:
+        entry = Entry(folder.name, fault=str(error))
+    path = folder / page
+    return replace(entry, page=quote(path.relative_to(home).as_posix())) if path.is_file() else entry
+
+
+def _sweep(folder: Path) -> Entry:
+    sweep = read_sweep(folder)
+    statuses = [cell.read_status() for cell in sweep.cells]
+    badges, answer = _verdicts(folder / "report" / "report.json")
+    return Entry(
+        folder.name,
+        sweep.question,
+        badges,
+        answer,
+        _last_start(cell.path for cell in sweep.cells),
+        sum(cell.generated_tokens for cell in sweep.cells),
+        sum(status["state"] in ENDED for status in statuses),
+        len(statuses),
+        sum(status["state"] == "running" for status in statuses),
+    )
+
+
+def _search(folder: Path) -> Entry:
+    study, cells = read_study(folder), read_sweep(folder).cells
+    confirmed = current_confirmation(study)
+    verdict = "" if confirmed is None else confirmed.contrast["verdict"]
+    return Entry(
+        folder.name,
+        study.question,
+        [Badge(verdict, verdict.replace("_", " "), "with fresh seeds")] if verdict in SIGNS else [],
+        headline(study).sentence,
+        _last_start(cell.path for cell in cells),
+        sum(trial.generated_tokens or 0 for trial in study.trials),
+        sum(trial.state != "running" for trial in study.trials),
+        study.budget.trials,
+        sum(cell.state == "running" for cell in cells),
+    )
+
+
+def _evaluation(store: Path) -> Entry:
+    name = f"{store.parent.name}: {store.name.rpartition('-')[0]}"
+    scored = store / "scores.json"
+    if not scored.is_file():
+        results = sorted(path.stem for path in store.glob("*.json") if path.stem not in {"spec", "lease", "grading"})
+        return Entry(
+            name, ", ".join(results), answer="" if results else "not scored yet", last_start=_last_start([store])
+        )
+    document = typed_rows(scored, [read_object(scored)], _Scores)[0]
+    metrics = document["metrics"]
+    mean, error_pp, length = (metrics.get(key) for key in ("avg@n", "se_problems_pp", "mean_tokens"))
+    samples = document["n_problems"] * document["n_samples"]
+    return Entry(
+        name,
+        f"{document['n_problems']} problems x {document['n_samples']} samples",
+        answer="" if mean is None else f"{points(100 * mean)}% right, standard error {points(error_pp)} pp",
+        last_start=_last_start([store]),
+        tokens=None if length is None else length * samples,
+        done=samples,
+    )
+
+
+class _Scores(TypedDict):
+    """What is used of scores.json."""
+
+    n_problems: int
+    n_samples: int
+    metrics: dict[str, float | None]
+
+
+class _Judged(TypedDict):
+    """What is used of a contrast in report.json."""
+
+    arm: str
+    verdict: str
+
+
+class _Sections(TypedDict):
+    contrasts: list[Any]
+
+
+def _verdicts(path: Path) -> tuple[list[Badge], str]:
+    """A badge for each verdict of a written report, with the arms that have it; and its answer in a sentence where it
+    gives one. Nothing before it is written."""
+    if not path.is_file():
+        return [], ""
+    document = read_object(path)
+    sections = typed_rows(path, [document], _Sections)[0]
+    screening = typed_rows(path, _rows(document, "screening"), _Sections)
+    asked = screening[0]["contrasts"] if screening else _rows(document, "interactions") or sections["contrasts"]
+    rows = typed_rows(path, asked, _Judged)
+    answers = [str(row.get("sentence", "")) for row in _rows(document, "headline") if isinstance(row, dict)]
+    return _badges(rows), "".join(answers)
+
+
+def _rows(document: Mapping[str, Any], section: str) -> list[Any]:
+    """The rows of a section, which reports of earlier versions may lack."""
+    found = document.get(section, [])
+    return found if isinstance(found, list) else [found]
+
+
+def _badges(rows: Sequence[_Judged]) -> list[Badge]:
+    """In the order of SIGNS, so that what was found comes first."""
+    named: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        if row["verdict"] in SIGNS:
+            named.setdefault((row["verdict"], verdict_word(row)), []).append(row["arm"])
+    order = [*SIGNS]
+    return [
+        Badge(verdict, word, few(named[verdict, word], _NAMED_ARMS))
+        for verdict, word in sorted(named, key=lambda badge: order.index(badge[0]))
+    ]
+
+
+def _last_start(folders: Iterable[Path]) -> str:
+    """When the last of these was started: to the minute, in UTC."""
+    rows = (read_last_row(folder / STARTS_FILE) for folder in folders)
+    times = [str(row.get("time", "")) for row in rows if row is not None]
+    return max(times, default="")[:16].replace("T", " ")
