@@ -49,7 +49,7 @@ def draw_reward(analysis: Analysis) -> Drawing | None:
         if cells
     }
     if len({*drawn_at.values()}) > 1:
-        what += " They sample at different temperatures, and a higher one by itself lowers the reward."
+        what += " They sample at different temperatures, which by itself changes the reward."
     return draw_step_field(analysis, "reward/mean", "training reward", what)
 
 

@@ -130,7 +130,8 @@ def _next_step(rows: Sequence[Row]) -> str:
     if any(way is None or way["needed"] is None for way in ways):
         return ""
     most = max((way for way in ways if way), key=lambda way: way["needed"])
-    them = "it" if len(steps) == 1 else "each"
+    n_open = sum(row["verdict"] in {"inconclusive", "no_test"} for row in rows)
+    them = "it" if n_open == 1 else "each" if n_open == len(steps) else f"{len(steps)} of them"
     command = "" if most["command"] is None else f": `{most['command']}`"
     more = count(most["needed"] - most["now"], "more seed")
     return f" A further look with {more} would settle {them} with {percent(steps[0]['power'])} power{command}."

@@ -4,8 +4,10 @@ import json
 
 import pytest
 
-from reports.figures.policy import draw_entropy
+from reports.figures.policy import draw_entropy, draw_stability
 from reports.measure import analyse
+from reports.page import write_report
+from tests.reports.rewriting import rewrite_rows
 from tests.reports.synthetic import write_sweep
 
 
@@ -24,3 +26,28 @@ def test_the_caption_names_the_largest_entropy_there_can_be(tmp_path, models, se
         (cell.path / "provenance.json").write_text(json.dumps({"model": model}))
     drawing = draw_entropy(analyse(sweep))
     assert drawing is not None and sentence in drawing.caption
+
+
+def test_what_is_the_same_in_every_arm_all_along_is_a_sentence(tmp_path):
+    sweep = write_sweep(tmp_path, {"base": 0.0, "up": 1.0}, seeds=2)
+    same = {"clip/high_frac_sign_aware": 0.0, "clip/low_frac_sign_aware": 0.0, "entropy/full": 1.5}
+    rewrite_rows(sweep, "steps.jsonl", lambda row: row | same)
+    analysis = analyse(sweep)
+    panels, entropy = draw_stability(analysis), draw_entropy(analysis)
+    assert panels is not None and entropy is not None
+    sentence = "In every arm all along, tokens clipped: 0% (above, A > 0) and 0% (below, A < 0)."
+    assert sentence in panels.caption and not panels.in_words
+    assert len(panels.figure.axes) == 2 * 2  # arms, quantities that differ
+    assert entropy.in_words and "It is 1.5 in every arm all along." in entropy.caption
+    write_report(sweep, tmp_path / "report")
+    assert (tmp_path / "report/data/entropy.csv").exists() and not (tmp_path / "report/figures/entropy.svg").exists()
+    assert '<figure id="entropy">' in (tmp_path / "report/index.html").read_text()
+
+
+def test_many_arms_stand_together_above_their_panels(tmp_path):
+    sweep = write_sweep(tmp_path, {f"arm{i}": 0.0 for i in range(6)}, seeds=1)
+    drawing = draw_entropy(analyse(sweep))
+    assert drawing is not None
+    *panels, overview = drawing.figure.axes
+    assert len(overview.lines) == 6 and len(panels) == 6
+    assert overview.get_position().y0 > max(panel.get_position().y1 for panel in panels)

@@ -182,8 +182,8 @@ def test_the_table_names_effects_by_the_last_part_of_their_knobs(tmp_path):
     ]  # fmt: skip
     table = effect_table(found)
     assert table is not None
-    assert table.rows[2][:2] == ["clip_high 0.28 × beta 0.1", "+8.0"]
-    assert "98.3% interval" in table.columns and "over the 3 seeds" in table.note
+    assert table.rows[2][0] == "clip_high 0.28 × beta 0.1" and table.rows[2][1].startswith("+8.0 [")
+    assert "difference (pp), 98.3% interval" in table.columns and "over the 3 seeds" in table.note
 
 
 def test_a_knob_with_one_value_is_no_factor(tmp_path):

@@ -63,6 +63,8 @@ def test_what_would_settle_all_that_is_open_follows():
     assert headline(report(few)).endswith(
         "with 4 more seeds would settle it with 80% power: `bench run loss --seeds 9`."
     )
+    unknown = contrast("d", "inconclusive")
+    assert "would settle 2 of them with 80% power" in headline(report(few, many, unknown))
     none = contrast("c", "inconclusive", next_step=step(None))
     assert headline(report(few, none)) == "No arm beats grpo; 2 are undecided at ±1 pp (a, c)."
 

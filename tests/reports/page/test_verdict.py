@@ -231,3 +231,14 @@ def test_both_ends_of_a_range_of_fractions_have_one_decimal(tmp_path, fractions,
     assert checks["Truncated"] == f"{written} of final samples"
     if fractions != [None, None]:
         assert checks["Graders disagree"] == f"{written} of final samples"
+
+
+def test_pairs_that_move_apart_and_what_exceeds_its_limit_are_amber(report, tmp_path):
+    analysis = analyse(write_sweep(tmp_path, {"base": 0.0, "up": 3.0}, seeds=1))
+    apart = {"correlation": -0.7, "correlation_low": -0.9, "correlation_high": -0.2, "variance_ratio": 1.69}
+    rows = [row | apart for row in report["contrasts"]]
+    arms = [row | {"truncated_frac": 0.06, "grader_disagreement_frac": 0.02} for row in report["arms"]]
+    checks = {check.label: check for check in validity_checks(analysis, report | {"contrasts": rows, "arms": arms})}
+    assert not checks["Pairing ρ"].ok and checks["Pairing ρ"].value.endswith("wider than unpaired, up 1.3 ×")
+    assert not checks["Truncated"].ok and checks["Truncated"].limit == "at most 5%"
+    assert checks["Graders disagree"].ok and checks["Gate"].value.startswith("ok: arms differ in")
