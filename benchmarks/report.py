@@ -110,7 +110,7 @@ def write_cell(first: Path, cell: Path, steps: int, evaluation_rows: int, effect
     """A copy of a cell's records, as long as asked for, its score raised by `effect` and noise."""
     cell.mkdir()
     shift = effect + rng.gauss(0, 0.02)
-    for name in ("spec.json", "provenance.json"):
+    for name in ("spec.json", "starts.jsonl"):
         (cell / name).write_text((first / name).read_text())
     status = json.loads((first / "status.json").read_text())
     tokens_a_step = status["generated_tokens"] // status["step"]

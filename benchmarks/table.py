@@ -113,6 +113,12 @@ def _report(outcome: Outcome) -> Iterator[list[str]]:
     yield [f"{what}, memory", f"{outcome['peak_gb']:.2f} GB", "", "", _required(outcome, "peak_gb"), ""]
 
 
+def _samples(outcome: Outcome) -> Iterator[list[str]]:
+    what = f"page of {outcome['samples']:,} samples"
+    yield [f"{what}, drawn in a browser", f"{outcome['load_s']:.2f} s", "", "", _required(outcome, "load_s"), ""]
+    yield [f"{what}, written", f"{outcome['write_s']:.1f} s", "", "", "", ""]
+
+
 _ROWS: dict[str, Callable[[Outcome], Iterator[list[str]]]] = {
     "grpo_step": _grpo_step,
     "grpo_step_model": _grpo_step,
@@ -123,6 +129,7 @@ _ROWS: dict[str, Callable[[Outcome], Iterator[list[str]]]] = {
     "eval": _eval,
     "grading": _grading,
     "report": _report,
+    "samples": _samples,
 }
 
 

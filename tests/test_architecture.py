@@ -29,7 +29,7 @@ ROOMS_OF_HARNESS = (
 )
 ROOMS_OF_REPORTS = (
     *("statistics", "laws", "formats", "processes", "measure"),
-    *("drawing", "extras", "figures", "page", "search", "home"),
+    *("drawing", "extras", "figures", "page", "samples", "search", "home"),
 )
 FLOOR = ("harness.errors", "harness.plugins")
 

@@ -215,6 +215,7 @@ def eval_(
     suites = [Suite(one, asked.of(one), foreign if foreign.tasks else None, probe) for one in subjects]
     folder = home_folder(home)
     results = [_run(suite, folder, seed, regrade) for suite in suites]
+    _write_samples(results, seed)
     _show(results, folder, json)
     list_runs(folder)
 
@@ -255,6 +256,16 @@ def _log(result: SuiteResult, home: Path) -> None:
             log_lm_eval(tracking_uri(home), home, result.label, path)
     except MirrorError as error:
         note(f"warning: {error}")
+
+
+def _write_samples(results: list[SuiteResult], seed: int) -> None:
+    """A page to read samples on for each task of each model; a baseline's lie beside those of the model."""
+    from reports.samples import write_evaluation_samples
+
+    for place in range(len(results)):
+        for number, document in enumerate(results[place].evaluations):
+            beside = {one.label: Path(one.evaluations[number]["path"]) for one in results[: place + 1]}
+            write_evaluation_samples(document["task"], seed, beside, Path(document["path"]))
 
 
 def _show(results: list[SuiteResult], home: Path, json: bool) -> None:

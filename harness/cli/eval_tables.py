@@ -49,7 +49,7 @@ def print_evaluations(label: str, documents: Sequence[dict[str, Any]]) -> None:
             if pair["count"]:
                 one, other = pair["graders"]
                 print_text(f"{document['task']}: {one} and {other} disagree on {pair['count']} of {pair['n']} samples")
-        print_link("samples", Path(document["path"]))
+        print_link("samples", Path(document["path"]) / "samples.html")
 
 
 def print_lm_eval(label: str, result: LmEvalResult, folder: str) -> None:

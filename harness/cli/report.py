@@ -66,7 +66,8 @@ def report(
 ) -> None:
     """Write the page of a sweep that was run, and print the verdict.
 
-    The folder `report` of the sweep gets index.html, report.md, report.json and the figures.
+    The folder `report` of the sweep gets index.html, report.md, report.json and the figures, and samples.html, where
+    prompts, completions and verdicts are read, searched and laid side by side.
     `bench ui` keeps pages up to date while a sweep or a search runs.
 
     Example: bench report std_norm --open
@@ -99,12 +100,15 @@ def report(
 
 def write_search(folder: Path) -> tuple[dict[str, Any], str]:
     """Write the report of a search's folder; returns report.json and the sentence that it comes down to."""
+    from harness.records import read_sweep
     from harness.records.study import read_study
+    from reports.samples import write_sweep_samples
     from reports.search import search_sentence, write_search_report
 
     with _alone_on_page(folder):
         study = read_study(folder)
         note("writing the report")
+        write_sweep_samples(read_sweep(folder), folder / "report")
         document = write_search_report(study, folder / "report")
     list_runs(folder.parent)
     return document, search_sentence(study)
@@ -133,6 +137,7 @@ def write(folder: Path, reflection_words: Sequence[str] | None = None) -> dict[s
     from harness.records import read_sweep
     from reports.measure.measurements import MetricError
     from reports.page import write_report
+    from reports.samples import write_sweep_samples
 
     with _alone_on_page(folder):
         sweep = read_sweep(folder)
@@ -145,6 +150,7 @@ def write(folder: Path, reflection_words: Sequence[str] | None = None) -> dict[s
             document = dict(write_report(sweep, folder / "report", reflection_words))
         except MetricError as error:
             raise RefusedError(f"{error}.") from None
+        write_sweep_samples(sweep, folder / "report")
         record_look(sweep, document)
     list_runs(folder.parent)
     return document

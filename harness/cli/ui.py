@@ -104,10 +104,12 @@ def ui(
 class Renewal:
     """Writes the page of a run anew when somebody looks at it and its records have changed, one page at a time.
 
-    Each is written by a process of its own: runs may need different plug-ins, and pages are answered meanwhile.
+    Each is written by a process of its own: runs may need different plug-ins, and pages are answered meanwhile. The
+    page of a run at rest stays as it is, whatever the times of its files became when they were copied.
     """
 
     home: Path
+    began_ns: int = field(default_factory=time.time_ns)
     _writing: threading.Lock = field(default_factory=threading.Lock)
     _written: dict[str, int] = field(default_factory=dict)
     _not_before_s: float = 0.0
@@ -116,12 +118,15 @@ class Renewal:
         """Somebody looks at the page of the run of this name. Returns at once."""
         if time.monotonic() < self._not_before_s or not self._writing.acquire(blocking=False):
             return
-        newest = self._due(self.home / name)
-        if newest is None:
-            self._writing.release()
-            return
-        self._written[name] = newest
-        threading.Thread(target=self._write, args=(name,), daemon=True).start()
+        newest = None
+        try:
+            newest = self._due(self.home / name)
+        finally:
+            if newest is None:
+                self._writing.release()
+        if newest is not None:
+            self._written[name] = newest
+            threading.Thread(target=self._write, args=(name,), daemon=True).start()
 
     def _due(self, folder: Path) -> int | None:
         """The time of the newest record of a run in nanoseconds, None if its page shows that already, or cannot be
@@ -136,29 +141,34 @@ class Renewal:
                 return None
         except (DamagedRecordError, OSError):  # the page of all runs says so
             return None
-        paths = [folder / STUDY]
-        for cell in sweep.cells:
-            folders = dict.fromkeys([cell.path, cell.evaluation_folder])
-            paths += [cell.path / "steps.jsonl", cell.scores, *(one / "status.json" for one in folders)]
+        paths = []
+        if sweep.is_search:
+            paths.append(folder / STUDY)
+        else:
+            for cell in sweep.cells:
+                folders = dict.fromkeys([cell.path, cell.evaluation_folder])
+                paths += [cell.path / "steps.jsonl", cell.scores, *(one / "status.json" for one in folders)]
         newest = max((_changed_ns(path) for path in paths), default=0)
-        # What was recorded while the page was written is older than the page, and not on it.
         shown = self._written.get(folder.name)
-        is_new = newest > _changed_ns(folder / "report" / "report.json") if shown is None else newest != shown
-        return newest if is_new else None
+        if shown is not None:  # what was recorded while the page was written is older than the page, and not on it
+            return None if newest == shown else newest
+        page_ns = _changed_ns(folder / "report" / "report.json")
+        return newest if not page_ns or newest > max(page_ns, self.began_ns) else None
 
     def _write(self, name: str) -> None:
         started_s = time.monotonic()
         try:
             command = "from harness.cli import main; main()"
-            with subprocess.Popen(
+            process = subprocess.run(
                 [sys.executable, "-P", "-c", command, "report", name, "--home", str(self.home)],
+                check=False,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 text=True,
-            ) as process:
-                _, said = process.communicate()
+            )
             if process.returncode:
-                note(f"{name}: its page was not written: {said.strip().rpartition(chr(10))[2]}")
+                why = process.stderr.strip().splitlines() or [f"exit code {process.returncode}"]
+                note(f"{name}: its page was not written: {why[-1]}")
         finally:
             now_s = time.monotonic()
             self._not_before_s = now_s + max(EVERY_S, AT_LEAST_IDLE * (now_s - started_s))

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import UnionType
-from typing import Any, TypeVar, cast, get_origin, get_type_hints
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from harness.errors import BenchError
 
@@ -176,7 +176,7 @@ def typed_rows(path: Path, rows: list[dict[str, Any]], kind: type[Row]) -> list[
     one of another type."""
     # Only the outer type of a generic is checked: dict for dict[str, int].
     fields = {
-        name: wanted if isinstance(wanted, UnionType) else get_origin(wanted) or wanted
+        name: tuple(get_origin(one) or one for one in (get_args(wanted) if isinstance(wanted, UnionType) else [wanted]))
         for name, wanted in get_type_hints(kind).items()
     }
     for number, row in enumerate(rows, start=1):

@@ -11,7 +11,7 @@ from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness.records.files import DamagedRecordError, read_jsonl
 
@@ -54,17 +54,6 @@ def read_parquet(
         if where is None:
             return file.read(columns)  # in a third of the time that a data set of one file takes
         return pyarrow.parquet.read_table(path, columns=columns, filters=where)
-
-
-def read_first_row(path: Path, columns: Iterable[str]) -> dict[str, Any]:
-    """Those of the columns that were recorded, of the first row alone; {} where there is none. Raises
-    DamagedRecordError."""
-    import pyarrow.parquet
-
-    with naming_damage(path), pyarrow.parquet.ParquetFile(path) as file:
-        recorded = [name for name in columns if name in file.schema_arrow.names]
-        batch = next(file.iter_batches(1, columns=recorded), None)
-        return {} if batch is None or not recorded else dict(batch.to_pylist()[0])
 
 
 def require_values(path: Path, table: pyarrow.Table, columns: Iterable[str]) -> None:

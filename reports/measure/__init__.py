@@ -2,7 +2,7 @@
 
 An `Analysis` is a sweep as a report looks at it: its finished cells (`measurements`), and its arms and contrasts
 (`arms`, `contrasts`), read and compared once. Every other module computes one thing from an analysis: `curves`,
-`problems`, `flips`, `samples`, ...
+`problems`, `flips`, ...
 """
 
 from __future__ import annotations

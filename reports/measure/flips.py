@@ -1,12 +1,10 @@
-"""Flips: the problems on which arms differ most, whether chance gives as much, and completions to read side by side.
+"""Flips: the problems on which arms differ most, and whether chance gives as much.
 
-The most extreme of many problems always look as if they said something. Texts are compared word by word, because
-evaluations keep the text of a sample and not its tokens.
+The most extreme of many problems always look as if they said something.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -21,8 +19,6 @@ MOST_PROBLEMS = 12
 DRAWS = 1999
 DRAWS_AT_ONCE = 100
 DECIMALS = 12
-CONTEXT_CHARACTERS = 300
-"""How much of a completion is shown on either side of the first word that differs."""
 
 
 @dataclass(frozen=True)
@@ -104,30 +100,8 @@ def ranges_rows(analysis: Analysis) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True)
-class MarkedText:
-    """A completion cut around the first word that differs from another one. word: empty if the completion ends there or
-    the two are equal. The model wrote all three; they are untrusted."""
-
-    before: str
-    word: str
-    after: str
-
-
-@dataclass(frozen=True)
-class Completion:
-    arm: str
-    correct: bool
-    n_tokens: int | None
-    truncated: bool | None
-    text: MarkedText
-
-
-@dataclass(frozen=True)
 class Flip:
-    """A problem that an arm solves more or less often than the baseline, over the `n_seeds` that both have.
-
-    seed, sample: those of the completions, which drew the same noise. The baseline's completion comes first.
-    """
+    """A problem that an arm solves more or less often than the baseline, over the `n_seeds` that both have."""
 
     arm: str
     baseline: str
@@ -136,9 +110,6 @@ class Flip:
     baseline_frac: float
     arm_frac: float
     n_seeds: int
-    seed: int
-    sample: int
-    completions: tuple[Completion, Completion]
 
     @property
     def difference_pp(self) -> float:
@@ -146,18 +117,17 @@ class Flip:
 
     def as_row(self) -> dict[str, Any]:
         """The row of report.json."""
-        return asdict(self) | {"difference_pp": self.difference_pp, "completions": [*map(asdict, self.completions)]}
+        return asdict(self) | {"difference_pp": self.difference_pp}
 
 
 def find_flips(analysis: Analysis) -> list[Flip]:
     """The flips of each arm in the order of the sweep file, the biggest change first; none if cells kept no samples."""
     scores, baseline = problem_scores(analysis), analysis.sweep.baseline
     return [
-        flip
+        _flip(analysis, arm, problem)
         for arm in scores.by_arm
         if arm != baseline and scores.paired_seeds(arm, baseline)
         for problem in biggest_movers(scores, arm, baseline)
-        if (flip := _flip(analysis, arm, problem)) is not None
     ]
 
 
@@ -168,90 +138,17 @@ def biggest_movers(scores: ProblemScores, arm: str, baseline: str, n: int = FLIP
     return [int(problem) for problem in order if size[problem] > 0]
 
 
-def _flip(analysis: Analysis, arm: str, problem: int) -> Flip | None:
-    """None if the cells kept no text."""
+def _flip(analysis: Analysis, arm: str, problem: int) -> Flip:
     scores, baseline = problem_scores(analysis), analysis.sweep.baseline
     seeds = scores.paired_seeds(arm, baseline)
     before, after = (np.array([scores.by_arm[name][seed][problem] for seed in seeds]) for name in (baseline, arm))
-    change = after - before
-    known = np.isfinite(change)
-    direction = np.sign(change[known].sum())
-    seed = seeds[int(np.nanargmax(direction * change))]
-    problem_id = scores.problems[problem]
-    rows = [_samples_of_problem(analysis, name, seed, problem_id) for name in (baseline, arm)]
-    pair = _opposite_verdicts(*rows)
-    if pair is None:
-        return None
-    texts = [str(row["text"]) for row in pair]
+    known = np.isfinite(after - before)
     return Flip(
         arm=arm,
         baseline=baseline,
         task=analysis.metric.task,
-        problem_id=problem_id,
+        problem_id=scores.problems[problem],
         baseline_frac=float(before[known].mean()),
         arm_frac=float(after[known].mean()),
         n_seeds=int(known.sum()),
-        seed=seed,
-        sample=int(pair[0]["sample"]),
-        completions=(
-            _completion(baseline, pair[0], mark_first_difference(texts[0], texts[1])),
-            _completion(arm, pair[1], mark_first_difference(texts[1], texts[0])),
-        ),
     )
-
-
-def mark_first_difference(text: str, other: str, context: int = CONTEXT_CHARACTERS) -> MarkedText:
-    """The text around the first word that differs from `other`, with at most `context` characters on either side."""
-    words, others = _words(text), _words(other)
-    first = next((i for i, pair in enumerate(zip(words, others, strict=False)) if pair[0] != pair[1]), None)
-    if first is None:
-        first = min(len(words), len(others))
-    before, word, after = "".join(words[:first]), "".join(words[first : first + 1]), "".join(words[first + 1 :])
-    if len(before) > context:
-        before = f"({len(before) - context} characters) … {before[-context:]}"
-    return MarkedText(before, *_cut_after(word, after, context))
-
-
-def _cut_after(word: str, after: str, context: int) -> tuple[str, str]:
-    """The word and what follows it; the word may itself be a whole text without spaces."""
-    rest = word[context:] + after
-    if len(rest) <= context:
-        return word[:context], rest
-    return word[:context], f"{rest[:context]} … ({len(rest) - context} characters)"
-
-
-def _words(text: str) -> list[str]:
-    """The words, each with the white space before it, which together are the text."""
-    return re.findall(r"\s*\S+|\s+", text)
-
-
-def _samples_of_problem(analysis: Analysis, arm: str, seed: int, problem_id: str) -> list[dict[str, Any]]:
-    """The samples of a problem in the final evaluation, by number."""
-    import pyarrow.compute as pc
-
-    columns = ["problem_id", "sample", "text", "correct", "n_tokens", "truncated"]
-    measurement = next(m for m in analysis.measurements[arm] if m.cell.seed == seed)
-    table = measurement.read_final_samples(columns, pc.field("problem_id") == problem_id)
-    return [] if table is None else sorted(table.to_pylist(), key=lambda row: int(row["sample"]))
-
-
-def _opposite_verdicts(
-    baseline: list[dict[str, Any]], arm: list[dict[str, Any]]
-) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """The first sample on which the two disagree in the direction in which the problem changed."""
-    rises = sum(row["correct"] for row in arm) > sum(row["correct"] for row in baseline)
-    by_sample = {row["sample"]: row for row in arm}
-    for row in baseline:
-        partner = by_sample.get(row["sample"])
-        if (
-            partner is not None
-            and "text" in row
-            and "text" in partner
-            and partner["correct"] == rises != row["correct"]
-        ):
-            return row, partner
-    return None
-
-
-def _completion(arm: str, row: dict[str, Any], text: MarkedText) -> Completion:
-    return Completion(arm, bool(row["correct"]), row.get("n_tokens"), row.get("truncated"), text)

@@ -12,7 +12,6 @@ from reports.drawing.rendering import RenderedFigure
 from reports.figures import FIGURES, Group, render_figures
 from reports.formats import Table, count
 from reports.measure import Analysis, analyse
-from reports.measure.samples import sample_completions
 from reports.page.coverage import coverage_sentence
 from reports.page.document import DATA_FILES, Report, report_document, write_data
 from reports.page.effects import effect_table, secondary_note
@@ -106,6 +105,5 @@ def _content(analysis: Analysis, report: Report, figures: Sequence[RenderedFigur
         "flips": report["flips"],
         "problem_table": problem_table(analysis, report),
         "chance_sentence": chance_sentence(report),
-        "samples": sample_completions(analysis),
         "data_files": DATA_FILES,
     }

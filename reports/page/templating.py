@@ -78,16 +78,17 @@ def _render(template: str, content: dict[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        finalize=_without_control_characters,
+        finalize=lambda value: readable(value) if isinstance(value, str) else value,
     )
     environment.filters |= {"markdown": _markdown, "percent": percent, "breakable": _breakable, "tokens": tokens}
     environment.filters |= {"code": _code, "terms": with_terms}
     return environment.get_template(template).render(content)
 
 
-def _without_control_characters(value: Any) -> Any:
-    """The value with a replacement for each character that a model may write and a page must not hold."""
-    return value.translate(_REPLACED) if isinstance(value, str) else value
+def readable(text: str) -> str:
+    """The text, as long as it was, with a replacement for each character that a model may write and a page must not
+    hold."""
+    return text.translate(_REPLACED)
 
 
 def _breakable(text: str) -> Markup:
@@ -101,7 +102,7 @@ def _code(text: str) -> Markup:
     """Text as HTML, with what stands between backticks as code."""
     from markupsafe import Markup, escape
 
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(_without_control_characters(text)))))
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(readable(text)))))
 
 
 def _markdown(text: str) -> str:

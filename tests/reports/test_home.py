@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from reports.home import INDEX, home_page, read_home, write_index
+from tests.reports.page.browser import find_chromium, measure
 from tests.reports.search.studies import confirmation, study_document, write_study
 from tests.reports.synthetic import Changes, write_sweep
 
@@ -121,3 +122,20 @@ def test_the_index_of_another_program_stays(tmp_path: Path) -> None:
     (tmp_path / INDEX).write_text("<h1>my site</h1>")
     assert write_index(tmp_path) is None
     assert (tmp_path / INDEX).read_text() == "<h1>my site</h1>"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [360, 800, 1400])
+def test_it_fits_and_loads_nothing(tmp_path: Path, width: int) -> None:
+    chromium = find_chromium()
+    if chromium is None:
+        pytest.skip("no Chromium on this machine: `make chromium` installs it")
+    home = tmp_path / "runs"
+    sweep = write_sweep(home / f"a_name_of_{60 * 'x'}", {"base": 0.0}, seeds=1, question=40 * "Is it so? ")
+    write_report_json(sweep.path, contrasts=[judged(f"arm_{i}_{30 * 'y'}", "worse") for i in range(9)])
+    (home / "torn").mkdir()
+    (home / "torn" / "sweep.json").write_text("{")
+    page = write_index(home)
+    assert page is not None
+    layout = measure(chromium, page, width, tmp_path)
+    assert (layout.sticking_out, layout.scroll_width, layout.loaded, layout.blocked) == ([], width, [], [])

@@ -271,4 +271,5 @@ def test_report(bench: Bench, tmp_path: Path) -> None:
     (contrast,) = result.document["contrasts"]
     keys = {"arm", "baseline", "metric", "difference_pp", "low_pp", "high_pp", "p", "p_holm", "p_sign_flip", "verdict"}
     assert keys | {"n_pairs", "correlation", "detectable_pp"} <= set(contrast)
-    assert (tmp_path / "runs" / "mine" / "report" / "index.html").is_file()
+    for page in ("index.html", "samples.html"):
+        assert (tmp_path / "runs" / "mine" / "report" / page).is_file()

@@ -48,6 +48,8 @@ def test_for_people(bench: Bench, logged: list[Any]) -> None:
     text = bench("eval", "builtin:tiny", *SMALL).out
     for words in ("tiny", "arithmetic", "pass@1", "standard error (pp)", "samples: home/evals/tiny/arithmetic-"):
         assert words in text
+    (page,) = Path("home/evals/tiny").glob("*/samples.html")
+    assert "All 6 samples that were recorded." in page.read_text()
 
 
 @pytest.fixture(scope="module")

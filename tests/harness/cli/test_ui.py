@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness.cli.report import write
+from harness.cli.report import announce_page, write
 from harness.cli.ui import ADDRESS, Renewal, Server
 from harness.records import SweepRecord
 from tests.harness.cli.conftest import Bench
@@ -216,7 +216,10 @@ def test_a_page_is_written_anew_when_its_records_are_newer(tmp_path: Path, monke
         return len(written)
 
     assert [look(), look(), look()] == [1, 2, 2]
-    assert Renewal(tmp_path)._due(sweep.path) is None, "a page that is newer than all records is left alone"
+    assert Renewal(tmp_path, began_ns=0)._due(sweep.path) is None, "a page that is newer than all records is left alone"
+    os.utime(sweep.path / "report" / "report.json", ns=(10**9, 10**9))
+    assert Renewal(tmp_path, began_ns=0)._due(sweep.path) is not None
+    assert Renewal(tmp_path)._due(sweep.path) is None, "so is that of a run at rest, as after copying a home"
     (sweep.cells[0].path / "status.json").write_text('{"state": "pending"}')
     assert renewal._due(sweep.path) is None, "no cell is done"
 
@@ -241,6 +244,16 @@ def test_a_page_that_was_begun_earlier_never_replaces_a_later_one(
         sweep.model_copy(update={"question": "What was asked meanwhile?"}).write()
     later.join()
     assert seen == ["What was asked meanwhile?"]
+
+
+def test_a_run_says_at_its_start_where_its_page_will_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sweep = write_sweep(tmp_path / "question", {"base": 0.0}, seeds=1)
+    announce_page(sweep.path)
+    assert f"page: {sweep.path / 'report' / 'index.html'} (live: bench ui)" in capsys.readouterr().err
+    assert "question" in (tmp_path / "index.html").read_text()
+    (tmp_path / "index.html").write_text("<h1>my site</h1>")
+    announce_page(sweep.path)
+    assert "index.html is not ours and stays" in capsys.readouterr().err
 
 
 @pytest.mark.slow

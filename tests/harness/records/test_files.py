@@ -23,6 +23,7 @@ from harness.records.files import (
     write_folder,
     write_json,
 )
+from harness.records.problems import read_problems
 
 
 def test_json_comes_back(tmp_path: Path) -> None:
@@ -211,3 +212,13 @@ def test_a_byte_order_mark_is_damage(tmp_path: Path) -> None:
     path.write_bytes(b'\xef\xbb\xbf{"a": 0}\n{"a": 1}\n')
     with pytest.raises(DamagedRecordError, match=r"a\.jsonl, line 1: is damaged \(Unexpected UTF-8 BOM"):
         read_jsonl(path)
+
+
+def test_a_prompt_is_a_text_or_the_messages_of_a_chat(tmp_path: Path) -> None:
+    path = tmp_path / "problems.jsonl"
+    row = {"task": "t", "split": "test", "problem_id": "p", "answer": ""}
+    append_jsonl(path, [row | {"prompt": "1+1="}, row | {"problem_id": "q", "prompt": [{"role": "user"}]}])
+    assert [one["prompt"] for one in read_problems(path)] == ["1+1=", [{"role": "user"}]]
+    append_jsonl(path, [row | {"problem_id": "r", "prompt": 3}])
+    with pytest.raises(DamagedRecordError, match="row 3: lacks prompt"):
+        read_problems(path)

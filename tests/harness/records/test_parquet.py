@@ -8,7 +8,7 @@ import pytest
 
 from harness.records.files import DamagedRecordError
 from harness.records.rollouts import read_rollouts, write_rollouts
-from harness.records.tables import read_first_row, read_parquet
+from harness.records.tables import read_parquet
 
 ROWS = [{"step": step, "text": "some text" * 9} for step in range(3)]
 
@@ -23,8 +23,6 @@ def path(tmp_path: Path) -> Path:
 def test_columns_that_were_recorded_are_read(path: Path) -> None:
     assert read_parquet(path).to_pylist() == ROWS
     assert read_parquet(path, ["step", "reward"]).to_pydict() == {"step": [0, 1, 2]}
-    assert read_first_row(path, ["step", "reward"]) == {"step": 0}
-    assert read_first_row(path, ["reward"]) == {}
 
 
 def cut_in_half(path: Path) -> None:
@@ -45,7 +43,6 @@ def test_a_damaged_file_is_named(path: Path, damage: Callable[[Path], None]) -> 
     damage(path)
     reads: list[Callable[[], object]] = [
         lambda: read_parquet(path),
-        lambda: read_first_row(path, ["step", "text"]),
         lambda: read_rollouts(path.parent, ["step", "text"]),
     ]
     for read in reads:

@@ -14,10 +14,11 @@ from pathlib import Path
 BINARIES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 TIMEOUT_S = 120
 
-# Runs in a copy of the page. A policy that allows nothing but the page itself reports whatever it tries to load.
+# Runs in a copy of the page. A policy that allows nothing but the page and scripts beside it reports whatever else it
+# tries to load.
 _PROBE = """
 <meta http-equiv="Content-Security-Policy"
- content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'">
+ content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline' file:">
 <script>
 const blocked = [];
 document.addEventListener("securitypolicyviolation", event => blocked.push(event.blockedURI));
@@ -84,6 +85,8 @@ def measure(chromium: str, page: Path, width: int, scratch: Path, axe: Path | No
     """Open a copy of the page in a frame `width` pixels wide; a window itself cannot be as narrow as a telephone."""
     html = page.read_text(encoding="utf-8")
     rules = "" if axe is None else _AXE.format(axe.read_text(encoding="utf-8"))
+    if (page.parent / "samples").is_dir():  # its scripts
+        shutil.copytree(page.parent / "samples", scratch / "samples", dirs_exist_ok=True)
     (scratch / "probed.html").write_text(html.replace("<head>", f"<head>{_PROBE}{rules}", 1), encoding="utf-8")
     (scratch / "frame.html").write_text(_FRAME.format(width=width, height=900), encoding="utf-8")
     dom = run_chromium(

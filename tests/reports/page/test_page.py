@@ -13,6 +13,7 @@ from reports.figures import FIGURES, in_reading_order
 from reports.page import templating, write_report
 from reports.page.document import SECTIONS
 from reports.page.templating import TEMPLATES
+from reports.samples import write_sweep_samples
 from tests.reports.rewriting import write_steps
 from tests.reports.synthetic import STEPS, Changes, write_sweep
 
@@ -36,18 +37,17 @@ def page(tmp_path_factory):
         ("up", 0): {"flags": ["nan"]},
         ("up", 1): {"state": "failed", "reason": f"{SCRIPT} | broke"},
     }
-    write_report(
-        write_sweep(
-            folder / "records",
-            ARMS,
-            seeds=4,
-            changes=changes,
-            texts=[SCRIPT, "#### 3"],
-            other_tasks=["gsm8k", "aime24"],
-            question=SCRIPT,
-        ),
-        folder / "report",
+    sweep = write_sweep(
+        folder / "records",
+        ARMS,
+        seeds=4,
+        changes=changes,
+        texts=[SCRIPT, "#### 3"],
+        other_tasks=["gsm8k", "aime24"],
+        question=SCRIPT,
     )
+    write_report(sweep, folder / "report")
+    write_sweep_samples(sweep, folder / "report")
     return folder / "report"
 
 
@@ -85,8 +85,8 @@ def test_flips_are_in_the_report_and_on_the_page(page):
     flips = json.loads((page / "report.json").read_text())["flips"]
     assert [(flip["arm"], flip["problem_id"], flip["difference_pp"]) for flip in flips] == [("up", "p1", 50.0)]
     html = (page / "index.html").read_text()
-    assert "Problem p1: 0% right with base, 50% with up (n = 3)" in html
-    assert "#### 3<mark> &lt;b&gt;so</mark>" in html
+    link = '<a href="samples.html#arm=up&amp;step=final&amp;task=arithmetic&amp;problem=p1">problem p1</a>'
+    assert f"up, {link}: 0% right with base, 50% with up (n = 3)" in html
     assert "| p1 | 50.0 |" in (page / "report.md").read_text()
 
 
@@ -107,7 +107,6 @@ def test_every_figure_and_section_is_in_the_contents(page):
         "verdict",
         "results",
         "flips",
-        "samples",
         "troubled",
     }
     headings = re.findall(r'<(?:h2|h3|figure) id="([^"]+)"', html)
@@ -129,8 +128,8 @@ def test_nothing_is_loaded_from_outside(page):
     assert "@import" not in html
     assert not re.search(r"url\((?!#)", html)
     for reference in re.findall(r'(?:src|href)="([^"]*)"', html):
-        target = reference.removeprefix("#")
-        assert f'id="{target}"' in html if reference.startswith("#") else (page / reference).is_file(), reference
+        file, _, target = reference.partition("#")
+        assert (page / file).is_file() if file else f'id="{target}"' in html, reference
     for image in re.findall(r"!\[[^]]*\]\(([^)]*)\)", (page / "report.md").read_text()):
         assert (page / image).is_file()
 

@@ -1,0 +1,200 @@
+"""The files of a page of samples: samples.html with the first of them, and the rest in scripts that it loads as it is
+asked for them.
+
+A page opened from disk may load scripts and nothing else, so every file is a call of one function with JSON.
+
+    samples/index.js         of all samples what filters need, by column, in the order in which they are shown
+    samples/text-0001.js     CHUNK_SAMPLES samples with their texts; of long ones the beginning
+    samples/long-0001.js     long samples in full
+    samples/prompts-0001.js  prompts and references
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from reports.page.templating import render_html, write_text
+from reports.samples.reading import FINAL, CellSamples, Problem, Sample, script_json
+
+CHUNK_SAMPLES = 400
+CHUNK_PROMPTS = 200
+LONG_CHUNK_CHARACTERS = 400_000
+FIRST_SAMPLES = 20
+"""They are in samples.html itself, for a browser without JavaScript."""
+
+Place = tuple[str, int]
+"""The arm and the seed of a cell."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A sample as the page lists it. problem: number of its task and id; prompt: number of its prompt, -1 if the
+    records have none. flipped: whether the baseline's sample on the same noise got the other verdict."""
+
+    arm: str
+    seed: int
+    problem: int
+    prompt: int
+    flipped: bool
+    sample: Sample
+
+    @property
+    def sort_key(self) -> tuple[Any, ...]:
+        """What most deserves a look comes first, one sample of every problem before a second of any."""
+        one = self.sample
+        kind, _, step = one.when.partition(" ")
+        rank = 0 if self.flipped else 1 if one.graders_disagree else 2 if one.is_right is False else 3
+        kinds = (FINAL, "training", "evaluation")
+        return rank, kinds.index(kind), one.sample, self.seed, int(step or 0), self.problem
+
+    @property
+    def flags(self) -> int:
+        """Bits: right, wrong, cut, graders disagree, flipped."""
+        one = self.sample
+        bits = (one.is_right is True, one.is_right is False, one.is_cut, one.graders_disagree, self.flipped)
+        return sum(1 << place for place, bit in enumerate(bits) if bit)
+
+
+@dataclass(frozen=True)
+class Collection:
+    """All that a page shows. arms: in order, the baseline among them or None. problems: (task, id). prompts: JSON."""
+
+    arms: list[str]
+    baseline: str | None
+    listed: list[Listed]
+    problems: list[tuple[str, str]]
+    prompts: list[str]
+
+
+def collect(cells: Sequence[tuple[Place, CellSamples]], arms: Sequence[str], baseline: str | None) -> Collection:
+    """The samples of all cells in the order in which they are shown."""
+    problems: dict[tuple[str, str], int] = {}
+    prompts: dict[str, int] = {}
+
+    def numbers(problem: Problem) -> tuple[int, int]:
+        name = (problem.task, problem.problem_id)
+        asked = problem.prompt
+        prompt = -1 if asked is None else prompts.setdefault(asked, len(prompts))
+        return problems.setdefault(name, len(problems)), prompt
+
+    placed = [
+        (arm, seed, *known[sample.problem], sample)
+        for (arm, seed), found in cells
+        for known in [[numbers(problem) for problem in found.problems]]
+        for sample in found.samples
+    ]
+    of_baseline = {
+        (seed, sample.when, problem, sample.sample): sample.is_right
+        for arm, seed, problem, _, sample in placed
+        if arm == baseline
+    }
+
+    def flips(arm: str, seed: int, problem: int, sample: Sample) -> bool:
+        other = of_baseline.get((seed, sample.when, problem, sample.sample))
+        return arm != baseline and None not in (other, sample.is_right) and other != sample.is_right
+
+    listed = [
+        Listed(arm, seed, problem, prompt, flips(arm, seed, problem, sample), sample)
+        for arm, seed, problem, prompt, sample in placed
+    ]
+    place = {arm: number for number, arm in enumerate(arms)}
+    listed.sort(key=lambda one: (*one.sort_key, place[one.arm]))
+    return Collection(list(arms), baseline, listed, list(problems), list(prompts))
+
+
+def write_files(collection: Collection, content: dict[str, Any], out_dir: Path) -> None:
+    """Write samples.html and the folder `samples` beside it. content: what the template shows besides the samples."""
+    folder = out_dir / "samples"
+    folder.mkdir(parents=True, exist_ok=True)
+    stale = {path.name for path in folder.glob("*.js")}
+    heads, long = _long_apart(collection.listed)
+    files = {"index": script_json(_index(collection))}
+    files |= {name: f"[{','.join(bodies)}]" for name, bodies in _chunks("text", heads, CHUNK_SAMPLES)}
+    files |= {name: f"[{','.join(bodies)}]" for name, bodies in _chunks("prompts", collection.prompts, CHUNK_PROMPTS)}
+    files |= long
+    for name, text in files.items():
+        write_text(folder / f"{name}.js", f'benchSamples("{name}",{text});\n')
+    for name in stale - {f"{name}.js" for name in files}:
+        (folder / name).unlink()
+    first = [_shown(collection, one) for one in collection.listed[:FIRST_SAMPLES]]
+    write_text(out_dir / "samples.html", render_html("samples.html.j2", content | {"first": first}))
+
+
+def _long_apart(listed: Sequence[Listed]) -> tuple[list[str], dict[str, str]]:
+    """The bodies, of long ones the beginning with the place of the whole, and the files of the whole ones by name."""
+    heads: list[str] = []
+    parts: list[list[str]] = []
+    room = 0
+    for one in listed:
+        sample = one.sample
+        if not sample.long:
+            heads.append(sample.body)
+            continue
+        if len(sample.body) > room:
+            parts.append([])
+            room = LONG_CHUNK_CHARACTERS
+        room -= len(sample.body)
+        heads.append(f'{sample.head[:-1]},"long":["long-{len(parts):04d}",{len(parts[-1])}]}}')
+        parts[-1].append(sample.body)
+    return heads, {f"long-{number:04d}": f"[{','.join(bodies)}]" for number, bodies in enumerate(parts, start=1)}
+
+
+def _chunks(name: str, bodies: Sequence[str], size: int) -> list[tuple[str, Sequence[str]]]:
+    starts = range(0, len(bodies), size)
+    return [(f"{name}-{number:04d}", bodies[start : start + size]) for number, start in enumerate(starts, start=1)]
+
+
+def _index(collection: Collection) -> dict[str, Any]:
+    whens = sorted({one.sample.when for one in collection.listed}, key=_when_key)
+    tasks = sorted({task for task, _ in collection.problems})
+    place = {name: number for names in (collection.arms, whens) for number, name in enumerate(names)}
+    listed = collection.listed
+    return {
+        "arms": collection.arms,
+        "baseline": collection.baseline,
+        "whens": whens,
+        "tasks": tasks,
+        "problems": [[tasks.index(task), problem_id] for task, problem_id in collection.problems],
+        "chunk": {"text": CHUNK_SAMPLES, "prompts": CHUNK_PROMPTS},
+        "arm": [collection.arms.index(one.arm) for one in listed],
+        "seed": [one.seed for one in listed],
+        "when": [place[one.sample.when] for one in listed],
+        "problem": [one.problem for one in listed],
+        "sample": [one.sample.sample for one in listed],
+        "prompt": [one.prompt for one in listed],
+        "tokens": [one.sample.n_tokens for one in listed],
+        "flags": [one.flags for one in listed],
+    }
+
+
+def _when_key(when: str) -> tuple[int, int]:
+    kind, _, step = when.partition(" ")
+    return (FINAL, "evaluation", "training").index(kind), int(step or 0)
+
+
+def _shown(collection: Collection, one: Listed) -> dict[str, Any]:
+    """What the page says of a sample without JavaScript."""
+    task, problem_id = collection.problems[one.problem]
+    asked = None if one.prompt < 0 else json.loads(collection.prompts[one.prompt])
+    kind, _, step = one.sample.when.partition(" ")
+    return {
+        "arm": one.arm,
+        "seed": one.seed,
+        "when": f"{kind}, step {step}" if step else "final evaluation",
+        "task": task,
+        "problem": problem_id,
+        "sample": one.sample.sample,
+        "is_right": one.sample.is_right,
+        "is_cut": one.sample.is_cut,
+        "graders_disagree": one.sample.graders_disagree,
+        "flipped": one.flipped,
+        "n_tokens": one.sample.n_tokens,
+        "prompt": None if asked is None else asked["prompt"]["text"],
+        "answer": None if asked is None else asked["answer"]["text"],
+        **dict.fromkeys(("length", "extracted", "graders", "reason", "reward")),
+        **json.loads(one.sample.head),
+    }

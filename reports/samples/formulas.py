@@ -1,0 +1,82 @@
+"""Formulas in the text of a model, found and translated to MathML.
+
+The text is untrusted. What is handed on is a tree of known elements with known attributes, never markup: the page makes
+an element of each node and writes text as text. A formula that cannot be translated, whatever the reason, stays as the
+model wrote it.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+from reports.page.templating import readable
+
+Tree: TypeAlias = list[Any]
+"""[element, attributes, text, children]: of MathML Core, an attribute of `ATTRIBUTES` by its name, a list of trees."""
+
+MOST_CHARACTERS = 400
+"""A longer formula stays text."""
+
+ELEMENTS = frozenset(
+    {
+        *("math", "mrow", "mi", "mn", "mo", "ms", "mtext", "mspace", "mstyle", "mpadded", "mphantom", "menclose"),
+        *("mfrac", "msqrt", "mroot", "msub", "msup", "msubsup", "munder", "mover", "munderover", "mmultiscripts"),
+        *("mprescripts", "mtable", "mtr", "mtd"),
+    }
+)
+ATTRIBUTES = frozenset({
+    *("display", "displaystyle", "scriptlevel", "stretchy", "fence", "separator", "form", "symmetric", "largeop"),
+    *("movablelimits", "accent", "accentunder", "minsize", "maxsize", "linethickness", "lspace", "rspace", "width"),
+    *("height", "depth", "voffset", "columnalign", "mathvariant"),
+})  # fmt: skip
+
+# A dollar sign is also a price: a formula neither begins nor ends with a space, and no digit follows it.
+# Lengths are bounded, or a text of nothing but openings would be read to its end from each of them.
+_DELIMITED = re.compile(
+    r"\$\$(?P<display>[^$]{1,N})\$\$|\\\[(?P<bracket>.{1,N}?)\\\]|\\\((?P<inline>.{1,N}?)\\\)"
+    r"|(?<![\\$])\$(?P<dollar>(?![\s$])[^$\n]{1,N}?(?<![\s\\]))\$(?!\d)".replace("N", str(MOST_CHARACTERS)),
+    re.DOTALL,
+)
+# They define commands, so that a short formula may stand for an endless one.
+_DEFINES = re.compile(r"\\(?:re|provide)?(?:newcommand|def|let|edef|gdef|xdef|DeclareMathOperator)")
+
+
+def find_formulas(text: str) -> Iterator[tuple[int, int, Tree]]:
+    """Where each formula that can be translated begins and ends, delimiters included, and its tree."""
+    if "$" not in text and "\\" not in text:
+        return
+    for match in _DELIMITED.finditer(text):
+        is_block = match["display"] is not None or match["bracket"] is not None
+        tree = translate(str(match[match.lastgroup or 0]).strip(), is_block)
+        if tree is not None:
+            yield match.start(), match.end(), tree
+
+
+@lru_cache(maxsize=20_000)
+def translate(latex: str, is_block: bool = False) -> Tree | None:
+    """A formula without its delimiters as MathML; None if it cannot be translated as a whole."""
+    from latex2mathml.converter import convert_to_element
+
+    if not latex or len(latex) > MOST_CHARACTERS or _DEFINES.search(latex):
+        return None
+    try:
+        element = convert_to_element(latex, display="block" if is_block else "inline")
+        return _tree(element)
+    except Exception:  # noqa: BLE001 - the library names few of the ways in which it fails on what is no LaTeX
+        return None
+
+
+class _UnknownError(ValueError):
+    """The library passed on what it does not know."""
+
+
+def _tree(element: Any) -> Tree:
+    text = readable(html.unescape(element.text or ""))  # the library writes signs as references to characters
+    if element.tag not in ELEMENTS or text.startswith("\\"):
+        raise _UnknownError(text or element.tag)
+    attributes = {name: value for name, value in sorted(element.attrib.items()) if name in ATTRIBUTES}
+    return [element.tag, attributes, text, [_tree(child) for child in element]]

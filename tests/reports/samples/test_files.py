@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.records.files import DamagedRecordError, write_json
+from harness.records.problems import ProblemsFile
+from reports import samples
+from reports.samples import write_evaluation_samples, write_sweep_samples
+from reports.samples.reading import Extent, Share, read_samples, share
+from tests.reports.samples.synthetic import ATTACK, TEXTS, AskedProblem
+from tests.reports.synthetic import STEPS, TASK, write_sweep
+from tests.reports.synthetic_rollouts import recorded, write_rows
+
+ARMS = {"base": 0.0, "up": 3.0, "same": 0.0}
+sizes = st.integers(0, 300)
+EVERYTHING = Share(10**9, 10**9)
+
+
+def written(page: Path) -> dict[str, Any]:
+    """What each file of the page hands on, by its name."""
+    calls = {path.stem: path.read_text(encoding="utf-8") for path in page.glob("samples/*.js")}
+    found = {}
+    for name, call in calls.items():
+        match = re.fullmatch(rf'benchSamples\("{name}",(.*)\);\n', call, flags=re.DOTALL)
+        assert match is not None and "\n" not in match[1]
+        found[name] = json.loads(match[1])
+    return found
+
+
+def listed(files: dict[str, Any]) -> list[dict[str, Any]]:
+    """The samples in the order of the page, with names in the place of numbers."""
+    index = files["index"]
+    texts = [one for name in sorted(files) if name.startswith("text-") for one in files[name]]
+    prompts = [one for name in sorted(files) if name.startswith("prompts-") for one in files[name]]
+    return [
+        {
+            **body,
+            "arm": index["arms"][index["arm"][row]],
+            "seed": index["seed"][row],
+            "when": index["whens"][index["when"][row]],
+            "problem": index["problems"][index["problem"][row]][1],
+            "sample": index["sample"][row],
+            "flags": index["flags"][row],
+            "prompt": None if index["prompt"][row] < 0 else prompts[index["prompt"][row]],
+        }
+        for row, body in enumerate(texts)
+    ]
+
+
+def page_of(sweep: Any, folder: Path) -> dict[str, Any]:
+    folder.mkdir(exist_ok=True)
+    write_sweep_samples(sweep, folder)
+    return written(folder)
+
+
+def test_every_recorded_sample_is_there_with_its_verdicts_and_rewards(tmp_path):
+    sweep = write_sweep(tmp_path / "records", ARMS, seeds=2)
+    rows = listed(page_of(sweep, tmp_path / "page"))
+    final = [row for row in rows if row["when"] == "final"]
+    assert len(final) == 3 * 2 * 2 * 2
+    assert len(rows) - len(final) == 3 * 2 * STEPS * 8
+    assert final[0]["graders"] == [["math", False], ["string", False]]
+    (training,) = [row for row in rows if (row["arm"], row["seed"], row["when"]) == ("up", 1, "training 3")][:1]
+    assert training["reward"] in (0, 1)
+    assert sum(training["tokens"]["chars"]) == len(training["text"])
+    assert "All 1,944 samples that were recorded." in (tmp_path / "page" / "samples.html").read_text()
+
+
+def test_the_order_is_flipped_then_disagreeing_then_wrong_then_right(tmp_path):
+    files = page_of(write_sweep(tmp_path / "records", ARMS, seeds=2), tmp_path / "page")
+    rows = [row for row in listed(files) if row["when"] == "final"]
+    right, wrong, _cut, disagree, flipped = (1 << place for place in range(5))
+    ranks = [0 if f & flipped else 1 if f & disagree else 2 if f & wrong else 3 for f in (row["flags"] for row in rows)]
+    assert ranks == sorted(ranks) and set(ranks) == {0, 1, 2, 3}
+    of_flipped = [row for row in rows if row["flags"] & flipped]
+    assert {(row["arm"], row["problem"], row["sample"]) for row in of_flipped} == {("up", "p1", 1)}
+    assert all(bool(row["flags"] & right) != bool(row["flags"] & wrong) for row in rows)
+
+
+def test_the_same_records_give_the_same_bytes_and_stale_files_go(tmp_path):
+    sweep = write_sweep(tmp_path / "records", ARMS, seeds=2, texts=TEXTS)
+    page_of(sweep, tmp_path / "page")
+    (tmp_path / "page" / "samples" / "text-9999.js").write_text("stale")
+    page_of(sweep, tmp_path / "page")
+    page_of(sweep, tmp_path / "again")
+    first, second = (
+        {path.relative_to(tmp_path / name): path.read_bytes() for path in (tmp_path / name).rglob("*.*")}
+        for name in ("page", "again")
+    )
+    assert first == second and len(first) > 3
+
+
+def test_no_text_ends_a_script_or_its_line(tmp_path):
+    sweep = write_sweep(tmp_path / "records", {"</script>": 0.0, "\u2028": 0.0}, seeds=1, texts=TEXTS)
+    page_of(sweep, tmp_path / "page")
+    for path in tmp_path.glob("page/samples/*.js"):
+        text = path.read_text(encoding="utf-8")
+        assert "<" not in text and text.isascii() and text.count("\n") == 1
+    static = (tmp_path / "page" / "samples.html").read_text().split("<script>")[0]
+    assert "<img" not in static and "\u202e" not in static
+
+
+def test_prompts_are_shown_and_their_absence_is_said(tmp_path):
+    sweep = write_sweep(tmp_path / "records", ARMS, seeds=2)
+    page_of(sweep, tmp_path / "page")
+    without = "have no prompt and no reference here"
+    assert f"1,944 of these samples {without}" in (tmp_path / "page" / "samples.html").read_text()
+    for cell in sweep.cells:
+        problems = ProblemsFile(cell.path / "problems.jsonl")
+        problems.add(TASK, "test", [AskedProblem(f"p{i}", f"{i}+{i}=", "$2$") for i in range(2)], str)
+        problems.add("sums", "train", [AskedProblem(f"t{i}", f"{i}+1=", "") for i in range(7)], str)
+    files = page_of(sweep, tmp_path / "page")
+    assert without not in (tmp_path / "page" / "samples.html").read_text()
+    rows = listed(files)
+    assert {row["prompt"]["prompt"]["text"] for row in rows if row["problem"] == "p1"} == {"1+1="}
+    assert files["index"]["tasks"] == [TASK, "sums"]
+    (answer,) = {json.dumps(row["prompt"]["answer"]) for row in rows if row["when"] == "final"}
+    assert json.loads(answer)["formulas"][0][:2] == [0, 3]
+    assert len(files["prompts-0001"]) == 2 + 7
+
+
+def test_token_numbers_are_thousandths_and_must_fit_their_text(tmp_path):
+    (cell,) = write_sweep(tmp_path / "records", {"base": 0.0}, seeds=1).cells
+    ratios = {"token/log_ratio": [[0.1, 0.2], None], "token/entropy": [0.5, float("nan")]}
+    row = recorded(1, "ab cd", True, ratios, epochs=2)
+    write_rows(cell.path, [row | {"token/chars": [2, 3]}])
+    (found,) = [one for one in read_samples(cell, EVERYTHING, 9, 0).samples if one.when == "training 1"]
+    tokens = json.loads(found.body)["tokens"]
+    assert tokens == {"chars": [2, 3], "entropy": [500, None], "advantage": 250, "log_ratio": [100, 200]}
+    write_rows(cell.path, [row | {"token/chars": [2, 2]}])
+    with pytest.raises(DamagedRecordError, match="do not add up"):
+        read_samples(cell, EVERYTHING, 9, 0)
+
+
+def test_of_too_many_samples_every_cell_shows_the_same_share(tmp_path, monkeypatch):
+    monkeypatch.setattr(samples, "MOST_SAMPLES", 6 * 20)
+    sweep = write_sweep(tmp_path / "records", ARMS, seeds=2, texts=TEXTS)
+    rows = listed(page_of(sweep, tmp_path / "page"))
+    assert len(rows) == 6 * (8 + 8)  # one row of each of the eight steps
+    kept = [{tuple(row[key] for key in ("seed", "when", "problem", "sample")) for row in rows if row["arm"] == arm}
+            for arm in ("base", "same")]  # fmt: skip
+    finals = [{one for one in of_arm if one[1] == "final"} for of_arm in kept]
+    assert finals[0] == finals[1]
+    text = (tmp_path / "page" / "samples.html").read_text()
+    assert "96 of 1,968 recorded samples. From each cell: 8 samples of its final evaluation" in text
+
+
+def test_of_long_completions_a_page_holds_fewer(tmp_path, monkeypatch):
+    sweep = write_sweep(tmp_path / "records", {"base": 0.0}, seeds=1)  # 4 samples of 12 tokens, 320 of training
+    monkeypatch.setattr(samples, "MOST_TOKENS", 12 * 20)
+    assert len(listed(page_of(sweep, tmp_path / "page"))) == 4 + 16
+    monkeypatch.setattr(samples, "MOST_TOKENS", 12 * 324)
+    assert len(listed(page_of(sweep, tmp_path / "page"))) == 324
+
+
+def test_of_many_files_of_training_some_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(samples, "MOST_FILES", 2)
+    files = page_of(write_sweep(tmp_path / "records", {"base": 0.0}, seeds=1), tmp_path / "page")
+    steps = {row["when"] for row in listed(files)} - {"final"}
+    assert steps == {f"training {step}" for step in (*range(1, 11), *range(31, 41))}
+    assert "164 of more than 164 recorded samples" in (tmp_path / "page" / "samples.html").read_text()
+
+
+def test_shares_divide_what_there_is_room_for():
+    extent = Extent(final=100, curve=50, training=dict.fromkeys(range(1, 11), 10))
+    assert share([extent], 250) == Share(100, 50)
+    assert share([extent], 220) == Share(100, 20)
+    assert share([extent], 120) == Share(60, 0, (1, 2, 4, 5, 6, 7, 9, 10), 7)
+    assert share([extent, Extent(100, 0, {1: 10, 2: 10})], 100) == Share(25, 0, (1, 2), 12)
+    assert share([Extent(100, 0, {})], 30) == Share(30, 0)
+    assert share([], 100) == Share(0, 0)
+
+
+@given(st.lists(st.builds(Extent, sizes, sizes, st.dictionaries(st.integers(1, 20), sizes)), max_size=5), sizes)
+def test_no_more_is_shown_than_there_is_room_for(extents, most):
+    shown = share(extents, most)
+    of_training = (one.training for one in extents)
+    trained = [
+        sum(n if shown.steps is None else min(n, shown.per_step) for step, n in steps.items()
+            if shown.steps is None or step in shown.steps)
+        for steps in of_training
+    ]  # fmt: skip
+    cells = zip(extents, trained, strict=True)
+    assert sum(min(one.final, shown.final) + min(one.curve, shown.curve) + n for one, n in cells) <= most
+
+
+def test_a_bench_eval_has_a_page_with_its_baseline_beside_it(tmp_path):
+    folders = {name: tmp_path / name for name in ("before", "after")}
+    for name, folder in folders.items():
+        folder.mkdir()
+        row = {"task": "t", "problem_id": "p", "sample": 0, "text": ATTACK, "n_tokens": 3, "truncated": True}
+        row |= {"extracted": None, "correct": name == "after", "reason": "match", "verdicts": "{}"}
+        pyarrow.parquet.write_table(pa.Table.from_pylist([row]), folder / "evals.parquet")
+        write_json(folder / "scores.json", {})
+    page = write_evaluation_samples("t", 7, folders, folders["after"])
+    rows = listed(written(page.parent))
+    assert [(row["arm"], row["seed"], row["when"], row["flags"]) for row in rows] == [
+        *(("after", 7, "final", 1 + 4 + 16), ("before", 7, "final", 2 + 4))
+    ]
+    assert "after: samples" in page.read_text() and "The report" not in page.read_text()
+
+
+def test_cells_without_samples_give_a_page_that_says_so(tmp_path):
+    sweep = write_sweep(tmp_path / "records", {"base": 0.0}, seeds=1)
+    (cell,) = sweep.cells
+    cell.evals.unlink()
+    write_rows(cell.path, [])
+    (tmp_path / "page").mkdir()
+    write_sweep_samples(sweep, tmp_path / "page")
+    assert "No sample was recorded." in (tmp_path / "page" / "samples.html").read_text()
