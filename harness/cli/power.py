@@ -103,8 +103,9 @@ def power(
 
 def _next_steps(given: str, home: Path, *, as_json: bool) -> None:
     """Print what would settle each contrast of a sweep that was run."""
+    from reports.page.headline import declared_rows
     from reports.page.next_step import what_to_do
-    from reports.page.verdict import contrast_name, declared_rows, statements
+    from reports.page.verdict import contrast_name, statements
 
     analysis, document = finished_verdicts(given, home)
     rows = declared_rows(document)

@@ -178,9 +178,10 @@ def verdict(
     """
     from harness.cli.report import print_judgement
     from reports.measure.next_step import OPEN_VERDICTS
+    from reports.page.headline import declared_rows
     from reports.page.next_step import what_to_do
     from reports.page.requirements import judge, parse_requirement
-    from reports.page.verdict import contrast_name, declared_rows, interim_sentence, judged_rows, statements
+    from reports.page.verdict import contrast_name, interim_sentence, judged_rows, statements
 
     asked = [parse_requirement(text) for text in require or []]
     analysis, document = finished_verdicts(sweep, home_folder(home))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import fcntl
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -103,10 +105,11 @@ def write_search(folder: Path) -> tuple[dict[str, Any], str]:
     from reports.samples import write_sweep_samples
     from reports.search import search_sentence, write_search_report
 
-    study = read_study(folder)
-    note("writing the report")
-    write_sweep_samples(read_sweep(folder), folder / "report")
-    document = write_search_report(study, folder / "report")
+    with _alone_on_page(folder):
+        study = read_study(folder)
+        note("writing the report")
+        write_sweep_samples(read_sweep(folder), folder / "report")
+        document = write_search_report(study, folder / "report")
     list_runs(folder.parent)
     return document, search_sentence(study)
 
@@ -136,20 +139,30 @@ def write(folder: Path, reflection_words: Sequence[str] | None = None) -> dict[s
     from reports.page import write_report
     from reports.samples import write_sweep_samples
 
-    sweep = read_sweep(folder)
-    if not any(cell.state == "done" for cell in sweep.cells):
-        raise RefusedError(
-            f"{sweep.name}: no cell is done yet, so there is nothing to report. `bench run` continues it."
-        )
-    note("writing the report")
-    try:
-        document = dict(write_report(sweep, folder / "report", reflection_words))
-    except MetricError as error:
-        raise RefusedError(f"{error}.") from None
-    write_sweep_samples(sweep, folder / "report")
-    record_look(sweep, document)
+    with _alone_on_page(folder):
+        sweep = read_sweep(folder)
+        if not any(cell.state == "done" for cell in sweep.cells):
+            raise RefusedError(
+                f"{sweep.name}: no cell is done yet, so there is nothing to report. `bench run` continues it."
+            )
+        note("writing the report")
+        try:
+            document = dict(write_report(sweep, folder / "report", reflection_words))
+        except MetricError as error:
+            raise RefusedError(f"{error}.") from None
+        write_sweep_samples(sweep, folder / "report")
+        record_look(sweep, document)
     list_runs(folder.parent)
     return document
+
+
+@contextmanager
+def _alone_on_page(folder: Path) -> Iterator[None]:
+    """Nobody else reads the records for this page, or writes it: `bench run` and `bench ui` may do so at once, and a
+    page that was begun earlier, from fewer records, would replace a later one."""
+    with (folder / ".report.lock").open("a", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def list_runs(home: Path) -> None:
@@ -176,7 +189,7 @@ def result_tables(document: Any) -> list[Table]:
 
 
 def print_verdict(document: Any, folder: Path) -> None:
-    """The tables of effects and arms, the verdicts, what qualifies them, and the report's path last."""
+    """The tables of effects and arms, the verdicts, what qualifies them, the answer, and the report's path last."""
     from reports.page.effects import secondary_note
     from reports.page.verdict import interim_sentence, statements
 
@@ -198,6 +211,8 @@ def print_verdict(document: Any, folder: Path) -> None:
         print_text(f"{'; '.join(names)}:")
         for one in notes:
             print_text(one, "  - ")
+    for answer in document["headline"]:
+        print_text(answer["sentence"])
     print_link("report", page_of(folder))
 
 
@@ -223,7 +238,8 @@ def open_page(folder: Path) -> None:
 
 def _notes(document: Any) -> dict[tuple[str, ...], list[str]]:
     """What qualifies the verdicts, by the contrasts that it is about: what several share is said once."""
-    from reports.page.verdict import contrast_name, declared_rows, verdict_details
+    from reports.page.headline import declared_rows
+    from reports.page.verdict import contrast_name, verdict_details
 
     about: dict[str, list[str]] = {}
     for row in declared_rows(document):
@@ -236,18 +252,15 @@ def _notes(document: Any) -> dict[tuple[str, ...], list[str]]:
 
 
 def _compact(table: Table) -> tuple[str, list[str], list[list[str]]]:
-    """Title, columns and rows with an interval behind its estimate, no rank, because rows are in that order, and a
-    number of seeds that all rows have in the title."""
-    title = table.title
-    columns: dict[str, list[str]] = {}
-    for heading, *cells in zip(table.columns, *table.rows, strict=True):
-        if heading == "rank":
-            continue
-        if heading == "seeds" and len(set(cells)) == 1:
-            title += f", n = {cells[0]} seed{'' if cells[0] == '1' else 's'}"
-        elif heading.endswith("interval"):
-            estimate, values = columns.popitem()
-            columns[f"{estimate}, {heading}"] = [f"{a} {b}".strip() for a, b in zip(values, cells, strict=True)]
-        else:
-            columns[heading] = cells
-    return title, list(columns), [list(row) for row in zip(*columns.values(), strict=True)]
+    """Title, columns and rows, with a number of seeds that all rows have in the title."""
+    place = table.columns.index("seeds")
+    counts = {row[place] for row in table.rows}
+    if len(counts) != 1:
+        return table.title, table.columns, table.rows
+    (n,) = counts
+    title = f"{table.title}, n = {n} seed{'' if n == '1' else 's'}"
+    return title, _without(table.columns, place), [_without(row, place) for row in table.rows]
+
+
+def _without(values: list[str], place: int) -> list[str]:
+    return values[:place] + values[place + 1 :]

@@ -35,7 +35,6 @@ EVERY_S = 15.0
 """A page is written anew at most so often."""
 AT_LEAST_IDLE = 4
 """After writing a page for a second, no page is written for so many seconds: the machine is there to train."""
-NICENESS = 10
 
 TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -157,7 +156,6 @@ class Renewal:
                 stderr=subprocess.PIPE,
                 text=True,
             ) as process:
-                os.setpriority(os.PRIO_PROCESS, process.pid, NICENESS)
                 _, said = process.communicate()
             if process.returncode:
                 note(f"{name}: its page was not written: {said.strip().rpartition(chr(10))[2]}")

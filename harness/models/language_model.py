@@ -108,6 +108,7 @@ class LanguageModel:
         """What the records keep about the model besides its source."""
         return {
             "architecture": type(self.model).__name__,
+            "parameters": self.model.num_parameters(),
             "vocabulary_tokens": vocabulary_size(self.model),
             "commit": self.commit,
             "dtype": str(self.model.dtype).removeprefix("torch."),

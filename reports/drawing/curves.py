@@ -1,4 +1,4 @@
-"""Curves: thin lines for seeds, a thick mean, a t band; overlaid, or in panels when arms are many."""
+"""Curves: thin lines for seeds, a thick mean, a t band; overlaid or, of many arms, in panels below an overview."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from reports.drawing.style import (
     new_figure,
     short_name,
 )
-from reports.formats import percent, tokens
+from reports.formats import number, percent, tokens
 from reports.measure import Analysis
 from reports.measure.curves import Curve, Line, step_curves, training_axis
 from reports.statistics import MIN_PAIRS, FloatArray
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 MAX_OVERLAID_ARMS = 4
 PANEL_CHARACTERS = 38
+OVERVIEW_IN, OVERVIEW_GAP_IN = 2.6, 0.75
+"""The height of the panel with the means of all arms, and what lies between it and those of single arms."""
 # Markers tell arms apart without colour; more than these on a curve hide it.
 MARKERS_PER_CURVE = 10
 # With two points for each, about one point for every few pixels of half a figure, which a line of this width fills.
@@ -50,9 +52,18 @@ def draw_step_field(analysis: Analysis, field: str, ylabel: str, what: str) -> D
 def draw_training(analysis: Analysis, curves: Sequence[Curve], name: str, ylabel: str, what: str) -> Drawing:
     """Curves over training. name: the column of y in the data. what: the beginning of the caption."""
     axis = training_axis(analysis)
+    rows = curve_rows(curves, axis.field, name)
+    if (value := only_value(curves)) is not None:
+        caption = f"{what} It is {number(value)} in every arm all along."
+        return Drawing(new_figure(1.0), caption, rows, in_words=True)
     figure = draw_curves(analysis, curves, xlabel=axis.label, ylabel=ylabel)
-    caption = f"{what} {describe_curves(curves, analysis.sweep.alpha)}"
-    return Drawing(figure, caption, curve_rows(curves, axis.field, name))
+    return Drawing(figure, f"{what} {describe_curves(curves, analysis.sweep.alpha)}", rows)
+
+
+def only_value(curves: Sequence[Curve]) -> float | None:
+    """The value of every point of every seed, which a sentence says as well as a figure; None if there are several."""
+    values = {value for curve in curves for line in curve.lines for value in (line.y.min(), line.y.max())}
+    return float(values.pop()) if len(values) == 1 else None
 
 
 def draw_curves(
@@ -64,7 +75,8 @@ def draw_curves(
     base_model: Line | None = None,
     set_up: Callable[[Axes], None] | None = None,
 ) -> Figure:
-    """Up to four arms overlaid; more have a panel each, which shows the mean of the baseline as well.
+    """Up to four arms overlaid; more have a panel each, which shows the mean of the baseline as well, below one with
+    the means of all.
 
     base_model: a line of the model before training. set_up: prepares the axes of each panel; by default x counts tokens
     or steps from 0.
@@ -84,24 +96,15 @@ def curve_rows(curves: Sequence[Curve], x_name: str, y_name: str) -> list[DataRo
 
 
 def describe_curves(curves: Sequence[Curve], alpha: float) -> str:
-    """The part of a caption that says what lines and band are, how many seeds there are, and how they are averaged."""
+    """The part of a caption that says how many seeds there are and at what level bands are. How bands are made holds
+    for all figures, and is said once on a page."""
     counts = sorted({curve.n for curve in curves})
     if counts[-1] == 1:
-        return "One seed per arm (n = 1): no band, so nothing is known of the spread between seeds. No smoothing."
-    parts = [f"Thin lines: seeds ({seeds_per_arm(counts)}); thick line: their mean."]
-    if counts[-1] >= MIN_PAIRS:
-        parts.append(f"Band: pointwise {percent(1 - alpha)} t interval over seeds.")
-    if counts[0] < MIN_PAIRS:
-        parts.append(f"Fewer than {MIN_PAIRS} seeds: no band.")
-    if not all(np.array_equal(line.x, curve.grid) for curve in curves for line in curve.lines):
-        drawn = "Mean and band" if counts[-1] >= MIN_PAIRS else "Mean"
-        end = (
-            ", then straight to the mean of their last values, where they end on average"
-            if any(curve.ends_past_a_seed for curve in curves)
-            else ""
-        )
-        parts.append(f"{drawn}: seeds interpolated linearly onto a common grid over the range that all cover{end}.")
-    return " ".join([*parts, "No smoothing."])
+        return "One seed per arm (n = 1): no band, so nothing is known of the spread between seeds."
+    if counts[-1] < MIN_PAIRS:
+        return f"Seeds: {seeds_per_arm(counts)}; no band below {MIN_PAIRS} seeds."
+    fewer = f"; no band below {MIN_PAIRS} seeds" if counts[0] < MIN_PAIRS else ""
+    return f"Seeds: {seeds_per_arm(counts)}; bands: {percent(1 - alpha)}{fewer}."
 
 
 def seeds_per_arm(counts: Collection[int]) -> str:
@@ -147,8 +150,16 @@ def _panels(
     reference = next((curve for curve in curves if curve.arm == baseline), None)
     legend = [] if reference is None else [f"mean of {short_name(baseline)}"]
     legend += [] if base_model is None else [BASE_MODEL]
-    layout = Panels(rows, columns, height=1.2, column_gap=0.25, row_gap=0.42, left=0.75, top=0.42)
+    overview_in = OVERVIEW_IN + OVERVIEW_GAP_IN
+    layout = Panels(rows, columns, height=1.2, column_gap=0.25, row_gap=0.42, left=0.75, top=0.42 + overview_in)
     figure, grid = layout.draw(legend)
+    overview = layout.across_the_top(figure, 0.42, OVERVIEW_IN)
+    overview.set_title("means of all arms", loc="left")
+    for curve in curves:
+        draw_mean(overview, curve, styles[curve.arm], "")
+    _draw_base_model(overview, base_model)
+    name_axes(overview, xlabel, ylabel)
+    set_up(overview)
     panels = [axes for row in grid for axes in row]
     filled, empty = panels[: len(curves)], panels[len(curves) :]
     handles: list[Line2D] = []

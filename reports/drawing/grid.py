@@ -13,11 +13,13 @@ from reports.drawing.curves import (
     draw_mean,
     draw_seeds_and_band,
     extremes,
+    only_value,
 )
 from reports.drawing.marks import mark, name_axes
 from reports.drawing.panels import Panels, keep_only_grid, legend_at_bottom, share_limits, write_above
 from reports.drawing.rendering import DataRow, Drawing
-from reports.drawing.style import GREY, ArmStyle, arm_styles, is_narrow, say_not_recorded, short_name
+from reports.drawing.style import GREY, ArmStyle, arm_styles, is_narrow, new_figure, say_not_recorded, short_name
+from reports.formats import number, percent
 from reports.measure import Analysis
 from reports.measure.curves import Curve, step_curves, training_axis
 
@@ -85,11 +87,24 @@ def draw_step_grid(analysis: Analysis, columns: Sequence[Column], what: str) -> 
         axes.locator_params(axis="x", nbins=4)
         count_from_zero(axes)
 
-    figure = draw_grid(analysis, columns, by_field, axis.label, set_up)
-    if figure is None:
+    said = {column.heading: sentence for column in columns if (sentence := _in_words(column, by_field))}
+    figure = draw_grid(analysis, [one for one in columns if one.heading not in said], by_field, axis.label, set_up)
+    if figure is None and not said:
         return None
-    caption = f"{what} {describe_grid(analysis, by_field)}"
-    return Drawing(figure, caption, grid_rows(by_field, axis.field))
+    counts = [] if figure is None else [describe_grid(analysis, by_field)]
+    caption, rows = " ".join([what, *said.values(), *counts]), grid_rows(by_field, axis.field)
+    return Drawing(figure or new_figure(1.0), caption, rows, in_words=figure is None)
+
+
+def _in_words(column: Column, by_field: ByField) -> str:
+    """What a sentence says as well as panels: a quantity that is the same in every arm all along; "" for any other."""
+    values = {trace.label: only_value([*by_field[trace.field].values()]) for trace in column.traces}
+    known = {label: value for label, value in values.items() if value is not None}
+    if len(known) < len(values):
+        return ""
+    write = percent if column.as_percent else number
+    parts = [f"{write(value)}{f' ({label})' if label else ''}" for label, value in known.items()]
+    return f"In every arm all along, {column.heading}: {' and '.join(parts)}."
 
 
 def draw_grid(

@@ -66,6 +66,12 @@ class Panels:
 
         return figure, [[place(row, column) for column in range(self.columns)] for row in range(self.rows)]
 
+    def across_the_top(self, figure: Figure, top: float, height: float) -> Axes:
+        """Axes over the whole width, in room that `top` of the panels leaves: so far below the figure's upper edge."""
+        page, total = figure.get_size_inches()
+        place = (self.left / page, 1 - (top + height) / total, 1 - (self.left + self.right) / page, height / total)
+        return figure.add_axes(place)
+
 
 NARROW_TITLE_IN = 0.15
 """What the second line of a strip's title takes."""

@@ -37,11 +37,15 @@ DataRow = dict[str, str | int | float]
 
 @dataclass(frozen=True)
 class Drawing:
-    """What a figure's `draw` returns: the figure, its caption, and the numbers shown as rows of one table."""
+    """What a figure's `draw` returns: the figure, its caption, and the numbers shown as rows of one table.
+
+    in_words: the caption says it all, and the figure is not shown.
+    """
 
     figure: Figure
     caption: str
     rows: list[DataRow]
+    in_words: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,8 @@ class View:
 
 @dataclass(frozen=True)
 class RenderedFigure:
-    """A figure as files, and as elements for a page. csv: the numbers shown."""
+    """A figure as files, and as elements for a page. csv: the numbers shown. svg, png, views: empty if the caption says
+    it all."""
 
     name: str
     title: str
@@ -84,6 +89,8 @@ def _render(name: str, title: str, draw: Draw, over: str, others: Mapping[str, D
     drawing = _drawn(draw)
     if drawing is None:
         return None
+    if drawing.in_words:
+        return RenderedFigure(name, title, drawing.caption, "", b"", csv_text(drawing.rows), [])
     label = f"{title}. {describe_rows(drawing.rows)}"
     document = svg(drawing.figure, name)
     drawing.figure.set_layout_engine("none")  # the layout stays: computing it again would double the time
@@ -94,7 +101,7 @@ def _render(name: str, title: str, draw: Draw, over: str, others: Mapping[str, D
         views.append(View(inline_svg(svg(narrow.figure, f"{name}-narrow"), f"{name}-narrow", label), over, narrow=True))
     for number, (over_it, draw_it) in enumerate(others.items()):
         again = _drawn(draw_it)
-        if again is not None:
+        if again is not None and not again.in_words:
             prefix = f"{name}-{number}"
             views.append(View(inline_svg(svg(again.figure, prefix), prefix, label), over_it))
     return RenderedFigure(

@@ -153,9 +153,10 @@ COMPUTE_NOTE = (
 
 
 def law_tables(rows: list[Row]) -> list[Table]:
-    """A table of the pooled fits of each law for which something was recorded. A refused fit says why."""
+    """A table of the pooled fits of each law that some arm follows. There a refused fit says why."""
     entropy = _shown([row for row in rows if row["law"] == "entropy" and row["seed"] is None])
     compute = [row for row in rows if row["law"] == "compute"]
+    entropy, compute = (some if any(not row["refused"] for row in some) else [] for some in (entropy, compute))
     return [*([_entropy_table(entropy)] if entropy else []), *([_compute_table(compute)] if compute else [])]
 
 
@@ -246,9 +247,6 @@ def _misses(row: Row) -> list[str]:
 
 def _compute_table(rows: list[Row]) -> Table:
     note = COMPUTE_NOTE.format(level=percent(rows[0]["level"]))
-    reasons = dict.fromkeys((row["target"], f"Refused: {row['refused']}.") for row in rows)
-    if all(row["refused"] for row in rows) and len(reasons) <= len({row["target"] for row in rows}):
-        return Table("Compute law", ["R", "every arm"], [[*reason] for reason in reasons], note)
     columns = [
         "arm",
         "R",

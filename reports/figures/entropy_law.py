@@ -34,9 +34,9 @@ FREE_DOTS = (0, (1, 1.5))
 
 def draw_entropy_law(analysis: Analysis) -> Drawing | None:
     """A panel for each arm, of the training reward or, if it was not recorded, of the score on the first task. None
-    without both entropy and reward."""
+    without both entropy and reward, or if no arm follows the law."""
     fits = _shown(entropy_fits(analysis))
-    if not fits:
+    if all(fit.law is None for fit in fits):
         return None
     sweep = analysis.sweep
     styles = arm_styles(sweep.arms, sweep.baseline)

@@ -26,7 +26,7 @@ TASK_OFFSET_POINTS = 17
 
 
 def draw_forest(analysis: Analysis) -> Drawing | None:
-    """None if no contrast has a pair."""
+    """The largest effect first; None if no contrast has a pair."""
     by_task = contrasts_by_task(analysis)
     if not by_task:
         return None
@@ -38,6 +38,9 @@ def draw_forest(analysis: Analysis) -> Drawing | None:
         for contrast in contrasts
         if contrast.comparison is not None
     ]
+    effects = {contrast.arm: comparison.difference for task, contrast, comparison in shown if task == compared}
+    order = [*by_task]
+    shown.sort(key=lambda row: (order.index(row[0]), -effects.get(row[1].arm, -math.inf)))
     tasks = [task for task, *_ in shown]
     first = {tasks.index(task): task for task in by_task} if len(by_task) > 1 else {}
     figure, panels = strip_panels(len(shown), above=dict.fromkeys(first, TASK_ROOM_IN)).draw()

@@ -43,6 +43,13 @@ def draw_learning(analysis: Analysis) -> Drawing | None:
 
 def draw_reward(analysis: Analysis) -> Drawing | None:
     what = "Mean reward of each step's rollouts, on training prompts. Arms are not compared by it."
+    drawn_at = {
+        arm: (cells[0].cell.spec.get("rollout") or {}).get("temperature")
+        for arm, cells in analysis.measurements.items()
+        if cells
+    }
+    if len({*drawn_at.values()}) > 1:
+        what += " They sample at different temperatures, and a higher one by itself lowers the reward."
     return draw_step_field(analysis, "reward/mean", "training reward", what)
 
 

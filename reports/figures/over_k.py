@@ -64,7 +64,7 @@ def _draw_coverage(analysis: Analysis, *, of_baseline: bool, ylabel: str, what: 
 
     figure = draw_curves(analysis, curves, xlabel="k (log scale)", ylabel=ylabel, set_up=set_up)
     parts = [what.format(task=analysis.metric.task)]
-    parts.append(f"Thin lines: seeds ({seeds_per_arm([curve.n for curve in curves])}); thick line: their mean.")
+    parts.append(f"Seeds: {seeds_per_arm([curve.n for curve in curves])}.")
     if any(not one.note for one in shown):
         band = f"Band: {percent(1 - shown[0].alpha)}, at every k at once"
         parts.append(f"{band}." if of_baseline else f"{band}, with the noise of the model before training.")

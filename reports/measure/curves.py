@@ -28,6 +28,8 @@ class Axis:
         """x at each step of a cell [steps]."""
         if self != SECONDS:
             return m.steps[self.field]
+        if not m.steps.length:
+            return np.empty(0)
         taken = ~np.isnan(m.timing["total_s"])  # rows of evaluations have no such time
         return np.interp(m.steps["step"], m.timing["step"][taken], np.cumsum(m.timing["total_s"][taken]))
 
@@ -85,11 +87,6 @@ class Curve:
     @property
     def n(self) -> int:
         return len(self.lines)
-
-    @property
-    def ends_past_a_seed(self) -> bool:
-        """Whether the mean goes on beyond the last point of a seed."""
-        return len(self.grid) > 0 and bool(self.grid[-1] > min(line.x[-1] for line in self.lines))
 
     def scaled(self, factor: float) -> Curve:
         """The same curve in another unit. factor: above 0."""

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
-from reports.figures import render_figures
+from reports.drawing.rendering import RenderedFigure
+from reports.figures import FIGURES, Group, render_figures
+from reports.formats import Table, count
 from reports.measure import Analysis, analyse
 from reports.page.coverage import coverage_sentence
 from reports.page.document import DATA_FILES, Report, report_document, write_data
 from reports.page.effects import effect_table, secondary_note
+from reports.page.glossary import GLOSSARY, HOW_TO_READ
 from reports.page.record_tables import troubled_cells
+from reports.page.setup import setup_of
 from reports.page.tables import chance_sentence, problem_table, report_tables, result_table
 from reports.page.templating import write_page
 from reports.page.validity import validity_checks
@@ -36,13 +42,52 @@ def write_report(sweep: SweepRecord, out_dir: Path, reflection_words: Sequence[s
     if analysis.processes > 1:
         end_processes()
     write_data(analysis, out_dir / "data")
-    write_page(out_dir, "sweep", _content(analysis, report), report, figures)
+    write_page(out_dir, "sweep", _content(analysis, report, figures), report, figures)
     return report
 
 
-def _content(analysis: Analysis, report: Report) -> dict[str, Any]:
+MOST_CHECKS_ABREAST = 5
+
+LEAD_FIGURES = ("interactions", "forest")
+"""What stands beside the table on the first screen: the first of these that the records hold."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page below the first screen. Its figures come first."""
+
+    name: Group
+    figures: list[RenderedFigure]
+    tables: list[Table]
+
+    @property
+    def summary(self) -> str:
+        return f"{count(len(self.figures), 'figure')}, {count(len(self.tables), 'table')}"
+
+
+def _content(analysis: Analysis, report: Report, figures: Sequence[RenderedFigure]) -> dict[str, Any]:
     sweep = analysis.sweep
+    by_name = {figure.name: figure for figure in figures}
+    lead = next((by_name[name] for name in LEAD_FIGURES if name in by_name), None)
+    effects, results = effect_table(report["interactions"]), result_table(report)
+    tables = report_tables(analysis, report)
+    if effects is not None:
+        tables["Result"].insert(0, results)
+    checks = validity_checks(analysis, report)
     return {
+        "headline": report["headline"][0]["sentence"],
+        "lead_figure": lead,
+        "lead_table": effects or results,
+        "groups": [
+            Section(group, of_group, tables[group])
+            for group in get_args(Group)
+            if (of_group := [one for one in figures if FIGURES.find(one.name).group == group and one is not lead])
+            or tables[group]
+        ],
+        "setup": setup_of(analysis),
+        "check_columns": math.ceil(len(checks) / math.ceil(len(checks) / MOST_CHECKS_ABREAST)),
+        "how_to_read": HOW_TO_READ,
+        "glossary": GLOSSARY,
         "sweep": sweep,
         "page_title": sweep.name,
         "statements": statements(report),
@@ -50,12 +95,11 @@ def _content(analysis: Analysis, report: Report) -> dict[str, Any]:
         "secondary": secondary_statements(report),
         "interim": interim_sentence(report),
         "registration": report["registration"],
-        "checks": validity_checks(analysis, report),
+        "checks": checks,
         "seed_sentence": seed_sentence(report),
         "coverage_sentence": coverage_sentence(report["coverage"]),
-        "effect_table": effect_table(report["interactions"]),
-        "result_table": result_table(report),
-        "tables": report_tables(analysis, report),
+        "effect_table": effects,
+        "result_table": results,
         "troubled_cells": troubled_cells(report),
         "other_cells": [cell.path.name for cell in sweep.other_cells],
         "flips": report["flips"],

@@ -31,6 +31,7 @@ from reports.measure.overoptimisation import proxy_and_truth
 from reports.measure.problems import new_problems_row, over_new_problems, problem_scores
 from reports.measure.tuning import tuning_rows
 from reports.measure.variance import effect_budgets, variance_budgets, variance_row
+from reports.page.headline import headline_rows
 from reports.page.templating import write_text
 from reports.statistics import Comparison, PairedComparison
 
@@ -43,11 +44,11 @@ if TYPE_CHECKING:
 Report = dict[str, list[dict[str, Any]]]
 
 SECTIONS = (
-    *("interactions", "contrasts", "screening", "arms", "cells", "laws", "across_tasks", "coverage"),
+    *("headline", "interactions", "contrasts", "screening", "arms", "cells", "laws", "across_tasks", "coverage"),
     *("problem_ranges", "flips", "reflection", "looks", "tuning", "registration"),
 )
-"""The keys of report.json. Each holds a list, which may be empty. `interactions` are what a factorial asks: its main
-effects and interactions."""
+"""The keys of report.json. Each holds a list, which may be empty. `headline` holds the answer in a sentence.
+`interactions` are what a factorial asks: its main effects and interactions."""
 
 FINAL_SCORES = "final_scores.csv"
 PROBLEMS = "problems.parquet"
@@ -106,7 +107,8 @@ def verdict_document(analysis: Analysis) -> Report:
         "tuning": tuning_rows(sweep.tuning, sweep.arms, {arm.arm: arm.mean_pp for arm in analysis.arms}, sweep.cells),
         "registration": _registration(analysis),
     }
-    return {key: [without_nan(row) for row in rows] for key, rows in document.items()}
+    document = {key: [without_nan(row) for row in rows] for key, rows in document.items()}
+    return {"headline": headline_rows(document), **document}
 
 
 def _registration(analysis: Analysis) -> list[dict[str, Any]]:

@@ -86,13 +86,12 @@ def effect_table(rows: Sequence[Row]) -> Table | None:
         return None
     first = rows[0]
     level = next((percent(row["level"]) for row in rows if row["level"] is not None), None)
-    columns = ["effect", "difference (pp)", f"{level} interval" if level else "interval"]
+    columns = ["effect", f"difference (pp), {level} interval" if level else "difference (pp)"]
     columns += ["p", "p (Holm)", "seeds", "detectable (pp)", "verdict"]
     written = [
         [
             effect_name(row),
-            signed_pp(row["difference_pp"]),
-            interval(row["low_pp"], row["high_pp"]),
+            difference_pp(row),
             p_value(row["p"]).removeprefix("= "),
             p_value(row["p_holm"]).removeprefix("= "),
             str(row["n_pairs"]),
@@ -111,6 +110,12 @@ def secondary_note(effects: Sequence[Row], contrasts: Sequence[Row]) -> str | No
         return None
     level = next((row["level"] for row in contrasts if row["level"] is not None), None)
     return SECONDARY_NOTE.format(baseline=contrasts[0]["baseline"], m=len(effects), level=percent(level))
+
+
+def difference_pp(row: Row) -> str:
+    """+3.0 [+2.2, +3.8]; without an interval where none is known."""
+    difference = signed_pp(row["difference_pp"])
+    return difference if row["low_pp"] is None else f"{difference} {interval(row['low_pp'], row['high_pp'])}"
 
 
 def _settings(row: Row) -> list[str]:

@@ -128,9 +128,12 @@ def provenance_table(analysis: Analysis) -> Table:
 
 
 def _flat(value: Any, prefix: str = "") -> list[tuple[str, str]]:
+    """What is there, by its name; what is absent, such as a package that is not installed, is left out."""
     if isinstance(value, dict):
         return [item for key in value for item in _flat(value[key], f"{prefix}.{key}" if prefix else str(key))]
-    return [(prefix, str(value))]
+    if isinstance(value, list):
+        return [(prefix, ", ".join(map(str, value)))] if value else []
+    return [] if value is None else [(prefix, str(value))]
 
 
 def troubled_cells(report: Report) -> Table:

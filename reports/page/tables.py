@@ -11,13 +11,15 @@ from typing import Any
 
 from reports.extras.law_tables import law_tables
 from reports.extras.reflection import read_reflection, reflection_table
+from reports.figures import Group
 from reports.formats import MISSING, Table, interval, number, p_value, percent, points, ratio, signed_pp, tokens
 from reports.measure import Analysis
 from reports.measure.problems import problem_scores
 from reports.page.coverage import coverage_table
 from reports.page.document import Report
+from reports.page.effects import difference_pp
 from reports.page.looks import p_note
-from reports.page.record_tables import cost_table, knob_table, provenance_table, tuning_table
+from reports.page.record_tables import cost_table, provenance_table, tuning_table
 from reports.page.verdict import metric_name
 from reports.statistics import MIN_RUNS_FOR_IMPROVEMENT
 
@@ -39,27 +41,33 @@ PROBLEM_NOTE = (
 )
 
 
-def report_tables(analysis: Analysis, report: Report) -> list[Table]:
-    """The tables below the figures, without those that have nothing to show."""
-    tables = [
-        contrast_table(report["contrasts"]),
-        tuning_table(report),
-        across_tasks_table(report["across_tasks"]),
-        arm_table(report["arms"]),
-        proxy_table(report["arms"]),
-        coverage_table(report["coverage"]),
-        *law_tables(report["laws"]),
-        knob_table(analysis),
-        cost_table(report),
-        provenance_table(analysis),
-        reflection_table(read_reflection(analysis)) if analysis.trains else None,
-    ]
-    return [table for table in tables if table is not None]
+def report_tables(analysis: Analysis, report: Report) -> dict[Group, list[Table]]:
+    """The tables below the figures of each group, without those that have nothing to show."""
+    tables: dict[Group, list[Table | None]] = {
+        "Result": [
+            contrast_table(report["contrasts"]),
+            tuning_table(report),
+            across_tasks_table(report["across_tasks"]),
+            coverage_table(report["coverage"]),
+        ],
+        "Learning": [arm_table(report["arms"]), proxy_table(report["arms"])],
+        "Policy": [*law_tables(report["laws"]), _reflection(analysis)],
+        "Cost": [cost_table(report)],
+        "Records": [provenance_table(analysis)],
+    }
+    return {group: [table for table in some if table is not None] for group, some in tables.items()}
+
+
+def _reflection(analysis: Analysis) -> Table | None:
+    """Reflection words where some were written, or somebody asked for them."""
+    if not analysis.trains:
+        return None
+    found = read_reflection(analysis)
+    return reflection_table(found) if found.arms or analysis.reflection_words is not None else None
 
 
 def result_table(report: Report) -> Table:
-    """A row for each arm, the best first: rank, final score with interval, difference from the baseline with its
-    own."""
+    """A row for each arm, the best first: final score and difference from the baseline, each with its interval."""
     arms, contrasts = report["arms"], {contrast["arm"]: contrast for contrast in report["contrasts"]}
     first = arms[0]
     equal = [contrast["equal_tokens"] for contrast in report["contrasts"] if contrast["n_pairs"]]
@@ -72,13 +80,10 @@ def result_table(report: Report) -> Table:
 
     return _table(title, sorted(arms, key=lambda arm: (arm["rank"] is None, arm["rank"])), [
         ("arm", lambda arm: arm["arm"]),
-        ("rank", lambda arm: number(arm["rank"])),
-        (f"{metric_name(first)} (%)", lambda arm: points(arm["mean_pp"])),
-        (f"{percent(first['level'])} interval", lambda arm: interval(arm["low_pp"], arm["high_pp"], signed=False)),
-        ("seeds", lambda arm: str(arm["n"])),
-        ("difference (pp)", against_baseline(lambda c: signed_pp(c["difference_pp"]), "baseline")),
-        (_level_heading(report["contrasts"]), against_baseline(_interval)),
+        (f"{metric_name(first)} (%), {percent(first['level'])} interval", _score),
+        (f"difference (pp), {_level_heading(report['contrasts'])}", against_baseline(difference_pp, "baseline")),
         ("p (Holm)", against_baseline(lambda c: _p(c["p_holm"]))),
+        ("seeds", lambda arm: str(arm["n"])),
         ("verdict", against_baseline(lambda c: c["verdict"].replace("_", " "))),
     ], p_note(report["contrasts"]))  # fmt: skip
 
@@ -216,6 +221,11 @@ def _p(value: float | None) -> str:
 
 def _interval(row: Row) -> str:
     return interval(row["low_pp"], row["high_pp"])
+
+
+def _score(arm: Row) -> str:
+    mean, low, high = points(arm["mean_pp"]), arm["low_pp"], arm["high_pp"]
+    return mean if low is None or high is None else f"{mean} {interval(low, high, signed=False)}"
 
 
 def _sign_flip(contrast: Row) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from reports.drawing.rendering import RenderedFigure
 from reports.formats import percent, tokens
+from reports.page.glossary import with_terms
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -40,8 +41,9 @@ def write_page(
         for stale in (earlier, earlier.with_suffix(".png"), out_dir / "data" / f"{earlier.stem}.csv"):
             stale.unlink(missing_ok=True)
     for figure in figures:
-        write_text(out_dir / "figures" / f"{figure.name}.svg", figure.svg)
-        (out_dir / "figures" / f"{figure.name}.png").write_bytes(figure.png)
+        if figure.views:
+            write_text(out_dir / "figures" / f"{figure.name}.svg", figure.svg)
+            (out_dir / "figures" / f"{figure.name}.png").write_bytes(figure.png)
         write_text(out_dir / "data" / f"{figure.name}.csv", figure.csv)
     write_text(out_dir / "report.json", json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
     content = content | {"figures": figures}
@@ -78,8 +80,8 @@ def _render(template: str, content: dict[str, Any]) -> str:
         keep_trailing_newline=True,
         finalize=lambda value: readable(value) if isinstance(value, str) else value,
     )
-    environment.filters |= {"markdown": _markdown, "percent": percent, "breakable": _breakable, "code": _code}
-    environment.filters["tokens"] = tokens
+    environment.filters |= {"markdown": _markdown, "percent": percent, "breakable": _breakable, "tokens": tokens}
+    environment.filters |= {"code": _code, "terms": with_terms}
     return environment.get_template(template).render(content)
 
 

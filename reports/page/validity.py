@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any
 
 from reports.formats import count, number, percent, ratio
 from reports.measure import Analysis
+from reports.measure.contrasts import EQUAL_TOKENS_TOLERANCE
 from reports.measure.interactions import factorial_of
 from reports.measure.made_alike import Unlike, made_unlike
 from reports.page.document import Report
@@ -17,16 +19,23 @@ from reports.page.looks import looks_taken
 MOST_CORRELATIONS = 3
 """How many correlations are written out."""
 
+MOST_TRUNCATED_FRAC = 0.05
+"""Where more final samples than these are cut off at the limit, the score also says how long answers are."""
+
+MOST_DISAGREEMENT_FRAC = 0.02
+"""Above it the choice of a grader can decide a difference of a point or two."""
+
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Check:
-    """One entry of the validity strip. ok: False if the reader should be careful."""
+    """One entry of the validity strip. ok: False if the reader should be careful. limit: from where on, in words."""
 
     label: str
     value: str
     ok: bool = True
+    limit: str = ""
 
 
 def validity_checks(analysis: Analysis, report: Report) -> list[Check]:
@@ -39,9 +48,9 @@ def validity_checks(analysis: Analysis, report: Report) -> list[Check]:
     differs = ", ".join(sweep.gate.differs) or "nothing"
     crossed = factorial_of(sweep)
     checks = [
-        Check("Gate", f"arms differ in {differs}" if sweep.gate.ok else "refused", sweep.gate.ok),
-        Check("Cells", cells, ok=states["done"] == len(report["cells"]) and flagged == 0),
-        Check("Truncated", _range(_tenths, [arm["truncated_frac"] for arm in report["arms"]]) + " of final samples"),
+        Check("Gate", f"ok: arms differ in {differs} only" if sweep.gate.ok else "refused", sweep.gate.ok),
+        Check("Cells", cells, states["done"] == len(report["cells"]) and flagged == 0, "all done, none flagged"),
+        _share("Truncated", [arm["truncated_frac"] for arm in report["arms"]], MOST_TRUNCATED_FRAC),
     ]
     if crossed is not None and crossed.n_absent:
         absent = f"{count(crossed.n_absent, 'arm')} of the grid left out: no main effects, no interactions"
@@ -49,17 +58,18 @@ def validity_checks(analysis: Analysis, report: Report) -> list[Check]:
     if report["contrasts"]:
         ratios = [ratio for row in report["contrasts"] for ratio in row["token_ratios"]]
         equal = all(row["equal_tokens"] for row in report["contrasts"] if row["n_pairs"])
-        tokens = Check("Tokens, arm / baseline", _range(ratio, ratios), ok=equal)
+        within = f"within {percent(EQUAL_TOKENS_TOLERANCE)} in every pair"
+        tokens = Check("Tokens, arm / baseline", _range(ratio, ratios), equal, within)
         if sweep.checkpoint is not None:
-            tokens = Check("Tokens per answer, arm / baseline", _range(ratio, ratios), ok=equal)
+            tokens = Check("Tokens per answer, arm / baseline", _range(ratio, ratios), equal)
         elif not any(arm["generated_tokens"] for arm in report["arms"]):
             tokens = Check("Tokens", "none generated in training by any arm")
-        checks += [tokens, Check("Pairing ρ", _pairing(report["contrasts"]))]
+        checks += [tokens, _pairing(report["contrasts"])]
         look = report["contrasts"][0]["look"]
         checks += [] if look is None else [Check("Looks", looks_taken(look))]
     disagreement = [arm["grader_disagreement_frac"] for arm in report["arms"]]
     if any(value is not None for value in disagreement):
-        checks.append(Check("Graders disagree", _range(_tenths, disagreement) + " of final samples"))
+        checks.append(_share("Graders disagree", disagreement, MOST_DISAGREEMENT_FRAC))
     return [*checks, *_made_differently(analysis), *map(_contamination, sweep.contamination)]
 
 
@@ -80,7 +90,25 @@ def _unlike_field(unlike: Unlike) -> str:
     return f"{unlike.field} {values} (seed{'s' if len(unlike.seeds) > 1 else ''} {', '.join(map(str, unlike.seeds))})"
 
 
-def _pairing(contrasts: Sequence[Row]) -> str:
+def _share(label: str, fracs: Sequence[float | None], most: float) -> Check:
+    """A share of the final samples of each arm, which should be small."""
+    value = _range(_tenths, fracs)
+    is_small = all(frac <= most for frac in fracs if frac is not None)
+    return Check(label, f"{value} of final samples", is_small, f"at most {percent(most)}")
+
+
+def _pairing(contrasts: Sequence[Row]) -> Check:
+    """Whether the pairs of any contrast are shown to move apart, which makes its interval wider than without pairs."""
+    harmed = [row for row in contrasts if row["correlation_high"] is not None and row["correlation_high"] < 0]
+    limit = "no interval wholly below 0"
+    if not harmed:
+        return Check("Pairing ρ", _correlations(contrasts), limit=limit)
+    wider = ", ".join(f"{row['arm']} {math.sqrt(row['variance_ratio']):.1f} ×" for row in harmed)
+    value = f"{_correlations(contrasts)}. Pairing did not help (ρ < 0): intervals wider than unpaired, {wider}"
+    return Check("Pairing ρ", value, ok=False, limit=limit)
+
+
+def _correlations(contrasts: Sequence[Row]) -> str:
     """Every correlation with its interval, or how many of many are not 0: without its interval it misleads."""
     known = [row for row in contrasts if row["correlation_low"] is not None]
     if len(known) > MOST_CORRELATIONS:

@@ -9,6 +9,7 @@ from reports.formats import count, interval, number, p_value, percent, points, s
 from reports.measure.variance import PART_NAMES
 from reports.page.document import Report
 from reports.page.effects import effect_clause, effect_name, is_effect, verdict_word, within_sentences
+from reports.page.headline import ENDED, declared_rows
 from reports.page.looks import look_clause, look_sentence
 from reports.page.next_step import next_step_sentence
 from reports.statistics import MIN_PAIRS
@@ -74,14 +75,6 @@ def _statement(row: Row) -> Statement:
     return Statement(row["verdict"], verdict_sentence(row), verdict_details(row), verdict_word(row))
 
 
-def declared_rows(report: Report) -> list[Row]:
-    """The contrasts that a sweep asks about: in a screening those that confirm its best arms, if they have run; in a
-    factorial its effects; else the arms."""
-    if report["screening"]:
-        return list(report["screening"][0]["contrasts"])
-    return list(report["interactions"] or report["contrasts"])
-
-
 def judged_rows(report: Report) -> list[Row]:
     """All contrasts with a verdict: those declared, and in a factorial then the arms."""
     secondary = report["contrasts"] if report["interactions"] and not report["screening"] else []
@@ -112,7 +105,7 @@ def _screening_statements(row: Row) -> list[Statement]:
 
 def interim_sentence(report: Report) -> str | None:
     """The warning that a look before the end needs; None once every cell has ended."""
-    ended = sum(cell["state"] in {"done", "failed", "invalid"} for cell in report["cells"])
+    ended = sum(cell["state"] in ENDED for cell in report["cells"])
     total = len(report["cells"])
     if ended == total:
         return None

@@ -231,12 +231,35 @@ const copyButtons = table => {
   (table.closest(".scroll") || table).after(group);
 };
 
+// What a link points to is shown, though it lies in something folded.
+
+const unfold = () => {
+  const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  if (!target) return;
+  for (let part = target.parentElement; part; part = part.parentElement) if (part.matches("details")) part.open = true;
+  target.scrollIntoView();
+};
+addEventListener("hashchange", unfold);
+
+const copyable = place => {
+  const button = make("button", {type: "button", textContent: "copy"});
+  const copied = place.innerText.trim() || place.textContent.trim();
+  button.onclick = async () => {
+    await copyText(copied + "\n");
+    button.textContent = "copied";
+    setTimeout(() => { button.textContent = "copy"; }, 1200);
+  };
+  place.append(" ", button);
+};
+
 const begin = () => {
   document.body.append(tip);
   all("figure svg").forEach(watch);
   all("figure").forEach(overButtons);
   armButtons();
   all("table").forEach(table => { sortable(table); copyButtons(table); });
+  all("[data-copied]").forEach(copyable);
+  unfold();
   if (alone !== null) showAlone();
   if (chosenOver !== null) runOver(chosenOver);
 };

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import http.client
 import json
 import os
@@ -16,7 +17,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from harness.cli.report import write
 from harness.cli.ui import ADDRESS, Renewal, Server
+from harness.records import SweepRecord
 from tests.harness.cli.conftest import Bench
 from tests.reports.page.browser import find_chromium, run_chromium
 from tests.reports.synthetic import write_sweep
@@ -218,6 +221,28 @@ def test_a_page_is_written_anew_when_its_records_are_newer(tmp_path: Path, monke
     assert renewal._due(sweep.path) is None, "no cell is done"
 
 
+def test_a_page_that_was_begun_earlier_never_replaces_a_later_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = write_sweep(tmp_path / "question", {"base": 0.0}, seeds=1)
+    seen: list[str] = []
+
+    def write_report(read: SweepRecord, *_: object) -> dict[str, list[object]]:
+        seen.append(read.question)
+        return {"interactions": [], "contrasts": []}
+
+    monkeypatch.setattr("reports.page.write_report", write_report)
+    with (sweep.path / ".report.lock").open("a") as earlier:  # somebody writes the page
+        fcntl.flock(earlier, fcntl.LOCK_EX)
+        later = threading.Thread(target=write, args=(sweep.path,))
+        later.start()
+        time.sleep(0.2)
+        assert seen == []
+        sweep.model_copy(update={"question": "What was asked meanwhile?"}).write()
+    later.join()
+    assert seen == ["What was asked meanwhile?"]
+
+
 @pytest.mark.slow
 def test_looking_at_a_page_has_it_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_sweep(tmp_path / "question", {"base": 0.0, "up": 3.0}, seeds=2)
@@ -280,8 +305,6 @@ def test_an_open_page_changes_in_place(tmp_path: Path) -> None:
     chromium = find_chromium()
     if chromium is None:
         pytest.skip("no Chromium on this machine: `make chromium` installs it")
-    from harness.cli.report import write
-
     sweep = write_sweep(tmp_path / "runs" / "question", {"base": 0.0, "up": 3.0, "down": -3.0}, seeds=3)
     write(sweep.path)
     page = sweep.path / "report" / "index.html"

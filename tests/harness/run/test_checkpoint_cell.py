@@ -92,7 +92,12 @@ def test_nothing_is_trained_and_verdicts_are_over_problems(
     assert "over new problems of this kind and new samples" in greedy
     assert "tokens per answer against" in greedy
     assert "builtin:tiny as it is" in seed_sentence(report)
-    words = " ".join(word for table in report_tables(analysis, report) for word in (table.title, *table.columns))
+    words = " ".join(
+        word
+        for of_group in report_tables(analysis, report).values()
+        for table in of_group
+        for word in (table.title, *table.columns)
+    )
     assert not any(
         word in words + result_table(report).title for word in ("training", "gradient", "law", "equal tokens")
     )

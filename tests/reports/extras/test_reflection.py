@@ -169,7 +169,7 @@ def test_the_first_point_is_the_model_before_any_update(tmp_path: Any) -> None:
     assert logp.x.tolist() == [0, 150], "a stretch without the words has no point"
 
 
-def test_where_no_word_occurs_one_line_says_so(tmp_path: Any) -> None:
+def test_where_no_word_occurs_one_line_says_so_if_somebody_asked(tmp_path: Any) -> None:
     sweep = one_cell(tmp_path / "records", [recorded(1, "1+1=2", True), recorded(1, "Waiting", False)])
     analysis = analyse(sweep)
     assert [FIGURES.find(f"reflection_{of}").draw(analysis) for of in ("words", "policy", "update")] == [None] * 3
@@ -178,8 +178,10 @@ def test_where_no_word_occurs_one_line_says_so(tmp_path: Any) -> None:
     sentence = "None of However, Recheck, Wait, Aha, Hmm, Alternatively occurs in the 2 completions."
     assert table.note == sentence
     assert write_report(sweep, tmp_path / "report")["reflection"] == []
-    html, markdown = ((tmp_path / "report" / name).read_text() for name in ("index.html", "report.md"))
-    assert sentence in html and sentence in markdown
+    assert "occurs in the 2 completions" not in (tmp_path / "report" / "report.md").read_text()
+    write_report(sweep, tmp_path / "asked", ["Wait", "Aha"])
+    html, markdown = ((tmp_path / "asked" / name).read_text() for name in ("index.html", "report.md"))
+    assert all("None of Wait, Aha occurs in the 2 completions." in text for text in (html, markdown))
     assert "reflection_words" not in html and "<tbody>\n</tbody>" not in html
 
 

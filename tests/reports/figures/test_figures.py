@@ -92,9 +92,7 @@ def test_no_text_is_clipped_and_no_two_texts_overlap(tmp_path, arms, seeds):
             assert not box.overlaps(other), (kind.name, label, other_label)
 
 
-@pytest.mark.parametrize(
-    ("seeds", "band"), [(1, "no band"), (2, "no band"), (3, "Band: pointwise 95% t interval over seeds")]
-)
+@pytest.mark.parametrize(("seeds", "band"), [(1, "no band"), (2, "no band"), (3, "bands: 95%")])
 def test_captions_name_n_and_the_band(tmp_path, seeds, band):
     sweep = write_sweep(tmp_path, {"base": 0.0, "up": 1.0}, seeds=seeds, other_tasks=OTHER_TASKS)
     vary_samples(sweep)
@@ -285,17 +283,6 @@ def test_the_paired_difference_ends_at_the_differences_of_the_verdict(tmp_path):
     assert last == pytest.approx(analyse(sweep).contrasts[0].differences_pp)
     first = [row["difference_pp"] for row in drawing.rows if row["generated_tokens"] == 0]
     assert first == [0, 0, 0]
-
-
-@pytest.mark.parametrize("apart", [0, 100])
-def test_captions_say_where_a_mean_ends_if_its_seeds_end_apart(tmp_path, apart):
-    sweep = write_sweep(tmp_path, {"base": 0.0, "up": 3.0}, seeds=3)
-    for cell in sweep.cells:
-        rows = [row | {"generated_tokens": (5000 + apart * cell.seed) * row["step"]} for row in cell.read_scores()]
-        (cell.path / "scores.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    for drawing in drawn(sweep, ["learning", "paired_difference"]):
-        says = "then straight to the mean of their last values, where they end on average." in drawing.caption
-        assert says == (apart > 0)
 
 
 def test_the_forest_has_every_task_and_says_which_is_tested(tmp_path):

@@ -60,7 +60,7 @@ def test_the_example_is_on_the_page_with_its_data_and_leaves_again(
     assert in_reading_order(FIGURES)[-1].name == NAME
     write_report(sweep, out)
     html, markdown = ((out / name).read_text() for name in ("index.html", "report.md"))
-    assert f'<figure id="{NAME}">\n<h2>Tokens per right answer</h2>' in html
+    assert f'<figure id="{NAME}">\n<h3>Tokens per right answer</h3>' in html
     assert f"![Tokens per right answer](figures/{NAME}.png)" in markdown
     with files[-1].open() as file:
         rows = list(csv.DictReader(file))

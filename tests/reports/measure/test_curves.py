@@ -98,7 +98,6 @@ def test_evaluations_end_in_the_mean_of_the_last_values_where_the_seeds_end_on_a
     np.testing.assert_allclose(curve.grid, [0, 100, 200, 260])
     np.testing.assert_allclose(curve.mean, [0, 1, (2 + (1 + 2 * 100 / 160) + (1 + 3 * 100 / 220)) / 3, 3])
     assert (curve.low[-1], curve.high[-1]) == pytest.approx(t_interval([2.0, 3.0, 4.0]))
-    assert curve.ends_past_a_seed
 
 
 def test_seeds_that_end_nearly_together_get_no_second_point_beside_the_last():
@@ -112,7 +111,6 @@ def test_evaluations_that_end_together_are_averaged_as_anything_else(ends):
     curve, expected = evaluation_mean("arm", lines, alpha=0.05), mean_curve("arm", lines, alpha=0.05)
     for field in ("grid", "mean", "low", "high"):
         np.testing.assert_array_equal(getattr(curve, field), getattr(expected, field))
-    assert not curve.ends_past_a_seed
 
 
 @pytest.mark.parametrize(

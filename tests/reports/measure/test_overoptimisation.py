@@ -92,7 +92,9 @@ def test_the_table_has_a_row_for_each_arm_with_a_proxy(tmp_path):
     analysis = analyse(sweep)
     report = report_document(analysis)
     assert report["arms"][0]["proxy_and_truth"] is None
-    (table,) = (table for table in report_tables(analysis, report) if table.title.startswith("Proxy and truth"))
+    (table,) = (
+        table for table in report_tables(analysis, report)["Learning"] if table.title.startswith("Proxy and truth")
+    )
     ((name, *cells),) = table.rows
     assert name == "proxy"
     assert len(table.columns) == 1 + len(cells)
@@ -104,5 +106,5 @@ def test_without_a_proxy_there_is_no_table(tmp_path):
     sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=1)
     write_steps(sweep.cells[0], [])
     analysis = analyse(sweep)
-    titles = [table.title for table in report_tables(analysis, report_document(analysis))]
+    titles = [table.title for table in report_tables(analysis, report_document(analysis))["Learning"]]
     assert not any(title.startswith("Proxy and truth") for title in titles)

@@ -1,7 +1,9 @@
-"""A page in headless Chromium at a given width: what it loads and what sticks out of it."""
+"""A page in headless Chromium at a given width: what it loads, what sticks out of it or has to be scrolled, and what
+axe finds against WCAG 2.1 AA in it."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import shutil
@@ -21,7 +23,12 @@ _PROBE = """
 const blocked = [];
 document.addEventListener("securitypolicyviolation", event => blocked.push(event.blockedURI));
 const scrolls = element => element.closest(".scroll, svg") !== null && !element.matches(".scroll");
-addEventListener("load", () => {
+const accessible = async () => {
+  if (!window.axe) return null;
+  const {violations} = await axe.run(document, {runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]});
+  return violations.flatMap(({id, nodes}) => nodes.map(node => `${id}: ${node.html.slice(0, 120)}`));
+};
+addEventListener("load", async () => {
   document.querySelectorAll("details").forEach(details => details.open = true);
   const width = document.documentElement.clientWidth;
   const out = [...document.body.querySelectorAll("*")].filter(element => !scrolls(element)
@@ -30,11 +37,15 @@ addEventListener("load", () => {
     width, scroll_width: document.documentElement.scrollWidth, blocked,
     loaded: performance.getEntriesByType("resource").map(entry => entry.name),
     sticking_out: out.map(element => `${element.tagName} ${element.textContent.slice(0, 40)}`),
+    scrolling: [...document.querySelectorAll(".scroll")].filter(box => box.scrollWidth > box.clientWidth + 1)
+      .map(box => `${box.getAttribute("aria-label")} (tabindex ${box.tabIndex})`),
     elements: document.body.querySelectorAll("*").length,
+    violations: await accessible(),
   }, "*");
 });
 </script>
 """
+_AXE = "<script>{}</script>"
 _FRAME = """<!doctype html><body style="margin: 0"><iframe src="probed.html" style="border: 0"
  width="{width}" height="{height}"></iframe><pre id="measured"></pre><script>
 addEventListener("message", event => document.querySelector("#measured").textContent = JSON.stringify(event.data));
@@ -46,7 +57,8 @@ class Layout:
     """The layout of a page in a window `width` CSS pixels wide, with all of its details open.
 
     blocked, loaded: addresses that it tried to load, beside itself. sticking_out: elements beyond the right edge that
-    are in no box which scrolls.
+    are in no box which scrolls. scrolling: boxes that hold more than they show. violations: what axe finds; None
+    without axe.
     """
 
     width: int
@@ -54,19 +66,28 @@ class Layout:
     blocked: list[str]
     loaded: list[str]
     sticking_out: list[str]
+    scrolling: list[str]
     elements: int
+    violations: list[str] | None
 
 
 def find_chromium() -> str | None:
     return next((path for name in BINARIES if (path := shutil.which(name)) is not None), None)
 
 
-def measure(chromium: str, page: Path, width: int, scratch: Path) -> Layout:
+def find_axe() -> Path | None:
+    """The script that the package axe-core-python brings, without importing it."""
+    found = importlib.util.find_spec("axe_core_python")
+    return None if found is None or found.origin is None else Path(found.origin).with_name("axe.min.js")
+
+
+def measure(chromium: str, page: Path, width: int, scratch: Path, axe: Path | None = None) -> Layout:
     """Open a copy of the page in a frame `width` pixels wide; a window itself cannot be as narrow as a telephone."""
     html = page.read_text(encoding="utf-8")
     if (page.parent / "samples").is_dir():  # its scripts
         shutil.copytree(page.parent / "samples", scratch / "samples", dirs_exist_ok=True)
-    (scratch / "probed.html").write_text(html.replace("<head>", f"<head>{_PROBE}", 1), encoding="utf-8")
+    rules = "" if axe is None else _AXE.format(axe.read_text(encoding="utf-8"))
+    (scratch / "probed.html").write_text(html.replace("<head>", f"<head>{_PROBE}{rules}", 1), encoding="utf-8")
     (scratch / "frame.html").write_text(_FRAME.format(width=width, height=900), encoding="utf-8")
     dom = run_chromium(
         chromium, scratch, "--virtual-time-budget=20000", "--dump-dom", (scratch / "frame.html").as_uri()

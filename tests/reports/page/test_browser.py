@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reports.page import write_report
-from tests.reports.page.browser import find_chromium, measure
+from tests.reports.page.browser import find_axe, find_chromium, measure
 from tests.reports.synthetic import Changes, write_sweep
 
 pytestmark = pytest.mark.slow
@@ -38,7 +38,29 @@ def test_nothing_is_loaded_and_nothing_sticks_out(chromium, page, tmp_path, widt
     assert (layout.width, layout.blocked, layout.loaded) == (width, [], [])
     assert layout.sticking_out == []
     assert layout.scroll_width == width
+    # Cards on a telephone, and room for all columns on a desk; between them a table may scroll, and takes focus.
+    assert layout.scrolling == [] or width == 800
+    assert all("(tabindex 0)" in box for box in layout.scrolling)
     assert layout.elements > 1000
+
+
+@pytest.mark.parametrize("width", [360, 1400])
+def test_axe_finds_no_barrier(chromium, page, tmp_path, width):
+    axe = find_axe()
+    if axe is None:
+        pytest.skip("no axe-core-python: it comes with bench-rl[test]")
+    assert measure(chromium, page, width, tmp_path, axe).violations == []
+
+
+def test_axe_sees_a_barrier(chromium, tmp_path):
+    axe = find_axe()
+    if axe is None:
+        pytest.skip("no axe-core-python: it comes with bench-rl[test]")
+    bad = tmp_path / "bad.html"
+    body = '<p style="color: #bbb; background: #fff">pale</p>'
+    bad.write_text(f'<!doctype html><html lang="en"><head><title>bad</title></head><body>{body}</body></html>')
+    (violation,) = measure(chromium, bad, 1400, tmp_path, axe).violations or []
+    assert violation.startswith("color-contrast: <p")
 
 
 def test_the_measurement_sees_what_sticks_out_and_what_is_loaded(chromium, tmp_path):

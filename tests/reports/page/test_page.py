@@ -109,8 +109,8 @@ def test_every_figure_and_section_is_in_the_contents(page):
         "flips",
         "troubled",
     }
-    headings = re.findall(r'<h2 id="([^"]+)"|<figure id="([^"]+)"', html)
-    assert [one or other for one, other in headings] == targets
+    headings = re.findall(r'<(?:h2|h3|figure) id="([^"]+)"', html)
+    assert [one for one in headings if not one.startswith("group-")] == targets
 
 
 def test_untrusted_text_is_escaped(page):
@@ -155,7 +155,7 @@ def test_every_markdown_table_is_rectangular(page):
 
 
 def test_failed_and_flagged_cells_are_listed(page):
-    html = (page / "index.html").read_text()
+    html = re.sub("</?abbr[^>]*>", "", (page / "index.html").read_text())
     assert "11 of 12 done, 1 failed, 1 flagged" in html
     assert "Without the flagged seeds (0)" in html
     assert "Seed 1 has no pair: up failed" in html

@@ -11,6 +11,8 @@ from reports.page.validity import Check, validity_checks
 from reports.page.verdict import SEED_SENTENCE, seed_sentence, statements, verdict_details, verdict_sentence
 from tests.reports.synthetic import Changes, write_sweep
 
+WITHIN = "within 5% in every pair"
+
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
@@ -132,7 +134,7 @@ def test_an_arm_without_a_pair_does_not_make_tokens_unequal(tmp_path):
     analysis = analyse(sweep)
     report = report_document(analysis)
     assert result_table(report).title.endswith("at equal tokens (200k generated)")
-    assert Check("Tokens, arm / baseline", "1.000", ok=True) in validity_checks(analysis, report)
+    assert Check("Tokens, arm / baseline", "1.000", True, WITHIN) in validity_checks(analysis, report)
     nothing = write_sweep(tmp_path / "none", {"base": 0.0, "broken": 0.0}, seeds=1, changes=changes)
     assert result_table(report_document(analyse(nothing))).title == "pass@1 of arithmetic"
 
@@ -141,9 +143,8 @@ def test_the_table_has_a_row_per_arm_best_first(report):
     table = result_table(report)
     assert table.title == "pass@1 of arithmetic at equal tokens (200k generated)"
     assert [len(row) for row in table.rows] == [len(table.columns)] * 2
-    assert table.rows[0][:2] == ["up", "1"]
-    assert table.rows[0][5:] == ["+3.5", "[+2.6, +4.4]", "0.001", "better"]
-    assert table.rows[1][:6] == ["base", "2", "51.5", "[49.4, 53.6]", "4", "baseline"]
+    assert table.rows[0][2:] == ["+3.5 [+2.6, +4.4]", "0.001", "4", "better"]
+    assert table.rows[1] == ["base", "51.5 [49.4, 53.6]", "baseline", "", "4", ""]
 
 
 def test_one_arm_has_nothing_to_compare(tmp_path):
@@ -190,10 +191,10 @@ def test_such_a_contrast_says_so_in_the_report(tmp_path, margin_pp, verdict):
 @pytest.mark.parametrize(
     ("base", "up", "expected"),
     [
-        (200_000, 202_000, Check("Tokens, arm / baseline", "1.010", ok=True)),
-        (200_000, 260_000, Check("Tokens, arm / baseline", "1.300", ok=False)),
-        (200_000, 0, Check("Tokens, arm / baseline", "0.000", ok=False)),
-        (0, 200_000, Check("Tokens, arm / baseline", "–", ok=False)),
+        (200_000, 202_000, Check("Tokens, arm / baseline", "1.010", True, WITHIN)),
+        (200_000, 260_000, Check("Tokens, arm / baseline", "1.300", False, WITHIN)),
+        (200_000, 0, Check("Tokens, arm / baseline", "0.000", False, WITHIN)),
+        (0, 200_000, Check("Tokens, arm / baseline", "–", False, WITHIN)),
         (0, 0, Check("Tokens", "none generated in training by any arm", ok=True)),
     ],
 )
@@ -207,7 +208,7 @@ def test_tokens_are_of_every_pair(tmp_path):
     changes = {("up", seed): {"generated_tokens": 200_000} for seed in range(2)}
     changes |= {("base", seed): {"generated_tokens": tokens} for seed, tokens in enumerate((100_000, 400_000))}
     analysis = analyse(write_sweep(tmp_path, {"base": 0.0, "up": 1.0}, seeds=2, changes=changes))
-    expected = Check("Tokens, arm / baseline", "0.500 to 2.000", ok=False)
+    expected = Check("Tokens, arm / baseline", "0.500 to 2.000", False, WITHIN)
     assert expected in validity_checks(analysis, report_document(analysis))
 
 

@@ -1,0 +1,260 @@
+"""What was trained and how, on a card: from the specs and the provenance that cells recorded, never from a clock."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from reports.formats import Table, count, tokens
+from reports.measure import Analysis
+from reports.page.record_tables import knob_table
+
+Spec = dict[str, Any]
+
+MOST_FORMS = 3
+"""Where a setting has more forms than these, the table of knobs below says which arm has which."""
+
+TITLE = "Paired, resumable, honestly analysed ablations of RL post-training for language models"
+"""What the package calls itself, for a citation."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """entries: what is said of each thing, without those that nobody recorded. command: what runs it again. knobs: the
+    knobs in which arms differ. config: the resolved settings of the baseline's first cell. citation: BibTeX."""
+
+    entries: list[tuple[str, str]]
+    command: str
+    knobs: Table
+    config: str
+    citation: str
+
+
+def setup_of(analysis: Analysis) -> Setup:
+    sweep = analysis.sweep
+    specs = {arm: cells[0].cell.spec for arm, cells in analysis.measurements.items() if cells}
+    baseline = specs.get(sweep.baseline) or next(iter(specs.values()), {})
+    known = _Provenance(analysis)
+    entries = {
+        "Model": _each(specs, lambda spec: _model(spec, known)),
+        "Checkpoint": sweep.checkpoint or "",
+        "Data": _each(specs, _data),
+        "Algorithm": _each(specs, _algorithm) if analysis.trains else "",
+        "Batch": _each(specs, _batch) if analysis.trains else "",
+        "Learning rate": _each(specs, _learning_rate) if analysis.trains else "",
+        "Budget": _each(specs, _budget) if analysis.trains else "",
+        "Evaluation": _each(specs, _evaluation),
+        "Hardware": known.hardware(),
+        "Versions": known.versions(),
+        "Dates": known.dates(),
+        "Profile": sweep.profile,
+    }
+    return Setup(
+        entries=[(name, said) for name, said in entries.items() if said],
+        command=sweep.command,
+        knobs=knob_table(analysis),
+        config=_as_lines(baseline),
+        citation=_citation(analysis, known),
+    )
+
+
+def _each(specs: dict[str, Spec], say: Callable[[Spec], list[str]]) -> str:
+    """What the specs of all arms say, part by part; a part in which they differ has each of its few forms with its
+    arms."""
+    return ", ".join(filter(None, map(_part, zip(*map(say, specs.values()), strict=True), itertools.repeat([*specs]))))
+
+
+def _part(said: tuple[str, ...], arms: list[str]) -> str:
+    forms = {words: [arm for arm, one in zip(arms, said, strict=True) if one == words] for words in said}
+    if len(forms) == 1:
+        return said[0]
+    if len(forms) > MOST_FORMS:
+        return f"{said[0]} or another ({len(forms)} in all, by arm)"
+    return " or ".join(f"{words or 'none'} ({', '.join(by)})" for words, by in forms.items())
+
+
+def _at(spec: Spec, name: str) -> Any:
+    """The value of a knob like `rollout.temperature`; None if this arm or an older version has none."""
+    value: Any = spec
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
+
+
+def _type(spec: Spec, name: str) -> str:
+    """A choice like `{"type": "ppo_clip", "clip_low": 0.2}` as `ppo_clip (clip_low 0.2)`; "" for none."""
+    value = _at(spec, name)
+    chosen = value.get("type") if isinstance(value, dict) else value
+    if chosen in (None, "none"):
+        return ""
+    settings = value.items() if isinstance(value, dict) else ()
+    rest = [f"{key} {_written(one)}" for key, one in settings if key != "type" and one is not None]
+    return f"{chosen} ({', '.join(rest)})" if rest else str(chosen)
+
+
+def _written(value: Any) -> str:
+    """A value of a setting as a person writes it."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(_written, value))
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_written(one)}" for key, one in value.items())
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _said(value: Any, words: str) -> str:
+    """The words with the value in them; "" without one."""
+    return words.format(_written(value)) if value else ""
+
+
+def _model(spec: Spec, known: _Provenance) -> list[str]:
+    start = _type(spec, "model.cold_start")
+    return [
+        _said(_at(spec, "model.source"), "{}"),
+        *known.of_model(),
+        _said(_at(spec, "model.dtype"), "{}"),
+        _said(start, "cold start {}"),
+        _type(spec, "model.lora"),
+    ]
+
+
+def _data(spec: Spec) -> list[str]:
+    trained = _at(spec, "task.train") if _at(spec, "train") else None
+    return [_said(trained, "trained on {}"), _said(_at(spec, "eval.tasks"), "evaluated on {}")]
+
+
+def _algorithm(spec: Spec) -> list[str]:
+    pairs = _type(spec, "pairs")
+    baseline, scale = _at(spec, "objective.baseline"), _at(spec, "objective.scale")
+    kl = _at(spec, "objective.kl")
+    where = kl.get("where") if isinstance(kl, dict) else None
+    return [
+        _said(pairs, "pairs: {}"),
+        _said("" if pairs else baseline, "advantage: reward minus {}"),
+        "not scaled" if scale == "none" and not pairs else _said("" if pairs else scale, "scaled by {}"),
+        _type(spec, "objective.rule"),
+        _said(_at(spec, "objective.aggregation"), "{}"),
+        "no KL" if where == "none" else _said(where, "KL in the {}"),
+    ]
+
+
+def _batch(spec: Spec) -> list[str]:
+    prompts, samples = _at(spec, "rollout.prompts_per_step"), _at(spec, "rollout.samples_per_prompt")
+    updates = _at(spec, "train.updates_per_rollout")
+    known = prompts and samples
+    return [
+        f"{prompts} prompts × {samples} samples = {prompts * samples} completions a step" if known else "",
+        count(updates, "update") if updates else "",
+        _said(_at(spec, "rollout.max_completion_tokens"), "up to {} tokens each"),
+        _temperature(_at(spec, "rollout.temperature")),
+    ]
+
+
+def _temperature(value: float | None) -> str:
+    return "" if value is None else f"temperature {value:g}"
+
+
+def _learning_rate(spec: Spec) -> list[str]:
+    warm_up = _at(spec, "train.warmup_steps")
+    return [
+        _said(_at(spec, "train.learning_rate"), "{}"),
+        _said(_at(spec, "train.lr_schedule"), "{}"),
+        f"{count(warm_up, 'step')} of warm-up" if warm_up else "",
+    ]
+
+
+def _budget(spec: Spec) -> list[str]:
+    budget = _at(spec, "budget.tokens")
+    return [
+        f"{tokens(budget)} generated tokens" if budget else "",
+        _said(_at(spec, "train.steps"), "at most {} steps"),
+    ]
+
+
+def _evaluation(spec: Spec) -> list[str]:
+    problems, samples = _at(spec, "eval.problems"), _at(spec, "eval.samples")
+    every, fewer = _at(spec, "eval.every"), _at(spec, "eval.curve_samples")
+    return [
+        f"{problems} problems × {samples} samples" if problems and samples else "",
+        _temperature(_at(spec, "eval.temperature")),
+        f"every {every} steps with {count(fewer, 'sample')}" if every and fewer and _at(spec, "train") else "",
+    ]
+
+
+class _Provenance:
+    """What all starts of the finished cells recorded."""
+
+    def __init__(self, analysis: Analysis) -> None:
+        cells = [m.cell for some in analysis.measurements.values() for m in some]
+        self.starts = [start for cell in cells for start in cell.read_starts()]
+
+    def _values(self, name: str) -> list[Any]:
+        """The different values of a field, in the order of the cells."""
+        found = [value for start in self.starts if (value := _at(start, name)) is not None]
+        return [value for i, value in enumerate(found) if value not in found[:i]]
+
+    def of_model(self) -> Iterator[str]:
+        for parameters in self._values("model.parameters"):
+            yield f"{tokens(parameters)} parameters"
+        yield from self._values("model.architecture")
+
+    def hardware(self) -> str:
+        threads = [count(value, "thread") for value in self._values("torch_threads")]
+        gpus = [_written(value) for value in self._values("gpu")]
+        return "; ".join([*gpus, *map(str, self._values("processor") or self._values("cpu")), *threads])
+
+    def versions(self) -> str:
+        packages = self._values("packages")
+        names = dict.fromkeys(itertools.chain.from_iterable(packages))
+        shown = [name for name in ("bench-rl", "torch", "transformers", "vllm", "math-verify") if name in names]
+        parts = [f"{name} {_written(values)}" for name in shown if (values := self._values(f"packages.{name}"))]
+        parts += [f"python {_written(found)}"] if (found := self._values("python")) else []
+        parts += [f"torch {_written(found)}"] if not packages and (found := self._values("torch")) else []
+        return ", ".join(parts + [f"commit {commit[:10]}" for commit in self._values("commit")])
+
+    def dates(self) -> str:
+        times = sorted(time for time in self._values("time") if isinstance(time, str))
+        if not times:
+            return ""
+        first, last = (time.replace("T", " ").removesuffix("Z") for time in (times[0], times[-1]))
+        return f"first cell began {first} UTC" + (f", last {last} UTC" if last != first else "")
+
+    def version(self) -> str:
+        return _written(self._values("packages.bench-rl"))
+
+    def year(self) -> str:
+        return max((str(time)[:4] for time in self._values("time")), default="")
+
+    def commits(self) -> str:
+        return _written(self._values("commit"))
+
+
+def _as_lines(spec: Spec) -> str:
+    """The settings, a knob a line, by their full names: what `--set` takes."""
+    return "\n".join(f"{name}={value}" for name, value in _flat(spec, ""))
+
+
+def _flat(value: Any, name: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict) and value:
+        for key, one in value.items():
+            yield from _flat(one, f"{name}.{key}" if name else key)
+    else:
+        yield name, json.dumps(value, ensure_ascii=False)
+
+
+def _citation(analysis: Analysis, known: _Provenance) -> str:
+    """The sweep as BibTeX, with what another needs to run it again."""
+    fields = {
+        "title": f"{{{analysis.sweep.name}: {analysis.sweep.question}}}",
+        "howpublished": f"{{bench-rl {known.version()}: {TITLE}}}" if known.version() else f"{{bench-rl: {TITLE}}}",
+        "year": f"{{{known.year()}}}" if known.year() else "",
+        "note": f"{{commit {known.commits()}; {analysis.sweep.command}}}" if known.commits() else "",
+    }
+    lines = [f"  {name} = {value}," for name, value in fields.items() if value]
+    return "\n".join([f"@misc{{{analysis.sweep.name},", *lines, "}"])
