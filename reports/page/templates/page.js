@@ -259,7 +259,6 @@ const begin = () => {
   armButtons();
   all("table").forEach(table => { sortable(table); copyButtons(table); });
   all("[data-copied]").forEach(copyable);
-  unfold();
   if (alone !== null) showAlone();
   if (chosenOver !== null) runOver(chosenOver);
 };
@@ -273,4 +272,5 @@ document.addEventListener("keydown", event => {
 // A live page calls it again after it has put new figures in place: the arm alone and the x axis stay chosen.
 window.benchPage = {begin, isolated: () => alone};
 begin();
+unfold();
 })();

@@ -280,7 +280,7 @@ _PROBE = """<script>
 addEventListener("load", () => {
   const $ = selector => document.querySelector(selector);
   const fold = [...document.querySelectorAll("main details")].pop();
-  fold.open = true;
+  document.querySelectorAll("main details").forEach(one => { one.open = true; });
   $(".arms button[value=up]").click();
   $(".over button:nth-of-type(2)").click();
   $("main table .sort").click();
@@ -305,7 +305,7 @@ addEventListener("load", () => {
   const timer = setInterval(() => {
     if (!document.getElementById("news")) return;
     clearInterval(timer);
-    const said = {before: first, after: state(), scrolled: scrollY - before};
+    const said = {before: first, after: state(), scrolled: scrollY - before, top: before};
     const seen = {id: "seen", textContent: JSON.stringify(said)};
     document.body.append(Object.assign(document.createElement("pre"), seen));
   }, 50);
