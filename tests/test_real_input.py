@@ -29,6 +29,7 @@ def _folder(variable: str, file: str) -> Path:
     return Path(folder)
 
 
+@pytest.mark.long
 def test_std_norm_runs_on_gsm8k_and_moves_the_weights(tmp_path: Path) -> None:
     _folder("BENCH_DATA", "gsm8k_train.jsonl")
     model = _folder("BENCH_MODELS", NAME) / NAME

@@ -102,6 +102,7 @@ def test_a_hidden_factor_on_the_learning_rate_is_no_verdict_once_each_arm_is_at_
     assert bench("plan", path, "--json").document["searches"][0]["values"] == {LR: rates["plain"]}
 
 
+@pytest.mark.long
 def test_a_search_that_was_broken_off_goes_on(bench: Bench, tmp_path: Path, pool: Recording) -> None:
     path = write_sweep(tmp_path)
 

@@ -60,7 +60,7 @@ def test_a_diverged_arm_is_told_scored_and_kept(bench: Bench, tmp_path: Path) ->
     )
     result = bench("run", sweep, *words({"train.checkpoint_every": 1, "train.warmup_steps": 0}))
     assert result.code == 0, result.err
-    assert "flagged: wild seed 0: nan, scored at step" in result.out
+    assert "flagged: wild seed 0: nan, score_collapse, scored at step" in result.out
     assert "flagged: tame" not in result.out
     report = json.loads((tmp_path / "runs" / "wild" / "report" / "report.json").read_text())
     assert [arm["n"] for arm in report["arms"]] == [1, 1]

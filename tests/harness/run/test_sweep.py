@@ -138,7 +138,7 @@ def test_a_remark_of_the_model_reaches_the_screen(sweep: Path, home: Path, monke
     assert Screen.remarks.count("the chat template is the plain one") == 1
 
 
-@pytest.mark.parametrize("whom", ["group", "parent", "worker"])
+@pytest.mark.parametrize("whom", [pytest.param("group", marks=pytest.mark.long), "parent", "worker"])
 def test_killed_and_continued_is_as_if_unbroken(sweep: Path, unbroken: Path, home: Path, whom: str) -> None:
     """Two kills at random moments, each in a run that had begun to train."""
     moments = random.Random(whom)
