@@ -95,7 +95,7 @@ def test_it_goes_on_after_ctrl_c_to_the_last_look_and_not_beyond(bench: Bench, t
 
     changed = bench("run", sweep, "--until", "verdict", "--most-seeds", 24)
     assert changed.code == 2
-    assert "looks fixed already, at 6, 9, 12 seeds" in changed.err
+    assert "the looks of this question are fixed already, at 6, 9, 12 seeds" in changed.err
     assert [len(look.seeds) for look in read_sweep(tmp_path / "runs" / "mine").looks] == [6, 9, 12]
 
     beyond = bench("run", sweep, "--seeds", 14)
