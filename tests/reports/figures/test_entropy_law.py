@@ -113,13 +113,23 @@ def test_the_legend_has_only_what_is_drawn(sweep):
         "first 30% of training", "later", "law", "with a free exponent", "ceiling at H = 0",
         "law of the first 30% of training",
     ]  # fmt: skip
+    rewrite_rows(sweep, "steps.jsonl", lambda row: row | {"entropy/full": 0.5})
+    assert draw_entropy_law(analyse(sweep)) is None, "no arm follows the law"
 
 
 def test_the_caption_names_the_entropy_interventions_and_temperature(sweep):
     assert "over the whole vocabulary" in drawn(sweep).caption
     assert "act on entropy" not in drawn(sweep).caption and "temperature" not in drawn(sweep).caption
-    write_spec(sweep, "up", {"objective": {"select": {"type": "kl_cov"}}})
-    assert "not expected to hold: up." in drawn(sweep).caption
+    write_spec(sweep, "up", {"objective": {"select": {"type": "kl_cov"}}, "rollout": {"temperature": 0.8}})
+    rewrite_rows(
+        sweep,
+        "steps.jsonl",
+        lambda row: {k: row[k] for k in row if k != "entropy/full"} | {"entropy/sampled": row["entropy/full"]},
+    )
+    caption = drawn(sweep).caption
+    assert "sampled entropy" in caption
+    assert "not expected to hold: up." in caption
+    assert "temperature 0.8 is not the law's H" in caption
 
 
 def test_where_no_training_reward_was_recorded_it_is_of_the_score(sweep):
@@ -139,12 +149,13 @@ def test_without_entropy_there_is_no_figure_and_an_arm_without_it_no_panel(sweep
     assert draw_entropy_law(analyse(sweep)) is None
 
 
-@pytest.mark.parametrize("entropy", [5.0])
-def test_entropy_that_is_gone_or_large_is_drawn(sweep, entropy):
-    rewrite_rows(sweep, "steps.jsonl", lambda row: row | {"entropy/full": entropy + 0.01 * row["step"] * bool(entropy)})
+def test_large_entropy_is_drawn_and_entropy_that_is_gone_follows_no_law(sweep):
+    rewrite_rows(sweep, "steps.jsonl", lambda row: row | {"entropy/full": 5.0 + 0.01 * row["step"]})
     drawing = drawn(sweep)
     drawing.figure.canvas.draw()
-    assert drawing.figure.axes[0].get_xlim()[1] > entropy
+    assert drawing.figure.axes[0].get_xlim()[1] > 5.0
+    rewrite_rows(sweep, "steps.jsonl", lambda row: row | {"entropy/full": 0.0})
+    assert draw_entropy_law(analyse(sweep)) is None
 
 
 @pytest.mark.parametrize(

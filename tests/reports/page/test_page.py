@@ -208,6 +208,10 @@ def test_control_characters_of_a_model_are_replaced(tmp_path):
         assert f"Is {mark}[31mred{mark} better?" in text
         assert f"a {mark}warning" in text
         assert f"the other {mark}yaw" in text
+    write_sweep_samples(sweep, tmp_path / "report")
+    samples = (tmp_path / "report" / "samples.html").read_text()
+    assert not set(samples) & set(controls)
+    assert f"1{mark}+\t2\n={mark}3 #### 3" in samples
 
 
 @pytest.mark.parametrize(
