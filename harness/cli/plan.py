@@ -210,7 +210,7 @@ def _samples_of_a_problem(planned: Plan, arm: str) -> int:
     from evals.tasks import get_task
 
     spec = planned.arms[arm].eval
-    task = get_task(spec.tasks[planned.task_names.index(planned.metric_task)])
+    task = get_task(planned.metric_task_as_given)
     return 1 if spec.is_greedy or task.gives_choices else spec.samples * len(planned.request.seed_list)
 
 

@@ -71,6 +71,11 @@ class Plan:
         return self._given_metric[0] or self.task_names[0]
 
     @property
+    def metric_task_as_given(self) -> str:
+        """That task as the spec gives it, by which it can be loaded: a task of one's own by its file."""
+        return self.first_spec.eval.tasks[self.task_names.index(self.metric_task)]
+
+    @property
     def task_names(self) -> list[str]:
         """Names of the evaluation tasks, as records and metrics have them; a task of one's own has that of its file."""
         return [get_task(task).name for task in self.first_spec.eval.tasks]
@@ -96,7 +101,7 @@ class Plan:
         given = self.sweep.compare.margin_pp
         if given is not None:
             return given
-        return get_task(self.first_spec.eval.tasks[self.task_names.index(self.metric_task)]).margin_pp
+        return get_task(self.metric_task_as_given).margin_pp
 
     @property
     def to_tune(self) -> list[str]:

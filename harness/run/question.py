@@ -34,7 +34,6 @@ from harness.plugins import UserModule
 from harness.records import SweepRecord, read_sweep
 from harness.records.files import DamagedRecordError, is_disk_full, read_json, write_atomic, write_json
 from harness.records.looks import Design, Evaluation
-from harness.records.scores import METRIC_PREFIX
 from harness.records.study import STUDY
 from harness.records.sweep import Asked as AskedRecord
 from harness.records.sweep import (
@@ -228,7 +227,11 @@ def _question(plan: Plan, home: Path, command: str) -> SweepRecord:
             for module in plugins.in_use()
         ],
         asks=_asks(plan),
-        held_out={task: n for task in plan.task_names if (n := get_task(task).n_evaluated(None)) is not None},
+        held_out={
+            task.name: n
+            for task in map(get_task, plan.first_spec.eval.tasks)
+            if (n := task.n_evaluated(None)) is not None
+        },
         contrasts=_contrasts(plan),
         evaluation=_evaluation(plan),
         looks=[] if earlier is None else earlier.looks,
@@ -255,11 +258,9 @@ def _asks(plan: Plan) -> str:
 def _contrasts(plan: Plan) -> list[str]:
     """Names what looks are counted for: each arm and the baseline, by the compared metric of the compared task. Other
     arms and tasks are left out: with fewer or more of them, the same numbers are looked at again."""
-    named, _, metric = plan.metric.removeprefix(METRIC_PREFIX).rpartition(".")
-    task = named or plan.task_names[0]
-    arms = _conditions(plan, tasks=(task,))
+    arms = _conditions(plan, tasks=(plan.metric_task_as_given,))
     return [
-        digest({"arms": sorted([of_arm, arms[plan.baseline]]), "task": task, "metric": metric})
+        digest({"arms": sorted([of_arm, arms[plan.baseline]]), "task": plan.metric_task, "metric": plan.metric_name})
         for arm, of_arm in arms.items()
         if arm != plan.baseline
     ]

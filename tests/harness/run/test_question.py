@@ -67,6 +67,14 @@ def test_more_seeds_samples_or_problems_ask_the_same_question(tmp_path: Path) ->
     assert len({first, asked("train.steps=9"), asked("eval.temperature=0.5"), asked(arms=("group_std", "no_std"))}) == 4
 
 
+def test_a_task_of_ones_own_is_compared_by_its_name_and_loaded_by_its_file(tmp_path: Path) -> None:
+    task = tmp_path / "mine.yaml"
+    task.write_text("name: sums\ngrader: numeric\nsplits: {test: {file: rows.jsonl}}\n")
+    (tmp_path / "rows.jsonl").write_text('{"problem": "1+2", "answer": "3"}\n{"problem": "2+2", "answer": "4"}\n')
+    write_question(make_plan("std_norm", None, [f"eval.tasks=[{task}]"], 1), tmp_path, "bench run")
+    assert read_sweep(tmp_path / "std_norm").metric == "eval.final.sums.pass@1"
+
+
 def test_fewer_arms_and_more_tasks_compare_the_same_contrast(tmp_path: Path) -> None:
     def contrasts(*settings: str, arms: tuple[str, ...] = ()) -> set[str]:
         write_question(make_plan("std_norm", None, settings, 1, arms), tmp_path, "bench run")
