@@ -12,8 +12,7 @@ from reports.figures import Figure
 from reports.formats import percent
 from reports.measure import Analysis
 from reports.measure.coverage import coverage
-from reports.measure.curves import Curve
-from reports.measure.over_k import base_line_over_k, curves_over_k
+from reports.measure.curves import Curve, base_line_over_k, curves_over_k
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

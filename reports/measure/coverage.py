@@ -14,9 +14,8 @@ import numpy as np
 
 from reports.measure import Analysis, derived
 from reports.measure.contrasts import alpha_of_each
-from reports.measure.curves import Curve, Line, mean_curve
+from reports.measure.curves import Curve, Line, base_line_over_k, curves_over_k, mean_curve
 from reports.measure.measurements import Measurement
-from reports.measure.over_k import base_line_over_k, curves_over_k
 from reports.statistics import (
     CoverageWord,
     FloatArray,

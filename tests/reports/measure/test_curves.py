@@ -17,6 +17,7 @@ from reports.measure.curves import (
     evaluation_mean,
     mean_curve,
     paired_curves,
+    points_over_k,
     step_curves,
     to_line,
     training_axis,
@@ -187,3 +188,9 @@ def test_arms_without_a_pair_or_a_shared_range_have_no_paired_curve():
     other = mean_curve("other", [to_line(1, [(0, 1.0), (10, 2.0)])], 0.05)
     assert paired_curves([baseline, later, other], "base", 0.05) == []
     assert paired_curves([later, other], "base", 0.05) == []
+
+
+def test_points_over_k_are_of_one_family_and_ordered():
+    metrics = {"pass@16": 0.9, "avg@n": 0.3, "pass@2": 0.5, "pass^2": 0.1, "maj@2": 0.4, "cons@n": 0.6}
+    assert points_over_k(metrics, "pass") == [(2, 0.5), (16, 0.9)]
+    assert points_over_k(metrics, "maj") == [(2, 0.4)]
