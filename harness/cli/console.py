@@ -66,7 +66,8 @@ def _fitted(table: Sequence[Sequence[str]], available: int) -> Iterator[str]:
     before = None
     for name, *cells in rows:
         if name and name != before:
-            yield from _wrap(name if widths is not None else f"{heading[0]}: {name}", available, "", INDENT)
+            indent_of_rest = INDENT if len(INDENT) + len(name) <= available else ""
+            yield from _wrap(name if widths is not None else f"{heading[0]}: {name}", available, "", indent_of_rest)
         before = name
         if widths is not None:
             yield from (INDENT + line for line in _wrapped_row(cells, widths))

@@ -51,8 +51,8 @@ cells = st.lists(st.text("abc", min_size=1, max_size=9), max_size=8).map(" ".joi
 def test_a_table_fits_any_terminal_and_loses_no_word(data: st.DataObject, columns: int) -> None:
     width = data.draw(st.integers(1, 6))
     names = st.text("xyz=.", min_size=1, max_size=24)
-    row = st.tuples(names, *[cells] * width)
-    heading, *rows = data.draw(st.lists(row, min_size=2, max_size=5))
+    heading = data.draw(st.tuples(st.text("xyz=.", min_size=1, max_size=12), *[cells] * width))
+    rows = data.draw(st.lists(st.tuples(names, *[cells] * width), min_size=1, max_size=4))
     lines = list(_fitted(list(zip(heading, *rows, strict=True)), columns))
     assert all(len(line) <= columns for line in lines)
     words = " ".join(lines).split()
