@@ -28,6 +28,8 @@ _ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
 _SQLITE = "sqlite:///"
+_DATABASE_SERVERS = ("postgresql", "mysql", "mssql")
+"""Databases that MLflow keeps runs in and that may be away, by the scheme of an address."""
 
 
 class MirrorError(BenchError):
@@ -68,6 +70,8 @@ def connect(uri: str, home: Path) -> Any:
     from mlflow import MlflowClient
 
     if uri != f"{_SQLITE}{own_database(home)}":
+        if urlsplit(uri).scheme.partition("+")[0] in _DATABASE_SERVERS:
+            _require_answer(uri)
         return MlflowClient(tracking_uri=uri)
     with opening(own_database(home), _artifacts(uri, home)):
         return MlflowClient(tracking_uri=uri)
@@ -97,6 +101,17 @@ def server_command(uri: str) -> str | None:
 
 def _is_server(uri: str) -> bool:
     return uri.startswith(("http://", "https://"))
+
+
+def _require_answer(uri: str) -> None:
+    """Raises SQLAlchemyError if the database cannot be reached. MLflow itself would try ten times, for 100 s."""
+    from sqlalchemy import create_engine
+
+    engine = create_engine(uri)
+    try:
+        engine.connect().close()
+    finally:
+        engine.dispose()
 
 
 def _artifacts(uri: str, home: Path) -> str:

@@ -52,7 +52,9 @@ def section(sampler: str) -> dict[str, Any]:
     return {"sampler": {"type": sampler, **options}, "knobs": knobs}
 
 
-@pytest.mark.parametrize("sampler", ["random", "tpe", "nsga2"])
+@pytest.mark.parametrize(
+    "sampler", ["tpe", *(pytest.param(name, marks=pytest.mark.long) for name in ("random", "nsga2"))]
+)
 def test_a_search_that_is_killed_while_values_are_drawn_draws_what_an_unbroken_one_draws(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sampler: str
 ) -> None:

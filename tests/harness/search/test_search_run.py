@@ -60,7 +60,9 @@ def test_a_conditional_knob_is_drawn_where_its_condition_holds(tmp_path: Path, m
     assert set(drawn) == {(True, True), (False, False)}
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "gp", "random", "qmc", "nsga2"])
+@pytest.mark.parametrize(
+    "sampler", ["tpe", "gp", *(pytest.param(name, marks=pytest.mark.long) for name in ("random", "qmc", "nsga2"))]
+)
 def test_an_interrupted_search_draws_what_an_unbroken_one_draws(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sampler: str
 ) -> None:

@@ -38,6 +38,13 @@ def test_passwords_are_not_shown(sweep: DiskSweep, uri: str) -> None:
     assert "s3cret" not in f"{address(uri, '1')} {server_command(uri)}"
 
 
+def test_a_database_that_is_away_is_tried_once(sweep: DiskSweep, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("psycopg", reason="needs the extra postgresql")
+    monkeypatch.setattr("mlflow.store.db.utils.time.sleep", lambda seconds: pytest.fail("MLflow waits for it"))
+    with pytest.raises(MirrorError):
+        Mirror(sweep.path, "postgresql+psycopg://127.0.0.1:9/db").sync()
+
+
 def test_where_a_browser_finds_the_runs() -> None:
     assert address("https://me:s3cret@host:8/mlflow/", "7") == "https://host:8/mlflow/#/experiments/7/runs"
     assert address("sqlite:////home/mlflow.db", "7") == "http://127.0.0.1:5000/#/experiments/7/runs"

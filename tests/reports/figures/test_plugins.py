@@ -43,7 +43,7 @@ def use(folder: Path, text: str) -> None:
     plugins.use(["figure"], [folder])
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_the_example_is_on_the_page_with_its_data_and_leaves_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int
 ) -> None:
