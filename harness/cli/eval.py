@@ -259,13 +259,17 @@ def _log(result: SuiteResult, home: Path) -> None:
 
 
 def _write_samples(results: list[SuiteResult], seed: int) -> None:
-    """A page to read samples on for each task of each model; a baseline's lie beside those of the model."""
-    from reports.samples import write_evaluation_samples
+    """A page to read samples on for each task of each model, and one for all of lm-eval's; a baseline's lie beside
+    those of the model."""
+    from reports.samples import write_evaluation_samples, write_lm_eval_samples
 
     for place in range(len(results)):
         for number, document in enumerate(results[place].evaluations):
             beside = {one.label: Path(one.evaluations[number]["path"]) for one in results[: place + 1]}
             write_evaluation_samples(document["task"], seed, beside, Path(document["path"]))
+        folders = {one.label: one.lm_eval_folder for one in results[: place + 1] if one.lm_eval_folder is not None}
+        if folders:
+            write_lm_eval_samples(seed, folders, folders[results[place].label])
 
 
 def _show(results: list[SuiteResult], home: Path, json: bool) -> None:

@@ -20,6 +20,7 @@ let index = null;
 window.benchSamples = (name, data) => {
   if (name === "index") { index = data; begin(); return; }
   if (awaited.has(name)) awaited.get(name).resolve(data);
+  else kept.set(name, data);  // a page in one file brings its data along
 };
 const load = name => {
   if (awaited.has(name)) return awaited.get(name).promise;
@@ -181,10 +182,17 @@ const verdictOf = row => {
   if (index.tokens[row] !== null) said.push(`${index.tokens[row]} tokens`);
   return said.join(", ");
 };
+// A reason, or in older records whether the answer is right; of lm-eval also a number, and what its filter extracted.
+const said = ([name, what, extracted], i, all) => {
+  const right = what === true || what === "match", why = index.reasons[what] || what;
+  const verdict = right ? "✓" : typeof what === "number" ? what : typeof what === "string" ? `✗ ${why}` : "✗";
+  const decides = i === 0 && all.length > 1 && typeof what !== "boolean" ? " (decides)" : "";
+  return `${name}${decides} ${verdict}${extracted === undefined ? "" : `, from: ${extracted}`}`;
+};
 const facts = body => {
   const line = make("p", {className: "detail"});
   if (body.extracted !== undefined) line.append("extracted: ", make("code", {textContent: body.extracted}), " ");
-  (body.graders || []).forEach(([name, vote]) => line.append(`${name} ${vote ? "✓" : "✗"} `));
+  line.append((body.graders || []).map(said).join(" · "), " ");
   if (body.reason) line.append(`(${body.reason}) `);
   if (body.reward !== undefined) line.append(`reward ${body.reward}`);
   if (body.rewards) line.append(` = ${body.rewards.map(([name, value]) => `${name} ${value}`).join(", ")} (before weights)`);
@@ -204,7 +212,8 @@ const asked = (prompt, view) => {
 const column = (row, body, other, view, open) => {
   const text = make("pre", {}, ...written(body, other, view));
   const children = [make("p", {className: "detail"}, make("b", {textContent: nameOf.arm(row)}), `: ${verdictOf(row)}`), text];
-  if (body.length) {
+  if (body.length && !body.long) children.push(make("p", {className: "detail", textContent: `The beginning of ${body.length.toLocaleString("en")} characters.`}));
+  if (body.long) {
     const more = make("button", {type: "button", textContent: `all ${body.length.toLocaleString("en")} characters`, onclick: open});
     children.push(make("p", {className: "detail"}, more));
   }
