@@ -248,22 +248,27 @@ def _shown(collection: Collection, one: Listed) -> dict[str, Any]:
         "n_tokens": one.sample.n_tokens,
         "prompt": None if asked is None else asked["prompt"]["text"],
         "answer": None if asked is None else asked["answer"]["text"],
-        **dict.fromkeys(("length", "extracted", "reason", "reward")),
+        **dict.fromkeys(("length", "extracted")),
         **(body := json.loads(one.sample.head)),
-        "graders": [_said(*grader) for grader in _with_deciding(body.get("graders", []))],
+        "said": _facts(body),
     }
 
 
-def _with_deciding(graders: list[list[Any]]) -> list[list[Any]]:
-    """The first decides, where the records say why each said what it said."""
-    if len(graders) < 2 or isinstance(graders[0][1], bool):
-        return graders
-    (name, *said), *others = graders
-    return [[f"{name} (decides)", *said], *others]
+def _facts(body: dict[str, Any]) -> list[str]:
+    """What graders said, those together that said the same, and the reward. The first grader decides, where the records
+    say why it said so."""
+    graders = body.get("graders", [])
+    groups: dict[str, list[str]] = {}
+    for number, (name, said, *extracted) in enumerate(graders):
+        decides = " (decides)" if number == 0 and len(graders) > 1 and not isinstance(said, bool) else ""
+        groups.setdefault(", from: ".join([_in_words(said), *extracted]), []).append(f"{name}{decides}")
+    facts = [f"{', '.join(names)}\N{NO-BREAK SPACE}{said}" for said, names in groups.items()]
+    if body.get("reason", "match") != "match":
+        facts.append(f"decided: {REASONS.get(body['reason'], body['reason'])}")
+    return facts + ([f"reward {body['reward']}"] if "reward" in body else [])
 
 
-def _said(name: str, said: str | float | bool, *extracted: str) -> str:
-    """What a grader said, in words."""
-    verdict = "✓" if is_match(said) else f"{said:g}" if isinstance(said, float) else "✗"
-    why = f" {REASONS.get(said, said)}" if isinstance(said, str) and not is_match(said) else ""
-    return f"{name} {verdict}{why}" + "".join(f", from: {text}" for text in extracted)
+def _in_words(said: str | float | bool) -> str:
+    if isinstance(said, float):
+        return f"{said:g}"
+    return "✓" if is_match(said) else f"✗ {REASONS.get(said, said)}" if isinstance(said, str) else "✗"

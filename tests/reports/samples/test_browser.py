@@ -98,7 +98,8 @@ def test_what_a_model_wrote_runs_nothing_and_is_read_as_text(chromium, page, tmp
 def test_flipped_samples_come_first_beside_the_baselines_with_what_differs_marked(chromium, page, tmp_path):
     dom = shown(chromium, page, tmp_path)
     first = articles(dom)[0]
-    assert "<b>up</b>: right, flipped" in first and "<b>base</b>: wrong" in first
+    assert '<b>up</b>: <span class="right">✓ right</span>, flipped' in first
+    assert '<b>base</b>: <span class="wrong">✗ wrong</span>' in first
     assert re.findall(r"<mark>(.*?)</mark>", first) == [" &lt;b&gt;so"]
     assert "[user] What is 1?" in first
     assert "<math" in first  # the reference
