@@ -24,7 +24,8 @@ QUESTION_TAG = "bench.question_id"
 _ASKED_TAG = "bench.asked"
 _REPORT_TAG = "bench.report"
 _PAGE = "index.html"
-_PAGES = ("first_samples.html", _PAGE)
+FIRST_SAMPLES_PAGE = "first_samples.html"
+_PAGES = (FIRST_SAMPLES_PAGE, _PAGE)
 _REPORT_FILES = ("report.md", "report.json", "figures/*", "data/*", *_PAGES)
 _RESULTS = ("difference_pp", "low_pp", "high_pp", "p", "p_holm")
 
@@ -183,10 +184,12 @@ def apart(page: str, others: Collection[str]) -> str:
 
     def told(found: re.Match[str]) -> str:
         path = found["path"].partition("#")[0]
-        where = "among these artifacts" if path in others else "in the folder of the report"
+        where = "among these artifacts" if path in others else "beside the page on disk"
         return f'<abbr title="{path}, {where}">{found["text"]}</abbr>'
 
     kept = "".join(part if part.startswith("<script") else _LINK.sub(told, part) for part in _SCRIPT.split(page))
+    if not others:
+        return kept
     names = sorted({path.partition("/")[0] for path in others})
     note = f"MLflow shows this page apart from its files, which are among the same artifacts: {', '.join(names)}."
     return kept.replace(_MAIN, f'{_MAIN}\n<p class="detail">{note}</p>', 1)

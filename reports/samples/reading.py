@@ -20,6 +20,7 @@ import numpy.typing as npt
 from harness.records.files import DamagedRecordError, read_object, typed_rows
 from harness.records.problems import ProblemRow
 from harness.records.rollouts import spread
+from harness.records.scores import lm_eval_files
 from harness.records.tables import read_parquet
 from reports.page.templating import readable
 from reports.samples.formulas import find_formulas
@@ -102,6 +103,11 @@ def read_samples(cell: CellRecord, shown: Share, most_files: int, most_formulas:
     return CellSamples(reader.problems, samples)
 
 
+class _JudgedTask(TypedDict):
+    name: str
+    rows: list[Any]
+
+
 class _Judged(TypedDict):
     """A document under a filter of lm-eval. Versions before kept no `reference`."""
 
@@ -120,11 +126,10 @@ def read_lm_eval(folder: Path, most: int, most_formulas: int) -> CellSamples:
     one sample, with all its completions, because lm-eval's metrics are of them together. Raises DamagedRecordError."""
     reader = _Reader([], most_formulas)
     samples: list[Sample] = []
-    for path in sorted(folder.glob("*.json")):
-        recorded = read_object(path)
-        if isinstance(recorded.get("rows"), list):
-            rows = typed_rows(path, recorded["rows"], _Judged)
-            samples += islice(reader.judged(str(recorded.get("name", path.stem)), rows), most - len(samples))
+    for path in lm_eval_files(folder):
+        recorded = typed_rows(path, [read_object(path)], _JudgedTask)[0]
+        rows = typed_rows(path, recorded["rows"], _Judged)
+        samples += islice(reader.judged(recorded["name"], rows), most - len(samples))
     return CellSamples(reader.problems, samples)
 
 

@@ -369,10 +369,10 @@ def test_a_changed_report_is_sent_again_and_its_links_work_apart_from_it(
         assert verdict in copy.read_text()
     assert copy.read_text().endswith(
         '<abbr title="data/forest.csv, among these artifacts">csv</abbr> '
-        '<abbr title="samples.html, in the folder of the report">samples</abbr> <a href="#top">top</a>'
+        '<abbr title="samples.html, beside the page on disk">samples</abbr> <a href="#top">top</a>'
     )
     (first,) = (sweep.home / "mlartifacts").rglob("first_samples.html")
-    assert first.read_text() == '<abbr title="samples.html, in the folder of the report">all</abbr>'
+    assert first.read_text() == '<abbr title="samples.html, beside the page on disk">all</abbr>'
     (parent,) = reader.parents()
     assert reader.artifacts(parent) == {
         *("index.html", "first_samples.html", "report.md", "report.json", "figures", "data")

@@ -97,5 +97,5 @@ def test_a_page_apart_from_its_files_says_where_they_are_and_its_scripts_stay_as
     assert apart(f'{kept} <main id="main">{links} {script}', {"data/a.csv", "data/b.csv", "report.md"}) == (
         f'{kept} <main id="main">\n<p class="detail">MLflow shows this page apart from its files, which are among the '
         'same artifacts: data, report.md.</p><abbr title="data/a.csv, among these artifacts">data</abbr> '
-        f'<abbr title="samples.html, in the folder of the report">b</abbr> {script}'
+        f'<abbr title="samples.html, beside the page on disk">b</abbr> {script}'
     )

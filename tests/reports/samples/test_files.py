@@ -253,6 +253,7 @@ def test_what_lm_eval_graded_has_a_page_with_its_verdict_by_filter(tmp_path):
     for name, folder in folders.items():
         folder.mkdir()
         write_json(folder / "spec.json", {"seed": 0})
+        (folder / "lease.json").touch()
         changed = [row | {"metrics": {"exact_match": 1.0}} if row["doc_id"] == 1 else row for row in rows]
         write_json(folder / "sums.json", {"name": "sums", "rows": changed if name == "after" else rows})
         write_json(folder / "older.json", {"name": "older", "rows": [old]})
