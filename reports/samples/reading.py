@@ -307,7 +307,7 @@ def _name_of_metric(metric: str, filter_name: str) -> str:
 
 
 def _said_by_metric(value: float) -> str | float | None:
-    """Of one that is 1 or 0 the reason that a grader of ours would give."""
+    """A metric of 1 or 0 as the reason that a grader of ours would give."""
     return {1.0: "match", 0.0: "mismatch"}.get(value, _rounded(value))
 
 
