@@ -159,6 +159,17 @@ def test_a_long_sample_is_opened_from_its_own_file(chromium, page, tmp_path):
     assert long.stat().st_size < 1_000_000
 
 
+def test_the_first_samples_are_shown_apart_from_every_other_file(chromium, page, tmp_path):
+    alone = tmp_path / "first_samples.html"
+    alone.write_bytes(page.with_name(alone.name).read_bytes())
+    dom = shown(chromium, alone, tmp_path, "step=final&arm=up&problem=p1")
+    assert count(dom).startswith("2 of the 399 "), "the flipped ones of two seeds"
+    assert all("<b>base</b>" in one and "<mark>" in one for one in articles(dom))
+    long = shown(chromium, alone, tmp_path, "step=final&problem=p2")
+    assert "The beginning of 15,0" in long and '<button type="button">all 15' not in long
+    assert count(shown(chromium, alone, tmp_path, "find=what+is+1")).startswith("4 of the 399 ")
+
+
 @pytest.mark.parametrize("width", [360, 800, 1400])
 def test_it_fits_and_loads_nothing_but_scripts_beside_it(chromium, page, tmp_path, width):
     layout = measure(chromium, page, width, tmp_path)
