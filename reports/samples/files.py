@@ -261,7 +261,7 @@ def _facts(body: dict[str, Any]) -> list[str]:
     groups: dict[str, list[str]] = {}
     for number, (name, said, *extracted) in enumerate(graders):
         decides = " (decides)" if number == 0 and len(graders) > 1 and not isinstance(said, bool) else ""
-        groups.setdefault(", from: ".join([_in_words(said), *extracted]), []).append(f"{name}{decides}")
+        groups.setdefault(", extracted: ".join([_in_words(said), *extracted]), []).append(f"{name}{decides}")
     facts = [f"{', '.join(names)}\N{NO-BREAK SPACE}{said}" for said, names in groups.items()]
     if body.get("reason", "match") != "match":
         facts.append(f"decided: {REASONS.get(body['reason'], body['reason'])}")

@@ -189,7 +189,7 @@ const saidBy = graders => {
   const groups = new Map();
   graders.forEach(([name, what, extracted], i) => {
     const right = what === true || what === "match", wrong = typeof what === "string" ? `✗ ${index.reasons[what] || what}` : "✗";
-    const said = `${right ? "✓" : typeof what === "number" ? what : wrong}${extracted === undefined ? "" : `, from: ${extracted}`}`;
+    const said = `${right ? "✓" : typeof what === "number" ? what : wrong}${extracted === undefined ? "" : `, extracted: ${extracted}`}`;
     const decides = i === 0 && graders.length > 1 && typeof what !== "boolean" ? " (decides)" : "";
     groups.set(said, [...(groups.get(said) || []), name + decides]);
   });

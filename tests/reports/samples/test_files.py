@@ -272,7 +272,10 @@ def test_what_lm_eval_graded_has_a_page_with_its_verdict_by_filter(tmp_path):
     assert shown[-1]["graders"] == [["exact_match of strict", 0.25]]
     assert {row["prompt"]["answer"]["text"] for row in shown if row["text"] == "7"} == {"not recorded"}
     static = page.read_text().replace("\N{NO-BREAK SPACE}", " ")
-    assert "exact_match of strict (decides) ✗ not the reference, from: 1 · exact_match of flexible ✓, from: 1" in static
+    assert (
+        "exact_match of strict (decides) ✗ not the reference, extracted: 1 · exact_match of flexible ✓, extracted: 1"
+        in static
+    )
     assert "All 8 documents that were recorded" in static
     write_json(folders["after"] / "sums.json", {"name": "sums", "rows": [{"doc_id": 1}]})
     with pytest.raises(DamagedRecordError, match=r"sums\.json, row 1: lacks filter, prompt"):
