@@ -38,6 +38,7 @@ class SampleRow(TypedDict):
 
     reason: of the verdict that decides `correct` (see `evals.grading.Verdict`).
     verdicts: JSON object, grader -> correct.
+    reasons: JSON object, grader -> reason, the one that decides first; None in records of versions that kept none.
     faulty_steps: whether a written step is wrong; None where the task does not check or no step was written.
     """
 
@@ -51,6 +52,7 @@ class SampleRow(TypedDict):
     correct: bool
     reason: str
     verdicts: str
+    reasons: str | None
     faulty_steps: bool | None
 
 
@@ -78,9 +80,10 @@ def grade_sample(
     """The record of a drawn sample.
 
     grader: decides `correct`; the task's own if None.
-    ask_others: `verdicts` adds those of all other graders that can compare with the reference, except where the problem
-        has a comparison of its own: then the reference is one of several right answers. `math` starts its process only
-        for what text, letters, words and numbers leave open, and asks it once about each pair of answer and reference.
+    ask_others: `verdicts` and `reasons` add those of all other graders that can compare with the reference, except
+        where the problem has a comparison of its own: then the reference is one of several right answers. `math` starts
+        its process only for what text, letters, words and numbers leave open, and asks it once about each pair of
+        answer and reference.
 
     Raises UnknownNameError for an unknown grader, EvalError if it cannot grade the task's references, if there is
     neither a grader nor one of the task's own, and for a problem without an answer.
@@ -96,7 +99,8 @@ def grade_sample(
     own = request.problem.own_comparison
     verdict = judge(extracted, answer, deciding, own)
     applicable = applicable_graders(answer) if ask_others and own is None else []
-    verdicts = {name: judge(extracted, answer, name).correct for name in applicable if name != deciding}
+    others = {name: judge(extracted, answer, name) for name in applicable if name != deciding}
+    by_grader = {deciding: verdict, **dict(sorted(others.items()))}
     return SampleRow(
         task=task.name,
         problem_id=request.problem.id,
@@ -107,7 +111,8 @@ def grade_sample(
         extracted=extracted,
         correct=verdict.correct,
         reason=verdict.reason,
-        verdicts=json.dumps({deciding: verdict.correct, **verdicts}, sort_keys=True),
+        verdicts=json.dumps({name: one.correct for name, one in by_grader.items()}, sort_keys=True),
+        reasons=json.dumps({name: one.reason for name, one in by_grader.items()}),
         faulty_steps=task.check_steps(request.problem, text) if task.check_steps else None,
     )
 

@@ -216,13 +216,14 @@ def _metrics(task: str, scores: Mapping[str, Any]) -> Iterator[LmEvalMetric]:
 
 
 def _row(task: str, sample: Mapping[str, Any], drawing: _Drawing) -> LmEvalRow:
-    drawn = drawing.drawn[task, sample["doc_id"]]
+    drawn, target = drawing.drawn[task, sample["doc_id"]], sample["target"]
     return LmEvalRow(
         task=task,
         doc_id=sample["doc_id"],
         doc_hash=sample["doc_hash"],
         filter=sample["filter"],
         prompt=drawing.prompt(sample["arguments"][0][0]),
+        reference=target if isinstance(target, str) else json.dumps(target, ensure_ascii=False, default=str),
         completions=[text for texts in sample["resps"] for text in texts],
         n_tokens=[one.n_tokens for one in drawn],
         truncated=[one.truncated for one in drawn],

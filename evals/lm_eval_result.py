@@ -13,7 +13,8 @@ class LmEvalRow(TypedDict):
     """One document under one filter, with its K samples (`repeats` of the task file).
 
     completions [K]: as lm-eval saw them, without the stop string. n_tokens, truncated [K]: as drawn.
-    filtered: what the filter made of the completions. metrics: lm-eval's, where they are a number for each document.
+    reference: lm-eval's target, as text. filtered: what the filter made of the completions. metrics: lm-eval's, where
+        they are a number for each document.
     """
 
     task: str
@@ -21,6 +22,7 @@ class LmEvalRow(TypedDict):
     doc_hash: str
     filter: str
     prompt: str | list[Message]
+    reference: str
     completions: list[str]
     n_tokens: list[int]
     truncated: list[bool]

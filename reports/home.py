@@ -15,6 +15,7 @@ from harness.errors import few
 from harness.records import read_sweep
 from harness.records.cell import STARTS_FILE
 from harness.records.files import DamagedRecordError, read_last_row, read_object, typed_rows
+from harness.records.scores import lm_eval_files
 from harness.records.study import STUDY, read_study
 from harness.records.sweep import ENDED
 from reports.formats import points
@@ -195,7 +196,7 @@ def _evaluation(store: Path) -> Entry:
     name = f"{store.parent.name}: {store.name.rpartition('-')[0]}"
     scored = store / "scores.json"
     if not scored.is_file():
-        results = sorted(path.stem for path in store.glob("*.json") if path.stem not in {"spec", "lease", "grading"})
+        results = [path.stem for path in lm_eval_files(store)]
         return Entry(
             name, ", ".join(results), answer="" if results else "not scored yet", last_start=_last_start([store])
         )

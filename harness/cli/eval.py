@@ -216,6 +216,8 @@ def eval_(
     folder = home_folder(home)
     results = [_run(suite, folder, seed, regrade) for suite in suites]
     _write_samples(results, seed)
+    for result in results:
+        _log(result, folder)
     _show(results, folder, json)
     list_runs(folder)
 
@@ -227,7 +229,6 @@ def _refuse_unheeded(needed: str, options: dict[str, object]) -> None:
 
 
 def _run(suite: Suite, home: Path, seed: int, regrade: bool) -> SuiteResult:
-    """Evaluate one model, and log what is found."""
     from harness.cli.live import Countdown
 
     if suite.subject.moves:
@@ -235,14 +236,12 @@ def _run(suite: Suite, home: Path, seed: int, regrade: bool) -> SuiteResult:
     for warning in dict.fromkeys(f"{one.conditions.task.name}: {one.warning}" for one in suite.tasks if one.warning):
         note(f"warning: {warning}")
     _note_overlap(suite)
-    result = suite.run(
+    return suite.run(
         home,
         None if regrade else _lazy_sampler(suite.subject, seed),
         lambda stage: Countdown(stage, unit="sample").tell,
         note,
     )
-    _log(result, home)
-    return result
 
 
 def _log(result: SuiteResult, home: Path) -> None:
@@ -259,13 +258,17 @@ def _log(result: SuiteResult, home: Path) -> None:
 
 
 def _write_samples(results: list[SuiteResult], seed: int) -> None:
-    """A page to read samples on for each task of each model; a baseline's lie beside those of the model."""
-    from reports.samples import write_evaluation_samples
+    """A page to read samples on for each task of each model, and one for all of lm-eval's; a baseline's lie beside
+    those of the model."""
+    from reports.samples import write_evaluation_samples, write_lm_eval_samples
 
     for place in range(len(results)):
         for number, document in enumerate(results[place].evaluations):
             beside = {one.label: Path(one.evaluations[number]["path"]) for one in results[: place + 1]}
             write_evaluation_samples(document["task"], seed, beside, Path(document["path"]))
+        folders = {one.label: one.lm_eval_folder for one in results[: place + 1] if one.lm_eval_folder is not None}
+        if folders:
+            write_lm_eval_samples(seed, folders, folders[results[place].label])
 
 
 def _show(results: list[SuiteResult], home: Path, json: bool) -> None:

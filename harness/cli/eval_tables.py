@@ -20,8 +20,8 @@ def print_suite(result: SuiteResult, figure: Path | None) -> None:
         print_evaluations(result.label, result.evaluations)
     if figure is not None:
         print_link("accuracy against thinking budget", figure)
-    if result.lm_eval is not None:
-        print_lm_eval(result.label, result.lm_eval, str(result.lm_eval_folder))
+    if result.lm_eval is not None and result.lm_eval_folder is not None:
+        print_lm_eval(result.label, result.lm_eval, result.lm_eval_folder)
     if result.memorisation:
         print_memorisation(result.memorisation)
 
@@ -52,7 +52,7 @@ def print_evaluations(label: str, documents: Sequence[dict[str, Any]]) -> None:
         print_link("samples", Path(document["path"]) / "samples.html")
 
 
-def print_lm_eval(label: str, result: LmEvalResult, folder: str) -> None:
+def print_lm_eval(label: str, result: LmEvalResult, folder: Path) -> None:
     """lm-eval's own scores, as it gives them."""
     n_docs = {task.name: str(task.n_docs) for task in result.tasks}
     print_table(
@@ -63,7 +63,7 @@ def print_lm_eval(label: str, result: LmEvalResult, folder: str) -> None:
             for one in result.metrics
         ],
     )
-    print_link("samples", Path(folder))
+    print_link("samples", folder / "samples.html")
 
 
 def print_changes(before: str, after: str, changes: Sequence[PairedChange]) -> None:

@@ -146,11 +146,11 @@ def write(folder: Path, reflection_words: Sequence[str] | None = None) -> dict[s
                 f"{sweep.name}: no cell is done yet, so there is nothing to report. `bench run` continues it."
             )
         note("writing the report")
+        write_sweep_samples(sweep, folder / "report")  # first: the page links to them
         try:
             document = dict(write_report(sweep, folder / "report", reflection_words))
         except MetricError as error:
             raise RefusedError(f"{error}.") from None
-        write_sweep_samples(sweep, folder / "report")
         record_look(sweep, document)
     list_runs(folder.parent)
     return document

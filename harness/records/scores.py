@@ -1,4 +1,5 @@
-"""scores.jsonl: a row for each task of each evaluation of a cell, with its metrics.
+"""scores.jsonl: a row for each task of each evaluation of a cell, with its metrics. `<task>.json`: what lm-eval says of
+one of its tasks.
 
 Names of metrics of a final evaluation: `eval.final.<task>.<name>`, and which of them arms are compared by.
 """
@@ -51,6 +52,15 @@ def require_bins(place: str, row: dict[str, Any]) -> None:
     if not isinstance(bins, list):
         raise DamagedRecordError(f"{place}: reliability is not a list. Restore the file, or move its folder away.")
     typed_rows(Path(f"{place}, reliability"), bins, _Bin)
+
+
+# What lies beside the results of lm-eval's tasks in a folder of `bench eval`.
+_NO_TASKS = frozenset({"spec", "provenance", "lease", "grading", "scores"})
+
+
+def lm_eval_files(folder: Path) -> list[Path]:
+    """`<task>.json` of each of lm-eval's tasks whose results a folder of `bench eval` holds, by name."""
+    return [path for path in sorted(folder.glob("*.json")) if path.stem not in _NO_TASKS]
 
 
 METRIC_PREFIX = "eval.final."

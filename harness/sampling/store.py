@@ -110,8 +110,8 @@ class SampleStore:
         Raises DamagedRecordError for a file that is not what was written.
         """
         parquet = self.path.with_suffix(".parquet")
-        found = typed_rows(parquet, _read_parquet(parquet), SampleRow) if parquet.exists() else []
-        found += typed_rows(self.path, read_jsonl(self.path), SampleRow)
+        found = _sample_rows(parquet, _read_parquet(parquet)) if parquet.exists() else []
+        found += _sample_rows(self.path, read_jsonl(self.path))
         mine = [cast(dict[str, Any], row) for row in found]
         mine = [row for row in mine if all(row.get(name) == value for name, value in self.mark.items())]
         # A kill between compacting and removing leaves samples in both files.
@@ -236,6 +236,12 @@ def _key_of(request: Request) -> tuple[str, int]:
 
 def _draws(requests: Sequence[Request]) -> list[Draw]:
     return [Draw(request.prompt, request.problem.id, request.sample) for request in requests]
+
+
+def _sample_rows(path: Path, rows: list[dict[str, Any]]) -> list[SampleRow]:
+    for row in rows:
+        row.setdefault("reasons", None)  # earlier versions kept none
+    return typed_rows(path, rows, SampleRow)
 
 
 def _read_parquet(path: Path) -> list[dict[str, Any]]:

@@ -11,16 +11,16 @@ from typing import Any
 from harness.records.cell import STARTS_FILE, begins_s
 from harness.records.files import read_json, read_jsonl
 from harness.records.problems import PROBLEMS_FILE, read_problems
+from harness.records.scores import lm_eval_files
 from harness.tracking.cell import commit_tag, first_samples
 from harness.tracking.client import connect, experiment_id, modified_ms, talking_to_mlflow
+from harness.tracking.question import FIRST_SAMPLES_PAGE, apart
 from harness.tracking.run import MirroredRun, completions_table, dataset_inputs, flat_params, value_points
 
 EXPERIMENT = "evals"
 _SAMPLES = "evals.parquet"
 _SHOWN_TAG = "bench.mirrored"
 """What the run shows, as a digest: it is written last."""
-# What lies beside the results of lm-eval's tasks.
-_NOT_TASKS = frozenset({"spec", "provenance", "lease"})
 
 
 def log_evaluation(uri: str, home: Path, label: str, document: dict[str, Any]) -> None:
@@ -48,7 +48,7 @@ def sync_evaluations(uri: str, home: Path) -> int:
     scores = sorted(home.glob("evals/*/*/scores.json"))
     for path in scores:
         log_evaluation(uri, home, path.parent.parent.name, read_json(path) | {"path": str(path.parent)})
-    lm_eval = [path for path in sorted(home.glob("evals/*/lm_eval-*/*.json")) if path.stem not in _NOT_TASKS]
+    lm_eval = [path for folder in sorted(home.glob("evals/*/lm_eval-*")) for path in lm_eval_files(folder)]
     for path in lm_eval:
         log_lm_eval(uri, home, path.parent.parent.name, path)
     return len(scores) + len(lm_eval)
@@ -79,5 +79,8 @@ def _log(
         if (folder / _SAMPLES).exists():
             table = completions_table(first_samples(folder / _SAMPLES), read_problems(folder / PROBLEMS_FILE))
             run.log_table("completions.json", table)
+        page = folder / FIRST_SAMPLES_PAGE
+        if page.exists():
+            run.log_text(page.name, apart(page.read_text(encoding="utf-8"), []))
         run.set_status("FINISHED", modified_ms(file))
         run.set_tags({_SHOWN_TAG: shown})

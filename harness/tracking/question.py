@@ -6,11 +6,10 @@ metric or a tag. Results are read from the report, which the mirror does not com
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
-import mimetypes
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +24,10 @@ QUESTION_TAG = "bench.question_id"
 _ASKED_TAG = "bench.asked"
 _REPORT_TAG = "bench.report"
 _PAGE = "index.html"
-_REPORT_FILES = ("report.md", "report.json", "figures/*", "data/*", _PAGE)
+FIRST_SAMPLES_PAGE = "first_samples.html"
+_PAGES = (FIRST_SAMPLES_PAGE, _PAGE)
+_REPORT_FILES = ("report.md", "report.json", "figures/*", "data/*", *_PAGES)
 _RESULTS = ("difference_pp", "low_pp", "high_pp", "p", "p_holm")
-_SHOWN_AS_TEXT = (".csv", ".json", ".md")
-_EMBEDDED_BYTES = 500_000
 
 
 def question_id(sweep: SweepRecord) -> str:
@@ -145,8 +144,8 @@ def sync_report(run: MirroredRun, folder: Path) -> int:
     if not contents.keys() >= {_PAGE, "report.md", "report.json"} or run.tags.get(_REPORT_TAG) == digest:
         return 0
     for path in files:
-        if path.name == _PAGE:
-            run.log_text(_PAGE, self_contained(path.read_text(encoding="utf-8"), folder))
+        if path.name in _PAGES:
+            run.log_text(path.name, apart(path.read_text(encoding="utf-8"), contents.keys() - {path.name}))
         else:
             run.log_file(path, None if path.parent == folder else path.parent.name)
     report = read_json(folder / "report.json")
@@ -174,22 +173,23 @@ def description(report: str) -> str:
     return "\n".join(lines)
 
 
-_LINK = re.compile(
-    r'<a(?P<before>[^>]*\s)href="(?!#|[a-z]+:)(?P<path>[^"]+)"(?P<after>[^>]*)>(?P<text>.*?)</a>', re.DOTALL
-)
+_LINK = re.compile(r'<a[^>]*\shref="(?!#|[a-z]+:)(?P<path>[^"]+)"[^>]*>(?P<text>.*?)</a>', re.DOTALL)
 _SCRIPT = re.compile(r"(<script\b.*?</script>)", re.DOTALL)
+_MAIN = '<main id="main">'
 
 
-def self_contained(page: str, folder: Path) -> str:
-    """A page whose links to its own figures and data work wherever it is shown. MLflow shows a page apart from the
-    files beside it: what a browser can show is put into the link, and of the rest a note says where it is."""
+def apart(page: str, others: Collection[str]) -> str:
+    """A page as MLflow shows it, apart from the files beside it: no link can reach them, so each says where its file
+    is. others: the files that are artifacts too, below the folder of the page."""
 
-    def link(found: re.Match[str]) -> str:
-        path = folder / found["path"]
-        kind = "text/plain" if path.suffix in _SHOWN_AS_TEXT else mimetypes.guess_type(path.name)[0] or ""
-        if not path.is_file() or not kind.startswith(("text/plain", "image/")) or path.stat().st_size > _EMBEDDED_BYTES:
-            return f'<span title="beside the page: {found["path"]}">{found["text"]}</span>'
-        data = base64.b64encode(path.read_bytes()).decode()
-        return f'<a{found["before"]}href="data:{kind};base64,{data}"{found["after"]}>{found["text"]}</a>'
+    def told(found: re.Match[str]) -> str:
+        path = found["path"].partition("#")[0]
+        where = "among these artifacts" if path in others else "beside the page on disk"
+        return f'<abbr title="{path}, {where}">{found["text"]}</abbr>'
 
-    return "".join(part if part.startswith("<script") else _LINK.sub(link, part) for part in _SCRIPT.split(page))
+    kept = "".join(part if part.startswith("<script") else _LINK.sub(told, part) for part in _SCRIPT.split(page))
+    if not others:
+        return kept
+    names = sorted({path.partition("/")[0] for path in others})
+    note = f"MLflow shows this page apart from its files, which are among the same artifacts: {', '.join(names)}."
+    return kept.replace(_MAIN, f'{_MAIN}\n<p class="detail">{note}</p>', 1)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from harness.records.rollouts import spread
 from reports.processes import each_in_processes, end_processes, process_count
-from reports.samples.files import FIRST_SAMPLES, Place, collect, write_files
-from reports.samples.reading import Extent, Share, measure_extent, read_samples, share
+from reports.samples.files import Place, collect, write_files
+from reports.samples.reading import CellSamples, are_final, read_lm_eval, read_samples, steps_of
 
 if TYPE_CHECKING:
     from harness.records import CellRecord, SweepRecord
@@ -19,8 +23,41 @@ MOST_TOKENS = 40_000_000
 """A page of long completions has fewer, so that its folder stays below about 200 MB."""
 MOST_FILES = 800
 """Files of training that are read, over all cells."""
+TRAINING_STEPS = 8
+"""If the page cannot hold all samples, it shows those of so many steps, spread over training."""
 MOST_FORMULAS = 20_000
 """Translating one takes about a third of a millisecond. Those of further samples stay as the model wrote them."""
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How many samples a cell recorded. training: by step, in order. is_whole: whether all files were looked at.
+    mean_tokens: of a sample in evaluations; 0 where it is not known."""
+
+    final: int
+    curve: int
+    training: dict[int, int]
+    is_whole: bool = True
+    mean_tokens: float = 0.0
+
+    @property
+    def n_training(self) -> int:
+        return sum(self.training.values())
+
+    @property
+    def total(self) -> int:
+        return self.final + self.curve + self.n_training
+
+
+@dataclass(frozen=True)
+class Share:
+    """How many samples of each kind a page shows of one cell. steps: those of training that are shown, with so many
+    completions `per_step`; None: all of them, with all of theirs."""
+
+    final: int
+    curve: int
+    steps: tuple[int, ...] | None = None
+    per_step: int = 0
 
 
 def write_sweep_samples(sweep: SweepRecord, out_dir: Path) -> None:
@@ -45,9 +82,31 @@ def write_evaluation_samples(task: str, seed: int, stores: Mapping[str, Path], o
 
     cells = {(name, seed): CellRecord(folder, name, seed, "") for name, folder in stores.items()}
     names = list(stores)
-    content = {"page_title": f"{names[-1]} on {task}: samples", "title": names[-1], "question": f"Samples on {task}"}
-    _write(cells, names, names[0] if len(names) > 1 else None, content | {"report": None}, out_dir)
+    _write(cells, names, _baseline_of(names), _content_of_evaluation(names, task), out_dir)
     return out_dir / "samples.html"
+
+
+def write_lm_eval_samples(seed: int, folders: Mapping[str, Path], out_dir: Path) -> Path:
+    """As `write_evaluation_samples`, of all lm-eval's tasks that `bench eval` has run on these models. folders: by the
+    name of each model the one that holds `<task>.json`."""
+    names = list(folders)
+    most = MOST_SAMPLES // len(names)
+    found = [read_lm_eval(folder, most, MOST_FORMULAS // len(names)) for folder in folders.values()]
+    cells = {(name, seed): one for name, one in zip(names, found, strict=True)}
+    sentence = f"All {sum(len(one.samples) for one in found):,} documents that were recorded, as lm-eval graded them."
+    if any(len(one.samples) == most for one in found):
+        sentence = f"The first {most:,} documents of each model, as lm-eval graded them."
+    _write_page(cells, names, _baseline_of(names), _content_of_evaluation(names, "lm-eval's tasks"), sentence, out_dir)
+    return out_dir / "samples.html"
+
+
+def _baseline_of(models: Sequence[str]) -> str | None:
+    return models[0] if len(models) > 1 else None
+
+
+def _content_of_evaluation(models: Sequence[str], tasks: str) -> dict[str, Any]:
+    titles = {"page_title": f"{models[-1]} on {tasks}: samples", "title": models[-1]}
+    return {**titles, "question": f"Samples on {tasks}", "report": None}
 
 
 def _write(
@@ -67,16 +126,61 @@ def _write(
     found = each_in_processes(read, list(cells.values()), processes)
     if processes > 1:
         end_processes()
-    collection = collect(list(zip(cells, found, strict=True)), arms, baseline)
-    without_prompt = sum(one.prompt < 0 for one in collection.listed)
-    content |= {
-        "n_shown": len(collection.listed),
-        "n_first": min(FIRST_SAMPLES, len(collection.listed)),
-        "shown_sentence": shown_sentence(extents, shown, len(collection.listed)),
-        "without_prompt": without_prompt,
-        "baseline": baseline,
-    }
-    write_files(collection, content, out_dir)
+    sentence = shown_sentence(extents, shown, sum(len(one.samples) for one in found))
+    _write_page(dict(zip(cells, found, strict=True)), arms, baseline, content, sentence, out_dir)
+
+
+def _write_page(
+    cells: Mapping[Place, CellSamples],
+    arms: Sequence[str],
+    baseline: str | None,
+    content: dict[str, Any],
+    sentence: str,
+    out_dir: Path,
+) -> None:
+    collection = collect(list(cells.items()), arms, baseline)
+    write_files(collection, content | {"shown_sentence": sentence, "baseline": baseline}, out_dir)
+
+
+def measure_extent(cell: CellRecord, most_files: int) -> Extent:
+    """most_files: of training; of more only some are read, spread over it. Raises DamagedRecordError."""
+    import pyarrow.compute as pc
+
+    table = cell.read_evals(["sample", "final", "n_tokens"])
+    finals = are_final(table)
+    counts: dict[int, int] = {}
+    paths = cell.rollout_files()
+    for path in spread(paths, most_files):
+        for step in steps_of(path):
+            counts[step] = counts.get(step, 0) + 1
+    n_final = int(finals.sum())
+    mean_tokens = None if table is None or "n_tokens" not in table.column_names else pc.mean(table["n_tokens"]).as_py()
+    return Extent(
+        final=n_final,
+        curve=len(finals) - n_final,
+        training=dict(sorted(counts.items())),
+        is_whole=len(paths) <= most_files,
+        mean_tokens=mean_tokens or 0.0,
+    )
+
+
+def share(extents: Sequence[Extent], most: int) -> Share:
+    """What each of the cells may show for all to have at most so many samples.
+
+    All get the same share, so that what is shown of one arm can be laid beside what is shown of another. The final
+    evaluation and training come first and divide it; evaluations along training get what is left.
+    """
+    n_final = max((one.final for one in extents), default=0)
+    n_curve = max((one.curve for one in extents), default=0)
+    n_training = max((one.n_training for one in extents), default=0)
+    room = most // max(1, len(extents))
+    final = min(n_final, max(room // 2, room - n_training))
+    curve = max(0, min(n_curve, room - final - n_training))
+    if n_training <= room - final:
+        return Share(final, curve)
+    common = sorted(set.intersection(*(set(one.training) for one in extents if one.training)))
+    chosen = np.unique(np.linspace(0, len(common) - 1, min(len(common), TRAINING_STEPS)).round().astype(int))
+    return Share(final, curve, tuple(common[place] for place in chosen), (room - final) // max(1, len(chosen)))
 
 
 def shown_sentence(extents: Sequence[Extent], shown: Share, n_shown: int) -> str:

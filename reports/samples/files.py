@@ -7,24 +7,32 @@ A page opened from disk may load scripts and nothing else, so every file is a ca
     samples/text-0001.js     CHUNK_SAMPLES samples with their texts; of long ones the beginning
     samples/long-0001.js     long samples in full
     samples/prompts-0001.js  prompts and references
+
+first_samples.html is the same page with the first samples alone, in one file: it opens where the folder is not, as in a
+mail or among the artifacts of MLflow.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from reports.page.templating import render_html, write_text
-from reports.samples.reading import FINAL, CellSamples, Problem, Sample, script_json
+from reports.samples.reading import FINAL, REASONS, CellSamples, Problem, Sample, is_match, script_json
 
 CHUNK_SAMPLES = 400
 CHUNK_PROMPTS = 200
 LONG_CHUNK_CHARACTERS = 400_000
 FIRST_SAMPLES = 20
 """They are in samples.html itself, for a browser without JavaScript."""
+ONE_FILE_SAMPLES = 400
+ONE_FILE_CHARACTERS = 2_000_000
+"""So many samples, or fewer if their texts are longer, are in first_samples.html."""
+
+FIRST_PAGE = "first_samples.html"
 
 Place = tuple[str, int]
 """The arm and the seed of a cell."""
@@ -69,6 +77,32 @@ class Collection:
     problems: list[tuple[str, str]]
     prompts: list[str]
 
+    @property
+    def first(self) -> Collection:
+        """The first samples, each with the baseline's on the same noise, as many as one file holds. Of long ones the
+        beginning."""
+        of_baseline = {_noise(one): number for number, one in enumerate(self.listed) if one.arm == self.baseline}
+        kept: set[int] = set()
+        prompts: dict[int, int] = {}
+        room = ONE_FILE_CHARACTERS
+        for number, one in enumerate(self.listed):
+            new = {number, of_baseline.get(_noise(one), number)} - kept
+            asked = {self.listed[place].prompt for place in new} - {*prompts, -1}
+            room -= sum(len(self.listed[place].sample.head) for place in new)
+            room -= sum(len(self.prompts[place]) for place in asked)
+            if kept and (room < 0 or len(kept) + len(new) > ONE_FILE_SAMPLES):
+                break
+            kept |= new
+            prompts |= {place: len(prompts) + order for order, place in enumerate(sorted(asked))}
+        listed = [self.listed[number] for number in sorted(kept)]
+        listed = [replace(one, prompt=prompts.get(one.prompt, -1)) for one in listed]
+        return replace(self, listed=listed, prompts=[self.prompts[place] for place in prompts])
+
+
+def _noise(one: Listed) -> tuple[int, str, int, int]:
+    """What samples that are laid side by side have in common."""
+    return one.seed, one.sample.when, one.problem, one.sample.sample
+
 
 def collect(cells: Sequence[tuple[Place, CellSamples]], arms: Sequence[str], baseline: str | None) -> Collection:
     """The samples of all cells in the order in which they are shown."""
@@ -107,21 +141,39 @@ def collect(cells: Sequence[tuple[Place, CellSamples]], arms: Sequence[str], bas
 
 
 def write_files(collection: Collection, content: dict[str, Any], out_dir: Path) -> None:
-    """Write samples.html and the folder `samples` beside it. content: what the template shows besides the samples."""
+    """Write samples.html and the folder `samples` beside it, and first_samples.html. content: what the template shows
+    besides the samples."""
     folder = out_dir / "samples"
     folder.mkdir(parents=True, exist_ok=True)
     stale = {path.name for path in folder.glob("*.js")}
     heads, long = _long_apart(collection.listed)
-    files = {"index": script_json(_index(collection))}
+    files = {"index": script_json(_index(collection, CHUNK_SAMPLES, CHUNK_PROMPTS))}
     files |= {name: f"[{','.join(bodies)}]" for name, bodies in _chunks("text", heads, CHUNK_SAMPLES)}
     files |= {name: f"[{','.join(bodies)}]" for name, bodies in _chunks("prompts", collection.prompts, CHUNK_PROMPTS)}
     files |= long
     for name, text in files.items():
-        write_text(folder / f"{name}.js", f'benchSamples("{name}",{text});\n')
+        write_text(folder / f"{name}.js", _call(name, text))
     for name in stale - {f"{name}.js" for name in files}:
         (folder / name).unlink()
-    first = [_shown(collection, one) for one in collection.listed[:FIRST_SAMPLES]]
-    write_text(out_dir / "samples.html", render_html("samples.html.j2", content | {"first": first}))
+    _write_page(out_dir / "samples.html", collection, content | {"n_all": len(collection.listed), "data": None})
+    first = collection.first
+    parts = {"text": [one.sample.head for one in first.listed], "prompts": first.prompts}
+    calls = [_call(f"{name}-0001", f"[{','.join(bodies)}]") for name, bodies in parts.items()]
+    calls.append(_call("index", script_json(_index(first, ONE_FILE_SAMPLES, max(1, len(first.prompts))))))
+    content = content | {"n_all": len(collection.listed), "data": "".join(calls)}
+    _write_page(out_dir / FIRST_PAGE, first, content)
+
+
+def _call(name: str, text: str) -> str:
+    return f'benchSamples("{name}",{text});\n'
+
+
+def _write_page(path: Path, collection: Collection, content: dict[str, Any]) -> None:
+    """data: the script that hands on all samples of the page, where they are in it."""
+    listed = collection.listed
+    first = [_shown(collection, one) for one in listed[:FIRST_SAMPLES]]
+    counts = {"n_shown": len(listed), "without_prompt": sum(one.prompt < 0 for one in listed)}
+    write_text(path, render_html("samples.html.j2", content | counts | {"first": first, "first_page": FIRST_PAGE}))
 
 
 def _long_apart(listed: Sequence[Listed]) -> tuple[list[str], dict[str, str]]:
@@ -148,7 +200,7 @@ def _chunks(name: str, bodies: Sequence[str], size: int) -> list[tuple[str, Sequ
     return [(f"{name}-{number:04d}", bodies[start : start + size]) for number, start in enumerate(starts, start=1)]
 
 
-def _index(collection: Collection) -> dict[str, Any]:
+def _index(collection: Collection, chunk_samples: int, chunk_prompts: int) -> dict[str, Any]:
     whens = sorted({one.sample.when for one in collection.listed}, key=_when_key)
     tasks = sorted({task for task, _ in collection.problems})
     place = {name: number for names in (collection.arms, whens) for number, name in enumerate(names)}
@@ -159,7 +211,8 @@ def _index(collection: Collection) -> dict[str, Any]:
         "whens": whens,
         "tasks": tasks,
         "problems": [[tasks.index(task), problem_id] for task, problem_id in collection.problems],
-        "chunk": {"text": CHUNK_SAMPLES, "prompts": CHUNK_PROMPTS},
+        "chunk": {"text": chunk_samples, "prompts": chunk_prompts},
+        "reasons": REASONS,
         "arm": [collection.arms.index(one.arm) for one in listed],
         "seed": [one.seed for one in listed],
         "when": [place[one.sample.when] for one in listed],
@@ -195,6 +248,27 @@ def _shown(collection: Collection, one: Listed) -> dict[str, Any]:
         "n_tokens": one.sample.n_tokens,
         "prompt": None if asked is None else asked["prompt"]["text"],
         "answer": None if asked is None else asked["answer"]["text"],
-        **dict.fromkeys(("length", "extracted", "graders", "reason", "reward")),
-        **json.loads(one.sample.head),
+        **dict.fromkeys(("length", "extracted")),
+        **(body := json.loads(one.sample.head)),
+        "said": _facts(body),
     }
+
+
+def _facts(body: dict[str, Any]) -> list[str]:
+    """What graders said, those together that said the same, and the reward. The first grader decides, where the records
+    say why it said so."""
+    graders = body.get("graders", [])
+    groups: dict[str, list[str]] = {}
+    for number, (name, said, *extracted) in enumerate(graders):
+        decides = " (decides)" if number == 0 and len(graders) > 1 and not isinstance(said, bool) else ""
+        groups.setdefault(", extracted: ".join([_in_words(said), *extracted]), []).append(f"{name}{decides}")
+    facts = [f"{', '.join(names)}\N{NO-BREAK SPACE}{said}" for said, names in groups.items()]
+    if body.get("reason", "match") != "match":
+        facts.append(f"decided: {REASONS.get(body['reason'], body['reason'])}")
+    return facts + ([f"reward {body['reward']}"] if "reward" in body else [])
+
+
+def _in_words(said: str | float | bool) -> str:
+    if isinstance(said, float):
+        return f"{said:g}"
+    return "✓" if is_match(said) else f"✗ {REASONS.get(said, said)}" if isinstance(said, str) else "✗"

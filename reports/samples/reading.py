@@ -12,13 +12,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
-from harness.records.files import DamagedRecordError
+from harness.records.files import DamagedRecordError, read_object, typed_rows
+from harness.records.problems import ProblemRow
 from harness.records.rollouts import spread
+from harness.records.scores import lm_eval_files
 from harness.records.tables import read_parquet
 from reports.page.templating import readable
 from reports.samples.formulas import find_formulas
@@ -27,19 +29,27 @@ if TYPE_CHECKING:
     import pyarrow
 
     from harness.records import CellRecord
-    from harness.records.problems import ProblemRow
+    from reports.samples import Share
 
 FINAL = "final"
-TRAINING_STEPS = 8
-"""If the page cannot hold all samples, it shows those of so many steps, spread over training."""
 LONG_CHARACTERS = 4_000
 """Samples whose JSON is longer lie in files of their own, which the page loads when they are opened."""
 HEAD_CHARACTERS = 600
 """What a long sample shows before it is opened."""
+EXTRACTED_CHARACTERS = 200
+"""What a filter of lm-eval extracts may be as long as the completion."""
+
+REASONS = {
+    "mismatch": "not the reference",
+    "unparsed": "no answer that it can read",
+    "timeout": "comparing took too long",
+    "crash": "comparing failed",
+}
+"""Why a grader says that an answer is not right, by the reason in the records, for readers."""
 
 _EVAL_COLUMNS = [
     *("step", "final", "task", "problem_id", "sample", "text", "n_tokens", "truncated", "extracted", "correct"),
-    *("reason", "verdicts"),
+    *("reason", "verdicts", "reasons"),
 ]
 _ROLLOUT_COLUMNS = [
     *("step", "problem_id", "sample", "text", "tokens", "reward", "correct", "truncated"),
@@ -83,78 +93,6 @@ class CellSamples:
     samples: list[Sample]
 
 
-@dataclass(frozen=True)
-class Extent:
-    """How many samples a cell recorded. training: by step, in order. is_whole: whether all files were looked at.
-    mean_tokens: of a sample in evaluations; 0 where it is not known."""
-
-    final: int
-    curve: int
-    training: dict[int, int]
-    is_whole: bool = True
-    mean_tokens: float = 0.0
-
-    @property
-    def n_training(self) -> int:
-        return sum(self.training.values())
-
-    @property
-    def total(self) -> int:
-        return self.final + self.curve + self.n_training
-
-
-@dataclass(frozen=True)
-class Share:
-    """How many samples of each kind a page shows of one cell. steps: those of training that are shown, with so many
-    completions `per_step`; None: all of them, with all of theirs."""
-
-    final: int
-    curve: int
-    steps: tuple[int, ...] | None = None
-    per_step: int = 0
-
-
-def measure_extent(cell: CellRecord, most_files: int) -> Extent:
-    """most_files: of training; of more only some are read, spread over it. Raises DamagedRecordError."""
-    import pyarrow.compute as pc
-
-    table = cell.read_evals(["sample", "final", "n_tokens"])
-    finals = _are_final(table)
-    counts: dict[int, int] = {}
-    paths = cell.rollout_files()
-    for path in spread(paths, most_files):
-        for step in _steps(path):
-            counts[step] = counts.get(step, 0) + 1
-    n_final = int(finals.sum())
-    mean_tokens = None if table is None or "n_tokens" not in table.column_names else pc.mean(table["n_tokens"]).as_py()
-    return Extent(
-        final=n_final,
-        curve=len(finals) - n_final,
-        training=dict(sorted(counts.items())),
-        is_whole=len(paths) <= most_files,
-        mean_tokens=mean_tokens or 0.0,
-    )
-
-
-def share(extents: Sequence[Extent], most: int) -> Share:
-    """What each of the cells may show for all to have at most so many samples.
-
-    All get the same share, so that what is shown of one arm can be laid beside what is shown of another. The final
-    evaluation and training come first and divide it; evaluations along training get what is left.
-    """
-    n_final = max((one.final for one in extents), default=0)
-    n_curve = max((one.curve for one in extents), default=0)
-    n_training = max((one.n_training for one in extents), default=0)
-    room = most // max(1, len(extents))
-    final = min(n_final, max(room // 2, room - n_training))
-    curve = max(0, min(n_curve, room - final - n_training))
-    if n_training <= room - final:
-        return Share(final, curve)
-    common = sorted(set.intersection(*(set(one.training) for one in extents if one.training)))
-    chosen = np.unique(np.linspace(0, len(common) - 1, min(len(common), TRAINING_STEPS)).round().astype(int))
-    return Share(final, curve, tuple(common[place] for place in chosen), (room - final) // max(1, len(chosen)))
-
-
 def read_samples(cell: CellRecord, shown: Share, most_files: int, most_formulas: int) -> CellSamples:
     """What the page shows of a cell; the same rows of every cell that evaluated the same problems.
 
@@ -162,6 +100,36 @@ def read_samples(cell: CellRecord, shown: Share, most_files: int, most_formulas:
     """
     reader = _Reader(cell.read_problems(), most_formulas)
     samples = [*reader.evaluated(cell, shown), *reader.trained(cell, shown, most_files)]
+    return CellSamples(reader.problems, samples)
+
+
+class _JudgedTask(TypedDict):
+    name: str
+    rows: list[Any]
+
+
+class _Judged(TypedDict):
+    """A document under a filter of lm-eval. Versions before kept no `reference`."""
+
+    doc_id: int
+    filter: str
+    prompt: str | list[Any]
+    completions: list[str]
+    n_tokens: list[int]
+    truncated: list[bool]
+    filtered: str | list[Any] | float | int | None
+    metrics: dict[str, float]
+
+
+def read_lm_eval(folder: Path, most: int, most_formulas: int) -> CellSamples:
+    """What lm-eval made of completions, from each `<task>.json` in a folder of `bench eval --lm-eval`. A document is
+    one sample, with all its completions, because lm-eval's metrics are of them together. Raises DamagedRecordError."""
+    reader = _Reader([], most_formulas)
+    samples: list[Sample] = []
+    for path in lm_eval_files(folder):
+        recorded = typed_rows(path, [read_object(path)], _JudgedTask)[0]
+        rows = typed_rows(path, recorded["rows"], _Judged)
+        samples += islice(reader.judged(recorded["name"], rows), most - len(samples))
     return CellSamples(reader.problems, samples)
 
 
@@ -179,20 +147,22 @@ class _Reader:
         table = cell.read_evals(_EVAL_COLUMNS)
         if table is None or "text" not in table.column_names:
             return
-        finals = _are_final(table)
+        finals = are_final(table)
         order = np.lexsort((np.arange(len(table)), table["sample"].to_numpy(), ~finals))
         n_final = int(finals.sum())
         kept = np.concatenate([order[:n_final][: shown.final], order[n_final:][: shown.curve]])
         for is_final, row in zip(finals[kept], table.take(kept).to_pylist(), strict=True):
             when = FINAL if is_final else f"evaluation {row['step']}"
-            verdicts = _verdicts(cell, row.get("verdicts"))
+            graders = _graders(cell, row)
+            # Without a reason of each, that of the one that decides: which one it is, such records do not say.
+            reason = None if row.get("reasons") else row.get("reason")
             yield self._sample(
                 row,
                 when,
                 self._number("test", row["task"], str(row["problem_id"])),
                 row.get("n_tokens"),
-                verdicts,
-                {"extracted": row.get("extracted"), "reason": row.get("reason"), "graders": verdicts},
+                graders,
+                {"extracted": row.get("extracted"), "reason": reason, "graders": graders},
             )
 
     def trained(self, cell: CellRecord, shown: Share, most_files: int) -> Iterator[Sample]:
@@ -202,7 +172,7 @@ class _Reader:
         columns = [*_ROLLOUT_COLUMNS, *(f"reward/{part}" for part in spec.get("reward", {}).get("parts", {}))]
         left = dict.fromkeys(shown.steps or (), shown.per_step)
         for path in paths:
-            if shown.steps is not None and left.keys().isdisjoint(_steps(path)):
+            if shown.steps is not None and left.keys().isdisjoint(steps_of(path)):
                 continue
             table = read_parquet(path, columns)
             if not {"step", "text", "problem_id", "sample"} <= set(table.column_names):
@@ -226,6 +196,28 @@ class _Reader:
                     [],
                     {"reward": _rounded(row.get("reward")), "rewards": parts, "tokens": _tokens(row, str(path))},
                 )
+
+    def judged(self, task: str, rows: Iterable[_Judged]) -> Iterator[Sample]:
+        documents: dict[int, list[_Judged]] = {}
+        for row in rows:
+            documents.setdefault(row["doc_id"], []).append(row)
+        for doc_id, by_filter in documents.items():
+            one, name = by_filter[0], str(doc_id)
+            answer = str(one.get("reference", "not recorded"))
+            problem = ProblemRow(task=task, split="test", problem_id=name, prompt=one["prompt"], answer=answer)
+            self._rows["test", task, name] = problem
+            text = _together(one["completions"])
+            graders = [
+                [_name_of_metric(metric, row["filter"]), _said_by_metric(value), *_extracted(row)]
+                for row in by_filter
+                for metric, value in row["metrics"].items()
+            ]
+            # The first metric of the first filter decides, as the first grader does in evaluations of ours.
+            said = graders[0][1] if graders else None
+            right = None if said is None or isinstance(said, float) else is_match(said)
+            sample = {"text": text, "sample": 0, "truncated": any(one["truncated"]), "correct": right}
+            number = self._number("test", task, name)
+            yield self._sample(sample, FINAL, number, sum(one["n_tokens"]), graders, {"graders": graders})
 
     def _number(self, split: str, task: str, problem_id: str) -> int:
         key = (split, task, problem_id)
@@ -252,7 +244,7 @@ class _Reader:
         when: str,
         problem: int,
         n_tokens: int | None,
-        verdicts: list[list[Any]],
+        graders: list[list[Any]],
         facts: dict[str, Any],
     ) -> Sample:
         text = str(row["text"])
@@ -271,7 +263,7 @@ class _Reader:
             sample=int(row["sample"]),
             is_right=None if right is None else bool(right),
             is_cut=bool(row.get("truncated")),
-            graders_disagree=len({vote for _, vote in verdicts}) > 1,
+            graders_disagree=len({is_match(said) for _, said, *_ in graders if not isinstance(said, float)}) > 1,
             n_tokens=n_tokens,
             long=is_long,
             head=head if is_long else body,
@@ -279,13 +271,13 @@ class _Reader:
         )
 
 
-def _steps(path: Path) -> list[int]:
+def steps_of(path: Path) -> list[int]:
     """The step of each completion in a file of training."""
     table = read_parquet(path, ["step"])
     return list(table["step"].to_pylist()) if "step" in table.column_names else []
 
 
-def _are_final(table: pyarrow.Table | None) -> npt.NDArray[np.bool_]:
+def are_final(table: pyarrow.Table | None) -> npt.NDArray[np.bool_]:
     """Whether each sample is one of the final evaluation, as all of `bench eval` are."""
     if table is None:
         return np.zeros(0, dtype=bool)
@@ -294,14 +286,47 @@ def _are_final(table: pyarrow.Table | None) -> npt.NDArray[np.bool_]:
     return np.asarray(table["final"].to_numpy(zero_copy_only=False), dtype=bool)
 
 
-def _verdicts(cell: CellRecord, verdicts: str | None) -> list[list[Any]]:
-    """What each grader said."""
-    if verdicts is None:
+def _graders(cell: CellRecord, row: dict[str, Any]) -> list[list[Any]]:
+    """[grader, what it said] of each: the reason of its verdict, the grader that decides first; in records without
+    reasons, in alphabetical order, whether the answer is right."""
+    name = "reasons" if row.get("reasons") else "verdicts"
+    recorded = row.get(name)
+    if recorded is None:
         return []
     try:
-        return [[readable(str(grader)), bool(vote)] for grader, vote in sorted(json.loads(verdicts).items())]
+        by_grader = json.loads(recorded).items()
     except (ValueError, AttributeError):
-        raise DamagedRecordError(f"{cell.evals}: a sample's verdicts are {verdicts!r}, no JSON object.") from None
+        raise DamagedRecordError(f"{cell.evals}: a sample's {name} are {recorded!r}, no JSON object.") from None
+    if name == "reasons":
+        return [[readable(str(grader)), readable(str(reason))] for grader, reason in by_grader]
+    return [[readable(str(grader)), bool(vote)] for grader, vote in sorted(by_grader)]
+
+
+def _name_of_metric(metric: str, filter_name: str) -> str:
+    return readable(metric if filter_name == "none" else f"{metric} of {filter_name}")
+
+
+def _said_by_metric(value: float) -> str | float | None:
+    """A metric of 1 or 0 as the reason that a grader of ours would give."""
+    return {1.0: "match", 0.0: "mismatch"}.get(value, _rounded(value))
+
+
+def _extracted(row: _Judged) -> list[str]:
+    """What the filter made of the completions, unless that is what they are."""
+    filtered = row["filtered"]
+    text = filtered if isinstance(filtered, str) else json.dumps(filtered, ensure_ascii=False)
+    return [] if [text] == row["completions"] else [readable(text[:EXTRACTED_CHARACTERS])]
+
+
+def _together(completions: Sequence[str]) -> str:
+    if len(completions) == 1:
+        return completions[0]
+    return "\n\n".join(f"[completion {number}]\n{text}" for number, text in enumerate(completions))
+
+
+def is_match(said: str | bool) -> bool:
+    """Whether what a grader said means that the answer is right."""
+    return said is True or said == "match"
 
 
 def _tokens(row: dict[str, Any], path: str) -> dict[str, Any] | None:

@@ -61,8 +61,18 @@ def test_row_of_a_sample():
         "correct": True,
         "reason": "match",
         "verdicts": '{"exact": false, "math": true, "numeric": true}',
+        "reasons": '{"numeric": "match", "exact": "mismatch", "math": "match"}',
         "faulty_steps": False,
     }
+
+
+@pytest.mark.parametrize("text", ["#6", "#7", "#x", "no answer", "#6 apples"])
+@pytest.mark.parametrize("grader", ["exact", "numeric", "math"])
+def test_every_grader_has_a_reason_and_the_one_that_decides_comes_first(grader, text):
+    graded = grade_sample(TASK, Request(SUMS[0], 0, ""), text, 1, False, grader=grader)
+    reasons, verdicts = json.loads(graded["reasons"] or ""), json.loads(graded["verdicts"])
+    assert next(iter(reasons)) == grader and reasons[grader] == graded["reason"]
+    assert {name: reason == "match" for name, reason in reasons.items()} == verdicts
 
 
 def test_the_configured_grader_decides():
@@ -249,7 +259,7 @@ def test_the_same_grading_gives_the_same_records():
 
 def test_everything_that_depends_on_grading_is_made_anew():
     stale = [
-        changed(row, extracted="?", correct=False, reason="crash", verdicts="{}", faulty_steps=True)
+        changed(row, extracted="?", correct=False, reason="crash", verdicts="{}", reasons=None, faulty_steps=True)
         for row in mixed_rows()
     ]
     assert regrade(MIXED, MIXED_PROBLEMS, stale) == mixed_rows()

@@ -24,6 +24,7 @@ def row(doc: int, value: float, filter_name: str = "none", **changed: object) ->
         doc_hash=f"hash of {doc}",
         filter=filter_name,
         prompt=f"question {doc}",
+        reference="text",
         completions=["text"],
         n_tokens=[1],
         truncated=[False],

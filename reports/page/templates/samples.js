@@ -20,6 +20,7 @@ let index = null;
 window.benchSamples = (name, data) => {
   if (name === "index") { index = data; begin(); return; }
   if (awaited.has(name)) awaited.get(name).resolve(data);
+  else kept.set(name, data);  // a page in one file brings its data along
 };
 const load = name => {
   if (awaited.has(name)) return awaited.get(name).promise;
@@ -174,20 +175,32 @@ const withColours = ({text, tokens}, what) => {
 // Articles.
 
 const verdictOf = row => {
-  const flags = index.flags[row], said = [flags & 1 ? "right" : flags & 2 ? "wrong" : "not graded"];
+  const flags = index.flags[row], [sign, verdict] = flags & 1 ? ["✓ ", "right"] : flags & 2 ? ["✗ ", "wrong"] : ["", "not graded"];
+  const said = [""];
   if (flags & FLAGS.flipped) said.push("flipped");
   if (flags & FLAGS.cut) said.push("cut");
   if (flags & FLAGS.disagree) said.push("graders disagree");
   if (index.tokens[row] !== null) said.push(`${index.tokens[row]} tokens`);
-  return said.join(", ");
+  return [make("span", {className: verdict, textContent: sign + verdict}), said.join(", ")];
+};
+// What each grader said: a reason, or in older records whether the answer is right; of lm-eval also a number, and what its
+// filter extracted. The first decides, where it has a reason.
+const saidBy = graders => {
+  const groups = new Map();
+  graders.forEach(([name, what, extracted], i) => {
+    const right = what === true || what === "match", wrong = typeof what === "string" ? `✗ ${index.reasons[what] || what}` : "✗";
+    const said = `${right ? "✓" : typeof what === "number" ? what : wrong}${extracted === undefined ? "" : `, extracted: ${extracted}`}`;
+    const decides = i === 0 && graders.length > 1 && typeof what !== "boolean" ? " (decides)" : "";
+    groups.set(said, [...(groups.get(said) || []), name + decides]);
+  });
+  return [...groups].map(([said, names]) => `${names.join(", ")}\u00a0${said}`);
 };
 const facts = body => {
-  const line = make("p", {className: "detail"});
-  if (body.extracted !== undefined) line.append("extracted: ", make("code", {textContent: body.extracted}), " ");
-  (body.graders || []).forEach(([name, vote]) => line.append(`${name} ${vote ? "✓" : "✗"} `));
-  if (body.reason) line.append(`(${body.reason}) `);
-  if (body.reward !== undefined) line.append(`reward ${body.reward}`);
-  if (body.rewards) line.append(` = ${body.rewards.map(([name, value]) => `${name} ${value}`).join(", ")} (before weights)`);
+  const line = make("p", {className: "detail"}), parts = saidBy(body.graders || []);
+  if (body.extracted !== undefined) line.append("extracted: ", make("code", {textContent: body.extracted}), parts.length ? " · " : "");
+  if (body.reason && body.reason !== "match") parts.push(`decided: ${index.reasons[body.reason] || body.reason}`);
+  if (body.reward !== undefined) parts.push(`reward ${body.reward}${body.rewards ? ` = ${body.rewards.map(([name, value]) => `${name} ${value}`).join(", ")} (before weights)` : ""}`);
+  line.append(parts.join(" · "));
   return line;
 };
 const formulasIn = view => !view || view === "formulas";
@@ -203,8 +216,9 @@ const asked = (prompt, view) => {
 };
 const column = (row, body, other, view, open) => {
   const text = make("pre", {}, ...written(body, other, view));
-  const children = [make("p", {className: "detail"}, make("b", {textContent: nameOf.arm(row)}), `: ${verdictOf(row)}`), text];
-  if (body.length) {
+  const children = [make("p", {className: "detail"}, make("b", {textContent: nameOf.arm(row)}), ": ", ...verdictOf(row)), text];
+  if (body.length && !body.long) children.push(make("p", {className: "detail", textContent: `The beginning of ${body.length.toLocaleString("en")} characters.`}));
+  if (body.long) {
     const more = make("button", {type: "button", textContent: `all ${body.length.toLocaleString("en")} characters`, onclick: open});
     children.push(make("p", {className: "detail"}, more));
   }

@@ -362,7 +362,9 @@ def test_mlflow_shows_the_scores_once(bench: Bench, monkeypatch: pytest.MonkeyPa
     assert experiment is not None
     (again,) = client.search_runs([experiment.experiment_id])
     assert again.data.metrics == run.data.metrics and again.data.params == run.data.params
-    assert {item.path for item in client.list_artifacts(again.info.run_id)} == {"scores.json", "completions.json"}
+    assert {item.path for item in client.list_artifacts(again.info.run_id)} == {
+        *("scores.json", "completions.json", "first_samples.html")
+    }
     assert again.data.tags["mlflow.source.git.commit"]
     assert bench("sync", "--home", "home").code == 0
     (same,) = client.search_runs([experiment.experiment_id])

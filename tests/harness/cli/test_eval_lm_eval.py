@@ -70,6 +70,12 @@ def test_a_task_is_run_once_and_logged(bench: Bench, tasks: Path, monkeypatch: p
     folder = Path(found["path"])
     kept = json.loads((folder / "sums.json").read_text())
     assert metric["value"] == sum(row["metrics"]["exact_match"] for row in kept["rows"]) / 4
+    assert [row["reference"] for row in kept["rows"]] == [
+        one.answer for one in get_task("arithmetic").split("test").load()[:4]
+    ]
+    page = (folder / "samples.html").read_text()
+    assert "All 4 documents that were recorded, as lm-eval graded them." in page
+    assert page.count("exact_match of last") == 4 and f"reference: <code>{kept['rows'][0]['reference']}</code>" in page
     samples = (folder / "samples.jsonl").read_text()
     assert samples.count("\n") == 4
     assert "loading tiny" in first.err and len(logged) == 1
@@ -100,6 +106,8 @@ def test_before_and_after_are_paired_by_document(
     assert change["n_problems"] == 6
     text = bench(*asked).out
     assert "against tiny, paired by problem" in text and "exact_match" in text
+    page = Path(result.document["lm_eval"]["path"]) / "samples.html"
+    assert f"samples: {page}" in text and "All 12 documents that were recorded" in page.read_text()
 
 
 def test_a_multiple_choice_is_evaluated_as_in_a_sweep(

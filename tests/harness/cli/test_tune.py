@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -43,6 +44,8 @@ def test_the_page_and_the_last_line(bench: Bench, tmp_path: Path, pool: FakeCell
     *_, sentence, where = result.out.splitlines()
     page = (tmp_path / where.removeprefix("report: ")).read_text()
     assert "found" in page
+    folder = (tmp_path / where.removeprefix("report: ")).parent
+    assert all((folder / link).is_file() for link in re.findall(r'href="([^"#:]+)"', page)) and "samples.html" in page
     assert "the best of 3 complete" in sentence
     # The page again, from the records alone.
     before = page

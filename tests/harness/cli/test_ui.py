@@ -230,7 +230,8 @@ def test_a_page_that_was_begun_earlier_never_replaces_a_later_one(
     sweep = write_sweep(tmp_path / "question", {"base": 0.0}, seeds=1)
     seen: list[str] = []
 
-    def write_report(read: SweepRecord, *_: object) -> dict[str, list[object]]:
+    def write_report(read: SweepRecord, folder: Path, *_: object) -> dict[str, list[object]]:
+        assert (folder / "samples.html").is_file(), "the page links to it"
         seen.append(read.question)
         return {"interactions": [], "contrasts": []}
 

@@ -82,7 +82,8 @@ class DiskSweep:
         (folder / "figures" / "forest.svg").write_text("<svg/>")
         (folder / "data" / "forest.csv").write_text("arm,difference\nb,-2\n")
         (folder / "data" / "steps.parquet").write_bytes(b"PAR1")
-        links = '<a href="data/forest.csv">csv</a> <a href="data/steps.parquet">steps</a> <a href="#top">top</a>'
+        links = '<a href="data/forest.csv">csv</a> <a href="samples.html">samples</a> <a href="#top">top</a>'
+        (folder / "first_samples.html").write_text('<a href="samples.html">all</a>')
         (folder / "index.html").write_text(f"<p>{verdict}</p> {links}")
         (folder / "report.md").write_text(
             f"# {self.name}\n\n**{verdict}**: b\n\n## Effects\n\n![x](figures/forest.png)\n"

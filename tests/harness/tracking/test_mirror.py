@@ -368,11 +368,15 @@ def test_a_changed_report_is_sent_again_and_its_links_work_apart_from_it(
         (copy,) = (sweep.home / "mlartifacts").rglob("index.html")
         assert verdict in copy.read_text()
     assert copy.read_text().endswith(
-        '<a href="data:text/plain;base64,YXJtLGRpZmZlcmVuY2UKYiwtMgo=">csv</a> '
-        '<span title="beside the page: data/steps.parquet">steps</span> <a href="#top">top</a>'
+        '<abbr title="data/forest.csv, among these artifacts">csv</abbr> '
+        '<abbr title="samples.html, beside the page on disk">samples</abbr> <a href="#top">top</a>'
     )
+    (first,) = (sweep.home / "mlartifacts").rglob("first_samples.html")
+    assert first.read_text() == '<abbr title="samples.html, beside the page on disk">all</abbr>'
     (parent,) = reader.parents()
-    assert reader.artifacts(parent) == {"index.html", "report.md", "report.json", "figures", "data"}
+    assert reader.artifacts(parent) == {
+        *("index.html", "first_samples.html", "report.md", "report.json", "figures", "data")
+    }
     assert (copy.parent / "data" / "steps.parquet").read_bytes() == b"PAR1"
     (sweep.path / "report" / "index.html").unlink()
     mirror.sync()

@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pyarrow
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.records.problems import ProblemRow
-from harness.tracking.question import description, self_contained
+from harness.tracking.question import apart, description
 from harness.tracking.run import (
     MAX_PARAM_LENGTH,
     MAX_TAG_LENGTH,
@@ -91,12 +90,12 @@ def test_a_description_ends_before_the_first_figure_and_where_mlflow_would_cut_i
     assert description("\n".join(["- a verdict"] * 1000)) == "\n".join(["- a verdict"] * (MAX_TAG_LENGTH // 12))
 
 
-def test_links_work_apart_from_the_folder_and_scripts_stay_as_they_are(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("1")
+def test_a_page_apart_from_its_files_says_where_they_are_and_its_scripts_stay_as_they_are() -> None:
     script = """<script>const link = '<a href="a.csv">x</a>'</script>"""
     kept = '<a href="#top">top</a> <a class="x" href="https://example.org">web</a>'
-    page = f'{kept} <a class="file" href="a.csv" download>data</a> <a href="../b/index.html">b</a> {script}'
-    assert self_contained(page, tmp_path) == (
-        f'{kept} <a class="file" href="data:text/plain;base64,MQ==" download>data</a> '
-        f'<span title="beside the page: ../b/index.html">b</span> {script}'
+    links = '<a class="file" href="data/a.csv" download>data</a> <a href="samples.html#arm=a">b</a>'
+    assert apart(f'{kept} <main id="main">{links} {script}', {"data/a.csv", "data/b.csv", "report.md"}) == (
+        f'{kept} <main id="main">\n<p class="detail">MLflow shows this page apart from its files, which are among the '
+        'same artifacts: data, report.md.</p><abbr title="data/a.csv, among these artifacts">data</abbr> '
+        f'<abbr title="samples.html, beside the page on disk">b</abbr> {script}'
     )

@@ -98,7 +98,8 @@ def test_what_a_model_wrote_runs_nothing_and_is_read_as_text(chromium, page, tmp
 def test_flipped_samples_come_first_beside_the_baselines_with_what_differs_marked(chromium, page, tmp_path):
     dom = shown(chromium, page, tmp_path)
     first = articles(dom)[0]
-    assert "<b>up</b>: right, flipped" in first and "<b>base</b>: wrong" in first
+    assert '<b>up</b>: <span class="right">✓ right</span>, flipped' in first
+    assert '<b>base</b>: <span class="wrong">✗ wrong</span>' in first
     assert re.findall(r"<mark>(.*?)</mark>", first) == [" &lt;b&gt;so"]
     assert "[user] What is 1?" in first
     assert "<math" in first  # the reference
@@ -156,6 +157,17 @@ def test_a_long_sample_is_opened_from_its_own_file(chromium, page, tmp_path):
     copy.unlink()
     assert "the end of the long one" in dom
     assert long.stat().st_size < 1_000_000
+
+
+def test_the_first_samples_are_shown_apart_from_every_other_file(chromium, page, tmp_path):
+    alone = tmp_path / "first_samples.html"
+    alone.write_bytes(page.with_name(alone.name).read_bytes())
+    dom = shown(chromium, alone, tmp_path, "step=final&arm=up&problem=p1")
+    assert count(dom).startswith("2 of the 399 "), "the flipped ones of two seeds"
+    assert all("<b>base</b>" in one and "<mark>" in one for one in articles(dom))
+    long = shown(chromium, alone, tmp_path, "step=final&problem=p2")
+    assert "The beginning of 15,0" in long and '<button type="button">all 15' not in long
+    assert count(shown(chromium, alone, tmp_path, "find=what+is+1")).startswith("4 of the 399 ")
 
 
 @pytest.mark.parametrize("width", [360, 800, 1400])

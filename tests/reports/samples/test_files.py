@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from harness.records.files import DamagedRecordError, write_json
 from harness.records.problems import ProblemsFile
 from reports import samples
-from reports.samples import write_evaluation_samples, write_sweep_samples
-from reports.samples.reading import Extent, Share, read_samples, share
+from reports.samples import Extent, Share, share, write_evaluation_samples, write_lm_eval_samples, write_sweep_samples
+from reports.samples.reading import read_samples
 from tests.reports.samples.synthetic import ATTACK, TEXTS, AskedProblem
 from tests.reports.synthetic import STEPS, TASK, write_sweep
 from tests.reports.synthetic_rollouts import recorded, write_rows
@@ -73,6 +73,26 @@ def test_every_recorded_sample_is_there_with_its_verdicts_and_rewards(tmp_path):
     assert training["reward"] in (0, 1)
     assert sum(training["tokens"]["chars"]) == len(training["text"])
     assert "All 1,944 samples that were recorded." in (tmp_path / "page" / "samples.html").read_text()
+
+
+def test_each_grader_says_why_and_older_records_why_the_deciding_one_does(tmp_path):
+    (cell,) = write_sweep(tmp_path / "records", {"base": 0.0}, seeds=1).cells
+    rows = pyarrow.parquet.read_table(cell.evals).to_pylist()[:2]
+    reasons = '{"string": "mismatch", "math": "match", "own": "</b>"}'
+    new, old = ({"reasons": one, "reason": "mismatch"} for one in (reasons, None))
+    pyarrow.parquet.write_table(pa.Table.from_pylist([rows[0] | new, rows[1] | old]), cell.evals)
+    first, second = (
+        json.loads(one.body) for one in read_samples(cell, EVERYTHING, 9, 0).samples if one.when == "final"
+    )
+    assert (first["graders"], first.get("reason")) == ([[*pair] for pair in json.loads(reasons).items()], None)
+    assert (second["graders"], second["reason"]) == ([["math", True], ["string", False]], "mismatch")
+    page = write_evaluation_samples("t", 0, {"base": cell.path}, tmp_path / "page")
+    static = page.read_text().replace("\N{NO-BREAK SPACE}", " ")
+    assert "string (decides) ✗ not the reference · math ✓ · own ✗ &lt;/b&gt;</p>" in static
+    assert "math ✓ · string ✗ · decided: not the reference</p>" in static
+    pyarrow.parquet.write_table(pa.Table.from_pylist([rows[0] | {"reasons": "no JSON"}]), cell.evals)
+    with pytest.raises(DamagedRecordError, match="a sample's reasons are 'no JSON', no JSON object"):
+        read_samples(cell, EVERYTHING, 9, 0)
 
 
 def test_the_order_is_flipped_then_disagreeing_then_wrong_then_right(tmp_path):
@@ -207,6 +227,87 @@ def test_a_bench_eval_has_a_page_with_its_baseline_beside_it(tmp_path):
         *(("after", 7, "final", 1 + 4 + 16), ("before", 7, "final", 2 + 4))
     ]
     assert "after: samples" in page.read_text() and "The report" not in page.read_text()
+
+
+def lm_eval_row(doc_id: int, filter_name: str, value: float, filtered: Any, *texts: str) -> dict[str, Any]:
+    drawn = {"completions": texts, "n_tokens": [3] * len(texts), "truncated": [False] * len(texts)}
+    about = {
+        "doc_id": doc_id,
+        "doc_hash": "",
+        "filter": filter_name,
+        "prompt": f"{doc_id}+1=",
+        "reference": f"{doc_id + 1}",
+    }
+    return about | drawn | {"filtered": filtered, "metrics": {"exact_match": value}}
+
+
+def test_what_lm_eval_graded_has_a_page_with_its_verdict_by_filter(tmp_path):
+    folders = {name: tmp_path / name for name in ("before", "after")}
+    rows = [
+        *(lm_eval_row(0, name, value, "1", "so 1") for name, value in (("strict", 0.0), ("flexible", 1.0))),
+        *(lm_eval_row(1, name, 0.0, "[invalid]", ATTACK, "2") for name in ("strict", "flexible")),
+        lm_eval_row(2, "strict", 0.25, "as it is", "as it is"),
+    ]
+    old = lm_eval_row(0, "none", 1.0, "7", "7")
+    del old["reference"]  # earlier versions kept none
+    for name, folder in folders.items():
+        folder.mkdir()
+        write_json(folder / "spec.json", {"seed": 0})
+        (folder / "lease.json").touch()
+        changed = [row | {"metrics": {"exact_match": 1.0}} if row["doc_id"] == 1 else row for row in rows]
+        write_json(folder / "sums.json", {"name": "sums", "rows": changed if name == "after" else rows})
+        write_json(folder / "older.json", {"name": "older", "rows": [old]})
+    page = write_lm_eval_samples(7, folders, folders["after"])
+    shown = listed(written(page.parent))
+    assert [(row["arm"], row["problem"], row["flags"]) for row in shown] == [
+        *(("after", "1", 1 + 16), ("before", "0", 2 + 8), ("after", "0", 2 + 8), ("before", "1", 2)),
+        *(("before", "0", 1), ("after", "0", 1), ("before", "2", 0), ("after", "2", 0)),
+    ]
+    flipped, disagreeing = shown[:2]
+    assert flipped["text"] == f"[completion 0]\n{ATTACK.replace(chr(0x202E), chr(0xFFFD))}\n\n[completion 1]\n2"
+    assert disagreeing["graders"] == [
+        *(["exact_match of strict", "mismatch", "1"], ["exact_match of flexible", "match", "1"])
+    ]
+    assert disagreeing["prompt"] == {"prompt": {"text": "0+1="}, "answer": {"text": "1"}}
+    assert shown[-1]["graders"] == [["exact_match of strict", 0.25]]
+    assert {row["prompt"]["answer"]["text"] for row in shown if row["text"] == "7"} == {"not recorded"}
+    static = page.read_text().replace("\N{NO-BREAK SPACE}", " ")
+    assert (
+        "exact_match of strict (decides) ✗ not the reference, extracted: 1 · exact_match of flexible ✓, extracted: 1"
+        in static
+    )
+    assert "All 8 documents that were recorded" in static
+    write_json(folders["after"] / "sums.json", {"name": "sums", "rows": [{"doc_id": 1}]})
+    with pytest.raises(DamagedRecordError, match=r"sums\.json, row 1: lacks filter, prompt"):
+        write_lm_eval_samples(7, folders, folders["after"])
+
+
+def test_the_first_samples_are_a_page_in_one_file_each_with_that_of_the_baseline(tmp_path, monkeypatch):
+    sweep = write_sweep(tmp_path / "records", ARMS, seeds=2, texts=TEXTS)
+    everything = listed(page_of(sweep, tmp_path / "page"))
+    page = tmp_path / "page" / "first_samples.html"
+    html = page.read_text()
+    calls = re.findall(r'benchSamples\("([^"]+)",(.*)\);\n', html.partition("</main>")[2])
+    assert [name for name, _ in calls] == ["text-0001", "prompts-0001", "index"]
+    rows = listed({name: json.loads(text) for name, text in calls})
+    assert f"The first {len(rows)} of the 1,968 samples" in html and len(rows) in (399, 400)
+    places = [everything.index(next(one for one in everything if same_sample(one, row))) for row in rows]
+    assert places == sorted(places)
+    flipped = [row for row in rows if row["flags"] & 16]
+    assert flipped and all(any(same_noise(row, one) and one["arm"] == "base" for one in rows) for row in flipped)
+    assert all("long" not in row and len(row["text"]) <= max(map(len, TEXTS[:2])) + 600 for row in rows)
+    assert html.lower().count("</script>") == html.lower().count("<script") == 2 and "<img" not in html
+    monkeypatch.setattr("reports.samples.files.ONE_FILE_CHARACTERS", 1000)
+    page_of(sweep, tmp_path / "page")
+    assert 0 < int(re.findall(r"The first (\d+) of the 1,968 samples", page.read_text())[0]) < 10
+
+
+def same_noise(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return all(one[name] == other[name] for name in ("seed", "when", "problem", "sample"))
+
+
+def same_sample(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return one["arm"] == other["arm"] and same_noise(one, other)
 
 
 def test_cells_without_samples_give_a_page_that_says_so(tmp_path):
