@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reports.processes import each_in_processes, end_processes, process_count
+from reports.processes import each_in_processes, process_count
 from reports.samples.files import FIRST_SAMPLES, Place, collect, write_files
 from reports.samples.reading import Extent, Share, measure_extent, read_samples, share
 
@@ -65,8 +65,6 @@ def _write(
     most_formulas = MOST_FORMULAS // max(1, len(cells))
     read = partial(read_samples, shown=shown, most_files=most_files, most_formulas=most_formulas)
     found = each_in_processes(read, list(cells.values()), processes)
-    if processes > 1:
-        end_processes()
     collection = collect(list(zip(cells, found, strict=True)), arms, baseline)
     without_prompt = sum(one.prompt < 0 for one in collection.listed)
     content |= {
