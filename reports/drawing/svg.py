@@ -218,7 +218,7 @@ class _Renderer(RendererBase):
             at = np.array([at_x, self._size[1] - at_y])
             x, y = at + up * (up @ (np.array([x, y]) - at))
         look = (
-            f"font-size:{UNITS * prop.get_size_in_points():g}px{anchor};fill:{_short_color(color)}"
+            f"font-size:{UNITS * prop.get_size_in_points():g}px{anchor};fill:{rgb2hex(color)}"
             + ("" if opacity == 1 else f";opacity:{opacity:.3g}")
             + ("" if weight == 400 else f";font-weight:{weight}")
             + ("" if prop.get_style() == "normal" else f";font-style:{prop.get_style()}")
@@ -272,12 +272,12 @@ class _Renderer(RendererBase):
         if gc.get_hatch() is not None:
             parts.append(f"fill:url(#{self._hatch(gc, face)})")
         elif face is not None and (is_alike or len(face) < 4 or face[3]):
-            parts.append(f"fill:{_short_color(face)}")
+            parts.append(f"fill:{rgb2hex(face)}")
             if not is_alike and len(face) == 4 and face[3] != 1:
                 parts.append(f"fill-opacity:{face[3]:.3g}")
         width, color = gc.get_linewidth(), gc.get_rgb()
         if width and (is_alike or color[3]):
-            parts += [f"stroke:{_short_color(color)}", f"stroke-width:{UNITS * width:.4g}"]
+            parts += [f"stroke:{rgb2hex(color)}", f"stroke-width:{UNITS * width:.4g}"]
             if not is_alike and color[3] != 1:
                 parts.append(f"stroke-opacity:{color[3]:.3g}")
             offset, dashes = gc.get_dashes()
@@ -313,7 +313,7 @@ class _Renderer(RendererBase):
 
     def _hatch(self, gc: Any, face: Any) -> str:
         """The id of a pattern."""
-        path, edge = gc.get_hatch_path(), _short_color(gc.get_hatch_color())
+        path, edge = gc.get_hatch_path(), rgb2hex(gc.get_hatch_color())
         square = Affine2D().scale(UNITS * HATCH_POINTS, -UNITS * HATCH_POINTS).translate(0, UNITS * HATCH_POINTS)
         codes, points = _outline(path, None, square)
         width = UNITS * gc.get_hatch_linewidth()
@@ -326,7 +326,7 @@ class _Renderer(RendererBase):
         else:
             data = path_data(codes, points)
         side = f'width="{UNITS * HATCH_POINTS}" height="{UNITS * HATCH_POINTS}"'
-        back = "" if face is None else f"<rect {side}{self._class(f'fill:{_short_color(face)}')}/>"
+        back = "" if face is None else f"<rect {side}{self._class(f'fill:{rgb2hex(face)}')}/>"
         hatch = f'{back}<path{self._class(look)} d="{data}"/>'
         return self._define("pattern", f' patternUnits="userSpaceOnUse" {side}', hatch)
 
@@ -382,8 +382,3 @@ def _pairs(numbers: Sequence[Sequence[int]]) -> str:
     """Numbers with no more between them than they need: a minus divides as a space does."""
     words = " ".join(f"{x} {y}" for x, y in numbers)
     return words.replace(" -", "-")
-
-
-def _short_color(color: Any) -> str:
-    long = rgb2hex(color)
-    return "#" + long[1::2] if long[1::2] == long[2::2] else long
