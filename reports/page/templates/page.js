@@ -44,7 +44,8 @@ const panelsOf = svg => all("[data-axes]", svg).map(background => {
 const scales = {log: [Math.log, Math.exp], function: [Math.sqrt, v => v * v]};
 const valueAt = (share, {low, high, scale}) => {
   const [to, from] = scales[scale] || [v => v, v => v];
-  return from(to(low) + share * (to(high) - to(low)));
+  const value = from(to(low) + share * (to(high) - to(low)));
+  return !scale && Math.abs(value) < 1e-4 * (high - low) ? 0 : value;  // finer than figures are drawn
 };
 const text = value => {
   const size = Math.abs(value);
