@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -98,7 +99,10 @@ def each_in_processes(function: Callable[[Item], Result], items: Sequence[Item],
 
 
 def end_processes() -> None:
-    """End the processes that `each_in_processes` started. Otherwise this one, at its own end, would wait for them."""
+    """End the processes that `each_in_processes` started, if any. Otherwise this one, at its own end, would wait for
+    them."""
+    if "joblib.externals.loky" not in sys.modules:
+        return
     from joblib.externals.loky import get_reusable_executor
 
     get_reusable_executor(reuse=True).shutdown(wait=True, kill_workers=True)

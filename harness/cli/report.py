@@ -159,10 +159,16 @@ def write(folder: Path, reflection_words: Sequence[str] | None = None) -> dict[s
 @contextmanager
 def _alone_on_page(folder: Path) -> Iterator[None]:
     """Nobody else reads the records for this page, or writes it: `bench run` and `bench ui` may do so at once, and a
-    page that was begun earlier, from fewer records, would replace a later one."""
+    page that was begun earlier, from fewer records, would replace a later one. Processes that help are started once,
+    and end here."""
+    from reports.processes import end_processes
+
     with (folder / ".report.lock").open("a", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        try:
+            yield
+        finally:
+            end_processes()
 
 
 def list_runs(home: Path) -> None:

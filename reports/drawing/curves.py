@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from reports.drawing.marks import mark, mark_legend, name_axes
 from reports.drawing.panels import Panels, keep_only_grid, legend_at_bottom, share_limits
-from reports.drawing.rendering import DataRow, Drawing
+from reports.drawing.rendering import DataRow, Drawing, mark, mark_legend, name_axes
 from reports.drawing.style import (
     BASE_MODEL,
     GREY,

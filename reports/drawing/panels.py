@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from reports.drawing.marks import mark
+from reports.drawing.rendering import mark
 from reports.drawing.style import GREY, RC, is_narrow, legend_columns, new_figure, short_name, width_in
 from reports.statistics import FloatArray
 

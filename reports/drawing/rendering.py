@@ -1,30 +1,41 @@
-"""A drawing as the files of a figure, which are the same bytes every time."""
+"""A drawing, what its parts stand for, and its files, which are the same bytes every time.
+
+A page's script reads what parts stand for, from attributes of the SVG:
+
+    data-arm      the arm that a line, band, dot or name belongs to
+    data-kind     `mean`, `seed`, `interval` (a band or a bar) or `name`
+    data-seeds    the seeds of a line or of dots, in the order in which they are drawn
+    data-axes     on the background of a panel: the ends and the names of its axes, as JSON
+
+Matplotlib's artists carry them as ids.
+"""
 
 from __future__ import annotations
 
 import gc
-import html
-import io
-import re
+import json
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import parse_qsl, urlencode
 
 import numpy as np
 from numpy.typing import NDArray
 
-from reports.drawing.marks import as_attributes, mark_panels
-from reports.drawing.style import INK, RC, drawn_narrow
+from reports.drawing.style import RC, Sheet, drawn_narrow
 from reports.formats import count, csv_text
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.legend import Legend
 
-_LONG_NUMBER = re.compile(r"\d+\.\d{3,}(?![\d\w%&])")
-"""A coordinate with more digits than a figure can show, which would double its size."""
+Kind = Literal["mean", "seed", "interval", "name"]
+_PREFIX = "mark?"
 
 PNG_DOTS_PER_INCH = 200
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -46,6 +57,50 @@ class Drawing:
     caption: str
     rows: list[DataRow]
     in_words: bool = False
+
+
+def mark(artist: Artist, arm: str, kind: Kind, seeds: Sequence[int] = ()) -> None:
+    """Say what an artist shows. seeds: those of the parts of a line with gaps, or of dots."""
+    _carry(artist, {"arm": arm, "kind": kind, "seeds": " ".join(map(str, seeds))})
+
+
+def mark_legend(legend: Legend, handles: Sequence[Artist]) -> None:
+    """Say of the entries of a legend whose they are, where their handles are marked."""
+    for handle, drawn, text in zip(handles, legend.legend_handles, legend.get_texts(), strict=True):
+        arm = attributes_of(str(handle.get_gid() or "")).get("arm")
+        if arm is not None:
+            for entry in (drawn, text):
+                if entry is not None:
+                    mark(entry, arm, "name")
+
+
+def name_axes(axes: Axes, x: str, y: str) -> None:
+    """Name what the axes of a panel measure, where a label stands elsewhere."""
+    axes.set_label(json.dumps({"x": x, "y": y}))
+
+
+def mark_panels(figure: Figure) -> None:
+    """Write the ends and the names of all axes onto the backgrounds of their panels. Call it when all is drawn."""
+    for axes in figure.axes:
+        label = str(axes.get_label())
+        named = json.loads(label) if label.startswith("{") else {}
+        ends: dict[str, Any] = {}
+        for name, axis in (("x", axes.xaxis), ("y", axes.yaxis)):
+            low, high = axis.get_view_interval()
+            what = named.get(name, axis.get_label_text())
+            ends[name] = {"low": float(f"{low:.7g}"), "high": float(f"{high:.7g}"), "label": what}
+            if axis.get_scale() != "linear":
+                ends[name]["scale"] = axis.get_scale()
+        _carry(axes.patch, {"axes": json.dumps(ends, ensure_ascii=False, separators=(",", ":"))})
+
+
+def attributes_of(gid: str) -> dict[str, str]:
+    """What the id of an artist says of it; nothing if it is not one of ours."""
+    return dict(parse_qsl(gid.removeprefix(_PREFIX))) if gid.startswith(_PREFIX) else {}
+
+
+def _carry(artist: Artist, attributes: dict[str, str]) -> None:
+    artist.set_gid(_PREFIX + urlencode(attributes))
 
 
 @dataclass(frozen=True)
@@ -91,19 +146,22 @@ def _render(name: str, title: str, draw: Draw, over: str, others: Mapping[str, D
         return None
     if drawing.in_words:
         return RenderedFigure(name, title, drawing.caption, "", b"", csv_text(drawing.rows), [])
-    label = f"{title}. {describe_rows(drawing.rows)}"
-    document = svg(drawing.figure, name)
-    drawing.figure.set_layout_engine("none")  # the layout stays: computing it again would double the time
-    views = [View(inline_svg(document, name, label), over)]
+    from reports.drawing.svg import draw_svg
+
+    label, sheet = f"{title}. {describe_rows(drawing.rows)}", Sheet()
+    first = draw_svg(drawing.figure, sheet, name)
+    document = first.document(sheet)
+    views = []
     with drawn_narrow():
         narrow = _drawn(draw)
     if narrow is not None:
-        views.append(View(inline_svg(svg(narrow.figure, f"{name}-narrow"), f"{name}-narrow", label), over, narrow=True))
+        views.append(View(draw_svg(narrow.figure, sheet, f"{name}-narrow").element(label), over, narrow=True))
     for number, (over_it, draw_it) in enumerate(others.items()):
         again = _drawn(draw_it)
         if again is not None and not again.in_words:
-            prefix = f"{name}-{number}"
-            views.append(View(inline_svg(svg(again.figure, prefix), prefix, label), over_it))
+            views.append(View(draw_svg(again.figure, sheet, f"{name}-{number}").element(label), over_it))
+    # The first has the style sheet of all, in which their looks stand once.
+    views.insert(0, View(first.element(label, sheet.for_page(name)), over))
     return RenderedFigure(
         name=name,
         title=title,
@@ -138,12 +196,6 @@ def describe_rows(rows: Sequence[DataRow]) -> str:
     return f"{count(len(rows), 'row')} of data.{what}"
 
 
-def _shortened(found: re.Match[str]) -> str:
-    """Tenths of a point for places, hundredths for the shapes of small markers."""
-    value = float(found[0])
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
-
-
 @contextmanager
 def _garbage_collected_afterwards() -> Iterator[None]:
     """Collect garbage once, after the figure is drawn. While it is drawn, Python would look through its parts again and
@@ -158,23 +210,6 @@ def _garbage_collected_afterwards() -> Iterator[None]:
             gc.enable()
 
 
-def svg(figure: Figure, name: str) -> str:
-    """The figure as an SVG document, the same bytes for the same figure."""
-    import matplotlib as mpl
-
-    mark_panels(figure)
-    buffer = io.StringIO()
-    with mpl.rc_context({**RC, "svg.hashsalt": name}):
-        figure.savefig(
-            buffer,
-            format="svg",
-            transparent=True,
-            metadata={"Date": None, "Creator": None, "Format": None, "Type": None},
-        )
-    short = _LONG_NUMBER.sub(_shortened, as_attributes(buffer.getvalue()))
-    return re.sub(r"\s*\n\s*", "\n", short)
-
-
 def png(figure: Figure) -> bytes:
     """The figure as a PNG on white, the same bytes for the same figure."""
     import matplotlib as mpl
@@ -185,19 +220,6 @@ def png(figure: Figure) -> bytes:
         canvas = FigureCanvasAgg(figure)
         canvas.draw()
     return encode_png(np.asarray(canvas.buffer_rgba())[..., :3], PNG_DOTS_PER_INCH)
-
-
-def inline_svg(document: str, name: str, label: str) -> str:
-    """The SVG element for a page: its ids are unique by `name`, its ink is the page's text colour, it has no size."""
-    element = document[document.index("<svg") :]
-    start, rest = element.split(">", 1)
-    view_box = re.search(r'viewBox="[^"]+"', start)
-    if view_box is None:
-        raise ValueError(f"the SVG of {name} has no viewBox: draw it with matplotlib")
-    for reference in (' id="', 'href="#', "url(#"):
-        rest = rest.replace(reference, f"{reference}{name}-")
-    rest = rest.replace("xlink:href", "href")
-    return f'<svg {view_box.group()} role="img" aria-label="{html.escape(label)}">{rest}'.replace(INK, "currentColor")
 
 
 def encode_png(pixels: NDArray[np.uint8], dots_per_inch: float) -> bytes:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from reports.drawing.curves import legend_below
-from reports.drawing.rendering import DataRow, Drawing, png, svg
-from reports.drawing.style import RC, arm_styles, new_figure, short_name
+from reports.drawing.rendering import DataRow, Drawing, png
+from reports.drawing.style import RC, Sheet, arm_styles, new_figure, short_name
 
 NAME = "thinking_budget"
 # With a larger ratio of the largest to the smallest budget, small ones would overlap on a linear axis.
@@ -71,6 +71,8 @@ def write_thinking_budgets(model: str, evaluations: Iterable[dict[str, Any]], fo
     of the SVG file; None if there is no curve to draw."""
     import matplotlib as mpl
 
+    from reports.drawing.svg import draw_svg
+
     evaluations = list(evaluations)
     with mpl.rc_context(RC):
         drawing = draw_thinking_budgets(model, evaluations)
@@ -78,6 +80,7 @@ def write_thinking_budgets(model: str, evaluations: Iterable[dict[str, Any]], fo
         return None
     names = sorted(Path(one["path"]).name for one in evaluations)
     path = folder / f"{NAME}-{hashlib.blake2b(' '.join(names).encode(), digest_size=5).hexdigest()}.svg"
-    path.write_text(svg(drawing.figure, NAME), encoding="utf-8", newline="\n")
+    sheet = Sheet()
+    path.write_text(draw_svg(drawing.figure, sheet, NAME).document(sheet), encoding="utf-8", newline="\n")
     path.with_suffix(".png").write_bytes(png(drawing.figure))
     return path

@@ -13,7 +13,7 @@ from reports.drawing.rendering import Drawing
 from reports.figures import Figure
 from reports.measure import Analysis
 from reports.measure.curves import Curve, Line
-from reports.measure.difficulty import BIN_LABELS, MOST_FILES, Difficulty, difficulty
+from reports.measure.difficulty import BIN_LABELS, MOST_FILES, Difficulty, difficulties
 from reports.statistics import MIN_PAIRS, FloatArray, t_interval
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ COLUMNS = (
 def draw_difficulty(analysis: Analysis) -> Drawing | None:
     """None if no cell kept rollouts."""
     sweep = analysis.sweep
-    found = analysis.by_seed(difficulty)
+    found = difficulties(analysis)
     by_field = {
         trace.field: {
             arm: curve

@@ -6,9 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from reports.drawing.marks import mark, name_axes
 from reports.drawing.panels import MEAN_Y, SEEDS_Y, as_strip, keep_only_grid, share_limits, strip_panels, write_above
-from reports.drawing.rendering import Drawing
+from reports.drawing.rendering import Drawing, mark, name_axes
 from reports.drawing.style import GREY, ArmStyle, arm_styles, bounded_view, short_name
 from reports.figures import Figure
 from reports.formats import interval, percent, signed_pp

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reports.drawing.curves import arm_label, seeds_per_arm
-from reports.drawing.marks import mark
-from reports.drawing.rendering import DataRow, Drawing
+from reports.drawing.rendering import DataRow, Drawing, mark
 from reports.drawing.style import (
     GREY,
     LEGEND_ROW_IN,

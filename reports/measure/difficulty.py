@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from harness.records.rollouts import spread
 from harness.records.tables import read_parquet, require_values
+from reports.measure import Analysis, derived
 from reports.measure.measurements import Measurement
 from reports.statistics import FloatArray
 
@@ -47,6 +48,12 @@ class Difficulty:
     prompts: FloatArray
 
 
+@derived
+def difficulties(analysis: Analysis) -> dict[str, dict[int, Difficulty]]:
+    """By arm and seed."""
+    return analysis.by_seed(difficulty)
+
+
 def difficulty(measurement: Measurement) -> Difficulty | None:
     """Reads up to MOST_FILES of the cell's files of rollouts, spread over training; None if none holds what it takes.
     Raises DamagedRecordError for a file that has gaps or cannot be read."""
@@ -55,9 +62,8 @@ def difficulty(measurement: Measurement) -> Difficulty | None:
     objective = measurement.cell.spec.get("objective") or {}
     completions, prompts, tokens, weight, summed, gradient = np.zeros((6, len(BINS)))
     for rows in _rollouts(measurement):
-        recorded = np.array(
-            [by_step.get(step, _UNKNOWN)[place] for step, place in zip(rows.step, rows.bin, strict=True)]
-        )
+        steps, at = np.unique(rows.step, return_inverse=True)
+        recorded = np.array([by_step.get(step, _UNKNOWN) for step in steps])[at, rows.bin]
         known = ~np.isnan(recorded)
         completions += rows.by_bin()
         tokens += rows.by_bin(rows.tokens)
@@ -66,7 +72,7 @@ def difficulty(measurement: Measurement) -> Difficulty | None:
         summed += rows.by_bin(np.where(known, rows.tokens * np.nan_to_num(recorded), 0.0))
         # A mean |A| of a bin stands in where a step was too large for advantages of tokens to be recorded.
         sizes = np.where(rows.has_token_records, rows.summed_advantage, rows.tokens * recorded)
-        limit = np.array([limits.get(step, np.nan) for step in rows.step])
+        limit = np.array([limits.get(step, np.nan) for step in steps])[at]
         shares = np.nan_to_num(sizes / loss_divisors(objective, rows, limit), posinf=0.0)
         gradient += rows.by_bin(np.where(rows.in_loss(objective), shares, 0.0))
     if not completions.any():
@@ -133,7 +139,7 @@ def loss_divisors(objective: Mapping[str, Any], rows: Rollouts, limit: FloatArra
 
     micro_token_mean is taken as token_mean, which it is in a single micro-batch: how a step was split is not recorded.
     """
-    _, batch = np.unique(np.column_stack([rows.step, rows.update]), axis=0, return_inverse=True)
+    _, batch = np.unique(rows.step * (rows.update.max() + 1) + rows.update, return_inverse=True)
     loss_tokens = np.where(rows.in_loss(objective), rows.tokens, 0.0)
     completions = np.bincount(batch, rows.learned)[batch]
     match objective.get("aggregation"):

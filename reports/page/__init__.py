@@ -22,7 +22,6 @@ from reports.page.tables import chance_sentence, problem_table, report_tables, r
 from reports.page.templating import write_page
 from reports.page.validity import validity_checks
 from reports.page.verdict import interim_sentence, secondary_statements, seed_sentence, statements
-from reports.processes import end_processes
 
 if TYPE_CHECKING:
     from harness.records import SweepRecord
@@ -34,13 +33,11 @@ def write_report(sweep: SweepRecord, out_dir: Path, reflection_words: Sequence[s
     reflection_words: the words whose tokens are followed through training; by default our own choice.
 
     Files: index.html (self-contained), report.md, report.json, figures/*.svg and *.png, data/*.csv and *.parquet. The
-    same records give the same bytes. Raises as `read_measurements`.
+    same records give the same bytes. Processes that helped go on until `end_processes`. Raises as `read_measurements`.
     """
     analysis = analyse(sweep, reflection_words)
     report = report_document(analysis)
     figures = render_figures(analysis)
-    if analysis.processes > 1:
-        end_processes()
     write_data(analysis, out_dir / "data")
     write_page(out_dir, "sweep", _content(analysis, report, figures), report, figures)
     return report

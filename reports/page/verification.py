@@ -77,9 +77,13 @@ def verify_report(sweep: SweepRecord, folder: Path, reflection_words: Sequence[s
     the same bytes. Raises as `read_measurements`.
     """
     from reports.page import write_report
+    from reports.processes import end_processes
 
     with TemporaryDirectory() as aside:
-        write_report(sweep, Path(aside), reflection_words)
+        try:
+            write_report(sweep, Path(aside), reflection_words)
+        finally:
+            end_processes()
         return compare_reports(folder, Path(aside))
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harness.records.rollouts import spread
-from reports.processes import each_in_processes, end_processes, process_count
+from reports.processes import each_in_processes, process_count
 from reports.samples.files import Place, collect, write_files
 from reports.samples.reading import CellSamples, are_final, read_lm_eval, read_samples, steps_of
 
@@ -124,8 +124,6 @@ def _write(
     most_formulas = MOST_FORMULAS // max(1, len(cells))
     read = partial(read_samples, shown=shown, most_files=most_files, most_formulas=most_formulas)
     found = each_in_processes(read, list(cells.values()), processes)
-    if processes > 1:
-        end_processes()
     sentence = shown_sentence(extents, shown, sum(len(one.samples) for one in found))
     _write_page(dict(zip(cells, found, strict=True)), arms, baseline, content, sentence, out_dir)
 

@@ -365,5 +365,7 @@ def _as_text(prompt: str | list[Any]) -> str:
 
 def script_json(document: Any) -> str:
     """JSON that may stand in a script of a page: no text in it can end the script, or a line of it."""
-    text = json.dumps(document, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c")
+    return _ENCODER.encode(document).replace("<", "\\u003c")
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"))

@@ -13,31 +13,29 @@ const make = (name, properties = {}, ...children) => {
 const REACH = 28;  // pixels
 const tip = make("div", {className: "tip", hidden: true, role: "status"});
 
-// The points of a path as [x, y, number of the part], in the units of its SVG.
+// The points of a path as [x, y, number of the part], in the units of its SVG: starts are absolute, steps relative.
 const pointsOf = path => {
   const points = [];
-  let part = -1;
-  for (const [, letter, x, y] of path.matchAll(/([MLC])\s*(-?[\d.]+)[\s,]+(-?[\d.]+)/g)) {
-    if (letter === "M") part += 1;
-    points.push([+x, +y, part]);
+  let part = -1, x = 0, y = 0;
+  for (const [, letter, numbers] of path.getAttribute("d").matchAll(/([Mlqc])([-\d ]+)/g)) {
+    const values = numbers.match(/-?\d+/g).map(Number);
+    if (letter === "M") { part += 1; x = y = 0; }
+    const size = {q: 4, c: 6}[letter] || 2;  // a curve is taken by its end
+    for (let i = size - 2; i < values.length; i += size) points.push([x += values[i], y += values[i + 1], part]);
   }
   return points;
 };
 
 const panelsOf = svg => all("[data-axes]", svg).map(background => {
-  const corners = pointsOf(background.querySelector("path").getAttribute("d"));
+  const corners = pointsOf(background.querySelector("path"));
   const xs = corners.map(p => p[0]), ys = corners.map(p => p[1]);
   const ends = JSON.parse(background.dataset.axes);
   const panel = {left: Math.min(...xs), right: Math.max(...xs), top: Math.min(...ys), bottom: Math.max(...ys), ends};
   panel.marks = all("[data-kind]", background.parentNode).filter(one => one.dataset.kind !== "name").map(group => {
     const {arm, kind, seeds} = group.dataset;
-    const drawn = all("use", group).map((use, i) => [+use.getAttribute("x"), +use.getAttribute("y"), i]);
-    const band = group.querySelector("defs path[d*='z'], defs path[d*='Z']");
-    const line = all("path", group).find(path => !path.closest("defs"));
-    let points = line ? pointsOf(line.getAttribute("d")) : drawn;
-    if (kind === "interval" && band && drawn.length)
-      points = pointsOf(band.getAttribute("d")).map(([x, y]) => [x + drawn[0][0], y + drawn[0][1], 0]);
-    if (kind === "seed" && drawn.length) points = drawn;
+    const line = group.querySelector("path:not([style])"), markers = group.querySelector("path[style]");
+    const dots = markers ? pointsOf(markers).map(([x, y], i) => [x, y, i]) : [];
+    const points = line && !(kind === "seed" && markers) ? pointsOf(line) : dots;
     return {group, arm, kind, seeds: seeds ? seeds.split(" ") : [], points};
   });
   return panel;
@@ -46,7 +44,8 @@ const panelsOf = svg => all("[data-axes]", svg).map(background => {
 const scales = {log: [Math.log, Math.exp], function: [Math.sqrt, v => v * v]};
 const valueAt = (share, {low, high, scale}) => {
   const [to, from] = scales[scale] || [v => v, v => v];
-  return from(to(low) + share * (to(high) - to(low)));
+  const value = from(to(low) + share * (to(high) - to(low)));
+  return !scale && Math.abs(value) < 1e-4 * (high - low) ? 0 : value;  // finer than figures are drawn
 };
 const text = value => {
   const size = Math.abs(value);
