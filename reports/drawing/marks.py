@@ -56,7 +56,8 @@ def mark_panels(figure: Figure) -> None:
         for name, axis in (("x", axes.xaxis), ("y", axes.yaxis)):
             low, high = axis.get_view_interval()
             what = named.get(name, axis.get_label_text())
-            ends[name] = {"low": float(low), "high": float(high), "scale": axis.get_scale(), "label": what}
+            low, high = (float(f"{end:.6g}") for end in (low, high))
+            ends[name] = {"low": low, "high": high, "scale": axis.get_scale(), "label": what}
         _carry(axes.patch, {"axes": json.dumps(ends, ensure_ascii=False)})
 
 

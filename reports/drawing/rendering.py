@@ -23,8 +23,9 @@ from reports.formats import count, csv_text
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_LONG_NUMBER = re.compile(r"\d+\.\d{3,}(?![\d\w%&])")
-"""A coordinate with more digits than a figure can show, which would double its size."""
+_WORDS_OR_LONG_NUMBER = re.compile(r'data-\w+="[^"]*"|>[^<]*<|\d+\.\d{3,}(?![\d\w%&])')
+"""What a reader sees, which stays; or a coordinate with more digits than a figure can show, which would double its
+size."""
 
 PNG_DOTS_PER_INCH = 200
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -140,6 +141,8 @@ def describe_rows(rows: Sequence[DataRow]) -> str:
 
 def _shortened(found: re.Match[str]) -> str:
     """Tenths of a point for places, hundredths for the shapes of small markers."""
+    if not found[0][0].isdigit():
+        return found[0]
     value = float(found[0])
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
@@ -171,7 +174,7 @@ def svg(figure: Figure, name: str) -> str:
             transparent=True,
             metadata={"Date": None, "Creator": None, "Format": None, "Type": None},
         )
-    short = _LONG_NUMBER.sub(_shortened, as_attributes(buffer.getvalue()))
+    short = _WORDS_OR_LONG_NUMBER.sub(_shortened, as_attributes(buffer.getvalue()))
     return re.sub(r"\s*\n\s*", "\n", short)
 
 

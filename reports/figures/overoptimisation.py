@@ -161,21 +161,16 @@ def _ticks(largest: float) -> list[float]:
 
 def _caption(paths: Mapping[str, ArmPaths], has_yardstick: bool) -> str:
     counts = [len(found.seeds) for found in paths.values()]
-    seeds = (
-        f"Thin lines: seeds ({seeds_per_arm(counts)}); thick line: their mean point by point"
-        if max(counts) > 1
-        else "One seed per arm (n = 1)"
-    )
     parts = [
         "Above: the reward by the arm's reward model, in standard deviations of this model, so arms with different ones"
         " share no scale. Below: the true verdict on the same completions, those of the training batches. x: the mean"
         " KL of a completion to the starting policy, on a square-root scale. Paths follow training: each of at most"
         f" {STRETCHES} points is the mean over an equal share of a cell's steps, and the large marker is the end."
-        f" {seeds}; no band, no interpolation."
+        f" Seeds: {seeds_per_arm(counts)}; no bands."
     ]
     if has_yardstick:
         parts.append(
-            "Dotted grey: the best, by the proxy, of n = 1, 2, 4, … completions of the starting policy, on problems of"
+            "Dotted grey here: the best, by the proxy, of n = 1, 2, 4, … completions of the starting policy, on problems of"
             " the evaluation."
         )
     return " ".join(parts)

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 PANELS = partial(Panels, height=1.05, column_gap=0.62, row_gap=0.34, left=0.55, top=0.58)
 OTHERS = ArmStyle(GREY, "x", ":")
+SAME_WORDS = "The words, and how they are read, are those of the figure on reflection words."
 
 
 def draw_reflection_words(analysis: Analysis) -> Drawing | None:
@@ -49,7 +50,10 @@ def draw_reflection_words(analysis: Analysis) -> Drawing | None:
         (FREQUENCY, RIGHT),
         ("completions with such a word", "completions without"),
         "Occurrences of reflection words among the tokens drawn in training, and the share of right answers among the "
-        "completions with one and among those without.",
+        f"completions with one and among those without. Words looked for: {', '.join(read_reflection(analysis).words)}. "
+        "The first point, at 0, is the rollout of the first step, by the model before any update. Each later point is "
+        "a stretch of steps, at what was generated before them; a stretch without the words has no point. At most "
+        f"{MOST_FILES} files of completions are read, spread over each run; the steps of other files have no points.",
     )
 
 
@@ -60,7 +64,7 @@ def draw_reflection_policy(analysis: Analysis) -> Drawing | None:
         (LOGP, ENTROPY),
         ("tokens of reflection words", "all other tokens"),
         "Before each update, the mean log-prob of the drawn tokens that wrote reflection words and of all others, and "
-        "the mean entropy of the distributions that they were drawn from.",
+        f"the mean entropy of the distributions that they were drawn from. {SAME_WORDS}",
     )
 
 
@@ -71,7 +75,7 @@ def draw_reflection_update(analysis: Analysis) -> Drawing | None:
         (ADVANTAGE, RATIO, BOUNDED),
         ("tokens of reflection words", "all other tokens"),
         "Mean advantage of the tokens; their mean importance ratio over the optimiser steps on a rollout batch, which "
-        "is 1 at the first of them; and how often the objective's rule clipped or masked them.",
+        f"is 1 at the first of them; and how often the objective's rule clipped or masked them. {SAME_WORDS}",
     )
 
 
@@ -80,7 +84,7 @@ def _draw_words(
 ) -> Drawing | None:
     """None if no word occurs or none of these quantities is recorded. labels: of the line of the words, and of the
     other one. what: the beginning of the caption."""
-    sweep, axis, words_looked_for = analysis.sweep, training_axis(analysis), read_reflection(analysis).words
+    sweep, axis = analysis.sweep, training_axis(analysis)
     sides = [
         [{} if side is None else word_curves(analysis, side) for side in (quantity.word, quantity.other)]
         for quantity in quantities
@@ -112,14 +116,7 @@ def _draw_words(
         panel.set_xlabel(axis.label)
     legend_at_bottom(figure, _legend(labels))
     curves = [curve for arm in arms for curve in _of(arm, sides)]
-    caption = (
-        f"{what} Words looked for: {', '.join(words_looked_for)}. The first point, at 0, is the rollout of the first"
-        " step, by the model before any update. Each later point is a stretch of steps, at what was generated before"
-        f" them; a stretch without the words has no point. At most {MOST_FILES} files of completions are read, spread"
-        " over each run; the steps of other files have no points."
-        f" {describe_curves(curves, sweep.alpha)}"
-    )
-    return Drawing(figure, caption.rstrip(), _rows(arms, quantities, sides, axis.field))
+    return Drawing(figure, f"{what} {describe_curves(curves, sweep.alpha)}", _rows(arms, quantities, sides, axis.field))
 
 
 def _of(arm: str, sides: Sequence[Sequence[Mapping[str, Curve]]]) -> list[Curve]:

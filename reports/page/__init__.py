@@ -12,6 +12,7 @@ from reports.drawing.rendering import RenderedFigure
 from reports.figures import FIGURES, Group, render_figures
 from reports.formats import Table, count
 from reports.measure import Analysis, analyse
+from reports.measure.next_step import OPEN_VERDICTS
 from reports.page.coverage import coverage_sentence
 from reports.page.document import DATA_FILES, Report, report_document, write_data
 from reports.page.effects import effect_table, secondary_note
@@ -46,7 +47,9 @@ def write_report(sweep: SweepRecord, out_dir: Path, reflection_words: Sequence[s
     return report
 
 
-MOST_CHECKS_ABREAST = 5
+MOST_CHECKS_ABREAST = 3
+MOST_STATEMENTS = 12
+"""Of more, those that decide nothing are folded away; the table and the forest plot have all of them."""
 
 LEAD_FIGURES = ("interactions", "forest")
 """What stands beside the table on the first screen: the first of these that the records hold."""
@@ -91,6 +94,9 @@ def _content(analysis: Analysis, report: Report, figures: Sequence[RenderedFigur
         "sweep": sweep,
         "page_title": sweep.name,
         "statements": statements(report),
+        "most_statements": MOST_STATEMENTS,
+        "open_verdicts": OPEN_VERDICTS,
+        "careful": ", ".join(check.label for check in checks if not check.ok),
         "secondary_note": secondary_note(report["interactions"], report["contrasts"]),
         "secondary": secondary_statements(report),
         "interim": interim_sentence(report),

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import html
 import io
+import json
 import re
 
 import numpy as np
@@ -13,8 +15,8 @@ from PIL import Image
 
 from reports.drawing.curves import extremes
 from reports.drawing.panels import Panels, keep_only_grid
-from reports.drawing.rendering import encode_png
-from reports.drawing.style import ARM_COLORS, arm_styles, bounded_view, legend_columns, short_name
+from reports.drawing.rendering import encode_png, svg
+from reports.drawing.style import ARM_COLORS, arm_styles, bounded_view, legend_columns, new_figure, short_name
 from reports.page.templating import TEMPLATES
 
 
@@ -122,3 +124,16 @@ def test_a_long_line_keeps_its_ends_and_its_extremes(n):
     assert np.all(np.diff(kept) > 0)
     assert {int(y.argmin()), int(y.argmax())} <= set(kept.tolist())
     assert len(kept) == n if n <= 200 else len(kept) <= 202
+
+
+def test_numbers_that_are_read_keep_their_digits_and_coordinates_do_not():
+    figure = new_figure(2.0)
+    axes = figure.subplots()
+    axes.plot([0.00012, 0.00034], [0.5, 0.5], label="beta 0.001")
+    axes.set_xticks([0.0001, 0.0003])
+    axes.legend()
+    drawn = svg(figure, "numbers")
+    assert {"0.0001", "0.0003", "beta 0.001"} <= {*re.findall(r">\s*([^<>]+?)\s*</text>", drawn)}
+    (ends,) = re.findall(r'data-axes="([^"]*)"', drawn)
+    assert json.loads(html.unescape(ends))["x"]["low"] == pytest.approx(axes.get_xlim()[0], rel=1e-5)
+    assert not re.search(r' d="[^"]*\d\.\d{3}', drawn)
