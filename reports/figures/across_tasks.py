@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from reports.drawing.curves import arm_label, seeds_per_arm
+from reports.drawing.curves import seeds_per_arm
+from reports.drawing.marks import mark
 from reports.drawing.panels import as_strip, keep_only_grid, strip_panels
 from reports.drawing.rendering import Drawing
 from reports.drawing.style import GREY, ArmStyle, arm_styles
@@ -37,12 +38,12 @@ def draw_across_tasks(analysis: Analysis) -> Drawing | None:
     pad = 0.06 * (high - low) or 1.0
     figure, panels = strip_panels(len(arms), columns=2 if compared else 1, height=0.26).draw()
     for arm, row in zip(arms, panels, strict=True):
-        _draw_estimate(row[0], arm.iqm_pp, styles[arm.arm])
-        as_strip(row[0], arm_label(arm.arm, len(arm.seeds)))
+        _draw_estimate(row[0], arm.arm, arm.iqm_pp, styles[arm.arm])
+        as_strip(row[0], arm.arm, f"n = {len(arm.seeds)}")
         row[0].set_xlim(low - pad, high + pad)
         if arm.improvement is not None:
             row[1].axvline(NO_BETTER, color=GREY, linewidth=0.9)
-            _draw_estimate(row[1], arm.improvement, styles[arm.arm])
+            _draw_estimate(row[1], arm.arm, arm.improvement, styles[arm.arm])
             as_strip(row[1], "")
             row[1].set_xlim(-0.04, 1.04)
         elif compared:
@@ -55,11 +56,12 @@ def draw_across_tasks(analysis: Analysis) -> Drawing | None:
     return Drawing(figure, _caption(analysis, arms), [_known(row) for row in across_tasks_rows(arms)])
 
 
-def _draw_estimate(axes: Axes, estimate: Estimate, style: ArmStyle) -> None:
+def _draw_estimate(axes: Axes, arm: str, estimate: Estimate, style: ArmStyle) -> None:
     known = not math.isnan(estimate.low)
-    axes.plot([estimate.low, estimate.high], [0, 0], color=style.color, linewidth=2.0)
+    mark(axes.plot([estimate.low, estimate.high], [0, 0], color=style.color, linewidth=2.0)[0], arm, "interval")
     fill = style.color if known else "none"
-    axes.plot(estimate.value, 0, style.marker, color=style.color, markersize=8, markerfacecolor=fill)
+    point = axes.plot(estimate.value, 0, style.marker, color=style.color, markersize=8, markerfacecolor=fill)[0]
+    mark(point, arm, "mean")
 
 
 def _caption(analysis: Analysis, arms: Sequence[AcrossTasks]) -> str:

@@ -170,8 +170,8 @@ def _caption(paths: Mapping[str, ArmPaths], has_yardstick: bool) -> str:
     ]
     if has_yardstick:
         parts.append(
-            "Dotted grey here: the best, by the proxy, of n = 1, 2, 4, … completions of the starting policy, on problems of"
-            " the evaluation."
+            "Dotted grey here: the best, by the proxy, of n = 1, 2, 4, … completions of the starting policy, on"
+            " problems of the evaluation."
         )
     return " ".join(parts)
 

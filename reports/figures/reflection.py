@@ -50,10 +50,11 @@ def draw_reflection_words(analysis: Analysis) -> Drawing | None:
         (FREQUENCY, RIGHT),
         ("completions with such a word", "completions without"),
         "Occurrences of reflection words among the tokens drawn in training, and the share of right answers among the "
-        f"completions with one and among those without. Words looked for: {', '.join(read_reflection(analysis).words)}. "
-        "The first point, at 0, is the rollout of the first step, by the model before any update. Each later point is "
-        "a stretch of steps, at what was generated before them; a stretch without the words has no point. At most "
-        f"{MOST_FILES} files of completions are read, spread over each run; the steps of other files have no points.",
+        "completions with one and among those without. Words looked for: "
+        f"{', '.join(read_reflection(analysis).words)}. The first point, at 0, is the rollout of the first step, by"
+        " the model before any update. Each later point is a stretch of steps, at what was generated before them; a"
+        f" stretch without the words has no point. At most {MOST_FILES} files of completions are read, spread over each"
+        " run; the steps of other files have no points.",
     )
 
 

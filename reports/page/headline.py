@@ -143,7 +143,8 @@ def _next_step(rows: Sequence[Row]) -> str:
     them = "it" if n_open == 1 else "each" if n_open == len(steps) else f"{len(steps)} of them"
     command = "" if most["command"] is None else f": `{most['command']}`"
     more = most["needed"] - most["now"]
-    return f" A further look with {more} more {MORE[most['of']][more > 1]} would settle {them} with {percent(steps[0]['power'])} power{command}."
+    what, power = MORE[most["of"]][more > 1], percent(steps[0]["power"])
+    return f" A further look with {more} more {what} would settle {them} with {power} power{command}."
 
 
 def _are(rows: Sequence[Row]) -> str:

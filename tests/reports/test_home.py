@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from reports.home import INDEX, home_page, read_home, write_index
-from tests.reports.page.browser import find_chromium, measure
+from reports.page.verdict import SIGNS
+from tests.reports.page.browser import measure
 from tests.reports.search.studies import confirmation, study_document, write_study
 from tests.reports.synthetic import Changes, write_sweep
 
@@ -125,17 +126,17 @@ def test_the_index_of_another_program_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("width", [360, 800, 1400])
-def test_it_fits_and_loads_nothing(tmp_path: Path, width: int) -> None:
-    chromium = find_chromium()
-    if chromium is None:
-        pytest.skip("no Chromium on this machine: `make chromium` installs it")
+def test_it_fits_loads_nothing_and_axe_finds_no_barrier(chromium: str, axe: Path, tmp_path: Path) -> None:
     home = tmp_path / "runs"
     sweep = write_sweep(home / f"a_name_of_{60 * 'x'}", {"base": 0.0}, seeds=1, question=40 * "Is it so? ")
-    write_report_json(sweep.path, contrasts=[judged(f"arm_{i}_{30 * 'y'}", "worse") for i in range(9)])
+    write_report_json(sweep.path, contrasts=[judged(f"arm_{verdict}_{30 * 'y'}", verdict) for verdict in SIGNS])
     (home / "torn").mkdir()
     (home / "torn" / "sweep.json").write_text("{")
     page = write_index(home)
     assert page is not None
-    layout = measure(chromium, page, width, tmp_path)
-    assert (layout.sticking_out, layout.scroll_width, layout.loaded, layout.blocked) == ([], width, [], [])
+    widths = [360, 800, 1400]
+    for width, layout in zip(widths, measure(chromium, page, widths, tmp_path, axe), strict=True):
+        assert (layout.sticking_out, layout.scroll_width) == ([], width)
+        assert (layout.loaded, layout.blocked, layout.violations) == ([], [], [])
+    (dark,) = measure(chromium, page, [1400], tmp_path, axe, is_dark=True)
+    assert dark.violations == []

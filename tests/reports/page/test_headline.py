@@ -82,7 +82,11 @@ def test_what_would_settle_all_that_is_open_follows():
         (step(9, 600, samples(8, 20)), step(7, 300, samples(12, 40)), "with 8 more samples of each problem"),
         (step(9, 10, samples(8, 20)), step(7, 5, samples(12, 40)), "with 4 more seeds"),
         (step(9, None, samples(8, None)), step(7, None, samples(5, None)), "with 4 more seeds"),
-        (step(9, 600, samples(None, None)), step(7, 300, samples(5, 1)), "with 4 more seeds"),  # samples settle one only
+        (
+            step(9, 600, samples(None, None)),
+            step(7, 300, samples(5, 1)),
+            "with 4 more seeds",
+        ),  # samples settle only one
         (step(None, None, samples(8, 20)), step(7, 300, samples(5, 1)), "with 4 more samples of each problem"),
         (step(None, None, samples(5, 20)), step(None, None, samples(5, 1)), "with 1 more sample of each problem"),
         (step(9, 600), step(None, None, samples(8, 20)), None),
