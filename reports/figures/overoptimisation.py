@@ -18,7 +18,7 @@ from reports.drawing.curves import (
 )
 from reports.drawing.panels import Panels, keep_only_grid, legend_at_bottom, share_limits
 from reports.drawing.rendering import DataRow, Drawing
-from reports.drawing.style import GREY, SEED_ALPHA, ArmStyle, arm_styles, new_figure
+from reports.drawing.style import GREY, SEED_ALPHA, ArmStyle, arm_styles, is_narrow, new_figure
 from reports.figures import Figure
 from reports.measure import Analysis
 from reports.measure.overoptimisation import STRETCHES, ArmPaths, Path, arm_paths
@@ -67,7 +67,7 @@ def _overlay(paths: Mapping[str, ArmPaths], yardstick: Yardstick, styles: Mappin
     _scale_x(pair, paths.values(), [yardstick])
     for axes, y_label in zip(pair, Y_LABELS, strict=True):
         axes.set_ylabel(y_label)
-    pair[1].set_xlabel(X_LABEL)
+    pair[1].set_xlabel(X_LABEL.replace(" (", "\n(") if is_narrow() else X_LABEL)
     legend_below(figure, handles)
     return figure
 
@@ -86,7 +86,7 @@ def _panels(
     for (arm, found), pair in zip(paths.items(), filled, strict=True):
         for axes, y_label in zip(pair, Y_LABELS, strict=True):
             axes.set_ylabel(y_label)
-            axes.yaxis.set_label_coords(-0.2, 0.5)
+            axes.yaxis.set_label_coords(-0.16 if is_narrow() else -0.2, 0.5)
         _draw_seeds(pair, found, styles[arm])
         handles = _draw_yardstick(pair, yardsticks[arm]) or handles
         _draw_path(pair, found.mean, styles[arm], "")

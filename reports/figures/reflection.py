@@ -15,10 +15,10 @@ from reports.drawing.curves import (
     draw_mean,
     draw_seeds_and_band,
 )
-from reports.drawing.grid import HEADING_OFFSET_POINTS
+from reports.drawing.grid import HEADING_OFFSET_POINTS, stacked_panels
 from reports.drawing.panels import Panels, keep_only_grid, legend_at_bottom, share_limits, write_above
 from reports.drawing.rendering import DataRow, Drawing
-from reports.drawing.style import GREY, INK, ArmStyle, arm_styles, say_not_recorded
+from reports.drawing.style import GREY, INK, ArmStyle, arm_styles, is_narrow, say_not_recorded
 from reports.extras.reflection import MOST_FILES, read_reflection
 from reports.extras.reflection.curves import (
     ADVANTAGE,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 PANELS = partial(Panels, height=1.05, column_gap=0.62, row_gap=0.34, left=0.55, top=0.58)
 OTHERS = ArmStyle(GREY, "x", ":")
+NARROW_HEADING_IN = 0.6
 SAME_WORDS = "The words, and how they are read, are those of the figure on reflection words."
 
 
@@ -94,7 +95,10 @@ def _draw_words(
     if not arms:
         return None
     styles = arm_styles(sweep.arms, sweep.baseline)
-    figure, panels = PANELS(len(arms), len(quantities)).draw(labels)
+    if is_narrow():
+        figure, panels = stacked_panels(len(arms), len(quantities), NARROW_HEADING_IN, labels)
+    else:
+        figure, panels = PANELS(len(arms), len(quantities)).draw(labels)
     for arm, row in zip(arms, panels, strict=True):
         for panel, (words, others) in zip(row, sides, strict=True):
             for curve, style in ((others.get(arm), OTHERS), (words.get(arm), replace(styles[arm], dash="-"))):
@@ -106,7 +110,8 @@ def _draw_words(
             panel.locator_params(axis="x", nbins=4)
             panel.locator_params(axis="y", nbins=3)
             count_from_zero(panel)
-        row[0].set_title(arm_label(arm, max(curve.n for curve in _of(arm, sides))), loc="left")
+        for panel in row if is_narrow() else row[:1]:
+            panel.set_title(arm_label(arm, max(curve.n for curve in _of(arm, sides))), loc="left")
     share_limits([panel for row in panels for panel in row], "x")
     for of_column in zip(*panels, strict=True):
         share_limits(of_column, "y")

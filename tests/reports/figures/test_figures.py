@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 from collections.abc import Collection
+from contextlib import nullcontext
 from typing import Any
 from xml.etree import ElementTree
 
@@ -15,7 +16,7 @@ from matplotlib.text import Text
 
 from harness.records import SweepRecord
 from reports.drawing.rendering import Drawing
-from reports.drawing.style import RC
+from reports.drawing.style import RC, drawn_narrow
 from reports.figures import FIGURES, in_reading_order, render_figures
 from reports.figures.pareto import frontier
 from reports.measure import analyse
@@ -54,16 +55,17 @@ def drawn_texts(figure: Figure) -> list[Text]:
 
 
 @pytest.mark.parametrize(
-    ("arms", "seeds"),
+    ("arms", "seeds", "drawn_for"),
     [
-        *((2, 3), (4, 1), (5, 3), (12, 3)),
+        *((2, 3, nullcontext), (2, 3, drawn_narrow), (4, 1, nullcontext), (5, 3, nullcontext), (12, 3, nullcontext)),
         *(
-            pytest.param(arms, seeds, marks=pytest.mark.long)
+            pytest.param(arms, seeds, nullcontext, marks=pytest.mark.long)
             for arms, seeds in ((2, 1), (4, 3), (5, 1), (12, 1), (12, 10))
         ),
+        pytest.param(12, 3, drawn_narrow, marks=pytest.mark.long),
     ],
 )
-def test_no_text_is_clipped_and_no_two_texts_overlap(tmp_path, arms, seeds):
+def test_no_text_is_clipped_and_no_two_texts_overlap(tmp_path, arms, seeds, drawn_for):
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
@@ -72,7 +74,7 @@ def test_no_text_is_clipped_and_no_two_texts_overlap(tmp_path, arms, seeds):
     vary_samples(sweep)
     analysis = analyse(sweep)
     for kind in in_reading_order(FIGURES):
-        with rc_context(RC):
+        with rc_context(RC), drawn_for():
             drawing = kind.draw(analysis)
             if kind.name in OF_A_FACTORIAL or (seeds < MIN_PAIRS and kind.name == "variance"):
                 assert drawing is None
