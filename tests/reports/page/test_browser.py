@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from reports.page import write_report
-from tests.reports.page.browser import measure
+from tests.reports.page.browser import measure, run_chromium
 from tests.reports.synthetic import Changes, write_sweep
 
 pytestmark = pytest.mark.slow
@@ -44,6 +46,20 @@ def test_nothing_is_loaded_nothing_sticks_out_and_axe_finds_no_barrier(chromium,
 def test_axe_finds_no_barrier_in_the_dark(chromium, axe, page, tmp_path):
     (layout,) = measure(chromium, page, [1400], tmp_path, axe, is_dark=True)
     assert layout.violations == []
+
+
+def test_a_link_opens_the_folded_group_that_it_leads_into(chromium, page, tmp_path):
+    def folds(html: str) -> dict[str, str]:
+        return dict(re.findall(r'aria-labelledby="group-(\w+)">\s*<details( open)?', html))
+
+    text = page.read_text()
+    assert folds(text) == {"result": " open"} | dict.fromkeys(("learning", "policy", "cost", "records"), "")
+    # Chromium opens the target of a link by itself, other browsers may not: here only the address changes.
+    change = 'history.replaceState(null, "", "#learning"); dispatchEvent(new Event("hashchange"))'
+    follow = f"<script>addEventListener('load', () => {{ {change} }})</script>"
+    (tmp_path / "page.html").write_text(text.replace("</body>", f"{follow}</body>"))
+    dom = run_chromium(chromium, tmp_path, "--dump-dom", (tmp_path / "page.html").as_uri())
+    assert folds(dom) == folds(text) | {"learning": " open"}
 
 
 def test_axe_sees_a_barrier(chromium, axe, tmp_path):
