@@ -47,7 +47,9 @@ def write_report(sweep: SweepRecord, out_dir: Path, reflection_words: Sequence[s
     return report
 
 
-MOST_CHECKS_ABREAST = 3
+TALL_FOREST = 6
+"""Beside a forest plot of so many rows there is room for the validity strip, which else stands below both columns."""
+CHECKS_BESIDE, MOST_CHECKS_ABREAST = 3, 5
 MOST_STATEMENTS = 12
 """Of more, those that decide nothing are folded away; the table and the forest plot have all of them."""
 
@@ -77,6 +79,8 @@ def _content(analysis: Analysis, report: Report, figures: Sequence[RenderedFigur
     if effects is not None:
         tables["Result"].insert(0, results)
     checks = validity_checks(analysis, report)
+    rows = len(report["contrasts"]) * len(sweep.tasks)
+    is_beside = lead is not None and lead.name == "forest" and rows >= TALL_FOREST
     return {
         "headline": report["headline"][0]["sentence"],
         "lead_figure": lead,
@@ -88,7 +92,10 @@ def _content(analysis: Analysis, report: Report, figures: Sequence[RenderedFigur
             or tables[group]
         ],
         "setup": setup_of(analysis),
-        "check_columns": math.ceil(len(checks) / math.ceil(len(checks) / MOST_CHECKS_ABREAST)),
+        "checks_beside": is_beside,
+        "check_columns": CHECKS_BESIDE
+        if is_beside
+        else math.ceil(len(checks) / math.ceil(len(checks) / MOST_CHECKS_ABREAST)),
         "how_to_read": HOW_TO_READ,
         "glossary": GLOSSARY,
         "sweep": sweep,

@@ -313,7 +313,7 @@ def test_arms_over_all_tasks_the_baseline_first_and_absent_ones_by_name(tmp_path
     panels = [
         axes.get_title(loc="left") or "".join(text.get_text() for text in axes.texts) for axes in drawing.figure.axes
     ]
-    assert panels == ["base (n = 6)", "baseline", "up (n = 6)", ""]
+    assert panels == ["base", "baseline", "up", ""] and "n = 6 per arm" in drawing.caption
     assert [set(row) >= {"improvement", "improvement_low"} for row in drawing.rows] == [False, True]
     assert drawing.caption.endswith("Not shown, because no run has a score on every task: broken.")
     alone = write_sweep(tmp_path / "alone", {"base": 0.0}, seeds=1, other_tasks=OTHER_TASKS)

@@ -119,8 +119,8 @@ def test_it_is_in_all_files_of_a_report(tmp_path):
     assert f"**{row['sentence']}**" in (tmp_path / "report" / "report.md").read_text()
     page = (tmp_path / "report" / "index.html").read_text()
     assert page.index("up beats base by") < page.index('id="results"') < page.index('<figure id="forest"')
-    assert page.index('id="results"') < page.index('<dl id="checks"') < page.index('<figure id="forest"')
-    assert page.index('<figure id="forest"') < page.index('<ul class="verdicts"') < page.index('id="setup"')
+    assert page.index('<figure id="forest"') < page.index('<dl id="checks"') < page.index('<ul class="verdicts"')
+    assert page.index('<ul class="verdicts"') < page.index('id="setup"')
     assert '<a href="#checks">⚠ be careful: Graders disagree</a>' in page
 
 
