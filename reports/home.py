@@ -57,7 +57,7 @@ class Badge:
 
 @dataclass(frozen=True)
 class Sparkline:
-    """The compared metric along training, without axes: a line for each arm, the baseline's first.
+    """The compared metric along training, without axes: a line for each arm, the baseline's last and on top.
 
     lines: the points of SVG polylines in a box of SPARK_SIZE. description: the same in words.
     """
@@ -200,7 +200,9 @@ def _sparkline(sweep: SweepRecord) -> Sparkline | None:
     """None if no cell was evaluated more than once."""
     task, _, name = sweep.metric.removeprefix(METRIC_PREFIX).rpartition(".")
     task = task or sweep.tasks[0]
-    by_arm: dict[str, list[list[float]]] = {arm: [] for arm in [sweep.baseline, *sweep.arms]}
+    by_arm: dict[str, list[list[float]]] = {
+        arm: [] for arm in sorted(sweep.arms, key=lambda arm: arm == sweep.baseline)
+    }
     for cell in sweep.cells:
         rows = [row["metrics"] for row in cell.read_scores() if row["task"] == task]
         by_arm[cell.arm].append([metrics[name] for metrics in rows if metrics.get(name) is not None])

@@ -54,10 +54,10 @@ def test_a_sweep_shows_its_curves_in_small_and_in_words(tmp_path: Path) -> None:
     (entry,) = read_home(tmp_path).sweeps
     assert entry.sparkline is not None
     assert entry.sparkline.lines == [
-        "0.0,20.0 33.3,20.0 66.7,10.0 100.0,10.0",
         "0.0,20.0 33.3,20.0 66.7,0.0 100.0,0.0",
+        "0.0,20.0 33.3,20.0 66.7,10.0 100.0,10.0",
     ]
-    assert entry.sparkline.description.endswith("mean over seeds: base 10.0 to 35.0%, up 10.0 to 60.0%")
+    assert entry.sparkline.description.endswith("mean over seeds: up 10.0 to 60.0%, base 10.0 to 35.0%")
     assert home_page(read_home(tmp_path), "Runs").count("<polyline") == 2
     for cell in sweep.cells:
         cell.scores.unlink()
