@@ -51,7 +51,7 @@ TALL_FOREST = 6
 """Beside a forest plot of so many rows there is room for the validity strip, which else stands below both columns."""
 CHECKS_BESIDE, MOST_CHECKS_ABREAST = 3, 5
 MOST_STATEMENTS = 12
-"""Of more, those that decide nothing are folded away; the table and the forest plot have all of them."""
+"""Where there are more, those that decide nothing are folded away; the table and the forest plot have all of them."""
 
 LEAD_FIGURES = ("interactions", "forest")
 """What stands beside the table on the first screen: the first of these that the records hold."""
