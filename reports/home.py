@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any, TypedDict
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, TypedDict
 from urllib.parse import quote
 
 from harness.errors import few
 from harness.records import read_sweep
 from harness.records.cell import STARTS_FILE
 from harness.records.files import DamagedRecordError, read_last_row, read_object, typed_rows
-from harness.records.scores import lm_eval_files
+from harness.records.scores import METRIC_PREFIX, lm_eval_files
 from harness.records.study import STUDY, read_study
 from harness.records.sweep import ENDED
 from reports.formats import points
@@ -24,10 +26,15 @@ from reports.page.templating import render_html, write_text
 from reports.page.verdict import SIGNS
 from reports.search.sentences import current_confirmation, headline
 
+if TYPE_CHECKING:
+    from harness.records import SweepRecord
+
 INDEX = "index.html"
 PAGE = "report/index.html"
 """The page of a sweep or a search, below its folder."""
 SAMPLES_PAGE = "samples.html"
+SPARK_SIZE = (100, 20)
+"""The width and the height of a sparkline, in its own units."""
 EVALUATIONS = "evals"
 SWEEP = "sweep.json"
 _OTHER_FOLDERS = frozenset({EVALUATIONS, "cache", "mlartifacts", "mlruns"})
@@ -46,6 +53,17 @@ class Badge:
     @property
     def sign(self) -> str:
         return SIGNS[self.verdict]
+
+
+@dataclass(frozen=True)
+class Sparkline:
+    """The compared metric along training, without axes: a line for each arm, the baseline's last and on top.
+
+    lines: the points of SVG polylines in a box of SPARK_SIZE. description: the same in words.
+    """
+
+    lines: list[str]
+    description: str
 
 
 @dataclass(frozen=True)
@@ -69,6 +87,7 @@ class Entry:
     running: int = 0
     page: str | None = None
     fault: str = ""
+    sparkline: Sparkline | None = None
 
     @property
     def is_interim(self) -> bool:
@@ -130,6 +149,7 @@ def home_page(home: Home, title: str, is_live: bool = False) -> str:
         "home": home,
         "strangers": few(home.strangers) if home.strangers else "",
         "is_live": is_live,
+        "spark_size": SPARK_SIZE,
     }
     return render_html("home.html.j2", content)
 
@@ -172,7 +192,39 @@ def _sweep(folder: Path) -> Entry:
         sum(status["state"] in ENDED for status in statuses),
         len(statuses),
         sum(status["state"] == "running" for status in statuses),
+        sparkline=_sparkline(sweep),
     )
+
+
+def _sparkline(sweep: SweepRecord) -> Sparkline | None:
+    """None if no cell was evaluated more than once."""
+    task, _, name = sweep.metric.removeprefix(METRIC_PREFIX).rpartition(".")
+    task = task or sweep.tasks[0]
+    by_arm: dict[str, list[list[float]]] = {
+        arm: [] for arm in sorted(sweep.arms, key=lambda arm: arm == sweep.baseline)
+    }
+    for cell in sweep.cells:
+        rows = [row["metrics"] for row in cell.read_scores() if row["task"] == task]
+        by_arm[cell.arm].append([metrics[name] for metrics in rows if metrics.get(name) is not None])
+    # The seeds of an arm stop at other steps, so the mean is over their first evaluations, their second and so on.
+    means = {
+        arm: [fmean(known) for scores in zip_longest(*cells) if (known := [s for s in scores if s is not None])]
+        for arm, cells in by_arm.items()
+    }
+    means = {arm: scores for arm, scores in means.items() if len(scores) > 1}
+    if not means:
+        return None
+    low, high = min(map(min, means.values())), max(map(max, means.values()))
+    width, height = SPARK_SIZE
+    lines = [
+        " ".join(
+            f"{width * i / (len(scores) - 1):.1f},{height * (1 - (score - low) / (high - low or 1)):.1f}"
+            for i, score in enumerate(scores)
+        )
+        for scores in means.values()
+    ]
+    ends = [f"{arm} {points(100 * scores[0])} to {points(100 * scores[-1])}%" for arm, scores in means.items()]
+    return Sparkline(lines, f"{name} of {task} along training, mean over seeds: {few(ends)}")
 
 
 def _search(folder: Path) -> Entry:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import settings
+
+from tests.reports.page.browser import find_axe, find_chromium
 
 # How long an example takes says something of the machine, which others use too, not of the code.
 settings.register_profile("untimed", deadline=None)
@@ -15,3 +19,19 @@ SLOWEST_FILES = ("tests/test_real_input.py", "tests/harness/search/test_processe
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start the slowest files first, so that with two processes neither is left alone with one at the end."""
     items.sort(key=lambda item: not item.nodeid.startswith(SLOWEST_FILES))
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    found = find_chromium()
+    if found is None:
+        pytest.skip("no Chromium on this machine: `make chromium` installs it")
+    return found
+
+
+@pytest.fixture(scope="session")
+def axe() -> Path:
+    found = find_axe()
+    if found is None:
+        pytest.skip("no axe-core-python: it comes with bench-rl[test]")
+    return found

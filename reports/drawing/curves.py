@@ -95,15 +95,18 @@ def curve_rows(curves: Sequence[Curve], x_name: str, y_name: str) -> list[DataRo
 
 
 def describe_curves(curves: Sequence[Curve], alpha: float) -> str:
-    """The part of a caption that says how many seeds there are and at what level bands are. How bands are made holds
-    for all figures, and is said once on a page."""
-    counts = sorted({curve.n for curve in curves})
-    if counts[-1] == 1:
-        return "One seed per arm (n = 1): no band, so nothing is known of the spread between seeds."
-    if counts[-1] < MIN_PAIRS:
-        return f"Seeds: {seeds_per_arm(counts)}; no band below {MIN_PAIRS} seeds."
-    fewer = f"; no band below {MIN_PAIRS} seeds" if counts[0] < MIN_PAIRS else ""
-    return f"Seeds: {seeds_per_arm(counts)}; bands: {percent(1 - alpha)}{fewer}."
+    return describe_seeds([curve.n for curve in curves], alpha)
+
+
+def describe_seeds(counts: Collection[int], alpha: float, spread: str = "band") -> str:
+    """The part of a caption that says how many seeds the arms have and at what level bands, or bars, are. How they are
+    made holds for all figures, and is said once on a page."""
+    if max(counts) == 1:
+        return f"One seed per arm (n = 1): no {spread}, so nothing is known of the spread between seeds."
+    if max(counts) < MIN_PAIRS:
+        return f"Seeds: {seeds_per_arm(counts)}; no {spread} below {MIN_PAIRS} seeds."
+    fewer = f"; no {spread} below {MIN_PAIRS} seeds" if min(counts) < MIN_PAIRS else ""
+    return f"Seeds: {seeds_per_arm(counts)}; {spread}s: {percent(1 - alpha)}{fewer}."
 
 
 def seeds_per_arm(counts: Collection[int]) -> str:

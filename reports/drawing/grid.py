@@ -120,7 +120,7 @@ def draw_grid(
         return None
     styles = arm_styles(sweep.arms, sweep.baseline)
     lines = max(column.full_heading.count("\n") for column in columns) + 1
-    legend = f"mean of {short_name(sweep.baseline)}" + (" (its solid line)" if lines > 1 else "")
+    legend = f"mean of {short_name(sweep.baseline)}" + (" (its solid line)" if lines > 1 and not is_narrow() else "")
     compared = len(arms) > 1 and any(sweep.baseline in by_field[column.solid.field] for column in columns)
     figure, panels = _panels(len(arms), len(columns), 0.45 + 0.13 * lines, [legend] if compared else [])
     handles: list[Line2D] = []
@@ -152,13 +152,19 @@ def draw_grid(
 
 
 def _panels(arms: int, quantities: int, room_in: float, legend: Sequence[str]) -> tuple[Figure, list[list[Axes]]]:
-    """Panels [arms][quantities], those of a quantity in a column; on a telephone the columns stand one below another.
+    if is_narrow():
+        return stacked_panels(arms, quantities, room_in, legend)
+    layout = Panels(arms, quantities, height=1.05, column_gap=0.52, row_gap=0.3, left=0.55, top=room_in)
+    return layout.draw(legend)
+
+
+def stacked_panels(
+    arms: int, quantities: int, room_in: float, legend: Sequence[str]
+) -> tuple[Figure, list[list[Axes]]]:
+    """Panels [arms][quantities] for a telephone: the columns stand one below another.
 
     room_in: above each column, for its heading.
     """
-    if not is_narrow():
-        layout = Panels(arms, quantities, height=1.05, column_gap=0.52, row_gap=0.3, left=0.55, top=room_in)
-        return layout.draw(legend)
     above = {arms * i: room_in for i in range(1, quantities)}
     layout = Panels(arms * quantities, 1, 0.9, column_gap=0.0, row_gap=0.34, left=0.55, top=room_in, above=above)
     figure, stacked = layout.draw(legend)

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from reports.drawing.curves import arm_label, seeds_per_arm
+from reports.drawing.curves import seeds_per_arm
 from reports.drawing.panels import as_strip, keep_only_grid, strip_panels
-from reports.drawing.rendering import Drawing
-from reports.drawing.style import GREY, ArmStyle, arm_styles
+from reports.drawing.rendering import Drawing, mark
+from reports.drawing.style import GREY, ArmStyle, arm_styles, is_narrow
 from reports.figures import Figure
 from reports.formats import percent
 from reports.measure import Analysis
@@ -37,29 +37,30 @@ def draw_across_tasks(analysis: Analysis) -> Drawing | None:
     pad = 0.06 * (high - low) or 1.0
     figure, panels = strip_panels(len(arms), columns=2 if compared else 1, height=0.26).draw()
     for arm, row in zip(arms, panels, strict=True):
-        _draw_estimate(row[0], arm.iqm_pp, styles[arm.arm])
-        as_strip(row[0], arm_label(arm.arm, len(arm.seeds)))
+        _draw_estimate(row[0], arm.arm, arm.iqm_pp, styles[arm.arm])
+        as_strip(row[0], arm.arm)
         row[0].set_xlim(low - pad, high + pad)
         if arm.improvement is not None:
             row[1].axvline(NO_BETTER, color=GREY, linewidth=0.9)
-            _draw_estimate(row[1], arm.improvement, styles[arm.arm])
+            _draw_estimate(row[1], arm.arm, arm.improvement, styles[arm.arm])
             as_strip(row[1], "")
             row[1].set_xlim(-0.04, 1.04)
         elif compared:
             row[1].set_axis_off()
             row[1].text(0.5, 0.5, "baseline", ha="center", va="center", transform=row[1].transAxes, color=GREY)
     keep_only_grid((axes for row in panels[:-1] for axes in row), "x")
-    panels[-1][0].set_xlabel(f"interquartile mean of {analysis.metric.name} (%)")
+    panels[-1][0].set_xlabel(f"{'IQM' if is_narrow() else 'interquartile mean'} of {analysis.metric.name} (%)")
     if compared:
-        panels[-1][1].set_xlabel("probability of improvement")
+        panels[-1][1].set_xlabel("P(improvement)" if is_narrow() else "probability of improvement")
     return Drawing(figure, _caption(analysis, arms), [_known(row) for row in across_tasks_rows(arms)])
 
 
-def _draw_estimate(axes: Axes, estimate: Estimate, style: ArmStyle) -> None:
+def _draw_estimate(axes: Axes, arm: str, estimate: Estimate, style: ArmStyle) -> None:
     known = not math.isnan(estimate.low)
-    axes.plot([estimate.low, estimate.high], [0, 0], color=style.color, linewidth=2.0)
+    mark(axes.plot([estimate.low, estimate.high], [0, 0], color=style.color, linewidth=2.0)[0], arm, "interval")
     fill = style.color if known else "none"
-    axes.plot(estimate.value, 0, style.marker, color=style.color, markersize=8, markerfacecolor=fill)
+    point = axes.plot(estimate.value, 0, style.marker, color=style.color, markersize=8, markerfacecolor=fill)[0]
+    mark(point, arm, "mean")
 
 
 def _caption(analysis: Analysis, arms: Sequence[AcrossTasks]) -> str:
@@ -67,7 +68,7 @@ def _caption(analysis: Analysis, arms: Sequence[AcrossTasks]) -> str:
     counts = [len(arm.seeds) for arm in arms]
     parts = [
         f"Final {analysis.metric.name} of all runs on {', '.join(sweep.tasks)} together ({seeds_per_arm(counts)}): the"
-        " interquartile mean, that of the middle half of the scores"
+        " interquartile mean (IQM), that of the middle half of the scores"
     ]
     if any(arm.improvement is not None for arm in arms):
         parts[0] += (

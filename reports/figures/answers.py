@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reports.drawing.curves import draw_curves, seeds_per_arm
+from reports.drawing.curves import describe_seeds, draw_curves, seeds_per_arm
 from reports.drawing.panels import MEAN_Y, SEEDS_Y, as_strip, keep_only_grid, share_limits, strip_panels
 from reports.drawing.rendering import DataRow, Drawing, mark
 from reports.drawing.style import BASE_MODEL, GREY, arm_styles
 from reports.figures import Figure
-from reports.formats import number, percent
+from reports.formats import number
 from reports.measure import Analysis
 from reports.measure.curves import Curve, Line, to_line
 from reports.measure.measurements import finite
@@ -58,8 +58,7 @@ def draw_distinct_answers(analysis: Analysis) -> Drawing | None:
     samples = " or ".join(map(str, sorted(_sample_counts(analysis))))
     caption = (
         f"The number of different answers among the {samples} samples of a problem, averaged over the problems of"
-        f" {analysis.metric.task}. Small dots: seeds ({seeds_per_arm([*map(len, by_arm.values())])});"
-        f" large marker: their mean; {_bar(by_arm, sweep.alpha)}"
+        f" {analysis.metric.task}. {describe_seeds([*map(len, by_arm.values())], sweep.alpha, 'bar')}"
     )
     rows: list[DataRow] = [
         {"arm": arm, "seed": seed, DISTINCT: value}
@@ -67,7 +66,7 @@ def draw_distinct_answers(analysis: Analysis) -> Drawing | None:
         for seed, value in by_seed.items()
     ]
     if before is not None:
-        caption += f" Grey cross: the model before training, evaluated once: {number(before)}."
+        caption += f" The model before training: {number(before)}."
         rows.append({"arm": BASE_MODEL, "seed": "", DISTINCT: before})
     return Drawing(figure, caption, rows)
 
@@ -83,12 +82,6 @@ def _distinct_before(analysis: Analysis) -> float | None:
 def _sample_counts(analysis: Analysis) -> set[int]:
     finals = [m.final for cells in analysis.measurements.values() for m in cells]
     return {final["n_samples"] for final in finals if final is not None and "n_samples" in final}
-
-
-def _bar(by_arm: dict[str, dict[int, float]], alpha: float) -> str:
-    if all(len(values) < MIN_PAIRS for values in by_arm.values()):
-        return f"fewer than {MIN_PAIRS} seeds: no interval."
-    return f"bar: {percent(1 - alpha)} t interval of the mean over seeds, if there are at least {MIN_PAIRS}."
 
 
 def draw_reliability(analysis: Analysis) -> Drawing | None:
@@ -118,7 +111,6 @@ def draw_reliability(analysis: Analysis) -> Drawing | None:
         row for arm, by_seed in by_arm.items() for seed, bins in by_seed.items() for row in _bin_rows(arm, seed, bins)
     ]
     if base_bins:
-        caption += " Dotted grey: the model before training, evaluated once."
         rows += _bin_rows(BASE_MODEL, "", base_bins)
     return Drawing(figure, caption, rows)
 
@@ -148,7 +140,7 @@ def _describe_reliability(curves: Sequence[Curve]) -> str:
     if all(curve.n == 1 for curve in curves):
         return "One seed per arm (n = 1); no band."
     seeds = seeds_per_arm([curve.n for curve in curves])
-    return f"Thin lines: seeds ({seeds}); thick line: all their samples pooled; no band."
+    return f"Seeds: {seeds}; thick line: all their samples pooled; no band."
 
 
 def _unit_square(axes: Axes) -> None:

@@ -6,9 +6,18 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from reports.drawing.panels import MEAN_Y, SEEDS_Y, as_strip, keep_only_grid, share_limits, strip_panels, write_above
+from reports.drawing.panels import (
+    MEAN_Y,
+    NARROW_TITLE_IN,
+    SEEDS_Y,
+    as_strip,
+    keep_only_grid,
+    share_limits,
+    strip_panels,
+    write_above,
+)
 from reports.drawing.rendering import Drawing, mark, name_axes
-from reports.drawing.style import GREY, ArmStyle, arm_styles, bounded_view, short_name
+from reports.drawing.style import GREY, ArmStyle, arm_styles, bounded_view, is_narrow, short_name
 from reports.figures import Figure
 from reports.formats import interval, percent, signed_pp
 from reports.measure import Analysis
@@ -22,6 +31,7 @@ if TYPE_CHECKING:
 
 TASK_ROOM_IN = 0.24
 TASK_OFFSET_POINTS = 17
+POINTS_PER_IN = 72
 
 
 def draw_forest(analysis: Analysis) -> Drawing | None:
@@ -57,9 +67,12 @@ def draw_forest(analysis: Analysis) -> Drawing | None:
     keep_only_grid(strips[:-1], "x")
     for row, task in first.items():
         heading = task if task == compared else f"{task} (not tested)"
-        write_above(strips[row], heading, TASK_OFFSET_POINTS, fontweight="bold")
-    of_task = "" if first else f" of {compared}"
-    strips[-1].set_xlabel(f"{analysis.metric.name}{of_task}: difference from {short_name(sweep.baseline)} (pp)")
+        offset_points = TASK_OFFSET_POINTS + (POINTS_PER_IN * NARROW_TITLE_IN if is_narrow() else 0)
+        write_above(strips[row], heading, offset_points, fontweight="bold")
+    what = (
+        f"{analysis.metric.name}{'' if first else f' of {compared}'}: difference from {short_name(sweep.baseline)} (pp)"
+    )
+    strips[-1].set_xlabel("difference from the baseline (pp)" if is_narrow() else what)
     return Drawing(
         figure=figure,
         caption=_caption(analysis, by_task, view),

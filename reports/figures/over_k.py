@@ -92,7 +92,6 @@ def _draw_over_k(analysis: Analysis, family: str, what: str) -> Drawing | None:
     y_name = f"{family}_at_k_pp"
     rows = curve_rows(curves, "k", y_name)
     if base_model is not None:
-        caption += " Dotted grey: the model before training, evaluated once."
         rows += [
             {"arm": BASE_MODEL, "seed": "", "k": float(k), y_name: float(value)}
             for k, value in zip(base_model.x, base_model.y, strict=True)

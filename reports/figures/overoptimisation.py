@@ -18,7 +18,7 @@ from reports.drawing.curves import (
 )
 from reports.drawing.panels import Panels, keep_only_grid, legend_at_bottom, share_limits
 from reports.drawing.rendering import DataRow, Drawing
-from reports.drawing.style import GREY, SEED_ALPHA, ArmStyle, arm_styles, new_figure
+from reports.drawing.style import GREY, SEED_ALPHA, ArmStyle, arm_styles, is_narrow, new_figure
 from reports.figures import Figure
 from reports.measure import Analysis
 from reports.measure.overoptimisation import STRETCHES, ArmPaths, Path, arm_paths
@@ -67,7 +67,7 @@ def _overlay(paths: Mapping[str, ArmPaths], yardstick: Yardstick, styles: Mappin
     _scale_x(pair, paths.values(), [yardstick])
     for axes, y_label in zip(pair, Y_LABELS, strict=True):
         axes.set_ylabel(y_label)
-    pair[1].set_xlabel(X_LABEL)
+    pair[1].set_xlabel(X_LABEL.replace(" (", "\n(") if is_narrow() else X_LABEL)
     legend_below(figure, handles)
     return figure
 
@@ -86,7 +86,7 @@ def _panels(
     for (arm, found), pair in zip(paths.items(), filled, strict=True):
         for axes, y_label in zip(pair, Y_LABELS, strict=True):
             axes.set_ylabel(y_label)
-            axes.yaxis.set_label_coords(-0.2, 0.5)
+            axes.yaxis.set_label_coords(-0.16 if is_narrow() else -0.2, 0.5)
         _draw_seeds(pair, found, styles[arm])
         handles = _draw_yardstick(pair, yardsticks[arm]) or handles
         _draw_path(pair, found.mean, styles[arm], "")
@@ -161,22 +161,17 @@ def _ticks(largest: float) -> list[float]:
 
 def _caption(paths: Mapping[str, ArmPaths], has_yardstick: bool) -> str:
     counts = [len(found.seeds) for found in paths.values()]
-    seeds = (
-        f"Thin lines: seeds ({seeds_per_arm(counts)}); thick line: their mean point by point"
-        if max(counts) > 1
-        else "One seed per arm (n = 1)"
-    )
     parts = [
         "Above: the reward by the arm's reward model, in standard deviations of this model, so arms with different ones"
         " share no scale. Below: the true verdict on the same completions, those of the training batches. x: the mean"
         " KL of a completion to the starting policy, on a square-root scale. Paths follow training: each of at most"
         f" {STRETCHES} points is the mean over an equal share of a cell's steps, and the large marker is the end."
-        f" {seeds}; no band, no interpolation."
+        f" Seeds: {seeds_per_arm(counts)}; no bands."
     ]
     if has_yardstick:
         parts.append(
-            "Dotted grey: the best, by the proxy, of n = 1, 2, 4, … completions of the starting policy, on problems of"
-            " the evaluation."
+            "Dotted grey here: the best, by the proxy, of n = 1, 2, 4, … completions of the starting policy, on"
+            " problems of the evaluation."
         )
     return " ".join(parts)
 

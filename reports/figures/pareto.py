@@ -1,4 +1,4 @@
-"""Accuracy against generated tokens: what the score of an arm cost to train, and what it costs to use."""
+"""Accuracy against tokens: what the score of an arm cost to train, and what it costs to use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reports.drawing.curves import arm_label, seeds_per_arm
+from reports.drawing.curves import arm_label, describe_seeds
 from reports.drawing.rendering import DataRow, Drawing, mark
 from reports.drawing.style import (
     GREY,
@@ -22,7 +22,7 @@ from reports.drawing.style import (
     new_figure,
 )
 from reports.figures import Figure
-from reports.formats import percent, tokens
+from reports.formats import tokens
 from reports.measure import Analysis
 from reports.measure.contrasts import EQUAL_TOKENS_TOLERANCE
 from reports.measure.measurements import Measurement
@@ -94,10 +94,9 @@ def draw_pareto(analysis: Analysis) -> Drawing | None:
     equally = " All arms generated equally many tokens in training."
     caption = (
         f"Final {metric.name} on {metric.task} against {against}."
-        f"{equally if TRAINING not in spots and analysis.trains else ''} Small dots: seeds"
-        f" ({seeds_per_arm([*counts.values()])}); large marker: their mean; {_bar(counts, sweep.alpha)} Grey"
-        " line: the frontier, if several arms are on it, which no other arm beats on both. It goes by means; nothing is"
-        " tested."
+        f"{equally if TRAINING not in spots and analysis.trains else ''}"
+        f" {describe_seeds([*counts.values()], sweep.alpha, 'bar')} Grey line: the frontier, if several arms are on it,"
+        " which no other arm beats on both. It goes by means; nothing is tested."
     )
     return Drawing(figure, caption, rows)
 
@@ -150,11 +149,4 @@ def _draw_frontier(axes: Axes, spots: Sequence[Spot], handles: dict[str, Line2D]
         )
 
 
-def _bar(counts: dict[str, int], alpha: float) -> str:
-    if max(counts.values()) < MIN_PAIRS:
-        return f"fewer than {MIN_PAIRS} seeds: no interval."
-    level = percent(1 - alpha)
-    return f"bar: {level} t interval of the mean score over seeds, if there are at least {MIN_PAIRS}."
-
-
-PARETO = Figure(name="pareto", title="Accuracy against generated tokens", draw=draw_pareto, group="Cost", order=150)
+PARETO = Figure(name="pareto", title="Accuracy against tokens", draw=draw_pareto, group="Cost", order=150)

@@ -69,6 +69,7 @@ def draw_entropy_score(analysis: Analysis) -> Drawing | None:
         x, y = ([row[key] for row in by_arm[arm]] for key in ("mean_entropy_nats", "score_pp"))
         (dots,) = axes.plot(x, y, styles[arm].marker, color=styles[arm].color, markersize=5, label=label)
         mark(dots, arm, "seed", [int(row["seed"]) for row in by_arm[arm]])
+    axes.locator_params(axis="x", nbins=5)
     axes.set_xlabel("mean entropy in training (nats per token)")
     axes.set_ylabel(f"final {metric.name} of {metric.task} (%)")
     figure.legend(loc="outside lower center", ncols=columns)

@@ -15,10 +15,10 @@ from reports.drawing.curves import (
     draw_mean,
     draw_seeds_and_band,
 )
-from reports.drawing.grid import HEADING_OFFSET_POINTS
+from reports.drawing.grid import HEADING_OFFSET_POINTS, stacked_panels
 from reports.drawing.panels import Panels, keep_only_grid, legend_at_bottom, share_limits, write_above
 from reports.drawing.rendering import DataRow, Drawing
-from reports.drawing.style import GREY, INK, ArmStyle, arm_styles, say_not_recorded
+from reports.drawing.style import GREY, INK, ArmStyle, arm_styles, is_narrow, say_not_recorded
 from reports.extras.reflection import MOST_FILES, read_reflection
 from reports.extras.reflection.curves import (
     ADVANTAGE,
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 PANELS = partial(Panels, height=1.05, column_gap=0.62, row_gap=0.34, left=0.55, top=0.58)
 OTHERS = ArmStyle(GREY, "x", ":")
+NARROW_HEADING_IN = 0.6
+SAME_WORDS = "The words, and how they are read, are those of the figure on reflection words."
 
 
 def draw_reflection_words(analysis: Analysis) -> Drawing | None:
@@ -49,7 +51,11 @@ def draw_reflection_words(analysis: Analysis) -> Drawing | None:
         (FREQUENCY, RIGHT),
         ("completions with such a word", "completions without"),
         "Occurrences of reflection words among the tokens drawn in training, and the share of right answers among the "
-        "completions with one and among those without.",
+        "completions with one and among those without. Words looked for: "
+        f"{', '.join(read_reflection(analysis).words)}. The first point, at 0, is the rollout of the first step, by"
+        " the model before any update. Each later point is a stretch of steps, at what was generated before them; a"
+        f" stretch without the words has no point. At most {MOST_FILES} files of completions are read, spread over each"
+        " run; the steps of other files have no points.",
     )
 
 
@@ -60,7 +66,7 @@ def draw_reflection_policy(analysis: Analysis) -> Drawing | None:
         (LOGP, ENTROPY),
         ("tokens of reflection words", "all other tokens"),
         "Before each update, the mean log-prob of the drawn tokens that wrote reflection words and of all others, and "
-        "the mean entropy of the distributions that they were drawn from.",
+        f"the mean entropy of the distributions that they were drawn from. {SAME_WORDS}",
     )
 
 
@@ -71,7 +77,7 @@ def draw_reflection_update(analysis: Analysis) -> Drawing | None:
         (ADVANTAGE, RATIO, BOUNDED),
         ("tokens of reflection words", "all other tokens"),
         "Mean advantage of the tokens; their mean importance ratio over the optimiser steps on a rollout batch, which "
-        "is 1 at the first of them; and how often the objective's rule clipped or masked them.",
+        f"is 1 at the first of them; and how often the objective's rule clipped or masked them. {SAME_WORDS}",
     )
 
 
@@ -80,7 +86,7 @@ def _draw_words(
 ) -> Drawing | None:
     """None if no word occurs or none of these quantities is recorded. labels: of the line of the words, and of the
     other one. what: the beginning of the caption."""
-    sweep, axis, words_looked_for = analysis.sweep, training_axis(analysis), read_reflection(analysis).words
+    sweep, axis = analysis.sweep, training_axis(analysis)
     sides = [
         [{} if side is None else word_curves(analysis, side) for side in (quantity.word, quantity.other)]
         for quantity in quantities
@@ -89,7 +95,10 @@ def _draw_words(
     if not arms:
         return None
     styles = arm_styles(sweep.arms, sweep.baseline)
-    figure, panels = PANELS(len(arms), len(quantities)).draw(labels)
+    if is_narrow():
+        figure, panels = stacked_panels(len(arms), len(quantities), NARROW_HEADING_IN, labels)
+    else:
+        figure, panels = PANELS(len(arms), len(quantities)).draw(labels)
     for arm, row in zip(arms, panels, strict=True):
         for panel, (words, others) in zip(row, sides, strict=True):
             for curve, style in ((others.get(arm), OTHERS), (words.get(arm), replace(styles[arm], dash="-"))):
@@ -101,7 +110,8 @@ def _draw_words(
             panel.locator_params(axis="x", nbins=4)
             panel.locator_params(axis="y", nbins=3)
             count_from_zero(panel)
-        row[0].set_title(arm_label(arm, max(curve.n for curve in _of(arm, sides))), loc="left")
+        for panel in row if is_narrow() else row[:1]:
+            panel.set_title(arm_label(arm, max(curve.n for curve in _of(arm, sides))), loc="left")
     share_limits([panel for row in panels for panel in row], "x")
     for of_column in zip(*panels, strict=True):
         share_limits(of_column, "y")
@@ -112,14 +122,7 @@ def _draw_words(
         panel.set_xlabel(axis.label)
     legend_at_bottom(figure, _legend(labels))
     curves = [curve for arm in arms for curve in _of(arm, sides)]
-    caption = (
-        f"{what} Words looked for: {', '.join(words_looked_for)}. The first point, at 0, is the rollout of the first"
-        " step, by the model before any update. Each later point is a stretch of steps, at what was generated before"
-        f" them; a stretch without the words has no point. At most {MOST_FILES} files of completions are read, spread"
-        " over each run; the steps of other files have no points."
-        f" {describe_curves(curves, sweep.alpha)}"
-    )
-    return Drawing(figure, caption.rstrip(), _rows(arms, quantities, sides, axis.field))
+    return Drawing(figure, f"{what} {describe_curves(curves, sweep.alpha)}", _rows(arms, quantities, sides, axis.field))
 
 
 def _of(arm: str, sides: Sequence[Sequence[Mapping[str, Curve]]]) -> list[Curve]:

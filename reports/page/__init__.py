@@ -12,6 +12,7 @@ from reports.drawing.rendering import RenderedFigure
 from reports.figures import FIGURES, Group, render_figures
 from reports.formats import Table, count
 from reports.measure import Analysis, analyse
+from reports.measure.next_step import OPEN_VERDICTS
 from reports.page.coverage import coverage_sentence
 from reports.page.document import DATA_FILES, Report, report_document, write_data
 from reports.page.effects import effect_table, secondary_note
@@ -43,7 +44,11 @@ def write_report(sweep: SweepRecord, out_dir: Path, reflection_words: Sequence[s
     return report
 
 
-MOST_CHECKS_ABREAST = 5
+TALL_FOREST = 6
+"""Beside a forest plot of so many rows there is room for the validity strip, which else stands below both columns."""
+CHECKS_BESIDE, MOST_CHECKS_ABREAST = 3, 5
+MOST_STATEMENTS = 12
+"""Where there are more, those that decide nothing are folded away; the table and the forest plot have all of them."""
 
 LEAD_FIGURES = ("interactions", "forest")
 """What stands beside the table on the first screen: the first of these that the records hold."""
@@ -71,6 +76,8 @@ def _content(analysis: Analysis, report: Report, figures: Sequence[RenderedFigur
     if effects is not None:
         tables["Result"].insert(0, results)
     checks = validity_checks(analysis, report)
+    rows = len(report["contrasts"]) * len(sweep.tasks)
+    is_beside = lead is not None and lead.name == "forest" and rows >= TALL_FOREST
     return {
         "headline": report["headline"][0]["sentence"],
         "lead_figure": lead,
@@ -82,12 +89,18 @@ def _content(analysis: Analysis, report: Report, figures: Sequence[RenderedFigur
             or tables[group]
         ],
         "setup": setup_of(analysis),
-        "check_columns": math.ceil(len(checks) / math.ceil(len(checks) / MOST_CHECKS_ABREAST)),
+        "checks_beside": is_beside,
+        "check_columns": CHECKS_BESIDE
+        if is_beside
+        else math.ceil(len(checks) / math.ceil(len(checks) / MOST_CHECKS_ABREAST)),
         "how_to_read": HOW_TO_READ,
         "glossary": GLOSSARY,
         "sweep": sweep,
         "page_title": sweep.name,
         "statements": statements(report),
+        "most_statements": MOST_STATEMENTS,
+        "open_verdicts": OPEN_VERDICTS,
+        "careful": ", ".join(check.label for check in checks if not check.ok),
         "secondary_note": secondary_note(report["interactions"], report["contrasts"]),
         "secondary": secondary_statements(report),
         "interim": interim_sentence(report),

@@ -55,7 +55,10 @@ GLOSSARY = {
 HOW_TO_READ = (
     "Each arm has one colour, one marker and one dash in all figures.",
     "Thin lines are seeds, thick lines their means; small dots are seeds, large markers their means.",
-    "Bands are pointwise t intervals over seeds at the level that the caption gives. Below three seeds there is none.",
+    "Bands and bars are t intervals over seeds, of each point by itself, at the level that the caption gives. Below "
+    "three seeds there is none.",
+    "A dotted grey line or a grey cross is the model before training, evaluated once, unless the caption says "
+    "otherwise.",
     "Mean and band: seeds are interpolated linearly onto a common grid over the range that all cover; beyond it, "
     "straight on to the mean of their last values, where they end on average. Nothing is smoothed.",
     "n is the number of seeds of an arm.",

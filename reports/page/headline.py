@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from reports.formats import count, interval, percent, signed_pp
@@ -15,6 +17,13 @@ Rows = Mapping[str, Sequence[Row]]
 
 MOST_NAMES = 4
 """More arms with one verdict are counted first."""
+
+MORE = {
+    "seeds": ("seed", "seeds"),
+    "samples": ("sample of each problem", "samples of each problem"),
+    "problems": ("problem", "problems"),
+}
+"""What there can be more of: one, several. Where no costs are known, seeds come first."""
 
 ENDED = frozenset({"done", "failed", "invalid"})
 
@@ -121,20 +130,21 @@ def _of_effect(row: Row) -> str:
 
 
 def _next_step(rows: Sequence[Row]) -> str:
-    """What would settle all that is open: the most of what any contrast needs; "" if nothing is open or no number of
-    seeds will do."""
+    """What would settle all that is open, at the least cost: of one kind, the most that any contrast needs; "" if
+    nothing is open or nothing settles it all."""
     steps = [row["next_step"] for row in rows if row.get("next_step")]
-    if not steps:
+    able = [way for step in steps for way in step["ways"] if way["needed"] is not None]
+    by_kind = {kind: [way for way in able if way["of"] == kind] for kind in MORE}
+    settling = [max(ways, key=itemgetter("needed")) for ways in by_kind.values() if ways and len(ways) == len(steps)]
+    if not settling:
         return ""
-    ways = [next((way for way in step["ways"] if way["of"] == "seeds"), None) for step in steps]
-    if any(way is None or way["needed"] is None for way in ways):
-        return ""
-    most = max((way for way in ways if way), key=lambda way: way["needed"])
+    most = min(settling, key=lambda way: math.inf if way["seconds"] is None else way["seconds"])
     n_open = sum(row["verdict"] in {"inconclusive", "no_test"} for row in rows)
     them = "it" if n_open == 1 else "each" if n_open == len(steps) else f"{len(steps)} of them"
     command = "" if most["command"] is None else f": `{most['command']}`"
-    more = count(most["needed"] - most["now"], "more seed")
-    return f" A further look with {more} would settle {them} with {percent(steps[0]['power'])} power{command}."
+    more = most["needed"] - most["now"]
+    what, power = MORE[most["of"]][more > 1], percent(steps[0]["power"])
+    return f" A further look with {more} more {what} would settle {them} with {power} power{command}."
 
 
 def _are(rows: Sequence[Row]) -> str:

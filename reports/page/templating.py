@@ -26,6 +26,8 @@ _BIDI_CONTROLS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066,
 _REPLACED = dict.fromkeys((*_CONTROLS, *_BIDI_CONTROLS), "\N{REPLACEMENT CHARACTER}")
 """Control characters except tabs and line breaks, among them those that turn round the text beside them."""
 
+_BREAKS = re.compile(r"(?<=[_=/:])(?=\S)|(?<=[.,-])(?=[^\s\d])|(?<=[^\s_=/:.,-]{20})(?=\S)")
+
 
 def write_page(
     out_dir: Path, kind: str, content: dict[str, Any], document: dict[str, Any], figures: Sequence[RenderedFigure]
@@ -92,10 +94,11 @@ def readable(text: str) -> str:
 
 
 def _breakable(text: str) -> Markup:
-    """A name as HTML that may continue on the next line after each underscore, so that tables with many names fit."""
-    from markupsafe import Markup, escape
+    """A name as HTML that may continue on the next line after its marks, but not within a number, and within a word
+    that is too long, so that tables with long names fit."""
+    from markupsafe import Markup
 
-    return Markup(escape(text).replace("_", Markup("_<wbr>")))
+    return Markup("<wbr>").join(_BREAKS.split(text))
 
 
 def _code(text: str) -> Markup:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -57,13 +58,20 @@ class Statement:
 
 
 def statements(report: Report) -> list[Statement]:
-    """A statement for each declared contrast: the effects of a factorial, else the arms in the order of the sweep file;
-    a single one if there is nothing to compare."""
+    """A statement for each declared contrast: the effects of a factorial, else the arms from the best to the worst, as
+    in the table and the forest plot; a single one if there is nothing to compare."""
     if report["screening"]:
         return _screening_statements(report["screening"][0])
     if not report["contrasts"]:
         return [Statement("no_test", f"One arm, {report['arms'][0]['arm']}: nothing to compare.", [])]
-    return [_statement(row) for row in declared_rows(report)]
+    rows = declared_rows(report)
+    if not report["interactions"]:
+        rows.sort(key=_from_the_best)
+    return [_statement(row) for row in rows]
+
+
+def _from_the_best(row: Row) -> float:
+    return math.inf if row["difference_pp"] is None else -row["difference_pp"]
 
 
 def secondary_statements(report: Report) -> list[Statement]:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from reports.home import INDEX, home_page, read_home, write_index
-from tests.reports.page.browser import find_chromium, measure
+from reports.page.verdict import SIGNS
+from tests.reports.page.browser import measure
 from tests.reports.search.studies import confirmation, study_document, write_study
 from tests.reports.synthetic import Changes, write_sweep
 
@@ -27,7 +28,7 @@ def test_a_sweep_on_a_line(tmp_path: Path) -> None:
     changes: Changes = {("up", 1): {"state": "failed", "generated_tokens": 5}, ("down", 1): {"state": "pending"}}
     sweep = write_sweep(tmp_path / "question", {"base": 0.0, "up": 3.0, "down": -3.0}, seeds=2, changes=changes)
     for cell, day in zip(sweep.cells, (1, 3, 2), strict=False):
-        (cell.path / "starts.jsonl").write_text(f'{{"time": "2026-01-0{day}T10:11:12Z"}}\n')
+        (cell.path / "starts.jsonl").write_text(f'{{"epoch": 1, "from_step": 0, "time": "2026-01-0{day}T10:11:12Z"}}\n')
     (entry,) = read_home(tmp_path).sweeps
     assert (entry.progress, entry.running, entry.last_start) == ("5/6", 0, "2026-01-03 10:11")
     assert entry.tokens == sum(cell.generated_tokens for cell in sweep.cells)
@@ -40,6 +41,27 @@ def test_a_sweep_on_a_line(tmp_path: Path) -> None:
         ("▼", "worse", "b, c"), ("?", "inconclusive", "a"), ("∅", "no test", "d")
     ]  # fmt: skip
     assert (entry.answer, entry.page) == ("2 are worse.", "question/report/index.html")
+
+
+def test_a_sweep_shows_its_curves_in_small_and_in_words(tmp_path: Path) -> None:
+    sweep = write_sweep(tmp_path / "question", {"up": 0.0, "base": -9.0}, seeds=2, baseline="base")
+    for cell in sweep.cells:
+        low, high = (0.1, 0.6) if cell.arm == "up" else (0.1, 0.35)
+        extra = [high] if cell.seed else []  # its budget allowed one evaluation more
+        rows = [{"step": i, "final": False, "task": task, "generated_tokens": i, "metrics": {"pass@1": score}}
+                for i, score in enumerate([low, low, high, *extra]) for task in sweep.tasks]  # fmt: skip
+        cell.scores.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (entry,) = read_home(tmp_path).sweeps
+    assert entry.sparkline is not None
+    assert entry.sparkline.lines == [
+        "0.0,20.0 33.3,20.0 66.7,0.0 100.0,0.0",
+        "0.0,20.0 33.3,20.0 66.7,10.0 100.0,10.0",
+    ]
+    assert entry.sparkline.description.endswith("mean over seeds: up 10.0 to 60.0%, base 10.0 to 35.0%")
+    assert home_page(read_home(tmp_path), "Runs").count("<polyline") == 2
+    for cell in sweep.cells:
+        cell.scores.unlink()
+    assert read_home(tmp_path).sweeps[0].sparkline is None
 
 
 @pytest.mark.parametrize(
@@ -125,17 +147,17 @@ def test_the_index_of_another_program_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("width", [360, 800, 1400])
-def test_it_fits_and_loads_nothing(tmp_path: Path, width: int) -> None:
-    chromium = find_chromium()
-    if chromium is None:
-        pytest.skip("no Chromium on this machine: `make chromium` installs it")
+def test_it_fits_loads_nothing_and_axe_finds_no_barrier(chromium: str, axe: Path, tmp_path: Path) -> None:
     home = tmp_path / "runs"
     sweep = write_sweep(home / f"a_name_of_{60 * 'x'}", {"base": 0.0}, seeds=1, question=40 * "Is it so? ")
-    write_report_json(sweep.path, contrasts=[judged(f"arm_{i}_{30 * 'y'}", "worse") for i in range(9)])
+    write_report_json(sweep.path, contrasts=[judged(f"arm_{verdict}_{30 * 'y'}", verdict) for verdict in SIGNS])
     (home / "torn").mkdir()
     (home / "torn" / "sweep.json").write_text("{")
     page = write_index(home)
     assert page is not None
-    layout = measure(chromium, page, width, tmp_path)
-    assert (layout.sticking_out, layout.scroll_width, layout.loaded, layout.blocked) == ([], width, [], [])
+    widths = [360, 800, 1400]
+    for width, layout in zip(widths, measure(chromium, page, widths, tmp_path, axe), strict=True):
+        assert (layout.sticking_out, layout.scroll_width) == ([], width)
+        assert (layout.loaded, layout.blocked, layout.violations) == ([], [], [])
+    (dark,) = measure(chromium, page, [1400], tmp_path, axe, is_dark=True)
+    assert dark.violations == []

@@ -105,7 +105,7 @@ def draw_slices(study: StudyRecord, objective: Objective) -> Drawing | None:
     some = any(name not in trial.params for trial in trials for name in knobs)
     caption = (
         f"Values of {objective.words} against those of each knob, n = {len(trials)} complete trials"
-        f" ({count_kinds(trials)}); {objective.wish}. All other knobs vary as well, and a sampler looks most where it"
+        f" ({count_kinds(trials)}); {objective.wish}. All other knobs vary as well, and a sampler draws most where it"
         " has found good values, so no panel is an experiment."
         f"{' A panel with fewer trials says so: the other trials did not draw the knob.' if some else ''}"
     )

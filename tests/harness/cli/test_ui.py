@@ -21,7 +21,7 @@ from harness.cli.report import announce_page, write
 from harness.cli.ui import ADDRESS, Renewal, Server
 from harness.records import SweepRecord
 from tests.harness.cli.conftest import Bench
-from tests.reports.page.browser import find_chromium, run_chromium
+from tests.reports.page.browser import run_chromium
 from tests.reports.synthetic import write_sweep
 
 SECRET = "a secret"
@@ -315,10 +315,7 @@ addEventListener("load", () => {
 
 
 @pytest.mark.slow
-def test_an_open_page_changes_in_place(tmp_path: Path) -> None:
-    chromium = find_chromium()
-    if chromium is None:
-        pytest.skip("no Chromium on this machine: `make chromium` installs it")
+def test_an_open_page_changes_in_place(chromium: str, tmp_path: Path) -> None:
     sweep = write_sweep(tmp_path / "runs" / "question", {"base": 0.0, "up": 3.0, "down": -3.0}, seeds=3)
     write(sweep.path)
     page = sweep.path / "report" / "index.html"

@@ -20,9 +20,16 @@ def contrast(arm: str, verdict: str, **fields: Any) -> dict[str, Any]:
     return {"arm": arm, "baseline": "grpo", "verdict": verdict, "next_step": None, **numbers, **fields}
 
 
-def step(needed: int | None) -> dict[str, Any]:
+def step(needed: int | None, seconds: float | None = None, *others: dict[str, Any]) -> dict[str, Any]:
+    """What would settle a contrast: so many seeds, or one of the other ways."""
     command = f"bench run loss --seeds {needed}"
-    return {"power": 0.8, "ways": [{"of": "seeds", "now": 5, "needed": needed, "command": command}]}
+    seeds = {"of": "seeds", "now": 5, "needed": needed, "seconds": seconds, "command": command}
+    return {"power": 0.8, "ways": [seeds, *others]}
+
+
+def samples(needed: int | None, seconds: float | None) -> dict[str, Any]:
+    command = f"bench run loss --eval-samples {needed}"
+    return {"of": "samples", "now": 4, "needed": needed, "seconds": seconds, "command": command}
 
 
 def report(*contrasts: dict[str, Any], states: str = "done", **sections: Any) -> dict[str, Any]:
@@ -69,6 +76,28 @@ def test_what_would_settle_all_that_is_open_follows():
     assert headline(report(few, none)) == "No arm beats grpo; 2 are undecided at ±1 pp (a, c)."
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "says"),
+    [
+        (step(9, 600, samples(8, 20)), step(7, 300, samples(12, 40)), "with 8 more samples of each problem"),
+        (step(9, 10, samples(8, 20)), step(7, 5, samples(12, 40)), "with 4 more seeds"),
+        (step(9, None, samples(8, None)), step(7, None, samples(5, None)), "with 4 more seeds"),
+        (
+            step(9, 600, samples(None, None)),
+            step(7, 300, samples(5, 1)),
+            "with 4 more seeds",
+        ),  # samples settle only one
+        (step(None, None, samples(8, 20)), step(7, 300, samples(5, 1)), "with 4 more samples of each problem"),
+        (step(None, None, samples(5, 20)), step(None, None, samples(5, 1)), "with 1 more sample of each problem"),
+        (step(9, 600), step(None, None, samples(8, 20)), None),
+    ],
+)
+def test_the_next_step_is_the_cheapest_that_settles_all(first, second, says):
+    sentence = headline(report(*(contrast("a", "inconclusive", next_step=one) for one in (first, second))))
+    assert (f"A further look {says} would settle each" in sentence) if says else ("further look" not in sentence)
+    assert says is None or ("--eval-samples" in sentence) == ("sample" in says)
+
+
 def test_an_unfinished_sweep_a_screening_and_a_single_arm_say_so():
     assert headline(report(contrast("a", "better"), states="pending")).startswith("Interim look, 1 of 2 cells: a beats")
     assert headline(report()) == "One arm, grpo: nothing to compare."
@@ -90,7 +119,9 @@ def test_it_is_in_all_files_of_a_report(tmp_path):
     assert f"**{row['sentence']}**" in (tmp_path / "report" / "report.md").read_text()
     page = (tmp_path / "report" / "index.html").read_text()
     assert page.index("up beats base by") < page.index('id="results"') < page.index('<figure id="forest"')
-    assert page.index('<figure id="forest"') < page.index('<dl class="checks"') < page.index('id="setup"')
+    assert page.index('<figure id="forest"') < page.index('<dl id="checks"') < page.index('<ul class="verdicts"')
+    assert page.index('<ul class="verdicts"') < page.index('id="setup"')
+    assert '<a href="#checks">⚠ be careful: Graders disagree</a>' in page
 
 
 SPEC = {

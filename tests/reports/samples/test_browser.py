@@ -14,7 +14,7 @@ import pytest
 from harness.records.problems import ProblemsFile
 from reports.page.templating import TEMPLATES
 from reports.samples import write_sweep_samples
-from tests.reports.page.browser import find_chromium, measure, run_chromium
+from tests.reports.page.browser import measure, run_chromium
 from tests.reports.samples.synthetic import ATTACK, TEXTS, AskedProblem
 from tests.reports.synthetic import TASK, write_sweep
 
@@ -46,14 +46,6 @@ for (let i = 0; i < 1000; i += 1) check(letters(random(30), 3), letters(random(3
 check(letters(4000, 17), letters(3000, 17), false);  // more edits than are looked for
 document.title = `${bad} bad`;
 """
-
-
-@pytest.fixture(scope="module")
-def chromium() -> str:
-    found = find_chromium()
-    if found is None:
-        pytest.skip("no Chromium on this machine: `make chromium` installs it")
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -170,11 +162,14 @@ def test_the_first_samples_are_shown_apart_from_every_other_file(chromium, page,
     assert count(shown(chromium, alone, tmp_path, "find=what+is+1")).startswith("4 of the 399 ")
 
 
-@pytest.mark.parametrize("width", [360, 800, 1400])
-def test_it_fits_and_loads_nothing_but_scripts_beside_it(chromium, page, tmp_path, width):
-    layout = measure(chromium, page, width, tmp_path)
-    assert (layout.width, layout.scroll_width, layout.sticking_out, layout.blocked) == (width, width, [], [])
-    assert layout.elements > 400  # those of two arms side by side: its scripts were not blocked
+def test_it_fits_loads_nothing_but_scripts_beside_it_and_axe_finds_no_barrier(chromium, axe, page, tmp_path):
+    widths = [360, 800, 1400]
+    for width, layout in zip(widths, measure(chromium, page, widths, tmp_path, axe), strict=True):
+        assert (layout.width, layout.scroll_width, layout.sticking_out, layout.blocked) == (width, width, [], [])
+        assert layout.elements > 400  # those of two arms side by side: its scripts were not blocked
+        assert layout.violations == []
+    (dark,) = measure(chromium, page, [1400], tmp_path, axe, is_dark=True)
+    assert dark.violations == []
 
 
 def test_without_scripts_the_first_samples_are_there(page):

@@ -10,7 +10,7 @@ import pytest
 from reports.page.templating import TEMPLATES
 from reports.samples import write_sweep_samples
 from reports.search import write_search_report
-from tests.reports.page.browser import find_chromium, measure
+from tests.reports.page.browser import measure
 from tests.reports.search.studies import KNOBS, LONG_KNOBS, Changes, confirmation, study_document, write_study
 from tests.reports.synthetic import write_sweep
 
@@ -199,14 +199,11 @@ def test_a_budget_of_one_trial_is_written_so(tmp_path):
     assert "| budget | 1 trial |" in (tmp_path / "report" / "report.md").read_text()
 
 
-def test_nothing_sticks_out(tmp_path):
-    chromium = find_chromium()
-    if chromium is None:
-        pytest.skip("no Chromium on this machine: `make chromium` installs it")
+def test_nothing_sticks_out_and_axe_finds_no_barrier(chromium, axe, tmp_path):
     changes: Changes = {3: {"reason": 60 * "long_reason_"}}
     study = write_study(tmp_path, study_document(40, knobs=LONG_KNOBS, changes=changes))
     write_search_report(study, tmp_path / "report")
-    layout = measure(chromium, tmp_path / "report/index.html", 360, tmp_path)
+    (layout,) = measure(chromium, tmp_path / "report/index.html", [360], tmp_path, axe)
     assert (layout.width, layout.blocked, layout.loaded) == (360, [], [])
-    assert (layout.sticking_out, layout.scroll_width) == ([], 360)
-    assert layout.elements > 800
+    assert (layout.sticking_out, layout.scroll_width, layout.scrolling) == ([], 360, [])
+    assert layout.elements > 800 and layout.violations == []
