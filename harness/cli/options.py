@@ -230,7 +230,7 @@ def run_folder(given: str, home: Path) -> Path:
     """The folder of a sweep that was run, by name, sweep file or path. Raises RefusedError if it was never run."""
     name = given
     if given.endswith((".yaml", ".yml")):
-        from harness.config.yaml_file import load_yaml
+        from evals.yaml_file import load_yaml
 
         name = str(load_yaml(Path(given)).get("name"))  # alone: to read records, the file need not be valid any more
     folder = next((place for place in (home / name, Path(given)) if (place / "sweep.json").is_file()), None)

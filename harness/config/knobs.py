@@ -239,4 +239,5 @@ def _bounds(metadata: Sequence[Any]) -> Iterator[str]:
         for name, sign in _BOUNDS.items():
             bound = getattr(constraint, name, None)
             if bound is not None:
-                yield f"{sign} {bound}{' items' if name.endswith('length') else ''}"
+                written = f"{bound:,}" if isinstance(bound, int) else bound
+                yield f"{sign} {written}{' items' if name.endswith('length') else ''}"
