@@ -19,13 +19,10 @@ if TYPE_CHECKING:
     from reports.measure import Analysis
     from reports.page.document import Report
 
-SweepArgument = Annotated[
-    str,
-    typer.Argument(
-        help="A sweep file, the name of a shipped sweep (see `bench ls sweeps`), or the name or folder of one that was "
-        "run."
-    ),
-]
+SWEEP_ARGUMENT = typer.Argument(
+    help="A sweep file, the name of a shipped sweep (see `bench ls sweeps`), or the name or folder of one that was run."
+)
+SweepArgument = Annotated[str, SWEEP_ARGUMENT]
 RunArgument = Annotated[str, typer.Argument(help="Name of a sweep that was run, its sweep file, or its folder.")]
 HomeOption = Annotated[
     Path | None, typer.Option("--home", metavar="DIR", help="Where runs are kept; default $BENCH_HOME, else ./runs.")

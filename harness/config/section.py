@@ -13,7 +13,7 @@ from evals.prompts import get_template
 from evals.tasks import get_task
 
 LARGEST_NUMBER = 1e30
-"""The largest size of a knob's value; its inverse is the smallest. Beyond them a 32-bit number that is multiplied once is
+"""The largest size of a knob's value; its inverse is the smallest. Beyond them a 32-bit number multiplied once is
 infinite or 0."""
 
 
