@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -92,14 +92,19 @@ def _leftovers(home: Path) -> Iterator[Leftover]:
     if running:
         note(f"warning: {few([sweep.name for sweep in running])} and the cache are left as they are: cells are running")
     evaluated = [Path(sweep.checkpoint).resolve() for sweep in sweeps if sweep.checkpoint is not None]
-    for sweep in sweeps:
-        if not sweep.is_search and sweep not in running:
-            for one in _leftover_cells(sweep):
-                place = one.path.resolve()
-                if not any(place in (checkpoint, *checkpoint.parents) for checkpoint in evaluated):
-                    yield one
+    leftovers = [
+        one
+        for sweep in sweeps
+        if not sweep.is_search and sweep not in running
+        for one in _leftover_cells(sweep)
+        if not any(one.path.resolve() in (checkpoint, *checkpoint.parents) for checkpoint in evaluated)
+    ]
+    yield from leftovers
     if is_known and not running:
-        yield from _leftover_results(home, sweeps)
+        going = {one.path for one in leftovers}
+        kept = [cell for sweep in sweeps for cell in [*sweep.cells, *sweep.other_cells] if cell.path not in going]
+        use_recorded_plugins(sweep.path for sweep in sweeps)
+        yield from _leftover_results(home, kept)
 
 
 def _is_running(sweep: SweepRecord) -> bool:
@@ -123,16 +128,15 @@ def _leftover_cells(sweep: SweepRecord) -> Iterator[Leftover]:
                 yield Leftover(path, f"an evaluation that {sweep.name} no longer asks for", _n_bytes(path), cells[0])
 
 
-def _leftover_results(home: Path, sweeps: Sequence[SweepRecord]) -> Iterator[Leftover]:
-    """Results of stages in the cache that no cell reads; none where that is not known of one."""
+def _leftover_results(home: Path, cells: Sequence[CellRecord]) -> Iterator[Leftover]:
+    """Results of stages in the cache that none of the cells reads; nothing where that is not known of one."""
     from harness.run.stages import STAGES
 
-    results = [path for path in sorted((home / "cache").glob("*")) if _stage_of(path.name, list(STAGES.names()))]
+    results = [path for path in sorted((home / "cache").glob("*")) if _is_result(path.name, STAGES.names())]
     if not results:
         return
-    use_recorded_plugins(sweep.path for sweep in sweeps)
     try:
-        wanted = {name for sweep in sweeps for name in _results_of(sweep)}
+        wanted = {name for cell in cells for evaluated in {cell, cell.own} for name in _results_of(evaluated)}
     except BenchError as error:
         note(f"warning: the cache is left as it is, since it is not known what is read from it: {error}")
         return
@@ -141,22 +145,20 @@ def _leftover_results(home: Path, sweeps: Sequence[SweepRecord]) -> Iterator[Lef
             yield Leftover(path, "a shared result that no cell reads", _n_bytes(path))
 
 
-def _results_of(sweep: SweepRecord) -> Iterator[str]:
-    """The names, without endings, of what the cells of a sweep and its report read from the cache. Raises BenchError
-    for a cell of which that cannot be said."""
+def _results_of(cell: CellRecord) -> Iterator[str]:
+    """The names, without endings, of what a cell and its report read from the cache. Raises BenchError where that
+    cannot be said."""
     from harness.config.run_spec import recorded_spec
     from harness.run.stages import STAGES
 
-    for cell in [*sweep.cells, *sweep.other_cells]:
-        for evaluated in {cell, cell.own}:
-            if (evaluated.evaluation_folder / "spec.json").is_file():
-                spec = recorded_spec(evaluated)
-                yield from (_key(stage.key(spec)) for stage in STAGES.all().values() if stage.needed(spec))
+    if (cell.evaluation_folder / "spec.json").is_file():
+        spec = recorded_spec(cell)
+        yield from (_key(stage.key(spec)) for stage in STAGES.all().values() if stage.needed(spec))
 
 
-def _stage_of(file: str, stages: Sequence[str]) -> str | None:
-    """The stage whose result a file of the cache is, or is to become; None for what else lies there."""
-    return next((name for name in stages if file.startswith(f"{name.replace('_', '-')}-")), None)
+def _is_result(file: str, stages: Iterable[str]) -> bool:
+    """Whether a file of the cache is the result of a stage, or is to become one; other things lie there too."""
+    return any(file.startswith(f"{name.replace('_', '-')}-") for name in stages)
 
 
 def _key(file: str) -> str:
