@@ -29,7 +29,7 @@ def clean(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List what no sweep refers to, with its size, and with --yes delete it.
+    """List what no sweep refers to, with sizes; delete it with --yes.
 
     That is: cells and evaluations of earlier versions of a question, which `bench run` would use again if it were asked
     so again, and results in the cache that no cell of any sweep reads. Searches, `bench eval` and MLflow are left as

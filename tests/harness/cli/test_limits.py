@@ -16,6 +16,7 @@ from evals.yaml_file import LARGEST_INTEGER, MOST_BYTES
 from tests.harness.cli.conftest import Bench
 
 PATIENCE_S = 5.0
+"""Time of the processor, which others on the machine do not lengthen."""
 SWEEP = """
 name: absurd
 question: Does it end?
@@ -38,10 +39,10 @@ def laughs(item: str, of_level: str) -> str:
 
 def refused(bench: Bench, *words: object) -> str:
     """What `bench` says as it refuses, soon and shortly."""
-    began_s = time.perf_counter()
+    began_s = time.process_time()
     result = bench(*words)
     assert result.code == 2, result.err
-    assert time.perf_counter() - began_s < PATIENCE_S
+    assert time.process_time() - began_s < PATIENCE_S
     assert result.out == "" and result.err.startswith("error: ") and "Traceback" not in result.err
     assert len(result.err) < 1500
     return result.err
@@ -217,8 +218,8 @@ def test_no_sweep_file_ends_in_a_traceback(bench: Bench, tmp_path: Path, changed
     """A valid file, some of whose sections are replaced by anything that YAML can say."""
     document = yaml.safe_load(SWEEP) | changed
     (tmp_path / "absurd.yaml").write_text(yaml.safe_dump(document, allow_unicode=False), encoding="utf-8")
-    began_s = time.perf_counter()
+    began_s = time.process_time()
     result = bench("plan", "absurd.yaml")
     assert result.code in (0, 2, 3), result.err
-    assert time.perf_counter() - began_s < PATIENCE_S
+    assert time.process_time() - began_s < PATIENCE_S
     assert (result.err == "") == (result.code == 0)

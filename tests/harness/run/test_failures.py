@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.executors.base import Ended, Job, JobState
+from harness.executors.base import Ended, Job, JobState, Progress
 from harness.plan import Plan, make_plan
 from harness.records.files import write_json
 from harness.run.loop import StoppedError
@@ -24,7 +24,7 @@ class Scripted:
     def __init__(self, *ends: JobState) -> None:
         self.started: list[str] = []
         self._ends = list(ends)
-        self._events: list[Ended] = []
+        self._events: list[Progress | Ended] = []
 
     def start(self, job: Job) -> None:
         if job.kind != "cell":
@@ -33,7 +33,7 @@ class Scripted:
         self.started.append(Path(job.path).name.rpartition("-")[0])
         self._events.append(Ended(job, self._ends.pop(0) if self._ends else "taken", "it broke"))
 
-    def wait(self, timeout_s: float) -> list[Ended]:
+    def wait(self, timeout_s: float) -> list[Progress | Ended]:
         events, self._events = self._events, []
         return events
 
