@@ -175,6 +175,10 @@ def readable_errors(error: ValidationError, keys: Sequence[str] | None = None) -
                 yield path, f"{path} is {shown(detail['input'])}: input should be a mapping, e.g. {{}}."
             case "tuple_type" | "list_type":
                 yield path, f"{path} is {shown(detail['input'])}: input should be a list, e.g. [a, b]."
+            case "less_than_equal":
+                most = detail["ctx"]["le"]
+                written = f"{most:,}" if isinstance(most, int) else f"{most:g}"
+                yield path, f"{path} is {shown(detail['input'])}: input should be less than or equal to {written}."
             case _:
                 yield path, f"{path} is {shown(detail['input'])}: {message[0].lower()}{message[1:]}."
 

@@ -96,8 +96,8 @@ def test_an_absurd_file(bench: Bench, tmp_path: Path, instead: str, by: str, say
         (f"train.learning_rate={NINES}.5", "train.learning_rate is inf: input should be a finite number"),
         ("train.steps=" + "[" * 1000, "the value is nested more than 32 deep"),
         ("train.steps=1e23", "train.steps is 1e+23: input should be a valid integer"),
-        ("train.steps=100000000000", "train.steps is 100000000000: input should be less than or equal to 10000000"),
-        ("eval.samples=100000000", "eval.samples is 100000000: input should be less than or equal to 100000"),
+        ("train.steps=100000000000", "train.steps is 100000000000: input should be less than or equal to 10,000,000"),
+        ("eval.samples=100000000", "eval.samples is 100000000: input should be less than or equal to 100,000"),
         ("rollout.samples_per_prompt=100000", "a step would draw 3,200,000 completions"),
         ("train.learning_rate=1e38", "train.learning_rate is 1e+38: a number here is 0, or its size lies between"),
         ("rollout.temperature=1e-300", "rollout.temperature is 1e-300: a number here is 0, or its size lies"),
@@ -125,6 +125,20 @@ def test_an_absurd_setting(bench: Bench, setting: str, says: str) -> None:
 )
 def test_absurd_words(bench: Bench, words: tuple[str, ...], says: str) -> None:
     assert says in refused(bench, *words)
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("learning_rate: 1e38", "learning_rate is 1e+38: input should be less than or equal to 1e+30"),
+        ("steps: 100000000000", "steps is 100000000000: input should be less than or equal to 10,000,000"),
+    ],
+)
+def test_an_absurd_recipe(bench: Bench, tmp_path: Path, setting: str, says: str) -> None:
+    recipe = f"source: builtin:tiny\ncold_start: {{type: sft, data: 'demonstrations:arithmetic', {setting}}}\n"
+    (tmp_path / "recipe.yaml").write_text(recipe)
+    assert says in refused(bench, "coldstart", "recipe.yaml", "--out", "made")
+    assert not (tmp_path / "made").exists()
 
 
 SEARCH = """
