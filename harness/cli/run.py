@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -204,7 +205,9 @@ def say_what_differs(repeated: Path, planned: Plan) -> None:
     others = [
         f"{cell.arm}-s{cell.seed}"
         for cell in planned.cells
-        if (cell.arm, cell.seed) in trained and not cell.record(repeated / "cells").own.is_done
+        if cell.arm not in planned.to_tune
+        and (cell.arm, cell.seed) in trained
+        and not cell.record(repeated / "cells").own.is_done
     ]
     if others:
         note(
@@ -234,7 +237,6 @@ def _confirm_screening(screened: SweepRun) -> list[str]:
     it; returns the cells that are not done, as `_unmeasured`."""
     from harness.cli.report import write
     from harness.run.screening import best_arms, confirming_plan, record_confirmation
-    from harness.run.sweep import SweepRun
 
     screening = screened.plan.sweep.screening
     if screening is None or not any(cell.state == "done" for cell in screened.records()):
@@ -246,7 +248,7 @@ def _confirm_screening(screened: SweepRun) -> list[str]:
     fresh = len(plan.request.seed_list)
     note(f"confirming {', '.join(best)} against {screened.plan.baseline} on {fresh} fresh seeds")
     command = command_line("run", plan.sweep.name, None, None, None)  # goes on from its records
-    confirming = SweepRun(plan, screened.home, command, screened.workers, screened.open_executor)
+    confirming = replace(screened, plan=plan, command=command, retry_invalid=False)
     with ExitStack() as mirrored:
         watched(confirming, screened.home, mirrored)
         unmeasured = _unmeasured(confirming.records())
