@@ -29,6 +29,7 @@ removes; and masking groups that add nothing anyway.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 from algorithms.objective import GROUP_BASELINES, Aggregation, Objective, acts_without_advantage
@@ -67,6 +68,8 @@ def differences_that_cannot_act(a: Objective, b: Objective, updates_per_rollout:
     """
     if updates_per_rollout < 1:
         raise ValueError(f"updates_per_rollout={updates_per_rollout}: a rollout has at least one optimiser step")
+    if a == b:
+        return {}
     pair = _Pair(a, b)
     reasons = pair.without_effect_ever()
     if updates_per_rollout == 1:
@@ -87,12 +90,16 @@ class _PolicyTerm(NamedTuple):
     """n_i to this power is a further factor."""
 
 
+_active_knobs = lru_cache(active_knobs)
+"""Remembered, as each of a hundred arms is compared with all others."""
+
+
 class _Pair:
     """Two objectives, compared."""
 
     def __init__(self, a: Objective, b: Objective) -> None:
         self.both = (a, b)
-        self.knobs = (active_knobs(a), active_knobs(b))
+        self.knobs = (_active_knobs(a), _active_knobs(b))
         self.differing = [knob for knob in dict.fromkeys([*self.knobs[0], *self.knobs[1]]) if self._differs(knob)]
 
     def _differs(self, knob: str) -> bool:

@@ -23,11 +23,11 @@ from evals.grading import GRADERS
 from evals.metrics import METRICS
 from evals.prompts import TEMPLATES
 from evals.tasks import TASKS
+from evals.yaml_file import load_yaml
 from harness.cli.app import app
 from harness.config.engine import ENGINES
 from harness.config.knobs import knob_facts
 from harness.config.search import KnobRange, Pruner, Sampler, Search, SearchBudget, Tune
-from harness.config.yaml_file import load_yaml
 from harness.executors.base import EXECUTORS
 from harness.plan.sweep_file import SHIPPED, Comparison, Screening, SweepFile, load_sweep, shipped
 from harness.rewards.base import nameable_parts

@@ -1,8 +1,16 @@
-"""Tasks and prompt templates declared in YAML: a file is read strictly, and reports all its faults at once."""
+"""YAML files, read safely: sweeps, profiles, probes and recipes as mappings; tasks and prompt templates strictly, with
+all their faults at once.
+
+Scalars are those of YAML 1.2: `1e-4` is a number, `off` and `yes` are strings. A repeated key is an error. A file that
+is nested too deep, holds too much (also by aliases that multiply each other) or holds a number of no use is refused
+before anything is made of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,7 +18,167 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from evals.errors import EvalError
-from harness.errors import nearest
+from harness.errors import RefusedError, nearest, shown
+
+MOST_BYTES = 1_000_000
+MOST_VALUES = 20_000
+"""Keys count too: a thousand arms that set a few knobs each are about ten thousand."""
+MOST_DEPTH = 32
+LARGEST_INTEGER = 2**63 - 1
+"""Larger ones fit into no record: neither a table nor the mirror's database holds them."""
+
+
+class YamlError(RefusedError):
+    """Text that is no YAML, or too much of it. The message continues a sentence: `is not valid YAML: ...`."""
+
+
+class _Yaml12Loader(yaml.SafeLoader):
+    """SafeLoader with the scalar rules of YAML 1.2's core schema instead of 1.1's, and with limits."""
+
+    takes_tags = False
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - PyYAML's own class attribute
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = self._n_values = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        line, tag = event.start_mark.line + 1, getattr(event, "tag", None)
+        self._depth += 1
+        self._n_values += 1
+        if self._depth > MOST_DEPTH:
+            raise YamlError(f"is nested more than {MOST_DEPTH} deep in line {line}. Write it flatter.")
+        if self._n_values > MOST_VALUES:
+            raise YamlError(f"holds more than {MOST_VALUES:,} keys and values, up to line {line}. Split it.")
+        if tag is not None and not self.takes_tags:
+            raise YamlError(f"has the tag {shown(tag)} in line {line}, which no file here needs. Take it out.")
+        node: yaml.Node | None = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if isinstance(key, list | dict):  # which no dict can have as a key
+                break
+            if key in seen:
+                mark = key_node.start_mark
+                raise yaml.constructor.ConstructorError(None, None, f"key {shown(key)} is given twice", mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+_Yaml12Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+)
+_Yaml12Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:null", re.compile(r"(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""]
+)
+_Yaml12Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:int", re.compile(r"(?:[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)$"), list("-+0123456789")
+)
+_Yaml12Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(
+        r"(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+    ),
+    list("-+.0123456789"),
+)
+
+
+def _construct_int(loader: _Yaml12Loader, node: yaml.ScalarNode) -> int:
+    # PyYAML's own constructor reads 010 as 8, and fails on 08.
+    digits = node.value
+    value = None if len(digits) > 100 else int(digits, 0 if digits.startswith(("0o", "0x")) else 10)
+    if value is None or abs(value) > LARGEST_INTEGER:
+        raise YamlError(
+            f"has the integer {shown(digits)} in line {node.start_mark.line + 1}, but the largest is "
+            f"{LARGEST_INTEGER:,}. Give a smaller one, or quote it if it is text."
+        )
+    return value
+
+
+_Yaml12Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
+
+
+def parse_yaml(text: str) -> Any:
+    """A YAML document or scalar, e.g. the value of `--set key=value`. Raises YamlError."""
+    try:
+        document = yaml.load(text, Loader=_Yaml12Loader)
+    except yaml.YAMLError as error:
+        raise YamlError(f"is not valid YAML: {' '.join(str(error).split())}") from None
+    _require_usable(document)
+    return document
+
+
+def _require_usable(document: Any) -> None:
+    """Raise YamlError where aliases make more of a document than was written, and for text that no file can hold."""
+    level, n_values = [document], 0
+    for _ in range(MOST_DEPTH):
+        for text in (one for one in level if isinstance(one, str)):
+            if "\0" in text or not _is_unicode(text):
+                raise YamlError(f"has the text {shown(text)}, with a character that no file can hold. Take it out.")
+        n_values += len(level)
+        level = list(islice(chain.from_iterable(map(_parts, level)), MOST_VALUES + 1))
+        if not level:
+            return
+        if n_values + len(level) > MOST_VALUES:
+            raise YamlError(f"holds more than {MOST_VALUES:,} keys and values once aliases are filled in. Use fewer.")
+    raise YamlError(f"is nested more than {MOST_DEPTH} deep once aliases are filled in, or in itself. Write it out.")
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        yield from value.keys()
+        yield from value.values()
+    elif isinstance(value, list | set | tuple):
+        yield from value
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether no half of a surrogate pair stands alone."""
+    return not re.search(r"[\ud800-\udfff]", text)
+
+
+def compose_yaml(text: str) -> yaml.Node | None:
+    """The nodes of a document whose tags only others can read. Raises YamlError."""
+    try:
+        loader = _Yaml12Loader(text)
+        loader.takes_tags = True
+        return loader.get_single_node()
+    except yaml.YAMLError as error:
+        raise YamlError(f"is not valid YAML: {' '.join(str(error).split())}") from None
+
+
+def read_text(path: Path) -> str:
+    """The text of a YAML file. YamlError for one that cannot be read or is too large; FileNotFoundError."""
+    try:
+        with path.open("rb") as handle:
+            content = handle.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise YamlError(f"is larger than {MOST_BYTES:,} bytes. Split it, or keep data in a file of its own.")
+        return content.decode("utf-8")
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise YamlError(f"cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError as error:
+        raise YamlError(f"is not UTF-8 text ({error.reason} at byte {error.start}).") from None
+
+
+def load_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file. RefusedError, naming file and line, if it cannot be read or is not a mapping."""
+    try:
+        document = parse_yaml(read_text(path))
+    except FileNotFoundError as error:
+        raise RefusedError(f"{path}: cannot be read: {error.strerror}.") from None
+    except YamlError as error:
+        raise RefusedError(f"{path}: {error}") from None
+    if not isinstance(document, dict):
+        raise RefusedError(f"{path}: holds {type(document).__name__}, but must be a mapping of keys to values.")
+    return document
 
 
 class Declared(BaseModel):
@@ -30,13 +198,13 @@ def read_yaml(path: Path, kind: type[File], noun: str) -> File:
     Raises EvalError for a file that is not there or is not YAML, or with all faults of its keys by their dotted paths.
     """
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document = parse_yaml(read_text(path))
     except FileNotFoundError as error:
         raise EvalError(
             f"no {noun} file {path}; a {noun} is named by its name (`bench ls {noun}s`) or by the path of a YAML file"
         ) from error
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise EvalError(f"the {noun} file {path} cannot be read: {error}") from error
+    except YamlError as error:
+        raise EvalError(f"the {noun} file {path} {error}") from error
     try:
         return kind.model_validate(document)
     except ValidationError as error:
@@ -47,7 +215,7 @@ def read_yaml(path: Path, kind: type[File], noun: str) -> File:
 def _in_words(fault: Any, kind: type[Declared]) -> str:
     path = ".".join(map(str, fault["loc"])) or "the document"
     if fault["type"] not in {"extra_forbidden", "unexpected_keyword_argument"}:
-        return f"{path}: {fault['msg']} (given: {fault['input']!r})"
+        return f"{path}: {fault['msg']} (given: {shown(fault['input'])})"
     *section, key = fault["loc"]
     known = _keys(kind.model_json_schema(), section)
     return f"{path}: unknown key{nearest(str(key), known)} The keys here are {', '.join(known)}."

@@ -36,7 +36,7 @@ class UnknownNameError(RefusedError, ValueError):
     def __init__(self, noun: str, name: str, known: Collection[str], listed_by: str | None = None) -> None:
         """listed_by: the command; without one some of the known names are shown."""
         rest = f"`{listed_by}` lists all." if listed_by else f"There {'is' if len(known) == 1 else 'are'} {few(known)}."
-        super().__init__(f"unknown {noun} {name!r}{nearest(name, known)} {rest}")
+        super().__init__(f"unknown {noun} {shown(name)}{nearest(name, known)} {rest}")
 
 
 class Faults:
@@ -67,14 +67,18 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
 
     Dotted names are also compared by their last segments: `clip_high` is close to `objective.rule.clip_high`.
     """
-    names = list(dict.fromkeys(known))
+    names = list(dict.fromkeys(known)) if len(name) <= _LONGEST_NAME else []
     likeness = {one: difflib.SequenceMatcher(None, name, one).ratio() for one in names}
     close = {one for one, ratio in likeness.items() if ratio >= 0.6}
     last = name.rpartition(".")[2]
-    by_last = {one.rpartition(".")[2] for one in names}
-    close |= {one for one in names if one.rpartition(".")[2] in difflib.get_close_matches(last, by_last, cutoff=0.75)}
+    close_to_last = difflib.get_close_matches(last, {one.rpartition(".")[2] for one in names}, cutoff=0.75)
+    close |= {one for one in names if one.rpartition(".")[2] in close_to_last}
     *others, final = sorted(close, key=lambda one: (-likeness[one], one))[:count] or [""]
     return f"; did you mean {', '.join(others)}{' or ' if others else ''}{final}?" if final else "."
+
+
+_LONGEST_NAME = 200
+"""Characters: nothing is called so, and comparing it with all names would take seconds."""
 
 
 def few(names: Collection[str], most: int = 6) -> str:
@@ -82,6 +86,13 @@ def few(names: Collection[str], most: int = 6) -> str:
     shown = list(names)[: most if len(names) > most + 1 else len(names)]
     more = len(names) - len(shown)
     return f"{', '.join(shown) or 'none'}{f' and {more} more' if more else ''}"
+
+
+def shown(value: object, most_characters: int = 120) -> str:
+    """A value as it was given, for a message; of a long one the beginning and the end."""
+    text = repr(value)
+    cut = len(text) - most_characters
+    return text if cut <= 0 else f"{text[: most_characters - 20]}... ({cut:,} characters left out) ...{text[-20:]}"
 
 
 _PASSWORDS = (

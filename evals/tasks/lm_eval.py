@@ -29,7 +29,7 @@ from evals.errors import EvalError
 from evals.grading import OWN, Reason
 from evals.tasks import LM_EVAL_PREFIX as PREFIX
 from evals.tasks.base import Problem, Task
-from evals.yaml_file import ENDINGS
+from evals.yaml_file import ENDINGS, YamlError, compose_yaml, read_text
 from harness.plugins import user_file
 
 if TYPE_CHECKING:
@@ -73,9 +73,11 @@ def _load(name: str, folder: Path | None) -> Task:
 def _declared_name(path: Path) -> str:
     """The `task:` of a task file, whose `!function` tags only lm-eval can read."""
     try:
-        document = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise EvalError(f"{PREFIX}{path}: cannot be read as a task file of lm-eval: {error}") from error
+        document = compose_yaml(read_text(path))
+    except FileNotFoundError as error:
+        raise EvalError(f"{PREFIX}{path}: there is no such task file of lm-eval.") from error
+    except YamlError as error:
+        raise EvalError(f"{PREFIX}{path}: {error}") from error
     pairs = document.value if isinstance(document, yaml.MappingNode) else []
     names = [value.value for key, value in pairs if key.value == "task" and isinstance(value, yaml.ScalarNode)]
     if not names:

@@ -16,6 +16,7 @@ from harness import OUR_PACKAGES
 if TYPE_CHECKING:
     from typer import TyperException
 
+_LONG_WORD = re.compile(r"\S{500,}")
 OUTPUT_CLOSED = 141
 """What a shell gives for a program that wrote into a pipe which nobody reads any more: 128 + SIGPIPE."""
 
@@ -60,7 +61,9 @@ def _exit_code() -> int:
 
 
 def _refused(message: str, code: int) -> int:
-    """Say why on stderr, as far as it can be written, and give the code back."""
+    """Say why on stderr, as far as it can be written, and give the code back. Words as long as no name or path is, such
+    as a number of thousands of digits, are shortened."""
+    message = _LONG_WORD.sub(lambda word: f"{word[0][:100]}...{word[0][-20:]}", message)
     with suppress(OSError):
         sys.stdout.flush()
     with suppress(OSError):

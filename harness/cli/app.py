@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from harness.cli.clean import clean
 from harness.cli.compare import compare
 from harness.cli.eval import eval_
 from harness.cli.extras import probe, replay
@@ -26,7 +27,7 @@ GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     "Ask": (plan, freeze, run, tune, probe),
     "Look": (ui, status, ls, show, diff),
     "Understand": (report, verdict, compare, power, verify, replay, eval_),
-    "Maintain": (doctor, cp, sync, coldstart),
+    "Maintain": (doctor, clean, cp, sync, coldstart),
 }
 
 

@@ -117,7 +117,7 @@ def _sweeps() -> Iterator[Listed]:
 
 
 def _profiles() -> Iterator[Listed]:
-    from harness.config.yaml_file import load_yaml
+    from evals.yaml_file import load_yaml
     from harness.plan.sweep_file import SHIPPED, shipped
 
     for name, path in shipped(SHIPPED / "profiles").items():
@@ -206,7 +206,7 @@ def show(
 
 def _settings_of_file(name: str) -> dict[str, Any] | None:
     """A profile or a sweep with its defaults; None if nothing of the kind has this name."""
-    from harness.config.yaml_file import load_yaml
+    from evals.yaml_file import load_yaml
     from harness.plan.sweep_file import SHIPPED, load_sweep, shipped
 
     profiles = shipped(SHIPPED / "profiles")

@@ -19,13 +19,10 @@ if TYPE_CHECKING:
     from reports.measure import Analysis
     from reports.page.document import Report
 
-SweepArgument = Annotated[
-    str,
-    typer.Argument(
-        help="A sweep file, the name of a shipped sweep (see `bench ls sweeps`), or the name or folder of one that was "
-        "run."
-    ),
-]
+SWEEP_ARGUMENT = typer.Argument(
+    help="A sweep file, the name of a shipped sweep (see `bench ls sweeps`), or the name or folder of one that was run."
+)
+SweepArgument = Annotated[str, SWEEP_ARGUMENT]
 RunArgument = Annotated[str, typer.Argument(help="Name of a sweep that was run, its sweep file, or its folder.")]
 HomeOption = Annotated[
     Path | None, typer.Option("--home", metavar="DIR", help="Where runs are kept; default $BENCH_HOME, else ./runs.")
@@ -230,7 +227,7 @@ def run_folder(given: str, home: Path) -> Path:
     """The folder of a sweep that was run, by name, sweep file or path. Raises RefusedError if it was never run."""
     name = given
     if given.endswith((".yaml", ".yml")):
-        from harness.config.yaml_file import load_yaml
+        from evals.yaml_file import load_yaml
 
         name = str(load_yaml(Path(given)).get("name"))  # alone: to read records, the file need not be valid any more
     folder = next((place for place in (home / name, Path(given)) if (place / "sweep.json").is_file()), None)

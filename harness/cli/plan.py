@@ -27,6 +27,7 @@ from harness.cli.options import (
     question_in,
     with_eval_samples,
 )
+from harness.errors import few
 
 if TYPE_CHECKING:
     from harness.config.run_spec import RunSpec
@@ -54,9 +55,12 @@ def plan(
 ) -> None:
     """Show cells, gate, warnings, cost, time and power of a sweep. Exits 3 if the arms cannot be compared.
 
+    Where cells are to be trained although others are finished, it says what changed: each knob, old -> new.
+
     Example: bench plan sweeps/std_norm.yaml --set train.steps=30
     """
     from harness.plan import make_plan
+    from harness.plan.filing import changes
     from harness.plan.tuning import with_known_tuning
 
     folder = home_of(sweep, home)
@@ -79,12 +83,22 @@ def plan(
         | ({"hash": None, "state": "after its search"} if cell.arm in planned.to_tune else {})
         for cell, record in zip(planned.cells, records, strict=True)
     ]
+    missing = [cell for cell, record in zip(planned.cells, records, strict=True) if record.lacks]
+    changed = changes([cell for cell in missing if cell.arm not in planned.to_tune], planned.folder(folder) / "cells")
     searches = _searches(planned, folder)
     document: dict[str, Any] = {
         "sweep": planned.sweep.name,
         "profile": planned.profile,
         "checkpoint": planned.request.checkpoint,
         "cells": cells,
+        "changes": [
+            {
+                "arm": one.cell.arm,
+                "finished": one.finished.path.name,
+                "knobs": {knob: list(values) for knob, values in one.knobs.items()},
+            }
+            for one in changed
+        ],
         "searches": searches,
         "gate": {
             "ok": planned.gate.ok,
@@ -251,6 +265,23 @@ def _in_words(knobs: Sequence[str]) -> str:
     return ", ".join(named) or "nothing"
 
 
+def _changes_in_words(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """What differs from finished cells, a sentence for all arms in which the same does."""
+    from harness.config.knobs import written
+
+    by_knobs: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        changed = [f"{knob} {written(old)} -> {written(new)}" for knob, (old, new) in row["knobs"].items()]
+        more = len(changed) - MOST_NAMED_KNOBS
+        shown = ", ".join(changed[:MOST_NAMED_KNOBS]) + (f" and {more} more (see --json)" if more > 0 else "")
+        same = "no knob, so data, the model's files, the code of a plug-in or bench's numerics"
+        by_knobs.setdefault(shown or same, []).append(row)
+    return [
+        f"changed in {few([row['arm'] for row in those])} against {few([row['finished'] for row in those], 2)}: {shown}"
+        for shown, those in by_knobs.items()
+    ]
+
+
 def _search_row(row: dict[str, Any]) -> list[str]:
     from harness.plan.tuning import in_words
 
@@ -278,6 +309,8 @@ def _print(document: dict[str, Any], expected: ExpectedTime | None) -> None:
     shown = "evaluation" if document["checkpoint"] else "hash"
     rows = [[cell["arm"], str(cell["seed"]), (cell[shown] or "")[:10], _state(cell)] for cell in document["cells"]]
     print_table("", ["arm", "seed", "hash", "state"], rows)
+    for sentence in _changes_in_words(document["changes"]):
+        print_text(sentence)
     gate = document["gate"]
     print_text(f"gate: {'ok' if gate['ok'] else 'REFUSED'}; arms differ in {_in_words(gate['differs'])}")
     for warning in document["warnings"]:

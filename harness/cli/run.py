@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +13,7 @@ import typer
 
 from harness.cli.console import note, print_json
 from harness.cli.options import (
+    SWEEP_ARGUMENT,
     ArmsOption,
     EvalSamplesOption,
     ExecutorOption,
@@ -20,13 +23,14 @@ from harness.cli.options import (
     ProfileOption,
     SeedsOption,
     SetOption,
-    SweepArgument,
     WorkersOption,
     arm_names,
     command_line,
     executor_named,
+    home_folder,
     home_of,
     question_in,
+    run_folder,
     with_eval_samples,
 )
 from harness.cli.until import (
@@ -37,7 +41,7 @@ from harness.cli.until import (
     looks_to_take,
     require_one_plan_of_seeds,
 )
-from harness.errors import BenchError
+from harness.errors import BenchError, RefusedError, few
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -55,7 +59,7 @@ class InterruptedByUserError(BenchError):
 
 
 def run(
-    sweep: SweepArgument,
+    sweep: Annotated[str | None, SWEEP_ARGUMENT] = None,
     profile: ProfileOption = None,
     set_: SetOption = None,
     seeds: SeedsOption = None,
@@ -65,6 +69,21 @@ def run(
     retry_invalid: Annotated[
         bool, typer.Option("--retry-invalid", help="Also rerun cells that could not be measured (state invalid).")
     ] = False,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Start a cell that fails once more, from its last checkpoint.")
+    ] = False,
+    fail_fast: Annotated[
+        bool, typer.Option("--fail-fast", help="Stop at the first cell that fails or is invalid; the others wait.")
+    ] = False,
+    from_: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="RUN",
+            help="Instead of a sweep: repeat this finished one in another home, as its records say, and compare the "
+            "weights.",
+        ),
+    ] = None,
     until: UntilOption = None,
     most_seeds: MostSeedsOption = None,
     executor: ExecutorOption = "local",
@@ -82,6 +101,10 @@ def run(
     Example: bench run std_norm --eval-samples 256
 
     Example: bench run std_norm --until verdict --most-seeds 24
+
+    Example: bench run std_norm --fail-fast --retry-failed
+
+    Example: bench run --from runs/std_norm --home again
     """
     from harness.cli.report import open_page, page_of
     from harness.cli.tune import each_at_its_best
@@ -92,9 +115,22 @@ def run(
     from harness.run.sweep import SweepRun
 
     require_one_plan_of_seeds(until, most_seeds, seeds)
-    folder = home_of(sweep, home)
     settings = with_eval_samples(set_, eval_samples)
-    given = question_in(folder, sweep, asks_anew=bool(profile or set_ or arms))
+    repeated = None
+    if from_ is not None:
+        if sweep or profile or settings or seeds is not None or arms or until:
+            raise RefusedError(
+                f"--from {from_} repeats what was asked there: leave out the sweep and the options that ask something "
+                "else. `bench run NAME` goes on with a sweep and takes them."
+            )
+        folder = home_folder(home)
+        repeated = run_to_repeat(from_, folder)
+        sweep = given = str(repeated)
+    elif sweep is None:
+        raise RefusedError("no sweep is given: name one, or give --from RUN. `bench ls sweeps` lists the shipped ones.")
+    else:
+        folder = home_of(sweep, home)
+        given = question_in(folder, sweep, asks_anew=bool(profile or set_ or arms))
 
     def planned_with(count: int | None) -> Plan:
         return with_known_tuning(make_plan(given, profile, settings, count, arm_names(arms)), folder)
@@ -104,6 +140,9 @@ def run(
     open_executor = executor_named(executor, folder)
     require_same_kind(first.folder(folder), is_search=False)
     command = command_until(command_line("run", sweep, profile, settings, seeds, arms), until, most_seeds)
+    if repeated is not None:
+        command = f"bench run --from {shlex.quote(str(repeated))}"
+        say_what_differs(repeated, first)
     at_once = workers or default_workers([*first.arms.values()])
     for warning in first.warnings:
         note(f"warning: {warning}")
@@ -115,7 +154,7 @@ def run(
         looks = write_design(first, most_seeds, folder, command)
         plans = map(planned_with, looks_to_take(read_sweep(first.folder(folder)), looks))
     for planned in plans:
-        sweep_run = SweepRun(planned, folder, command, at_once, open_executor, retry_invalid)
+        sweep_run = SweepRun(planned, folder, command, at_once, open_executor, retry_invalid, fail_fast, retry_failed)
         with ExitStack() as mirrored:  # to the end, so that MLflow gets the report too
             watched(sweep_run, folder, mirrored)
             if until is not None and goes_on(read_sweep(sweep_run.folder)):
@@ -123,6 +162,8 @@ def run(
             not_confirmed = _confirm_screening(sweep_run)
             unmeasured = _report_sweep(sweep_run, as_json=json) + not_confirmed
         break
+    if repeated is not None:
+        say_whether_equal(repeated, sweep_run.folder)
     if open_ and page_of(sweep_run.folder).is_file():
         open_page(sweep_run.folder)
     if unmeasured:
@@ -134,12 +175,68 @@ def run(
         )
 
 
+def run_to_repeat(given: str, home: Path) -> Path:
+    """The folder of the records that --from names. RefusedError where they lie in the home that is to be filled, or are
+    those of a search."""
+    from harness.records import read_sweep
+
+    place = Path(given)
+    folder = place if (place / "sweep.json").is_file() else run_folder(given, home_folder(None))
+    if folder.resolve().parent == home.resolve():
+        raise RefusedError(
+            f"--from {given} lies in {home}, where its finished cells would not be trained again. Give another place "
+            f"with --home DIR; `bench run {folder.name}` goes on with what is missing there."
+        )
+    if read_sweep(folder).is_search:
+        raise RefusedError(f"{folder.name} is a search, whose trials follow from each other: `bench tune` runs it.")
+    return folder
+
+
+def say_what_differs(repeated: Path, planned: Plan) -> None:
+    """Name what of the provenance of the finished cells is not so here, and how many cells have another hash."""
+    from harness.records import read_sweep
+    from harness.run.provenance import differences_from_now
+
+    finished = [cell for cell in read_sweep(repeated).cells if cell.own.is_done]
+    differ = differences_from_now(one for cell in finished for one in cell.own.provenances)
+    for name, (then, now) in differ.items():
+        note(f"differs from {repeated}: {name} was {few(then)}, is {now}")
+    trained = {(cell.arm, cell.seed) for cell in finished}
+    others = [
+        f"{cell.arm}-s{cell.seed}"
+        for cell in planned.cells
+        if cell.arm not in planned.to_tune
+        and (cell.arm, cell.seed) in trained
+        and not cell.record(repeated / "cells").own.is_done
+    ]
+    if others:
+        note(
+            f"differs from {repeated}: the hash of {few(others)}: data, the model's files, the code of a plug-in or "
+            "bench's numerics have changed since"
+        )
+    if not differ and not others:
+        note(f"commit, versions, machine and data are those of {repeated}")
+
+
+def say_whether_equal(repeated: Path, folder: Path) -> None:
+    """Say of how many cells the final weights are those of the run that was repeated, bit for bit."""
+    from harness.records import read_sweep
+
+    then, now = (
+        {(cell.arm, cell.seed): cell.own.digest for cell in read_sweep(path).cells if cell.own.is_done}
+        for path in (repeated, folder)
+    )
+    both = [cell for cell in then if cell in now]
+    unequal = [f"{arm}-s{seed}" for arm, seed in both if then[arm, seed] != now[arm, seed]]
+    of_others = f"; {few(unequal)} differ" if unequal else ""
+    note(f"weights: {len(both) - len(unequal)} of {len(both)} cells end with those of {repeated}{of_others}")
+
+
 def _confirm_screening(screened: SweepRun) -> list[str]:
     """Where the sweep is a screening, train its best arms and the baseline on fresh seeds, and keep the verdicts with
     it; returns the cells that are not done, as `_unmeasured`."""
     from harness.cli.report import write
     from harness.run.screening import best_arms, confirming_plan, record_confirmation
-    from harness.run.sweep import SweepRun
 
     screening = screened.plan.sweep.screening
     if screening is None or not any(cell.state == "done" for cell in screened.records()):
@@ -151,7 +248,7 @@ def _confirm_screening(screened: SweepRun) -> list[str]:
     fresh = len(plan.request.seed_list)
     note(f"confirming {', '.join(best)} against {screened.plan.baseline} on {fresh} fresh seeds")
     command = command_line("run", plan.sweep.name, None, None, None)  # goes on from its records
-    confirming = SweepRun(plan, screened.home, command, screened.workers, screened.open_executor)
+    confirming = replace(screened, plan=plan, command=command, retry_invalid=False)
     with ExitStack() as mirrored:
         watched(confirming, screened.home, mirrored)
         unmeasured = _unmeasured(confirming.records())

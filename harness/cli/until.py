@@ -31,6 +31,7 @@ MostSeedsOption = Annotated[
         "--most-seeds",
         metavar="N",
         min=3,
+        max=10_000,
         help="With --until: the seeds at the last look; default: twice the sweep's own, at least 12.",
     ),
 ]

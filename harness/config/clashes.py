@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from harness.config.run_spec import RunSpec
 
 
+MOST_COMPLETIONS = 1_000_000
+"""The most of one step, which are in memory together."""
+
+
 def clashes(spec: RunSpec) -> Iterator[str]:
     """All problems of a spec whose sections are valid each by itself."""
     yield from _grader_problems(spec)
@@ -54,6 +58,12 @@ def _rollout_problems(spec: RunSpec) -> Iterator[str]:
             )
         return
     prompts, updates = spec.rollout.prompts_per_step, spec.train.updates_per_rollout
+    completions = prompts * spec.rollout.samples_per_prompt
+    if completions > MOST_COMPLETIONS:
+        yield (
+            f"rollout.prompts_per_step={prompts} with rollout.samples_per_prompt={spec.rollout.samples_per_prompt}: "
+            f"a step would draw {completions:,} completions, and the most is {MOST_COMPLETIONS:,}. Lower one of them"
+        )
     if prompts % updates:
         yield (
             f"rollout.prompts_per_step={prompts} with train.updates_per_rollout={updates}: mini-batches hold whole "

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from evals.yaml_file import load_yaml
 from harness.config.knobs import keys_of
 from harness.config.model import SupervisedColdStart
 from harness.config.resolve import readable_errors
 from harness.config.section import Section
-from harness.config.yaml_file import load_yaml
 from harness.errors import RefusedError
 
 

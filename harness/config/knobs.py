@@ -174,7 +174,7 @@ def _objective_facts() -> Iterator[tuple[str, KnobFacts]]:
         if not facts.default and knob.selector is None:
             facts = replace(facts, default="the algorithm's")
         elif name in plain and facts.default:
-            facts = replace(facts, default=_written(plain[name]))
+            facts = replace(facts, default=written(plain[name]))
         yield f"objective.{name}", facts
 
 
@@ -194,17 +194,17 @@ def _facts(declarations: Sequence[FieldInfo], description: str) -> KnobFacts:
 
 def _default(info: FieldInfo) -> str:
     in_words = [marker.default for marker in info.metadata if isinstance(marker, InWords) and marker.default]
-    return in_words[-1] if in_words else "" if info.is_required() else _written(info.default)
+    return in_words[-1] if in_words else "" if info.is_required() else written(info.default)
 
 
-def _written(value: Any) -> str:
+def written(value: Any) -> str:
     """A setting as in a sweep file."""
     if isinstance(value, tuple | list):
-        return f"[{', '.join(map(_written, value))}]"
+        return f"[{', '.join(map(written, value))}]"
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{key}: {_written(item)}' for key, item in value.items())}}}"
+        return f"{{{', '.join(f'{key}: {written(item)}' for key, item in value.items())}}}"
     if isinstance(value, BaseModel):  # of a union
-        return _written(value.model_dump()["type"])
+        return written(value.model_dump()["type"])
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -239,4 +239,5 @@ def _bounds(metadata: Sequence[Any]) -> Iterator[str]:
         for name, sign in _BOUNDS.items():
             bound = getattr(constraint, name, None)
             if bound is not None:
-                yield f"{sign} {bound}{' items' if name.endswith('length') else ''}"
+                shown = f"{bound:,}" if isinstance(bound, int) else bound
+                yield f"{sign} {shown}{' items' if name.endswith('length') else ''}"

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from harness.config.section import Listed, Section, TemplateName
+from harness.config.section import LARGEST_NUMBER, Listed, Section, TemplateName
 
 
 class NoColdStart(Section):
@@ -21,11 +21,13 @@ class SupervisedColdStart(Section):
     type: Literal["sft"] = "sft"
     data: str = Field(description="`demonstrations:arithmetic`, or a JSONL file with `problem` and `solution` per line")
     template: TemplateName = Field("plain", description="prompt template that frames each problem")
-    steps: int = Field(1000, ge=1, description="optimiser steps")
-    batch_size: int = Field(64, ge=1, description="demonstrations per optimiser step")
-    learning_rate: float = Field(1e-3, gt=0, description="peak; warms up over 5 % of the steps, then falls to 2 %")
-    weight_decay: float = Field(0.01, ge=0, description="weight decay of AdamW")
-    max_completion_tokens: int = Field(256, ge=1, description="longer demonstrations are left out")
+    steps: int = Field(1000, ge=1, le=10_000_000, description="optimiser steps")
+    batch_size: int = Field(64, ge=1, le=1_000_000, description="demonstrations per optimiser step")
+    learning_rate: float = Field(
+        1e-3, gt=0, le=LARGEST_NUMBER, description="peak; warms up over 5 % of the steps, then falls to 2 %"
+    )
+    weight_decay: float = Field(0.01, ge=0, le=LARGEST_NUMBER, description="weight decay of AdamW")
+    max_completion_tokens: int = Field(256, ge=1, le=10_000_000, description="longer demonstrations are left out")
     seed: int = Field(0, ge=0, description="seed of the order of demonstrations, the same for all cells")
 
 
@@ -42,7 +44,7 @@ class Lora(Section):
     """Low-rank adapters are trained, the model's own weights stay (Hu et al. 2106.09685). Needs the extra `lora`."""
 
     type: Literal["lora"] = "lora"
-    rank: int = Field(32, ge=1, description="rank of the adapters")
+    rank: int = Field(32, ge=1, le=100_000, description="rank of the adapters")
     alpha: float = Field(64.0, gt=0, description="the adapters' product is scaled by alpha / rank")
     target_modules: Listed[str] = Field(
         ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),

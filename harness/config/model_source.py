@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from harness.errors import RefusedError, nearest
+from harness.errors import RefusedError, nearest, shown
 
 Kind = Literal["builtin", "hf", "path", "gguf", "scratch"]
 TINY = Path(__file__).parents[1] / "models" / "tiny"
@@ -101,6 +101,18 @@ def _is_document(path: Path) -> bool:
     return path.suffix == ".txt" and path.name.upper().startswith(("README", "LICENSE", "LICENCE", "NOTICE"))
 
 
+def is_hub_id(name: str) -> bool:
+    """Whether a repository of the hub can have this name; the rules are `huggingface_hub.utils.validate_repo_id`'s."""
+    word = r"[A-Za-z0-9_]([\w.-]*\w)?"
+    is_formed = re.fullmatch(f"({word}/)?{word}", name, re.ASCII) is not None
+    return is_formed and len(name) <= 96 and ".." not in name and "--" not in name and not name.endswith(".git")
+
+
+def is_hub_revision(revision: str) -> bool:
+    """Whether a commit, tag or branch can have this name: the rules of git that keep it from being a path elsewhere."""
+    return re.fullmatch(r"[\w.+/-]{1,255}", revision, re.ASCII) is not None and ".." not in revision
+
+
 def parse_source(source: str) -> ModelSource:
     """Parse `builtin:tiny`, `hf:<id>[@<revision>]`, `path:<dir>`, `gguf:<file>`, `scratch:tiny`; else RefusedError."""
     kind, colon, name = source.partition(":")
@@ -116,5 +128,11 @@ def parse_source(source: str) -> ModelSource:
         name, _, revision = name.partition("@")
         if not name:
             raise RefusedError(f"model.source is {source!r}, but names no model: hf:<id>[@<revision>].")
+        if not is_hub_id(name) or (revision and not is_hub_revision(revision)):
+            raise RefusedError(
+                f"model.source is {shown(source)}, but the hub has models <name> and <owner>/<name> of letters, "
+                "digits, -, _ and . (no .. or --; at most 96), and their commits, tags and branches: "
+                "hf:<id>[@<revision>]. A folder is path:<dir>."
+            )
         return ModelSource("hf", name, revision or None)
     return ModelSource(kind, name)  # type: ignore[arg-type]  # checked against the Literal above

@@ -7,6 +7,7 @@ one drops the `pairs` of the layers below, as it drops their objective knobs.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,8 @@ from evals.tasks import get_task
 from evals.tasks.base import Task
 from harness.config.knobs import descriptions, governor
 from harness.config.run_spec import RunSpec
-from harness.errors import RefusedError, nearest
+from harness.config.section import LARGEST_NUMBER
+from harness.errors import RefusedError, nearest, shown
 from harness.rewards.base import nameable_parts
 
 Knobs = dict[str, Any]
@@ -66,6 +68,7 @@ def _resolved(layers: Sequence[Layer], seed: int, checkpoint: str | None) -> _Re
         flat = dotted(layer.settings)
         unknown = dict(_unknown_knobs(flat))
         problems += [f"{layer.origin}: {problem}" for problem in unknown.values()]
+        problems += [f"{layer.origin}: {problem}" for problem in _unusable_numbers(flat)]
         flat = {knob: value for knob, value in flat.items() if knob not in unknown}
         overrides = {
             key.removeprefix("objective."): flat.pop(key) for key in list(flat) if key.startswith("objective.")
@@ -158,7 +161,10 @@ def readable_errors(error: ValidationError, keys: Sequence[str] | None = None) -
             case "union_tag_not_found":
                 yield path, f"{path}.type has no default here{_SET_IT}"
             case "union_tag_invalid":
-                yield path, f"{path}.type is {detail['ctx']['tag']!r}: choose among {detail['ctx']['expected_tags']}."
+                yield (
+                    path,
+                    f"{path}.type is {shown(detail['ctx']['tag'])}: choose among {detail['ctx']['expected_tags']}.",
+                )
             case "extra_forbidden":
                 known = descriptions() if keys is None else keys
                 yield path, f"{path} is not a key here{nearest(path, known)}{KNOBS_LISTED if keys is None else ''}"
@@ -166,11 +172,15 @@ def readable_errors(error: ValidationError, keys: Sequence[str] | None = None) -
                 where = f"{path}: " if path else ""
                 yield from ((path, f"{where}{line}{_end(line)}") for line in _unindented(message).splitlines())
             case "dict_type":
-                yield path, f"{path} is {detail['input']!r}: input should be a mapping, e.g. {{}}."
+                yield path, f"{path} is {shown(detail['input'])}: input should be a mapping, e.g. {{}}."
             case "tuple_type" | "list_type":
-                yield path, f"{path} is {detail['input']!r}: input should be a list, e.g. [a, b]."
+                yield path, f"{path} is {shown(detail['input'])}: input should be a list, e.g. [a, b]."
+            case "less_than_equal":
+                most = detail["ctx"]["le"]
+                written = f"{most:,}" if isinstance(most, int) else f"{most:g}"
+                yield path, f"{path} is {shown(detail['input'])}: input should be less than or equal to {written}."
             case _:
-                yield path, f"{path} is {detail['input']!r}: {message[0].lower()}{message[1:]}."
+                yield path, f"{path} is {shown(detail['input'])}: {message[0].lower()}{message[1:]}."
 
 
 def _knob_of(location: Sequence[int | str]) -> str:
@@ -223,6 +233,21 @@ def _unknown_knobs(flat: Knobs) -> Iterator[tuple[str, str]]:
             yield knob, f"{knob} is a section: set its keys, e.g. {within[0]}."
         elif knob not in descriptions():
             yield knob, f"unknown key {knob}{nearest(knob, nameable)}{KNOBS_LISTED}"
+
+
+def _unusable_numbers(flat: Knobs) -> Iterator[str]:
+    for knob, given in flat.items():
+        for value in given if isinstance(given, list | tuple) else [given]:
+            if _is_number(value) and not 1 / LARGEST_NUMBER <= abs(value) <= LARGEST_NUMBER:
+                yield (
+                    f"{knob} is {value:g}: a number here is 0, or its size lies between {1 / LARGEST_NUMBER:g} and "
+                    f"{LARGEST_NUMBER:g}, where 32-bit arithmetic can use it."
+                )
+
+
+def _is_number(value: object) -> bool:
+    """Whether it has a size: infinities and NaN are refused elsewhere."""
+    return isinstance(value, int | float) and math.isfinite(value) and value != 0
 
 
 def _is_part(knob: str) -> bool:

@@ -61,9 +61,11 @@ class RolloutSpec(Section):
         "expert iteration, iterative DPO)",
     )
     round_steps: int = Field(10, ge=2, description="rollout batches per round")
-    prompts_per_step: int = Field(32, ge=1, description="prompts of a rollout batch")
-    samples_per_prompt: int = Field(8, ge=1, description="group size G")
-    max_completion_tokens: int = Field(ge=1, description="a completion is cut here, and counts as truncated")
+    prompts_per_step: int = Field(32, ge=1, le=1_000_000, description="prompts of a rollout batch")
+    samples_per_prompt: int = Field(8, ge=1, le=100_000, description="group size G")
+    max_completion_tokens: int = Field(
+        ge=1, le=10_000_000, description="a completion is cut here, and counts as truncated"
+    )
     staged: Staged = NotStaged()
     temperature: float = Field(1.0, gt=0, description="temperature of sampling, and of both log-probs in the loss")
     top_p: float = Field(1.0, gt=0, le=1, description="always 1 in training, where the loss scores untruncated samples")
@@ -148,9 +150,11 @@ class DatasetPairs(Section):
     )
     split: str = Field("train", description="split of a data set on the hub")
     pairs_per_step: int = Field(
-        32, ge=1, description="pairs drawn from the set for each step; each comes once per epoch"
+        32, ge=1, le=1_000_000, description="pairs drawn from the set for each step; each comes once per epoch"
     )
-    max_tokens: int = Field(1024, ge=2, description="most tokens of a prompt with its completion; default: TRL")
+    max_tokens: int = Field(
+        1024, ge=2, le=10_000_000, description="most tokens of a prompt with its completion; default: TRL"
+    )
     too_long: Literal["drop", "truncate"] = Field(
         "drop",
         description="pairs with a side beyond max_tokens: drop them, or cut completions there; counted either way. A "

@@ -35,18 +35,18 @@ def _family(objective: object) -> str:
 
 class TrainSpec(Section):
     device: Annotated[str, InWords(type=lambda: "auto | cpu | cuda | cuda:N")] = Field(
-        "auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto = cuda where there is one"
+        "auto", pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$", description="auto = cuda where there is one"
     )
-    steps: int = Field(ge=1, description="rollout batches; budget.tokens may end the cell earlier")
+    steps: int = Field(ge=1, le=10_000_000, description="rollout batches; budget.tokens may end the cell earlier")
     updates_per_rollout: int = Field(
-        1, ge=1, description="mini-batches per pass, of whole groups, one optimiser step each"
+        1, ge=1, le=10_000, description="mini-batches per pass, of whole groups, one optimiser step each"
     )
-    epochs: int = Field(1, ge=1, description="passes over each rollout batch")
+    epochs: int = Field(1, ge=1, le=10_000, description="passes over each rollout batch")
     learning_rate: float = Field(gt=0, description="learning rate of AdamW after the warm-up")
     lr_schedule: Literal["constant", "linear", "cosine"] = Field(
         "constant", description="after the warm-up; linear and cosine fall to 0 at train.steps"
     )
-    warmup_steps: int = Field(0, ge=0, description="rollout batches of linear warm-up")
+    warmup_steps: int = Field(0, ge=0, le=10_000_000, description="rollout batches of linear warm-up")
     weight_decay: float = Field(0.0, ge=0, description="weight decay of AdamW")
     max_grad_norm: float = Field(1.0, gt=0, description="gradients of a larger norm are scaled down to it")
     micro_batch_tokens: int = Field(16384, ge=1, description="tokens per forward pass, padding included; bounds memory")

@@ -10,11 +10,12 @@ from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_v
 
 from evals.metrics import find_metric
 from harness.config.knobs import descriptions
-from harness.config.section import Listed, Section
+from harness.config.section import LARGEST_NUMBER, Listed, Section
 from harness.errors import UnknownNameError
 
 Scalar = str | int | float | bool | None
 Kind = Literal["float", "int", "log", "categorical"]
+_MOST_VALUES = 1_000_000
 _FINAL = "eval.final."
 GENERATED_TOKENS = "generated_tokens"
 
@@ -33,7 +34,7 @@ class KnobRange(Section):
     log: Annotated[tuple[float, float], Field(strict=False)] | None = Field(
         None, description="[low, high], drawn evenly in its logarithm"
     )
-    categorical: Listed[Scalar] | None = Field(None, description="values without an order")
+    categorical: Listed[Scalar] | None = Field(None, max_length=1000, description="values without an order")
     step: float | None = Field(None, gt=0, description="for float and int: only low, low + step, ...")
     when: dict[str, Annotated[list[Scalar], Field(min_length=1)]] = Field(
         {}, description="conditional: drawn only where each of these knobs has one of its values"
@@ -62,7 +63,14 @@ class KnobRange(Section):
             raise ValueError(f"{self.kind} is [{low:g}, {high:g}], which is empty: low must lie below high")
         if self.kind == "log" and low <= 0:
             raise ValueError(f"log is [{low:g}, {high:g}], but only numbers above 0 have a logarithm: raise low")
+        if max(abs(low), abs(high)) > LARGEST_NUMBER:
+            raise ValueError(f"{self.kind} is [{low:g}, {high:g}], but no knob goes beyond {LARGEST_NUMBER:g}")
         if self.step is not None:
+            if (high - low) / self.step > _MOST_VALUES:
+                raise ValueError(
+                    f"step is {self.step:g}, which makes more than {_MOST_VALUES:,} values between {low:g} and "
+                    f"{high:g}: raise it, or leave it out"
+                )
             if self.kind == "log":
                 raise ValueError("step is given with log, where steps would not be even: leave it out")
             if self.step > high - low:
@@ -122,9 +130,11 @@ class KnobRange(Section):
 class SearchBudget(Section):
     """The search ends when the first of these is used up."""
 
-    trials: int | None = Field(None, ge=1, description="finished trials, whatever their outcome; --trials overrides it")
+    trials: int | None = Field(
+        None, ge=1, le=1_000_000, description="finished trials, whatever their outcome; --trials overrides it"
+    )
     tokens: int | None = Field(None, ge=1, description="tokens generated in training, over all trials")
-    hours: float | None = Field(None, gt=0, description="hours that trials ran, summed over all workers")
+    hours: float | None = Field(None, gt=0, le=1_000_000, description="hours that trials ran, summed over all workers")
 
 
 class Sampler(Section):
@@ -257,9 +267,14 @@ class Tune(Section):
     """Each arm at its best: every arm is searched with the same budget before arms are compared."""
 
     per_arm: SearchedKnobs = Field(description="knob -> its range; each arm is searched separately for its best values")
-    trials: int = Field(8, ge=2, description="trials per arm; the first is the untuned arm, if it lies in the ranges")
+    trials: int = Field(
+        8, ge=2, le=1_000_000, description="trials per arm; the first is the untuned arm, if it lies in the ranges"
+    )
     seeds: int = Field(
-        3, ge=2, description=f"of each trial, from {TUNING_SEED:,} on: no verdict shares one. One cannot tell the noise"
+        3,
+        ge=2,
+        le=1_000,
+        description=f"of each trial, from {TUNING_SEED:,} on: no verdict shares one. One cannot tell the noise",
     )
 
     @field_validator("per_arm")

@@ -12,6 +12,10 @@ from evals.grading import get_grader
 from evals.prompts import get_template
 from evals.tasks import get_task
 
+LARGEST_NUMBER = 1e30
+"""The largest size of a knob's value; its inverse is the smallest. Beyond them a 32-bit number multiplied once is
+infinite or 0."""
+
 
 class Section(BaseModel):
     """Frozen and strict: an unknown key is an error, never ignored."""

@@ -28,7 +28,7 @@ class PassRateFilter(Section):
     """
 
     type: Literal["pass_rate"] = "pass_rate"
-    samples: int = Field(8, ge=1, description="samples per prompt, drawn as in training")
+    samples: int = Field(8, ge=1, le=100_000, description="samples per prompt, drawn as in training")
     lowest: float = Field(0.01, ge=0, le=1, description="pass rate; default: drop prompts that no sample solves")
     highest: float = Field(0.99, ge=0, le=1, description="pass rate; default: drop prompts that every sample solves")
     problems: int | None = Field(
@@ -82,22 +82,28 @@ def _not_none(grader: object) -> object:
 
 class EvalSpec(Section):
     tasks: Annotated[Listed[TaskName], InWords(default="[task.train]")] = Field(
-        min_length=1, description="held-out tasks; the first is the compared one"
+        min_length=1, max_length=100, description="held-out tasks; the first is the compared one"
     )
     problems: int | None = Field(None, ge=1, description="the first this many problems of each task; none = all")
     template: Annotated[TemplateName, OF_TASK] = Field(
         description="prompt template in evaluation, or the path of one of your own (YAML)"
     )
     every: int = Field(0, ge=0, description="steps between evaluations for the learning curve; 0 = only the final one")
-    samples: int = Field(16, ge=1, description="samples per problem in the final evaluation; greedy decoding draws one")
-    curve_samples: int = Field(4, ge=1, description="samples per problem in the evaluations along the curve")
+    samples: int = Field(
+        16, ge=1, le=100_000, description="samples per problem in the final evaluation; greedy decoding draws one"
+    )
+    curve_samples: int = Field(
+        4, ge=1, le=100_000, description="samples per problem in the evaluations along the curve"
+    )
     k: Annotated[Listed[int], InWords(default="powers of 2 up to eval.samples")] = Field(
-        min_length=1, description="k of pass@k; at most eval.samples"
+        min_length=1, max_length=100, description="k of pass@k; at most eval.samples"
     )
     temperature: float = Field(1.0, ge=0, description="0 = greedy")
     top_p: float = Field(1.0, gt=0, le=1, description="nucleus sampling: the share of probability kept; 1 = off")
     top_k: int = Field(0, ge=0, description="0 = off")
-    max_completion_tokens: int = Field(ge=1, description="a completion is cut here, and counts as truncated")
+    max_completion_tokens: int = Field(
+        ge=1, le=10_000_000, description="a completion is cut here, and counts as truncated"
+    )
     stop: Listed[str] = Field((), description="strings that end a completion, besides the template's and the end token")
     grader: Annotated[GraderName, BeforeValidator(_not_none), OF_TASK] = Field(
         description="what compares answers with references"

@@ -7,17 +7,21 @@ named by the semantic hash, are found too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from evals.errors import EvalError
 from harness.config.hashing import earlier_hash, evaluation_hash, semantic_hash, training_hash
+from harness.config.knobs import active
 from harness.config.model_source import parse_source
 from harness.config.run_spec import RunSpec, recorded_spec
 from harness.errors import RefusedError
+from harness.plan.gate import ABSENT
 from harness.records import CellRecord, cell_directory_name
-from harness.records.cell import EVALUATION_FILE
+from harness.records.cell import EVALUATION_FILE, is_cell_directory_name
 from harness.records.files import DamagedRecordError, read_object
 
 HASH_DIGITS = 10
@@ -98,3 +102,59 @@ def spec_of_earlier(record: CellRecord) -> RunSpec | None:
     # That fingerprint passed over files of the model's folder: they must be older than the cell.
     planned_s = (record.path / "spec.json").stat().st_mtime
     return None if parse_source(spec.model.source).differs_since(planned_s) else spec
+
+
+_MOST_COMPARED = 200
+
+
+@dataclass(frozen=True)
+class Change:
+    """Why a cell is to be trained, or evaluated, although one like it is finished.
+
+    knobs: what differs, knob -> (the value of the finished cell, the value now). {}: all are equal, so that data, the
+    model's files, the code of a plug-in or the numerics of bench have changed.
+    """
+
+    cell: PlannedCell
+    finished: CellRecord
+    knobs: dict[str, tuple[Any, Any]]
+
+
+def changes(missing: Sequence[PlannedCell], cells: Path) -> list[Change]:
+    """For the first missing cell of each arm, what has changed against the nearest finished cell in the folder: the one
+    with the fewest other knobs, where two are as near one of the same arm. Arms are left out of which only another seed
+    is missing, or which have nothing to compare with."""
+    finished = _finished_specs(cells) if missing else []
+    found = []
+    for cell in {cell.arm: cell for cell in reversed(missing)}.values():
+        compared = [(record, _differing(spec, cell.spec)) for record, spec in finished]
+        if not compared:
+            continue
+        nearest, knobs = min(
+            compared, key=lambda one: (len(one[1]), one[0].arm != cell.arm, one[0].seed != cell.seed, one[0].path.name)
+        )
+        if knobs or nearest.seed == cell.seed:
+            found.append(Change(cell, nearest, knobs))
+    return found[::-1]
+
+
+def _finished_specs(cells: Path) -> list[tuple[CellRecord, RunSpec]]:
+    """The trained cells of a folder, the newest of them, with the specs under which they were evaluated; without those
+    of other versions."""
+    folders = [path for path in cells.glob("*") if is_cell_directory_name(path.name)]
+    records = [record for path in folders if (record := CellRecord.at(path)).is_done]
+    records.sort(key=lambda record: record.path.stat().st_mtime, reverse=True)
+    found = []
+    for record in records[:_MOST_COMPARED]:
+        with contextlib.suppress(RefusedError, DamagedRecordError):
+            found.append((record, recorded_spec(record)))
+    return found
+
+
+def _differing(finished: RunSpec, wanted: RunSpec) -> dict[str, tuple[Any, Any]]:
+    before, now = active(finished), active(wanted)
+    return {
+        knob: (before.get(knob, ABSENT), now.get(knob, ABSENT))
+        for knob in dict.fromkeys([*now, *before])
+        if knob != "seed" and before.get(knob, ABSENT) != now.get(knob, ABSENT)
+    }

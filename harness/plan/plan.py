@@ -220,7 +220,8 @@ def _warnings(request: SweepRequest, specs: Mapping[str, RunSpec], noops: Sequen
     sweep, chosen = request.sweep, list(specs)
     warnings = [noop.message() for noop in noops if not noop.refused or sweep.allow_noop]
     if sweep.under_test:
-        same = [(a, b) for (a, one), (b, other) in combinations(specs.items(), 2) if active(one) == active(other)]
+        knobs = {arm: active(spec) for arm, spec in specs.items()}
+        same = [(a, b) for (a, one), (b, other) in combinations(knobs.items(), 2) if one == other]
         warnings += [f"arms {a} and {b} are the same: there is nothing to compare." for a, b in same]
     count = len(request.seed_list)
     if count < RECOMMENDED_SEEDS and request.checkpoint is None:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from evals.tasks import get_task
+from evals.yaml_file import load_yaml
 from harness.config.resolve import Layer, dotted
 from harness.config.task import EvalSpec
-from harness.config.yaml_file import load_yaml
 from harness.errors import RefusedError
 from harness.plan.sweep_file import SHIPPED, find_file, shipped
 

@@ -20,6 +20,7 @@ from harness.plan.subject import BARE_MODEL, with_its_model
 from harness.plan.sweep_file import (
     KEPT,
     KEPT_PROFILE,
+    MOST_CELLS,
     SweepFile,
     parse_settings,
     read_what_can_be_read,
@@ -144,8 +145,12 @@ def read_request(
     The plug-ins that the file names are in use from now on. Raises RefusedError with all faults of the file, also of
     its arms where the file's form is at fault, and of the options.
     """
-    if seeds is not None and seeds < 1:
-        raise RefusedError(f"--seeds is {seeds}, but at least 1 seed is needed.")
+    if seeds is not None and not 1 <= seeds <= MOST_CELLS:
+        raise RefusedError(
+            f"--seeds is {seeds:,}, but at least 1 seed is needed."
+            if seeds < 1
+            else f"--seeds is {seeds:,}, but a sweep has at most {MOST_CELLS:,} cells: ask for fewer."
+        )
     folder = Path(given)
     kept_profile = asked_in = None
     if (folder / "sweep.json").is_file():
@@ -180,6 +185,10 @@ def read_request(
     request = SweepRequest(
         sweep, path, profile, profile_path or path, readable_settings, seeds, known_arms, asked_in=asked_in
     )
+    if (n_cells := len(request.seed_list) * max(1, len(known_arms or sweep.all_arms))) > MOST_CELLS:
+        faults.lines.append(
+            f"{path}: has {n_cells:,} cells, and a sweep has at most {MOST_CELLS:,}: ask for fewer seeds or arms."
+        )
     if sweep.search is not None and request.checkpoint is not None and sweep.checkpoint is None:
         faults.lines.append("--set checkpoint: a search trains its trials. Leave it out.")
     if faults.lines:
@@ -195,7 +204,7 @@ def _faults_of_content(request: SweepRequest, profile_is_read: bool, left_out: C
     arms = request.arms_between(below, request.overrides) or {"": [*below, *request.overrides]}
     if not profile_is_read or "base" in left_out:
         return faults_of_incomplete_arms(arms)
-    for by_seed in resolved_arms(arms, request.seed_list[:1], faults, request.checkpoint).values():
+    for by_seed in resolved_arms(arms, request.seed_list[:1] or [0], faults, request.checkpoint).values():
         evaluation, trains = next(iter(by_seed.values())).eval, request.checkpoint is None
         faults.lines += [
             f"{request.path}: {fault}" for fault in metric_faults(request.sweep.compare.metric, evaluation, trains)

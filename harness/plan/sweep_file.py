@@ -12,18 +12,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-import yaml
-from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 import sweeps
 from evals.metrics import find_metric
+from evals.yaml_file import YamlError, load_yaml, parse_yaml
 from harness import plugins
 from harness.config.knobs import descriptions, keys_of
 from harness.config.resolve import dotted, readable_errors
 from harness.config.search import TUNING_SEED, Search, Tune
 from harness.config.section import Listed, Section
-from harness.config.yaml_file import load_yaml, parse_yaml
-from harness.errors import Faults, RefusedError, UnknownNameError, few, nearest
+from harness.errors import Faults, RefusedError, UnknownNameError, few, nearest, shown
 from harness.plan.gate import covered
 from harness.records.scores import METRIC_PREFIX
 
@@ -35,6 +34,9 @@ KEPT_CODE = "code"
 _SHARED_FOLDERS = ("cache", "mlartifacts", "probes")
 _PROBES = "probe*.yaml"
 _ARM_NAME = r"^[A-Za-z0-9][A-Za-z0-9._=+,-]{0,63}$"
+MOST_ARMS = 200
+"""Every two are compared before a cell starts: twenty thousand pairs take seconds."""
+MOST_CELLS = 10_000
 ArmName = Annotated[str, Field(pattern=_ARM_NAME)]
 
 
@@ -77,13 +79,15 @@ class Screening(Section):
     """Many arms are ranked on a few seeds, without verdicts; the best are confirmed on fresh seeds."""
 
     best: int = Field(3, ge=1, description="how many of the best arms are confirmed against the baseline")
-    seeds: int = Field(12, ge=3, description="how many fresh seeds confirm them, after those of the screening")
+    seeds: int = Field(
+        12, ge=3, le=1_000, description="how many fresh seeds confirm them, after those of the screening"
+    )
 
 
 class SweepFile(Section):
     """A question, as its file states it."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=+,-]*$")
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=+,-]*$", max_length=255)
     question: str
     profile: str = Field(description="name of a shipped profile, or path of your own; --profile overrides it")
     plugins: Listed[str] = Field((), description="modules of your own that add things: beside this file, or installed")
@@ -120,6 +124,25 @@ class SweepFile(Section):
             return {"seeds": 1} | document
         return document
 
+    @field_validator("seeds")
+    @classmethod
+    def _seeds_are_few_enough(cls, seeds: int | list[int]) -> int | list[int]:
+        if (count := seeds if isinstance(seeds, int) else len(seeds)) > MOST_CELLS:
+            raise ValueError(f"are {count:,}, and a sweep has at most {MOST_CELLS:,} cells: ask for fewer")
+        return seeds
+
+    @field_validator("arms", "grid")
+    @classmethod
+    def _arms_are_few_enough(cls, stated: dict[str, Any], field: ValidationInfo) -> dict[str, Any]:
+        """Before anything is made of them: a grid of a few long lists has more points than memory has room for."""
+        of_grid = field.field_name == "grid"
+        if (count := math.prod(map(len, stated.values())) if of_grid else len(stated)) > MOST_ARMS:
+            raise ValueError(
+                f"gives {count:,} arms, and a sweep has at most {MOST_ARMS:,}: ask about fewer knobs or values at "
+                "once, or search them (`search`)"
+            )
+        return stated
+
     @field_validator("name")
     @classmethod
     def _name_is_free(cls, name: str) -> str:
@@ -148,7 +171,7 @@ class SweepFile(Section):
         if self.checkpoint is not None:
             yield from self._without_effect_on_a_checkpoint()
         if not self.seed_list or len(set(self.seed_list)) < len(self.seed_list) or min(self.seed_list) < 0:
-            yield f"seeds is {self.seeds!r}: give a count of at least 1, or distinct non-negative seeds."
+            yield f"seeds is {shown(self.seeds)}: give a count of at least 1, or distinct non-negative seeds."
         if self.tune is not None:
             yield from self._clashes_with_tuning(self.tune)
 
@@ -320,11 +343,11 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals or not key:
-            raise RefusedError(f"--set {setting!r}: must be key=value, e.g. --set train.steps=20.")
+            raise RefusedError(f"--set {shown(setting)}: must be key=value, e.g. --set train.steps=20.")
         try:
             parsed[key.strip()] = parse_yaml(value)
-        except yaml.YAMLError:
-            raise RefusedError(f"--set {setting!r}: the value is not valid YAML.") from None
+        except YamlError as error:
+            raise RefusedError(f"--set {shown(setting)}: the value {error}") from None
     return parsed
 
 

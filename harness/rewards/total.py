@@ -6,12 +6,14 @@ import bisect
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from harness.errors import RefusedError
 from harness.rewards.base import PARTS, Attempt, RewardContext, RewardPart
 from harness.rewards.user_function import is_reference, load_function
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+LARGEST_REWARD = 1e15
 PartFunction = Callable[[Sequence[Attempt], RewardContext], list[float]]
 
 
@@ -43,7 +45,8 @@ class TotalReward:
 
         NaN is what cannot be scored. A part of weight 0 is measured, and cannot make the sum NaN.
 
-        Raises RefusedError if a part of the user's own gives something else than its numbers.
+        Raises RefusedError if a part of the user's own gives something else than its numbers, and for a sum above
+        `LARGEST_REWARD`.
         """
         parts = {
             name: [value for group in groups for value in rewards(group, context)]
@@ -51,7 +54,16 @@ class TotalReward:
         }
         weighted = [(weight, parts[name]) for name, (weight, _) in self._parts.items() if weight]
         rows = range(sum(map(len, groups)))
-        return [sum((weight * values[row] for weight, values in weighted), 0.0) for row in rows], parts
+        totals = [sum((weight * values[row] for weight, values in weighted), 0.0) for row in rows]
+        for row in (row for row, total in enumerate(totals) if abs(total) > LARGEST_REWARD):
+            summed = " + ".join(
+                f"{weight:g} x {parts[name][row]:g} ({name})" for name, (weight, _) in self._parts.items()
+            )
+            raise RefusedError(
+                f"a completion's reward is {totals[row]:g} = {summed}, but the largest is {LARGEST_REWARD:g}, whose "
+                "square fits into 32 bits. Lower the weights in reward.parts, or what the function gives."
+            )
+        return totals, parts
 
     def at_steps(
         self,

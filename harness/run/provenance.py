@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -27,15 +27,37 @@ def provenance() -> dict[str, Any]:
     """Versions, hardware, thread count and the commit of the code."""
     import torch
 
+    threads = torch.get_num_threads()
+    gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
+    return {**_without_torch(), "torch_threads": threads, "gpu": gpu, "commit": _commit()}
+
+
+def _without_torch() -> dict[str, Any]:
     return {
         "python": sys.version.split()[0],
         "packages": {name: _version(name) for name in _PACKAGES},
         "platform": platform.platform(),
         "processor": processor_name(),
-        "torch_threads": torch.get_num_threads(),
-        "gpu": torch.cuda.get_device_name(0) if torch.cuda.is_available() else None,
-        "commit": _commit(),
     }
+
+
+def differences_from_now(provenances: Iterable[Mapping[str, Any]]) -> dict[str, tuple[list[str], str]]:
+    """What would be made otherwise here and now: commit, Python, package, platform or processor -> (the values in these
+    provenances, the value now). Threads and GPU are left out, which only a worker knows."""
+    now = _by_name({**_without_torch(), "commit": _commit()})
+    then: dict[str, list[str]] = {}
+    for one in map(_by_name, provenances):
+        for name, value in one.items():
+            then.setdefault(name, [])
+            then[name] += [value] if value not in then[name] else []
+    return {name: (then[name], now[name]) for name in now if name in then and then[name] != [now[name]]}
+
+
+def _by_name(provenance: Mapping[str, Any]) -> dict[str, str]:
+    """Values as text, those of packages by their names; none for what older records did not keep."""
+    of_packages = provenance.get("packages", {})
+    known = {name: provenance[name] for name in ("commit", "python", "platform", "processor") if name in provenance}
+    return {name: "none" if value is None else str(value) for name, value in {**known, **of_packages}.items()}
 
 
 def append_start(path: Path, account: Mapping[str, Any], from_step: int = 0, epoch: int | None = None) -> None:

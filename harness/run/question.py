@@ -19,10 +19,10 @@ from pydantic import ValidationError
 
 from evals.metrics import metric_facts, metrics_for
 from evals.tasks import LM_EVAL_PREFIX, get_task
+from evals.yaml_file import load_yaml
 from harness import plugins
 from harness.config.hashing import digest, semantic_hash, user_code
 from harness.config.run_spec import RunSpec
-from harness.config.yaml_file import load_yaml
 from harness.errors import RefusedError
 from harness.plan import Plan, PlannedCell
 from harness.plan.gate import values_that_differ

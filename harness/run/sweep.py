@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,9 @@ from harness.run.stages.load import what_may_be_refused
 class SweepRun:
     """One `bench run` of a plan. `home` holds all sweeps, the mirror's database and the cache.
 
-    open_executor: gives an executor with so many slots; called if there is anything to do.
+    open_executor: gives an executor with so many slots; called if there is anything to do. retry_invalid: also start
+    cells that could not be measured. fail_fast: stop at the first cell that fails. retry_failed: start a cell that
+    fails once more before it counts as failed.
     """
 
     plan: Plan
@@ -45,6 +47,8 @@ class SweepRun:
     workers: int
     open_executor: Callable[[int], Executor]
     retry_invalid: bool = False
+    fail_fast: bool = False
+    retry_failed: bool = False
 
     @property
     def folder(self) -> Path:
@@ -67,7 +71,7 @@ class SweepRun:
         """Do everything that is missing. `while_running` is called once, when the records exist.
 
         Raises GateError and RefusedError before any cell started, StoppedError when the disk is full. A cell that fails
-        does not stop the others: its state says so.
+        does not stop the others, unless `fail_fast` is set: its state says so.
         """
         self.plan.require_answerable()
         missing = self.missing()
@@ -139,17 +143,21 @@ class SweepRun:
 
 @dataclass
 class _Cells:
-    """The cells of a sweep as work."""
+    """The cells of a sweep as work. started: by the path of their jobs; retried: those of them started again."""
 
     run: SweepRun
     waiting: list[PlannedCell]
     observer: Observer
+    started: dict[str, PlannedCell] = field(default_factory=dict)
+    retried: set[str] = field(default_factory=set)
 
     def next(self) -> Job | None:
         if not self.waiting:
             return None
         cell = self.waiting.pop(0)
-        return cell_job(self.run.plan.record(cell, self.run.home), cell.spec, self.run.home)
+        job = cell_job(self.run.plan.record(cell, self.run.home), cell.spec, self.run.home)
+        self.started[job.path] = cell
+        return job
 
     def is_over(self) -> bool:
         return not self.waiting
@@ -161,10 +169,17 @@ class _Cells:
     def ended(self, ended: Ended) -> None:
         path = self.run.home / ended.job.path
         record_end(ended, under_evaluation(CellRecord.at(path), evaluation_hash(ended.job.spec)))
-        state = "failed" if ended.state == "refused" else ended.state
-        self.observer.ended(cell_name(ended.job), state, ended.reason)
-        if ended.state == "interrupted":
-            raise StoppedError(f"{cell_name(ended.job)}: {ended.reason}.")
+        state, name = "failed" if ended.state == "refused" else ended.state, cell_name(ended.job)
+        if state == "failed" and self.run.retry_failed and ended.job.path not in self.retried:
+            self.retried.add(ended.job.path)
+            self.waiting.append(self.started[ended.job.path])
+            self.observer.remark(f"{name} failed and is started once more: {ended.reason}")
+            return
+        self.observer.ended(name, state, ended.reason)
+        if state == "interrupted":
+            raise StoppedError(f"{name}: {ended.reason}.")
+        if self.run.fail_fast and state in ("failed", "invalid"):
+            raise StoppedError(f"{name} is {state}: {ended.reason}. With --fail-fast, no other cell is started.")
 
 
 def do_stages(

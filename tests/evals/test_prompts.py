@@ -131,7 +131,7 @@ def test_it_is_identified_by_its_content(tmp_path):
         ("text: '{problem}'\nstop: 'Question:'\n", r"stop: Input should be a valid tuple \(given: 'Question:'\)"),
         ("text: '{problem}'\nstop: ['']\n", "give a list of texts that are not empty"),
         ("- text\n", "the document: "),
-        ("text: [\n", "cannot be read"),
+        ("text: [\n", "is not valid YAML"),
     ],
 )
 def test_faulty_files(mine, content, says):

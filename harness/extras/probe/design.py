@@ -13,10 +13,10 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field, model_validator
 
 from algorithms import AnyObjective, Objective
+from evals.yaml_file import load_yaml
 from harness.config.resolve import Layer, resolve
 from harness.config.run_spec import RunSpec
 from harness.config.section import Listed, Section
-from harness.config.yaml_file import load_yaml
 from harness.errors import RefusedError
 from harness.plan.profile import find_profile, profile_layer
 from harness.plan.sweep_file import (

@@ -20,10 +20,10 @@ class LearnedReward(RewardPart):
     needs_reward_model = True
 
     prompts: int = Field(512, ge=10, description="training prompts whose completions it learns from; a tenth held out")
-    samples_per_prompt: int = Field(8, ge=2, description="completions per prompt, drawn as in training")
+    samples_per_prompt: int = Field(8, ge=2, le=100_000, description="completions per prompt, drawn as in training")
     label_noise_rate: float = Field(0.0, ge=0, lt=0.5, description="share of pairs whose better side is mistaken")
-    steps: int = Field(200, ge=1, description="optimiser steps")
-    batch_size: int = Field(32, ge=1, description="pairs per optimiser step")
+    steps: int = Field(200, ge=1, le=10_000_000, description="optimiser steps")
+    batch_size: int = Field(32, ge=1, le=1_000_000, description="pairs per optimiser step")
     learning_rate: float = Field(1e-3, gt=0, description="peak; warms up over 5 % of the steps, then falls to 2 %")
     seed: int = Field(0, ge=0, description="fixes the order of pairs, their labels and which of them are kept")
 

@@ -288,7 +288,7 @@ def test_all_faults_of_a_file_are_named_at_once(write):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("name: [", "cannot be read"),
+        ("name: [", "is not valid YAML"),
         ("", "the document: "),
         ("name: x\nsplits: {}", "splits: "),
         (MINIMAL.replace("exact", "exat"), "did you mean exact"),

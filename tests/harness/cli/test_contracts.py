@@ -20,7 +20,7 @@ from tests.harness.plan.files import finish, write_sweep_file
 from tests.reports.synthetic import write_sweep
 
 VERBS = {"run", "plan", "status", "report", "compare", "power", "replay", "eval", "ls", "show", "diff", "cp", "probe"}
-VERBS |= {"coldstart", "sync", "doctor", "tune", "freeze", "verify", "verdict", "ui"}
+VERBS |= {"coldstart", "sync", "doctor", "tune", "freeze", "verify", "verdict", "ui", "clean"}
 
 
 def options(verb: str) -> set[str]:
@@ -76,7 +76,7 @@ def test_plan(bench: Bench, tmp_path: Path) -> None:
     document = result.document
     assert set(document) == {
         "sweep", "profile", "cells", "searches", "gate", "noops", "warnings", "cost", "time", "screening",
-        "detectable_pp", "checkpoint"
+        "detectable_pp", "checkpoint", "changes"
     }  # fmt: skip
     assert (document["sweep"], document["profile"]) == ("std_norm", "tiny")
     cells = make_plan("std_norm", seeds=2).cells

@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from harness.cli.options import question_in
+from harness.cli.run import say_what_differs, say_whether_equal
 from harness.plan import make_plan
+from harness.records import read_sweep
+from harness.records.files import append_jsonl, write_json
 from harness.run.question import write_question
 from tests.harness.cli.conftest import Bench
 from tests.harness.plan.files import finish, write_sweep_file
@@ -20,7 +23,8 @@ def asked(home: Path, given: str, **options: Any) -> None:
     """Write the question as `bench run` does, with its cells done."""
     plan = make_plan(given, **options)
     for cell in plan.cells:
-        finish(cell, plan.folder(home))
+        record = finish(cell, plan.folder(home))
+        write_json(record.path / "spec.json", cell.spec.model_dump(mode="json"))
     write_question(plan, home, "bench run")
 
 
@@ -43,6 +47,41 @@ def test_more_samples_lack_only_the_evaluation(bench: Bench, tmp_path: Path) -> 
     assert "pending, only its evaluation" in people
 
 
+def changed(bench: Bench, *words: Any) -> dict[str, dict[str, list[Any]]]:
+    """By arm what `bench plan` says has changed against the nearest finished cell."""
+    result = bench("plan", "mine", "--home", "home", "--json", *words)
+    assert result.code == 0, result.err
+    return {row["arm"]: row["knobs"] for row in result.document["changes"]}
+
+
+def test_a_plan_says_what_changed_against_the_nearest_finished_cell(bench: Bench, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    for steps in (7, 9):
+        asked(home, str(write_sweep_file(tmp_path)), seeds=1, settings=[f"train.steps={steps}", "train.epochs=2"])
+    assert changed(bench) == {}, "all is finished"
+    assert changed(bench, "--seeds", "2") == {}, "another seed is no change"
+    assert changed(bench, "--set", "train.steps=8") == {arm: {"train.steps": [9, 8]} for arm in ("with", "without")}
+    nearer = changed(bench, "--set", "train.steps=7", "--set", "train.epochs=1")
+    assert nearer["with"] == {"train.epochs": [2, 1]}, "not the one asked for last"
+    assert changed(bench, "--set", "eval.temperature=0.5")["with"] == {"eval.temperature": [1.0, 0.5]}
+    other = changed(bench, "--set", "objective.rule.type=cispo", "--set", "objective.rule.weight_max=5")["without"]
+    assert other["objective.rule.type"] == ["ppo_clip", "cispo"]
+    assert "(absent)" in other["objective.rule.clip_low"]
+    people = bench("plan", "mine", "--home", "home", "--set", "train.steps=8").out
+    assert "changed in with, without against with-s0-" in people
+    assert ": train.steps 9 -> 8\n" in people
+
+
+def test_a_plan_says_when_no_knob_has_changed(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked(tmp_path / "home", str(write_sweep_file(tmp_path)), seeds=1)
+    monkeypatch.setattr("harness.config.hashing.NUMERICS_VERSION", 999)
+    assert changed(bench) == {"with": {}, "without": {}}
+    assert (
+        "no knob, so data, the model's files, the code of a plug-in or bench's numerics"
+        in bench("plan", "mine", "--home", "home").out
+    )
+
+
 def test_of_two_settings_of_a_knob_the_later_counts(tmp_path: Path) -> None:
     home = tmp_path / "home"
     asked(home, str(write_sweep_file(tmp_path)), seeds=1, settings=["eval.samples=8", "train.steps=7"])
@@ -63,3 +102,43 @@ def test_a_sweep_of_ones_own_is_only_known_by_its_records(tmp_path: Path) -> Non
     assert question_in(tmp_path / "home", "mine", asks_anew=True) == str(tmp_path / "home/mine")
     for other in ("mine.yaml", "other", str(tmp_path / "home/mine")):
         assert question_in(tmp_path / "home", other, asks_anew=False) == other
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ((), "no sweep is given: name one, or give --from RUN."),
+        (("--from", "nowhere"), "sweep 'nowhere': no records in runs"),
+        (
+            ("--from", "home/mine", "--home", "home"),
+            "lies in home, where its finished cells would not be trained again",
+        ),
+        (("std_norm", "--from", "home/mine"), "leave out the sweep and the options that ask something else"),
+        (("--from", "home/mine", "--seeds", "3"), "leave out the sweep and the options that ask something else"),
+    ],
+)
+def test_a_run_that_cannot_be_repeated(bench: Bench, tmp_path: Path, words: tuple[str, ...], says: str) -> None:
+    asked(tmp_path / "home", str(write_sweep_file(tmp_path)), seeds=1)
+    result = bench("run", *words)
+    assert result.code == 2 and says in result.err, result.err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_cells_of_a_repeated_run_that_differ_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    then, now = tmp_path / "then", tmp_path / "now"
+    for home in (then, now):
+        asked(home, str(write_sweep_file(tmp_path)), seeds=1)
+        for cell in read_sweep(home / "mine").cells:
+            start = {"epoch": 1, "from_step": 0, "python": "2.7", "packages": {}}
+            append_jsonl(cell.path / "starts.jsonl", [start])
+            cell.write_status("done", digest=f"{cell.arm}{home.name if cell.arm == 'without' else ''}")
+    say_whether_equal(then / "mine", now / "mine")
+    assert f"weights: 1 of 2 cells end with those of {then}/mine; without-s0 differ" in capsys.readouterr().err
+    say_what_differs(then / "mine", make_plan(str(then / "mine")))
+    said = capsys.readouterr().err
+    assert "python was 2.7, is 3." in said and "the hash of" not in said
+    monkeypatch.setattr("harness.config.hashing.NUMERICS_VERSION", 999)
+    say_what_differs(then / "mine", make_plan(str(then / "mine")))
+    assert "the hash of with-s0, without-s0: data, the model's files" in capsys.readouterr().err

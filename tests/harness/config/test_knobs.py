@@ -68,10 +68,11 @@ def test_every_knob_says_what_it_does_and_what_it_takes() -> None:
 def test_facts_are_those_of_the_declarations() -> None:
     facts = knob_facts()
     assert facts["train.weight_decay"] == KnobFacts("float", "0.0", ">= 0", "weight decay of AdamW")
+    assert facts["eval.samples"].range == ">= 1, <= 100,000"
     assert facts["eval.top_p"].range == "> 0, <= 1"
     assert (facts["budget.tokens"].type, facts["budget.tokens"].default) == ("int | null", "null")
     assert facts["train.learning_rate"].default == ""
-    assert (facts["eval.tasks"].type, facts["eval.tasks"].range) == ("list of task name", ">= 1 items")
+    assert (facts["eval.tasks"].type, facts["eval.tasks"].range) == ("list of task name", ">= 1 items, <= 100 items")
     assert (facts["rollout.engine"].type, facts["rollout.engine"].default) == ("auto | torch | vllm", "auto")
     assert (facts["task.template"].default, facts["objective.aggregation"].default) == ("the task's", "the algorithm's")
     assert "ppo_clip" in facts["objective.rule.type"].type.split(" | ")

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.errors import RefusedError
 from harness.rewards import Attempt
 from harness.rewards.base import nameable_parts
 from tests.harness.rewards.attempts import attempt, context, groups, judged_as, rewarded, same, ungraded, worked
@@ -19,6 +21,16 @@ def test_total_is_the_weighted_sum() -> None:
     total, parts = rewarded([tried[:1], tried[1:]], context({"correct": 2.0, "reaches_answer": -0.5}))
     assert parts == {"correct": [1, 0, 0, 1], "reaches_answer": [1, 1, 0, 0.5]}
     assert total == [1.5, -0.5, 0, 1.75]
+
+
+@pytest.mark.parametrize("weight", [1e16, -1e16, 1e300])
+def test_a_reward_whose_square_overflows_is_refused(weight: float) -> None:
+    """The variance of a group would be infinite, and the advantages NaN."""
+    for largest in (1e15, -1e15):
+        assert rewarded([[attempt("42")]], context({"correct": largest}))[0] == [largest]
+    said = f"reward is {weight:g} = {weight:g} x 1 (correct), but the largest is 1e+15"
+    with pytest.raises(RefusedError, match=re.escape(said)):
+        rewarded([[attempt("nothing"), attempt("42")]], context({"correct": weight}))
 
 
 def test_only_weighted_parts_are_computed() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -73,6 +74,27 @@ def test_finishes_every_cell(unbroken: Path) -> None:
     assert record.other_cells == []
     assert len({cell.digest for cell in record.cells}) == 4
     assert record.base_scores[0]["metrics"]["pass@1"] > 0
+
+
+def test_a_run_is_repeated_from_its_records(unbroken: Path, tmp_path: Path) -> None:
+    """In another home, with what differs from its provenance named, and to the same weights."""
+    then = Path(shutil.copytree(unbroken, tmp_path / "then")) / "small"
+    for starts in then.glob("cells/*/starts.jsonl"):
+        row = json.loads(starts.read_text()) | {"commit": "0123456789", "processor": "Abacus"}
+        row["packages"]["numpy"] = "1.0"
+        starts.write_text(json.dumps(row) + "\n")
+    home = tmp_path / "home"
+    shutil.copytree(unbroken / "cache", home / "cache")
+    code, stderr = bench.run(f"--from={then}", home)
+    assert code == 0, stderr
+    for name, value in {"commit": "0123456789", "processor": "Abacus", "numpy": "1.0"}.items():
+        assert f"differs from {then}: {name} was {value}, is " in stderr
+    assert f"differs from {then}: torch" not in stderr and "the hash of" not in stderr
+    assert f"weights: 4 of 4 cells end with those of {then}\n" in stderr
+    assert read_sweep(home / "small").command == f"bench run --from {then}"
+    assert {cell.path.name: cell.digest for cell in read_sweep(home / "small").cells} == {
+        cell.path.name: cell.digest for cell in read_sweep(then).cells
+    }
 
 
 def test_arms_with_one_seed_see_the_same_prompts_and_noise(unbroken: Path) -> None:

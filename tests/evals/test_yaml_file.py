@@ -4,9 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from harness.config.yaml_file import load_yaml, parse_yaml
+from evals.yaml_file import YamlError, load_yaml, parse_yaml
 from harness.errors import RefusedError
 
 
@@ -46,7 +45,7 @@ def test_scalars_are_those_of_yaml_1_2(text: str, value: Any) -> None:
 
 
 def test_python_objects_are_not_made() -> None:
-    with pytest.raises(yaml.YAMLError):
+    with pytest.raises(YamlError, match="has the tag"):
         parse_yaml("!!python/object/apply:os.getcwd []")
 
 

@@ -1,0 +1,202 @@
+"""`bench clean`: what takes room in a home although no sweep there refers to it any more."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.cli.console import note, print_json, print_table, print_text
+from harness.cli.options import HomeOption, JsonOption, home_folder, use_recorded_plugins
+from harness.errors import BenchError, few
+
+if TYPE_CHECKING:
+    from harness.records import CellRecord, SweepRecord
+
+DELETED = ".deleted"
+YOUNG_S = 600.0
+"""What was written so lately may belong to a run that has not written down yet what it refers to."""
+
+
+def clean(
+    yes: Annotated[bool, typer.Option("--yes", help="Delete what is listed; without it nothing is.")] = False,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """List what no sweep refers to, with sizes; delete it with --yes.
+
+    That is: cells and evaluations of earlier versions of a question, which `bench run` would use again if it were asked
+    so again, and results in the cache that no cell of any sweep reads. Searches, `bench eval` and MLflow are left as
+    they are, and so is everything that a process holds or that was written in the last ten minutes.
+
+    Example: bench clean
+
+    Example: bench clean --yes
+    """
+    folder = home_folder(home)
+    found = list(_leftovers(folder))
+    deleted = [one for one in found if _delete(one)] if yes else []
+    total = sum(one.n_bytes for one in found)
+    if json:
+        rows = [
+            {"path": str(one.path), "what": one.what, "bytes": one.n_bytes, "deleted": one in deleted} for one in found
+        ]
+        print_json({"home": str(folder), "bytes": total, "leftovers": rows})
+        return
+    if not found:
+        print_text(f"{folder}: everything is referred to by a sweep, in use, or younger than ten minutes")
+        return
+    print_table(
+        "",
+        ["path", "what", "size"],
+        [[str(one.path.relative_to(folder)), one.what, _in_words(one.n_bytes)] for one in found],
+    )
+    if yes:
+        freed = sum(one.n_bytes for one in deleted)
+        print_text(f"deleted {len(deleted)} of {len(found)}: {_in_words(freed)} freed")
+    else:
+        print_text(f"{len(found)} in all: {_in_words(total)}. `bench clean --yes` deletes them.")
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """What no sweep refers to. what: in words. cell: the one that it is, or lies in, whose lease guards it."""
+
+    path: Path
+    what: str
+    n_bytes: int
+    cell: CellRecord | None = None
+
+
+def _leftovers(home: Path) -> Iterator[Leftover]:
+    """In the order of sweeps, the cache last."""
+    from harness.records import read_sweep
+
+    for path in sorted(home.glob(f"*/.*{DELETED}")) + sorted(home.glob(f"*/cells/.*{DELETED}")):
+        yield Leftover(path, "what `bench clean` was deleting", _n_bytes(path))
+    sweeps: list[SweepRecord] = []
+    is_known = True
+    for path in sorted(home.glob("*/sweep.json")):
+        try:
+            sweeps.append(read_sweep(path.parent))
+        except BenchError as error:
+            note(f"warning: {path.parent.name} and the cache are left as they are: {error}")
+            is_known = False
+    running = [sweep for sweep in sweeps if _is_running(sweep)]
+    if running:
+        note(f"warning: {few([sweep.name for sweep in running])} and the cache are left as they are: cells are running")
+    evaluated = [Path(sweep.checkpoint).resolve() for sweep in sweeps if sweep.checkpoint is not None]
+    leftovers = [
+        one
+        for sweep in sweeps
+        if not sweep.is_search and sweep not in running
+        for one in _leftover_cells(sweep)
+        if not any(one.path.resolve() in (checkpoint, *checkpoint.parents) for checkpoint in evaluated)
+    ]
+    yield from leftovers
+    if is_known and not running:
+        going = {one.path for one in leftovers}
+        kept = [cell for sweep in sweeps for cell in [*sweep.cells, *sweep.other_cells] if cell.path not in going]
+        use_recorded_plugins(sweep.path for sweep in sweeps)
+        yield from _leftover_results(home, kept)
+
+
+def _is_running(sweep: SweepRecord) -> bool:
+    """Whether a process holds one of its cells; it may go on with any other."""
+    from harness.records.lease import is_leased
+
+    return any(is_leased(cell.path) for cell in [*sweep.cells, *sweep.other_cells])
+
+
+def _leftover_cells(sweep: SweepRecord) -> Iterator[Leftover]:
+    for cell in sweep.other_cells:
+        if not _is_young(cell.path):
+            yield Leftover(cell.path, f"a cell that {sweep.name} no longer asks for", _n_bytes(cell.path), cell)
+    by_folder: dict[Path, list[CellRecord]] = {}
+    for cell in sweep.cells:
+        by_folder.setdefault(cell.path, []).append(cell)
+    for folder, cells in by_folder.items():
+        wanted = {cell.evaluation for cell in cells}
+        for path in sorted((folder / "evaluations").glob("*")):
+            if path.name not in wanted and not _is_young(path):
+                yield Leftover(path, f"an evaluation that {sweep.name} no longer asks for", _n_bytes(path), cells[0])
+
+
+def _leftover_results(home: Path, cells: Sequence[CellRecord]) -> Iterator[Leftover]:
+    """Results of stages in the cache that none of the cells reads; nothing where that is not known of one."""
+    from harness.run.stages import STAGES
+
+    results = [path for path in sorted((home / "cache").glob("*")) if _is_result(path.name, STAGES.names())]
+    if not results:
+        return
+    try:
+        wanted = {name for cell in cells for evaluated in {cell, cell.own} for name in _results_of(evaluated)}
+    except BenchError as error:
+        note(f"warning: the cache is left as it is, since it is not known what is read from it: {error}")
+        return
+    for path in results:
+        if _key(path.name) not in wanted and not _is_young(path):
+            yield Leftover(path, "a shared result that no cell reads", _n_bytes(path))
+
+
+def _results_of(cell: CellRecord) -> Iterator[str]:
+    """The names, without endings, of what a cell and its report read from the cache. Raises BenchError where that
+    cannot be said."""
+    from harness.config.run_spec import recorded_spec
+    from harness.run.stages import STAGES
+
+    if (cell.evaluation_folder / "spec.json").is_file():
+        spec = recorded_spec(cell)
+        yield from (_key(stage.key(spec)) for stage in STAGES.all().values() if stage.needed(spec))
+
+
+def _is_result(file: str, stages: Iterable[str]) -> bool:
+    """Whether a file of the cache is the result of a stage, or is to become one; other things lie there too."""
+    return any(file.startswith(f"{name.replace('_', '-')}-") for name in stages)
+
+
+def _key(file: str) -> str:
+    return file.partition(".")[0]
+
+
+def _is_young(path: Path) -> bool:
+    """Whether it, or a file in it, was written lately."""
+    now_s = time.time()
+    with contextlib.suppress(FileNotFoundError):
+        return any(now_s - one.stat().st_mtime < YOUNG_S for one in [path, *path.rglob("*")])
+    return True
+
+
+def _n_bytes(path: Path) -> int:
+    with contextlib.suppress(FileNotFoundError):
+        return sum(one.lstat().st_size for one in [path, *path.rglob("*")] if not one.is_dir())
+    return 0
+
+
+def _delete(leftover: Leftover) -> bool:
+    """Whether it is gone: not where another process has taken the cell meanwhile. What is half deleted is found by
+    nobody, since it is renamed first."""
+    from harness.records.lease import LeaseTakenError, hold_lease
+
+    path = leftover.path
+    aside = path.with_name(f".{path.name}{DELETED}")
+    try:
+        with hold_lease(leftover.cell.path) if leftover.cell is not None else contextlib.nullcontext():
+            path.rename(aside)
+    except (LeaseTakenError, FileNotFoundError):
+        return False
+    if aside.is_dir():
+        shutil.rmtree(aside)
+    else:
+        aside.unlink()
+    return True
+
+
+def _in_words(n_bytes: int) -> str:
+    return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.1f} MB"
