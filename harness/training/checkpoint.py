@@ -143,8 +143,16 @@ def _digest(meta: Mapping[str, Any]) -> str:
 
 
 def _weights_as_bytes(weights: dict[str, Tensor]) -> bytes:
-    # Tied weights share storage, which safetensors refuses; `load_state_dict` ties them again.
-    return save({name: weight.clone().contiguous() for name, weight in weights.items()})
+    """Weights on a GPU are copied to the host one by one, and never on the GPU, which may be full."""
+    held: dict[str, Tensor] = {}
+    storages: set[int] = set()
+    for name, weight in weights.items():
+        own = weight.detach().cpu().contiguous()
+        storage = own.untyped_storage().data_ptr()
+        # Tied weights share storage, which safetensors refuses; `load_state_dict` ties them again.
+        held[name] = own.clone() if storage in storages else own
+        storages.add(storage)
+    return save(held)
 
 
 def _trainer_as_bytes(state: dict[str, Any]) -> memoryview:
