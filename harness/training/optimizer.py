@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -133,6 +133,11 @@ class ClippedAdamW:
         )
 
 
+def summed(losses: Sequence[Tensor]) -> float:
+    """The sum of scalars on one device, for which the host waits once."""
+    return float(sum(torch.stack([loss.detach() for loss in losses]).tolist())) if losses else 0.0
+
+
 WARM_UP_FRAC = 0.05
 LOWEST_FRAC = 0.02
 
@@ -171,6 +176,67 @@ def mini_batches(groups: Tensor, spec: RunSpec, step: int, epoch: int) -> list[T
     return [
         torch.isin(groups, torch.tensor(names[start:end])).nonzero()[:, 0] for start, end in itertools.pairwise(edges)
     ]
+
+
+def micro_batches(
+    rows: Tensor, prompt_tokens: Sequence[int], completion_tokens: Sequence[int], budget_tokens: int
+) -> list[Tensor]:
+    """Split rows (int64 indices) so that no padded batch exceeds the budget, unless a single row does.
+
+    prompt_tokens, completion_tokens: counts of all N rows. A batch is as wide as its longest prompt and its longest
+    completion together. Rows are sorted by length first, since padding is wasted work.
+    """
+    batches: list[list[int]] = []
+    width = 0
+    for row in sorted(rows.tolist(), key=lambda row: (completion_tokens[row], prompt_tokens[row])):
+        widest = max(width, prompt_tokens[row])
+        if batches and (len(batches[-1]) + 1) * (widest + completion_tokens[row]) <= budget_tokens:
+            batches[-1].append(row)
+            width = widest
+        else:
+            batches.append([row])
+            width = prompt_tokens[row]
+    return [torch.tensor(batch) for batch in batches]
+
+
+def grouped_micro_batches(
+    rows: Tensor,
+    group_of_row: Sequence[int],
+    prompt_tokens: Sequence[int],
+    completion_tokens: Sequence[int],
+    budget_tokens: int,
+) -> list[Tensor]:
+    """Split rows (int64 indices) so that rows of one prompt stay together: the prompt is then computed once.
+
+    group_of_row [N]: the number of each row's prompt; prompt_tokens [P]; completion_tokens [N]. The distinct prompts
+    and the completions of a batch are within the budget, unless a single row exceeds it. Batches are of about equal
+    size. Only a group that alone exceeds the budget is split.
+    """
+    groups: dict[int, list[int]] = {}
+    for row in rows.tolist():
+        groups.setdefault(group_of_row[row], []).append(row)
+    sizes = {
+        group: prompt_tokens[group] + sum(completion_tokens[row] for row in members)
+        for group, members in groups.items()
+    }
+    total = sum(sizes.values())
+    wanted = total / max(1, math.ceil(total / budget_tokens))
+    batches: list[list[int]] = []
+    held = math.inf
+    for group, members in groups.items():
+        # A group joins a batch if more than half of it still fits the wanted size.
+        if held + sizes[group] <= budget_tokens and held + sizes[group] / 2 <= wanted:
+            batches[-1] += members
+            held += sizes[group]
+            continue
+        held = math.inf
+        for row in members:
+            if held + completion_tokens[row] > budget_tokens:
+                batches.append([])
+                held = prompt_tokens[group]
+            batches[-1].append(row)
+            held += completion_tokens[row]
+    return [torch.tensor(batch) for batch in batches]
 
 
 T = TypeVar("T")

@@ -172,29 +172,40 @@ def _mean_over_steps(values: list[float]) -> float | None:
 
 @dataclass
 class GradientPasses:
-    """Counts the passes with gradient of one update, including those of a try that ran out of memory."""
+    """Counts and times the passes with gradient of one update, including those of a try that ran out of memory."""
 
-    backward_s: float = 0.0
     _tokens: list[PassTokens] = field(default_factory=list)
+    _times: list[tuple[_Moment, _Moment]] = field(default_factory=list)
 
     def backward(self, loss: Tensor, tokens: PassTokens) -> None:
         """Add the gradient of a micro-batch's loss to the weights'."""
-        started_s = _now_s(loss)
+        began = _Moment(loss)
         loss.backward()  # type: ignore[no-untyped-call]
-        self.backward_s += _now_s(loss) - started_s
+        self._times.append((began, _Moment(loss)))
         self._tokens.append(tokens)
 
     def write(self, report: UpdateReport) -> None:
         computed = sum(tokens.computed for tokens in self._tokens)
-        report.backward_s = self.backward_s
+        report.backward_s = sum(ended.since(began) for began, ended in self._times)
         report.padding_frac = sum(tokens.padding for tokens in self._tokens) / computed if computed else None
 
 
-def _now_s(tensor: Tensor) -> float:
-    """Wall-clock once all work on the tensor's device is done, since a GPU runs behind the host."""
-    if tensor.is_cuda:
-        torch.cuda.synchronize(tensor.device)
-    return time.perf_counter()
+class _Moment:
+    """When the device of a tensor has done all that it was told so far. A GPU runs behind the host, which does not wait
+    for it here."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._host_s = time.perf_counter()
+        self._event = torch.cuda.Event(enable_timing=True) if tensor.is_cuda else None  # type: ignore[no-untyped-call]
+        if self._event is not None:
+            self._event.record()
+
+    def since(self, earlier: _Moment) -> float:
+        """Seconds; waits for this moment."""
+        if self._event is None:
+            return self._host_s - earlier._host_s
+        self._event.synchronize()
+        return float(earlier._event.elapsed_time(self._event)) / 1e3
 
 
 class MicroLoss(NamedTuple):

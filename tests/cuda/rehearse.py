@@ -1,5 +1,5 @@
-"""A whole cell on the pretended device beside the CPU: `python -m tests.cuda.rehearse NAME STEPS` prints what came of it
-as JSON. Where there is a GPU, `--real` runs the cell on it instead."""
+"""A whole cell on the pretended device beside the CPU: `python -m tests.cuda.rehearse NAME STEPS` prints what came of
+it as JSON. Where there is a GPU, `--real` runs the cell on it instead."""
 
 from __future__ import annotations
 

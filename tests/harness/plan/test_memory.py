@@ -19,7 +19,7 @@ from harness.plan.memory import FLOAT32_BYTES, MemoryEstimate, activation_bytes,
 from harness.plan.model_shape import ModelShape, find_shape
 from harness.sampling.store import CHUNK_SAMPLES
 from harness.training.optimizer import ClippedAdamW
-from harness.training.sequences import Sequences, completion_hidden
+from harness.training.sequences import Part, Sequences
 from tests.harness.run.small import small_spec
 
 
@@ -85,7 +85,7 @@ def kept_bytes(model: Any) -> tuple[int, int]:
 
     sequences = Sequences([[1 + row // 4] * 32 for row in range(16)], torch.ones(16, 64).long(), torch.full((16,), 64))
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        hidden, _, _ = completion_hidden(model, sequences, torch.arange(16), 0)
+        hidden = Part.of([model], sequences, torch.arange(16), 0).hidden(model)
     assert hidden.requires_grad
     return 4 * 32 + 16 * 63, sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
 
