@@ -6,7 +6,7 @@ import hashlib
 import io
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,11 @@ def trained_weights(model: nn.Module) -> dict[str, Tensor]:
     adapters, these alone are left: the base comes from `model.source` again."""
     frozen = _frozen(model)
     return {name: weight for name, weight in model.state_dict().items() if name not in frozen}
+
+
+def all_finite(weights: Iterable[Tensor]) -> bool:
+    """Whether no number among the weights, which are on one device, is infinite or NaN. The host waits once."""
+    return bool(torch.stack([torch.isfinite(weight).all() for weight in weights]).all())
 
 
 def load_trained_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
