@@ -149,11 +149,11 @@ def _selected(trace: TokenTrace) -> Tensor:
 def _value_metrics(traces: Sequence[TokenTrace], tokens: _Tokens) -> dict[str, float]:
     if any(trace.values is None for trace in traces):
         return {}
-    values, old_values, returns = (
-        tokens.of(lambda trace, index=index: None if trace.values is None else trace.values[index])
-        for index in range(3)
-    )
-    return value_metrics(values, old_values, returns, traces[0].objective.critic.value_clip)
+
+    def of(index: int) -> Tensor:
+        return tokens.of(lambda trace: None if trace.values is None else trace.values[index])
+
+    return value_metrics(of(0), of(1), of(2), traces[0].objective.critic.value_clip)
 
 
 class _Tokens:

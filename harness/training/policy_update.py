@@ -253,7 +253,7 @@ class PolicyUpdate:
                 spec.train.logits_chunk_tokens,
                 entropy_grad=coefficients.entropy > 0,
             )
-            of_rows = {"old_logp": logps.detach()} | part.rows
+            of_rows: dict[str, Any] = {"old_logp": logps.detach()} | part.rows
             tokens = TokenBatch(
                 logp=logps,
                 entropy=entropy,

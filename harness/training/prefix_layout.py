@@ -229,7 +229,12 @@ def on_device(value: V, device: torch.device) -> V:
     if device.type == "cpu":
         return value
     tensors: list[Tensor] = []
-    _with_tensors(value, lambda tensor: tensors.append(tensor) or tensor)
+
+    def note(tensor: Tensor) -> Tensor:
+        tensors.append(tensor)
+        return tensor
+
+    _with_tensors(value, note)
     sizes = [-(-tensor.nbytes // PACKED_ALIGNMENT_BYTES) * PACKED_ALIGNMENT_BYTES for tensor in tensors]
     ends = list(itertools.accumulate(sizes, initial=0))
     packed = torch.empty(ends[-1], dtype=torch.uint8, pin_memory=True)
@@ -245,7 +250,7 @@ def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:
     if not tensors or tensors[0].device.type == "cpu":
         return list(tensors)
     flat = torch.cat([tensor.flatten() for tensor in tensors]).cpu()
-    parts = flat.split([tensor.numel() for tensor in tensors])
+    parts = torch.split(flat, [tensor.numel() for tensor in tensors])
     return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
 
 

@@ -196,16 +196,16 @@ class _Moment:
 
     def __init__(self, tensor: Tensor) -> None:
         self._host_s = time.perf_counter()
-        self._event = torch.cuda.Event(enable_timing=True) if tensor.is_cuda else None  # type: ignore[no-untyped-call]
-        if self._event is not None:
-            self._event.record()
+        self._events = [torch.cuda.Event(enable_timing=True)] if tensor.is_cuda else []  # type: ignore[no-untyped-call]
+        for event in self._events:
+            event.record()
 
     def since(self, earlier: _Moment) -> float:
         """Seconds; waits for this moment."""
-        if self._event is None:
-            return self._host_s - earlier._host_s
-        self._event.synchronize()
-        return float(earlier._event.elapsed_time(self._event)) / 1e3
+        for began, ended in zip(earlier._events, self._events, strict=True):
+            ended.synchronize()
+            return float(began.elapsed_time(ended)) / 1e3
+        return self._host_s - earlier._host_s
 
 
 class MicroLoss(NamedTuple):

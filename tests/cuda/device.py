@@ -77,14 +77,15 @@ recording: Recording | None = None
 
 def _line() -> str:
     """File and line of the innermost frame of the product; of anything but torch, where there is none."""
-    frame, other = sys._getframe(2), "?"
+    other = "?"
+    frame: Any = sys._getframe(2)
     while frame is not None:
         path = frame.f_code.co_filename
         if path.startswith(PRODUCT):
             return f"{path.removeprefix(f'{ROOT}/')}:{frame.f_lineno}"
         if other == "?" and path != __file__ and "/torch/" not in path:
             other = f"{path.rpartition('/')[2]}:{frame.f_lineno}"
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return other
 
 
@@ -104,8 +105,8 @@ def _pin(tensor: Tensor) -> Tensor:
 class Resident(torch.Tensor):
     """A tensor on the pretended device. `inner` holds its numbers."""
 
-    inner: Tensor
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    inner: Any  # a Tensor
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
     def __new__(cls, inner: Tensor) -> Resident:
@@ -118,17 +119,17 @@ class Resident(torch.Tensor):
             device=inner.device,
         )
         outer.inner = inner
-        return outer  # type: ignore[no-any-return]
+        return outer
 
-    device = property(lambda self: DEVICE)  # type: ignore[assignment]
-    is_cuda = property(lambda self: True)  # type: ignore[assignment]
-    is_cpu = property(lambda self: False)  # type: ignore[assignment]
+    device = property(lambda self: DEVICE)
+    is_cuda = property(lambda self: True)
+    is_cpu = property(lambda self: False)
 
     def get_device(self) -> int:
         return 0
 
     def data_ptr(self) -> int:
-        return self.inner.data_ptr()
+        return int(self.inner.data_ptr())
 
     def tolist(self) -> Any:
         ledger.wait("tolist")
@@ -144,12 +145,12 @@ class Resident(torch.Tensor):
         if id(self) not in memo:
             twin = Resident(self.inner.clone()).requires_grad_(self.requires_grad)
             if isinstance(self, torch.nn.Parameter):
-                twin._is_param = True  # type: ignore[attr-defined]
+                twin._is_param = True
             memo[id(self)] = twin
         return memo[id(self)]  # type: ignore[no-any-return]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return self.detach().cpu().__reduce_ex__(protocol)
+        return self.detach().cpu().__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
 
     def __repr__(self, **kwargs: Any) -> str:  # type: ignore[override]
         return f"Resident({self.inner!r})"
@@ -163,11 +164,11 @@ class Resident(torch.Tensor):
         return Resident(inner["inner"])
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):  # type: ignore[override]
         return compute(func, args, kwargs or {})
 
 
-class _EveryOperation(TorchDispatchMode):
+class _EveryOperation(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees operations without a tensor of the device too: what makes one, or moves one there."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -371,14 +372,14 @@ def install() -> None:
         setattr(torch, name, _made_on_host(getattr(torch, name)))
     for name in ("empty", "zeros", "empty_like"):
         setattr(torch, name, _pinning(getattr(torch, name)))
-    torch.Tensor.new_tensor = lambda self, data, **kwargs: torch.tensor(  # type: ignore[method-assign,assignment]
+    torch.Tensor.new_tensor = lambda self, data, **kwargs: torch.tensor(  # type: ignore[method-assign]
         data, **({"dtype": self.dtype, "device": self.device} | kwargs)
     )
-    torch.Tensor.to = _moving(torch.Tensor.to)  # type: ignore[method-assign,assignment]
+    torch.Tensor.to = _moving(torch.Tensor.to)  # type: ignore[method-assign]
     torch.Tensor.cpu = lambda self, *args: self.to("cpu")  # type: ignore[method-assign]
     torch.Tensor.pin_memory = lambda self, *args: _pin(self.clone())  # type: ignore[method-assign]
     torch.Tensor.is_pinned = lambda self, *args: is_pinned(self)  # type: ignore[method-assign]
-    _EveryOperation().__enter__()
+    _EveryOperation().__enter__()  # type: ignore[no-untyped-call]
 
 
 def _made_on_host(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -403,10 +404,10 @@ def _pinning(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return made
 
 
-def _moving(to: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _moving(to: Callable[..., Any]) -> Callable[..., Any]:
     """Tensor.to, which knows on which side a tensor is."""
 
-    def moved(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def moved(self: Any, *args: Any, **kwargs: Any) -> Any:
         if args and isinstance(args[0], Tensor):
             args = (args[0].device, args[0].dtype, *args[1:])
         copy = kwargs.pop("copy", False)

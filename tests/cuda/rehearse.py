@@ -9,11 +9,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from harness.models.start import StartingPoint
 from harness.records import CellRecord
 from harness.run.cell import CellRun
 from harness.run.learning.base import Examples
 from harness.run.prompts import training_prompts
+from harness.training.sequences import PassTokens
 from harness.training.update_report import GradientPasses
 from tests.cuda import device
 from tests.harness.run.small import ignore_progress, small_spec
@@ -77,15 +80,15 @@ def watch_passes(most: dict[str, int]) -> None:
     """Keep in `most` how often the host waited, and copied, between two backward passes of one optimiser step."""
     backward, last = GradientPasses.backward, {"passes": -1, "waits": 0, "copies": 0}
 
-    def watched(passes: GradientPasses, *args: Any) -> None:
-        backward(passes, *args)
+    def watched(passes: GradientPasses, loss: Tensor, tokens: PassTokens) -> None:
+        backward(passes, loss, tokens)
         now = {"waits": device.ledger.waits.total(), "copies": device.ledger.copies.total()}
         if len(passes._tokens) == last["passes"] + 1 > 1:
             for name, count in now.items():
                 most[name] = max(most[name], count - last[name])
         last.update(now, passes=len(passes._tokens))
 
-    GradientPasses.backward = watched  # type: ignore[method-assign]
+    GradientPasses.backward = watched  # type: ignore[method-assign,assignment]
 
 
 def main(name: str, steps: int, real: bool) -> dict[str, Any]:

@@ -180,7 +180,7 @@ class Batches:
         self._arenas = [Arena(), Arena()]
         self._graphed: dict[int, GraphedBatch] = {}
         self._graphs: Graphs = OrderedDict()
-        self._largest: tuple[int, ...] = (0, 0, 0)
+        self._largest = (0, 0, 0)
         """Rows, columns and tokens that the first arena and the batches on CUDA have room for."""
         # An object, not a handle: a pool whose last graph is gone may not be recorded into again unless it is held.
         self._pool = torch.cuda.MemPool() if self._on_cuda else None
@@ -226,15 +226,16 @@ class Batches:
         All batches have the columns of the largest, so that the keys and values of one with fewer rows are the first
         rows of the same memory. A batch that takes over from a larger one reads each tensor before it writes it.
         """
-        largest = tuple(map(max, (rows, columns, max_tokens), self._largest))
+        largest = max(rows, self._largest[0]), max(columns, self._largest[1]), max(max_tokens, self._largest[2])
         if largest != self._largest:
             self.forget()  # the memory is free before more is taken
             self._largest = largest
+        most_rows, columns, max_tokens = largest
         # The first one takes the memory of all.
-        for some in dict.fromkeys([rows] if self._graphed else [largest[0], rows]):
+        for some in dict.fromkeys([rows] if self._graphed else [most_rows, rows]):
             if some not in self._graphed:
                 self._graphed[some] = GraphedBatch(
-                    self._decoder, like, some, *largest[1:], self._arenas[0], self._graphs, self._pool
+                    self._decoder, like, some, columns, max_tokens, self._arenas[0], self._graphs, self._pool
                 )
         return self._graphed[rows]
 
