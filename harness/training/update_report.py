@@ -259,14 +259,9 @@ _NOT_SEEN = dict.fromkeys(("token/log_ratio", "token/clipped", "token/masked"))
 def _seen(part: MicroLoss, batch: Batch) -> dict[int, dict[str, Any]]:
     """What the loss saw of each row's tokens: arrays that are at least as long as the completion."""
     trace, treated = part.loss.trace, treatment(part.loss.trace)
-    width = trace.mask.shape[1]
+    # One transfer from the device for all three.
+    seen = torch.stack([trace.log_ratio.float(), treated.clipped.float(), treated.masked.float()]).cpu()
     # Tokens of a completion that were out of the loss from the beginning are masked like those that it took out.
-    masked = treated.masked.cpu() | ~batch.loss_mask[part.rows, :width]
-    arrays = zip(
-        part.rows.tolist(),
-        trace.log_ratio.float().cpu().numpy(),
-        treated.clipped.cpu().numpy(),
-        masked.numpy(),
-        strict=True,
-    )
+    masked = seen[2].bool() | ~batch.loss_mask[part.rows, : trace.mask.shape[1]]
+    arrays = zip(part.rows.tolist(), seen[0].numpy(), seen[1].bool().numpy(), masked.numpy(), strict=True)
     return {row: dict(zip(_NOT_SEEN, values, strict=True)) for row, *values in arrays}
