@@ -218,7 +218,7 @@ def prompt_tokens(shape: ModelShape) -> int:
 
 
 def longest_completion_tokens(spec: RunSpec) -> int:
-    """Of those that are trained on."""
+    """The longest completion that is trained on."""
     return spec.pairs.max_tokens if spec.pairs.type == "dataset" else spec.rollout.max_completion_tokens
 
 

@@ -19,9 +19,15 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from harness.config.run_spec import RunSpec
-from harness.training.optimizer import TokenBudget, grouped_micro_batches, micro_batches
-from harness.training.prefix_attention import attending_by, prefix_hidden, shares_prompts
-from harness.training.prefix_layout import PrefixLayout, collect, on_device, spread, to_host
+from harness.training.optimizer import TokenBudget, grouped_micro_batches, micro_batches, on_device, to_host
+from harness.training.prefix_attention import (
+    PrefixLayout,
+    attending_by,
+    collect,
+    prefix_hidden,
+    shares_prompts,
+    spread,
+)
 from harness.training.token_scores import LOGITS_CHUNK_TOKENS, output_head, token_kl, token_scores
 
 if TYPE_CHECKING:
@@ -106,7 +112,7 @@ class PaddedRows:
     """Rows as any decoder takes them: prompts padded on the left and completions on the right, all [n, W + T' - 1]."""
 
     width: int
-    """Of the prompts, W."""
+    """W, the longest prompt's length."""
     inputs: Tensor
     attention: Tensor
     positions: Tensor

@@ -16,7 +16,7 @@ from tests.cuda.rehearse import VARIANTS
 
 SHORT = ("grpo", "ppo-own-critic", "kl-in-loss", "lora", "dpo")
 MOST_PER_PASS = {"waits": 4, "copies": 4}
-"""Of a pass with gradient: of how many the host waits for the device or for a copy to it, and copies."""
+"""How often the host waits for the device, or for a copy to it, in a pass with gradient, and how often it copies."""
 
 
 def in_a_process(*command: str) -> str:

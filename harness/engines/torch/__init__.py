@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.config.engine import DrawingLoad, EngineBackend, EngineMemory
@@ -23,50 +22,9 @@ ARENAS_CPU = 2
 """A shrinking batch is copied from one to another."""
 LEAST_COLUMNS = 64
 """The first bucket of columns."""
-EAGER_ROOM_TOKENS = 8
-"""Run eagerly, a batch has room for so many more tokens: few, as rows leave and attention is faster on dense memory."""
 
 
-@dataclass(frozen=True)
-class BatchShapes:
-    """Which shapes batches have, and how often the host looks at what was drawn.
-
-    bucketed: sizes are those of a geometric ladder, not exact. look_every_tokens: after so many tokens the host learns
-    which samples have ended.
-    """
-
-    bucketed: bool
-    look_every_tokens: int
-
-    @property
-    def shares_prefixes(self) -> bool:
-        """Whether samples with the same tokens so far share a row: the host must look at every token to part them."""
-        return not self.bucketed and self.look_every_tokens == 1
-
-    def rows(self, needed: int) -> int:
-        """Rows of a batch that needs so many."""
-        return _bucket(needed) if self.bucketed else needed
-
-    def rows_within(self, limit: int) -> int:
-        """The most rows of a batch that has no more than so many."""
-        return next(rows for rows in range(limit, 0, -1) if self.rows(rows) <= limit)
-
-    def columns(self, used: int, most: int) -> int:
-        """Columns of a batch's cache with so many in use, of which there will be `most`."""
-        if self.bucketed:
-            return _bucket(most, LEAST_COLUMNS)
-        return min(most, used + max(EAGER_ROOM_TOKENS, self.look_every_tokens))
-
-    def read_columns(self, used: int, columns: int) -> int:
-        """How many of a batch's columns attention reads."""
-        return min(_bucket(used, LEAST_COLUMNS), columns) if self.bucketed else used
-
-
-EAGER = BatchShapes(bucketed=False, look_every_tokens=1)
-GRAPHS = BatchShapes(bucketed=True, look_every_tokens=16)
-
-
-def _bucket(size: int, least: int = 1) -> int:
+def bucket(size: int, least: int = 1) -> int:
     """The smallest of a power of two and the middle of two that is at least `size` and `least`, a power of two."""
     power = max(least, 1 << (size - 1).bit_length())
     middle = power * 3 // 4
@@ -93,8 +51,8 @@ def _batch_bytes(load: DrawingLoad, samples: int, tokens: int, most_cache_bytes:
         a_row = ARENAS_CPU * tokens * load.cache_bytes_per_token
         rows = max(1, min(MAX_ROWS, samples, ARENAS_CPU * most_cache_bytes // a_row))
     else:
-        a_row = GRAPHS.columns(tokens, tokens) * load.cache_bytes_per_token
-        rows = GRAPHS.rows(min(MAX_ROWS, samples))
+        a_row = bucket(tokens, LEAST_COLUMNS) * load.cache_bytes_per_token
+        rows = bucket(min(MAX_ROWS, samples))
     return rows * (a_row + load.logits_bytes_per_sample)
 
 

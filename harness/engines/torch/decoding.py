@@ -20,8 +20,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from harness.engines.base import SamplingParams
-from harness.engines.torch import BatchShapes
-from harness.engines.torch.passes import Arena, LayerMasks, Layers, OneTokenPass, StaticCache
+from harness.engines.torch.passes import Arena, BatchShapes, LayerMasks, Layers, OneTokenPass, StaticCache
 
 KEPT_BYTES = 2**26
 """Memory for caches that is kept from call to call on a CPU: for small models, where fresh memory would cost more time

@@ -27,9 +27,18 @@ from harness.engines.base import (
     ends_with_stop,
     require_steady_positions,
 )
-from harness.engines.torch import CACHE_BYTES_CPU, EAGER, GRAPHS, MAX_ROWS, BatchShapes
+from harness.engines.torch import CACHE_BYTES_CPU, MAX_ROWS
 from harness.engines.torch.decoding import Batches, Decoder, DecodingBatch
-from harness.engines.torch.passes import LayerMasks, Layers, OneTokenPass, one_token_at_a_time, prefill
+from harness.engines.torch.passes import (
+    EAGER,
+    GRAPHS,
+    BatchShapes,
+    LayerMasks,
+    Layers,
+    OneTokenPass,
+    one_token_at_a_time,
+    prefill,
+)
 from harness.errors import RefusedError
 from harness.models.language_model import require_answerable
 

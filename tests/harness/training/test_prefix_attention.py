@@ -16,8 +16,14 @@ from transformers import PreTrainedModel
 from harness.models.start import set_activation_checkpointing
 from harness.training import prefix_attention as attention_choice
 from harness.training import sequences as sequences_module
-from harness.training.prefix_attention import ATTENTION, shares_prompts
-from harness.training.prefix_layout import BLOCK_FILL, MASK_ALIGNMENT, CompletionBlock, PrefixLayout
+from harness.training.prefix_attention import (
+    ATTENTION,
+    BLOCK_FILL,
+    MASK_ALIGNMENT,
+    CompletionBlock,
+    PrefixLayout,
+    shares_prompts,
+)
 from harness.training.sequences import Part, Sequences, score_completions
 from tests.harness.training import rollouts
 from tests.harness.training.causal_models import causal_model

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from harness.engines.base import Completions, SamplingParams
-from harness.engines.torch import GRAPHS, decoding
+from harness.engines.torch import decoding
 from harness.engines.torch import engine as torch_engine
 from harness.engines.torch.decoding import DecodingBatch
 from harness.engines.torch.engine import TorchEngine
+from harness.engines.torch.passes import GRAPHS
 from harness.models.language_model import LanguageModel, load_model
 from tests.harness.engines.test_engine import PROBLEMS, keys
 

@@ -10,11 +10,20 @@ import torch
 from torch import Tensor, nn
 
 from harness.engines.base import Completions, SamplingParams
-from harness.engines.torch import EAGER, EAGER_ROOM_TOKENS, GRAPHS, MAX_ROWS, BatchShapes, decoding
+from harness.engines.torch import MAX_ROWS, decoding
 from harness.engines.torch import engine as torch_engine
 from harness.engines.torch import passes as model_passes
 from harness.engines.torch.engine import ChunkDecoding, TorchEngine, max_rows
-from harness.engines.torch.passes import ONE_TOKEN_ATTENTION, Arena, StaticCache, one_token_attention
+from harness.engines.torch.passes import (
+    EAGER,
+    EAGER_ROOM_TOKENS,
+    GRAPHS,
+    ONE_TOKEN_ATTENTION,
+    Arena,
+    BatchShapes,
+    StaticCache,
+    one_token_attention,
+)
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel
 from tests.harness.engines.test_engine import PROBLEMS, keys, repeated, rows_of
