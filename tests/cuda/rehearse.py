@@ -16,6 +16,7 @@ from harness.records import CellRecord
 from harness.run.cell import CellRun
 from harness.run.learning.base import Examples
 from harness.run.prompts import training_prompts
+from harness.training.optimizer import ClippedAdamW
 from harness.training.sequences import PassTokens
 from harness.training.update_report import GradientPasses
 from tests.cuda import device
@@ -77,18 +78,26 @@ def cell(variant: dict[str, Any], on: str) -> dict[str, Any]:
 
 
 def watch_passes(most: dict[str, int]) -> None:
-    """Keep in `most` how often the host waited, and copied, between two backward passes of one optimiser step."""
-    backward, last = GradientPasses.backward, {"passes": -1, "waits": 0, "copies": 0}
+    """Keep in `most` how often the host waited, and copied, in one pass with gradient: since the backward pass before
+    it, or since the optimiser step began."""
+    backward, zero_grad = GradientPasses.backward, ClippedAdamW.zero_grad
+    before: dict[str, int] = {}
+
+    def now() -> dict[str, int]:
+        return {"waits": device.ledger.waits.total(), "copies": device.ledger.copies.total()}
 
     def watched(passes: GradientPasses, loss: Tensor, tokens: PassTokens) -> None:
         backward(passes, loss, tokens)
-        now = {"waits": device.ledger.waits.total(), "copies": device.ledger.copies.total()}
-        if len(passes._tokens) == last["passes"] + 1 > 1:
-            for name, count in now.items():
-                most[name] = max(most[name], count - last[name])
-        last.update(now, passes=len(passes._tokens))
+        for name, count in now().items():
+            most[name] = max(most[name], count - before[name])
+        before.update(now())
+
+    def begun(optimizer: ClippedAdamW) -> None:
+        zero_grad(optimizer)
+        before.update(now())
 
     GradientPasses.backward = watched  # type: ignore[method-assign,assignment]
+    ClippedAdamW.zero_grad = begun  # type: ignore[method-assign,assignment]
 
 
 def main(name: str, steps: int, real: bool) -> dict[str, Any]:
