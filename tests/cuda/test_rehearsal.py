@@ -26,7 +26,7 @@ def in_a_process(*command: str) -> str:
 
 
 def assert_alike(got: list[dict[str, Any]], wanted: list[dict[str, Any]], half_precision: bool) -> None:
-    """In half precision CUDA keeps sums that a CPU rounds. There mismatch/* measures nothing but rounding, and after the
+    """In half precision CUDA keeps sums that a CPU rounds. There mismatch/* measures only rounding, and after the
     first update rounding can draw other tokens."""
     relative, absolute = (2e-2, 3e-3) if half_precision else (1e-4, 1e-6)
     assert len(got) == len(wanted) > 0
