@@ -106,7 +106,10 @@ def value_metrics(values: Tensor, old_values: Tensor, returns: Tensor, value_cli
         "value/mean": values.mean(),
         "value/return_mean": returns.mean(),
     }
-    return {name: value.item() for name, value in metrics.items()}
+    import torch
+
+    # One transfer from the device for all of them.
+    return dict(zip(metrics, torch.stack(list(metrics.values())).tolist(), strict=True))
 
 
 def _from_the_end(terms: Tensor, factors: Tensor) -> Tensor:

@@ -84,11 +84,15 @@ def update_metrics(traces: Sequence[TokenTrace], steps: int = 1) -> dict[str, fl
     * loss/{policy,kl,sequence_penalty,entropy,value}: the terms that add up to the loss, means over `steps` optimiser
       steps; only those that are on.
     """
-    if not any(trace.mask.any() for trace in traces):
+    if not traces:
+        return {}
+    tokens = _Tokens(traces)
+    if not len(tokens):
         return {}
     objective = traces[0].objective
-    log_ratio = _gathered(traces, lambda trace: trace.log_ratio)
-    sequence_ratio = bounded_exp(torch.cat([trace.log_ratio.sum(1)[trace.mask.any(1)] for trace in traces]))
+    log_ratio = tokens.of(lambda trace: trace.log_ratio)
+    rows = torch.cat([trace.mask.any(1) for trace in traces])
+    sequence_ratio = bounded_exp(torch.cat([trace.log_ratio.sum(1) for trace in traces])[rows])
     token_ratio = bounded_exp(log_ratio)
     metrics = {
         "ratio/mean": token_ratio.mean(),
@@ -99,20 +103,20 @@ def update_metrics(traces: Sequence[TokenTrace], steps: int = 1) -> dict[str, fl
         **{f"kl/{name}_old": mean for name, mean in kl_means(-log_ratio).items()},
     }
     if all(trace.ref_log_ratio is not None for trace in traces):
-        ref_log_ratio = _gathered(traces, lambda trace: trace.ref_log_ratio)
+        ref_log_ratio = tokens.of(lambda trace: trace.ref_log_ratio)
         metrics |= {f"kl/{name}_ref": mean for name, mean in kl_means(ref_log_ratio).items()}
-    metrics |= _clip_metrics(traces)
+    metrics |= _clip_metrics(objective, tokens)
     if objective.select.type != "none":
-        metrics["select/frac"] = _fraction(_gathered(traces, lambda trace: trace.selected))
+        metrics["select/frac"] = _fraction(tokens.of(lambda trace: trace.selected))
     if objective.sampler_correction.type != "none":
-        raw = _gathered(traces, lambda trace: trace.raw_weights)
+        raw = tokens.of(lambda trace: trace.raw_weights)
         weights = bounded_weights(objective.sampler_correction, raw)
         metrics |= {"sampler/weight_mean": weights.mean(), "sampler/frac_clipped": _fraction(weights != raw)}
     for name in traces[0].shares:
         metrics[f"loss/{name}"] = torch.stack([trace.shares[name] for trace in traces]).sum() / steps
     # One transfer from the device for all of them.
     numbers = torch.stack([value.to(log_ratio.dtype) for value in metrics.values()]).tolist()
-    return dict(zip(metrics, numbers, strict=True)) | _value_metrics(traces)
+    return dict(zip(metrics, numbers, strict=True)) | _value_metrics(traces, tokens)
 
 
 def treatment(trace: TokenTrace) -> Treatment:
@@ -128,11 +132,11 @@ def treatment(trace: TokenTrace) -> Treatment:
     return Treatment(clipped & ~masked & trace.mask, masked & trace.mask)
 
 
-def _clip_metrics(traces: Sequence[TokenTrace]) -> dict[str, Tensor]:
-    ratio = _gathered(traces, lambda trace: trace.ratio)
-    advantages = _gathered(traces, lambda trace: trace.advantages)
-    tokens = traces[0].objective.rule.clip_metrics(ratio, advantages)
-    return {f"clip/{name}": _fraction(beyond) for name, beyond in tokens.items()}
+def _clip_metrics(objective: Objective, tokens: _Tokens) -> dict[str, Tensor]:
+    ratio = tokens.of(lambda trace: trace.ratio)
+    advantages = tokens.of(lambda trace: trace.advantages)
+    found = objective.rule.clip_metrics(ratio, advantages)
+    return {f"clip/{name}": _fraction(beyond) for name, beyond in found.items()}
 
 
 def _selected(trace: TokenTrace) -> Tensor:
@@ -142,20 +146,30 @@ def _selected(trace: TokenTrace) -> Tensor:
     return trace.selected
 
 
-def _value_metrics(traces: Sequence[TokenTrace]) -> dict[str, float]:
+def _value_metrics(traces: Sequence[TokenTrace], tokens: _Tokens) -> dict[str, float]:
     if any(trace.values is None for trace in traces):
         return {}
-    values, old_values, returns = (
-        torch.cat([trace.values[index][trace.mask] for trace in traces if trace.values is not None])
-        for index in range(3)
-    )
-    return value_metrics(values, old_values, returns, traces[0].objective.critic.value_clip)
+
+    def of(index: int) -> Tensor:
+        return tokens.of(lambda trace: None if trace.values is None else trace.values[index])
+
+    return value_metrics(of(0), of(1), of(2), traces[0].objective.critic.value_clip)
 
 
-def _gathered(traces: Sequence[TokenTrace], tensor_of: Callable[[TokenTrace], Tensor | None]) -> Tensor:
-    """[N] one tensor of all traces, at the tokens with mask 1."""
-    tensors = [(tensor_of(trace), trace.mask) for trace in traces]
-    return torch.cat([tensor[mask] for tensor, mask in tensors if tensor is not None])
+class _Tokens:
+    """The tokens with mask 1 of all traces, N. Where they are is read once: on a GPU the host waits for it."""
+
+    def __init__(self, traces: Sequence[TokenTrace]) -> None:
+        self._traces = traces
+        self._places = torch.cat([trace.mask.flatten() for trace in traces]).nonzero()[:, 0]
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def of(self, tensor_of: Callable[[TokenTrace], Tensor | None]) -> Tensor:
+        """[N] one tensor of all traces."""
+        tensors = [tensor_of(trace) for trace in self._traces]
+        return torch.cat([tensor.flatten() for tensor in tensors if tensor is not None]).index_select(0, self._places)
 
 
 def _fraction(tokens: Tensor) -> Tensor:

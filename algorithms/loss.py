@@ -101,7 +101,7 @@ class TokenBatch:
                 raise ValueError(f"{name} has shape {list(tensor.shape)}; it must be {[B]}")
         if self.selected is not None and self.selected.dtype != torch.bool:
             raise ValueError(f"selected is of {self.selected.dtype}; it must be bool, as `select_tokens` gives it")
-        if not ((self.mask == 0) | (self.mask == 1)).all():
+        if self.mask.dtype != torch.bool and not ((self.mask == 0) | (self.mask == 1)).all():
             raise ValueError("mask has values other than 0 and 1; to weigh tokens, scale their advantages")
         self._check_counts()
 
@@ -115,9 +115,15 @@ class TokenBatch:
         B = self.logp.shape[0]
         if step.sequences is not None and step.sequences < B:
             raise ValueError(f"step.sequences={step.sequences}, but this micro-batch alone has {B} rows of the step")
-        if step.tokens is not None and step.tokens < (tokens := int(self.mask.sum())):
+        if step.tokens is None and self.group_tokens is None:
+            return
+        lengths = self.mask.sum(1)
+        short = torch.zeros_like(lengths) if self.group_tokens is None else self.group_tokens < lengths
+        # One transfer from the device for both.
+        tokens, short_rows = map(int, torch.stack([lengths.sum(), short.sum()]).tolist())
+        if step.tokens is not None and step.tokens < tokens:
             raise ValueError(f"step.tokens={step.tokens}, but this micro-batch alone has {tokens} of the step")
-        if self.group_tokens is not None and (self.group_tokens < self.mask.sum(1)).any():
+        if short_rows:
             raise ValueError("group_tokens has a group with fewer tokens than one of its rows has in mask")
 
 

@@ -200,9 +200,9 @@ def _masks(policy: Sides, masks: Sides) -> Sides:
         if logp.ndim != 2:
             raise ValueError(f"{name}_logp has shape {list(logp.shape)}; it must be [P, T]")
         _check_shape(f"{name}_mask", mask, f"{name}_logp", logp)
-        if not ((mask == 0) | (mask == 1)).all():
+        if mask.dtype != torch.bool and not ((mask == 0) | (mask == 1)).all():
             raise ValueError(f"{name}_mask has values other than 0 and 1")
-        empty = (~mask.bool().any(1)).nonzero().flatten().tolist()
+        empty = [row for row, has_token in enumerate(mask.bool().any(1).tolist()) if not has_token]
         if empty:
             raise ValueError(
                 f"{name}_mask has no token in rows {', '.join(map(str, empty))}: a pair needs two completions; leave "

@@ -31,8 +31,8 @@ FLOAT32_BYTES = 4
 # context and the libraries' kernels (not measured).
 PROCESS_BYTES = {"cpu": 0.5 * GIB, "cuda": 0.5 * GIB}
 
-# Weights are copied, since safetensors refuses tied ones; safetensors copies each into bytes, and all into one file's.
-COPIES_IN_SAVING = 3
+# safetensors copies each weight into bytes, and all into one file's.
+COPIES_IN_SAVING = 2
 
 # Samples that an evaluation asks for at once (harness.sampling.store).
 EVALUATED_AT_ONCE = 1024
@@ -114,6 +114,7 @@ def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
         phases["training"] = {
             "activations": activation_bytes(shape, tokens, width, spec.train.activation_checkpointing),
             "logits": logits_bytes(shape, spec.train.logits_chunk_tokens, width),
+            "attention_mask": tokens * row_tokens(shape, longest_completion_tokens(spec)) * width,
         }
         if device == "cpu":  # a GPU's weights are saved from the host's memory
             saved = trained if isinstance(lora, Lora) else shape.saved_parameters
@@ -214,6 +215,11 @@ def prompt_tokens(shape: ModelShape) -> int:
     if shape.context_tokens is None:
         return PROMPT_TOKENS
     return min(PROMPT_TOKENS, round(PROMPT_CONTEXT_FRAC * shape.context_tokens))
+
+
+def longest_completion_tokens(spec: RunSpec) -> int:
+    """The longest completion that is trained on."""
+    return spec.pairs.max_tokens if spec.pairs.type == "dataset" else spec.rollout.max_completion_tokens
 
 
 def micro_batch_tokens(spec: RunSpec, shape: ModelShape) -> int:

@@ -43,6 +43,7 @@ from harness.sampling.sampler import EngineSampler
 from harness.sampling.store import SAMPLES_FILE, SampleStore
 from harness.training.checkpoint import (
     Checkpoint,
+    all_finite,
     load_latest,
     load_trained_weights,
     save_checkpoint,
@@ -149,7 +150,7 @@ class CellRun:
 
     def _checkpoint(self) -> None:
         weights = trained_weights(self._model)
-        if not all(torch.isfinite(weight).all() for weight in weights.values()):
+        if not all_finite(weights.values()):
             raise DivergedError("a weight is not finite")
         self._log.flush_rollouts()
         save_checkpoint(

@@ -6,7 +6,7 @@ import hashlib
 import io
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,11 @@ def trained_weights(model: nn.Module) -> dict[str, Tensor]:
     adapters, these alone are left: the base comes from `model.source` again."""
     frozen = _frozen(model)
     return {name: weight for name, weight in model.state_dict().items() if name not in frozen}
+
+
+def all_finite(weights: Iterable[Tensor]) -> bool:
+    """Whether no number among the weights, which are on one device, is infinite or NaN. The host waits once."""
+    return bool(torch.stack([torch.isfinite(weight).all() for weight in weights]).all())
 
 
 def load_trained_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
@@ -143,8 +148,16 @@ def _digest(meta: Mapping[str, Any]) -> str:
 
 
 def _weights_as_bytes(weights: dict[str, Tensor]) -> bytes:
-    # Tied weights share storage, which safetensors refuses; `load_state_dict` ties them again.
-    return save({name: weight.clone().contiguous() for name, weight in weights.items()})
+    """Weights on a GPU are copied to the host one by one, and never on the GPU, which may be full."""
+    held: dict[str, Tensor] = {}
+    storages: set[int] = set()
+    for name, weight in weights.items():
+        own = weight.detach().cpu().contiguous()
+        storage = own.untyped_storage().data_ptr()
+        # Tied weights share storage, which safetensors refuses; `load_state_dict` ties them again.
+        held[name] = own.clone() if storage in storages else own
+        storages.add(storage)
+    return save(held)
 
 
 def _trainer_as_bytes(state: dict[str, Any]) -> memoryview:

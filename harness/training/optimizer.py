@@ -1,4 +1,5 @@
-"""How a batch becomes optimiser steps: mini-batches, passes that fit the memory, and AdamW.
+"""How a batch becomes optimiser steps: mini-batches, passes that fit the memory and reach the device in one copy,
+and AdamW.
 
 AdamW moves named groups of weights, each clipped by itself, at the run's learning rate. Weights of less than float32
 have float32 masters, which are what is optimised: most steps of a weight are smaller than half the distance to the next
@@ -9,7 +10,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -23,6 +25,9 @@ from harness.errors import RefusedError
 from harness.random_keys import permutation, random_key
 
 ADAM_BETAS = (0.9, 0.999)
+
+T = TypeVar("T")
+V = TypeVar("V")
 
 
 class DivergedError(Exception):
@@ -133,6 +138,11 @@ class ClippedAdamW:
         )
 
 
+def summed(losses: Sequence[Tensor]) -> float:
+    """The sum of scalars on one device, for which the host waits once."""
+    return float(sum(torch.stack([loss.detach() for loss in losses]).tolist())) if losses else 0.0
+
+
 WARM_UP_FRAC = 0.05
 LOWEST_FRAC = 0.02
 
@@ -173,7 +183,123 @@ def mini_batches(groups: Tensor, spec: RunSpec, step: int, epoch: int) -> list[T
     ]
 
 
-T = TypeVar("T")
+def micro_batches(
+    rows: Tensor, prompt_tokens: Sequence[int], completion_tokens: Sequence[int], budget_tokens: int
+) -> list[Tensor]:
+    """Split rows (int64 indices) so that no padded batch exceeds the budget, unless a single row does.
+
+    prompt_tokens, completion_tokens: counts of all N rows. A batch is as wide as its longest prompt and its longest
+    completion together. Rows are sorted by length first, since padding is wasted work.
+    """
+    batches: list[list[int]] = []
+    width = 0
+    for row in sorted(rows.tolist(), key=lambda row: (completion_tokens[row], prompt_tokens[row])):
+        widest = max(width, prompt_tokens[row])
+        if batches and (len(batches[-1]) + 1) * (widest + completion_tokens[row]) <= budget_tokens:
+            batches[-1].append(row)
+            width = widest
+        else:
+            batches.append([row])
+            width = prompt_tokens[row]
+    return [torch.tensor(batch) for batch in batches]
+
+
+def grouped_micro_batches(
+    rows: Tensor,
+    group_of_row: Sequence[int],
+    prompt_tokens: Sequence[int],
+    completion_tokens: Sequence[int],
+    budget_tokens: int,
+) -> list[Tensor]:
+    """Split rows (int64 indices) so that rows of one prompt stay together: the prompt is then computed once.
+
+    group_of_row [N]: the number of each row's prompt; prompt_tokens [P]; completion_tokens [N]. The distinct prompts
+    and the completions of a batch are within the budget, unless a single row exceeds it. Batches are of about equal
+    size. Only a group that alone exceeds the budget is split.
+    """
+    groups: dict[int, list[int]] = {}
+    for row in rows.tolist():
+        groups.setdefault(group_of_row[row], []).append(row)
+    sizes = {
+        group: prompt_tokens[group] + sum(completion_tokens[row] for row in members)
+        for group, members in groups.items()
+    }
+    total = sum(sizes.values())
+    wanted = total / max(1, math.ceil(total / budget_tokens))
+    batches: list[list[int]] = []
+    held = math.inf
+    for group, members in groups.items():
+        # A group joins a batch if more than half of it still fits the wanted size.
+        if held + sizes[group] <= budget_tokens and held + sizes[group] / 2 <= wanted:
+            batches[-1] += members
+            held += sizes[group]
+            continue
+        held = math.inf
+        for row in members:
+            if held + completion_tokens[row] > budget_tokens:
+                batches.append([])
+                held = prompt_tokens[group]
+            batches[-1].append(row)
+            held += completion_tokens[row]
+    return [torch.tensor(batch) for batch in batches]
+
+
+PACKED_ALIGNMENT_BYTES = 16
+
+
+def on_device(value: V, device: torch.device) -> V:
+    """The value, whose tensors are on the host, with them on a device: in one copy of all of them, from pinned memory,
+    which the host does not wait for. On a CPU the value itself.
+
+    value: tensors in dataclasses, dicts, lists and tuples.
+    """
+    if device.type == "cpu":
+        return value
+    tensors: list[Tensor] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        tensors.append(tensor)
+        return tensor
+
+    _with_tensors(value, note)
+    sizes = [-(-tensor.nbytes // PACKED_ALIGNMENT_BYTES) * PACKED_ALIGNMENT_BYTES for tensor in tensors]
+    ends = list(itertools.accumulate(sizes, initial=0))
+    packed = torch.empty(ends[-1], dtype=torch.uint8, pin_memory=True)
+    for tensor, part in zip(tensors, _parts(packed, tensors, ends), strict=True):
+        part.copy_(tensor)
+    sent = iter(_parts(packed.to(device, non_blocking=True), tensors, ends))
+    moved: V = _with_tensors(value, lambda tensor: next(sent))
+    return moved
+
+
+def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Tensors of one dtype and one device, on the host: in one copy, for which it waits."""
+    if not tensors or tensors[0].device.type == "cpu":
+        return list(tensors)
+    flat = torch.cat([tensor.flatten() for tensor in tensors]).cpu()
+    parts = torch.split(flat, [tensor.numel() for tensor in tensors])
+    return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
+
+
+def _parts(packed: Tensor, tensors: Sequence[Tensor], ends: Sequence[int]) -> list[Tensor]:
+    """Views of packed bytes, each of the shape and dtype of a tensor."""
+    return [
+        packed[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+        for tensor, start in zip(tensors, ends[:-1], strict=True)
+    ]
+
+
+def _with_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The value with each tensor changed, in a fixed order."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: _with_tensors(one, change) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_with_tensors(one, change) for one in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{own.name: _with_tensors(getattr(value, own.name), change) for own in fields(value)})
+    return value
 
 
 class TokenBudget:

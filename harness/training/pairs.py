@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from harness.training.sequences import Scorer, Sequences, grouped_micro_batches, micro_batches
+from harness.training.optimizer import grouped_micro_batches, micro_batches
+from harness.training.sequences import Scorer, Sequences
 
 
 @dataclass(frozen=True)

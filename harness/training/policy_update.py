@@ -6,12 +6,14 @@ does not matter how the rows are split into micro-batches, nor that rows which c
 
 from __future__ import annotations
 
+import copy
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from algorithms import Coefficients, Loss, StepSize, TokenBatch, acts_without_advantage, policy_loss, select_tokens
@@ -25,11 +27,10 @@ from harness.training.batch import (
     prepare,
     scored_while_training,
 )
-from harness.training.critic import Critic
-from harness.training.optimizer import ClippedAdamW, OptimizerStep, TokenBudget, mini_batches
+from harness.training.optimizer import ClippedAdamW, OptimizerStep, TokenBudget, mini_batches, summed
 from harness.training.prefix_attention import shares_prompts
 from harness.training.reference import KlReference, measure_start, start_metrics
-from harness.training.sequences import Part, Scorer, Scores, completion_hidden, score_hidden
+from harness.training.sequences import Part, Scorer, Scores, score_hidden
 from harness.training.update_report import (
     GradientPasses,
     MicroLoss,
@@ -40,6 +41,41 @@ from harness.training.update_report import (
     loss_metrics,
     token_columns,
 )
+
+
+class Critic(nn.Module):
+    """The critic of PPO, a value for every token of a completion before it is drawn: a linear head on hidden states, of
+    a trunk of its own, which starts as a copy of the policy, or of the policy's.
+
+    The head starts at 0, so that all values do.
+    """
+
+    def __init__(self, policy: PreTrainedModel, trunk: str) -> None:
+        """trunk: `own` or `shared`; the policy must hold its starting weights."""
+        super().__init__()
+        self.trunk = copy.deepcopy(policy) if trunk == "own" else None
+        self.head = nn.Linear(policy.config.get_text_config().hidden_size, 1, device=policy.device)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+        # The output embedding of a trunk predicts nothing here.
+        if self.trunk is not None and not policy.config.get_text_config().tie_word_embeddings:
+            self.trunk.get_output_embeddings().requires_grad_(False)
+
+    def models(self, policy: PreTrainedModel) -> list[PreTrainedModel]:
+        """Whose hidden states the policy's log-probs and the values are made from."""
+        return [policy] if self.trunk is None else [policy, self.trunk]
+
+    def values(self, part: Part, policy_hidden: Tensor) -> Tensor:
+        """[n, T'] the value of each completion token's state, before it is drawn; 0 in padding.
+
+        policy_hidden [n, T', D]: the policy's hidden states at these rows, used where the trunk is shared.
+        """
+        hidden = policy_hidden if self.trunk is None else part.hidden(self.trunk)
+        values: Tensor = self.head(hidden.to(self.head.weight.dtype))[:, :, 0]
+        return values.float().where(part.mask, 0.0)
+
+    def trained(self) -> Iterator[nn.Parameter]:
+        return (weight for weight in self.parameters() if weight.requires_grad)
 
 
 @dataclass
@@ -132,7 +168,7 @@ class PolicyUpdate:
             for rows in steps:
                 selected = self._selected(batch, rows, pass_advantage, step, update=len(taken))
                 parts = self._gradient(batch, rows, pass_advantage, selected, in_loss, passed)
-                taken.append(self.optimizer.step(sum(float(part.loss.value.detach()) for part in parts)))
+                taken.append(self.optimizer.step(summed([part.loss.value for part in parts])))
                 done.append(StepLosses(rows, parts))
         report.update_s = time.perf_counter() - started_s
         passed.write(report)
@@ -188,61 +224,56 @@ class PolicyUpdate:
         passed: GradientPasses,
     ) -> list[MicroLoss]:
         """The gradient of one optimiser step over the rows, in micro-batches; the weights stay."""
+        spec = self.spec
         acting = rows[self._acting(batch, advantage)[rows]]
         shared = shares_prompts(self.model.get_decoder())
         size = StepSize(len(rows), max(1, int(batch.loss_mask[rows].sum())), len(torch.unique(batch.groups[rows])))
-        group_tokens = _group_tokens(batch.groups, batch.loss_mask)
+        given = {
+            "mask": batch.loss_mask,
+            "advantages": advantage,
+            "old_logp": None if self._scored_while_training else batch.scores.logps,
+            "ref_logp": batch.ref_logps,
+            "sampler_logp": batch.sampler_logps,
+            "selected": selected,
+            "old_values": None if self.critic is None else batch.scores.values,
+            "returns": batch.returns,
+            "groups": batch.groups,
+            "group_tokens": _group_tokens(batch.groups, batch.loss_mask),
+        }
+        models = [self.model] if self.critic is None else self.critic.models(self.model)
 
-        def micro_loss(micro: Tensor, micro_batches: int) -> Loss:
-            logps, entropy, values = self._forward(batch, micro, entropy_grad=coefficients.entropy > 0)
-            part = Part(micro, logps.shape[1], logps.device)
+        def micro_loss(micro: Tensor, micro_batches: int) -> tuple[Loss, tuple[Tensor, Tensor]]:
+            part = Part.of(models, batch.sequences, micro, self.pad_token_id, **given)
+            hidden = part.hidden(self.model)
+            logps, entropy = score_hidden(
+                self.model,
+                hidden,
+                part,
+                spec.rollout.temperature,
+                spec.train.logits_chunk_tokens,
+                entropy_grad=coefficients.entropy > 0,
+            )
+            of_rows: dict[str, Any] = {"old_logp": logps.detach()} | part.rows
             tokens = TokenBatch(
                 logp=logps,
-                old_logp=part.of(batch.scores.logps),
-                mask=part.of(batch.loss_mask),
-                advantages=part.of(advantage),
-                ref_logp=part.if_any(batch.ref_logps),
-                sampler_logp=part.of(batch.sampler_logps),
                 entropy=entropy,
-                selected=part.if_any(selected),
-                values=values,
-                old_values=None if values is None else part.of(batch.scores.values),
-                returns=part.if_any(batch.returns),
-                groups=batch.groups[micro].to(logps.device),
-                group_tokens=group_tokens[micro].to(logps.device),
+                values=None if self.critic is None else self.critic.values(part, hidden),
                 max_completion_tokens=batch.max_completion_tokens,
                 step=size._replace(micro_batches=micro_batches),
+                **of_rows,
             )
             loss = policy_loss(self._objective, tokens, coefficients)
             passed.backward(loss.value, batch.sequences.pass_tokens(micro, shared))
-            return loss
+            return loss, (logps.detach(), entropy.detach())
 
         def whole_step(micros: list[Tensor]) -> list[MicroLoss]:
             self.optimizer.zero_grad()
-            return [MicroLoss(micro, micro_loss(micro, len(micros))) for micro in micros]
+            done = [micro_loss(micro, len(micros)) for micro in micros]
+            if self._scored_while_training:
+                batch.scores.put([(micro, scored) for micro, (_, scored) in zip(micros, done, strict=True)])
+            return [MicroLoss(micro, loss) for micro, (loss, _) in zip(micros, done, strict=True)]
 
         return self._budget.run(lambda tokens: batch.sequences.micro_batches(acting, tokens, shared), whole_step)
-
-    def _forward(self, batch: Batch, micro: Tensor, entropy_grad: bool) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Log-probs, entropies and, with a critic, values of some rows, with gradient."""
-        spec, sequences, scores = self.spec, batch.sequences, batch.scores
-        hidden, completions, mask = completion_hidden(self.model, sequences, micro, self.pad_token_id)
-        logps, entropy = score_hidden(
-            self.model,
-            hidden,
-            completions,
-            mask,
-            spec.rollout.temperature,
-            spec.train.logits_chunk_tokens,
-            entropy_grad,
-        )
-        if self._scored_while_training:
-            scores.logps[micro, : logps.shape[1]] = logps.detach().cpu()
-            scores.entropy[micro, : logps.shape[1]] = entropy.detach().cpu()
-        values = None
-        if self.critic is not None:
-            values = self.critic.values(sequences, micro, hidden, self.pad_token_id)
-        return logps, entropy, values
 
 
 def _group_tokens(groups: Tensor, loss_mask: Tensor) -> Tensor:

@@ -22,11 +22,11 @@ from algorithms.preference import (
     preference_metric_names,
 )
 from harness.config.run_spec import RunSpec
-from harness.training.optimizer import ClippedAdamW, OptimizerStep, TokenBudget, mini_batches
+from harness.training.optimizer import ClippedAdamW, OptimizerStep, TokenBudget, mini_batches, summed
 from harness.training.pairs import PairBatch, zero_point
 from harness.training.prefix_attention import shares_prompts
 from harness.training.reference import measure_start, rows_to_measure, start_metrics
-from harness.training.sequences import Part, Scorer, Scores, Sequences, score_completions
+from harness.training.sequences import Part, Scorer, Scores, Sequences, score_hidden
 from harness.training.update_report import GradientPasses, UpdateReport, entropy_metrics, step_metrics
 
 
@@ -89,7 +89,7 @@ class PreferenceUpdate:
         for epoch in range(spec.train.epochs):
             for step_pairs in mini_batches(pairs.groups, spec, step, epoch):
                 parts = self._gradient(pairs, step_pairs, ref_logps, scores, passed)
-                taken.append(self.optimizer.step(sum(float(part.value.detach()) for part in parts)))
+                taken.append(self.optimizer.step(summed([part.value for part in parts])))
                 losses += parts
         report.update_s = time.perf_counter() - started_s
         passed.write(report)
@@ -146,23 +146,19 @@ class PreferenceUpdate:
             coupled = couples_pairs(spec.preference)
             return [step_pairs] if coupled else pairs.micro_batches(step_pairs, budget_tokens, shared)
 
-        def micro_loss(micro: Tensor) -> PreferenceLoss:
+        def micro_loss(micro: Tensor) -> tuple[PreferenceLoss, tuple[Tensor, tuple[Tensor, Tensor]]]:
             rows = pairs.rows(micro)
-            logps, entropy = score_completions(
+            part = Part.of([self.model], sequences, rows, self.pad_token_id, ref_logp=ref_logps)
+            logps, entropy = score_hidden(
                 self.model,
-                sequences,
-                rows,
+                part.hidden(self.model),
+                part,
                 spec.rollout.temperature,
-                self.pad_token_id,
                 spec.train.logits_chunk_tokens,
             )
-            part = Part(rows, logps.shape[1], logps.device)
-            if self._scored_while_training():
-                scores.logps[rows, : part.longest] = logps.detach().cpu()
-                scores.entropy[rows, : part.longest] = entropy.detach().cpu()
             chosen_logps, rejected_logps = logps.chunk(2)
-            chosen_mask, rejected_mask = part.of(sequences.mask).chunk(2)
-            ref_chosen, ref_rejected = (None, None) if ref_logps is None else part.of(ref_logps).chunk(2)
+            chosen_mask, rejected_mask = part.mask.chunk(2)
+            ref_chosen, ref_rejected = (None, None) if ref_logps is None else part.rows["ref_logp"].chunk(2)
             loss = preference_loss(
                 spec.preference,
                 chosen_logps,
@@ -176,10 +172,13 @@ class PreferenceUpdate:
                 step_chosen_tokens=int(pairs.chosen.lengths[step_pairs].sum()),
             )
             passed.backward(loss.value, sequences.pass_tokens(rows, shared))
-            return loss
+            return loss, (rows, (logps.detach(), entropy.detach()))
 
         def whole_step(micros: list[Tensor]) -> list[PreferenceLoss]:
             self.optimizer.zero_grad()
-            return [micro_loss(micro) for micro in micros]
+            done = [micro_loss(micro) for micro in micros]
+            if self._scored_while_training():
+                scores.put([scored for _, scored in done])
+            return [loss for loss, _ in done]
 
         return self._budget.run(split, whole_step)

@@ -5,7 +5,7 @@ The tokens of a batch stand in line: first the distinct prompts, then each row's
 which predicts nothing. Everything in a transformer except attention looks at one token at a time and runs on the line
 as it is. Attention needs blocks [sequences, positions]: one of all prompts, and some of completions of similar length.
 It is a function of ours, called by transformers' own modules. Hidden states and gradients are those of a padded batch,
-up to rounding.
+up to rounding. A layout is made on the host, which knows all lengths: on a device it would wait for each.
 
 Shapes: n rows, P distinct prompts, W longest prompt, T longest completion, M tokens in line.
 """
@@ -16,7 +16,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Self
 from weakref import WeakKeyDictionary
 
 import torch
@@ -27,9 +27,13 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from harness.training.optimizer import on_device
+
 BLOCK_FILL = 0.5
 """The shortest completion of a block is at least this share as long as its longest, which limits padding. A higher
 share makes more and smaller blocks, and each costs a call of the attention kernel."""
+MASK_ALIGNMENT = 16
+"""Elements; torch's `pad_bias` in aten/src/ATen/native/transformers/attention.cpp."""
 
 
 @dataclass(frozen=True)
@@ -38,40 +42,33 @@ class Block:
 
     start: int
     """The place in line of the first token."""
+    width: int
+    tokens: int
     lengths: Tensor
     """[b] int64, none of them 0."""
+    places: Tensor | None
+    """[tokens] int64 place of each token in the padded block; None: there is no padding."""
 
-    @cached_property
-    def width(self) -> int:
-        return int(self.lengths.max())
-
-    @cached_property
-    def tokens(self) -> int:
-        return int(self.lengths.sum())
-
-    @cached_property
-    def places(self) -> Tensor | None:
-        """[tokens] int64 place of each token in the padded block; None: there is no padding."""
-        if self.tokens == len(self.lengths) * self.width:
-            return None
-        valid = torch.arange(self.width, device=self.lengths.device) < self.lengths[:, None]
-        return valid.flatten().nonzero()[:, 0]
+    @classmethod
+    def of(cls, start: int, lengths: Tensor, *own: Tensor) -> Self:
+        """lengths [b] on the host, as all that is made from them here; own: the tensors that a subclass adds."""
+        width, tokens = int(lengths.max()), int(lengths.sum())
+        padding = tokens < len(lengths) * width
+        places = (torch.arange(width) < lengths[:, None]).flatten().nonzero()[:, 0] if padding else None
+        return cls(start, width, tokens, lengths, places, *own)
 
     def padded(self, line: Tensor) -> Tensor:
         """[b, width, ...] of [M, ...], 0 in padding."""
         own = line[self.start : self.start + self.tokens]
         count = len(self.lengths) * self.width
         if self.places is not None:
-            own = _Spread.apply(own, self.places, count)  # type: ignore[no-untyped-call]
+            own = spread(own, self.places, count)
         return own.reshape(len(self.lengths), self.width, *line.shape[1:])
 
     def in_line(self, padded: Tensor) -> Tensor:
         """[tokens, ...] of [b, width, ...]: undoes what `padded` did."""
         every = padded.flatten(0, 1)
-        if self.places is None:
-            return every
-        chosen: Tensor = _Collect.apply(every, self.places)  # type: ignore[no-untyped-call]
-        return chosen
+        return every if self.places is None else collect(every, self.places)
 
 
 @dataclass(frozen=True)
@@ -84,7 +81,7 @@ class CompletionBlock(Block):
 
 @dataclass(frozen=True)
 class PrefixLayout:
-    """A batch in line."""
+    """A batch in line, laid out."""
 
     tokens: Tensor
     """[M] int64 token ids."""
@@ -100,13 +97,12 @@ class PrefixLayout:
         cls, prompts: Tensor, prompt_lengths: Tensor, prompt_of_row: Tensor, completions: Tensor, lengths: Tensor
     ) -> PrefixLayout:
         """prompts [P, W] right-padded, prompt_lengths [P] (none 0), prompt_of_row [n], completions [n, T] right-padded,
-        lengths [n]; all int64 and on one device. Rows may come in any order."""
-        device = prompts.device
+        lengths [n]; all int64 and on the host. Rows may come in any order."""
         fed = (lengths - 1).clamp_min(0)
         order = fed.argsort(stable=True)
         fed, prompt_of_row, completions = fed[order], prompt_of_row[order], completions[order]
-        prompt_places = torch.arange(prompts.shape[1], device=device)
-        places = torch.arange(completions.shape[1], device=device)
+        prompt_places = torch.arange(prompts.shape[1])
+        places = torch.arange(completions.shape[1])
         in_prompt, is_fed = prompt_places < prompt_lengths[:, None], places < fed[:, None]
         after_prompt = prompt_lengths[prompt_of_row, None] + places
         tokens = torch.cat([prompts[in_prompt], completions[is_fed]])
@@ -120,18 +116,18 @@ class PrefixLayout:
 
         blocks, start = [], prompt_tokens
         for first, end in _similar(fed.tolist()):
-            block = CompletionBlock(start, fed[first:end], prompt_of_row[first:end])
+            block = CompletionBlock.of(start, fed[first:end], prompt_of_row[first:end])
             blocks.append(block)
             start += block.tokens
-        return cls(tokens, positions, Block(0, prompt_lengths), blocks, predictors)
+        return cls(tokens, positions, Block.of(0, prompt_lengths), blocks, predictors)
 
-    def attention_mask(self, block: CompletionBlock, window: int | None) -> Tensor:
-        """Bool [b, 1, width, W + width]: what each token of the block may attend to, of its prompt and its own block.
+    def attention_mask(self, block: CompletionBlock, window: int | None, dtype: torch.dtype) -> Tensor:
+        """Additive [b, 1, width, W + width]: what each token of the block may attend to, of its prompt and its block.
 
-        window: it sees only so many positions back, itself included; None: all. Kept, since the layers share it.
+        window: it sees only so many positions back, itself included; None: all.
         """
-        key = (block.start, window)
-        if key not in self._masks:
+
+        def visible() -> Tensor:
             prompt_length = self.prompts.lengths[block.prompts, None, None]
             prompt_place = torch.arange(self.prompts.width, device=self.tokens.device)
             place = torch.arange(block.width, device=self.tokens.device)
@@ -141,19 +137,37 @@ class PrefixLayout:
                 in_prompt = in_prompt & (prompt_length + place[:, None] - prompt_place < window)
                 in_completion = in_completion & (behind < window)
             shape = (len(block.lengths), block.width, -1)
-            self._masks[key] = torch.cat([in_prompt.expand(shape), in_completion.expand(shape)], 2)[:, None]
-        return self._masks[key]
+            return torch.cat([in_prompt.expand(shape), in_completion.expand(shape)], 2)[:, None]
 
-    def prompt_mask(self, window: int | None) -> Tensor | None:
-        """Bool [1, 1, W, W] for the prompts, whose padding is behind their tokens; None: a token sees all before it."""
+        return self._mask(block, window, dtype, visible)
+
+    def prompt_mask(self, window: int | None, dtype: torch.dtype) -> Tensor | None:
+        """Additive [1, 1, W, W] for the prompts, whose padding is behind their tokens; None: a token sees all before
+        it."""
         if window is None or window >= self.prompts.width:
             return None
-        place = torch.arange(self.prompts.width, device=self.tokens.device)
-        behind = place[:, None] - place
-        return ((behind >= 0) & (behind < window))[None, None]
+
+        def visible() -> Tensor:
+            place = torch.arange(self.prompts.width, device=self.tokens.device)
+            behind = place[:, None] - place
+            return ((behind >= 0) & (behind < window))[None, None]
+
+        return self._mask(self.prompts, window, dtype, visible)
+
+    def _mask(self, block: Block, window: int | None, dtype: torch.dtype, visible: Callable[[], Tensor]) -> Tensor:
+        """0 where `visible`, -inf elsewhere; kept, since the layers share it: of a boolean mask torch's attention makes
+        an additive one in each layer, and keeps it for the backward pass."""
+        key = (block.start, window, dtype)
+        if key not in self._masks:
+            seen = visible()
+            # CUDA's kernels would copy, in each layer too, a mask whose rows are not this far apart.
+            columns = -seen.shape[-1] % MASK_ALIGNMENT + seen.shape[-1]
+            wide = torch.zeros((*seen.shape[:-1], columns), dtype=dtype, device=seen.device)
+            self._masks[key] = wide[..., : seen.shape[-1]].masked_fill_(~seen, -torch.inf)
+        return self._masks[key]
 
     @cached_property
-    def _masks(self) -> dict[tuple[int, int | None], Tensor]:
+    def _masks(self) -> dict[tuple[int, int | None, torch.dtype], Tensor]:
         return {}
 
 
@@ -169,9 +183,19 @@ def _similar(lengths: list[int]) -> list[tuple[int, int]]:
     return runs
 
 
-class _Spread(torch.autograd.Function):
-    """[count, ...] with rows [m, ...] at these places, each at its own, and 0 elsewhere."""
+def spread(rows: Tensor, places: Tensor, count: int) -> Tensor:
+    """[count, ...] with rows [m, ...] at these places, no two at one, and 0 elsewhere."""
+    result: Tensor = _Spread.apply(rows, places, count)  # type: ignore[no-untyped-call]
+    return result
 
+
+def collect(rows: Tensor, places: Tensor) -> Tensor:
+    """[m, ...] the rows at these places, none of them twice: its backward pass need not add anything up."""
+    result: Tensor = _Collect.apply(rows, places)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _Spread(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, places: Tensor, count: int) -> Tensor:
         ctx.save_for_backward(places)
@@ -185,8 +209,6 @@ class _Spread(torch.autograd.Function):
 
 
 class _Collect(torch.autograd.Function):
-    """The rows at these places, none of them twice: an index_select whose backward pass need not add anything up."""
-
     @staticmethod
     def forward(ctx: Any, rows: Tensor, places: Tensor) -> Tensor:
         ctx.save_for_backward(places)
@@ -232,22 +254,22 @@ def shares_prompts(decoder: PreTrainedModel) -> bool:
 @torch.no_grad()
 def _agrees(decoder: PreTrainedModel) -> bool:
     """Whether two completions of one prompt have the hidden states in line that they have apart."""
-    tokens = torch.arange(8, device=decoder.device) % decoder.get_input_embeddings().weight.shape[0]
+    tokens = torch.arange(8) % decoder.get_input_embeddings().weight.shape[0]
     prompt, completions = tokens[:3], torch.stack([tokens[3:7], tokens[4:8]])
-    layout = PrefixLayout.of(
-        prompt[None], tokens.new_tensor([3]), tokens.new_tensor([0, 0]), completions, tokens.new_tensor([4, 3])
-    )
-    apart = decoder(input_ids=torch.cat([prompt.expand(2, -1), completions], 1), use_cache=False).last_hidden_state
+    layout = PrefixLayout.of(prompt[None], torch.tensor([3]), torch.tensor([0, 0]), completions, torch.tensor([4, 3]))
+    rows = torch.cat([prompt.expand(2, -1), completions], 1)
+    layout, rows = on_device((layout, rows), decoder.device)
+    apart = decoder(input_ids=rows, use_cache=False).last_hidden_state
     try:
         in_line = prefix_hidden(decoder, layout)[layout.predictors]
     except _NotHandedDownError:
         return False
     low_precision = torch.finfo(in_line.dtype).bits < 32
     tolerance = PROBE_TOLERANCE_LOW_PRECISION if low_precision else PROBE_TOLERANCE
-    wanted = torch.ones_like(completions, dtype=torch.bool)
-    wanted[1, 3] = False
-    difference = (in_line - apart[:, 2:6])[wanted].norm()
-    return not difference > tolerance * apart[:, 2:6][wanted].norm()  # NaN, a diverged model, is another matter
+    expected = apart[:, 2:6].cpu()
+    difference = in_line.cpu() - expected
+    difference[1, 3] = expected[1, 3] = 0.0  # padding
+    return not difference.norm() > tolerance * expected.norm()  # NaN, a diverged model, is another matter
 
 
 class _NotHandedDownError(Exception):
@@ -281,14 +303,15 @@ def _attention(
         return attended
 
     prompt_keys, prompt_values = prompts.padded(keys), prompts.padded(values)
-    attended = attend(prompts.padded(queries), prompt_keys, prompt_values, layout.prompt_mask(sliding_window))
+    mask = layout.prompt_mask(sliding_window, query.dtype)
+    attended = attend(prompts.padded(queries), prompt_keys, prompt_values, mask)
     outputs = [prompts.in_line(attended)]
     for block in layout.completions:
         attended = attend(
             block.padded(queries),
             torch.cat([prompt_keys[block.prompts], block.padded(keys)], 1),
             torch.cat([prompt_values[block.prompts], block.padded(values)], 1),
-            layout.attention_mask(block, sliding_window),
+            layout.attention_mask(block, sliding_window, query.dtype),
         )
         outputs.append(block.in_line(attended))
     return torch.cat(outputs)[None], None

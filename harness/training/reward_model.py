@@ -16,9 +16,9 @@ from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel
 from harness.random_keys import permutation, random_key
 from harness.rewards.parts.learned import LearnedReward
-from harness.training.optimizer import warm_up_and_decay
+from harness.training.optimizer import micro_batches, warm_up_and_decay
 from harness.training.reference import frozen_copy
-from harness.training.sequences import Sequences, completion_hidden, micro_batches
+from harness.training.sequences import Part, Sequences
 
 MICRO_BATCH_TOKENS = 4096
 WEIGHTS_FILE = "reward_model.safetensors"
@@ -48,11 +48,11 @@ class RewardModel(nn.Module):
 
     def forward(self, sequences: Sequences, rows: Tensor) -> Tensor:
         """w . h [len(rows)] of the rows (int64 indices), on the model's device, with its gradient."""
-        # completion_hidden leaves out the last token, which predicts nothing; so one more is put behind it.
+        # A pass leaves out the last token, which predicts nothing; so one more is put behind it.
         longer = Sequences(sequences.prompts, functional.pad(sequences.completions, (0, 1)), sequences.lengths + 1)
-        hidden, _, _ = completion_hidden(self.decoder, longer, rows, self._pad_token_id)
-        last = sequences.lengths[rows].to(hidden.device)
-        scores: Tensor = self.head(hidden[torch.arange(len(rows), device=hidden.device), last])
+        part = Part.of([self.decoder], longer, rows, self._pad_token_id, last=sequences.lengths)
+        hidden = part.hidden(self.decoder)
+        scores: Tensor = self.head(hidden[torch.arange(len(rows), device=hidden.device), part.rows["last"]])
         return scores[:, 0]
 
     @torch.inference_mode()

@@ -7,7 +7,6 @@ right. A model passes over them with each prompt computed once where its archite
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass
 from functools import cached_property
@@ -20,12 +19,19 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from harness.config.run_spec import RunSpec
-from harness.training.optimizer import TokenBudget
-from harness.training.prefix_attention import PrefixLayout, attending_by, prefix_hidden, shares_prompts
+from harness.training.optimizer import TokenBudget, grouped_micro_batches, micro_batches, on_device, to_host
+from harness.training.prefix_attention import (
+    PrefixLayout,
+    attending_by,
+    collect,
+    prefix_hidden,
+    shares_prompts,
+    spread,
+)
 from harness.training.token_scores import LOGITS_CHUNK_TOKENS, output_head, token_kl, token_scores
 
 if TYPE_CHECKING:
-    from harness.training.critic import Critic
+    from harness.training.policy_update import Critic
 
 
 class DistinctPrompts(NamedTuple):
@@ -101,80 +107,107 @@ class Sequences:
         return PassTokens(computed, computed - int((lengths + fed).sum()))
 
 
-def micro_batches(
-    rows: Tensor, prompt_tokens: Sequence[int], completion_tokens: Sequence[int], budget_tokens: int
-) -> list[Tensor]:
-    """Split rows (int64 indices) so that no padded batch exceeds the budget, unless a single row does.
+@dataclass(frozen=True)
+class PaddedRows:
+    """Rows as any decoder takes them: prompts padded on the left and completions on the right, all [n, W + T' - 1]."""
 
-    prompt_tokens, completion_tokens: counts of all N rows. A batch is as wide as its longest prompt and its longest
-    completion together. Rows are sorted by length first, since padding is wasted work.
-    """
-    batches: list[list[int]] = []
-    width = 0
-    for row in sorted(rows.tolist(), key=lambda row: (completion_tokens[row], prompt_tokens[row])):
-        widest = max(width, prompt_tokens[row])
-        if batches and (len(batches[-1]) + 1) * (widest + completion_tokens[row]) <= budget_tokens:
-            batches[-1].append(row)
-            width = widest
-        else:
-            batches.append([row])
-            width = prompt_tokens[row]
-    return [torch.tensor(batch) for batch in batches]
+    width: int
+    """W, the longest prompt's length."""
+    inputs: Tensor
+    attention: Tensor
+    positions: Tensor
 
-
-def grouped_micro_batches(
-    rows: Tensor,
-    group_of_row: Sequence[int],
-    prompt_tokens: Sequence[int],
-    completion_tokens: Sequence[int],
-    budget_tokens: int,
-) -> list[Tensor]:
-    """Split rows (int64 indices) so that rows of one prompt stay together: the prompt is then computed once.
-
-    group_of_row [N]: the number of each row's prompt; prompt_tokens [P]; completion_tokens [N]. The distinct prompts
-    and the completions of a batch are within the budget, unless a single row exceeds it. Batches are of about equal
-    size. Only a group that alone exceeds the budget is split.
-    """
-    groups: dict[int, list[int]] = {}
-    for row in rows.tolist():
-        groups.setdefault(group_of_row[row], []).append(row)
-    sizes = {
-        group: prompt_tokens[group] + sum(completion_tokens[row] for row in members)
-        for group, members in groups.items()
-    }
-    total = sum(sizes.values())
-    wanted = total / max(1, math.ceil(total / budget_tokens))
-    batches: list[list[int]] = []
-    held = math.inf
-    for group, members in groups.items():
-        # A group joins a batch if more than half of it still fits the wanted size.
-        if held + sizes[group] <= budget_tokens and held + sizes[group] / 2 <= wanted:
-            batches[-1] += members
-            held += sizes[group]
-            continue
-        held = math.inf
-        for row in members:
-            if held + completion_tokens[row] > budget_tokens:
-                batches.append([])
-                held = prompt_tokens[group]
-            batches[-1].append(row)
-            held += completion_tokens[row]
-    return [torch.tensor(batch) for batch in batches]
+    @classmethod
+    def of(cls, prompts: Sequence[Sequence[int]], completions: Tensor, mask: Tensor, pad_token_id: int) -> PaddedRows:
+        width = max(map(len, prompts))
+        padded = torch.full((len(prompts), width), pad_token_id)
+        prompt_mask = torch.zeros_like(padded, dtype=torch.bool)
+        for index, prompt in enumerate(prompts):
+            padded[index, width - len(prompt) :] = torch.tensor(prompt)
+            prompt_mask[index, width - len(prompt) :] = True
+        # The last completion token predicts nothing that is scored, so it is not fed.
+        attention = torch.cat([prompt_mask, mask[:, :-1]], dim=1).long()
+        inputs = torch.cat([padded, completions[:, :-1]], dim=1)
+        return cls(width, inputs, attention, (attention.cumsum(1) - 1).clamp_min(0))
 
 
 @dataclass(frozen=True)
 class Part:
-    """Takes the rows of a micro-batch out of tensors [N, T] and brings them to the model's device."""
+    """n rows of a batch as passes over them need them: laid out on the host, and brought to a model's device at once.
 
-    rows: Tensor
-    longest: int
-    device: torch.device
+    T' is the longest completion among the rows, m the number of their tokens.
+    """
 
-    def of(self, tensor: Tensor) -> Tensor:
-        return tensor[self.rows, : self.longest].to(self.device)
+    completions: Tensor
+    """[n, T'] int64."""
+    mask: Tensor
+    """Bool [n, T'], true at completion tokens."""
+    scored: Tensor
+    """[m] int64: the places of completion tokens among the n * T'."""
+    rows: dict[str, Tensor]
+    """What else was asked for of these rows: [n, T'] or [n]."""
+    layout: PrefixLayout | PaddedRows
 
-    def if_any(self, tensor: Tensor | None) -> Tensor | None:
-        return None if tensor is None else self.of(tensor)
+    @classmethod
+    def of(
+        cls,
+        models: Sequence[PreTrainedModel],
+        sequences: Sequences,
+        rows: Tensor,
+        pad_token_id: int,
+        **tensors: Tensor | None,
+    ) -> Part:
+        """For passes of models on one device over some rows (int64 indices). tensors: [N, T] or [N], on the host.
+
+        ValueError for no rows, and for an empty prompt: nothing predicts its completion's first token.
+        """
+        prompts = [sequences.prompts[row] for row in rows.tolist()]
+        if not prompts or not all(prompts):
+            raise ValueError("no rows, or a row with an empty prompt: there is nothing to predict its completion from")
+        lengths = sequences.lengths[rows]
+        longest = int(lengths.max())
+        completions = sequences.completions[rows, :longest]
+        mask = torch.arange(longest) < lengths[:, None]
+        if all(shares_prompts(model.get_decoder()) for model in models):
+            distinct = sequences.distinct_prompts
+            used, prompt_of_row = torch.unique(distinct.of_row[rows], return_inverse=True)
+            widths = distinct.lengths[used]
+            tokens = distinct.tokens[used, : int(widths.max())]
+            layout: PrefixLayout | PaddedRows = PrefixLayout.of(tokens, widths, prompt_of_row, completions, lengths)
+        else:
+            layout = PaddedRows.of(prompts, completions, mask, pad_token_id)
+        chosen = {
+            name: tensor[rows, :longest] if tensor.ndim == 2 else tensor[rows]
+            for name, tensor in tensors.items()
+            if tensor is not None
+        }
+        part = cls(completions, mask, mask.flatten().nonzero()[:, 0], chosen, layout)
+        return on_device(part, models[0].device)
+
+    def hidden(self, model: PreTrainedModel) -> Tensor:
+        """[n, T', D] the last hidden states that the completion tokens are predicted from, with their gradient. In
+        padding they are meaningless, but finite. The model is one of those that the part was made for."""
+        decoder, layout = model.get_decoder(), self.layout
+        if isinstance(layout, PrefixLayout):
+            # An embedding, since its backward pass adds up in a fixed order: a prompt's last token predicts for several
+            # rows.
+            return functional.embedding(layout.predictors, prefix_hidden(decoder, layout))
+        with attending_by(decoder):
+            hidden: Tensor = decoder(
+                input_ids=layout.inputs,
+                attention_mask=layout.attention,
+                position_ids=layout.positions,
+                use_cache=False,
+            ).last_hidden_state
+        return hidden[:, layout.width - 1 : layout.width - 1 + self.mask.shape[1]]
+
+    def at_tokens(self, values: Tensor) -> Tensor:
+        """[m, ...] of [n, T', ...]: those at completion tokens."""
+        return collect(values.flatten(0, 1), self.scored)
+
+    def spread(self, values: Tensor) -> Tensor:
+        """[n, T'] with values [m] at the completion tokens, 0 in padding."""
+        return spread(values, self.scored, self.mask.numel()).view(self.mask.shape)
 
 
 def score_completions(
@@ -192,27 +225,8 @@ def score_completions(
     padding. No more than chunk_tokens positions' logits are held at once. The entropy (full softmax) carries a gradient
     only with entropy_grad. RefusedError for a model whose logits are made in an unknown way.
     """
-    hidden, completions, mask = completion_hidden(model, sequences, rows, pad_token_id)
-    return score_hidden(model, hidden, completions, mask, temperature, chunk_tokens, entropy_grad)
-
-
-def completion_hidden(
-    model: PreTrainedModel, sequences: Sequences, rows: Tensor, pad_token_id: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The last hidden states that the rows' completion tokens are predicted from, and those tokens with their mask.
-
-    hidden [len(rows), T', D] with its gradient, completions [len(rows), T'] int64, mask [len(rows), T'] bool, on the
-    model's device; T' is the longest completion among the rows. Hidden states in padding are meaningless, but finite.
-    ValueError for no rows, and for an empty prompt: nothing predicts its completion's first token.
-    """
-    if not len(rows) or not all(sequences.prompts[row] for row in rows.tolist()):
-        raise ValueError("no rows, or a row with an empty prompt: there is nothing to predict its completion from")
-    decoder = model.get_decoder()
-    longest = int(sequences.lengths[rows].max())
-    completions, mask = sequences.completions[rows, :longest], sequences.mask[rows, :longest]
-    way = _hidden_in_line if shares_prompts(decoder) else _hidden_of_padded_rows
-    hidden = way(decoder, sequences, rows, completions, mask, pad_token_id)
-    return hidden, completions.to(hidden.device), mask.to(hidden.device)
+    part = Part.of([model], sequences, rows, pad_token_id)
+    return score_hidden(model, part.hidden(model), part, temperature, chunk_tokens, entropy_grad)
 
 
 def passes(
@@ -232,56 +246,18 @@ def passes(
     budget.run(lambda tokens: sequences.micro_batches(rows, tokens, shared), work_through)
 
 
-def _hidden_in_line(
-    decoder: PreTrainedModel, sequences: Sequences, rows: Tensor, completions: Tensor, mask: Tensor, pad_token_id: int
-) -> Tensor:
-    """[n, T', D], each prompt computed once."""
-    prompts = sequences.distinct_prompts
-    used, prompt_of_row = torch.unique(prompts.of_row[rows], return_inverse=True)
-    lengths = prompts.lengths[used]
-    tensors = (prompts.tokens[used, : int(lengths.max())], lengths, prompt_of_row, completions, mask.sum(1))
-    layout = PrefixLayout.of(*(tensor.to(decoder.device) for tensor in tensors))
-    # An embedding, since its backward pass adds up in a fixed order: a prompt's last token predicts for several rows.
-    return functional.embedding(layout.predictors, prefix_hidden(decoder, layout))
-
-
-def _hidden_of_padded_rows(
-    decoder: PreTrainedModel, sequences: Sequences, rows: Tensor, completions: Tensor, mask: Tensor, pad_token_id: int
-) -> Tensor:
-    """[n, T', D], with prompts padded on the left and completions on the right."""
-    prompts = [sequences.prompts[row] for row in rows.tolist()]
-    width = max(map(len, prompts))
-    padded = torch.full((len(prompts), width), pad_token_id)
-    prompt_mask = torch.zeros_like(padded, dtype=torch.bool)
-    for index, prompt in enumerate(prompts):
-        padded[index, width - len(prompt) :] = torch.tensor(prompt)
-        prompt_mask[index, width - len(prompt) :] = True
-
-    # The last completion token predicts nothing that is scored, so it is not fed.
-    inputs = torch.cat([padded, completions[:, :-1]], dim=1).to(decoder.device)
-    attention = torch.cat([prompt_mask, mask[:, :-1]], dim=1).to(decoder.device)
-    positions = (attention.cumsum(1) - 1).clamp_min(0)
-    with attending_by(decoder):
-        hidden: Tensor = decoder(
-            input_ids=inputs, attention_mask=attention.long(), position_ids=positions, use_cache=False
-        ).last_hidden_state
-    return hidden[:, width - 1 : width - 1 + completions.shape[1]]
-
-
 def score_hidden(
     model: PreTrainedModel,
     hidden: Tensor,
-    completions: Tensor,
-    mask: Tensor,
+    part: Part,
     temperature: float,
     chunk_tokens: int = LOGITS_CHUNK_TOKENS,
     entropy_grad: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """The second half of `score_completions`, from the three tensors that `completion_hidden` returns."""
-    logps, entropy = token_scores(
-        hidden[mask], output_head(model), completions[mask], temperature, chunk_tokens, entropy_grad
-    )
-    return _unpacked(logps, mask), _unpacked(entropy, mask)
+    """The second half of `score_completions`, from the hidden states of a part."""
+    states, tokens = part.at_tokens(hidden), part.at_tokens(part.completions)
+    logps, entropy = token_scores(states, output_head(model), tokens, temperature, chunk_tokens, entropy_grad)
+    return part.spread(logps), part.spread(entropy)
 
 
 @torch.no_grad()
@@ -298,17 +274,10 @@ def exact_kl(
 
     [len(rows), T'] float32 over the whole vocabulary, at temperature-scaled logits; 0 in padding; no gradient.
     """
-    hidden, _, mask = completion_hidden(model, sequences, rows, pad_token_id)
-    reference_hidden, _, _ = completion_hidden(reference, sequences, rows, pad_token_id)
-    kl = token_kl(
-        hidden[mask], output_head(model), reference_hidden[mask], output_head(reference), temperature, chunk_tokens
-    )
-    return _unpacked(kl, mask)
-
-
-def _unpacked(values: Tensor, mask: Tensor) -> Tensor:
-    """Values [M] of the true positions of mask [n, T'], put there; 0 elsewhere."""
-    return values.new_zeros(mask.shape).masked_scatter(mask, values)
+    part = Part.of([model, reference], sequences, rows, pad_token_id)
+    states, reference_states = (part.at_tokens(part.hidden(one)) for one in (model, reference))
+    kl = token_kl(states, output_head(model), reference_states, output_head(reference), temperature, chunk_tokens)
+    return part.spread(kl)
 
 
 @dataclass(frozen=True)
@@ -322,6 +291,14 @@ class Scores:
     @classmethod
     def empty(cls, sequences: Sequences) -> Scores:
         return cls(*(torch.zeros(sequences.completions.shape) for _ in range(3)))
+
+    def put(self, found: Sequence[tuple[Tensor, Sequence[Tensor]]]) -> None:
+        """Write what passes have found: for some rows (int64 indices) log-probs, entropies and perhaps values, each
+        [n, T'] on any device."""
+        on_host = iter(to_host([tensor.detach() for _, tensors in found for tensor in tensors]))
+        for rows, tensors in found:
+            for own, tensor in zip((self.logps, self.entropy, self.values), tensors, strict=False):
+                own[rows, : tensor.shape[1]] = next(on_host)
 
 
 @dataclass
@@ -346,16 +323,13 @@ class Scorer:
         spec = self.spec
 
         def score(micro: Tensor) -> None:
-            hidden, completions, mask = completion_hidden(self.policy, sequences, micro, self.pad_token_id)
-            logps, entropy = score_hidden(
-                self.policy, hidden, completions, mask, spec.rollout.temperature, spec.train.logits_chunk_tokens
-            )
-            longest = logps.shape[1]
-            scores.logps[micro, :longest] = logps.cpu()
-            scores.entropy[micro, :longest] = entropy.cpu()
+            models = [self.policy] if self.critic is None else self.critic.models(self.policy)
+            part = Part.of(models, sequences, micro, self.pad_token_id)
+            hidden = part.hidden(self.policy)
+            found = [*score_hidden(self.policy, hidden, part, spec.rollout.temperature, spec.train.logits_chunk_tokens)]
             if self.critic is not None:
-                values = self.critic.values(sequences, micro, hidden, self.pad_token_id)
-                scores.values[micro, :longest] = values.cpu()
+                found.append(self.critic.values(part, hidden))
+            scores.put([(micro, found)])
 
         passes(self._budget, self.policy, sequences, rows, score)
 

@@ -172,29 +172,40 @@ def _mean_over_steps(values: list[float]) -> float | None:
 
 @dataclass
 class GradientPasses:
-    """Counts the passes with gradient of one update, including those of a try that ran out of memory."""
+    """Counts and times the passes with gradient of one update, including those of a try that ran out of memory."""
 
-    backward_s: float = 0.0
     _tokens: list[PassTokens] = field(default_factory=list)
+    _times: list[tuple[_Moment, _Moment]] = field(default_factory=list)
 
     def backward(self, loss: Tensor, tokens: PassTokens) -> None:
         """Add the gradient of a micro-batch's loss to the weights'."""
-        started_s = _now_s(loss)
+        began = _Moment(loss)
         loss.backward()  # type: ignore[no-untyped-call]
-        self.backward_s += _now_s(loss) - started_s
+        self._times.append((began, _Moment(loss)))
         self._tokens.append(tokens)
 
     def write(self, report: UpdateReport) -> None:
         computed = sum(tokens.computed for tokens in self._tokens)
-        report.backward_s = self.backward_s
+        report.backward_s = sum(ended.since(began) for began, ended in self._times)
         report.padding_frac = sum(tokens.padding for tokens in self._tokens) / computed if computed else None
 
 
-def _now_s(tensor: Tensor) -> float:
-    """Wall-clock once all work on the tensor's device is done, since a GPU runs behind the host."""
-    if tensor.is_cuda:
-        torch.cuda.synchronize(tensor.device)
-    return time.perf_counter()
+class _Moment:
+    """When the device of a tensor has done all that it was told so far. A GPU runs behind the host, which does not wait
+    for it here."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._host_s = time.perf_counter()
+        self._events = [torch.cuda.Event(enable_timing=True)] if tensor.is_cuda else []  # type: ignore[no-untyped-call]
+        for event in self._events:
+            event.record()
+
+    def since(self, earlier: _Moment) -> float:
+        """Seconds; waits for this moment."""
+        for began, ended in zip(earlier._events, self._events, strict=True):
+            ended.synchronize()
+            return float(began.elapsed_time(ended)) / 1e3
+        return self._host_s - earlier._host_s
 
 
 class MicroLoss(NamedTuple):
@@ -248,14 +259,9 @@ _NOT_SEEN = dict.fromkeys(("token/log_ratio", "token/clipped", "token/masked"))
 def _seen(part: MicroLoss, batch: Batch) -> dict[int, dict[str, Any]]:
     """What the loss saw of each row's tokens: arrays that are at least as long as the completion."""
     trace, treated = part.loss.trace, treatment(part.loss.trace)
-    width = trace.mask.shape[1]
+    # One transfer from the device for all three.
+    seen = torch.stack([trace.log_ratio.float(), treated.clipped.float(), treated.masked.float()]).cpu()
     # Tokens of a completion that were out of the loss from the beginning are masked like those that it took out.
-    masked = treated.masked.cpu() | ~batch.loss_mask[part.rows, :width]
-    arrays = zip(
-        part.rows.tolist(),
-        trace.log_ratio.float().cpu().numpy(),
-        treated.clipped.cpu().numpy(),
-        masked.numpy(),
-        strict=True,
-    )
+    masked = seen[2].bool() | ~batch.loss_mask[part.rows, : trace.mask.shape[1]]
+    arrays = zip(part.rows.tolist(), seen[0].numpy(), seen[1].bool().numpy(), masked.numpy(), strict=True)
     return {row: dict(zip(_NOT_SEEN, values, strict=True)) for row, *values in arrays}

@@ -18,8 +18,17 @@ MAX_ROWS = 1024
 """Samples decoded together. More cost memory and gain little once the matrix products are large enough."""
 CACHE_BYTES_CPU = 4 * 2**30
 """Keys and values of the samples decoded together, on a CPU; on CUDA they are bounded by a share of its memory."""
-ARENAS = 2
+ARENAS_CPU = 2
 """A shrinking batch is copied from one to another."""
+LEAST_COLUMNS = 64
+"""The first bucket of columns."""
+
+
+def bucket(size: int, least: int = 1) -> int:
+    """The smallest of a power of two and the middle of two that is at least `size` and `least`, a power of two."""
+    power = max(least, 1 << (size - 1).bit_length())
+    middle = power * 3 // 4
+    return middle if power > max(least, 2) and size <= middle else power
 
 
 def _make(language_model: LanguageModel, model: PreTrainedModel, rollout: RolloutSpec) -> Engine:
@@ -29,7 +38,8 @@ def _make(language_model: LanguageModel, model: PreTrainedModel, rollout: Rollou
 
 
 def _memory(load: DrawingLoad) -> EngineMemory:
-    """Keys and values of the largest batch, and the logits of one step. On CUDA they are kept from call to call."""
+    """Keys and values of the largest batch, and the logits of one step. On CUDA they are kept from call to call, at the
+    size of their bucket, once: smaller batches lie in the same memory."""
     on_cpu = load.device == "cpu"
     most = CACHE_BYTES_CPU if on_cpu else math.inf
     parts = {"kv_cache": max(_batch_bytes(load, samples, tokens, most) for samples, tokens in load.batches)}
@@ -37,9 +47,13 @@ def _memory(load: DrawingLoad) -> EngineMemory:
 
 
 def _batch_bytes(load: DrawingLoad, samples: int, tokens: int, most_cache_bytes: float) -> float:
-    a_row = tokens * load.cache_bytes_per_token
-    rows = max(1, min(MAX_ROWS, samples, most_cache_bytes // a_row))
-    return rows * (ARENAS * a_row + load.logits_bytes_per_sample)
+    if load.device == "cpu":
+        a_row = ARENAS_CPU * tokens * load.cache_bytes_per_token
+        rows = max(1, min(MAX_ROWS, samples, ARENAS_CPU * most_cache_bytes // a_row))
+    else:
+        a_row = bucket(tokens, LEAST_COLUMNS) * load.cache_bytes_per_token
+        rows = bucket(min(MAX_ROWS, samples))
+    return rows * (a_row + load.logits_bytes_per_sample)
 
 
 TORCH = EngineBackend(

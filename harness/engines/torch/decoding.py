@@ -12,6 +12,7 @@ Prompts are padded on the left, so that all rows write the same column.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 
 import torch
@@ -19,13 +20,13 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from harness.engines.base import SamplingParams
-from harness.engines.torch.passes import Arena, LayerMasks, Layers, OneTokenPass, StaticCache
+from harness.engines.torch.passes import Arena, BatchShapes, LayerMasks, Layers, OneTokenPass, StaticCache
 
 KEPT_BYTES = 2**26
 """Memory for caches that is kept from call to call on a CPU: for small models, where fresh memory would cost more time
 than what is done with it."""
-EAGER_ROOM_TOKENS = 8
-"""Run eagerly, a batch has room for so many more tokens: few, as rows leave and attention is faster on dense memory."""
+MOST_GRAPHS = 64
+"""Recorded steps that an engine keeps: each takes a GPU some megabytes."""
 
 # splitmix64 (Steele, Lea and Flood 2014), in the wrapping signed arithmetic of torch.int64.
 _GOLDEN = -0x61C8864680B583EB
@@ -177,6 +178,9 @@ class Batches:
         self._on_cuda = decoder.model.device.type == "cuda"
         self._arenas = [Arena(), Arena()]
         self._graphed: dict[int, GraphedBatch] = {}
+        self._graphs: Graphs = OrderedDict()
+        self._largest = (0, 0, 0)
+        """Rows, columns and tokens that the first arena and the batches on CUDA have room for."""
         # An object, not a handle: a pool whose last graph is gone may not be recorded into again unless it is held.
         self._pool = torch.cuda.MemPool() if self._on_cuda else None
         self._weight_addresses: list[int] = []
@@ -186,11 +190,18 @@ class Batches:
         if self._on_cuda:
             addresses = [weight.data_ptr() for weight in self._decoder.model.parameters()]
             if addresses != self._weight_addresses:
-                self._graphed.clear()
+                self.forget()
                 self._weight_addresses = addresses
 
+    def forget(self) -> None:
+        """Give up all memory that is kept from call to call, and the graphs, which hold its addresses."""
+        self._graphs.clear()
+        self._graphed.clear()
+        self._arenas = [Arena(), Arena()]
+        self._largest = (0, 0, 0)
+
     def end_call(self) -> None:
-        if sum(arena.bytes for arena in self._arenas) > KEPT_BYTES:
+        if not self._on_cuda and sum(arena.bytes for arena in self._arenas) > KEPT_BYTES:
             self._arenas = [Arena(), Arena()]
 
     def make(self, like: Layers, samples: int, rows: int, used: int, most: int, max_tokens: int) -> DecodingBatch:
@@ -200,6 +211,7 @@ class Batches:
         if not self._shapes.bucketed:
             self._arenas.reverse()
             return DecodingBatch(self._decoder, like, samples, rows, columns, max_tokens, self._arenas[0])
+        rows = self._shapes.rows(rows)
         if self._on_cuda:
             batch: DecodingBatch = self._graphed_batch(like, rows, columns, max_tokens)
         else:
@@ -208,75 +220,56 @@ class Batches:
         return batch
 
     def _graphed_batch(self, like: Layers, rows: int, columns: int, max_tokens: int) -> GraphedBatch:
-        """The batch of so many rows; a larger one takes its place if its tensors are too small."""
-        batch = self._graphed.get(rows)
-        if batch is None or batch.columns < columns or len(batch.tokens) < max_tokens:
-            self._graphed.pop(rows, None)  # its memory is free before the next one's is taken
-            del batch
-            batch = GraphedBatch(self._decoder, like, rows, columns, max_tokens, self._pool)
-            self._graphed[rows] = batch
-        return batch
+        """The batch of so many rows.
+
+        All batches have the columns of the largest, so that the keys and values of one with fewer rows are the first
+        rows of the same memory. A batch that takes over from a larger one reads each tensor before it writes it.
+        """
+        largest = max(rows, self._largest[0]), max(columns, self._largest[1]), max(max_tokens, self._largest[2])
+        if largest != self._largest:
+            self.forget()  # the memory is free before more is taken
+            self._largest = largest
+        most_rows, columns, max_tokens = largest
+        # The first one takes the memory of all.
+        for some in dict.fromkeys([rows] if self._graphed else [most_rows, rows]):
+            if some not in self._graphed:
+                self._graphed[some] = GraphedBatch(
+                    self._decoder, like, some, columns, max_tokens, self._arenas[0], self._graphs, self._pool
+                )
+        return self._graphed[rows]
 
 
-@dataclass(frozen=True)
-class BatchShapes:
-    """Which shapes batches have, and how often the host looks at what was drawn.
-
-    bucketed: sizes are those of a geometric ladder, not exact. look_every_tokens: after so many tokens the host learns
-    which samples have ended.
-    """
-
-    bucketed: bool
-    look_every_tokens: int
-
-    @property
-    def shares_prefixes(self) -> bool:
-        """Whether samples with the same tokens so far share a row: the host must look at every token to part them."""
-        return not self.bucketed and self.look_every_tokens == 1
-
-    def rows(self, needed: int) -> int:
-        """Rows of a batch that needs so many."""
-        return 1 << (needed - 1).bit_length() if self.bucketed else needed
-
-    def columns(self, used: int, most: int) -> int:
-        """Columns of a batch's cache with so many in use, of which there will be `most`."""
-        if self.bucketed:
-            return _column_bucket(most)
-        return min(most, used + max(EAGER_ROOM_TOKENS, self.look_every_tokens))
-
-    def read_columns(self, used: int, columns: int) -> int:
-        """How many of a batch's columns attention reads."""
-        return min(_column_bucket(used), columns) if self.bucketed else used
-
-
-def _column_bucket(size: int) -> int:
-    """A power of two from 64 on, or the middle of two."""
-    power = max(64, 1 << (size - 1).bit_length())
-    return power * 3 // 4 if power > 64 and size <= power * 3 // 4 else power
-
-
-EAGER = BatchShapes(bucketed=False, look_every_tokens=1)
-GRAPHS = BatchShapes(bucketed=True, look_every_tokens=16)
+Graphs = OrderedDict[tuple[int, SamplingParams, int], torch.cuda.CUDAGraph]
+"""Recorded steps by rows, way of sampling and columns that are read; the least recently used first."""
 
 
 class GraphedBatch(DecodingBatch):
-    """A batch whose steps are replayed, by a graph for each way of sampling and number of columns that are read.
+    """A batch whose steps are recorded and replayed.
 
     A graph holds the addresses of the batch's tensors and of the model's weights: those may be written, not replaced.
-    pool: memory for the passing tensors of all graphs (torch.cuda.MemPool); they can share it because no
-    two run at once and none reads what another left there.
+    pool: memory for the passing tensors of all graphs; they can share it because no two run at once and none reads what
+    another left there.
     """
 
     def __init__(
-        self, decoder: Decoder, like: Layers, rows: int, columns: int, max_tokens: int, pool: torch.cuda.MemPool | None
+        self,
+        decoder: Decoder,
+        like: Layers,
+        rows: int,
+        columns: int,
+        max_tokens: int,
+        arena: Arena,
+        graphs: Graphs,
+        pool: torch.cuda.MemPool | None,
     ) -> None:
-        super().__init__(decoder, like, rows, rows, columns, max_tokens, Arena())
-        self._pool = pool
-        self._graphs: dict[tuple[SamplingParams, int], torch.cuda.CUDAGraph] = {}
+        super().__init__(decoder, like, rows, rows, columns, max_tokens, arena)
+        self._graphs, self._pool = graphs, pool
 
     def step(self, params: SamplingParams, read_columns: int) -> None:
-        if graph := self._graphs.get((params, read_columns)):
-            graph.replay()
+        key = (self.rows, params, read_columns)
+        if key in self._graphs:
+            self._graphs.move_to_end(key)
+            self._graphs[key].replay()
             return
         # The first step runs eagerly on a side stream, which sets up what may not be set up while recording; recording
         # itself computes nothing (https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs).
@@ -289,7 +282,9 @@ class GraphedBatch(DecodingBatch):
         pool = None if self._pool is None else self._pool.id
         with torch.cuda.graph(graph, pool=pool):  # type: ignore[arg-type]  # torch types the id of a pool in two ways
             super().step(params, read_columns)
-        self._graphs[params, read_columns] = graph
+        self._graphs[key] = graph
+        if len(self._graphs) > MOST_GRAPHS:
+            self._graphs.popitem(last=False)
 
 
 def _xor_shifted(bits: Tensor, count: int) -> Tensor:

@@ -9,6 +9,7 @@ Shapes: P prompts, n samples a prompt, W longest prompt, N samples, t tokens dra
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from functools import reduce
 from operator import add
@@ -27,8 +28,18 @@ from harness.engines.base import (
     require_steady_positions,
 )
 from harness.engines.torch import CACHE_BYTES_CPU, MAX_ROWS
-from harness.engines.torch.decoding import EAGER, GRAPHS, Batches, BatchShapes, Decoder, DecodingBatch
-from harness.engines.torch.passes import LayerMasks, Layers, OneTokenPass, one_token_at_a_time, prefill
+from harness.engines.torch.decoding import Batches, Decoder, DecodingBatch
+from harness.engines.torch.passes import (
+    EAGER,
+    GRAPHS,
+    BatchShapes,
+    LayerMasks,
+    Layers,
+    OneTokenPass,
+    one_token_at_a_time,
+    prefill,
+)
+from harness.errors import RefusedError
 from harness.models.language_model import require_answerable
 
 CACHE_FRAC_CUDA = 0.15
@@ -63,6 +74,8 @@ class TorchEngine:
         self._shapes = GRAPHS if model.device.type == "cuda" else EAGER
         eos = torch.tensor(self._eos_token_ids, device=model.device)
         self.one_token_pass = OneTokenPass(model)
+        self._most_rows: int | None = None
+        """The most rows at once since memory ran out."""
         self._batches = Batches(Decoder(model, self.one_token_pass, LayerMasks(model), eos), self._shapes)
 
     @torch.inference_mode()
@@ -75,22 +88,30 @@ class TorchEngine:
     ) -> Completions:
         require_answerable(self._model, prompts, params.max_completion_tokens)
         longest_prompt = max(len(prompt) for prompt in prompts)
-        rows = max_rows(self._model, longest_prompt + params.max_completion_tokens)
-        prompts_a_chunk = max(1, rows // keys.shape[1])
+        rows = self._shapes.rows_within(max_rows(self._model, longest_prompt + params.max_completion_tokens))
         self._batches.begin_call()
-        chunks = []
-        for first in range(0, len(prompts), prompts_a_chunk):
-            last = first + prompts_a_chunk
+        chunks: list[tuple[tuple[Tensor, Tensor, Tensor, Tensor], GenerationCost]] = []
+        samples, done = keys.shape[1], 0
+        while done < keys.numel():
+            some, of_each = self._next_chunk(done, samples, rows)
             drawn = DrawnSamples(
-                keys[first:last].numel(),
+                keys[some, of_each].numel(),
                 params.max_completion_tokens,
                 self._eos_token_ids,
                 params.stop,
                 self._decode,
                 on_finished,
-                first * keys.shape[1],
+                done,
             )
-            chunks.append(self._draw_chunk(prompts[first:last], keys[first:last], params, drawn))
+            try:
+                chunks.append(self._draw_chunk(prompts[some], keys[some, of_each], params, drawn))
+                done += keys[some, of_each].numel()
+                continue
+            except torch.OutOfMemoryError as error:
+                reason = str(error).splitlines()[0] if str(error) else "out of memory"
+            # Not in the handler: its traceback keeps the tensors of the failed chunk alive.
+            self._halve_rows(keys[some, of_each].numel(), reason)
+            on_finished = drawn.untold
         self._batches.end_call()
         tokens, logps, lengths, truncated = (
             torch.cat(parts) for parts in zip(*[result for result, _ in chunks], strict=True)
@@ -104,6 +125,32 @@ class TorchEngine:
             truncated,
             reduce(add, [cost for _, cost in chunks]),
         )
+
+    def _next_chunk(self, done: int, samples: int, rows: int) -> tuple[slice, slice]:
+        """Which prompts come after so many samples, and which samples of each: whole prompts, unless memory has run
+        out with fewer rows than one has samples."""
+        first, sample = divmod(done, samples)
+        most = rows if self._most_rows is None else min(rows, self._most_rows)
+        if sample == 0 and (self._most_rows is None or most >= samples):
+            return slice(first, first + max(1, most // samples)), slice(None)
+        return slice(first, first + 1), slice(sample, sample + most)
+
+    def _halve_rows(self, rows: int, reason: str) -> None:
+        """Draw half as many rows at once from now on. RefusedError if there was one."""
+        if rows == 1:
+            raise RefusedError(
+                f"out of memory while one completion is drawn ({reason}). Use shorter completions "
+                "(rollout.max_completion_tokens), a smaller train.micro_batch_tokens, or a device with more memory."
+            )
+        self._most_rows = rows // 2
+        warnings.warn(
+            f"out of memory with {rows} completions drawn at once ({reason}): going on with {self._most_rows}, which "
+            "changes results by no more than rounding",
+            stacklevel=3,
+        )
+        self._batches.forget()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
     def _draw_chunk(
         self, prompts: Sequence[Sequence[int]], keys: Tensor, params: SamplingParams, drawn: DrawnSamples
@@ -219,10 +266,7 @@ class ChunkDecoding:
                 return batch
         self._collect()
         self._drawn.keep(survivors.samples.cpu())
-        rows = len(survivors.rows)
-        if batch.row_of_sample is None:
-            rows = min(self._shapes.rows(rows), batch.rows)
-        following = self._new_batch(batch.cache.buffers, running, rows, used)
+        following = self._new_batch(batch.cache.buffers, running, len(survivors.rows), used)
         following.take_over(batch, survivors, used)
         return following
 
@@ -265,6 +309,7 @@ class DrawnSamples:
         self._eos = torch.tensor(list(eos_token_ids))
         self._stop, self._decode = stop, decode
         self._on_finished, self._first_row = on_finished, first_row
+        self._told: set[int] = set()
         self._stop_lengths = torch.full((samples,), max_tokens + 1)
         self._collected = 0
         self._in_batch = torch.arange(samples)
@@ -306,7 +351,13 @@ class DrawnSamples:
             return
         lengths, truncated = self._ends(samples)
         for sample, length, cut in zip(samples.tolist(), lengths.tolist(), truncated.tolist(), strict=True):
+            self._told.add(self._first_row + sample)
             self._on_finished(self._first_row + sample, self._tokens[sample, :length].tolist(), cut)
+
+    def untold(self, row: int, tokens: list[int], truncated: bool) -> None:
+        """on_finished for those who draw these samples again: passes on those that nobody has been told of."""
+        if self._on_finished is not None and row not in self._told:
+            self._on_finished(row, tokens, truncated)
 
     def result(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """tokens and logps [N, T], meaningless beyond a sample's length; lengths [N]; truncated [N] bool."""

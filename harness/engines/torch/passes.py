@@ -1,7 +1,8 @@
 """The model's passes in decoding: over whole prompts (`prefill`), then over one token of each row (`OneTokenPass`).
 
 Keys and values lie in a `StaticCache`, whose tensors are made once for a batch and written in place; masks are made
-ready by `LayerMasks`, so that the model makes none for every token.
+ready by `LayerMasks`, so that the model makes none for every token. `BatchShapes` says how many rows and columns there
+are.
 
 Shapes: R rows, H heads, K key-value heads, S columns of the cache, D size of a head, P prompts, W longest prompt,
 V vocabulary.
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, Cache, DynamicCache, PreTrainedModel
 
+from harness.engines.torch import LEAST_COLUMNS, bucket
 from harness.errors import RefusedError
 
 PREFILL_TOKENS = 16_384
@@ -27,8 +29,50 @@ PREFILL_TOKENS = 16_384
 ONE_TOKEN_ATTENTION = "one_token"
 """Under this name transformers finds `one_token_attention`."""
 
+EAGER_ROOM_TOKENS = 8
+"""Run eagerly, a batch has room for so many more tokens: few, as rows leave and attention is faster on dense memory."""
+
 Layers = Sequence[tuple[Tensor, Tensor]]
 """Keys and values [R, H, S, D] of each layer; H and D may differ between layers."""
+
+
+@dataclass(frozen=True)
+class BatchShapes:
+    """Which shapes batches have, and how often the host looks at what was drawn.
+
+    bucketed: sizes are those of a geometric ladder, not exact. look_every_tokens: after so many tokens the host learns
+    which samples have ended.
+    """
+
+    bucketed: bool
+    look_every_tokens: int
+
+    @property
+    def shares_prefixes(self) -> bool:
+        """Whether samples with the same tokens so far share a row: the host must look at every token to part them."""
+        return not self.bucketed and self.look_every_tokens == 1
+
+    def rows(self, needed: int) -> int:
+        """Rows of a batch that needs so many."""
+        return bucket(needed) if self.bucketed else needed
+
+    def rows_within(self, limit: int) -> int:
+        """The most rows of a batch that has no more than so many."""
+        return next(rows for rows in range(limit, 0, -1) if self.rows(rows) <= limit)
+
+    def columns(self, used: int, most: int) -> int:
+        """Columns of a batch's cache with so many in use, of which there will be `most`."""
+        if self.bucketed:
+            return bucket(most, LEAST_COLUMNS)
+        return min(most, used + max(EAGER_ROOM_TOKENS, self.look_every_tokens))
+
+    def read_columns(self, used: int, columns: int) -> int:
+        """How many of a batch's columns attention reads."""
+        return min(bucket(used, LEAST_COLUMNS), columns) if self.bucketed else used
+
+
+EAGER = BatchShapes(bucketed=False, look_every_tokens=1)
+GRAPHS = BatchShapes(bucketed=True, look_every_tokens=16)
 
 
 class Arena:

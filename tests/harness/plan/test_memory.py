@@ -19,7 +19,7 @@ from harness.plan.memory import FLOAT32_BYTES, MemoryEstimate, activation_bytes,
 from harness.plan.model_shape import ModelShape, find_shape
 from harness.sampling.store import CHUNK_SAMPLES
 from harness.training.optimizer import ClippedAdamW
-from harness.training.sequences import Sequences, completion_hidden
+from harness.training.sequences import Part, Sequences
 from tests.harness.run.small import small_spec
 
 
@@ -85,7 +85,7 @@ def kept_bytes(model: Any) -> tuple[int, int]:
 
     sequences = Sequences([[1 + row // 4] * 32 for row in range(16)], torch.ones(16, 64).long(), torch.full((16,), 64))
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        hidden, _, _ = completion_hidden(model, sequences, torch.arange(16), 0)
+        hidden = Part.of([model], sequences, torch.arange(16), 0).hidden(model)
     assert hidden.requires_grad
     return 4 * 32 + 16 * 63, sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
 
@@ -159,15 +159,15 @@ def test_the_peak_is_what_is_held_and_the_largest_phase() -> None:
     assert estimate.parts_bytes == {"weights": 5, "a": 2, "b": 3}
 
 
-def test_saving_takes_three_copies_of_what_is_trained() -> None:
+def test_saving_takes_two_copies_of_what_is_trained() -> None:
     """More than the optimiser's state, unless adapters alone are saved: then that is little too."""
     full, lora = estimated(), estimated(model__lora__type="lora")
     tiny = find_shape("builtin:tiny")
     assert tiny is not None
     saved = sum(weight.numel() for weight in load_model("builtin:tiny").model.state_dict().values())
     assert tiny.saved_parameters == saved
-    assert full.phases_bytes["saving a checkpoint"] == {"checkpoint": 3 * 4 * saved}
-    assert lora.phases_bytes["saving a checkpoint"] == {"checkpoint": 3 * 4 * lora.trained_parameters}
+    assert full.phases_bytes["saving a checkpoint"] == {"checkpoint": 2 * 4 * saved}
+    assert lora.phases_bytes["saving a checkpoint"] == {"checkpoint": 2 * 4 * lora.trained_parameters}
     assert "saving a checkpoint" not in estimated(train__device="cuda").phases_bytes
 
 

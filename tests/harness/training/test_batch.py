@@ -21,7 +21,7 @@ from harness.training.batch import (
     scored_while_training,
     zero_std_rows,
 )
-from harness.training.critic import Critic
+from harness.training.policy_update import Critic
 from harness.training.reference import KlReference, frozen_copy
 from harness.training.sequences import Scorer
 from tests.harness.run.small import small_spec

@@ -3,17 +3,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.training.critic import Critic
-from harness.training.sequences import completion_hidden
+from harness.training.policy_update import Critic
+from harness.training.sequences import Part, Sequences
 from tests.harness.training import rollouts
 
 ROWS = torch.tensor([3, 0, 8])
 
 
-def values_of(critic: Critic, policy) -> torch.Tensor:
-    sequences = rollouts.sequences()
-    hidden, _, _ = completion_hidden(policy, sequences, ROWS, rollouts.PAD)
-    return critic.values(sequences, ROWS, hidden, rollouts.PAD)
+def values_of(critic: Critic, policy, sequences: Sequences | None = None) -> torch.Tensor:
+    part = Part.of(critic.models(policy), sequences or rollouts.sequences(), ROWS, rollouts.PAD)
+    return critic.values(part, part.hidden(policy))
 
 
 @pytest.mark.parametrize("trunk", ["own", "shared"])
@@ -57,12 +56,12 @@ def test_a_value_does_not_see_its_token() -> None:
     with torch.no_grad():
         torch.nn.init.normal_(critic.head.weight, generator=torch.Generator().manual_seed(0))
     sequences = rollouts.sequences()
-    before = critic.values(sequences, ROWS, torch.empty(0), rollouts.PAD)
+    before = values_of(critic, policy, sequences)
     row, position = 0, 1
     length = int(sequences.lengths[ROWS[row]])
     assert length > position + 1
     sequences.completions[ROWS[row], position] = 3 + (int(sequences.completions[ROWS[row], position]) - 2) % 18
-    after = critic.values(sequences, ROWS, torch.empty(0), rollouts.PAD)
+    after = values_of(critic, policy, sequences)
     torch.testing.assert_close(after[row, : position + 1], before[row, : position + 1])
     assert not torch.allclose(after[row, position + 1 : length], before[row, position + 1 : length])
 

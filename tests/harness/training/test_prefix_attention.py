@@ -16,8 +16,15 @@ from transformers import PreTrainedModel
 from harness.models.start import set_activation_checkpointing
 from harness.training import prefix_attention as attention_choice
 from harness.training import sequences as sequences_module
-from harness.training.prefix_attention import ATTENTION, BLOCK_FILL, CompletionBlock, PrefixLayout, shares_prompts
-from harness.training.sequences import Sequences, completion_hidden, score_completions
+from harness.training.prefix_attention import (
+    ATTENTION,
+    BLOCK_FILL,
+    MASK_ALIGNMENT,
+    CompletionBlock,
+    PrefixLayout,
+    shares_prompts,
+)
+from harness.training.sequences import Part, Sequences, score_completions
 from tests.harness.training import rollouts
 from tests.harness.training.causal_models import causal_model
 
@@ -53,7 +60,8 @@ def padded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def hidden_and_gradient(model: PreTrainedModel, made: Sequences, rows: Tensor) -> tuple[Tensor, Tensor]:
     model.zero_grad(set_to_none=True)
-    hidden, _, mask = completion_hidden(model, made, rows, rollouts.PAD)
+    part = Part.of([model], made, rows, rollouts.PAD)
+    hidden, mask = part.hidden(model), part.mask
     weights = torch.linspace(-1, 2, hidden.numel()).view_as(hidden)
     (hidden * weights)[mask].sum().backward()  # type: ignore[no-untyped-call]
     return hidden.detach()[mask], rollouts.gradient(model)
@@ -112,7 +120,7 @@ class TestWhatCannotShare:
     def assert_alone(self, model: PreTrainedModel) -> None:
         assert not shares_prompts(model.get_decoder())
         made = rollouts.sequences()
-        hidden, _, _ = completion_hidden(model, made, torch.tensor([4, 5]), rollouts.PAD)
+        hidden = Part.of([model], made, torch.tensor([4, 5]), rollouts.PAD).hidden(model)
         for index, row in enumerate((4, 5)):
             prompt, length = list(made.prompts[row]), int(made.lengths[row])
             tokens = torch.tensor([prompt + made.completions[row, :length].tolist()])
@@ -145,7 +153,7 @@ class TestWhatCannotShare:
 
 def test_the_decoders_own_attention_is_back_afterwards() -> None:
     model, made = causal_model("Llama"), rollouts.sequences()
-    completion_hidden(model, made, torch.arange(4), rollouts.PAD)
+    Part.of([model], made, torch.arange(4), rollouts.PAD).hidden(model)
     assert model.config._attn_implementation == "sdpa"
     seen = []
 
@@ -155,7 +163,7 @@ def test_the_decoders_own_attention_is_back_afterwards() -> None:
 
     model.get_decoder().layers[1].register_forward_pre_hook(failing)
     with pytest.raises(KeyError, match="on purpose"):
-        completion_hidden(model, made, torch.arange(4), rollouts.PAD)
+        Part.of([model], made, torch.arange(4), rollouts.PAD).hidden(model)
     assert seen == [ATTENTION]
     assert model.config._attn_implementation == "sdpa"
 
@@ -196,11 +204,11 @@ class TestActivationCheckpointing:
         functions = [first._gradient_checkpointing_func, second._gradient_checkpointing_func]
         modes: list[bool] = []
         first.self_attn.register_forward_hook(lambda *call: modes.append(first.training))
-        completion_hidden(model, made, rows, rollouts.PAD)
+        Part.of([model], made, rows, rollouts.PAD).hidden(model)
         assert modes == [False]
         first.mlp.register_forward_hook(lambda *call: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            completion_hidden(model, made, rows, rollouts.PAD)
+            Part.of([model], made, rows, rollouts.PAD).hidden(model)
         assert not second.training
         assert [first._gradient_checkpointing_func, second._gradient_checkpointing_func] == functions
 
@@ -209,7 +217,7 @@ class TestActivationCheckpointing:
         set_activation_checkpointing(model, on=True)
         monkeypatch.setattr(attention_choice, "checkpoint", None)
         with torch.no_grad():
-            completion_hidden(model, made, torch.arange(4), rollouts.PAD)
+            Part.of([model], made, torch.arange(4), rollouts.PAD).hidden(model)
 
     def test_a_pass_of_another_kind_may_come_before_the_backward_pass(self) -> None:
         """What is computed again then uses the attention of its own forward pass."""
@@ -217,7 +225,8 @@ class TestActivationCheckpointing:
         _, expected = hidden_and_gradient(model, made, rows)
         set_activation_checkpointing(model, on=True)
         model.zero_grad(set_to_none=True)
-        hidden, _, mask = completion_hidden(model, made, rows, rollouts.PAD)
+        part = Part.of([model], made, rows, rollouts.PAD)
+        hidden, mask = part.hidden(model), part.mask
         model(torch.tensor([[3, 4, 5]]))
         weights = torch.linspace(-1, 2, hidden.numel()).view_as(hidden)
         (hidden * weights)[mask].sum().backward()  # type: ignore[no-untyped-call]
@@ -296,28 +305,37 @@ def test_blocks_and_line_are_each_other_undone_also_for_gradients() -> None:
 
 def test_a_block_without_padding_is_a_view() -> None:
     line = torch.randn(7, 2)
-    block = CompletionBlock(1, torch.tensor([3, 3]), torch.tensor([0, 0]))
+    block = CompletionBlock.of(1, torch.tensor([3, 3]), torch.tensor([0, 0]))
     assert block.padded(line).data_ptr() == line[1:].data_ptr()
     assert torch.equal(block.in_line(block.padded(line)), line[1:])
 
 
+def seen(additive: Tensor) -> Tensor:
+    """1 where a mask adds nothing, 0 where it hides; its rows are as far apart as CUDA's kernels want them."""
+    assert all(stride % MASK_ALIGNMENT == 0 for stride in additive.stride()[:-1])
+    assert torch.equal(additive.isinf(), additive != 0)
+    return (additive == 0).int()
+
+
 def test_masks_in_full() -> None:
     made = layout()
-    mask = made.attention_mask(made.completions[0], None)
+    mask = seen(made.attention_mask(made.completions[0], None, torch.float32))
     assert mask.shape == (2, 1, 3, 6)
     # The first row follows the prompt of one token, the second that of three.
-    assert mask[0, 0].int().tolist() == [[1, 0, 0, 1, 0, 0], [1, 0, 0, 1, 1, 0], [1, 0, 0, 1, 1, 1]]
-    assert mask[1, 0].int().tolist() == [[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]]
-    assert made.prompt_mask(None) is None
-    assert made.prompt_mask(3) is None
+    assert mask[0, 0].tolist() == [[1, 0, 0, 1, 0, 0], [1, 0, 0, 1, 1, 0], [1, 0, 0, 1, 1, 1]]
+    assert mask[1, 0].tolist() == [[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]]
+    assert made.prompt_mask(None, torch.float32) is None
+    assert made.prompt_mask(3, torch.float32) is None
 
 
 def test_masks_of_a_window() -> None:
     made = layout()
-    mask = made.attention_mask(made.completions[0], 2)
-    assert mask[0, 0].int().tolist() == [[1, 0, 0, 1, 0, 0], [0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 1, 1]]
-    assert mask[1, 0].int().tolist() == [[0, 0, 1, 1, 0, 0], [0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 1, 1]]
-    assert mask is made.attention_mask(made.completions[0], 2)
-    prompts = made.prompt_mask(2)
+    additive = made.attention_mask(made.completions[0], 2, torch.bfloat16)
+    mask = seen(additive)
+    assert mask[0, 0].tolist() == [[1, 0, 0, 1, 0, 0], [0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 1, 1]]
+    assert mask[1, 0].tolist() == [[0, 0, 1, 1, 0, 0], [0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 1, 1]]
+    assert additive.dtype == torch.bfloat16
+    assert additive is made.attention_mask(made.completions[0], 2, torch.bfloat16), "one for all layers"
+    prompts = made.prompt_mask(2, torch.float32)
     assert prompts is not None
-    assert prompts[0, 0].int().tolist() == [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
+    assert seen(prompts)[0, 0].tolist() == [[1, 0, 0], [1, 1, 0], [0, 1, 1]]

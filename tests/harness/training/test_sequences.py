@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from harness.training.optimizer import grouped_micro_batches
 from harness.training.sequences import (
+    Part,
     PassTokens,
     Sequences,
-    completion_hidden,
     exact_kl,
-    grouped_micro_batches,
     score_completions,
     score_hidden,
 )
@@ -150,7 +150,8 @@ def test_bfloat16_weights_give_float32_scores() -> None:
 def test_a_trunk_can_be_shared() -> None:
     model, made = causal_model("Qwen2"), rollouts.sequences()
     rows = torch.tensor([9, 2, 5])
-    hidden, completions, mask = completion_hidden(model, made, rows, rollouts.PAD)
+    part = Part.of([model], made, rows, rollouts.PAD)
+    hidden, completions, mask = part.hidden(model), part.completions, part.mask
     longest = int(made.lengths[rows].max())
     assert hidden.shape == (3, longest, 16)
     assert torch.equal(completions, made.completions[rows, :longest])
@@ -161,7 +162,7 @@ def test_a_trunk_can_be_shared() -> None:
         alone = model.get_decoder()(tokens).last_hidden_state[0, len(prompt) - 1 : -1]
         torch.testing.assert_close(hidden[index, :length], alone, atol=1e-5, rtol=1e-4)
 
-    both = score_hidden(model, hidden, completions, mask, 0.7)
+    both = score_hidden(model, hidden, part, 0.7)
     torch.testing.assert_close(both, score_completions(model, made, rows, 0.7, rollouts.PAD), atol=0, rtol=0)
     value_gradient = torch.autograd.grad(hidden[mask].square().sum(), model.model.embed_tokens.weight)[0]
     assert value_gradient.abs().max() > 0

@@ -25,9 +25,9 @@ from transformers import (
 from harness.engines.base import Completions, SamplingParams
 from harness.engines.torch import engine as torch_engine
 from harness.engines.torch import passes as prefill
-from harness.engines.torch.decoding import EAGER, GRAPHS, BatchShapes, sample
+from harness.engines.torch.decoding import sample
 from harness.engines.torch.engine import TorchEngine
-from harness.engines.torch.passes import LayerMasks
+from harness.engines.torch.passes import EAGER, GRAPHS, BatchShapes, LayerMasks
 from harness.errors import RefusedError
 from harness.random_keys import random_key
 

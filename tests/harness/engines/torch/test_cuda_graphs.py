@@ -15,9 +15,11 @@ import torch
 from torch import Tensor
 
 from harness.engines.base import Completions, SamplingParams
+from harness.engines.torch import decoding
 from harness.engines.torch import engine as torch_engine
-from harness.engines.torch.decoding import GRAPHS, DecodingBatch
+from harness.engines.torch.decoding import DecodingBatch
 from harness.engines.torch.engine import TorchEngine
+from harness.engines.torch.passes import GRAPHS
 from harness.models.language_model import LanguageModel, load_model
 from tests.harness.engines.test_engine import PROBLEMS, keys
 
@@ -117,3 +119,36 @@ def test_replaced_weights_get_new_graphs(
     draw(graphed, tiny)
     norm.weight = original
     assert cuda.recorded == 2 * once
+
+
+def test_calls_of_all_sizes_share_the_memory_of_the_largest(
+    tiny: LanguageModel, graphed: TorchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda, eager = StandIn(monkeypatch), TorchEngine(tiny.model, tiny.pad_token_id, tiny.eos_token_ids, tiny.decode)
+    draw(graphed, tiny, problems=6)
+    arena = graphed._batches._arenas[0]
+    kept, addresses = arena.bytes, [block.data_ptr() for block in arena._blocks]
+    for problems in (5, 3, 4, 1, 6, 2):
+        drawn, wanted = draw(graphed, tiny, problems=problems), draw(eager, tiny, problems=problems)
+        assert torch.equal(drawn.tokens, wanted.tokens)
+    assert graphed._batches._arenas[0].bytes == kept
+    assert [block.data_ptr() for block in arena._blocks] == addresses
+    batches = graphed._batches._graphed
+    assert all(GRAPHS.rows(rows) == rows for rows in batches)
+    assert {batch.cache.buffers[0][0].data_ptr() for batch in batches.values()} == {addresses[0]}
+    recorded = cuda.recorded
+    draw(graphed, tiny, problems=5)
+    assert cuda.recorded == recorded
+
+
+def test_graphs_beyond_the_most_are_forgotten(
+    tiny: LanguageModel, graphed: TorchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda = StandIn(monkeypatch)
+    monkeypatch.setattr(decoding, "MOST_GRAPHS", 2)
+    draw(graphed, tiny, problems=6)
+    assert len(graphed._batches._graphs) == 2
+    expected = draw(TorchEngine(tiny.model, tiny.pad_token_id, tiny.eos_token_ids, tiny.decode), tiny, problems=6)
+    recorded = cuda.recorded
+    assert torch.equal(draw(graphed, tiny, problems=6).tokens, expected.tokens)
+    assert cuda.recorded > recorded

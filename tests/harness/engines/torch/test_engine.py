@@ -13,9 +13,18 @@ from harness.engines.base import Completions, SamplingParams
 from harness.engines.torch import MAX_ROWS, decoding
 from harness.engines.torch import engine as torch_engine
 from harness.engines.torch import passes as model_passes
-from harness.engines.torch.decoding import EAGER, EAGER_ROOM_TOKENS, GRAPHS, BatchShapes
-from harness.engines.torch.engine import TorchEngine, max_rows
-from harness.engines.torch.passes import ONE_TOKEN_ATTENTION, Arena, StaticCache, one_token_attention
+from harness.engines.torch.engine import ChunkDecoding, TorchEngine, max_rows
+from harness.engines.torch.passes import (
+    EAGER,
+    EAGER_ROOM_TOKENS,
+    GRAPHS,
+    ONE_TOKEN_ATTENTION,
+    Arena,
+    BatchShapes,
+    StaticCache,
+    one_token_attention,
+)
+from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel
 from tests.harness.engines.test_engine import PROBLEMS, keys, repeated, rows_of
 
@@ -217,7 +226,8 @@ def test_attention_is_that_of_torch(heads: int) -> None:
 
 
 def test_shape_ladder() -> None:
-    assert [GRAPHS.rows(needed) for needed in (1, 2, 3, 5, 64, 65)] == [1, 2, 4, 8, 64, 128]
+    assert [GRAPHS.rows(needed) for needed in (1, 2, 3, 5, 7, 64, 65, 97)] == [1, 2, 3, 6, 8, 64, 96, 128]
+    assert [GRAPHS.rows_within(limit) for limit in (1, 5, 47, 48, 1024)] == [1, 4, 32, 48, 1024]
     assert [GRAPHS.columns(10, most) for most in (1, 64, 65, 96, 97, 129, 200)] == [64, 64, 96, 96, 128, 192, 256]
     assert (GRAPHS.read_columns(65, 256), GRAPHS.read_columns(65, 80)) == (96, 80)
     assert (EAGER.rows(65), EAGER.read_columns(65, 80)) == (65, 65)
@@ -269,3 +279,37 @@ def test_samples_are_told_of_as_they_leave_the_batch(language_model: LanguageMod
     ]
     assert sorted(told) == expected
     assert steps_at and 0 < steps_at[-1] < 32
+
+
+def test_memory_that_runs_out_halves_the_rows(language_model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The samples are the same, and each is told of once, also those that had ended when memory ran out; the rows stay
+    few."""
+    prompts = [language_model.encode(problem) for problem in PROBLEMS]
+    expected = torch_engine_of(language_model).generate(prompts, keys(), PARAMS)
+    finish, drawn = ChunkDecoding.finish, []
+
+    def failing(chunk: ChunkDecoding) -> None:
+        finish(chunk)
+        drawn.append(len(chunk._drawn._tokens))
+        if len(chunk._drawn._tokens) > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(ChunkDecoding, "finish", failing)
+    engine, told = torch_engine_of(language_model), []
+    with pytest.warns(UserWarning, match="out of memory with .* completions drawn at once"):
+        got = engine.generate(prompts, keys(), PARAMS, lambda row, tokens, cut: told.append(row))
+    assert torch.equal(got.tokens, expected.tokens)
+    torch.testing.assert_close(got.logps, expected.logps, atol=1e-5, rtol=0)
+    assert sorted(told) == list(range(keys().numel()))
+    drawn.clear()
+    engine.generate(prompts, keys(), PARAMS)
+    assert max(drawn) <= 3
+
+
+def test_memory_that_is_too_small_for_one_row(language_model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(chunk: ChunkDecoding) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(ChunkDecoding, "finish", failing)
+    with pytest.warns(UserWarning), pytest.raises(RefusedError, match="while one completion is drawn"):
+        draw(language_model)
