@@ -26,8 +26,8 @@ from harness.models.language_model import LanguageModel, weights_digest
 from harness.records import CellRecord
 from harness.records.cell import STARTS_FILE
 from harness.records.files import (
+    DamagedRecordError,
     append_jsonl,
-    count_rows,
     keep_jsonl,
     write_atomic,
 )
@@ -77,9 +77,12 @@ class CellRun:
         examples: Examples,
         on_progress: Callable[[Progress], None],
         require_code: Callable[[], None] = lambda: None,
+        remark: Callable[[str], None] = lambda sentence: None,
     ) -> None:
-        """require_code: raises if the user's code has changed since the cell was planned; asked before it is done."""
+        """require_code: raises if the user's code has changed since the cell was planned; asked before it is done.
+        remark: is told what the user must know, e.g. that records were lost and steps are made anew."""
         self._cell, self._spec, self._report, self._require_code = cell, spec, on_progress, require_code
+        self._remark = remark
         self._start, self._examples = start, examples
         self._model = start.model
         self._log = CellLog(cell)
@@ -117,6 +120,7 @@ class CellRun:
             generated_tokens=self._generated_tokens,
             flags=health_flags(self._cell.read_steps(), self._diverged, self._final_score()),
             digest=weights_digest(self._model.state_dict()),
+            records=self._cell.count("evals.parquet"),
         )
         self._log.drop_samples()
         self._log.note(f"done at step {self._step} after {self._generated_tokens} generated tokens")
@@ -132,18 +136,36 @@ class CellRun:
         return self._step >= self._spec.train.steps or (budget is not None and self._generated_tokens >= budget)
 
     def _resume(self) -> None:
-        checkpoint = load_latest(self._cell.checkpoints)
+        passed_over: list[str] = []
+        checkpoint = load_latest(self._cell.checkpoints, self._fault, passed_over.append)
         if checkpoint is not None:
             self._restore(checkpoint)
             self._log.note(f"resumed at step {self._step}")
+        if passed_over:
+            went_on = f"goes on from step {self._step}" if checkpoint else "begins anew"
+            for sentence in (f"{self._cell.path.name} {went_on}: {reason}" for reason in passed_over):
+                self._log.note(sentence)
+                self._remark(sentence)
         begin_own_evaluation(self._cell, self._spec)
         self._log.cut_after(self._step)
         self._log.started(self._step, {"model": self._start.account()} | self._examples.account)
         if checkpoint is None:
             self._checkpoint()
 
+    def _fault(self, checkpoint: Checkpoint) -> str | None:
+        """What keeps a whole checkpoint from being gone on from, in words."""
+        if checkpoint.epoch is not None and self._cell.superseded()(checkpoint.epoch, checkpoint.step):
+            return f"the checkpoint of step {checkpoint.step} is of a start whose steps a later one made anew"
+        return self._cell.shortfall(checkpoint.records)
+
     def _restore(self, checkpoint: Checkpoint) -> None:
-        load_trained_weights(self._model, checkpoint.weights)
+        try:
+            load_trained_weights(self._model, checkpoint.weights)
+        except RuntimeError as error:
+            raise DamagedRecordError(
+                f"{self._cell.checkpoints}: the checkpoint of step {checkpoint.step} is not this cell's ({error}). "
+                "Restore it, or delete that folder: the next run then begins anew."
+            ) from None
         self._learner.restore(checkpoint.trainer, checkpoint.progress)
         self._step, self._generated_tokens = checkpoint.step, checkpoint.generated_tokens
 
@@ -160,14 +182,15 @@ class CellRun:
                 weights,
                 self._learner.trainer_state(),
                 self._learner.progress(),
-                self._log.extents(),
+                self._cell.count(SAMPLES_FILE),
+                self._log.epoch,
             ),
         )
 
     def _return_to_last_finite(self, reason: str) -> None:
         """Divergence is an outcome: the cell is scored where its weights were last known to be finite."""
         diverged_at = self._step + 1
-        checkpoint = load_latest(self._cell.checkpoints)
+        checkpoint = load_latest(self._cell.checkpoints, self._fault)
         if checkpoint is None:
             raise RuntimeError(
                 f"{self._cell.path}: no checkpoint to return to, though the first step is preceded by one"
@@ -254,8 +277,12 @@ class CellLog:
     def cut_after(self, step: int) -> None:
         """Drop everything recorded after a step, and torn ends. Samples of a final evaluation stay, to be gone on with;
         its scores go, as they are made from the samples again."""
+        superseded = self.cell.superseded()
         for name in _ROWS:
-            keep_jsonl(self.cell.path / name, lambda row: bool(row["step"] <= step))
+            keep_jsonl(
+                self.cell.path / name,
+                lambda row: bool(row["step"] <= step) and not superseded(row.get("epoch", 0), row["step"]),
+            )
         keep_jsonl(self.cell.path / "scores.jsonl", lambda row: not row["final"])
         self.cell.evals.unlink(missing_ok=True)  # made from evals.jsonl again
         for path in self.cell.rollouts.glob("*.parquet"):
@@ -285,11 +312,6 @@ class CellLog:
 
     def _append(self, name: str, rows: list[Row]) -> None:
         append_jsonl(self.cell.path / name, [row | {"epoch": self.epoch} for row in rows])
-
-    def extents(self) -> dict[str, dict[str, int]]:
-        """How much of each file of rows a checkpoint stands on: `rows` and `bytes`."""
-        paths = [self.cell.path / name for name in (*_ROWS, PROBLEMS_FILE)]
-        return {path.name: {"rows": count_rows(path), "bytes": path.stat().st_size} for path in paths if path.exists()}
 
     def flush_rollouts(self) -> None:
         """Write the held rollout rows to rollouts/<first>-<last>.parquet."""

@@ -155,7 +155,10 @@ class _Cells:
         return not self.waiting
 
     def progress(self, job: Job, event: dict[str, Any]) -> bool:
-        self.observer.progress(cell_name(job), event)
+        if remark := event.pop("remark", None):
+            self.observer.remark(remark)
+        else:
+            self.observer.progress(cell_name(job), event)
         return False
 
     def ended(self, ended: Ended) -> None:

@@ -24,7 +24,7 @@ from harness import plugins
 from harness.config.hashing import code_digests, data_digests, own_templates, user_code
 from harness.errors import RefusedError
 from harness.executors.base import Job, JobState
-from harness.records.files import is_disk_full
+from harness.records.files import DamagedRecordError, is_disk_full
 from harness.run.loop import DISK_FULL, CodeChangedError, Interrupted
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ def run_job(job: Job, home: Path, start: StartingPoint, tell: Tell) -> tuple[Job
         return "invalid", str(error)
     except EngineMismatchError as error:
         return "invalid", str(error)
+    except DamagedRecordError as error:
+        return "damaged", str(error)
     except (RefusedError, EvalError) as error:
         return "refused", str(error)
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable
@@ -37,6 +38,9 @@ def contents(cell: CellRecord) -> dict[str, bytes]:
     """All but the number of the start that wrote a row."""
     rollouts = {f"rollouts/{path.name}": path.read_bytes() for path in cell.rollouts.glob("*.parquet")}
     records = {name: (cell.path / name).read_bytes() for name in REPRODUCIBLE}
+    counted = dict(json.loads(records["status.json"]))
+    assert counted.pop("records").keys() >= {"steps.jsonl", "scores.jsonl", "rollouts"}
+    records["status.json"] = json.dumps(counted).encode()
     return {name: re.sub(rb', "epoch": \d+', b"", written) for name, written in records.items()} | rollouts
 
 
