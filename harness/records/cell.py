@@ -63,7 +63,7 @@ class CellRecord:
     """One cell on disk; `arm`, `seed` and `hash` are its identity. Attributes that change are read anew each time.
 
     evaluation: which one its samples, scores and state are read from: the name of a folder under `evaluations`, or
-    None for the evaluation that the cell was run with.
+    None for the evaluation that the cell was run with. fault: what a reader found to be damaged in it.
     """
 
     path: Path
@@ -71,6 +71,7 @@ class CellRecord:
     seed: int
     hash: str
     evaluation: str | None = None
+    fault: str | None = None
 
     @classmethod
     def at(cls, path: Path) -> CellRecord:
@@ -116,6 +117,8 @@ class CellRecord:
         Of a trained cell under another evaluation, `state` and `reason` are those of the evaluation.
         """
         status = self._written_status()
+        if self.fault is not None:
+            return status | {"state": "damaged", "reason": self.fault}
         return status | {"state": "running", "reason": None} if is_leased(self.path) else status
 
     def _written_status(self) -> dict[str, Any]:
@@ -379,7 +382,7 @@ def _checked_status(folder: Path) -> tuple[dict[str, Any], str | None]:
     it counted when it was done: a state is asked for often, and `require_whole` reads the files."""
     path = folder / "status.json"
     try:
-        status = read_object(path) if path.exists() else {"state": "pending"}
+        status: dict[str, Any] = read_object(path) if path.exists() else {"state": "pending"}
     except (DamagedRecordError, OSError) as error:
         return {}, str(error)
     wrong = [name for name, kind in _STATUS.items() if name in status and not isinstance(status[name], kind)]

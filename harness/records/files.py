@@ -23,6 +23,8 @@ from harness.errors import BenchError
 Row = TypeVar("Row")
 _NAME_BYTES = 100
 _END_BYTES = 64 * 1024
+OLD_TEMPORARY_S = 24 * 3600.0
+"""So old is no file that is still being written, whatever two clocks differ by."""
 
 
 def make_durable(files: Iterable[Path]) -> None:
@@ -73,9 +75,9 @@ def write_folder(folder: Path, write: Callable[[Path], None], replaces: bool = F
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def sweep_temporary(folder: Path, older_than_s: float = 0.0) -> None:
-    """Remove what killed processes have left aside in a folder. Live ones may be writing there: pass an age that none
-    of their files reaches, or own the folder."""
+def sweep_temporary(folder: Path, older_than_s: float = OLD_TEMPORARY_S) -> None:
+    """Remove what killed processes have left aside in a folder. Live ones may be writing there: give an age that none
+    of their files reaches, unless nobody else writes in the folder."""
     for path in folder.glob(".*.tmp"):
         try:
             if time.time() - path.lstat().st_mtime < older_than_s:
@@ -118,10 +120,22 @@ class DamagedRecordError(BenchError, ValueError):
     exit_code = 2
 
 
+def read_bytes(path: Path) -> bytes:
+    """Raises DamagedRecordError if something that cannot be read, such as a folder, stands in the file's place."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise DamagedRecordError(
+            f"{path}: cannot be read ({error.strerror}). Restore it, or delete its folder and run the sweep again."
+        ) from None
+
+
 def read_json(path: Path) -> Any:
     """Raises DamagedRecordError if the file holds no JSON document."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_bytes(path).decode("utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DamagedRecordError(
             f"{path}: is damaged ({error}). Restore it, or delete its folder and run the sweep again."
@@ -154,7 +168,7 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     """
     if not path.exists():
         return []
-    lines = path.read_bytes().rpartition(b"\n")[0].split(b"\n")
+    lines = read_bytes(path).rpartition(b"\n")[0].split(b"\n")
     # Read as one document, rows share their keys' strings: a third of the memory for the long rows of steps.jsonl.
     try:
         rows: list[dict[str, Any]] = json.loads(b"[" + b",".join(line for line in lines if line) + b"]")

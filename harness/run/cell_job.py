@@ -23,7 +23,7 @@ from harness.models.start import StartingPoint
 from harness.plan.filing import under_evaluation
 from harness.records import CellRecord
 from harness.records.cell import EVALUATION_FILE, STARTS_FILE
-from harness.records.files import DamagedRecordError, append_jsonl, is_disk_full, write_json
+from harness.records.files import DamagedRecordError, append_jsonl, is_disk_full, sweep_temporary, write_json
 from harness.records.lease import hold_lease
 from harness.records.problems import PROBLEMS_FILE, ProblemsFile
 from harness.records.registration import registration_found
@@ -76,6 +76,8 @@ def run_cell(
     with hold_lease(folder):
         cell = under_evaluation(CellRecord.at(folder), evaluation_hash(spec))
         cell.require_readable()
+        for place in (cell.path, cell.evaluation_folder, cell.rollouts):
+            sweep_temporary(place)
         if cell.is_done:
             return
         require_code()

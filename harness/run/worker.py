@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from harness.models.start import StartingPoint
 
 Tell = Callable[[dict[str, Any]], None]
+_NOT_A_RECORD = (FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
 
 
 def run_job(job: Job, home: Path, start: StartingPoint, tell: Tell) -> tuple[JobState, str | None]:
@@ -65,9 +66,14 @@ def run_job(job: Job, home: Path, start: StartingPoint, tell: Tell) -> tuple[Job
     except (RefusedError, EvalError) as error:
         return "refused", str(error)
     except OSError as error:
-        if not is_disk_full(error):
-            raise
-        return "interrupted", DISK_FULL
+        if is_disk_full(error):
+            return "interrupted", DISK_FULL
+        if job.kind == CELL and isinstance(error, _NOT_A_RECORD) and str(path) in str(error.filename):
+            return "damaged", (
+                f"{error.filename}: cannot be read or written ({error.strerror}). Restore it, or move {path} away and "
+                "run the sweep again."
+            )
+        raise
     return "done", None
 
 

@@ -85,7 +85,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     """
     final = folder / f"{_PREFIX}{checkpoint.step:06d}"
     folder.mkdir(parents=True, exist_ok=True)
-    sweep_temporary(folder)
+    sweep_temporary(folder, older_than_s=0.0)
     # Both libraries turn a full disk into errors of their own that do not say so; Python says ENOSPC.
     files: dict[str, bytes | memoryview] = {
         "weights.safetensors": _weights_as_bytes(checkpoint.weights),

@@ -6,17 +6,19 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from harness.models.language_model import load_model
 from harness.records import CellRecord
 from harness.records.files import DamagedRecordError, read_object
 from harness.run import cell as cell_module
 from harness.run.cell import CellRun
+from harness.run.learning.base import Examples
+from harness.run.prompts import training_prompts
 from harness.training import checkpoint
 from harness.training.checkpoint import load_latest
-from tests.harness.run.small import run_cell, small_spec
+from tests.harness.run.small import ignore_progress, run_cell, small_spec
 from tests.harness.run.test_cell import Killed, contents, new_cell
 
 ROWS = ("starts.jsonl", "steps.jsonl", "timing.jsonl", "scores.jsonl", "problems.jsonl")
@@ -104,11 +106,11 @@ def test_a_finished_cell_that_lost_something_is_damaged(
     unbroken: CellRecord, tmp_path: Path, name: str, cut: str
 ) -> None:
     cell = copy_of(unbroken, tmp_path / "cell")
-    assert cell.is_done
     if "row" in cut and not name.endswith(".jsonl"):
         pytest.skip("a Parquet file has no lines")
     CUTS[cut](next(iter(cell.rollouts.iterdir())) if name == "rollouts" else cell.path / name)
     assert cell.state == "damaged" and not cell.is_done
+    assert unbroken.is_done
     assert str(cell.path / name) in (cell.reason or "") and "Restore it, or move" in (cell.reason or "")
     assert cell.read_status()["step"] == 4, "what else is known of it stays known"
     with pytest.raises(DamagedRecordError, match=name):
@@ -129,19 +131,17 @@ def resumed(cell: CellRecord) -> tuple[list[str], list[int]]:
     """Go on with a cell; what it said, and from which step it trained."""
     said: list[str] = []
     trained: list[int] = []
+    spec = small_spec()
+    start, examples = load_model(spec.model.source), Examples(training_prompts(spec, {}))
     with pytest.MonkeyPatch.context() as patched:
-        real_init, real_step = CellRun.__init__, CellRun._train_step
-
-        def init(self: CellRun, *arguments: Any) -> None:
-            real_init(self, *arguments, lambda: None, said.append)
+        real_step = CellRun._train_step
 
         def step(self: CellRun) -> None:
             trained.append(self._step + 1)
             real_step(self)
 
-        patched.setattr(CellRun, "__init__", init)
         patched.setattr(CellRun, "_train_step", step)
-        run_cell(cell, small_spec())
+        CellRun(cell, spec, start, examples, ignore_progress, remark=said.append).run()
     return said, trained
 
 
