@@ -240,6 +240,11 @@ class CellRecord:
         return rows if self.evaluation is None else [*rows, *read_jsonl(self.evaluation_folder / STARTS_FILE)]
 
     @property
+    def last_epoch(self) -> int:
+        """That of its last start; 0 before the first. Raises as `read_starts`."""
+        return max((start["epoch"] for start in self.own.read_starts()), default=0)
+
+    @property
     def provenance(self) -> dict[str, Any]:
         """That of the last start of training. Raises DamagedRecordError without one; every cell that was run has it."""
         return self.own.provenances[-1]
@@ -331,14 +336,15 @@ class CellRecord:
         return self._current(rows) if self.evaluation is None else rows
 
     def rollout_files(self) -> list[Path]:
-        """In the order of training; raises as `harness.records.rollouts.rollout_files`."""
-        return rollout_files(self.rollouts)
+        """In the order of training, but for those whose steps a later start made anew; raises as
+        `harness.records.rollouts.rollout_files`."""
+        return rollout_files(self.rollouts, self.superseded())
 
     def read_rollouts(
         self, columns: Sequence[str], most_files: int | None = None, needed: Sequence[str] = ()
     ) -> pyarrow.Table | None:
         """Columns of the completions drawn in training, see `harness.records.rollouts`; None if none are recorded."""
-        return read_rollouts(self.rollouts, columns, most_files, needed)
+        return read_rollouts(self.rollouts, columns, most_files, needed, self.superseded())
 
     def read_problems(self) -> list[ProblemRow]:
         """The problems that the cell's samples refer to, in training ("train") and in evaluations ("test"); [] in

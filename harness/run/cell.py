@@ -31,6 +31,7 @@ from harness.records.files import (
     keep_jsonl,
     write_atomic,
 )
+from harness.records.lease import Lease
 from harness.records.problems import PROBLEMS_FILE, ProblemsFile
 from harness.records.registration import registration_found
 from harness.records.rollouts import write_rollouts
@@ -78,14 +79,17 @@ class CellRun:
         on_progress: Callable[[Progress], None],
         require_code: Callable[[], None] = lambda: None,
         remark: Callable[[str], None] = lambda sentence: None,
+        lease: Lease | None = None,
     ) -> None:
         """require_code: raises if the user's code has changed since the cell was planned; asked before it is done.
-        remark: is told what the user must know, e.g. that records were lost and steps are made anew."""
+        remark: is told what the user must know, e.g. that records were lost and steps are made anew. lease: that on the
+        cell's folder, None where nobody else can run it; LeaseLostError stops whoever has lost it."""
         self._cell, self._spec, self._report, self._require_code = cell, spec, on_progress, require_code
         self._remark = remark
+        self._require_lease: Callable[[], None] = lease.require if lease is not None else lambda: None
         self._start, self._examples = start, examples
         self._model = start.model
-        self._log = CellLog(cell)
+        self._log = CellLog(cell, None if lease is None else lease.epoch)
         # One for both: an engine on a GPU keeps its cache from call to call.
         engine = make_engine(spec.rollout, start)
         self._learner = make_learner(spec, start, examples, engine)
@@ -112,16 +116,16 @@ class CellRun:
         self._tell("evaluating")
         self._evaluate(self._spec.eval.samples, final=True)
         self._require_code()
+        self._require_lease()
         self._log.compact_evaluations()
-        self._cell.write_status(
-            "done",
-            step=self._step,
-            steps=self._spec.train.steps,
-            generated_tokens=self._generated_tokens,
-            flags=health_flags(self._cell.read_steps(), self._diverged, self._final_score()),
-            digest=weights_digest(self._model.state_dict()),
-            records=self._cell.count("evals.parquet"),
-        )
+        outcome = {
+            "flags": health_flags(self._cell.read_steps(), self._diverged, self._final_score()),
+            "digest": weights_digest(self._model.state_dict()),
+            "records": self._cell.count("evals.parquet"),
+        }
+        self._require_lease()
+        steps, n_tokens = self._spec.train.steps, self._generated_tokens
+        self._cell.write_status("done", step=self._step, steps=steps, generated_tokens=n_tokens, **outcome)
         self._log.drop_samples()
         self._log.note(f"done at step {self._step} after {self._generated_tokens} generated tokens")
 
@@ -147,6 +151,7 @@ class CellRun:
                 self._log.note(sentence)
                 self._remark(sentence)
         begin_own_evaluation(self._cell, self._spec)
+        self._require_lease()
         self._log.cut_after(self._step)
         self._log.started(self._step, {"model": self._start.account()} | self._examples.account)
         if checkpoint is None:
@@ -173,6 +178,7 @@ class CellRun:
         weights = trained_weights(self._model)
         if not all(torch.isfinite(weight).all() for weight in weights.values()):
             raise DivergedError("a weight is not finite")
+        self._require_lease()
         self._log.flush_rollouts()
         save_checkpoint(
             self._cell.checkpoints,
@@ -264,15 +270,16 @@ class CellLog:
     """Writes a cell's records. Rollout rows are held until the next checkpoint, then written as one parquet file."""
 
     cell: CellRecord
-    epoch: int = field(init=False)
-    """The number of this start; every row carries it."""
+    epoch: int | None = None
+    """The number of this start, which every row carries; None: one more than the last."""
     problems: ProblemsFile = field(init=False)
     """Those that rollouts and samples refer to. A resume cuts none: it draws the same again."""
     _rollouts: list[Row] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.problems = ProblemsFile(self.cell.path / PROBLEMS_FILE)
-        self.epoch = 1 + max((start["epoch"] for start in self.cell.read_starts()), default=0)
+        if self.epoch is None:
+            self.epoch = 1 + self.cell.last_epoch
 
     def cut_after(self, step: int) -> None:
         """Drop everything recorded after a step, and torn ends. Samples of a final evaluation stay, to be gone on with;
@@ -285,8 +292,9 @@ class CellLog:
             )
         keep_jsonl(self.cell.path / "scores.jsonl", lambda row: not row["final"])
         self.cell.evals.unlink(missing_ok=True)  # made from evals.jsonl again
+        current = self.cell.rollout_files()
         for path in self.cell.rollouts.glob("*.parquet"):
-            if int(path.stem.split("-")[1]) > step:
+            if path not in current or int(path.stem.split("-")[1]) > step:
                 path.unlink()
 
     def started(self, from_step: int, provenance: Row) -> None:
@@ -314,13 +322,13 @@ class CellLog:
         append_jsonl(self.cell.path / name, [row | {"epoch": self.epoch} for row in rows])
 
     def flush_rollouts(self) -> None:
-        """Write the held rollout rows to rollouts/<first>-<last>.parquet."""
+        """Write the held rollout rows to rollouts/<first>-<last>-e<epoch>.parquet."""
         if not self._rollouts:
             return
         self.cell.rollouts.mkdir(exist_ok=True)
         first, last = self._rollouts[0]["step"], self._rollouts[-1]["step"]
-        rows = self._rollouts
-        write_atomic(self.cell.rollouts / f"{first:06d}-{last:06d}.parquet", lambda aside: write_rollouts(aside, rows))
+        rows, name = self._rollouts, f"{first:06d}-{last:06d}-e{self.epoch}.parquet"
+        write_atomic(self.cell.rollouts / name, lambda aside: write_rollouts(aside, rows))
         self._rollouts = []
 
     def compact_evaluations(self) -> None:

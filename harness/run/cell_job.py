@@ -23,7 +23,7 @@ from harness.models.start import StartingPoint
 from harness.plan.filing import under_evaluation
 from harness.records import CellRecord
 from harness.records.cell import EVALUATION_FILE, STARTS_FILE
-from harness.records.files import DamagedRecordError, append_jsonl, is_disk_full, sweep_temporary, write_json
+from harness.records.files import append_jsonl, is_disk_full, sweep_temporary, write_json
 from harness.records.lease import hold_lease
 from harness.records.problems import PROBLEMS_FILE, ProblemsFile
 from harness.records.registration import registration_found
@@ -68,12 +68,14 @@ def run_cell(
     """
 
     def report(progress: Progress) -> None:
+        if lease.is_lost:
+            lease.require()
         tell(asdict(progress))
 
     def remark(sentence: str) -> None:
         tell({"remark": sentence})
 
-    with hold_lease(folder):
+    with hold_lease(folder, CellRecord.at(folder).last_epoch) as lease:
         cell = under_evaluation(CellRecord.at(folder), evaluation_hash(spec))
         cell.require_readable()
         for place in (cell.path, cell.evaluation_folder, cell.rollouts):
@@ -91,24 +93,23 @@ def run_cell(
                 checkpoint = CheckpointCell(cell, spec, home, partial(_load_as_it_is, spec, home, starting_point))
                 checkpoint.run(lambda policy, elsewhere: evaluate(cell, spec, policy, report, elsewhere))
                 require_code()
+                lease.require()
                 cell.write_status("done", **checkpoint.outcome(), records=cell.count("evals.parquet"))
             elif cell.lacks == "training":
                 source = source_of_start(spec, home)
                 examples = _examples(spec, inputs_of_cell(spec, home), starting_point.get(spec, source))
                 model = starting_point.for_training(spec, source)
-                CellRun(cell, spec, model, examples, report, require_code, remark).run()
+                CellRun(cell, spec, model, examples, report, require_code, remark, lease).run()
             else:
                 found = registration_found(cell.path.parents[1])
                 append_start(cell.evaluation_folder / STARTS_FILE, found, cell.step)
                 evaluate(cell, spec, TrainedPolicy(cell, spec, home, starting_point), report)
                 require_code()
+                lease.require()
                 cell.write_status("done", records=cell.count("evals.parquet"))
         except Interrupted:
-            if not cell.is_done:
+            if not cell.is_done and not lease.is_lost:
                 cell.write_status("interrupted", reason=INTERRUPTED)
-            raise
-        except DamagedRecordError as error:
-            cell.write_status("damaged", reason=str(error))
             raise
         except OSError as error:
             if is_disk_full(error):

@@ -41,7 +41,7 @@ def run_job(job: Job, home: Path, start: StartingPoint, tell: Tell) -> tuple[Job
     """
     from evals.errors import EvalError
     from harness.engines.base import EngineMismatchError
-    from harness.records.lease import LeaseTakenError
+    from harness.records.lease import LeaseLostError, LeaseTakenError
     from harness.run.cell_job import run_cell
     from harness.run.stages import CELL, StageContext, find_stage
 
@@ -55,7 +55,7 @@ def run_job(job: Job, home: Path, start: StartingPoint, tell: Tell) -> tuple[Job
             path.parent.mkdir(parents=True, exist_ok=True)
             stage.make(path, StageContext(job.spec, home, start, stage.phase, tell))
             require_code(job)
-    except LeaseTakenError as error:
+    except (LeaseTakenError, LeaseLostError) as error:
         return "taken", str(error)
     except CodeChangedError as error:
         return "invalid", str(error)
