@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _NAME = re.compile(r"\d+-(?P<last>\d+)(-e(?P<epoch>\d+))?")
+_UNKNOWN_EPOCH = 2**31
 Superseded = Callable[[int, int], bool]
 MOST_UPDATES = 100_000
 """On one rollout batch; no objective takes a hundredth of them."""
@@ -60,22 +61,25 @@ def spread(paths: Sequence[Path], most: int) -> list[Path]:
 
 
 def rollout_files(folder: Path, superseded: Superseded = lambda epoch, step: False) -> list[Path]:
-    """In the order of training; [] without the folder. Raises DamagedRecordError if it is not a folder, or if a file in
-    it has another name than <first step>-<last step>-e<epoch>.parquet. Earlier versions name no epoch.
+    """In the order of training; [] without the folder. Raises DamagedRecordError if it is not a folder.
 
-    superseded: see `harness.records.cell.CellRecord.superseded`; such files are left out.
+    superseded: see `harness.records.cell.CellRecord.superseded`; such files are left out, if their names hold an epoch.
     """
     if folder.exists() and not folder.is_dir():
         raise DamagedRecordError(f"{folder}: is damaged (it is not a folder). {REMEDY}")
     paths = sorted(path for path in folder.glob("*.parquet") if not path.name.startswith("."))
-    names = {path: _NAME.fullmatch(path.stem) for path in paths}
-    if strangers := [path for path, name in names.items() if name is None]:
-        raise DamagedRecordError(f"{strangers[0]}: is not named as rollouts are. Move it away.")
-    return [
-        path
-        for path, name in names.items()
-        if name is None or name["epoch"] is None or not superseded(int(name["epoch"]), int(name["last"]))
-    ]
+    return [path for path in paths if not (stand := stand_of(path)) or not superseded(*stand)]
+
+
+def file_of(first_step: int, last_step: int, epoch: int) -> str:
+    return f"{first_step:06d}-{last_step:06d}-e{epoch}.parquet"
+
+
+def stand_of(path: Path) -> tuple[int, int] | None:
+    """The epoch of a file's writer and its last step, by its name; None for one that is not named as ours are. Earlier
+    versions named no epoch: no later start makes theirs void."""
+    name = _NAME.fullmatch(path.stem)
+    return None if name is None else (int(name["epoch"] or _UNKNOWN_EPOCH), int(name["last"]))
 
 
 def read_rollouts(

@@ -34,7 +34,7 @@ from harness.records.files import (
 from harness.records.lease import Lease
 from harness.records.problems import PROBLEMS_FILE, ProblemsFile
 from harness.records.registration import registration_found
-from harness.records.rollouts import write_rollouts
+from harness.records.rollouts import file_of, stand_of, write_rollouts
 from harness.run.evaluation import EarlierEvaluations, Evaluator, begin_own_evaluation
 from harness.run.health import health_flags
 from harness.run.learning import make_learner
@@ -89,7 +89,7 @@ class CellRun:
         self._require_lease: Callable[[], None] = lease.require if lease is not None else lambda: None
         self._start, self._examples = start, examples
         self._model = start.model
-        self._log = CellLog(cell, None if lease is None else lease.epoch)
+        self._log = CellLog(cell, 0 if lease is None else lease.epoch)
         # One for both: an engine on a GPU keeps its cache from call to call.
         engine = make_engine(spec.rollout, start)
         self._learner = make_learner(spec, start, examples, engine)
@@ -270,16 +270,15 @@ class CellLog:
     """Writes a cell's records. Rollout rows are held until the next checkpoint, then written as one parquet file."""
 
     cell: CellRecord
-    epoch: int | None = None
-    """The number of this start, which every row carries; None: one more than the last."""
+    epoch: int = 0
+    """The number of this start, which every row carries; 0: one more than the last."""
     problems: ProblemsFile = field(init=False)
     """Those that rollouts and samples refer to. A resume cuts none: it draws the same again."""
     _rollouts: list[Row] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.problems = ProblemsFile(self.cell.path / PROBLEMS_FILE)
-        if self.epoch is None:
-            self.epoch = 1 + self.cell.last_epoch
+        self.epoch = self.epoch or 1 + self.cell.last_epoch
 
     def cut_after(self, step: int) -> None:
         """Drop everything recorded after a step, and torn ends. Samples of a final evaluation stay, to be gone on with;
@@ -294,7 +293,8 @@ class CellLog:
         self.cell.evals.unlink(missing_ok=True)  # made from evals.jsonl again
         current = self.cell.rollout_files()
         for path in self.cell.rollouts.glob("*.parquet"):
-            if path not in current or int(path.stem.split("-")[1]) > step:
+            stand = stand_of(path)
+            if stand is not None and (path not in current or stand[1] > step):
                 path.unlink()
 
     def started(self, from_step: int, provenance: Row) -> None:
@@ -327,7 +327,7 @@ class CellLog:
             return
         self.cell.rollouts.mkdir(exist_ok=True)
         first, last = self._rollouts[0]["step"], self._rollouts[-1]["step"]
-        rows, name = self._rollouts, f"{first:06d}-{last:06d}-e{self.epoch}.parquet"
+        rows, name = self._rollouts, file_of(first, last, self.epoch)
         write_atomic(self.cell.rollouts / name, lambda aside: write_rollouts(aside, rows))
         self._rollouts = []
 
