@@ -31,9 +31,10 @@ Counted = Mapping[str, Extent]
 
 
 def count(folder: Path, names: Sequence[str]) -> Counted:
-    """Those of these files and folders that are there. All of it is on the disk when this returns."""
+    """Those of these files and folders that are there. All of it is on the disk when this returns: files of a folder
+    have been since each was renamed into place."""
     paths = [path for name in names if (path := folder / name).exists()]
-    make_durable(file for path in paths for file in ([path] if path.is_file() else sorted(path.glob("*.parquet"))))
+    make_durable(path for path in paths if path.is_file())
     return {path.name: _extent(path) for path in paths}
 
 

@@ -9,16 +9,25 @@ from pathlib import Path
 
 import pytest
 
+from harness.executors.base import Ended, Job, Progress
 from harness.models.language_model import load_model
+from harness.models.start import StartingPoint
+from harness.plan import make_plan
 from harness.records import CellRecord
-from harness.records.files import DamagedRecordError, read_object
+from harness.records.files import DamagedRecordError, read_object, sweep_temporary
 from harness.run import cell as cell_module
 from harness.run.cell import CellRun
 from harness.run.learning.base import Examples
+from harness.run.loop import run_jobs
 from harness.run.prompts import training_prompts
+from harness.run.question import make_cells
+from harness.run.sweep import SweepRun, _Cells
+from harness.run.worker import run_job
 from harness.training import checkpoint
 from harness.training.checkpoint import load_latest
+from tests.harness.run import bench
 from tests.harness.run.small import ignore_progress, run_cell, small_spec
+from tests.harness.run.stages_here import Quiet
 from tests.harness.run.test_cell import Killed, contents, new_cell
 
 ROWS = ("starts.jsonl", "steps.jsonl", "timing.jsonl", "scores.jsonl", "problems.jsonl")
@@ -200,7 +209,9 @@ def test_rows_are_on_the_disk_before_the_checkpoint_that_counts_them(
             cell = target.parents[1]
             for name, there in meta["records"].items():
                 files = [*(cell / name).iterdir()] if "files" in there else [cell / name]
-                assert all(synced.get(str(file), -1) >= file.stat().st_size for file in files), name
+                for file in files:
+                    written = file.with_name(f".{file.name}.{os.getpid()}.tmp") if "files" in there else file
+                    assert synced.get(str(written), -1) >= file.stat().st_size, name
                 assert str(files[0].parent) in synced
             assert {str(self), *(str(file) for file in self.iterdir())} <= synced.keys()
             checked.append(meta["step"])
@@ -223,3 +234,58 @@ def test_a_checkpoint_of_another_model_is_named(stopped: CellRecord, tmp_path: P
         patched.setattr(cell_module, "load_latest", lambda *_: checkpoint.Checkpoint(4, 1, {}, {}, {}))
         with pytest.raises(DamagedRecordError, match="the checkpoint of step 4 is not this cell's"):
             run_cell(cell, small_spec())
+
+
+class OnlyDamaged:
+    """An executor that does the jobs of damaged cells, and takes the others for done."""
+
+    slots = 1
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.events: list[Progress | Ended] = []
+
+    def start(self, job: Job) -> None:
+        is_damaged = CellRecord.at(self.home / job.path).state == "damaged"
+        ended = run_job(job, self.home, StartingPoint(), lambda event: None) if is_damaged else ("done", None)
+        self.events.append(Ended(job, *ended))
+
+    def wait(self, timeout_s: float) -> list[Progress | Ended]:
+        events, self.events = self.events, []
+        return events
+
+    def cancel(self, job: Job) -> None: ...
+    def close(self) -> None: ...
+
+
+def test_one_bad_cell_stops_no_other_of_its_sweep(tmp_path: Path) -> None:
+    class Told(Quiet):
+        def ended(self, name: str, state: str, reason: str | None) -> None:
+            told[name] = (state, reason)
+
+    told: dict[str, tuple[str, str | None]] = {}
+    home = tmp_path / "home"
+    plan = make_plan(str(bench.write_sweep(tmp_path)))
+    executor = OnlyDamaged(home)
+    run = SweepRun(plan, home, "bench run", 1, lambda slots: executor)
+    make_cells(plan, run.missing(), home)
+    first, second, *others = run.missing()
+    (plan.record(first, home).path / "status.json").write_text("{}")
+    shutil.rmtree(plan.record(second, home).path)
+    plan.record(second, home).path.write_text("a file in the place of the folder")
+    make_cells(plan, run.missing(), home)
+    run_jobs(executor, _Cells(run, run.missing(), Told()))
+    assert [told[f"{cell.arm}-s{cell.seed}"][0] for cell in (first, *others)] == ["damaged"] + ["done"] * len(others)
+    assert "Restore it" in str(told[f"{first.arm}-s{first.seed}"][1])
+    assert plan.record(first, home).state == "damaged"
+
+
+def test_what_killed_processes_left_aside_is_swept_and_what_is_being_written_is_not(tmp_path: Path) -> None:
+    for name in (".spec.json.1.tmp", ".new.2.tmp", "kept.tmp"):
+        (tmp_path / name).write_text("half")
+    (tmp_path / ".folder.3.tmp").mkdir()
+    (tmp_path / ".folder.3.tmp" / "file").touch()
+    for name in (".spec.json.1.tmp", ".folder.3.tmp", "kept.tmp"):
+        os.utime(tmp_path / name, (0, 0))
+    sweep_temporary(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".new.2.tmp", "kept.tmp"]
