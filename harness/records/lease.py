@@ -195,12 +195,13 @@ class Leases:
         return now_s - since_s >= STALE_AFTER_S
 
     def _state(self, path: Path, found: bytes) -> Literal["alive", "dead", "unknown"]:
-        lock = _lock_of(path)
         owner = _parse(found)
+        if owner.get("released"):
+            return "dead"
+        lock = _lock_of(path)
         if lock == "held":
             return "alive"
-        # Earlier versions left an empty file, and what is no lease holds nobody up.
-        if owner.get("released", not owner):
+        if not owner:  # earlier versions left an empty file, and what is no lease holds nobody up
             return "dead"
         known = owner.get("kernel") if owner.get("locked") else None
         return "dead" if lock == "free" and known is not None and known == self._kernel(path.parent) else "unknown"

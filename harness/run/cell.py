@@ -150,8 +150,8 @@ class CellRun:
             for sentence in (f"{self._cell.path.name} {went_on}: {reason}" for reason in passed_over):
                 self._log.note(sentence)
                 self._remark(sentence)
-        begin_own_evaluation(self._cell, self._spec)
         self._require_lease()
+        begin_own_evaluation(self._cell, self._spec)
         self._log.cut_after(self._step)
         self._log.started(self._step, {"model": self._start.account()} | self._examples.account)
         if checkpoint is None:

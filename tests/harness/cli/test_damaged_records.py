@@ -60,6 +60,11 @@ def fill_rollouts_with_nothing(cell: CellRecord) -> None:
         path.write_bytes(b"")
 
 
+def lose_a_counted_row(cell: CellRecord) -> None:
+    cell.write_status("done", records=cell.count("evals.parquet"))
+    tear_last_line(cell)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "says"),
@@ -76,6 +81,7 @@ def fill_rollouts_with_nothing(cell: CellRecord) -> None:
         (cut("rollouts/*"), ".parquet: is damaged"),
         (fill_rollouts_with_nothing, ".parquet: is damaged"),
         (put_a_file_for_the_rollouts, "rollouts: is damaged (it is not a folder)"),
+        (lose_a_counted_row, f"steps.jsonl: holds {STEPS - 1} of the {STEPS} rows that were counted"),
         (unlink("spec.json"), "spec.json: is missing"),
         (write("spec.json", "[1]"), "spec.json: is damaged"),
         (write("spec.json", '{"model": {"sou'), "spec.json: is damaged"),
@@ -109,11 +115,6 @@ def put_a_folder_for(name: str) -> Damage:
 def tear_before_it_is_done(cell: CellRecord) -> None:
     cell.write_status("interrupted")
     (cell.path / "steps.jsonl").write_text('{"step": 1}\n{"st\n{"step": 3}\n')
-
-
-def lose_a_counted_row(cell: CellRecord) -> None:
-    cell.write_status("done", records=cell.count("evals.parquet"))
-    tear_last_line(cell)
 
 
 BAD = {

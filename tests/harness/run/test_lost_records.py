@@ -33,10 +33,20 @@ from tests.harness.run.test_cell import Killed, contents, new_cell
 ROWS = ("starts.jsonl", "steps.jsonl", "timing.jsonl", "scores.jsonl", "problems.jsonl")
 
 
+SPEC = small_spec(
+    {
+        "rollout.prompts_per_step": 2,
+        "rollout.max_completion_tokens": 8,
+        "eval.problems": 2,
+        "eval.max_completion_tokens": 8,
+    }
+)
+
+
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> CellRecord:
     made = new_cell(tmp_path_factory.mktemp("unbroken") / "cell")
-    run_cell(made, small_spec())
+    run_cell(made, SPEC)
     return made
 
 
@@ -54,7 +64,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> CellRecord:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(CellRun, "_evaluate", evaluate)
         with pytest.raises(Killed):
-            run_cell(made, small_spec())
+            run_cell(made, SPEC)
     return made
 
 
@@ -140,8 +150,7 @@ def resumed(cell: CellRecord) -> tuple[list[str], list[int]]:
     """Go on with a cell; what it said, and from which step it trained."""
     said: list[str] = []
     trained: list[int] = []
-    spec = small_spec()
-    start, examples = load_model(spec.model.source), Examples(training_prompts(spec, {}))
+    start, examples = load_model(SPEC.model.source), Examples(training_prompts(SPEC, {}))
     with pytest.MonkeyPatch.context() as patched:
         real_step = CellRun._train_step
 
@@ -150,7 +159,7 @@ def resumed(cell: CellRecord) -> tuple[list[str], list[int]]:
             real_step(self)
 
         patched.setattr(CellRun, "_train_step", step)
-        CellRun(cell, spec, start, examples, ignore_progress, remark=said.append).run()
+        CellRun(cell, SPEC, start, examples, ignore_progress, remark=said.append).run()
     return said, trained
 
 
@@ -186,7 +195,7 @@ def test_a_later_start_counts_no_checkpoint_that_it_made_void(stopped: CellRecor
     drop_row(-1)(cell.path / "steps.jsonl")
     with pytest.MonkeyPatch.context() as patched, pytest.raises(Killed):
         patched.setattr(CellRun, "_train_step", lambda self: (_ for _ in ()).throw(Killed))
-        run_cell(cell, small_spec())
+        run_cell(cell, SPEC)
     (cell.path / "steps.jsonl").write_bytes(steps)
     said, trained = resumed(cell)
     assert trained == [3, 4] and "a later one made anew" in said[0]
@@ -222,7 +231,7 @@ def test_rows_are_on_the_disk_before_the_checkpoint_that_counts_them(
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(Path, "rename", rename)
     cell = new_cell(tmp_path.resolve() / "cell")
-    run_cell(cell, small_spec({"eval.problems": 1}))
+    run_cell(cell, SPEC)
     assert checked == [0, 2, 4]
     assert str(cell.checkpoints) in synced, "the name of the last checkpoint, too"
 
@@ -233,7 +242,7 @@ def test_a_checkpoint_of_another_model_is_named(stopped: CellRecord, tmp_path: P
     with monkey.context() as patched:
         patched.setattr(cell_module, "load_latest", lambda *_: checkpoint.Checkpoint(4, 1, {}, {}, {}))
         with pytest.raises(DamagedRecordError, match="the checkpoint of step 4 is not this cell's"):
-            run_cell(cell, small_spec())
+            run_cell(cell, SPEC)
 
 
 class OnlyDamaged:
