@@ -313,7 +313,8 @@ class CellLog:
 
     def samples(self, about: Row) -> SampleStore:
         """Where the samples of an evaluation are kept. about: fields that tell its rows from those of others."""
-        return SampleStore(self.cell.path / SAMPLES_FILE, about, self.epoch, problems=self.problems)
+        current = self.cell.superseded()
+        return SampleStore(self.cell.path / SAMPLES_FILE, about, self.epoch, problems=self.problems, superseded=current)
 
     def scored(self, row: Row) -> None:
         self._append("scores.jsonl", [row])

@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from evals.evaluate import SampleRow
 from harness.executors.base import Ended, Job, Progress
 from harness.models.language_model import load_model
 from harness.models.start import StartingPoint
 from harness.plan import make_plan
 from harness.records import CellRecord
-from harness.records.files import DamagedRecordError, read_object, sweep_temporary
+from harness.records.files import DamagedRecordError, append_jsonl, read_object, sweep_temporary
 from harness.run import cell as cell_module
-from harness.run.cell import CellRun
+from harness.run.cell import CellLog, CellRun
 from harness.run.learning.base import Examples
 from harness.run.loop import run_jobs
 from harness.run.prompts import training_prompts
@@ -243,6 +244,18 @@ def test_a_checkpoint_of_another_model_is_named(stopped: CellRecord, tmp_path: P
         patched.setattr(cell_module, "load_latest", lambda *_: checkpoint.Checkpoint(4, 1, {}, {}, {}))
         with pytest.raises(DamagedRecordError, match="the checkpoint of step 4 is not this cell's"):
             run_cell(cell, SPEC)
+
+
+def test_samples_of_one_that_woke_up_late_do_not_count(tmp_path: Path) -> None:
+    cell = new_cell(tmp_path / "cell")
+    for epoch, from_step in ((1, 0), (2, 4)):
+        append_jsonl(cell.path / "starts.jsonl", [{"epoch": epoch, "from_step": from_step}])
+    row = dict.fromkeys(SampleRow.__annotations__) | {"task": "t", "problem_id": "p", "text": "", "extracted": ""}
+    row |= {"sample": 0, "n_tokens": 1, "truncated": False, "correct": True, "reason": "", "verdicts": "{}"}
+    written = [(1, 2, "kept"), (2, 6, "mine"), (1, 6, "late")]
+    rows = [row | {"step": step, "final": False, "text": text, "epoch": epoch} for epoch, step, text in written]
+    append_jsonl(cell.path / "evals.jsonl", rows)
+    assert [row["text"] for row in CellLog(cell, 2).samples({}).rows()] == ["kept", "mine"]
 
 
 class OnlyDamaged:
