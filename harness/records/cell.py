@@ -19,13 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from harness.records.counted import Counted, count, shortfall, size_shortfall
-from harness.records.files import (
-    DamagedRecordError,
-    read_jsonl,
-    read_last_row,
-    read_object,
-    write_json,
-)
+from harness.records.files import DamagedRecordError, read_jsonl, read_last_row, read_object, write_json
 from harness.records.lease import is_leased
 from harness.records.problems import PROBLEMS_FILE, ProblemRow, read_problems
 from harness.records.rollouts import read_rollouts, rollout_files
@@ -145,9 +139,8 @@ class CellRecord:
                     raise DamagedRecordError(_with_remedy(fault, folder))
 
     def count(self, *also: str) -> Counted:
-        """How much there is of its files of rows (of those in its evaluation's folder, if it is not its own), of its
-        rollouts and of the files named; all of it is on the disk when this returns. What is written next stands on
-        it."""
+        """How much there is, on the disk, of its files of rows (of its evaluation's, if that is not its own), of its
+        rollouts and of the files named: what is written next stands on it."""
         return count(self.evaluation_folder, [*_COUNTED, *also])
 
     def shortfall(self, counted: Counted) -> str | None:

@@ -35,7 +35,7 @@ STALE_AFTER_S = 120.0
 _FILE = "lease.json"
 _LOOK_EVERY_S = 1.0
 _BYTES = 512
-"""Of the file, whatever it says: a heartbeat overwrites it in place."""
+"""The size of the file, whatever it says: a heartbeat overwrites it in place."""
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 _TRIES = 5
 _RETRY_S = 0.05
