@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from urllib.parse import quote
 
 from harness.errors import few
-from harness.records import read_sweep
+from harness.records import CellRecord, read_sweep
 from harness.records.cell import STARTS_FILE
 from harness.records.files import DamagedRecordError, read_last_row, read_object, typed_rows
 from harness.records.scores import METRIC_PREFIX, lm_eval_files
@@ -188,7 +188,7 @@ def _sweep(folder: Path) -> Entry:
         badges,
         answer,
         _last_start(cell.path for cell in sweep.cells),
-        sum(cell.generated_tokens for cell in sweep.cells),
+        sum(_generated_tokens(cell) for cell in sweep.cells),
         sum(status["state"] in ENDED for status in statuses),
         len(statuses),
         sum(status["state"] == "running" for status in statuses),
@@ -318,8 +318,23 @@ def _badges(rows: Sequence[_Judged]) -> list[Badge]:
     ]
 
 
+def _generated_tokens(cell: CellRecord) -> int:
+    """0 where a damaged cell does not say it: the page lists the others."""
+    try:
+        return cell.generated_tokens
+    except DamagedRecordError:
+        return 0
+
+
+def _last_row(path: Path) -> dict[str, Any] | None:
+    try:
+        return read_last_row(path)
+    except (DamagedRecordError, OSError):
+        return None
+
+
 def _last_start(folders: Iterable[Path]) -> str:
     """When the last of these was started: to the minute, in UTC."""
-    rows = (read_last_row(folder / STARTS_FILE) for folder in folders)
+    rows = (_last_row(folder / STARTS_FILE) for folder in folders)
     times = [str(row.get("time", "")) for row in rows if row is not None]
     return max(times, default="")[:16].replace("T", " ")

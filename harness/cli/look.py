@@ -133,9 +133,14 @@ def _knobs() -> Iterator[Listed]:
 
 def _runs(home: Path) -> Iterator[Listed]:
     from harness.records import read_sweep
+    from harness.records.files import DamagedRecordError
 
     for path in sorted(home.glob("*/sweep.json")):
-        sweep = read_sweep(path.parent)
+        try:
+            sweep = read_sweep(path.parent)
+        except DamagedRecordError as error:
+            yield Listed(path.parent.name, str(error))
+            continue
         done = sum(cell.state == "done" for cell in sweep.cells)
         yield Listed(sweep.name, f"{done}/{len(sweep.cells)} cells done; {sweep.question}")
 

@@ -255,18 +255,41 @@ def finished_analysis(given: str, home: Path) -> Analysis:
 
     Raises RefusedError if it was never run, for a search, if no cell is done, or if none has the metric compared.
     """
+    from harness.records.sweep import reading_around_damage
     from reports.measure import analyse
     from reports.measure.measurements import MetricError
 
     folder = run_folder(given, home)
     use_recorded_plugins([folder])
     record = read_arms(folder, "its best setting is judged by the sweep that confirms it")
-    if not any(cell.state == "done" for cell in record.cells):
-        raise RefusedError(f"{record.name}: no cell is done yet, so nothing is known. `bench run` continues it.")
-    try:
-        return analyse(record)
-    except MetricError as error:
-        raise RefusedError(f"{error}.") from None
+
+    def read(sweep: SweepRecord) -> Analysis:
+        require_any_done(sweep, "nothing is known")
+        try:
+            return analyse(sweep)
+        except MetricError as error:
+            raise RefusedError(f"{error}.") from None
+
+    analysis = reading_around_damage(record, read)
+    warn_of_damage(analysis.sweep)
+    return analysis
+
+
+def require_any_done(sweep: SweepRecord, so: str) -> None:
+    """Raise RefusedError, which names the damaged cells, if no cell is done."""
+    if any(cell.state == "done" for cell in sweep.cells):
+        return
+    damaged = [cell.reason or "" for cell in sweep.cells if cell.state == "damaged"]
+    if damaged:
+        raise RefusedError("\n".join([f"{sweep.name}: no cell is done and whole, so {so}.", *damaged]))
+    raise RefusedError(f"{sweep.name}: no cell is done yet, so {so}. `bench run` continues it.")
+
+
+def warn_of_damage(sweep: SweepRecord) -> None:
+    """Name the damaged cells of a sweep whose other cells are shown."""
+    for cell in sweep.cells:
+        if (status := cell.read_status())["state"] == "damaged":
+            note(f"warning: {cell.arm}-s{cell.seed} is damaged and left out: {status['reason']}")
 
 
 def finished_verdicts(given: str, home: Path) -> tuple[Analysis, Report]:

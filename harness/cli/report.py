@@ -19,13 +19,16 @@ from harness.cli.options import (
     RunArgument,
     home_folder,
     record_look,
+    require_any_done,
     run_folder,
     use_recorded_plugins,
+    warn_of_damage,
     words,
 )
 from harness.errors import RefusedError
 
 if TYPE_CHECKING:
+    from harness.records import SweepRecord
     from reports.formats import Table
 
 COLOUR_OF = {
@@ -135,22 +138,27 @@ def write(folder: Path, reflection_words: Sequence[str] | None = None) -> dict[s
 
     Raises RefusedError if no cell is done, or none has the metric that the sweep compares."""
     from harness.records import read_sweep
+    from harness.records.sweep import reading_around_damage
     from reports.measure.measurements import MetricError
     from reports.page import write_report
     from reports.samples import write_sweep_samples
 
     with _alone_on_page(folder):
-        sweep = read_sweep(folder)
-        if not any(cell.state == "done" for cell in sweep.cells):
-            raise RefusedError(
-                f"{sweep.name}: no cell is done yet, so there is nothing to report. `bench run` continues it."
-            )
+
+        def written(sweep: SweepRecord) -> tuple[SweepRecord, dict[str, Any]]:
+            require_any_done(sweep, "nothing to report")
+            write_sweep_samples(sweep, folder / "report")  # first: the page links to them
+            try:
+                document = dict(write_report(sweep, folder / "report", reflection_words))
+            except MetricError as error:
+                raise RefusedError(f"{error}.") from None
+            return sweep, document
+
+        whole = read_sweep(folder)
+        require_any_done(whole, "nothing to report")
         note("writing the report")
-        write_sweep_samples(sweep, folder / "report")  # first: the page links to them
-        try:
-            document = dict(write_report(sweep, folder / "report", reflection_words))
-        except MetricError as error:
-            raise RefusedError(f"{error}.") from None
+        sweep, document = reading_around_damage(whole, written)
+        warn_of_damage(sweep)
         record_look(sweep, document)
     list_runs(folder.parent)
     return document

@@ -18,16 +18,22 @@ def status(sweep: RunArgument, home: HomeOption = None, json: JsonOption = False
     Example: bench status std_norm
     """
     from harness.records import read_sweep
+    from harness.records.files import DamagedRecordError
 
     def row(cell: CellRecord) -> dict[str, Any]:
         now = cell.read_status()
+        step = now.get("step", 0)
+        try:
+            step = step if cell.own.is_done or now["state"] == "damaged" else len(cell.read_steps())
+        except DamagedRecordError as error:
+            now = now | {"state": "damaged", "reason": str(error)}
         return {
             "arm": cell.arm,
             "seed": cell.seed,
             "hash": cell.hash,
             "state": now["state"],
             "lacks": cell.lacks,
-            "step": now.get("step", 0) if cell.own.is_done else len(cell.read_steps()),
+            "step": step,
             "steps": now.get("steps"),
             "digest": now.get("digest"),
             "path": str(cell.path),
@@ -51,7 +57,7 @@ def status(sweep: RunArgument, home: HomeOption = None, json: JsonOption = False
             cell["arm"],
             str(cell["seed"]),
             cell["state"],
-            _steps(cell, budget_frac := _budget_frac(recorded, record.budget_tokens)),
+            _steps(cell, budget_frac := _budget_frac(recorded, cell["state"], record.budget_tokens)),
             "; ".join(_remarks(cell, budget_frac)),
         ]
         for cell, recorded in zip(cells, record.cells, strict=True)
@@ -84,9 +90,9 @@ def _searches(record: SweepRecord) -> list[dict[str, Any]]:
     ]
 
 
-def _budget_frac(cell: CellRecord, budget_tokens: int | None) -> float:
-    """Share of the token budget that is used; 0 without one."""
-    return cell.generated_tokens / budget_tokens if budget_tokens else 0.0
+def _budget_frac(cell: CellRecord, state: str, budget_tokens: int | None) -> float:
+    """Share of the token budget that is used; 0 without one, and where it cannot be read."""
+    return cell.generated_tokens / budget_tokens if budget_tokens and state != "damaged" else 0.0
 
 
 def _is_ended_by_budget(cell: dict[str, Any], budget_frac: float) -> bool:

@@ -74,16 +74,20 @@ def goes_on(record: SweepRecord) -> bool:
 
     Where nothing could be measured there is none: the report says why.
     """
+    from harness.records.sweep import reading_around_damage
     from reports.measure.interactions import declared_contrasts
     from reports.measure.measurements import MetricError, read_measurements
 
-    if record.design is None or not any(cell.state == "done" for cell in record.cells):
+    design = record.design
+    if design is None or not any(cell.state == "done" for cell in record.cells):
         return False
     try:
-        contrasts = declared_contrasts(record, read_measurements(record))
+        record, contrasts = reading_around_damage(
+            record, lambda sweep: (sweep, declared_contrasts(sweep, read_measurements(sweep)))
+        )
     except MetricError:
         return False
-    looks, seeds = record.design.looks, len(record.seeds)
+    looks, seeds = design.looks, len(record.seeds)
     verdicts = {contrast.arm: contrast.verdict for contrast in contrasts}
     record.record_look(verdicts)
     note(_sentence(looks, seeds, verdicts))

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 from harness.config.run_spec import RunSpec
 from harness.plugins import Kind
 
-JobState = Literal["done", "refused", "failed", "interrupted", "taken", "invalid"]
+JobState = Literal["done", "refused", "failed", "interrupted", "taken", "invalid", "damaged"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,6 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from harness.records.counted import Counted, count, shortfall, size_shortfall
 from harness.records.files import DamagedRecordError, read_jsonl, read_last_row, read_object, write_json
 from harness.records.lease import is_leased
 from harness.records.problems import PROBLEMS_FILE, ProblemRow, read_problems
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow
     import pyarrow.compute
 
-CellState = Literal["pending", "running", "done", "failed", "invalid", "interrupted"]
+CellState = Literal["pending", "running", "done", "failed", "invalid", "interrupted", "damaged"]
 _DIRECTORY = re.compile(r"(?P<arm>.+)-s(?P<seed>\d+)-(?P<hash>[0-9a-f]{10})")
 _START = ("epoch", "from_step", "owner", "time", "registered")
 EVALUATIONS = "evaluations"
@@ -38,8 +39,9 @@ STARTS_FILE = "starts.jsonl"
 # What status.json holds besides the state; each may be absent.
 _STATUS = {
     **{"reason": str | None, "flags": list, "digest": str | None},
-    **{"step": int, "steps": int | None, "generated_tokens": int},
+    **{"step": int, "steps": int | None, "generated_tokens": int, "records": dict},
 }
+_COUNTED = (STARTS_FILE, "steps.jsonl", "timing.jsonl", "scores.jsonl", PROBLEMS_FILE, "rollouts")
 
 
 def cell_directory_name(arm: str, seed: int, training_hash: str) -> str:
@@ -55,7 +57,7 @@ class CellRecord:
     """One cell on disk; `arm`, `seed` and `hash` are its identity. Attributes that change are read anew each time.
 
     evaluation: which one its samples, scores and state are read from: the name of a folder under `evaluations`, or
-    None for the evaluation that the cell was run with.
+    None for the evaluation that the cell was run with. fault: what a reader found to be damaged in it.
     """
 
     path: Path
@@ -63,6 +65,7 @@ class CellRecord:
     seed: int
     hash: str
     evaluation: str | None = None
+    fault: str | None = None
 
     @classmethod
     def at(cls, path: Path) -> CellRecord:
@@ -102,12 +105,14 @@ class CellRecord:
         return self.path / "log.txt"
 
     def read_status(self) -> dict[str, Any]:
-        """status.json, or that of a cell that never started. `state` is `running` exactly while the lease is alive.
+        """status.json, or that of a cell that never started. `state` is `running` exactly while the lease is alive, and
+        `damaged` where status.json is not what was written, or a finished cell lacks some of what it counted.
 
-        Of a trained cell under another evaluation, `state` and `reason` are those of the evaluation. Raises
-        DamagedRecordError if a file is not what was written.
+        Of a trained cell under another evaluation, `state` and `reason` are those of the evaluation.
         """
         status = self._written_status()
+        if self.fault is not None:
+            return status | {"state": "damaged", "reason": self.fault}
         return status | {"state": "running", "reason": None} if is_leased(self.path) else status
 
     def _written_status(self) -> dict[str, Any]:
@@ -118,6 +123,35 @@ class CellRecord:
         evaluated = _status_in(self.evaluation_folder)
         of_answers = {"digest": evaluated["digest"]} if "digest" in evaluated else {}
         return status | of_answers | {"state": evaluated["state"], "reason": evaluated.get("reason")}
+
+    def require_readable(self) -> None:
+        """Raise DamagedRecordError if its state is unknown, or it is done and lacks some of what it counted."""
+        for folder in (self.path, self.evaluation_folder):
+            if (fault := _checked_status(folder)[1]) is not None:
+                raise DamagedRecordError(fault)
+
+    def require_whole(self) -> None:
+        """Raise DamagedRecordError unless a finished cell has all that it counted, byte for byte. Those of earlier
+        versions counted nothing."""
+        for folder in dict.fromkeys((self.path, self.evaluation_folder)):
+            for name, there in _status_in(folder).get("records", {}).items():
+                if (fault := shortfall(folder / name, there)) is not None:
+                    raise DamagedRecordError(_with_remedy(fault, folder))
+
+    def count(self, *also: str) -> Counted:
+        """How much there is, on the disk, of its files of rows (of its evaluation's, if that is not its own), of its
+        rollouts and of the files named: what is written next stands on it."""
+        return count(self.evaluation_folder, [*_COUNTED, *also])
+
+    def shortfall(self, counted: Counted) -> str | None:
+        """What its files lack of what was counted, in words; None if all of it is there, or was put aside for another
+        evaluation."""
+        for name, there in counted.items():
+            places = [self.path / name, *self.path.glob(f"{EVALUATIONS}/*/{name}")]
+            faults = [shortfall(path, there) for path in places]
+            if all(faults):
+                return faults[0]
+        return None
 
     def write_status(self, state: CellState, **fields: Any) -> None:
         """Replace status.json, that of the evaluation if it is not the cell's own, keeping earlier fields that are not
@@ -171,8 +205,8 @@ class CellRecord:
         Raises DamagedRecordError if that step does not say it.
         """
         status = self.read_status()
-        if "generated_tokens" in status:
-            return int(status["generated_tokens"])
+        if "generated_tokens" in status or status["state"] == "damaged":
+            return int(status.get("generated_tokens", 0))
         path = self.path / "steps.jsonl"
         row = read_last_row(path)
         n_tokens = 0 if row is None else row.get("generated_tokens")
@@ -197,6 +231,11 @@ class CellRecord:
         if first.exists():
             rows = [{"epoch": 0, "from_step": 0, **read_object(first)}, *rows]
         return rows if self.evaluation is None else [*rows, *read_jsonl(self.evaluation_folder / STARTS_FILE)]
+
+    @property
+    def last_epoch(self) -> int:
+        """That of its last start; 0 before the first. Raises as `read_starts`."""
+        return max((start["epoch"] for start in self.own.read_starts()), default=0)
 
     @property
     def provenance(self) -> dict[str, Any]:
@@ -225,7 +264,7 @@ class CellRecord:
         n_steps = self._finished_steps()
         table = read_columns(self.path / "steps.jsonl")
         if "epoch" in table.column_names:
-            superseded = self._superseded()
+            superseded = self.superseded()
             rows = zip(table["epoch"].to_pylist(), table["step"].to_pylist(), strict=True)
             kept = [not superseded(epoch or 0, step) for epoch, step in rows]
             table = table.drop_columns("epoch")
@@ -235,10 +274,10 @@ class CellRecord:
 
     def _current(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The rows that count, without their epochs."""
-        superseded = self._superseded()
+        superseded = self.superseded()
         return [row for row in rows if not superseded(row.pop("epoch", 0), row.get("step", 0))]
 
-    def _superseded(self) -> Callable[[int, int], bool]:
+    def superseded(self) -> Callable[[int, int], bool]:
         """(epoch, step) -> whether a later start has begun that step anew."""
         begun = [(start["epoch"], start["from_step"]) for start in read_jsonl(self.path / STARTS_FILE)]
         return lambda epoch, step: any(later > epoch and step > from_step for later, from_step in begun)
@@ -267,7 +306,7 @@ class CellRecord:
         """
         file = self.path / STARTS_FILE
         begun = {start["epoch"]: (begins_s([start], file) or [began_s])[0] for start in self.own.read_starts()}
-        rows, superseded = read_jsonl(self.path / "timing.jsonl"), self._superseded()
+        rows, superseded = read_jsonl(self.path / "timing.jsonl"), self.superseded()
         ends: dict[tuple[int, bool], float] = {}
         for epoch in sorted(begun):
             now_s = begun[epoch]
@@ -290,14 +329,15 @@ class CellRecord:
         return self._current(rows) if self.evaluation is None else rows
 
     def rollout_files(self) -> list[Path]:
-        """In the order of training; raises as `harness.records.rollouts.rollout_files`."""
-        return rollout_files(self.rollouts)
+        """In the order of training, but for those whose steps a later start made anew; raises as
+        `harness.records.rollouts.rollout_files`."""
+        return rollout_files(self.rollouts, self.superseded())
 
     def read_rollouts(
         self, columns: Sequence[str], most_files: int | None = None, needed: Sequence[str] = ()
     ) -> pyarrow.Table | None:
         """Columns of the completions drawn in training, see `harness.records.rollouts`; None if none are recorded."""
-        return read_rollouts(self.rollouts, columns, most_files, needed)
+        return read_rollouts(self.rollouts, columns, most_files, needed, self.superseded())
 
     def read_problems(self) -> list[ProblemRow]:
         """The problems that the cell's samples refer to, in training ("train") and in evaluations ("test"); [] in
@@ -332,14 +372,29 @@ def begins_s(starts: Sequence[dict[str, Any]], path: Path) -> list[float]:
 
 
 def _status_in(folder: Path) -> dict[str, Any]:
+    status, fault = _checked_status(folder)
+    return status if fault is None else status | {"state": "damaged", "reason": fault}
+
+
+def _checked_status(folder: Path) -> tuple[dict[str, Any], str | None]:
+    """status.json in a folder of a cell or evaluation, and what is wrong with it, or with the sizes of the files that
+    it counted when it was done: a state is asked for often, and `require_whole` reads the files."""
     path = folder / "status.json"
-    status = read_object(path) if path.exists() else {"state": "pending"}
+    try:
+        status: dict[str, Any] = read_object(path) if path.exists() else {"state": "pending"}
+    except (DamagedRecordError, OSError) as error:
+        return {}, str(error)
     wrong = [name for name, kind in _STATUS.items() if name in status and not isinstance(status[name], kind)]
     if status.get("state") not in get_args(CellState):
         wrong.insert(0, "state")
     if wrong:
-        raise DamagedRecordError(
-            f"{path}: is damaged (lacks {', '.join(wrong)}, or holds something else there). Restore it, or delete "
-            "its folder and run the sweep again."
-        )
-    return status
+        fault = f"{path}: is damaged (lacks {', '.join(wrong)}, or holds something else there)"
+        return {}, _with_remedy(fault, folder)
+    counted: Counted = status.get("records", {}) if status["state"] == "done" else {}
+    faults = (size_shortfall(folder / name, there) for name, there in counted.items())
+    short = next(filter(None, faults), None)
+    return status, None if short is None else _with_remedy(short, folder)
+
+
+def _with_remedy(fault: str, folder: Path) -> str:
+    return f"{fault}. Restore it, or move {folder} away and run the sweep again."

@@ -1,4 +1,7 @@
-"""Files that survive a kill: whole or not at all (JSON), line by line with at most a torn end (JSONL)."""
+"""Files that survive a kill: whole or not at all (JSON), line by line with at most a torn end (JSONL).
+
+What is renamed into place also survives a power cut, and so do appended rows after `make_durable`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import math
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import UnionType
@@ -19,6 +23,19 @@ from harness.errors import BenchError
 Row = TypeVar("Row")
 _NAME_BYTES = 100
 _END_BYTES = 64 * 1024
+OLD_TEMPORARY_S = 24 * 3600.0
+"""So old is no file that is still being written, whatever two clocks differ by."""
+
+
+def make_durable(files: Iterable[Path]) -> None:
+    """Return once the contents of these files are on the disk, and their names in their folders."""
+    paths = [*files]
+    for path in [*paths, *dict.fromkeys(path.parent for path in paths)]:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def write_atomic(path: Path, write: Callable[[Path], None]) -> None:
@@ -29,25 +46,48 @@ def write_atomic(path: Path, write: Callable[[Path], None]) -> None:
         with aside.open("rb") as handle:
             os.fsync(handle.fileno())
         aside.replace(path)
+        make_durable([path])
     finally:
         aside.unlink(missing_ok=True)
 
 
-def write_folder(folder: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a folder beside `folder`, then rename it into place, so that it is complete or absent. A folder
-    that another process has put there meanwhile stays."""
+def write_folder(folder: Path, write: Callable[[Path], None], replaces: bool = False) -> None:
+    """Let `write` fill a folder beside `folder`, then rename it into place, so that it is complete or absent.
+
+    replaces: whether it takes the place of a folder that is there; else one that another process has put there
+    meanwhile stays.
+    """
     aside = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     try:
         write(aside)
+        make_durable(path for path in aside.rglob("*") if path.is_file())
+        if replaces:
+            shutil.rmtree(folder, ignore_errors=True)
         aside.rename(folder)
+        make_durable([folder])
     except OSError:
         # A folder is never renamed onto one that holds files.
-        if not folder.is_dir():
+        if replaces or not folder.is_dir():
             raise
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def sweep_temporary(folder: Path, older_than_s: float = OLD_TEMPORARY_S) -> None:
+    """Remove what killed processes have left aside in a folder. Live ones may be writing there: give an age that none
+    of their files reaches, unless nobody else writes in the folder."""
+    for path in folder.glob(".*.tmp"):
+        try:
+            if time.time() - path.lstat().st_mtime < older_than_s:
+                continue
+        except FileNotFoundError:  # renamed into place
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def file_name(name: str) -> str:
@@ -80,10 +120,22 @@ class DamagedRecordError(BenchError, ValueError):
     exit_code = 2
 
 
+def read_bytes(path: Path) -> bytes:
+    """Raises DamagedRecordError if something that cannot be read, such as a folder, stands in the file's place."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise DamagedRecordError(
+            f"{path}: cannot be read ({error.strerror}). Restore it, or delete its folder and run the sweep again."
+        ) from None
+
+
 def read_json(path: Path) -> Any:
     """Raises DamagedRecordError if the file holds no JSON document."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_bytes(path).decode("utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DamagedRecordError(
             f"{path}: is damaged ({error}). Restore it, or delete its folder and run the sweep again."
@@ -116,7 +168,7 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     """
     if not path.exists():
         return []
-    lines = path.read_bytes().rpartition(b"\n")[0].split(b"\n")
+    lines = read_bytes(path).rpartition(b"\n")[0].split(b"\n")
     # Read as one document, rows share their keys' strings: a third of the memory for the long rows of steps.jsonl.
     try:
         rows: list[dict[str, Any]] = json.loads(b"[" + b",".join(line for line in lines if line) + b"]")
@@ -125,12 +177,6 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     if len(rows) != sum(map(bool, lines)) or not all(isinstance(row, dict) for row in rows):
         raise DamagedRecordError(f"{path}, {_first_fault(lines)}. Restore the file, or move its folder away.")
     return rows
-
-
-def count_rows(path: Path) -> int:
-    """Complete rows of a JSONL file."""
-    with path.open("rb") as handle:
-        return sum(chunk.count(b"\n") for chunk in iter(lambda: handle.read(2**20), b""))
 
 
 def read_last_row(path: Path) -> dict[str, Any] | None:

@@ -1,112 +1,320 @@
-"""Leases: a file that says which process runs a cell, so that two `bench run` never run the same one.
+"""Leases: a file that says which process runs a cell, so that of two `bench run` only one counts, on one machine or on
+several that share a folder.
 
-The owner holds an exclusive lock on the file while it lives (the kernel drops it with the process, however it dies) and
-renews the heartbeat, which serves machines that share a folder but not its locks.
+lease.json names its owner by a random id and counts the owner's heartbeats. Neither the names of machines nor a
+comparison of their clocks decides anything:
+
+* A free lease is made by link(), and a dead owner's is renamed away first: of several that try, one can.
+* An owner is dead once it has given the lease back, once the lock that it held is gone where the same kernel would
+  still show it, or once its file has not changed for `STALE_AFTER_S` of the reader's own monotonic clock.
+* One that was stopped, taken for dead and wakes up late finds its id gone at its next heartbeat, and before it writes a
+  checkpoint, and stops. What it wrote until then carries an older epoch, and readers drop it.
+
+Locks only make a death known sooner: where a file system has none, its owners are watched.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import socket
 import threading
 import time
+import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal, Protocol
 
 HEARTBEAT_S = 10.0
 STALE_AFTER_S = 120.0
 _FILE = "lease.json"
-_LOCK_TRIES = 10
-_LOCK_RETRY_S = 0.02
+_LOOK_EVERY_S = 1.0
+_BYTES = 512
+"""The size of the file, whatever it says: a heartbeat overwrites it in place."""
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+_TRIES = 5
+_RETRY_S = 0.05
 
 
 class LeaseTakenError(Exception):
     """Another live process runs this cell."""
 
 
-@contextmanager
-def hold_lease(folder: Path) -> Iterator[None]:
-    """Own a cell's folder for the duration. Raises LeaseTakenError while another live process owns it."""
-    path = folder / _FILE
-    with path.open("a+", encoding="utf-8") as handle:
-        if not _lock(handle):
-            raise LeaseTakenError(f"{folder.name} is being run by another process ({_owner(path)}).")
-        if _is_fresh_elsewhere(path):
-            raise LeaseTakenError(f"{folder.name} is being run on another machine ({_owner(path)}).")
-        _write_owner(handle)
-        released = threading.Event()
-        heart = threading.Thread(target=_beat, args=(handle, released), daemon=True)
-        heart.start()
-        try:
-            yield
-        finally:
-            released.set()
-            heart.join()
-            handle.truncate(0)
+class LeaseLostError(Exception):
+    """This process was taken for dead, and another one runs its cell."""
 
 
-def _lock(handle: IO[str]) -> bool:
-    # Who only asks (`is_leased`) holds the lock for an instant too: a few tries tell it from an owner.
-    for _ in range(_LOCK_TRIES):
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            time.sleep(_LOCK_RETRY_S)
-    return False
+class Clock(Protocol):
+    """As the module `time` is one."""
+
+    def monotonic(self) -> float: ...
+    def sleep(self, seconds: float, /) -> None: ...
 
 
-def _beat(handle: IO[str], released: threading.Event) -> None:
-    while not released.wait(HEARTBEAT_S):
-        _write_owner(handle)
+@dataclass
+class Lease:
+    """A lease that is held. epoch: a number above that of every earlier holder."""
 
+    path: Path
+    owner: str
+    epoch: int
+    about: dict[str, Any]
+    beats: int = 0
+    is_lost: bool = False
+    """Whether somebody else was found to have it. Known after a heartbeat at the latest; see `require`."""
 
-def _write_owner(handle: IO[str]) -> None:
-    handle.seek(0)
-    handle.truncate()
-    json.dump({"host": socket.gethostname(), "pid": os.getpid(), "heartbeat_s": time.time()}, handle)
-    handle.flush()
+    def require(self) -> None:
+        """Raise LeaseLostError if somebody else has it by now. Asked before anything is written that counts."""
+        if self.is_lost or not self._is_ours():
+            self.is_lost = True
+            raise LeaseLostError(
+                f"{self.path.parent.name} was taken over by another process ({_in_words(_read(self.path))}), since "
+                f"this one gave no sign of life for {STALE_AFTER_S:.0f} s; what it did since is left out."
+            )
 
-
-def is_leased(folder: Path) -> bool:
-    """Whether a live process owns the folder."""
-    path = folder / _FILE
-    try:
-        with path.open("r", encoding="utf-8") as handle:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except (FileNotFoundError, NotADirectoryError):
+    def _is_ours(self) -> bool:
+        for _ in range(_TRIES):
+            content = _read(self.path)
+            if content is not None:
+                return _parse(content).get("owner") == self.owner
+            time.sleep(_RETRY_S)  # somebody took it for a dead one's, and is about to put it back
         return False
-    except BlockingIOError:
-        return True
-    return _is_fresh_elsewhere(path)
+
+    def beat(self, released: bool = False) -> None:
+        """A sign of life; the last one says that the lease is free. Raises OSError if the file cannot be written."""
+        if not self._is_ours():
+            self.is_lost = True
+            return
+        # In place, by a handle of this very file: one that was renamed away meanwhile hurts nobody.
+        with self.path.open("r+b") as file:
+            if _parse(file.read()).get("owner") == self.owner:
+                self.beats += 1
+                file.seek(0)
+                file.write(self.content(released))
+                file.flush()
+                os.fsync(file.fileno())
+
+    def content(self, released: bool = False) -> bytes:
+        """What the file says."""
+        known = {"owner": self.owner, "epoch": self.epoch, "beats": self.beats, "released": released}
+        text = json.dumps({**known, **self.about, "heartbeat_s": round(time.time())})
+        return text.encode().ljust(_BYTES - 1) + b"\n"
 
 
-def _is_fresh_elsewhere(path: Path) -> bool:
-    owner = _read(path)
-    return (
-        owner is not None
-        and owner["host"] != socket.gethostname()
-        and time.time() - owner["heartbeat_s"] < STALE_AFTER_S
-    )
+@dataclass
+class Leases:
+    """The leases of shared folders, as one process sees them.
 
+    kernel: which one this is; None: found out. sightings: since when which content of a lease was seen.
+    """
 
-def _owner(path: Path) -> str:
-    owner = _read(path)
-    return f"process {owner['pid']} on {owner['host']}" if owner else "starting up"
+    kernel: str | None = None
+    host: str = field(default_factory=socket.gethostname)
+    clock: Clock = time
+    sightings: dict[Path, tuple[bytes, float]] = field(default_factory=dict)
 
+    @contextmanager
+    def hold(self, folder: Path, last_epoch: int = 0) -> Iterator[Lease]:
+        """Own a cell's folder for the duration. last_epoch: the highest that its records know.
 
-def _read(path: Path) -> dict[str, Any] | None:
-    """The recorded owner; None if there is none, or if the file is not a lease of ours."""
-    try:
-        owner = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):
+        Raises LeaseTakenError while another live process owns it. Where only time can tell whether an owner lives, it
+        is watched: until its next heartbeat, or for `STALE_AFTER_S`.
+        """
+        with ExitStack() as open_files:
+            lease = self._take(folder / _FILE, last_epoch, open_files)
+            released = threading.Event()
+            heart = threading.Thread(target=_beat, args=(lease, released), daemon=True)
+            heart.start()
+            try:
+                yield lease
+            finally:
+                released.set()
+                heart.join()
+                with suppress(OSError):  # then its lock says that it is free, or time will
+                    lease.beat(released=True)
+
+    def is_held(self, folder: Path) -> bool:
+        """Whether a process owns the folder that is not known to be dead."""
+        path = folder / _FILE
+        found = _read(path)
+        if found is None:
+            return False
+        state = self._state(path, found)
+        return state == "alive" or (state == "unknown" and not self._is_stale(path, found))
+
+    def _take(self, path: Path, last_epoch: int, open_files: ExitStack) -> Lease:
+        dead = self._await_free(path)
+        left = [_read(one) or b"" for one in path.parent.glob(f".{_FILE}.*.was")]
+        epoch = 1 + max(last_epoch, *(int(_parse(one).get("epoch", 0)) for one in (dead or b"", *left)))
+        about = {"host": self.host[:64], "pid": os.getpid(), "kernel": self._kernel(path.parent)}
+        lease = Lease(path, uuid.uuid4().hex, epoch, about)
+        aside = path.with_name(f".{_FILE}.{lease.owner}.tmp")
+        try:
+            _write(aside, lease, open_files)
+            if dead is not None:
+                _rename_away(path, dead, lease.owner)
+            _link(aside, path, lease, open_files)
+        except FileExistsError:
+            raise _taken(path) from None
+        finally:
+            aside.unlink(missing_ok=True)
+        if not lease._is_ours():
+            raise _taken(path)
+        for one in path.parent.glob(f".{_FILE}.*.was"):
+            one.unlink(missing_ok=True)
+        return lease
+
+    def _await_free(self, path: Path) -> bytes | None:
+        """What a dead owner's lease says; None if there is no lease. Raises LeaseTakenError."""
+        watched: bytes | None = None
+        while (found := _read(path)) is not None:
+            state = self._state(path, found)
+            if state == "alive" or (watched is not None and found != watched):
+                raise _taken(path)
+            if state == "dead" or self._is_stale(path, found):
+                return found
+            if watched is None:
+                for other in path.parents[1].glob(f"*/{_FILE}"):  # so that one wait serves all that one death left
+                    self._is_stale(other, _read(other) or b"")
+            watched = found
+            self.clock.sleep(_LOOK_EVERY_S)
         return None
-    match owner:
-        case {"host": str(), "pid": int(), "heartbeat_s": int() | float()}:
-            return dict(owner)
+
+    def _is_stale(self, path: Path, found: bytes) -> bool:
+        """Whether this is what the lease has said for so long that its owner must be dead."""
+        now_s = self.clock.monotonic()
+        seen, since_s = self.sightings.get(path, (None, now_s))
+        if seen != found:
+            self.sightings[path] = (found, now_s)
+            return False
+        return now_s - since_s >= STALE_AFTER_S
+
+    def _state(self, path: Path, found: bytes) -> Literal["alive", "dead", "unknown"]:
+        owner = _parse(found)
+        if owner.get("released"):
+            return "dead"
+        lock = _lock_of(path)
+        if lock == "held":
+            return "alive"
+        if not owner:  # earlier versions left an empty file, and what is no lease holds nobody up
+            return "dead"
+        known = owner.get("kernel") if owner.get("locked") else None
+        return "dead" if lock == "free" and known is not None and known == self._kernel(path.parent) else "unknown"
+
+    def _kernel(self, folder: Path) -> str:
+        """The kernel and the file system that a lock is kept by; containers of one machine share both."""
+        return f"{self.kernel or _boot_id()}:{folder.stat().st_dev}"
+
+
+HERE = Leases()
+hold_lease, is_leased = HERE.hold, HERE.is_held
+
+
+def _beat(lease: Lease, released: threading.Event) -> None:
+    while not lease.is_lost and not released.wait(HEARTBEAT_S):
+        with suppress(OSError):  # the folder may be away for a while: the next one tells
+            lease.beat()
+
+
+@cache
+def _boot_id() -> str:
+    path = Path("/proc/sys/kernel/random/boot_id")
+    with suppress(OSError):
+        return path.read_text().strip()
+    return f"{uuid.getnode():x}-{socket.gethostname()}"
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _parse(content: bytes) -> dict[str, Any]:
+    """{} for what is no lease of ours."""
+    try:
+        found = json.loads(content)
+    except ValueError:
+        return {}
+    match found:
+        case {"owner": str(), "epoch": int(), "beats": int(), "released": bool()}:
+            return dict(found)
+        case {"host": str(), "pid": int(), "heartbeat_s": int() | float()}:  # of an earlier version
+            return dict(found)
         case _:
-            return None
+            return {}
+
+
+def _in_words(content: bytes | None) -> str:
+    owner = _parse(content or b"")
+    return f"process {owner.get('pid')} on {owner.get('host')}" if owner else "starting up"
+
+
+def _taken(path: Path) -> LeaseTakenError:
+    return LeaseTakenError(f"{path.parent.name} is being run by another process ({_in_words(_read(path))}).")
+
+
+def _lock_of(path: Path) -> Literal["held", "free", "unknown"]:
+    """Whether somebody holds the file's lock, as far as its file system shows it."""
+    try:
+        with path.open("rb") as handle:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return "free"
+    except BlockingIOError:
+        return "held"
+    except OSError:  # ENOLCK and others: it has no locks
+        return "unknown"
+
+
+def _lock(handle: IO[bytes]) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _write(path: Path, lease: Lease, open_files: ExitStack) -> None:
+    """A new file with what the lease says. It is locked before anybody can find it, for as long as it is open."""
+    handle = open_files.enter_context(path.open("xb"))
+    lease.about["locked"] = _lock(handle)
+    handle.write(lease.content())
+    handle.flush()
+    os.fsync(handle.fileno())
+
+
+def _link(aside: Path, path: Path, lease: Lease, open_files: ExitStack) -> None:
+    """Raises FileExistsError if somebody was quicker."""
+    try:
+        os.link(aside, path)
+    except FileExistsError:
+        if aside.stat().st_nlink == 1:  # else it was done, and its answer got lost on the network
+            raise
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        _write(path, lease, open_files)
+
+
+def _rename_away(path: Path, dead: bytes, owner: str) -> None:
+    """Raises FileExistsError if somebody was quicker."""
+    was = path.with_name(f".{_FILE}.{owner}.was")
+    try:
+        path.rename(was)
+    except FileNotFoundError:
+        raise FileExistsError from None
+    if _read(was) == dead:
+        return
+    # Another one's by now, or a sign of life.
+    with suppress(OSError):
+        os.link(was, path)
+    if not path.exists():
+        was.rename(path)
+    was.unlink(missing_ok=True)
+    raise FileExistsError

@@ -18,7 +18,8 @@ The last three are null in an epoch in which the completion could not act (advan
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     import pyarrow
     from numpy.typing import NDArray
 
+_NAME = re.compile(r"\d+-(?P<last>\d+)(-e(?P<epoch>\d+))?")
+_UNKNOWN_EPOCH = 2**31
+Superseded = Callable[[int, int], bool]
 MOST_UPDATES = 100_000
 """On one rollout batch; no objective takes a hundredth of them."""
 PER_TOKEN = ("token/logp", "token/entropy", "token/advantage")
@@ -56,26 +60,45 @@ def spread(paths: Sequence[Path], most: int) -> list[Path]:
     return [paths[round(place * (len(paths) - 1) / (most - 1))] for place in range(most)]
 
 
-def rollout_files(folder: Path) -> list[Path]:
-    """In the order of training; [] without the folder. Raises DamagedRecordError if it is not a folder."""
+def rollout_files(folder: Path, superseded: Superseded = lambda epoch, step: False) -> list[Path]:
+    """In the order of training; [] without the folder. Raises DamagedRecordError if it is not a folder.
+
+    superseded: see `harness.records.cell.CellRecord.superseded`; such files are left out, if their names hold an epoch.
+    """
     if folder.exists() and not folder.is_dir():
         raise DamagedRecordError(f"{folder}: is damaged (it is not a folder). {REMEDY}")
-    return sorted(folder.glob("*.parquet"))
+    paths = sorted(path for path in folder.glob("*.parquet") if not path.name.startswith("."))
+    return [path for path in paths if not (stand := stand_of(path)) or not superseded(*stand)]
+
+
+def file_of(first_step: int, last_step: int, epoch: int) -> str:
+    return f"{first_step:06d}-{last_step:06d}-e{epoch}.parquet"
+
+
+def stand_of(path: Path) -> tuple[int, int] | None:
+    """The epoch of a file's writer and its last step, by its name; None for one that is not named as ours are. Earlier
+    versions named no epoch: no later start makes theirs void."""
+    name = _NAME.fullmatch(path.stem)
+    return None if name is None else (int(name["epoch"] or _UNKNOWN_EPOCH), int(name["last"]))
 
 
 def read_rollouts(
-    folder: Path, columns: Sequence[str], most_files: int | None = None, needed: Sequence[str] = ()
+    folder: Path,
+    columns: Sequence[str],
+    most_files: int | None = None,
+    needed: Sequence[str] = (),
+    superseded: Superseded = lambda epoch, step: False,
 ) -> pyarrow.Table | None:
     """These columns of all rows, step by step; a column that was not recorded is null. None if there are no rows.
 
     most_files: of more than so many only some are read, spread over training. needed: columns in which every row must
-    have a value. Raises DamagedRecordError, naming the file, where one has none, for a file that cannot be read, and as
-    `rollout_files`.
+    have a value. superseded: as in `rollout_files`. Raises DamagedRecordError, naming the file, where one has none, for
+    a file that cannot be read, and as `rollout_files`.
     """
     import pyarrow
 
     tables = []
-    paths = rollout_files(folder)
+    paths = rollout_files(folder, superseded)
     for path in paths if most_files is None else spread(paths, most_files):
         table = _with_types(path, read_parquet(path, columns), columns)
         require_values(path, table, needed)

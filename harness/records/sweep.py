@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
@@ -23,6 +25,7 @@ ENDED = frozenset({"done", "failed", "invalid"})
 """The states of a cell whose run is over."""
 
 _SHOWN_FAULTS = 3
+Read = TypeVar("Read")
 
 
 class CellEntry(Part):
@@ -242,7 +245,7 @@ class SweepRecord(Part):
         ours = {cell.dir for cell in self.cell_entries}
         folder = self.path / "cells"
         paths = sorted(path for path in folder.iterdir() if path.name not in ours) if folder.exists() else []
-        return [CellRecord.at(path) for path in paths if is_cell_directory_name(path.name)]
+        return [CellRecord.at(path) for path in paths if is_cell_directory_name(path.name) and path.is_dir()]
 
     @property
     def is_complete(self) -> bool:
@@ -289,6 +292,16 @@ class SweepRecord(Part):
             look = self.look.model_copy(update={"verdicts": {**verdicts}})
             now.model_copy(update={"looks": [*now.looks, look]}).write()
 
+    def setting_aside(self, error: DamagedRecordError) -> SweepRecord:
+        """The same, with the cell that the error names `damaged`: one bad cell hides no other. Raises the error if it
+        is about something else."""
+        at_fault = [cell for cell in self.cells if f"{cell.path}{os.sep}" in str(error) and cell.fault is None]
+        if not at_fault:
+            raise error
+        copy = self.model_copy()
+        vars(copy)["cells"] = [replace(cell, fault=str(error)) if cell in at_fault else cell for cell in self.cells]
+        return copy
+
     def cell_at(self, path: Path) -> CellRecord:
         """The cell in a folder, as the question reads it; one of another question under the evaluation that it was run
         with."""
@@ -297,6 +310,16 @@ class SweepRecord(Part):
     def write(self) -> None:
         """Write sweep.json."""
         write_json(self.path / "sweep.json", {"schema": SCHEMA, **self.model_dump(mode="json", by_alias=True)})
+
+
+def reading_around_damage(sweep: SweepRecord, read: Callable[[SweepRecord], Read]) -> Read:
+    """What `read` makes of a sweep, without the cells that it finds damaged. Raises DamagedRecordError if something
+    else is."""
+    while True:
+        try:
+            return read(sweep)
+        except DamagedRecordError as error:
+            sweep = sweep.setting_aside(error)
 
 
 def first_seeds(seeds: Sequence[int], n: int) -> list[int]:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.records.files import DamagedRecordError, read_jsonl
+from harness.records.files import DamagedRecordError, read_bytes, read_jsonl
 
 if TYPE_CHECKING:
     import pyarrow
@@ -83,7 +83,7 @@ def read_columns(path: Path) -> pyarrow.Table:
 
     if not path.exists():
         return pyarrow.table({})
-    text = path.read_bytes().rpartition(b"\n")[0]
+    text = read_bytes(path).rpartition(b"\n")[0]
     if not text.strip():
         return pyarrow.table({})
     n_lines = sum(not line.isspace() for line in text.split(b"\n") if line)

@@ -26,14 +26,15 @@ from harness.models.language_model import LanguageModel, weights_digest
 from harness.records import CellRecord
 from harness.records.cell import STARTS_FILE
 from harness.records.files import (
+    DamagedRecordError,
     append_jsonl,
-    count_rows,
     keep_jsonl,
     write_atomic,
 )
+from harness.records.lease import Lease
 from harness.records.problems import PROBLEMS_FILE, ProblemsFile
 from harness.records.registration import registration_found
-from harness.records.rollouts import write_rollouts
+from harness.records.rollouts import file_of, stand_of, write_rollouts
 from harness.run.evaluation import EarlierEvaluations, Evaluator, begin_own_evaluation
 from harness.run.health import health_flags
 from harness.run.learning import make_learner
@@ -78,12 +79,18 @@ class CellRun:
         examples: Examples,
         on_progress: Callable[[Progress], None],
         require_code: Callable[[], None] = lambda: None,
+        remark: Callable[[str], None] = lambda sentence: None,
+        lease: Lease | None = None,
     ) -> None:
-        """require_code: raises if the user's code has changed since the cell was planned; asked before it is done."""
+        """require_code: raises if the user's code has changed since the cell was planned; asked before it is done.
+        remark: is told what the user must know, e.g. that records were lost and steps are made anew. lease: that on the
+        cell's folder, None where nobody else can run it; LeaseLostError stops whoever has lost it."""
         self._cell, self._spec, self._report, self._require_code = cell, spec, on_progress, require_code
+        self._remark = remark
+        self._require_lease: Callable[[], None] = lease.require if lease is not None else lambda: None
         self._start, self._examples = start, examples
         self._model = start.model
-        self._log = CellLog(cell)
+        self._log = CellLog(cell, 0 if lease is None else lease.epoch)
         # One for both: an engine on a GPU keeps its cache from call to call.
         engine = make_engine(spec.rollout, start)
         self._learner = make_learner(spec, start, examples, engine)
@@ -110,15 +117,16 @@ class CellRun:
         self._tell("evaluating")
         self._evaluate(self._spec.eval.samples, final=True)
         self._require_code()
+        self._require_lease()
         self._log.compact_evaluations()
-        self._cell.write_status(
-            "done",
-            step=self._step,
-            steps=self._spec.train.steps,
-            generated_tokens=self._generated_tokens,
-            flags=health_flags(self._cell.read_steps(), self._diverged, self._final_score()),
-            digest=weights_digest(self._model.state_dict()),
-        )
+        outcome = {
+            "flags": health_flags(self._cell.read_steps(), self._diverged, self._final_score()),
+            "digest": weights_digest(self._model.state_dict()),
+            "records": self._cell.count("evals.parquet"),
+        }
+        self._require_lease()
+        steps, n_tokens = self._spec.train.steps, self._generated_tokens
+        self._cell.write_status("done", step=self._step, steps=steps, generated_tokens=n_tokens, **outcome)
         self._log.drop_samples()
         self._log.note(f"done at step {self._step} after {self._generated_tokens} generated tokens")
 
@@ -133,18 +141,37 @@ class CellRun:
         return self._step >= self._spec.train.steps or (budget is not None and self._generated_tokens >= budget)
 
     def _resume(self) -> None:
-        checkpoint = load_latest(self._cell.checkpoints)
+        passed_over: list[str] = []
+        checkpoint = load_latest(self._cell.checkpoints, self._fault, passed_over.append)
         if checkpoint is not None:
             self._restore(checkpoint)
             self._log.note(f"resumed at step {self._step}")
+        if passed_over:
+            went_on = f"goes on from step {self._step}" if checkpoint else "begins anew"
+            for sentence in (f"{self._cell.path.name} {went_on}: {reason}" for reason in passed_over):
+                self._log.note(sentence)
+                self._remark(sentence)
+        self._require_lease()
         begin_own_evaluation(self._cell, self._spec)
         self._log.cut_after(self._step)
         self._log.started(self._step, {"model": self._start.account()} | self._examples.account)
         if checkpoint is None:
             self._checkpoint()
 
+    def _fault(self, checkpoint: Checkpoint) -> str | None:
+        """What keeps a whole checkpoint from being gone on from, in words."""
+        if checkpoint.epoch is not None and self._cell.superseded()(checkpoint.epoch, checkpoint.step):
+            return f"the checkpoint of step {checkpoint.step} is of a start whose steps a later one made anew"
+        return self._cell.shortfall(checkpoint.records)
+
     def _restore(self, checkpoint: Checkpoint) -> None:
-        load_trained_weights(self._model, checkpoint.weights)
+        try:
+            load_trained_weights(self._model, checkpoint.weights)
+        except RuntimeError as error:
+            raise DamagedRecordError(
+                f"{self._cell.checkpoints}: the checkpoint of step {checkpoint.step} is not this cell's ({error}). "
+                "Restore it, or delete that folder: the next run then begins anew."
+            ) from None
         self._learner.restore(checkpoint.trainer, checkpoint.progress)
         self._step, self._generated_tokens = checkpoint.step, checkpoint.generated_tokens
 
@@ -152,6 +179,7 @@ class CellRun:
         weights = trained_weights(self._model)
         if not all_finite(weights.values()):
             raise DivergedError("a weight is not finite")
+        self._require_lease()
         self._log.flush_rollouts()
         save_checkpoint(
             self._cell.checkpoints,
@@ -161,14 +189,15 @@ class CellRun:
                 weights,
                 self._learner.trainer_state(),
                 self._learner.progress(),
-                self._log.extents(),
+                self._cell.count(SAMPLES_FILE),
+                self._log.epoch,
             ),
         )
 
     def _return_to_last_finite(self, reason: str) -> None:
         """Divergence is an outcome: the cell is scored where its weights were last known to be finite."""
         diverged_at = self._step + 1
-        checkpoint = load_latest(self._cell.checkpoints)
+        checkpoint = load_latest(self._cell.checkpoints, self._fault)
         if checkpoint is None:
             raise RuntimeError(
                 f"{self._cell.path}: no checkpoint to return to, though the first step is preceded by one"
@@ -242,25 +271,31 @@ class CellLog:
     """Writes a cell's records. Rollout rows are held until the next checkpoint, then written as one parquet file."""
 
     cell: CellRecord
-    epoch: int = field(init=False)
-    """The number of this start; every row carries it."""
+    epoch: int = 0
+    """The number of this start, which every row carries; 0: one more than the last."""
     problems: ProblemsFile = field(init=False)
     """Those that rollouts and samples refer to. A resume cuts none: it draws the same again."""
     _rollouts: list[Row] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.problems = ProblemsFile(self.cell.path / PROBLEMS_FILE)
-        self.epoch = 1 + max((start["epoch"] for start in self.cell.read_starts()), default=0)
+        self.epoch = self.epoch or 1 + self.cell.last_epoch
 
     def cut_after(self, step: int) -> None:
         """Drop everything recorded after a step, and torn ends. Samples of a final evaluation stay, to be gone on with;
         its scores go, as they are made from the samples again."""
+        superseded = self.cell.superseded()
         for name in _ROWS:
-            keep_jsonl(self.cell.path / name, lambda row: bool(row["step"] <= step))
+            keep_jsonl(
+                self.cell.path / name,
+                lambda row: bool(row["step"] <= step) and not superseded(row.get("epoch", 0), row["step"]),
+            )
         keep_jsonl(self.cell.path / "scores.jsonl", lambda row: not row["final"])
         self.cell.evals.unlink(missing_ok=True)  # made from evals.jsonl again
+        current = self.cell.rollout_files()
         for path in self.cell.rollouts.glob("*.parquet"):
-            if int(path.stem.split("-")[1]) > step:
+            stand = stand_of(path)
+            if stand is not None and (path not in current or stand[1] > step):
                 path.unlink()
 
     def started(self, from_step: int, provenance: Row) -> None:
@@ -279,7 +314,8 @@ class CellLog:
 
     def samples(self, about: Row) -> SampleStore:
         """Where the samples of an evaluation are kept. about: fields that tell its rows from those of others."""
-        return SampleStore(self.cell.path / SAMPLES_FILE, about, self.epoch, problems=self.problems)
+        current = self.cell.superseded()
+        return SampleStore(self.cell.path / SAMPLES_FILE, about, self.epoch, problems=self.problems, superseded=current)
 
     def scored(self, row: Row) -> None:
         self._append("scores.jsonl", [row])
@@ -287,19 +323,14 @@ class CellLog:
     def _append(self, name: str, rows: list[Row]) -> None:
         append_jsonl(self.cell.path / name, [row | {"epoch": self.epoch} for row in rows])
 
-    def extents(self) -> dict[str, dict[str, int]]:
-        """How much of each file of rows a checkpoint stands on: `rows` and `bytes`."""
-        paths = [self.cell.path / name for name in (*_ROWS, PROBLEMS_FILE)]
-        return {path.name: {"rows": count_rows(path), "bytes": path.stat().st_size} for path in paths if path.exists()}
-
     def flush_rollouts(self) -> None:
-        """Write the held rollout rows to rollouts/<first>-<last>.parquet."""
+        """Write the held rollout rows to rollouts/<first>-<last>-e<epoch>.parquet."""
         if not self._rollouts:
             return
         self.cell.rollouts.mkdir(exist_ok=True)
         first, last = self._rollouts[0]["step"], self._rollouts[-1]["step"]
-        rows = self._rollouts
-        write_atomic(self.cell.rollouts / f"{first:06d}-{last:06d}.parquet", lambda aside: write_rollouts(aside, rows))
+        rows, name = self._rollouts, file_of(first, last, self.epoch)
+        write_atomic(self.cell.rollouts / name, lambda aside: write_rollouts(aside, rows))
         self._rollouts = []
 
     def compact_evaluations(self) -> None:

@@ -23,7 +23,7 @@ from harness.models.start import StartingPoint
 from harness.plan.filing import under_evaluation
 from harness.records import CellRecord
 from harness.records.cell import EVALUATION_FILE, STARTS_FILE
-from harness.records.files import append_jsonl, is_disk_full, write_json
+from harness.records.files import append_jsonl, is_disk_full, sweep_temporary, write_json
 from harness.records.lease import hold_lease
 from harness.records.problems import PROBLEMS_FILE, ProblemsFile
 from harness.records.registration import registration_found
@@ -41,7 +41,13 @@ from harness.sampling.conditions import Conditions
 from harness.sampling.sampler import EngineSampler
 from harness.sampling.scoring import Policy
 from harness.sampling.store import SAMPLES_FILE, SampleStore
-from harness.training.checkpoint import checkpoint_folders, load_checkpoint, load_trained_weights
+from harness.training.checkpoint import (
+    UnusableCheckpointError,
+    checkpoint_folders,
+    load_checkpoint,
+    load_trained_weights,
+    step_of,
+)
 from harness.training.reward_model import RewardModel
 
 Row = dict[str, Any]
@@ -62,10 +68,18 @@ def run_cell(
     """
 
     def report(progress: Progress) -> None:
+        if lease.is_lost:
+            lease.require()
         tell(asdict(progress))
 
-    with hold_lease(folder):
+    def remark(sentence: str) -> None:
+        tell({"remark": sentence})
+
+    with hold_lease(folder, CellRecord.at(folder).last_epoch) as lease:
         cell = under_evaluation(CellRecord.at(folder), evaluation_hash(spec))
+        cell.require_readable()
+        for place in (cell.path, cell.evaluation_folder, cell.rollouts):
+            sweep_temporary(place)
         if cell.is_done:
             return
         require_code()
@@ -79,20 +93,22 @@ def run_cell(
                 checkpoint = CheckpointCell(cell, spec, home, partial(_load_as_it_is, spec, home, starting_point))
                 checkpoint.run(lambda policy, elsewhere: evaluate(cell, spec, policy, report, elsewhere))
                 require_code()
-                cell.write_status("done", **checkpoint.outcome())
+                lease.require()
+                cell.write_status("done", **checkpoint.outcome(), records=cell.count("evals.parquet"))
             elif cell.lacks == "training":
                 source = source_of_start(spec, home)
                 examples = _examples(spec, inputs_of_cell(spec, home), starting_point.get(spec, source))
                 model = starting_point.for_training(spec, source)
-                CellRun(cell, spec, model, examples, report, require_code).run()
+                CellRun(cell, spec, model, examples, report, require_code, remark, lease).run()
             else:
                 found = registration_found(cell.path.parents[1])
                 append_start(cell.evaluation_folder / STARTS_FILE, found, cell.step)
                 evaluate(cell, spec, TrainedPolicy(cell, spec, home, starting_point), report)
                 require_code()
-                cell.write_status("done")
+                lease.require()
+                cell.write_status("done", records=cell.count("evals.parquet"))
         except Interrupted:
-            if not cell.is_done:
+            if not cell.is_done and not lease.is_lost:
                 cell.write_status("interrupted", reason=INTERRUPTED)
             raise
         except OSError as error:
@@ -157,7 +173,7 @@ class TrainedPolicy:
     @cached_property
     def _sampler(self) -> EngineSampler:
         step = self.cell.step
-        checkpoint = next((path for path in checkpoint_folders(self.cell.checkpoints) if _step_of(path) == step), None)
+        checkpoint = next((path for path in checkpoint_folders(self.cell.checkpoints) if step_of(path) == step), None)
         if checkpoint is None:
             raise self._refusal(f"its checkpoint of step {step} is not there any more in {self.cell.checkpoints}")
         model = load_trained(self.spec, checkpoint, self.home, self.starting_point)
@@ -185,12 +201,10 @@ def load_trained(spec: RunSpec, checkpoint: Path, home: Path, starting_point: St
     has_adapters = isinstance(spec.model.lora, Lora)
     source = source_of_start(spec, home) if has_adapters else spec.model.source
     language_model = starting_point.for_training(spec, source)
-    loaded = load_checkpoint(checkpoint)
-    if loaded is None:
-        raise RefusedError(
-            f"{checkpoint}: is damaged, or of another version of bench. Give another checkpoint of the cell, or run "
-            "its sweep again."
-        )
+    try:
+        loaded = load_checkpoint(checkpoint)
+    except UnusableCheckpointError as error:
+        raise RefusedError(f"{error} Or give another checkpoint of the cell.") from None
     load_trained_weights(language_model.model, loaded.weights)
     return language_model
 
@@ -209,10 +223,6 @@ def load_as_it_is(spec: RunSpec, starting_point: StartingPoint, source: str | No
 
 def _load_as_it_is(spec: RunSpec, home: Path, starting_point: StartingPoint) -> LanguageModel:
     return load_as_it_is(spec, starting_point, None if spec.checkpoint_folder else source_of_start(spec, home))
-
-
-def _step_of(checkpoint: Path) -> int:
-    return int(checkpoint.name.rpartition("-")[2])
 
 
 def _examples(spec: RunSpec, inputs: Mapping[str, Path], start: LanguageModel) -> Examples:

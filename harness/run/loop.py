@@ -137,3 +137,5 @@ def record_end(ended: Ended, cell: CellRecord) -> None:
         cell.write_status("failed", reason=ended.reason)
     elif ended.state == "invalid":
         cell.write_status("invalid", reason=ended.reason)
+    elif ended.state == "damaged" and cell.state not in ("damaged", "done"):  # else the cell itself says so
+        cell.write_status("damaged", reason=ended.reason)

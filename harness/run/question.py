@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -85,12 +85,15 @@ def make_cells(plan: Plan, cells: Sequence[PlannedCell], home: Path) -> None:
         for cell in cells:
             record = plan.record(cell, home)
             folder = record.evaluation_folder  # a trained cell keeps the spec and the code that it was trained with
-            folder.mkdir(parents=True, exist_ok=True)
-            write_json(folder / "spec.json", cell.spec.model_dump(mode="json"))
-            for module in user_code(cell.spec):
-                for path, content in _code_files(module):
-                    _keep(folder / "code" / path, content)
-            if record.state not in ("running", "done"):  # another `bench run` may have been quicker
+            if record.state in ("running", "done", "damaged"):  # another `bench run` may have been quicker
+                continue
+            # A folder or file that stands in the place of another is for the cell's own job to name.
+            with suppress(FileExistsError, IsADirectoryError, NotADirectoryError):
+                folder.mkdir(parents=True, exist_ok=True)
+                write_json(folder / "spec.json", cell.spec.model_dump(mode="json"))
+                for module in user_code(cell.spec):
+                    for path, content in _code_files(module):
+                        _keep(folder / "code" / path, content)
                 record.write_status("pending", steps=cell.spec.training_steps)
 
 

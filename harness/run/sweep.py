@@ -15,6 +15,7 @@ from harness.plan import Plan, PlannedCell
 from harness.plan.filing import under_evaluation
 from harness.records import CellRecord
 from harness.records.cell import is_cell_directory_name
+from harness.records.files import DamagedRecordError, sweep_temporary
 from harness.run.data_checks import contamination, contamination_sentence, record_sources, require_models_and_data
 from harness.run.loop import Observer, StageJobs, StoppedError, record_end, run_jobs
 from harness.run.question import best_of_n_paths, make_cells, write_question
@@ -74,6 +75,8 @@ class SweepRun:
         does not stop the others, unless `fail_fast` is set: its state says so.
         """
         self.plan.require_answerable()
+        for place in (self.folder, self.home / "cache", *(self.home / "cache").glob("*/")):
+            sweep_temporary(place)
         missing = self.missing()
         trained = [cell for cell in missing if self.plan.record(cell, self.home).lacks == "evaluation"]
         untrained = [cell for cell in missing if cell not in trained]
@@ -116,7 +119,7 @@ class SweepRun:
         alike = [
             cell_name_of(earlier)
             for cell in missing
-            if (earlier := finished.get((cell.arm, cell.seed))) and earlier.spec == cell.spec.model_dump(mode="json")
+            if (earlier := finished.get((cell.arm, cell.seed))) and _spec(earlier) == cell.spec.model_dump(mode="json")
         ]
         if not alike:
             return []
@@ -141,6 +144,13 @@ class SweepRun:
         return [one for path, one in wanted.items() if not path.exists()]
 
 
+def _spec(cell: CellRecord) -> dict[str, Any] | None:
+    try:
+        return cell.spec
+    except DamagedRecordError:
+        return None
+
+
 @dataclass
 class _Cells:
     """The cells of a sweep as work. started: by the path of their jobs; retried: those of them started again."""
@@ -163,7 +173,10 @@ class _Cells:
         return not self.waiting
 
     def progress(self, job: Job, event: dict[str, Any]) -> bool:
-        self.observer.progress(cell_name(job), event)
+        if remark := event.pop("remark", None):
+            self.observer.remark(remark)
+        else:
+            self.observer.progress(cell_name(job), event)
         return False
 
     def ended(self, ended: Ended) -> None:

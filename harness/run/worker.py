@@ -24,13 +24,14 @@ from harness import plugins
 from harness.config.hashing import code_digests, data_digests, own_templates, user_code
 from harness.errors import RefusedError
 from harness.executors.base import Job, JobState
-from harness.records.files import is_disk_full
+from harness.records.files import DamagedRecordError, is_disk_full
 from harness.run.loop import DISK_FULL, CodeChangedError, Interrupted
 
 if TYPE_CHECKING:
     from harness.models.start import StartingPoint
 
 Tell = Callable[[dict[str, Any]], None]
+_NOT_A_RECORD = (FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
 
 
 def run_job(job: Job, home: Path, start: StartingPoint, tell: Tell) -> tuple[JobState, str | None]:
@@ -40,7 +41,7 @@ def run_job(job: Job, home: Path, start: StartingPoint, tell: Tell) -> tuple[Job
     """
     from evals.errors import EvalError
     from harness.engines.base import EngineMismatchError
-    from harness.records.lease import LeaseTakenError
+    from harness.records.lease import LeaseLostError, LeaseTakenError
     from harness.run.cell_job import run_cell
     from harness.run.stages import CELL, StageContext, find_stage
 
@@ -54,18 +55,25 @@ def run_job(job: Job, home: Path, start: StartingPoint, tell: Tell) -> tuple[Job
             path.parent.mkdir(parents=True, exist_ok=True)
             stage.make(path, StageContext(job.spec, home, start, stage.phase, tell))
             require_code(job)
-    except LeaseTakenError as error:
+    except (LeaseTakenError, LeaseLostError) as error:
         return "taken", str(error)
     except CodeChangedError as error:
         return "invalid", str(error)
     except EngineMismatchError as error:
         return "invalid", str(error)
+    except DamagedRecordError as error:
+        return "damaged", str(error)
     except (RefusedError, EvalError) as error:
         return "refused", str(error)
     except OSError as error:
-        if not is_disk_full(error):
-            raise
-        return "interrupted", DISK_FULL
+        if is_disk_full(error):
+            return "interrupted", DISK_FULL
+        if job.kind == CELL and isinstance(error, _NOT_A_RECORD) and str(path) in str(error.filename):
+            return "damaged", (
+                f"{error.filename}: cannot be read or written ({error.strerror}). Restore it, or move {path} away and "
+                "run the sweep again."
+            )
+        raise
     return "done", None
 
 

@@ -83,6 +83,7 @@ class SampleStore:
     epoch: the number of the start of a cell that writes, for the end of each row.
     keeps_tokens: rows hold their completion's `tokens` too.
     problems: where the problems are recorded that the samples refer to.
+    superseded: (epoch, step) -> whether rows of that start count no more; see `CellRecord.superseded`.
     """
 
     path: Path
@@ -90,6 +91,7 @@ class SampleStore:
     epoch: int | None = None
     keeps_tokens: bool = False
     problems: ProblemsFile | None = None
+    superseded: Callable[[int, int], bool] = lambda epoch, step: False
 
     @classmethod
     @contextmanager
@@ -114,6 +116,7 @@ class SampleStore:
         found += _sample_rows(self.path, read_jsonl(self.path))
         mine = [cast(dict[str, Any], row) for row in found]
         mine = [row for row in mine if all(row.get(name) == value for name, value in self.mark.items())]
+        mine = [row for row in mine if "epoch" not in row or not self.superseded(row["epoch"], row["step"])]
         # A kill between compacting and removing leaves samples in both files.
         once = {tuple(row.get(name) for name in _IDENTITY): row for row in mine}
         left_out = {*self.mark, "epoch"}

@@ -196,6 +196,9 @@ class _Trials:
         self._beat()
         if job.kind != CELL:
             return False
+        if remark := event.pop("remark", None):
+            self.observer.remark(remark)
+            return False
         active = self._of(job)
         self.observer.progress(active.name, event)
         assert active.pruning is not None

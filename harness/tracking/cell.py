@@ -42,6 +42,7 @@ STATUS = {
     "failed": "FAILED",
     "invalid": "FAILED",
     "interrupted": "KILLED",
+    "damaged": "FAILED",
 }
 _MIRRORED_TAG = "bench.mirrored"
 _SENDING_TAG = "bench.sending"

@@ -39,6 +39,7 @@ from typing import Any
 
 from harness.errors import BenchError
 from harness.records import CellRecord, SweepRecord, read_sweep
+from harness.records.files import DamagedRecordError
 from harness.records.study import STUDY, StudyRecord
 from harness.tracking.cell import (
     STATUS,
@@ -82,6 +83,8 @@ class _Session:
     children: dict[str, MirroredRun]
     """Runs of cells by folder name, and runs of trials without cells by number."""
     seen: dict[str, Any] = field(default_factory=dict)
+    damaged: list[str] = field(default_factory=list)
+    """What is wrong with cells that cannot be mirrored; the others are."""
 
 
 class Mirror:
@@ -98,7 +101,8 @@ class Mirror:
     def sync(self) -> int:
         """Send what is new; returns the number of points sent.
 
-        Raises `MirrorError` if MLflow cannot be reached or refuses, FileNotFoundError if the sweep was never run.
+        Raises `MirrorError` if MLflow cannot be reached or refuses, FileNotFoundError if the sweep was never run, and
+        DamagedRecordError, after all else is sent, for cells whose records are damaged.
         """
         sweep = read_sweep(self.sweep_dir)
         study = study_of_search(self.sweep_dir) if sweep.is_search else None
@@ -114,6 +118,8 @@ class Mirror:
             n_points += _sync_report(session, sweep.path / "report")
         self._session = session
         self.address = address(self.tracking_uri, session.experiment_id)
+        if session.damaged:
+            raise DamagedRecordError("\n".join(session.damaged))
         return n_points
 
     @contextmanager
@@ -154,16 +160,24 @@ def _sync_cells(session: _Session, sweep: SweepRecord, study: StudyRecord | None
     statuses = {cell.path: cell.read_status() for cell in sweep.cells}
     trials = {name: trial for trial in study.trials for name in trial.cells} if study is not None else {}
     base_scores = sweep.base_scores if _start_alike(sweep) else []
+    session.damaged = []
     for cell in sweep.cells:
         name = cell.path.name
         tags = trial_tags(trials[name]) if name in trials else {}
         now = (statuses[cell.path], fingerprint(cell), tags, len(base_scores))
         if session.seen.get(name) == now or not (cell.evaluation_folder / "spec.json").exists():
             continue
-        inputs = inputs_of(sweep, cell)
-        view = CellView(cell, statuses[cell.path], tags, base_scores, inputs, sweep_tags(sweep))
+        if statuses[cell.path]["state"] == "damaged":
+            session.damaged.append(statuses[cell.path]["reason"])
+            continue
         create = partial(_create_child, session)
-        session.children[name], n_sent = sync_cell(view, session.children.get(name), create)
+        try:
+            inputs = inputs_of(sweep, cell)
+            view = CellView(cell, statuses[cell.path], tags, base_scores, inputs, sweep_tags(sweep))
+            session.children[name], n_sent = sync_cell(view, session.children.get(name), create)
+        except DamagedRecordError as error:
+            session.damaged.append(str(error))
+            continue
         session.seen[name] = now
         n_points += n_sent
     ended = [] if study is None else [trial for trial in study.trials if trial.state != "running"]

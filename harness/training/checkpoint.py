@@ -6,16 +6,25 @@ import hashlib
 import io
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from harness.records.files import read_json, write_json
+from harness.records.counted import Counted
+from harness.records.files import (
+    DamagedRecordError,
+    read_object,
+    sweep_temporary,
+    write_folder,
+    write_json,
+)
 
 KEPT = 2
 FORMAT = 4
@@ -23,6 +32,8 @@ FORMAT = 4
 _OLDER_FORMAT = 3
 """Format 3 lacks the extents of the records and the digest of checkpoint.json."""
 _PREFIX = "step-"
+_FILES = ("weights.safetensors", "trainer.pt")
+_FIELDS = {"format": int, "step": int, "generated_tokens": int, "progress": dict, "blake2b": dict}
 
 
 @dataclass(frozen=True)
@@ -39,8 +50,10 @@ class Checkpoint:
     """The learner's state: optimiser with its float32 masters, critic, reference, coefficients, start of the round."""
     progress: dict[str, Any]
     """JSON: what the order of prompts and the completion limit have seen."""
-    records: dict[str, dict[str, int]] = field(default_factory=dict)
-    """How much of each file of the cell's rows it stands on: file -> `rows` and `bytes`."""
+    records: Counted = field(default_factory=dict)
+    """How much of each of the cell's files it stands on; see `harness.records.cell.CellRecord.count`."""
+    epoch: int | None = None
+    """The number of the start that wrote it; None in those of earlier versions."""
 
 
 def trained_weights(model: nn.Module) -> dict[str, Tensor]:
@@ -71,75 +84,140 @@ def _frozen(model: nn.Module) -> set[str]:
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write `folder/step-NNNNNN` so that it exists whole or not at all, then drop all but the newest two."""
+    """Write `folder/step-NNNNNN`, so that it is on the disk whole or not at all, then drop all but the newest two.
+
+    Those of earlier starts of the cell that lie beyond the new one are dropped too: their steps are made anew.
+    """
     final = folder / f"{_PREFIX}{checkpoint.step:06d}"
-    aside = folder / f".{final.name}.tmp"
-    for torn in folder.glob(f".{_PREFIX}*.tmp"):
-        shutil.rmtree(torn)
-    aside.mkdir(parents=True)
-    try:
-        # Both libraries turn a full disk into errors of their own that do not say so; Python says ENOSPC.
-        (aside / "weights.safetensors").write_bytes(_weights_as_bytes(checkpoint.weights))
-        (aside / "trainer.pt").write_bytes(_trainer_as_bytes(checkpoint.trainer))
-        sums = {file.name: _checksum(file) for file in sorted(aside.iterdir())}
+    folder.mkdir(parents=True, exist_ok=True)
+    sweep_temporary(folder, older_than_s=0.0)
+    # Both libraries turn a full disk into errors of their own that do not say so; Python says ENOSPC.
+    files: dict[str, bytes | memoryview] = {
+        "weights.safetensors": _weights_as_bytes(checkpoint.weights),
+        "trainer.pt": _trainer_as_bytes(checkpoint.trainer),
+    }
+
+    def write(aside: Path) -> None:
+        for name, content in files.items():
+            (aside / name).write_bytes(content)
         meta = {
             "format": FORMAT,
             "step": checkpoint.step,
+            "epoch": checkpoint.epoch,
             "generated_tokens": checkpoint.generated_tokens,
             "progress": checkpoint.progress,
             "records": checkpoint.records,
-            "blake2b": sums,
+            "blake2b": {name: _checksum(aside / name) for name in _FILES},
         }
         write_json(aside / "checkpoint.json", meta | {"digest": _digest(meta)})
-        shutil.rmtree(final, ignore_errors=True)
-        aside.rename(final)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-    for old in checkpoint_folders(folder)[:-KEPT]:
+
+    write_folder(final, write, replaces=True)
+    # Whoever was taken for dead and wakes up late drops none of those that a later start has written.
+    earlier = [path for path in checkpoint_folders(folder) if _epoch_of(path) <= (checkpoint.epoch or 0)]
+    beyond = [path for path in earlier if step_of(path) > checkpoint.step]
+    for old in [*beyond, *[path for path in earlier if path not in beyond][:-KEPT]]:
         shutil.rmtree(old)
 
 
 def checkpoint_folders(folder: Path) -> list[Path]:
-    """Checkpoints of a cell, oldest first."""
-    return sorted(folder.glob(f"{_PREFIX}*"))
+    """Checkpoints of a cell, oldest first. Anything else that lies there is passed over."""
+    return sorted(path for path in folder.glob(f"{_PREFIX}*") if path.name.removeprefix(_PREFIX).isdecimal())
 
 
-def load_latest(folder: Path) -> Checkpoint | None:
-    """The newest checkpoint that is whole and of this format; None if there is none."""
+def step_of(path: Path) -> int:
+    return int(path.name.removeprefix(_PREFIX))
+
+
+def _epoch_of(path: Path) -> int:
+    """0 in those of earlier versions, and where it cannot be read."""
+    try:
+        return int(read_object(path / "checkpoint.json").get("epoch") or 0)
+    except (OSError, ValueError, TypeError):
+        return 0
+
+
+def load_latest(
+    folder: Path,
+    fault: Callable[[Checkpoint], str | None] = lambda checkpoint: None,
+    passed_over: Callable[[str], None] = lambda reason: None,
+) -> Checkpoint | None:
+    """The newest checkpoint that can be used; None if there is none.
+
+    fault: what else keeps one from being used. passed_over: is told, for each that is newer, why it cannot be used.
+    Raises UnusableCheckpointError if none can be used and at least one is damaged: it may be restored.
+    """
+    damaged: UnusableCheckpointError | None = None
     for path in reversed(checkpoint_folders(folder)):
-        checkpoint = load_checkpoint(path)
-        if checkpoint is not None:
+        try:
+            checkpoint = load_checkpoint(path)
+        except OtherFormatError as error:
+            passed_over(str(error))
+            continue
+        except UnusableCheckpointError as error:
+            damaged = damaged or error
+            passed_over(str(error))
+            continue
+        reason = fault(checkpoint)
+        if reason is None:
             return checkpoint
+        passed_over(f"{path}: {reason}")
+    if damaged is not None:
+        raise damaged
     return None
 
 
-def load_checkpoint(path: Path) -> Checkpoint | None:
-    """The checkpoint in a folder; None if it is damaged or of another format."""
-    meta = _read_meta(path)
-    if meta is None:
-        return None
-    return Checkpoint(
-        meta["step"],
-        meta["generated_tokens"],
-        load_file(path / "weights.safetensors"),
-        torch.load(path / "trainer.pt", weights_only=True, map_location="cpu"),
-        meta["progress"],
-        meta.get("records", {}),
-    )
+class UnusableCheckpointError(DamagedRecordError):
+    """A checkpoint that is not what was written."""
 
 
-def _read_meta(path: Path) -> dict[str, Any] | None:
-    """checkpoint.json, or None where it or a file beside it is not what was written."""
+class OtherFormatError(UnusableCheckpointError):
+    """A checkpoint of another version of bench."""
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """The checkpoint in a folder. Raises UnusableCheckpointError if it cannot be used."""
     try:
-        meta = dict(read_json(path / "checkpoint.json"))
-        whole = all(_checksum(path / name) == value for name, value in meta["blake2b"].items())
-        if meta["format"] == FORMAT:
-            whole = whole and meta.pop("digest") == _digest(meta)
-        elif meta["format"] != _OLDER_FORMAT:
-            return None
-    except (FileNotFoundError, ValueError, KeyError):
-        return None
-    return meta if whole else None
+        meta = _read_meta(path)
+        return Checkpoint(
+            meta["step"],
+            meta["generated_tokens"],
+            load_file(path / "weights.safetensors"),
+            torch.load(path / "trainer.pt", weights_only=True, map_location="cpu"),
+            meta["progress"],
+            meta.get("records", {}),
+            meta.get("epoch"),
+        )
+    except UnusableCheckpointError:
+        raise
+    # What torch and safetensors raise for a file that is not theirs is not said: RuntimeError, EOFError and others.
+    except KeyError as error:
+        raise _unusable(path, f"checkpoint.json lacks {error}") from None
+    except (OSError, DamagedRecordError, SafetensorError, UnpicklingError, RuntimeError, EOFError) as error:
+        raise _unusable(path, str(error).partition("\n")[0]) from None
+
+
+def _read_meta(path: Path) -> dict[str, Any]:
+    """checkpoint.json, after the checksums of all files."""
+    meta = read_object(path / "checkpoint.json")
+    if isinstance(meta["format"], int) and meta["format"] not in (FORMAT, _OLDER_FORMAT):
+        raise OtherFormatError(f"{path}: is of another version of bench (format {meta['format']})")
+    if meta["format"] != _OLDER_FORMAT and meta.pop("digest") != _digest(meta):
+        raise _unusable(path, "the checksum of checkpoint.json differs")
+    for name, kind in _FIELDS.items():
+        if not isinstance(meta[name], kind):
+            raise _unusable(path, f"checkpoint.json holds something else as {name!r}")
+    for name in _FILES:
+        if _checksum(path / name) != meta["blake2b"].get(name):
+            raise _unusable(path, f"the checksum of {name} differs")
+    if meta["step"] != step_of(path):
+        raise _unusable(path, f"it is of step {meta['step']}")
+    return meta
+
+
+def _unusable(path: Path, fault: str) -> UnusableCheckpointError:
+    return UnusableCheckpointError(
+        f"{path}: is damaged ({fault}). Restore it, or delete {path.parent}: the next run then begins anew."
+    )
 
 
 def _digest(meta: Mapping[str, Any]) -> str:

@@ -354,6 +354,7 @@ def read_measurements(sweep: SweepRecord, processes: int = 1) -> dict[str, list[
     metric = Metric.of(sweep)
     measured = [Measurement(cell, metric) for cell in sweep.cells if cell.state == "done"]
     for measurement in measured:
+        measurement.cell.require_whole()
         _ = measurement.cell.spec  # a report looks at one spec of an arm, but any damaged one is to be named
     if processes > 1:
         measured = each_in_processes(_with_records, measured, processes)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.records import CellRecord
+from harness.records import CellRecord, read_sweep
+from reports.home import read_home
 from tests.harness.cli.conftest import Bench
 from tests.harness.run.small import small_spec
 from tests.reports.rewriting import rewrite_rows
@@ -59,6 +60,11 @@ def fill_rollouts_with_nothing(cell: CellRecord) -> None:
         path.write_bytes(b"")
 
 
+def lose_a_counted_row(cell: CellRecord) -> None:
+    cell.write_status("done", records=cell.count("evals.parquet"))
+    tear_last_line(cell)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "says"),
@@ -75,6 +81,7 @@ def fill_rollouts_with_nothing(cell: CellRecord) -> None:
         (cut("rollouts/*"), ".parquet: is damaged"),
         (fill_rollouts_with_nothing, ".parquet: is damaged"),
         (put_a_file_for_the_rollouts, "rollouts: is damaged (it is not a folder)"),
+        (lose_a_counted_row, f"steps.jsonl: holds {STEPS - 1} of the {STEPS} rows that were counted"),
         (unlink("spec.json"), "spec.json: is missing"),
         (write("spec.json", "[1]"), "spec.json: is damaged"),
         (write("spec.json", '{"model": {"sou'), "spec.json: is damaged"),
@@ -85,8 +92,54 @@ def test_a_report_names_the_file(bench: Bench, tmp_path: Path, damage: Damage, s
     sweep = write_sweep(tmp_path / "runs" / "mine", {"base": 0.0}, seeds=2)
     damage(sweep.cells[seed])
     result = bench("report", "mine")
-    assert (result.code, result.out) == (2, "")
     assert says in result.err and "Traceback" not in result.err
+    assert f"warning: base-s{seed} is damaged and left out: " in result.err
+    assert result.code == 0
+    document = json.loads((sweep.path / "report" / "report.json").read_text())
+    assert [cell["state"] for cell in document["cells"]] == ["damaged" if s == seed else "done" for s in (0, 1)]
+    assert not read_sweep(sweep.path).looks, "the verdicts are of an incomplete plan"
+    damage(sweep.cells[1 - seed])
+    result = bench("report", "mine")
+    assert (result.code, result.out) == (2, "")
+    assert "no cell is done and whole" in result.err and result.err.count(says) >= 1
+
+
+def put_a_folder_for(name: str) -> Damage:
+    def damage(cell: CellRecord) -> None:
+        (cell.path / name).unlink()
+        (cell.path / name).mkdir()
+
+    return damage
+
+
+def tear_before_it_is_done(cell: CellRecord) -> None:
+    cell.write_status("interrupted")
+    (cell.path / "steps.jsonl").write_text('{"step": 1}\n{"st\n{"step": 3}\n')
+
+
+BAD = {
+    "status without its state": write("status.json", "{}"),
+    "status of bytes": write_bytes("status.json", b"\xff\xfe"),
+    "a folder for the status": put_a_folder_for("status.json"),
+    "steps torn in the middle": tear_before_it_is_done,
+    "a counted row lost": lose_a_counted_row,
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_one_bad_cell_is_listed_with_the_others(bench: Bench, tmp_path: Path, kind: str) -> None:
+    sweep = write_sweep(tmp_path / "runs" / "mine", {"base": 0.0}, seeds=2)
+    BAD[kind](sweep.cells[0])
+    (sweep.path / "cells" / "a stray folder").mkdir()
+    (sweep.path / "cells" / "base-s7-0123456789").write_text("a stray file")
+    (tmp_path / "runs" / "a stray folder").mkdir()
+    assert bench("ls", "runs").code == 0
+    first, second = json.loads(bench("status", "mine", "--json").out)["cells"]
+    assert (first["state"], second["state"]) == ("damaged", "done")
+    assert sweep.cells[0].path.name in first["reason"] and "Restore" in first["reason"]
+    assert "damaged" in bench("status", "mine").out
+    (entry,) = [entry for entry in read_home(tmp_path / "runs").sweeps if entry.name == "mine"]
+    assert not entry.fault and entry.total == 2
 
 
 def test_a_report_by_what_was_never_recorded_is_refused(bench: Bench, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from harness.records import CellRecord, cell_directory_name
 from harness.records.cell import CellState, is_cell_directory_name
 from harness.records.files import DamagedRecordError, append_jsonl, write_json
 from harness.records.lease import hold_lease
+from harness.records.rollouts import file_of
 
 HASH = "0123456789abcdef0123"
 
@@ -84,8 +85,21 @@ def test_status_keeps_what_is_not_given_except_the_reason(cell: CellRecord) -> N
 )
 def test_a_damaged_status_is_named(cell: CellRecord, status: str, says: str) -> None:
     (cell.path / "status.json").write_text(status)
+    assert (cell.state, cell.is_done, cell.lacks) == ("damaged", False, "training")
+    assert cell.reason is not None and f"status.json: {says}" in cell.reason and "Restore it" in cell.reason
     with pytest.raises(DamagedRecordError, match=r"status\.json: " + re.escape(says)):
-        _ = cell.state
+        cell.require_readable()
+
+
+def test_rollouts_that_a_later_start_made_anew_are_left_out(cell: CellRecord) -> None:
+    """Also those of one that was stopped, taken for dead, and wrote them when it woke up."""
+    append_jsonl(cell.path / "starts.jsonl", [{"epoch": 1, "from_step": 0}, {"epoch": 2, "from_step": 4}])
+    cell.rollouts.mkdir()
+    for first, last, epoch in ((1, 4, 1), (5, 8, 1), (5, 6, 2), (7, 8, 2)):
+        (cell.rollouts / file_of(first, last, epoch)).touch()
+    (cell.rollouts / "000009-000010.parquet").touch()  # of an earlier version
+    names = [path.name for path in cell.rollout_files()]
+    assert names == [file_of(1, 4, 1), file_of(5, 6, 2), file_of(7, 8, 2), "000009-000010.parquet"]
 
 
 def test_what_a_cell_must_have_is_named_where_it_is_missing(cell: CellRecord) -> None:

@@ -80,10 +80,11 @@ def cells(home: Path, sweep: str = "small") -> dict[str, CellRecord]:
 
 
 def contents(cell: CellRecord) -> dict[str, Any]:
-    """What must be the same whatever happened on the way."""
-    files = [cell.path / "evals.parquet", *sorted(cell.rollouts.glob("*.parquet"))]
-    rows = {"status": cell.read_status(), "steps": cell.read_steps(), "scores": cell.read_scores()}
-    return rows | {file.name: file.read_bytes() for file in files}
+    """What must be the same whatever happened on the way: all but the numbers of starts, and what counts them too."""
+    status = {name: value for name, value in cell.read_status().items() if name != "records"}
+    rows = {"status": status, "steps": cell.read_steps(), "scores": cell.read_scores()}
+    rollouts = {path.name.rpartition("-e")[0]: path.read_bytes() for path in cell.rollout_files()}
+    return rows | rollouts | {"evals": (cell.path / "evals.parquet").read_bytes()}
 
 
 def all_contents(home: Path, sweep: str = "small") -> dict[str, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable
@@ -35,8 +36,11 @@ def new_cell(folder: Path) -> CellRecord:
 
 def contents(cell: CellRecord) -> dict[str, bytes]:
     """All but the number of the start that wrote a row."""
-    rollouts = {f"rollouts/{path.name}": path.read_bytes() for path in cell.rollouts.glob("*.parquet")}
+    rollouts = {f"rollouts/{path.name.rpartition('-')[0]}": path.read_bytes() for path in cell.rollout_files()}
     records = {name: (cell.path / name).read_bytes() for name in REPRODUCIBLE}
+    counted = dict(json.loads(records["status.json"]))
+    assert counted.pop("records").keys() >= {"steps.jsonl", "scores.jsonl", "rollouts"}
+    records["status.json"] = json.dumps(counted).encode()
     return {name: re.sub(rb', "epoch": \d+', b"", written) for name, written in records.items()} | rollouts
 
 
@@ -60,8 +64,8 @@ class TestUnbroken:
             (4, True, 4),
         ]
         assert [path.name for path in sorted(unbroken.rollouts.iterdir())] == [
-            "000001-000002.parquet",
-            "000003-000004.parquet",
+            "000001-000002-e1.parquet",
+            "000003-000004-e1.parquet",
         ]
         assert not (unbroken.path / "evals.jsonl").exists()
         assert not list(unbroken.path.rglob("*.tmp"))
@@ -250,10 +254,10 @@ def test_rollouts_after_the_checkpoint_are_cut(tmp_path: Path, unbroken: CellRec
         made = writes(once, stop)
         with pytest.raises(Killed):
             run_cell(cell, small_spec())
-    assert [path.name for path in cell.rollouts.iterdir()] == ["000001-000002.parquet"]
+    assert [path.name for path in cell.rollouts.iterdir()] == ["000001-000002-e1.parquet"]
     run_cell(cell, small_spec({"train.checkpoint_every": 4}))
-    assert [path.name for path in cell.rollouts.iterdir()] == ["000001-000004.parquet"]
-    rows = pyarrow.parquet.read_table(cell.rollouts / "000001-000004.parquet").to_pylist()
+    assert [path.name for path in cell.rollouts.iterdir()] == ["000001-000004-e2.parquet"]
+    rows = pyarrow.parquet.read_table(cell.rollouts / "000001-000004-e2.parquet").to_pylist()
     assert [row["step"] for row in rows] == [step for step in range(1, 5) for _ in range(16)]
 
 
@@ -301,7 +305,7 @@ class TestDivergence:
         table = made.read_evals()
         assert table is not None and set(table["step"].to_pylist()) == {2}
         assert "diverged near step 4" in made.log.read_text()
-        assert [path.name for path in made.rollouts.iterdir()] == ["000001-000002.parquet"]
+        assert [path.name for path in made.rollouts.iterdir()] == ["000001-000002-e1.parquet"]
 
     def test_at_the_first_step_the_starting_weights_are_scored(self, tmp_path: Path) -> None:
         from harness.models.language_model import load_model, weights_digest

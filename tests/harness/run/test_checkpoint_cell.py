@@ -87,7 +87,8 @@ def test_nothing_is_trained_and_verdicts_are_over_problems(
     assert {row["unit"] for row in rows.values()} == {"problem"}
     assert {row["n_pairs"] for row in rows.values()} == {6} and rows["greedy"]["seeds"] == [0, 1]
     assert rows["same"]["verdict"] == "identical"
-    same, greedy, _ = (one.sentence for one in statements(report))
+    sentences = {one.sentence.partition(" ")[0]: one.sentence for one in statements(report)}
+    same, greedy = sentences["same"], sentences["greedy"]
     assert same.startswith("same is identical to sampled: all answers and their verdicts on 6 problems × 2 seeds")
     assert "over new problems of this kind and new samples" in greedy
     assert "tokens per answer against" in greedy

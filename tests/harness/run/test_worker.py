@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from harness.config.hashing import data_digests, evaluation_hash
 from harness.config.run_spec import RunSpec
 from harness.engines.base import EngineMismatchError
 from harness.errors import RefusedError
-from harness.executors.base import Job
+from harness.executors.base import Ended, Job
 from harness.models.language_model import LanguageModel, load_model, weights_digest
 from harness.models.start import StartingPoint
 from harness.plan import make_plan
@@ -23,8 +24,8 @@ from harness.records import CellRecord
 from harness.records.cell import EVALUATION_FILE
 from harness.records.files import read_json, write_json
 from harness.records.lease import hold_lease
-from harness.run.cell import CellLog
-from harness.run.loop import Interrupted
+from harness.run.cell import CellLog, CellRun
+from harness.run.loop import Interrupted, record_end
 from harness.run.prompts import candidates
 from harness.run.question import make_cells
 from harness.run.stages import StageContext, find_stage, result_path, stages_of_cell
@@ -48,6 +49,17 @@ FILTER = {
 
 def job(kind: str, name: str, spec: RunSpec | None = None) -> Job:
     return Job(kind, name, spec or small_spec())
+
+
+def taken_over(cell: CellRecord) -> Callable[[CellRun], None]:
+    """A step during which somebody else takes the lease."""
+
+    def step(run: CellRun) -> None:
+        path = cell.path / "lease.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"owner": "another"}))
+        run._checkpoint()
+
+    return step
 
 
 def ignore(event: dict[str, Any]) -> None:
@@ -138,6 +150,44 @@ class TestCell:
         assert state == "taken"
         assert reason is not None and "another process" in reason
         assert not (cell.path / "status.json").exists()
+
+    def test_whose_status_is_damaged_is_named_and_left(self, tmp_path: Path) -> None:
+        cell = self.cell(tmp_path)
+        (cell.path / "status.json").write_text('{"state": ')
+        state, reason = run_job(job("cell", cell.path.name), tmp_path, StartingPoint(), ignore)
+        assert state == "damaged" and reason is not None
+        assert "status.json: is damaged" in reason and "Restore it" in reason
+        assert (cell.path / "status.json").read_text() == '{"state": '
+
+    @pytest.mark.parametrize("name", ["steps.jsonl", "rollouts", "checkpoints"])
+    def test_with_something_else_in_the_place_of_a_record_is_named(self, tmp_path: Path, name: str) -> None:
+        cell = self.cell(tmp_path)
+        if "." in name:
+            (cell.path / name).mkdir()
+        else:
+            (cell.path / name).write_text("mine")
+        state, reason = run_job(job("cell", cell.path.name), tmp_path, StartingPoint(), ignore)
+        assert state == "damaged" and reason is not None and str(cell.path / name) in reason
+
+    def test_whose_checkpoints_are_somebody_elses_is_named_and_left(self, tmp_path: Path) -> None:
+        cell = self.cell(tmp_path)
+        folder = cell.checkpoints / "step-000002"
+        folder.mkdir(parents=True)
+        (folder / "checkpoint.json").write_text('{"model": "mine"}')
+        state, reason = run_job(job("cell", cell.path.name), tmp_path, StartingPoint(), ignore)
+        assert state == "damaged" and reason is not None
+        assert f"{folder}: is damaged" in reason and "the next run then begins anew" in reason
+        record_end(Ended(job("cell", cell.path.name), state, reason), cell)
+        assert (cell.state, cell.reason) == ("damaged", reason)
+
+    def test_that_another_one_took_over_is_left_to_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """This one was stopped, taken for dead, and woke up after a step."""
+        cell = self.cell(tmp_path)
+        monkeypatch.setattr(CellRun, "_train_step", taken_over(cell))
+        state, reason = run_job(job("cell", cell.path.name), tmp_path, StartingPoint(), ignore)
+        assert state == "taken" and reason is not None and "was taken over by another process" in reason
+        assert cell.read_status()["state"] == "interrupted", "as the other one wrote it"
+        assert [path.name for path in cell.checkpoints.iterdir()] == ["step-000000"]
 
     def test_that_is_done_is_left(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """It may have been finished by another run between this one's plan and its turn."""

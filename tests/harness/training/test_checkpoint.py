@@ -1,6 +1,11 @@
 from __future__ import annotations
 
+import shutil
+import threading
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -8,9 +13,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from harness.records.files import read_json, write_json
+from harness.training import checkpoint
 from harness.training.checkpoint import (
     FORMAT,
     Checkpoint,
+    UnusableCheckpointError,
     checkpoint_folders,
     load_latest,
     load_trained_weights,
@@ -96,10 +103,79 @@ def test_one_of_another_format_is_passed_over(tmp_path: Path, format: int | None
     assert_same(load_latest(tmp_path), made(1))
 
 
-def test_none_if_all_are_damaged(tmp_path: Path) -> None:
+def test_if_all_are_damaged_the_newest_is_named_with_the_remedy(tmp_path: Path) -> None:
+    """It may be restored: nothing is thrown away before somebody has looked."""
     save_checkpoint(tmp_path, made(1))
-    (tmp_path / "step-000001" / "trainer.pt").unlink()
-    assert load_latest(tmp_path) is None
+    save_checkpoint(tmp_path, made(2))
+    for step in (1, 2):
+        (tmp_path / f"step-{step:06d}" / "trainer.pt").unlink()
+    with pytest.raises(UnusableCheckpointError, match=r"step-000002: is damaged .*Restore it, or delete"):
+        load_latest(tmp_path)
+
+
+def refused_pickle(path: Path) -> None:
+    torch.save({"a": threading.Thread}, path / "trainer.pt")
+    written_anew(path, lambda meta: meta | {"blake2b": sums(path)})
+
+
+def written_anew(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """checkpoint.json changed, with a digest that fits."""
+    meta = read_json(path / "checkpoint.json")
+    del meta["digest"]
+    changed = change(meta)
+    write_json(path / "checkpoint.json", changed | {"digest": checkpoint._digest(changed)})
+
+
+def sums(path: Path) -> dict[str, str]:
+    return {name: checkpoint._checksum(path / name) for name in ("weights.safetensors", "trainer.pt")}
+
+
+def emptied(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    path.mkdir()
+
+
+FOREIGN: dict[str, Callable[[Path], None]] = {
+    "a pickle that is refused": refused_pickle,
+    "without its step": lambda path: written_anew(path, lambda meta: {k: v for k, v in meta.items() if k != "step"}),
+    "of another step": lambda path: written_anew(path, lambda meta: meta | {"step": 7}),
+    "without checksums": lambda path: written_anew(path, lambda meta: meta | {"blake2b": {}}),
+    "checksums that are none": lambda path: written_anew(path, lambda meta: meta | {"blake2b": 3}),
+    "no JSON object": lambda path: write_json(path / "checkpoint.json", [1]),
+    "somebody's JSON": lambda path: write_json(path / "checkpoint.json", {"model": "mine"}),
+    "an empty folder": emptied,
+    "a folder in the place of a file": lambda path: emptied(path / "trainer.pt"),
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_a_foreign_one_is_passed_over_and_named(tmp_path: Path, kind: str) -> None:
+    save_checkpoint(tmp_path, made(1))
+    save_checkpoint(tmp_path, made(2))
+    FOREIGN[kind](tmp_path / "step-000002")
+    said: list[str] = []
+    assert_same(load_latest(tmp_path, passed_over=said.append), made(1))
+    assert len(said) == 1 and "step-000002: is damaged (" in said[0]
+    shutil.rmtree(tmp_path / "step-000001")
+    with pytest.raises(UnusableCheckpointError):
+        load_latest(tmp_path)
+
+
+def test_a_stray_folder_is_no_checkpoint(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, made(1))
+    (tmp_path / "step-of-mine").mkdir()
+    assert_same(load_latest(tmp_path), made(1))
+    save_checkpoint(tmp_path, made(2))
+    assert (tmp_path / "step-of-mine").is_dir()
+
+
+def test_one_that_was_taken_for_dead_drops_no_checkpoint_of_a_later_start(tmp_path: Path) -> None:
+    for step in (10, 15, 20):
+        save_checkpoint(tmp_path, replace(made(step), epoch=2))
+    save_checkpoint(tmp_path, replace(made(12), epoch=1))
+    assert names(tmp_path) == ["step-000012", "step-000015", "step-000020"]
+    save_checkpoint(tmp_path, replace(made(16), epoch=3))  # went on from 15
+    assert names(tmp_path) == ["step-000015", "step-000016"]
 
 
 def test_what_a_kill_leaves_aside_is_no_checkpoint_and_is_swept_up(tmp_path: Path) -> None:

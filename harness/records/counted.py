@@ -1,0 +1,91 @@
+"""What a checkpoint, or a cell that is done, stands on: how much of each file there was when it was written.
+
+Rows that came later may follow what was counted. Less of it means that something was lost, whatever the state says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypedDict, cast
+
+from harness.records.files import make_durable
+
+
+class Extent(TypedDict, total=False):
+    """The first `bytes` of a file, and the `rows` in them, if it is a JSONL file; of a folder of Parquet files, how
+    many `files` and bytes.
+
+    Records of earlier versions lack the checksum `blake2b` of these bytes.
+    """
+
+    rows: int
+    files: int
+    bytes: int
+    blake2b: str
+
+
+Counted = Mapping[str, Extent]
+"""By the name of the file or folder."""
+
+
+def count(folder: Path, names: Sequence[str]) -> Counted:
+    """Those of these files and folders that are there. All of it is on the disk when this returns: files of a folder
+    have been since each was renamed into place."""
+    paths = [path for name in names if (path := folder / name).exists()]
+    make_durable(path for path in paths if path.is_file())
+    return {path.name: _extent(path) for path in paths}
+
+
+def _extent(path: Path) -> Extent:
+    if path.is_dir():
+        return _size_of(path)
+    content = path.read_bytes()
+    rows = {"rows": content.count(b"\n")} if path.suffix == ".jsonl" else {}
+    return cast(Extent, {**rows, "bytes": len(content), "blake2b": _checksum(content)})
+
+
+def shortfall(path: Path, counted: Extent) -> str | None:
+    """What a file or folder lacks of what was counted, in words; None if all of it is there, byte for byte."""
+    if "files" in counted or not {"rows", "blake2b"} & {*counted}:
+        return size_shortfall(path, counted)
+    try:
+        with path.open("rb") as handle:
+            content = handle.read(counted["bytes"])
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+    n_rows = content.count(b"\n")
+    if n_rows < counted.get("rows", 0):
+        return f"{path}: holds {n_rows} of the {counted['rows']} rows that were counted"
+    if len(content) < counted["bytes"]:
+        return f"{path}: holds {len(content)} of the {counted['bytes']} bytes that were counted"
+    if "blake2b" in counted and _checksum(content) != counted["blake2b"]:
+        return f"{path}: is not what was written (its checksum differs)"
+    return None
+
+
+def size_shortfall(path: Path, counted: Extent) -> str | None:
+    """As `shortfall`, by sizes alone, which finds whatever was cut without reading it."""
+    try:
+        n_bytes = path.stat().st_size
+        there = _size_of(path) if "files" in counted else None
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+    if there is None:
+        return shortfall(path, counted) if n_bytes < counted["bytes"] else None
+    if there["files"] >= counted["files"] and there["bytes"] >= counted["bytes"]:
+        return None
+    return (
+        f"{path}: holds {there['bytes']} bytes in {there['files']} files of the {counted['bytes']} bytes in "
+        f"{counted['files']} files that were counted"
+    )
+
+
+def _size_of(folder: Path) -> Extent:
+    sizes = [path.stat().st_size for path in folder.glob("*.parquet")]
+    return {"files": len(sizes), "bytes": sum(sizes)}
+
+
+def _checksum(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()

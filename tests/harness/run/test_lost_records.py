@@ -1,0 +1,313 @@
+"""Records that lost something behind a cell's back: a resume notices, a finished cell is not `done`, reports go on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from evals.evaluate import SampleRow
+from harness.executors.base import Ended, Job, Progress
+from harness.models.language_model import load_model
+from harness.models.start import StartingPoint
+from harness.plan import make_plan
+from harness.records import CellRecord
+from harness.records.files import DamagedRecordError, append_jsonl, read_object, sweep_temporary
+from harness.run import cell as cell_module
+from harness.run.cell import CellLog, CellRun
+from harness.run.learning.base import Examples
+from harness.run.loop import run_jobs
+from harness.run.prompts import training_prompts
+from harness.run.question import make_cells
+from harness.run.sweep import SweepRun, _Cells
+from harness.run.worker import run_job
+from harness.training import checkpoint
+from harness.training.checkpoint import load_latest
+from tests.harness.run import bench
+from tests.harness.run.small import ignore_progress, run_cell, small_spec
+from tests.harness.run.stages_here import Quiet
+from tests.harness.run.test_cell import Killed, contents, new_cell
+
+ROWS = ("starts.jsonl", "steps.jsonl", "timing.jsonl", "scores.jsonl", "problems.jsonl")
+
+
+SPEC = small_spec(
+    {
+        "rollout.prompts_per_step": 2,
+        "rollout.max_completion_tokens": 8,
+        "eval.problems": 2,
+        "eval.max_completion_tokens": 8,
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> CellRecord:
+    made = new_cell(tmp_path_factory.mktemp("unbroken") / "cell")
+    run_cell(made, SPEC)
+    return made
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> CellRecord:
+    """Killed between its last checkpoint, of step 4, and the final evaluation."""
+    real = CellRun._evaluate
+
+    def evaluate(self: CellRun, samples: int, final: bool) -> None:
+        if final:
+            raise Killed
+        real(self, samples, final)
+
+    made = new_cell(tmp_path_factory.mktemp("stopped") / "cell")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(CellRun, "_evaluate", evaluate)
+        with pytest.raises(Killed):
+            run_cell(made, SPEC)
+    return made
+
+
+def copy_of(cell: CellRecord, folder: Path) -> CellRecord:
+    shutil.copytree(cell.path, folder)
+    return CellRecord(folder, cell.arm, cell.seed, cell.hash)
+
+
+def drop_row(number: int) -> Callable[[Path], None]:
+    def drop(path: Path) -> None:
+        lines = path.read_bytes().splitlines(keepends=True)
+        del lines[number]
+        path.write_bytes(b"".join(lines))
+
+    return drop
+
+
+def keep_bytes(share: float) -> Callable[[Path], None]:
+    def cut(path: Path) -> None:
+        os.truncate(path, int(share * path.stat().st_size))
+
+    return cut
+
+
+def drop_last_byte(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+CUTS: dict[str, Callable[[Path], None]] = {
+    "all of it": keep_bytes(0),
+    "a third of it": keep_bytes(1 / 3),
+    "nearly all": keep_bytes(0.9),
+    "the last byte": drop_last_byte,
+    "the first row": drop_row(0),
+    "the last row": drop_row(-1),
+    "the file": Path.unlink,
+}
+
+
+@pytest.mark.parametrize("name", [*ROWS, "evals.jsonl", "rollouts"])
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_checkpoint_knows_what_it_stands_on(stopped: CellRecord, tmp_path: Path, name: str, cut: str) -> None:
+    cell = copy_of(stopped, tmp_path / "cell")
+    last = load_latest(cell.checkpoints)
+    assert last is not None and last.step == 4 and name in last.records
+    assert cell.shortfall(last.records) is None
+    if name == "rollouts" and "row" in cut:
+        pytest.skip("a Parquet file has no lines")
+    path = next(iter(cell.rollouts.iterdir())) if name == "rollouts" else cell.path / name
+    CUTS[cut](path)
+    fault = cell.shortfall(last.records)
+    assert fault is not None and str(cell.path / name) in fault
+
+
+@pytest.mark.parametrize("name", [*ROWS, "evals.parquet", "rollouts"])
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_finished_cell_that_lost_something_is_damaged(
+    unbroken: CellRecord, tmp_path: Path, name: str, cut: str
+) -> None:
+    cell = copy_of(unbroken, tmp_path / "cell")
+    if "row" in cut and not name.endswith(".jsonl"):
+        pytest.skip("a Parquet file has no lines")
+    CUTS[cut](next(iter(cell.rollouts.iterdir())) if name == "rollouts" else cell.path / name)
+    assert cell.state == "damaged" and not cell.is_done
+    assert unbroken.is_done
+    assert str(cell.path / name) in (cell.reason or "") and "Restore it, or move" in (cell.reason or "")
+    assert cell.read_status()["step"] == 4, "what else is known of it stays known"
+    with pytest.raises(DamagedRecordError, match=name):
+        cell.require_whole()
+
+
+def test_a_number_that_changed_in_place_is_found_by_who_reads_the_files(unbroken: CellRecord, tmp_path: Path) -> None:
+    cell = copy_of(unbroken, tmp_path / "cell")
+    cell.require_whole()
+    text = cell.scores.read_bytes()
+    cell.scores.write_bytes(text.replace(b'"step": 2', b'"step": 3'))
+    assert cell.state == "done"
+    with pytest.raises(DamagedRecordError, match=r"scores\.jsonl: is not what was written"):
+        cell.require_whole()
+
+
+def resumed(cell: CellRecord) -> tuple[list[str], list[int]]:
+    """Go on with a cell; what it said, and from which step it trained."""
+    said: list[str] = []
+    trained: list[int] = []
+    start, examples = load_model(SPEC.model.source), Examples(training_prompts(SPEC, {}))
+    with pytest.MonkeyPatch.context() as patched:
+        real_step = CellRun._train_step
+
+        def step(self: CellRun) -> None:
+            trained.append(self._step + 1)
+            real_step(self)
+
+        patched.setattr(CellRun, "_train_step", step)
+        CellRun(cell, SPEC, start, examples, ignore_progress, remark=said.append).run()
+    return said, trained
+
+
+def test_a_resume_goes_on_from_the_checkpoint_whose_rows_are_there(
+    stopped: CellRecord, unbroken: CellRecord, tmp_path: Path
+) -> None:
+    cell = copy_of(stopped, tmp_path / "cell")
+    drop_row(-1)(cell.path / "steps.jsonl")
+    said, trained = resumed(cell)
+    assert trained == [3, 4]
+    assert len(said) == 1 and "goes on from step 2: " in said[0] and "steps.jsonl: holds 3 of the 4 rows" in said[0]
+    assert said[0] in cell.log.read_text()
+    assert contents(cell) == contents(unbroken)
+
+
+def test_without_the_rows_of_any_checkpoint_it_begins_anew(
+    stopped: CellRecord, unbroken: CellRecord, tmp_path: Path
+) -> None:
+    cell = copy_of(stopped, tmp_path / "cell")
+    drop_row(0)(cell.path / "timing.jsonl")
+    said, trained = resumed(cell)
+    assert trained == [1, 2, 3, 4]
+    assert len(said) == 2 and all("begins anew: " in sentence and "timing.jsonl" in sentence for sentence in said)
+    assert contents(cell) == contents(unbroken)
+    assert [path.name for path in sorted(cell.checkpoints.iterdir())] == ["step-000002", "step-000004"]
+
+
+def test_a_later_start_counts_no_checkpoint_that_it_made_void(stopped: CellRecord, tmp_path: Path) -> None:
+    """Gone on from step 2 and killed before the next checkpoint: that of step 4 is whole again, but of an older
+    start."""
+    cell = copy_of(stopped, tmp_path / "cell")
+    steps = (cell.path / "steps.jsonl").read_bytes()
+    drop_row(-1)(cell.path / "steps.jsonl")
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(CellRun, "_train_step", lambda self: (_ for _ in ()).throw(Killed))
+        run_cell(cell, SPEC)
+    (cell.path / "steps.jsonl").write_bytes(steps)
+    said, trained = resumed(cell)
+    assert trained == [3, 4] and "a later one made anew" in said[0]
+
+
+def test_rows_are_on_the_disk_before_the_checkpoint_that_counts_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: dict[str, int] = {}
+    checked: list[int] = []
+    real_fsync, real_rename = os.fsync, Path.rename
+
+    def fsync(handle: int) -> None:
+        synced[str(Path(f"/proc/self/fd/{handle}").readlink())] = os.fstat(handle).st_size
+        real_fsync(handle)
+
+    def rename(self: Path, target: Path) -> Path:
+        if target.parent.name == "checkpoints":
+            meta = read_object(self / "checkpoint.json")
+            cell = target.parents[1]
+            for name, there in meta["records"].items():
+                files = [*(cell / name).iterdir()] if "files" in there else [cell / name]
+                for file in files:
+                    written = file.with_name(f".{file.name}.{os.getpid()}.tmp") if "files" in there else file
+                    assert synced.get(str(written), -1) >= file.stat().st_size, name
+                assert str(files[0].parent) in synced
+            assert {str(self), *(str(file) for file in self.iterdir())} <= synced.keys()
+            checked.append(meta["step"])
+        moved = real_rename(self, target)
+        synced.pop(str(target.parent), None)
+        return moved
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "rename", rename)
+    cell = new_cell(tmp_path.resolve() / "cell")
+    run_cell(cell, SPEC)
+    assert checked == [0, 2, 4]
+    assert str(cell.checkpoints) in synced, "the name of the last checkpoint, too"
+
+
+def test_a_checkpoint_of_another_model_is_named(stopped: CellRecord, tmp_path: Path) -> None:
+    cell = copy_of(stopped, tmp_path / "cell")
+    monkey = pytest.MonkeyPatch()
+    with monkey.context() as patched:
+        patched.setattr(cell_module, "load_latest", lambda *_: checkpoint.Checkpoint(4, 1, {}, {}, {}))
+        with pytest.raises(DamagedRecordError, match="the checkpoint of step 4 is not this cell's"):
+            run_cell(cell, SPEC)
+
+
+def test_samples_of_one_that_woke_up_late_do_not_count(tmp_path: Path) -> None:
+    cell = new_cell(tmp_path / "cell")
+    for epoch, from_step in ((1, 0), (2, 4)):
+        append_jsonl(cell.path / "starts.jsonl", [{"epoch": epoch, "from_step": from_step}])
+    row = dict.fromkeys(SampleRow.__annotations__) | {"task": "t", "problem_id": "p", "text": "", "extracted": ""}
+    row |= {"sample": 0, "n_tokens": 1, "truncated": False, "correct": True, "reason": "", "verdicts": "{}"}
+    written = [(1, 2, "kept"), (2, 6, "mine"), (1, 6, "late")]
+    rows = [row | {"step": step, "final": False, "text": text, "epoch": epoch} for epoch, step, text in written]
+    append_jsonl(cell.path / "evals.jsonl", rows)
+    assert [row["text"] for row in CellLog(cell, 2).samples({}).rows()] == ["kept", "mine"]
+
+
+class OnlyDamaged:
+    """An executor that does the jobs of damaged cells, and takes the others for done."""
+
+    slots = 1
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.events: list[Progress | Ended] = []
+
+    def start(self, job: Job) -> None:
+        is_damaged = CellRecord.at(self.home / job.path).state == "damaged"
+        ended = run_job(job, self.home, StartingPoint(), lambda event: None) if is_damaged else ("done", None)
+        self.events.append(Ended(job, *ended))
+
+    def wait(self, timeout_s: float) -> list[Progress | Ended]:
+        events, self.events = self.events, []
+        return events
+
+    def cancel(self, job: Job) -> None: ...
+    def close(self) -> None: ...
+
+
+def test_one_bad_cell_stops_no_other_of_its_sweep(tmp_path: Path) -> None:
+    class Told(Quiet):
+        def ended(self, name: str, state: str, reason: str | None) -> None:
+            told[name] = (state, reason)
+
+    told: dict[str, tuple[str, str | None]] = {}
+    home = tmp_path / "home"
+    plan = make_plan(str(bench.write_sweep(tmp_path)))
+    executor = OnlyDamaged(home)
+    run = SweepRun(plan, home, "bench run", 1, lambda slots: executor)
+    make_cells(plan, run.missing(), home)
+    first, second, *others = run.missing()
+    (plan.record(first, home).path / "status.json").write_text("{}")
+    shutil.rmtree(plan.record(second, home).path)
+    plan.record(second, home).path.write_text("a file in the place of the folder")
+    make_cells(plan, run.missing(), home)
+    run_jobs(executor, _Cells(run, run.missing(), Told()))
+    assert [told[f"{cell.arm}-s{cell.seed}"][0] for cell in (first, *others)] == ["damaged"] + ["done"] * len(others)
+    assert "Restore it" in str(told[f"{first.arm}-s{first.seed}"][1])
+    assert plan.record(first, home).state == "damaged"
+
+
+def test_what_killed_processes_left_aside_is_swept_and_what_is_being_written_is_not(tmp_path: Path) -> None:
+    for name in (".spec.json.1.tmp", ".new.2.tmp", "kept.tmp"):
+        (tmp_path / name).write_text("half")
+    (tmp_path / ".folder.3.tmp").mkdir()
+    (tmp_path / ".folder.3.tmp" / "file").touch()
+    for name in (".spec.json.1.tmp", ".folder.3.tmp", "kept.tmp"):
+        os.utime(tmp_path / name, (0, 0))
+    sweep_temporary(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".new.2.tmp", "kept.tmp"]
