@@ -87,7 +87,7 @@ def test_adapters_are_put_on_their_start(tmp_path: Path) -> None:
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
     path = cell_of(tmp_path, small_spec(), change=0.01)
     (path / "checkpoints" / "step-000010" / "weights.safetensors").write_bytes(b"torn")
-    with pytest.raises(RefusedError, match=r"step-000010: is damaged, or of another version of bench"):
+    with pytest.raises(RefusedError, match=r"step-000010: is damaged \(the checksum of weights.safetensors differs\)"):
         loaded(find_subject(str(path), *CPU))
 
 
