@@ -198,6 +198,9 @@ def say_what_differs(repeated: Path, planned: Plan) -> None:
     from harness.run.provenance import differences_from_now
 
     finished = [cell for cell in read_sweep(repeated).cells if cell.own.is_done]
+    if not finished:
+        note(f"no cell of {repeated} is done: there is nothing to compare with")
+        return
     differ = differences_from_now(one for cell in finished for one in cell.own.provenances)
     for name, (then, now) in differ.items():
         note(f"differs from {repeated}: {name} was {few(then)}, is {now}")

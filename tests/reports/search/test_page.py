@@ -116,7 +116,7 @@ def test_the_warning_stands_where_the_confirmation_would(tmp_path):
 
 
 def test_states_and_reasons_are_in_the_table(html, markdown):
-    html = re.sub(' data-label="[^"]*"', "", html)
+    html = re.sub(' (data-label|class)="[^"]*"', "", html)
     assert '<th scope="row">7</th><td>complete, best</td>' in html
     assert '<th scope="row">5</th><td>complete, same setting as 2</td>' in html
     assert "| 12 | complete |" in markdown and "flags: nan |" in markdown
@@ -132,7 +132,7 @@ def test_untrusted_text_is_escaped(html, markdown):
 
 
 def test_nothing_is_loaded_from_outside(page, html, markdown):
-    assert "http" not in html.replace("[a](http://x.org)", "")
+    assert "http" not in html.replace("<wbr>", "").replace("[a](http://x.org)", "")
     assert "@import" not in html
     assert not re.search(r"url\((?!#)", html)
     for reference in re.findall(r'(?:src|href)="([^"]*)"', html):
