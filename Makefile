@@ -36,7 +36,7 @@ test-long: .venv/installed-test
 
 # The contract of engines, and what is special about vLLM, with the real vLLM on a CPU.
 test-vllm: .venv-vllm
-	OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest -n 2 --dist loadfile $(VLLM_TESTS)
+	OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest -n 2 --dist loadfile $(VLLM_TESTS) -m "not long"
 
 # Our verdicts against lm-eval's, and its tasks on our engines.
 test-lm-eval: .venv-lm-eval

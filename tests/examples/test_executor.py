@@ -28,6 +28,7 @@ def sweep(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_a_sweep_runs_on_it_to_the_verdict(sweep: Path, tmp_path: Path) -> None:
     program = "from harness.cli import main; main()"
     process = bench.start(sweep, tmp_path / "home", *POLITE, "--json", program=program)

@@ -102,7 +102,7 @@ def test_it_goes_on_after_ctrl_c_to_the_last_look_and_not_beyond(bench: Bench, t
     assert "(fourth look; 95% over all looks)" in beyond.out
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_seeds_added_after_a_verdict_are_a_further_look(bench: Bench, tmp_path: Path, trained: Any) -> None:
     sweep = write_sweep_file(tmp_path)
     trained["score"] = noisy(0.0)

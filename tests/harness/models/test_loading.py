@@ -173,6 +173,7 @@ class TestAGguf:
         monkeypatch.setattr(builtins, "__import__", without_gguf)
         assert "which is not installed. Run: pip install gguf" in refusal(f"gguf:{path}")
 
+    @pytest.mark.long
     def test_of_a_real_model_loads_and_saves(self, tmp_path: Path) -> None:
         folder = os.environ.get("BENCH_MODELS")
         if not folder or not (Path(folder) / NAME).is_file():
