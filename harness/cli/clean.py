@@ -31,9 +31,9 @@ def clean(
 ) -> None:
     """List what no sweep refers to, with sizes; delete it with --yes.
 
-    That is: cells and evaluations of earlier versions of a question, which `bench run` would use again if it were asked
-    so again, and results in the cache that no cell of any sweep reads. Searches, `bench eval` and MLflow are left as
-    they are, and so is everything that a process holds or that was written in the last ten minutes.
+    These are cells and evaluations of earlier versions of a question, and results in the cache that no cell of any
+    sweep reads. If you go back to such a version, its cells are trained again. Searches, `bench eval` and MLflow stay
+    as they are, and so does everything that a process holds or that was written in the last ten minutes.
 
     Example: bench clean
 

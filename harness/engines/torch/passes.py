@@ -243,7 +243,10 @@ def one_token_attention(
     transformers' attention functions; what its own `sdpa` refuses or adds is refused here.
     """
     if softcap is not None or position_bias is not None:
-        raise NotImplementedError(f"{type(module).__name__}: attention with a softcap or a position bias")
+        raise RefusedError(
+            f"{type(module).__name__} asks for attention with a softcap or a position bias, which the engine torch "
+            "does not have. Give another model, or rollout.engine=vllm."
+        )
     rows, heads, _, size = query.shape
     grouped = (query * scaling).reshape(rows, key.shape[1], heads // key.shape[1], size)
     weights = torch.softmax(torch.matmul(grouped, key.transpose(2, 3)).add_(attention_mask), dim=-1)

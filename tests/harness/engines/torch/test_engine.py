@@ -221,7 +221,7 @@ def test_attention_is_that_of_torch(heads: int) -> None:
     expected = nn.functional.scaled_dot_product_attention(query, key, value, mask, scale=0.3, enable_gqa=True)
     torch.testing.assert_close(attended, expected.transpose(1, 2))
     for option in ({"softcap": 20.0}, {"position_bias": mask}):
-        with pytest.raises(NotImplementedError, match="Identity"):
+        with pytest.raises(RefusedError, match=r"Identity asks for .*rollout\.engine=vllm"):
             one_token_attention(nn.Identity(), query, key, value, mask, 0.3, **option)
 
 
