@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from harness.records import SweepRecord
     from reports.formats import Table
 
+_STAND = ".stand"
 COLOUR_OF = {
     "better": "green",
     "best": "green",
@@ -157,11 +159,36 @@ def write(folder: Path, reflection_words: Sequence[str] | None = None) -> dict[s
         whole = read_sweep(folder)
         require_any_done(whole, "nothing to report")
         note("writing the report")
+        records = whole.stand()
         sweep, document = reading_around_damage(whole, written)
         warn_of_damage(sweep)
         record_look(sweep, document)
+        if reflection_words is None and sweep is whole:
+            (folder / "report" / _STAND).write_text(_stand(records, folder / "report"))
     list_runs(folder.parent)
     return document
+
+
+def written_already(folder: Path) -> dict[str, Any] | None:
+    """report.json, if `write` would write what lies there: what it is made from has not changed since."""
+    from harness.records import read_sweep
+    from harness.records.files import read_json
+
+    page = folder / "report"
+    if not (page / _STAND).is_file() or (page / _STAND).read_text() != _stand(read_sweep(folder).stand(), page):
+        return None
+    document: dict[str, Any] = read_json(page / "report.json")
+    return document
+
+
+def _stand(records: str, page: Path) -> str:
+    """Another one after a change of the records, of a file of the report, or of the code that makes it."""
+    import harness.records
+    import reports
+    from harness.records.counted import stand
+
+    places = [page, Path(reports.__file__).parent, Path(harness.records.__file__).parent]
+    return hashlib.blake2b(repr([records, *map(stand, places)]).encode(), digest_size=16).hexdigest()
 
 
 @contextmanager

@@ -294,8 +294,7 @@ def default_workers(specs: Sequence[RunSpec]) -> int:
 
 def _report_sweep(sweep_run: SweepRun, as_json: bool) -> list[str]:
     """Report and verdict; returns the cells that are not done, as `<arm>-s<seed> (<state>)`."""
-    from harness.cli.report import print_verdict, write
-    from reports.page.document import SECTIONS
+    from harness.cli.report import print_verdict, write, written_already
 
     records = sweep_run.records()
     unmeasured = _unmeasured(records)
@@ -304,9 +303,11 @@ def _report_sweep(sweep_run: SweepRun, as_json: bool) -> list[str]:
             cells = [
                 {"arm": r.arm, "seed": r.seed, "hash": r.hash, "state": r.state, "reason": r.reason} for r in records
             ]
+            from reports.page.document import SECTIONS
+
             print_json({key: [] for key in SECTIONS} | {"cells": cells})
         return unmeasured
-    document = write(sweep_run.folder)
+    document = written_already(sweep_run.folder) or write(sweep_run.folder)
     if as_json:
         print_json(document)
     else:

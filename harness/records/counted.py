@@ -1,12 +1,15 @@
 """What a checkpoint, or a cell that is done, stands on: how much of each file there was when it was written.
 
 Rows that came later may follow what was counted. Less of it means that something was lost, whatever the state says.
+
+The stand of a folder tells, without reading its files, whether any of them has been written since.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict, cast
 
@@ -89,3 +92,25 @@ def _size_of(folder: Path) -> Extent:
 
 def _checksum(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+_NO_RESULTS = ("checkpoints", "code", "log.txt", "lease.json", "__pycache__")
+
+
+def stand(folder: Path) -> list[tuple[str, int, int]]:
+    """Path, bytes and time of change of each file of results below a folder: another list after every write. [] without
+    the folder."""
+    return sorted(_stand(str(folder), "")) if folder.is_dir() else []
+
+
+def _stand(folder: str, below: str) -> Iterator[tuple[str, int, int]]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name in _NO_RESULTS or entry.name.startswith("."):
+                continue
+            name = f"{below}{entry.name}"
+            if entry.is_dir():
+                yield from _stand(entry.path, f"{name}/")
+            else:
+                facts = entry.stat()
+                yield name, facts.st_size, facts.st_mtime_ns

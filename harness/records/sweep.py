@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from harness.records.cell import CellRecord, is_cell_directory_name
+from harness.records.counted import stand
 from harness.records.files import DamagedRecordError, read_json, write_json
 from harness.records.looks import Design, Evaluation, Look, Part, looks_at
 from harness.records.scores import is_accuracy, require_bins
@@ -291,6 +293,14 @@ class SweepRecord(Part):
         if self.asks and self.is_complete and not is_known and {*verdicts.values()} - {"no_test"}:
             look = self.look.model_copy(update={"verdicts": {**verdicts}})
             now.model_copy(update={"looks": [*now.looks, look]}).write()
+
+    def stand(self) -> str:
+        """Another one after every change of what the question is, or of what its cells have recorded; looks at it
+        change nothing. No rows are read."""
+        asked = self.model_dump(mode="json", exclude={"looks"})
+        cells = [(str(cell.path), cell.state, stand(cell.path)) for cell in self.cells]
+        content = json.dumps([asked, cells, [cell.path.name for cell in self.other_cells]])
+        return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
 
     def setting_aside(self, error: DamagedRecordError) -> SweepRecord:
         """The same, with the cell that the error names `damaged`: one bad cell hides no other. Raises the error if it

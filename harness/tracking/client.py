@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from harness.errors import BenchError, without_password
-from harness.tracking.database import opening, own_database
+from harness.tracking.database import opening, own_database, tagged
 
 ARTIFACTS = "mlartifacts"
 # For this process, and only where the user has not chosen otherwise. The next sync is the retry.
@@ -75,6 +75,13 @@ def connect(uri: str, home: Path) -> Any:
         return MlflowClient(tracking_uri=uri)
     with opening(own_database(home), _artifacts(uri, home)):
         return MlflowClient(tracking_uri=uri)
+
+
+def experiment_of_run(uri: str, home: Path, tags: Mapping[str, str]) -> str | None:
+    """The experiment of a run with these tags, if the home's own database says so without MLflow; else None."""
+    if uri != f"{_SQLITE}{own_database(home)}":
+        return None
+    return tagged(own_database(home), _artifacts(uri, home), tags)
 
 
 def experiment_id(client: Any, uri: str, name: str, home: Path) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -44,6 +44,26 @@ def opening(database: Path, artifacts: str) -> Iterator[None]:
             _move_along(database, artifacts)
         yield
         _CHECKED.add(database)
+
+
+def tagged(database: Path, artifacts: str, tags: Mapping[str, str]) -> str | None:
+    """The experiment of a run that carries all these tags; None if there is none, if the database cannot be read, or if
+    the files of its runs lie elsewhere. MLflow, which takes seconds to start, is not asked."""
+    if not database.exists():
+        return None
+    carried = " AND ".join(
+        "EXISTS (SELECT 1 FROM tags t WHERE t.run_uuid = r.run_uuid AND t.key = ? AND t.value = ?)" for _ in tags
+    )
+    try:
+        with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True, timeout=_WAIT_S)) as connection:
+            found = connection.execute(
+                "SELECT e.experiment_id FROM runs r JOIN experiments e ON e.experiment_id = r.experiment_id"
+                f" WHERE r.lifecycle_stage = 'active' AND e.artifact_location = ? AND {carried}",
+                [artifacts, *(word for tag in tags.items() for word in tag)],
+            ).fetchone()
+    except sqlite3.DatabaseError:  # `opening` says what is wrong with it
+        return None
+    return None if found is None else str(found[0])
 
 
 def _is_torn(database: Path) -> bool:

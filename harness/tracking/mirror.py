@@ -26,6 +26,7 @@ The mirror beside a running sweep.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import logging
 import threading
 import uuid
@@ -39,6 +40,7 @@ from typing import Any
 
 from harness.errors import BenchError
 from harness.records import CellRecord, SweepRecord, read_sweep
+from harness.records.counted import stand as stand_of
 from harness.records.files import DamagedRecordError
 from harness.records.study import STUDY, StudyRecord
 from harness.tracking.cell import (
@@ -53,7 +55,15 @@ from harness.tracking.cell import (
     sync_trial,
     trial_tags,
 )
-from harness.tracking.client import address, connect, experiment_id, file_fingerprint, modified_ms, talking_to_mlflow
+from harness.tracking.client import (
+    address,
+    connect,
+    experiment_id,
+    experiment_of_run,
+    file_fingerprint,
+    modified_ms,
+    talking_to_mlflow,
+)
 from harness.tracking.question import (
     QUESTION_TAG,
     create_question,
@@ -70,6 +80,8 @@ from harness.tracking.run import MirroredRun
 _PARENT_STATUS = ("RUNNING", "KILLED", "FAILED", "SCHEDULED", "FINISHED")
 # An arm that differs in one of these does not start from the model whose evaluation the sweep records.
 _BEFORE_TRAINING = ("model.", "eval.")
+_STAND_TAG = "bench.stand"
+"""On the parent run: the stand of the records when all of them were mirrored."""
 
 
 @dataclass
@@ -106,7 +118,11 @@ class Mirror:
         """
         sweep = read_sweep(self.sweep_dir)
         study = study_of_search(self.sweep_dir) if sweep.is_search else None
-        asked = question_id(sweep)
+        asked, stand = question_id(sweep), _stand(sweep)
+        tags = {QUESTION_TAG: asked, _STAND_TAG: stand}
+        if (experiment := experiment_of_run(self.tracking_uri, self.sweep_dir.parent, tags)) is not None:
+            self.address = address(self.tracking_uri, experiment)
+            return 0
         session, self._session = self._session, None  # after an error nothing is taken for known
         with talking_to_mlflow(self.tracking_uri), self._turn() as was_last_writer:
             if session is None or session.question_id != asked or not was_last_writer:
@@ -116,6 +132,8 @@ class Mirror:
             if study is not None:
                 n_points += _sync_trials(session, study, modified_ms(self.sweep_dir / STUDY))
             n_points += _sync_report(session, sweep.path / "report")
+            if not session.damaged:
+                session.parent.set_tags({_STAND_TAG: stand})
         self._session = session
         self.address = address(self.tracking_uri, session.experiment_id)
         if session.damaged:
@@ -144,6 +162,12 @@ class Mirror:
         by_name = {run.tags[tag]: run for run in children for tag in ("bench.cell", TRIAL_TAG) if tag in run.tags}
         _end_other_questions(client, experiment, sweep, parent)
         return _Session(asked, client, experiment, parent, by_name)
+
+
+def _stand(sweep: SweepRecord) -> str:
+    """Another one after a change of anything that is mirrored."""
+    content = [sweep.stand(), stand_of(sweep.path / "report"), file_fingerprint(sweep.path / STUDY)]
+    return hashlib.blake2b(repr(content).encode(), digest_size=16).hexdigest()
 
 
 def _end_other_questions(client: Any, experiment: str, sweep: SweepRecord, parent: MirroredRun) -> None:

@@ -1,0 +1,294 @@
+"""What a home costs as it grows: plan, a run with nothing to do, report and mirror of 10, 100 and 1,000 cells.
+
+    python benchmarks/growth.py --json --save
+    python benchmarks/growth.py --cells 200 --steps 500 --verbs sync --mirror postgresql://user@host/database
+
+One cell of the demo is trained. Its records are repeated, with noise, into the cells of a plan, through the writers that
+training uses, so that every verb takes them for its own. Each verb then runs in a process of its own, start-up included.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from outcome import arguments, bounds, finish
+from pairs import note
+
+from evals.tasks import get_task
+from harness.plan import Plan, PlannedCell, make_plan
+from harness.records.files import append_jsonl, write_json
+from harness.run.evaluation import evaluation_document
+from harness.run.question import make_cells, write_question
+
+VERBS = {
+    "plan": ("plan", "the plan of 10,000 cells and, here, of those that are done"),
+    "run": ("run", "a run that finds everything done, its report written"),
+    "report": ("report", "the report"),
+    "sync": ("sync", "the mirror of all of it, into an empty database"),
+}
+REQUIRED = {"plan_10000_s": 4.0, "run_1000_s": 3.0, "report_1000_s": 30.0, "report_1000_peak_mb": 500.0}
+SWEEP, EVALUATIONS = "growth", 4
+ARMS = 5
+# The peak of this process and of each that helped it: resident memory of all at one time, which shared pages raise.
+VERB = """
+import sys
+from harness.cli import main
+main()
+"""
+Row = dict[str, Any]
+
+
+def main() -> None:
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--cells", type=int, nargs="+", default=[10, 100, 1000])
+    parser.add_argument("--steps", type=int, default=32, help="of each cell; the demo's have 31 to 45")
+    parser.add_argument("--verbs", nargs="+", choices=VERBS, default=list(VERBS))
+    parser.add_argument(
+        "--mirror", help="where `sync` mirrors to instead of SQLite in the home, as MLFLOW_TRACKING_URI"
+    )
+    given = parser.parse_args()
+    outcome: dict[str, Any] = {"settings": vars(given), "required": bounds(at_most=REQUIRED)}
+    lines = []
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        if "plan" in given.verbs:
+            seconds, peak_mb = timed("plan", str(question(root, 10_000)), "--home", str(root / "none"))
+            outcome |= {"plan_10000_s": seconds}
+            lines.append(f"plan of 10,000 cells: {seconds:.1f} s, {peak_mb:.0f} MB")
+        note("training one cell")
+        first = train_one(root / "first")
+        for n_cells in given.cells:
+            home = root / f"home-{n_cells}"
+            sweep = question(root, n_cells)
+            note(f"writing {n_cells} cells")
+            grow(make_plan(str(sweep)), home, first, given.steps)
+            for verb in given.verbs:
+                if verb == "run":  # the first one writes the report and the mirror, and the second has nothing to do
+                    timed("run", str(sweep), "--home", str(home))
+                what = str(sweep) if verb in ("plan", "run") else SWEEP
+                if verb == "sync":
+                    for file in home.glob("mlflow.db*"):
+                        file.unlink()
+                seconds, peak_mb = timed(
+                    verb, what, "--home", str(home), mirror=given.mirror if verb == "sync" else None
+                )
+                outcome |= {f"{verb}_{n_cells}_s": seconds, f"{verb}_{n_cells}_peak_mb": peak_mb}
+                lines.append(f"{verb} of {n_cells} cells: {seconds:.1f} s, {peak_mb:.0f} MB")
+                note(lines[-1])
+    finish("growth", outcome, lines, given)
+
+
+def question(folder: Path, n_cells: int) -> Path:
+    """A sweep file of so many cells of the demo, in `ARMS` arms."""
+    arms = {f"arm_{index}": {"objective.scale_eps": 1e-6 * (index + 1)} for index in range(ARMS)}
+    document = {
+        "name": SWEEP,
+        "question": "How does the time of each verb grow with the number of cells?",
+        "profile": "tiny",
+        "ablate": ["objective.scale_eps"],
+        "base": {"algorithm": "grpo"},
+        "arms": arms,
+        "seeds": n_cells // ARMS,
+        "compare": {"baseline": "arm_0", "metric": "eval.final.pass@1", "margin_pp": 1.0},
+    }
+    path = folder / f"{SWEEP}-{n_cells}.yaml"
+    path.write_text(json.dumps(document))
+    return path
+
+
+def timed(*words: str, mirror: str | None = None) -> tuple[float, float]:
+    """Seconds of a verb, and the most memory that its process and those that help it have resident at one time, in
+    MB. Pages that they share are counted once (PSS)."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"} | ({} if mirror is None else {"MLFLOW_TRACKING_URI": mirror})
+    started_s = time.perf_counter()
+    process = subprocess.Popen(
+        [sys.executable, "-c", VERB, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment
+    )
+    peak_kib = 0
+    while process.poll() is None:
+        peak_kib = max(peak_kib, sum(map(resident_kib, family(process.pid))))
+        time.sleep(0.1)
+    seconds = time.perf_counter() - started_s
+    if process.returncode:
+        assert process.stderr is not None
+        raise SystemExit(f"bench {' '.join(words)} failed:\n{process.stderr.read().decode()}")
+    return seconds, peak_kib * 1024 / 1e6
+
+
+def family(pid: int) -> Iterator[int]:
+    yield pid
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return
+    for child in children:
+        yield from family(int(child))
+
+
+def resident_kib(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+
+
+def train_one(home: Path) -> Path:
+    """The folder of a cell of the demo, trained."""
+    words = ["run", "std_norm", "--seeds", "1", "--arms", "group_std", "--home", str(home)]
+    subprocess.run([sys.executable, "-c", VERB, *words], check=True, capture_output=True)
+    (cell,) = (home / "std_norm" / "cells").iterdir()
+    return cell
+
+
+def grow(plan: Plan, home: Path, first: Path, steps: int) -> None:
+    """Write the records of all cells of a plan."""
+    rng = random.Random(0)
+    make_cells(plan, plan.cells, home)
+    write_question(plan, home, f"bench run {SWEEP}")
+    rows = {name: read_rows(first / f"{name}.jsonl") for name in ("steps", "timing", "scores", "problems", "starts")}
+    for cell in plan.cells:
+        write_cell(plan, home, cell, first, rows, steps, rng)
+
+
+def write_cell(
+    plan: Plan, home: Path, cell: PlannedCell, first: Path, rows: dict[str, list[Row]], steps: int, rng: random.Random
+) -> None:
+    """The records of a planned cell, made of those of a cell that was trained, as long as asked for."""
+    record = plan.record(cell, home)
+    shift = 0.01 * rng.gauss(0, 1)
+    write_json(record.path / "evaluation.json", document_of(plan, cell))
+    append_jsonl(record.path / "starts.jsonl", rows["starts"])
+    append_jsonl(record.path / "problems.jsonl", rows["problems"])
+    tokens_a_step = rows["steps"][-1]["generated_tokens"] // len(rows["steps"])
+
+    def repeated(name: str) -> Iterator[Row]:
+        trained = [row for row in rows[name] if "eval_s" not in row]
+        for index in range(steps):
+            row = {key: noisy(value, rng) for key, value in trained[index % len(trained)].items()}
+            yield (
+                row
+                | {"step": index + 1}
+                | ({"generated_tokens": (index + 1) * tokens_a_step} if name == "steps" else {})
+            )
+
+    append_jsonl(record.path / "steps.jsonl", repeated("steps"))
+    ((timed_final),) = [row for row in rows["timing"] if "eval_s" in row][-1:]
+    *_, curve, final = rows["scores"]
+    at = [steps * (index + 1) // EVALUATIONS for index in range(EVALUATIONS - 1)]
+    timing = [*repeated("timing")]
+    for step in (*at, steps):
+        timing.append(timed_final | {"step": step})
+    append_jsonl(record.path / "timing.jsonl", sorted(timing, key=lambda row: row["step"]))
+    scores = [shifted(curve, shift * step / steps) | {"step": step} for step in at]
+    scores.append(shifted(final, shift) | {"step": steps})
+    append_jsonl(
+        record.path / "scores.jsonl", (row | {"generated_tokens": row["step"] * tokens_a_step} for row in scores)
+    )
+    write_evals(first, record.evals, steps, rng)
+    link_all(longer_rollouts(first, steps, home), record.rollouts)
+    record.write_status(
+        "done",
+        step=steps,
+        generated_tokens=steps * tokens_a_step,
+        flags=[],
+        digest=f"{cell.hash:.32}",
+        records=record.count("evals.parquet"),
+    )
+
+
+_DOCUMENTS: dict[str, Any] = {}
+
+
+def document_of(plan: Plan, cell: PlannedCell) -> Any:
+    """evaluation.json: that of the first cell of its seed, whatever the arm."""
+    key = f"{plan.sweep.name} {cell.seed}"
+    if key not in _DOCUMENTS:
+        _DOCUMENTS[key] = evaluation_document(cell.spec)
+    return _DOCUMENTS[key]
+
+
+@cache
+def _evals(first: Path) -> Any:
+    import pyarrow.parquet
+
+    return pyarrow.parquet.read_table(first / "evals.parquet")
+
+
+def write_evals(first: Path, path: Path, steps: int, rng: random.Random) -> None:
+    """The samples of the trained cell's evaluations, with some other verdicts."""
+    import pyarrow
+    import pyarrow.compute as pc
+    import pyarrow.parquet
+
+    table = _evals(first)
+    correct = [right if rng.random() < 0.9 else not right for right in table["correct"].to_pylist()]
+    last = pc.max(table["step"]).as_py()
+    at = pc.divide(pc.multiply(table["step"], steps), last)
+    for name, column in (("correct", pyarrow.array(correct)), ("step", at)):
+        table = table.set_column(table.schema.get_field_index(name), name, column)
+    pyarrow.parquet.write_table(table, path, compression="zstd")
+
+
+@cache
+def longer_rollouts(first: Path, steps: int, home: Path) -> list[Path]:
+    """Files of the completions of training over so many steps, made of those of one cell; to be linked into every
+    cell."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet
+
+    from harness.records.rollouts import file_of, stand_of
+
+    made = []
+    files = sorted((first / "rollouts").glob("*.parquet"))
+    span = max(stand[1] for file in files if (stand := stand_of(file)))
+    for start in range(0, steps, span):
+        for file in files:
+            table = pyarrow.parquet.read_table(file)
+            column = pc.add(table["step"], start)
+            table = table.set_column(table.schema.get_field_index("step"), "step", column)
+            table = table.filter(pc.less_equal(table["step"], steps))
+            if len(table):
+                low, high = pc.min(table["step"]).as_py(), pc.max(table["step"]).as_py()
+                target = home / "longer" / file_of(low, high, 1)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                pyarrow.parquet.write_table(table, target, compression="zstd")
+                made.append(target)
+    return made
+
+
+def link_all(files: list[Path], folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    for file in files:
+        os.link(file, folder / file.name)
+
+
+def shifted(row: Row, shift: float) -> Row:
+    """A row of scores.jsonl with other accuracies."""
+    metrics = {
+        key: min(1.0, max(0.0, value + shift)) if "@" in key or "^" in key else value
+        for key, value in row["metrics"].items()
+    }
+    return row | {"metrics": metrics}
+
+
+def noisy(value: Any, rng: random.Random) -> Any:
+    return value * (1 + rng.gauss(0, 0.05)) if isinstance(value, float) else value
+
+
+def read_rows(path: Path) -> list[Row]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+if __name__ == "__main__":
+    main()
