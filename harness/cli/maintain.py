@@ -229,19 +229,19 @@ def coldstart(
 
     Example: bench coldstart --out my_tiny
     """
-    from harness.config.cold_start_recipe import load_recipe
     from harness.config.model_source import TINY
 
     if out.exists():
         raise RefusedError(f"--out {out} exists already and is not overwritten. Give a folder that does not exist.")
-    loaded = load_recipe(recipe or TINY / "recipe.yaml")
-    note("loading the model")
 
     import torch
 
     from harness.cli.live import Countdown
     from harness.models.language_model import load_model, weights_digest
-    from harness.training.cold_start import run_cold_start
+    from harness.training.cold_start import load_recipe, run_cold_start
+
+    loaded = load_recipe(recipe or TINY / "recipe.yaml")
+    note("loading the model")
 
     # As in every worker: the digest below depends on the thread count.
     torch.set_num_threads(1)
