@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from harness.config.run_spec import RunSpec
@@ -84,11 +85,13 @@ class _SharedCells(SweepCells):
     """The cells of a sweep of which other processes take some.
 
     free: those that nobody ran at the last look, in the order of `waiting`. next_look_s: when the next one is due.
+    seen_elsewhere: by name, those that another process ran at some look.
     """
 
     run: WorkerRun
     free: list[PlannedCell] = field(default_factory=list)
     next_look_s: float = 0.0
+    seen_elsewhere: set[str] = field(default_factory=set)
 
     def next(self) -> Job | None:
         self._look_around()
@@ -98,14 +101,8 @@ class _SharedCells(SweepCells):
             record = self._record(cell)
             if record.state == "running" or self._has_ended(cell):
                 continue
-            try:
-                # A dead owner is known to be one here, where its lease was watched: a worker process would watch anew.
-                with hold_lease(record.path):
-                    pass
-            except LeaseTakenError:
+            if cell_name_of(record) in self.seen_elsewhere and not _free_of_the_dead(record.path):
                 continue
-            except OSError:  # the cell's own job says what is wrong with its folder
-                pass
             return self._start(cell)
         return None
 
@@ -136,6 +133,7 @@ class _SharedCells(SweepCells):
                 elsewhere[cell_name_of(self._record(cell))] = self._done_frac(cell)
             elif not self._has_ended(cell):
                 self.free.append(cell)
+        self.seen_elsewhere |= elsewhere.keys()
         self.observer.elsewhere(elsewhere)
         now_s = time.monotonic()
         self.next_look_s = now_s + max(LOOK_EVERY_S, (now_s - began_s) / _LOOK_SHARE)
@@ -157,3 +155,17 @@ class _SharedCells(SweepCells):
         tokens = cell.spec.budget.tokens
         of_budget = row.get("generated_tokens", 0) / tokens if tokens else 0.0
         return float(min(1.0, max(row.get("step", 0) / max(1, cell.spec.train.steps), of_budget)))
+
+
+def _free_of_the_dead(folder: Path) -> bool:
+    """Give back the lease of an owner that died; whether nobody else did or runs the cell again.
+
+    The owner is known to be dead here, where its lease was watched: a worker process would have to watch it anew.
+    """
+    try:
+        with hold_lease(folder):
+            return True
+    except LeaseTakenError:
+        return False
+    except OSError:  # the cell's own job says what is wrong with its folder
+        return True
