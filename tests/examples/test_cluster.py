@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from harness.records.files import read_jsonl
 from tests.harness.run import bench
 from tests.harness.run.hosts import pretend_hosts, write_command
 
@@ -77,12 +78,12 @@ def test_slurm(tmp_path: Path, environment: dict[str, str], unbroken: Path) -> N
     write_command(tmp_path / "bin", "scontrol", SCONTROL)
     array = start("sbatch", "--array=0-1", EXAMPLES / "slurm.sh", environment=environment)
 
-    bench.wait_until(lambda: set(steps_by_host(home)) == {"node0", "node1"})
-    task0, task1 = (int((tmp_path / f"{job}.pid").read_text()) for job in (100, 101))
-    os.killpg(task0, signal.SIGKILL)
+    task0, task1 = (tmp_path / f"{job}.pid" for job in (100, 101))
+    bench.wait_until(lambda: "node0" in hosts_with_steps(home))
+    os.killpg(int(task0.read_text()), signal.SIGKILL)
     (left,) = (cell for cell, host in running(home).items() if host == "node0")
-    terminated = signal_the_script(task1)
-    assert terminated, "the script of the second task was not there"
+    bench.wait_until(lambda: "node1" in hosts_with_steps(home))
+    send_sigterm_to_script(int(task1.read_text()))
     output = end(array)
 
     assert "ended by SIGTERM; what ran is saved" in output
@@ -163,25 +164,22 @@ def running(home: Path) -> dict[Path, str]:
     return {cell: lease["host"] for cell, lease in leases.items() if not lease["released"]}
 
 
-def steps_by_host(home: Path) -> dict[str, int]:
-    """Hosts that train, and how many steps of their cells are recorded; those without any are left out."""
-    steps = {
-        host: (cell / "steps.jsonl").read_bytes().count(b"\n")
-        for cell, host in running(home).items()
-        if (cell / "steps.jsonl").exists()
-    }
-    return {host: n for host, n in steps.items() if n}
+def hosts_with_steps(home: Path) -> set[str]:
+    """Hosts that train a cell of which steps are recorded."""
+    return {host for cell, host in running(home).items() if read_jsonl(cell / "steps.jsonl")}
 
 
-def signal_the_script(task: int) -> bool:
-    """SIGTERM for the shell that runs the job's script, as Slurm sends it (`--signal=B:TERM`); whether it was found."""
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (path / "cmdline").read_bytes().split(b"\0")
-            group = int((path / "stat").read_text().rpartition(")")[2].split()[2])
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if group == task and words[:1] == [b"bash"] and words[1:2] == [bytes(EXAMPLES / "slurm.sh")]:
-            os.kill(int(path.name), signal.SIGTERM)
-            return True
-    return False
+def send_sigterm_to_script(task: int) -> None:
+    """To the shell that runs the job's script in this process group, as Slurm does (`--signal=B:TERM`)."""
+    script = ["bash", str(EXAMPLES / "slurm.sh")]
+    (pid,) = (pid for pid in processes_of_group(task) if words_of(pid)[:2] == script)
+    os.kill(pid, signal.SIGTERM)
+
+
+def processes_of_group(group: int) -> list[int]:
+    listed = subprocess.run(["pgrep", "-g", str(group)], capture_output=True, text=True, check=True)
+    return [int(pid) for pid in listed.stdout.split()]
+
+
+def words_of(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
