@@ -14,7 +14,9 @@ import typer
 from harness.cli.console import print_json, print_table, print_text
 from harness.cli.options import (
     ArmsOption,
+    ChosenExecutor,
     EvalSamplesOption,
+    ExecutorOption,
     HomeOption,
     JsonOption,
     ProfileOption,
@@ -22,7 +24,6 @@ from harness.cli.options import (
     SetOption,
     SweepArgument,
     arm_names,
-    executor_named,
     home_of,
     question_in,
     with_eval_samples,
@@ -50,6 +51,7 @@ def plan(
         bool,
         typer.Option("--time", help="If no finished cell tells the time, train one step in a temporary folder."),
     ] = False,
+    executor: ExecutorOption = "local",
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -65,11 +67,12 @@ def plan(
 
     folder = home_of(sweep, home)
     given = question_in(folder, sweep, asks_anew=bool(profile or set_ or arms))
-    asked = make_plan(given, profile, with_eval_samples(set_, eval_samples), seeds, arm_names(arms))
+    where = ChosenExecutor(executor, folder)
+    asked = make_plan(given, profile, with_eval_samples(set_, eval_samples), seeds, arm_names(arms), where.on_gpu)
     planned = with_known_tuning(asked, folder)
     if time:
         planned.require_answerable()
-    expected = _expected_time(planned, folder, time)
+    expected = _expected_time(planned, where, time)
     records = [planned.record(cell, folder) for cell in planned.cells]
     cells = [
         {
@@ -119,9 +122,8 @@ def plan(
     planned.require_answerable()
 
 
-def _expected_time(planned: Plan, home: Path, may_measure: bool) -> ExpectedTime | None:
+def _expected_time(planned: Plan, where: ChosenExecutor, may_measure: bool) -> ExpectedTime | None:
     """The time of the cells that `bench run` would start, in its order."""
-    from harness.cli.run import default_workers
     from harness.plan.expected_time import expected_time
 
     def measure(spec: RunSpec) -> Pace:
@@ -129,14 +131,16 @@ def _expected_time(planned: Plan, home: Path, may_measure: bool) -> ExpectedTime
         from harness.run.timed_step import timed_pace
 
         with LiveRun() as live:
-            return timed_pace(spec, home, lambda aside: executor_named("local", aside)(1), live)
+            return timed_pace(spec, home, lambda aside: ChosenExecutor("local", aside).opener([spec])(1), live)
+
+    home = where.home
 
     records = [(cell, planned.record(cell, home)) for cell in sorted(planned.cells, key=lambda cell: cell.seed)]
     missing = [(cell.spec, record.lacks) for cell, record in records if record.state not in ("done", "invalid")]
     searched = [cell.spec for cell in _search_cells(planned, home)]
     specs = [*searched, *(spec for spec, lacks in missing if lacks != "evaluation" and not spec.checkpoint)]
     only_evaluated = [spec for spec, lacks in missing if lacks == "evaluation" or spec.checkpoint]
-    at_once = min(default_workers([*planned.arms.values()]), max(1, len(searched) + len(missing)))
+    at_once = min(where.at_once(planned.arms.values()), max(1, len(searched) + len(missing)))
     return expected_time(specs, home, at_once, measure if may_measure else None, only_evaluated)
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from harness.config.engine import DrawingLoad, EngineBackend, EngineMemory
 from harness.config.rollout import RolloutSpec
+from harness.executors.slots import gpu_share
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -31,7 +32,7 @@ def _make(language_model: LanguageModel, model: PreTrainedModel, rollout: Rollou
         language_model.pad_token_id,
         language_model.eos_token_ids,
         language_model.decode,
-        rollout.vllm_memory_frac,
+        rollout.vllm_memory_frac * gpu_share(),
     )
 
 
@@ -46,12 +47,6 @@ def temperature_refusal(temperature: float) -> str | None:
 
 
 def _refusal(rollout: RolloutSpec, device: str) -> str | None:
-    index = device.partition(":")[2]
-    if index not in ("", "0"):
-        return (
-            f"train.device is {device}, and vLLM takes the first GPU that it sees. Set the environment's "
-            f"CUDA_VISIBLE_DEVICES={index} and --set train.device=cuda, or --set rollout.engine=torch."
-        )
     return temperature_refusal(rollout.temperature)
 
 
