@@ -24,7 +24,7 @@ PACKAGES = ("algorithms", "evals", "harness", "reports", "sweeps")
 
 # The rooms from the bottom to the top: each may import those before it, also for type checking only.
 ROOMS_OF_HARNESS = (
-    *("errors", "plugins", "random_keys", "records", "rewards", "config", "models", "engines", "sampling", "training"),
+    *("errors", "plugins", "random_keys", "processes", "records", "rewards", "config", "models", "engines", "sampling", "training"),
     *("plan", "executors", "run", "tracking", "search", "evaluate", "extras", "cli"),
 )
 ROOMS_OF_REPORTS = (
