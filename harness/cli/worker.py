@@ -15,6 +15,7 @@ import typer
 from harness.cli.console import note, print_json, print_text
 from harness.cli.options import (
     ArmsOption,
+    ChosenExecutor,
     EvalSamplesOption,
     ExecutorOption,
     HomeOption,
@@ -26,12 +27,11 @@ from harness.cli.options import (
     WorkersOption,
     arm_names,
     command_line,
-    executor_named,
     home_of,
     question_in,
     with_eval_samples,
 )
-from harness.cli.run import InterruptedByUserError, RetryFailedOption, RetryInvalidOption, default_workers
+from harness.cli.run import InterruptedByUserError, RetryFailedOption, RetryInvalidOption
 from harness.errors import BenchError, RefusedError, few
 
 if TYPE_CHECKING:
@@ -90,8 +90,8 @@ def worker(
     folder = home_of(sweep, home)
     settings = with_eval_samples(set_, eval_samples)
     given = question_in(folder, sweep, asks_anew=bool(profile or set_ or arms))
-    plan = with_known_tuning(make_plan(given, profile, settings, seeds, arm_names(arms)), folder)
-    open_executor = executor_named(executor, folder)
+    where = ChosenExecutor(executor, folder)
+    plan = with_known_tuning(make_plan(given, profile, settings, seeds, arm_names(arms), where.on_gpu), folder)
     require_same_kind(plan.folder(folder), is_search=False)
     if plan.to_tune:
         raise RefusedError(
@@ -102,13 +102,13 @@ def worker(
     for warning in plan.warnings:
         note(f"warning: {warning}")
     command = command_line("run", sweep, profile, settings, seeds, arms)
-    at_once = workers or default_workers([*plan.arms.values()])
+    at_once = workers or where.at_once(plan.arms.values())
     work = WorkerRun(
         plan,
         folder,
         command,
         at_once,
-        open_executor,
+        where.opener(plan.arms.values()),
         retry_invalid=retry_invalid,
         retry_failed=retry_failed,
         waits=wait,

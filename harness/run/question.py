@@ -226,6 +226,7 @@ def _question(plan: Plan, home: Path, command: str) -> SweepRecord:
             settings=list(request.settings),
             seeds=request.seeds,
             arms=list(request.arms),
+            on_gpu=request.on_gpu(),
         ),
         plugins=[
             Plugin(name=module.name, digest=module.digest, files=sorted(str(path) for path, _ in _code_files(module)))

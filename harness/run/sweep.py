@@ -208,7 +208,7 @@ class SweepCells:
             self.waiting.append(self.started[ended.job.path])
             self.observer.remark(f"{name} failed and is started once more: {ended.reason}")
             return
-        self.observer.ended(name, state, ended.reason)
+        self.observer.ended(name, state, ended.reason_and_place)
         if state == "interrupted":
             raise StoppedError(f"{name}: {ended.reason}.")
         if self.run.fail_fast and state in ("failed", "invalid"):

@@ -171,7 +171,7 @@ def _work(jobs: queue.SimpleQueue[dict[str, Any] | None], home: Path, tell: Tell
 def _do(document: dict[str, Any], home: Path, start: StartingPoint, tell: Tell) -> tuple[JobState, str | None]:
     try:
         plugins.use(document["plugins"], [Path(folder) for folder in document["folders"]])
-        job = Job.from_json(document)
+        job = Job.from_json(document).in_slot()
     except RefusedError as error:  # a plug-in that was there when the job was planned
         return "invalid", str(error)
     return run_job(job, home, start, tell)

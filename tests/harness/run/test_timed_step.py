@@ -10,6 +10,7 @@ import pytest
 
 from harness.errors import RefusedError
 from harness.executors.local import LocalPool
+from harness.executors.slots import Slot
 from harness.plan.expected_time import Pace
 from harness.run.timed_step import timed_pace
 from tests.harness.run.small import small_spec
@@ -25,7 +26,7 @@ class Watched:
 
     def open(self, home: Path) -> LocalPool:
         self.homes.append(home)
-        return LocalPool(1, home, "harness.run.worker")
+        return LocalPool([Slot("cpu", "")], home, "harness.run.worker")
 
     def planned(self, total: int | None, done: int) -> None: ...
     def used(self, budget: Mapping[str, float]) -> None: ...
