@@ -202,7 +202,8 @@ def test_whether_an_owner_lives_is_known_at_its_next_heartbeat_or_after_the_limi
 
 def test_who_waits_in_turn_is_told_of_the_owner_and_comes_after_it(tmp_path: Path) -> None:
     here, clock = machine()
-    folder, owners = tmp_path / "made", []
+    folder = tmp_path / "made"
+    owners: list[str] = []
     with here.hold_in_turn(folder):
         assert here.look(folder) == "held"
     with ExitStack() as other:

@@ -13,7 +13,7 @@ import pytest
 from harness.config.hashing import evaluation_hash
 from harness.config.run_spec import RunSpec
 from harness.errors import RefusedError
-from harness.executors.base import Ended, Job, JobState
+from harness.executors.base import Ended, Job, JobState, Progress
 from harness.plan import Plan, make_plan
 from harness.records import CellRecord, read_sweep
 from harness.records import lease as lease_module
@@ -56,7 +56,7 @@ class Done:
     later: list[Callable[[], Any]] = field(default_factory=list)
     slots: int = 1
     jobs: list[Job] = field(default_factory=list)
-    _events: list[Ended] = field(default_factory=list)
+    _events: list[Progress | Ended] = field(default_factory=list)
 
     def start(self, job: Job) -> None:
         self.jobs.append(job)
@@ -71,7 +71,7 @@ class Done:
             write_json(self.home / job.path, [])
         self._events.append(Ended(job, state, None if state == "done" else "as the test says"))
 
-    def wait(self, timeout_s: float) -> list[Ended]:
+    def wait(self, timeout_s: float) -> list[Progress | Ended]:
         if not self._events and self.later:
             self.later.pop(0)()
         events, self._events = self._events, []
