@@ -16,7 +16,7 @@ import yaml
 
 from harness.records.files import read_jsonl
 from tests.harness.run import bench
-from tests.harness.run.hosts import pretend_hosts, write_command
+from tests.harness.run.hosts import kill_host, pretend_hosts, write_command
 
 pytestmark = pytest.mark.slow
 
@@ -82,12 +82,11 @@ def test_slurm(tmp_path: Path, environment: dict[str, str], unbroken: Path) -> N
     write_command(tmp_path / "bin", "scontrol", SCONTROL)
     array = start("sbatch", "--array=0-1", EXAMPLES / "slurm.sh", environment=environment)
 
-    task0, task1 = (tmp_path / f"{job}.pid" for job in (100, 101))
     bench.wait_until(lambda: "node0" in hosts_with_steps(home))
-    os.killpg(int(task0.read_text()), signal.SIGKILL)
+    kill_host("node0", tmp_path)
     (left,) = (cell for cell, host in running(home).items() if host == "node0")
     bench.wait_until(lambda: "node1" in hosts_with_steps(home))
-    send_sigterm_to_script(int(task1.read_text()))
+    send_sigterm_to_script(int((tmp_path / "101.pid").read_text()))
     output = end(array)
 
     assert "ended by SIGTERM; what ran is saved" in output
