@@ -261,14 +261,14 @@ def on_device(value: V, device: torch.device) -> V:
         tensors.append(tensor)
         return tensor
 
-    _with_tensors(value, note)
+    with_tensors(value, note)
     sizes = [-(-tensor.nbytes // PACKED_ALIGNMENT_BYTES) * PACKED_ALIGNMENT_BYTES for tensor in tensors]
     ends = list(itertools.accumulate(sizes, initial=0))
     packed = torch.empty(ends[-1], dtype=torch.uint8, pin_memory=True)
     for tensor, part in zip(tensors, _parts(packed, tensors, ends), strict=True):
         part.copy_(tensor)
     sent = iter(_parts(packed.to(device, non_blocking=True), tensors, ends))
-    moved: V = _with_tensors(value, lambda tensor: next(sent))
+    moved: V = with_tensors(value, lambda tensor: next(sent))
     return moved
 
 
@@ -289,16 +289,16 @@ def _parts(packed: Tensor, tensors: Sequence[Tensor], ends: Sequence[int]) -> li
     ]
 
 
-def _with_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+def with_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """The value with each tensor changed, in a fixed order."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, dict):
-        return {key: _with_tensors(one, change) for key, one in value.items()}
+        return {key: with_tensors(one, change) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(_with_tensors(one, change) for one in value)
+        return type(value)(with_tensors(one, change) for one in value)
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{own.name: _with_tensors(getattr(value, own.name), change) for own in fields(value)})
+        return replace(value, **{own.name: with_tensors(getattr(value, own.name), change) for own in fields(value)})
     return value
 
 

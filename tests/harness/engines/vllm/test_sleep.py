@@ -1,5 +1,6 @@
-"""When vLLM sleeps, wakes and is given the weights, with a stand-in for vLLM that notes what it is asked; and, where the
-real one is installed, that drawing goes on as before. On a CPU the real one pauses and resumes, but frees no memory."""
+"""When vLLM sleeps, wakes and is given the weights, with a stand-in for vLLM that notes what it is asked; and, where
+the real one is installed, that drawing goes on as before. On a CPU the real one pauses and resumes, but frees nothing.
+"""
 
 from __future__ import annotations
 
