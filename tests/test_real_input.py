@@ -68,7 +68,7 @@ def test_std_norm_runs_on_gsm8k_and_moves_the_weights(tmp_path: Path) -> None:
 
     cells = sorted((sweep / "cells").iterdir())
     assert len(cells) == 2
-    before = load_model(settings["model.source"]).model.state_dict()
+    before = load_model(f"gguf:{model.resolve()}").model.state_dict()
     for cell in cells:
         after = load_file(cell / "checkpoints" / "step-000002" / "weights.safetensors")
         assert any((before[name] != after[name]).any() for name in after), f"no weight of {cell.name} moved"
