@@ -22,9 +22,10 @@ from harness.cli.run import run
 from harness.cli.status import status
 from harness.cli.tune import tune
 from harness.cli.ui import ui
+from harness.cli.worker import worker
 
 GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Ask": (plan, freeze, run, tune, probe),
+    "Ask": (plan, freeze, run, worker, tune, probe),
     "Look": (ui, status, ls, show, diff),
     "Understand": (report, verdict, compare, power, verify, replay, eval_),
     "Maintain": (doctor, selftest, clean, cp, sync, coldstart),

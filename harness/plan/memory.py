@@ -13,7 +13,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from algorithms import Objective
@@ -150,11 +149,6 @@ def in_words(memory: dict[str, Any] | None) -> str:
     share = f" and {engine:.0%} of the GPU's memory for the engine" if engine else ""
     most = f"most while {memory['peak_phase']} ({listed})"
     return f"about {memory['gb']:.1f} GB per cell on {memory['device']}{share}, {most}"
-
-
-def cuda_available() -> bool:
-    """Whether there is a GPU of NVIDIA's, without asking torch."""
-    return Path("/dev/nvidiactl").exists()
 
 
 def optimizer_bytes(trained: int, width: int) -> int:

@@ -27,8 +27,8 @@ Progress = Callable[[int, int, float], None]
 
 
 class Recipe(Section):
-    """The file that `bench coldstart` takes. source: as `model.source`, or `scratch:tiny` for random weights of the
-    tiny architecture."""
+    """What `bench coldstart` makes. source: as `model.source`, or `scratch:tiny` for random weights of the tiny
+    architecture."""
 
     source: str
     cold_start: SupervisedColdStart

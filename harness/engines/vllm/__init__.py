@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from harness.config.engine import DrawingLoad, EngineBackend, EngineMemory
 from harness.config.rollout import RolloutSpec
+from harness.executors.slots import gpu_share
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -35,7 +36,7 @@ def _make(language_model: LanguageModel, model: PreTrainedModel, rollout: Rollou
         language_model.pad_token_id,
         language_model.eos_token_ids,
         language_model.decode,
-        rollout.vllm_memory_frac,
+        rollout.vllm_memory_frac * gpu_share(),
     )
 
 
@@ -58,12 +59,6 @@ _ALLOCATOR_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
 def _refusal(rollout: RolloutSpec, device: str) -> str | None:
-    index = device.partition(":")[2]
-    if index not in ("", "0"):
-        return (
-            f"train.device is {device}, and vLLM takes the first GPU that it sees. Set the environment's "
-            f"CUDA_VISIBLE_DEVICES={index} and --set train.device=cuda, or --set rollout.engine=torch."
-        )
     settings = {name: os.environ.get(name, "") for name in _ALLOCATOR_SETTINGS}
     expandable = [name for name, value in settings.items() if "expandable_segments:true" in value.lower()]
     if device.startswith("cuda") and expandable:

@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from harness.executors.local import ENVIRONMENT
+from harness.executors.slots import ONE_THREAD
 from harness.plugins import Kind
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def _run_apart(name: str, device: str, limit_s: float) -> Outcome:
         command = [sys.executable, "-P", "-m", __name__, name, device, str(result)]
         with (Path(folder) / "output.txt").open("w+b") as output:
             process = subprocess.Popen(
-                command, stdout=output, stderr=subprocess.STDOUT, env=os.environ | ENVIRONMENT, start_new_session=True
+                command, stdout=output, stderr=subprocess.STDOUT, env=os.environ | ONE_THREAD, start_new_session=True
             )
             try:
                 code: int | None = process.wait(limit_s)
