@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from harness.models.language_model import load_model
 from harness.models.lora import adapted_layers, has_adapters
 from harness.models.start import StartingPoint, set_activation_checkpointing
 from harness.training.sequences import score_completions
+from tests.cuda.device import ROOT
 from tests.harness.run.small import small_spec
 from tests.harness.training import rollouts
 from tests.harness.training.causal_models import causal_model
@@ -96,6 +99,33 @@ class TestGet:
         with pytest.raises(RefusedError, match=r"train.device is cuda:2, but torch sees 2 CUDA devices"):
             StartingPoint().get(spec({"train.device": "cuda:2"}), SOURCE)
         assert starting_point._device("cuda:1") == "cuda:1"
+
+
+PRISTINE = """
+import torch
+from tests.cuda import device
+device.install()
+from harness.models.start import StartingPoint
+from tests.harness.run.small import small_spec
+spec, start = small_spec({"train.device": "cuda"}), StartingPoint()
+model = start.get(spec, spec.model.source).model
+assert all(not weight.is_cuda and weight.is_pinned() for weight in start._weights.values())
+before = {name: weight.cpu() for name, weight in model.state_dict().items()}
+with torch.no_grad():
+    for weight in model.parameters():
+        assert weight.is_cuda
+        weight.mul_(3)
+device.ledger.waits.clear()
+assert start.get(spec, spec.model.source).model is model
+assert not device.ledger.waits, device.ledger.waits
+assert all(torch.equal(weight.cpu(), before[name]) for name, weight in model.state_dict().items())
+"""
+
+
+@pytest.mark.slow
+def test_the_start_of_a_gpus_model_lies_in_pinned_memory_and_comes_back_without_waiting() -> None:
+    done = subprocess.run([sys.executable, "-c", PRISTINE], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 class TestForTraining:

@@ -25,7 +25,7 @@ from harness.engines.torch.passes import (
     one_token_attention,
 )
 from harness.errors import RefusedError
-from harness.extras.selftest.contract import PROBLEMS, keys, repeated, rows_of
+from harness.extras.engine_contract import PROBLEMS, keys, repeated, rows_of
 from harness.models.language_model import LanguageModel
 
 PARAMS = SamplingParams(40)
