@@ -229,8 +229,8 @@ def coldstart(
 
     Example: bench coldstart --out my_tiny
     """
-    from harness.config.cold_start_recipe import load_recipe
     from harness.config.model_source import TINY
+    from harness.config.resolve import load_recipe
 
     if out.exists():
         raise RefusedError(f"--out {out} exists already and is not overwritten. Give a folder that does not exist.")

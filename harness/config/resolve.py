@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
@@ -18,9 +19,11 @@ from pydantic import ValidationError
 from algorithms import AnyObjective, Objective, PreferenceObjective, objective_knobs, preset, with_overrides
 from evals.tasks import get_task
 from evals.tasks.base import Task
-from harness.config.knobs import descriptions, governor
+from evals.yaml_file import load_yaml
+from harness.config.knobs import descriptions, governor, keys_of
+from harness.config.model import SupervisedColdStart
 from harness.config.run_spec import RunSpec
-from harness.config.section import LARGEST_NUMBER
+from harness.config.section import LARGEST_NUMBER, Section
 from harness.errors import RefusedError, nearest, shown
 from harness.rewards.base import nameable_parts
 
@@ -138,6 +141,24 @@ def _origin(path: str, problem: str, origins: Mapping[str, str], layers: Sequenc
         return path.startswith(f"{knob}.") or f"{knob}.".startswith(f"{path}.") or knob == governor(path)
 
     return next((origin for knob, origin in reversed(list(origins.items())) if concerns(knob)), layers[0].origin)
+
+
+class Recipe(Section):
+    """What `bench coldstart` reads. source: as `model.source`, or `scratch:tiny` for random weights of the tiny
+    architecture."""
+
+    source: str
+    cold_start: SupervisedColdStart
+
+
+def load_recipe(path: Path) -> Recipe:
+    """Raises RefusedError with all faults of the file."""
+    try:
+        return Recipe.model_validate(load_yaml(path))
+    except ValidationError as error:
+        raise RefusedError(
+            "\n".join(f"{path}: {line}" for _, line in readable_errors(error, list(keys_of(Recipe))))
+        ) from None
 
 
 _SET_IT = ": set it."

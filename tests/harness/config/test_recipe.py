@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.config.cold_start_recipe import load_recipe
 from harness.config.model_source import TINY
+from harness.config.resolve import load_recipe
 from harness.errors import RefusedError
 
 
