@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,13 +10,10 @@ from typing import Any
 
 import pytest
 
-from harness.errors import RefusedError
-from harness.executors import ray as ray_executor
 from harness.executors.local import LocalPool
 from harness.executors.ray import RAY, RayPool
 from harness.executors.slots import Slot, choose_slots
 from harness.plan import make_plan
-from harness.records import CellRecord
 from harness.run.sweep import SweepRun
 from tests.cuda.device import ROOT
 from tests.harness.run import bench
