@@ -50,6 +50,14 @@ if TYPE_CHECKING:
     from harness.run.sweep import SweepRun
 
 
+RetryInvalidOption = Annotated[
+    bool, typer.Option("--retry-invalid", help="Also rerun cells that could not be measured (state invalid).")
+]
+RetryFailedOption = Annotated[
+    bool, typer.Option("--retry-failed", help="Start a cell that fails once more, from its last checkpoint.")
+]
+
+
 class InterruptedByUserError(BenchError):
     """Ctrl-C."""
 
@@ -64,12 +72,8 @@ def run(
     eval_samples: EvalSamplesOption = None,
     arms: ArmsOption = None,
     workers: WorkersOption = None,
-    retry_invalid: Annotated[
-        bool, typer.Option("--retry-invalid", help="Also rerun cells that could not be measured (state invalid).")
-    ] = False,
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Start a cell that fails once more, from its last checkpoint.")
-    ] = False,
+    retry_invalid: RetryInvalidOption = False,
+    retry_failed: RetryFailedOption = False,
     fail_fast: Annotated[
         bool, typer.Option("--fail-fast", help="Stop at the first cell that fails or is invalid; the others wait.")
     ] = False,

@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
@@ -19,11 +18,9 @@ from pydantic import ValidationError
 from algorithms import AnyObjective, Objective, PreferenceObjective, objective_knobs, preset, with_overrides
 from evals.tasks import get_task
 from evals.tasks.base import Task
-from evals.yaml_file import load_yaml
-from harness.config.knobs import descriptions, governor, keys_of
-from harness.config.model import SupervisedColdStart
+from harness.config.knobs import descriptions, governor
 from harness.config.run_spec import RunSpec
-from harness.config.section import LARGEST_NUMBER, Section
+from harness.config.section import LARGEST_NUMBER
 from harness.errors import RefusedError, nearest, shown
 from harness.rewards.base import nameable_parts
 
@@ -143,24 +140,6 @@ def _origin(path: str, problem: str, origins: Mapping[str, str], layers: Sequenc
     return next((origin for knob, origin in reversed(list(origins.items())) if concerns(knob)), layers[0].origin)
 
 
-class Recipe(Section):
-    """What `bench coldstart` reads. source: as `model.source`, or `scratch:tiny` for random weights of the tiny
-    architecture."""
-
-    source: str
-    cold_start: SupervisedColdStart
-
-
-def load_recipe(path: Path) -> Recipe:
-    """Raises RefusedError with all faults of the file."""
-    try:
-        return Recipe.model_validate(load_yaml(path))
-    except ValidationError as error:
-        raise RefusedError(
-            "\n".join(f"{path}: {line}" for _, line in readable_errors(error, list(keys_of(Recipe))))
-        ) from None
-
-
 _SET_IT = ": set it."
 KNOBS_LISTED = " `bench ls knobs` lists all."
 
@@ -242,7 +221,8 @@ _PARTS = "reward.parts."
 
 def _unknown_knobs(flat: Knobs) -> Iterator[tuple[str, str]]:
     """Keys that are not knobs, each with the complaint. Whether an objective knob exists at this point is not asked."""
-    nameable = ("algorithm", *descriptions(), *(f"{_PARTS}{part}" for part in nameable_parts()))
+    known = descriptions()
+    nameable = ("algorithm", *known, *(f"{_PARTS}{part}" for part in nameable_parts()))
     for knob in flat:
         if knob == "seed":
             yield knob, "seed is not a knob: give `seeds` in the sweep, or --seeds."
@@ -252,7 +232,7 @@ def _unknown_knobs(flat: Knobs) -> Iterator[tuple[str, str]]:
             continue
         elif within := [name for name in nameable if name.startswith(f"{knob}.")]:
             yield knob, f"{knob} is a section: set its keys, e.g. {within[0]}."
-        elif knob not in descriptions():
+        elif knob not in known:
             yield knob, f"unknown key {knob}{nearest(knob, nameable)}{KNOBS_LISTED}"
 
 

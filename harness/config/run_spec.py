@@ -71,6 +71,17 @@ class TrainSpec(Section):
         "many completion tokens; never for objectives on pairs; 0 = never",
     )
     checkpoint_every: int = Field(10, ge=1, description="steps between checkpoints")
+    processes: int = Field(
+        1, ge=1, le=1024, description="processes that train a cell together, on a GPU each where there are any"
+    )
+    sharding: Literal["rows", "fully"] = Field(
+        "rows",
+        description="what the processes split. rows: each passes over some completions; fully: each holds a part of "
+        "the weights, gradients and optimiser state too (FSDP2), for models that one device cannot train",
+    )
+
+    def absent_fields(self) -> list[str]:
+        return ["sharding"] if self.processes == 1 else []
 
 
 class BudgetSpec(Section):

@@ -17,8 +17,8 @@ from harness.config.model_source import parse_source
 from harness.config.run_spec import RunSpec
 from harness.errors import Faults, GateError, RefusedError
 from harness.executors.slots import gpu_here
-from harness.plan.filing import PlannedCell
-from harness.plan.gate import Gate, Noop, check_gate, find_noops
+from harness.plan.filing import PlannedCell, records_of
+from harness.plan.gate import Gate, Noop, check_gate, find_noops, first_of
 from harness.plan.memory import estimate_memory
 from harness.plan.request import SweepRequest, metric_faults, read_request, resolved_arms
 from harness.plan.sweep_file import SweepFile
@@ -116,6 +116,10 @@ class Plan:
         """Where the cell's records are, or will be."""
         return cell.record(self.folder(home) / "cells")
 
+    def records(self, home: Path) -> list[CellRecord]:
+        """Those of all cells, in their order."""
+        return records_of(self.cells, self.folder(home) / "cells")
+
     def require_answerable(self) -> None:
         """GateError unless the arms differ in declared knobs only and in something that can act."""
         if not self.gate.ok:
@@ -124,7 +128,7 @@ class Plan:
         if refused and not self.sweep.allow_noop:
             raise GateError(
                 "The no-op guard refuses: the run would measure noise.\n"
-                + "\n".join(f"  {noop.message()}" for noop in refused)
+                + "\n".join(f"  {message}" for message in first_of([noop.message() for noop in refused]))
                 + "\nRaise train.updates_per_rollout to 2 or more, vary a knob that can act, or set `allow_noop: true`."
             )
 
@@ -196,7 +200,7 @@ def plan_arms(request: SweepRequest) -> Plan:
     cells: list[PlannedCell] = []
     for arm, by_seed in specs.items():
         with faults:
-            cells += [PlannedCell.of(arm, seed, spec) for seed, spec in by_seed.items()]
+            cells += PlannedCell.of_arm(arm, by_seed)
     firsts = {arm: next(iter(by_seed.values())) for arm, by_seed in specs.items()}
     # Over a checkpoint, arms may differ in how they are evaluated.
     metric, trains = sweep.compare.metric, request.checkpoint is None
@@ -221,11 +225,11 @@ def plan_arms(request: SweepRequest) -> Plan:
 
 def _warnings(request: SweepRequest, specs: Mapping[str, RunSpec], noops: Sequence[Noop]) -> list[str]:
     sweep, chosen = request.sweep, list(specs)
-    warnings = [noop.message() for noop in noops if not noop.refused or sweep.allow_noop]
+    warnings = first_of([noop.message() for noop in noops if not noop.refused or sweep.allow_noop])
     if sweep.under_test:
         knobs = {arm: active(spec) for arm, spec in specs.items()}
         same = [(a, b) for (a, one), (b, other) in combinations(knobs.items(), 2) if one == other]
-        warnings += [f"arms {a} and {b} are the same: there is nothing to compare." for a, b in same]
+        warnings += first_of([f"arms {a} and {b} are the same: there is nothing to compare." for a, b in same])
     count = len(request.seed_list)
     if count < RECOMMENDED_SEEDS and request.checkpoint is None:
         warnings.append(

@@ -241,15 +241,17 @@ def resolved_arms(
     """Arm -> seed -> spec, of the arms without a fault; the faults of the others are gathered, each once. on_gpu: as in
     `SweepRequest`. checkpoint: the model that all evaluate as it is."""
 
-    def resolved(layers: Sequence[Layer], seed: int) -> RunSpec:
-        spec = resolve(layers, seed, checkpoint)
+    def resolved(layers: Sequence[Layer]) -> RunSpec:
+        spec = resolve(layers, seeds[0], checkpoint)
         return resolved_for_machine(spec, on_gpu) if checkpoint is None else with_its_model(spec, on_gpu)
 
     specs: dict[str, dict[int, RunSpec]] = {}
     problems: dict[str, list[str]] = {}
     for arm, layers in arms.items():
         try:
-            specs[arm] = {seed: resolved(layers, seed) for seed in seeds}
+            spec = resolved(layers)
+            # No setting depends on the seed, so each arm is resolved once.
+            specs[arm] = {seed: spec.model_copy(update={"seed": seed}) for seed in seeds}
         except RefusedError as error:
             problems[arm] = str(error).splitlines()
     faults.lines += _each_once(problems, len(arms))

@@ -90,7 +90,7 @@ class SearchPlan:
         return Plan(
             request=self.request,
             arms=firsts,
-            cells=[PlannedCell.of(arm, seed, spec) for arm, by_seed in specs.items() for seed, spec in by_seed.items()],
+            cells=[cell for arm, by_seed in specs.items() for cell in PlannedCell.of_arm(arm, by_seed)],
             gate=check_gate(firsts, list(self.search.knobs), {}) if firsts else Gate([], {}),
             noops=[],
             warnings=[],

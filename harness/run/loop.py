@@ -55,6 +55,9 @@ class Observer(Protocol):
         """Progress of what cells share, e.g. the cold start; None: it has ended."""
 
     def progress(self, name: str, event: dict[str, Any]) -> None: ...
+    def elsewhere(self, fractions: Mapping[str, float]) -> None:
+        """The cells that other processes run now -> how much of each is done, in [0, 1]."""
+
     def ended(self, name: str, state: str, reason: str | None) -> None: ...
 
 

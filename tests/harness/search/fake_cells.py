@@ -176,6 +176,8 @@ class Silent:
 
     def progress(self, name: str, event: dict[str, Any]) -> None: ...
 
+    def elsewhere(self, fractions: Mapping[str, float]) -> None: ...
+
     def ended(self, name: str, state: str, reason: str | None) -> None:
         self.ends[name] = state
 
