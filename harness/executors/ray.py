@@ -34,6 +34,8 @@ from harness.records import CellRecord
 from harness.records.files import write_folder
 from harness.records.lease import Lease, LeaseLostError, LeaseTakenError, hold_lease
 
+# Read when ray is imported. It reports nothing to its makers, and asks for a few seconds who does not answer.
+_ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_NUM_REDIS_GET_RETRIES": "5"}
 CONNECT_S = 5.0
 ANSWER_S = 1.0
 FIRST_SLOT_WITHIN_S = 300.0
@@ -207,7 +209,7 @@ class RayPool:
             if not replace:
                 return
             if job is not None:
-                self._happened.append(Ended(job, "failed", f"its worker was lost with {place.name}", again=True))
+                self._happened.append(Ended(job, "failed", "its worker was lost", where=place.name, again=True))
             self._places[self._places.index(place)] = self._place(place.slot)
 
     def _ask(self, method: Any, *given: Any) -> Any:
@@ -298,6 +300,8 @@ def _write_code(job: Job, folder: Path) -> None:
 
 def _connect(address: str) -> None:
     """Raises RefusedError without Ray, and where no cluster answers."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     try:
         import ray
     except ModuleNotFoundError:
@@ -309,7 +313,6 @@ def _connect(address: str) -> None:
         return
     given = address or os.environ.get("RAY_ADDRESS", "")
     _require_answer(given)
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     handler = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(given or "auto", log_to_driver=False, logging_level="ERROR")
@@ -325,17 +328,26 @@ _REMEDY = (
 )
 
 
+_SETTINGS_FRAME = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""The first frame that both ends of an HTTP/2 connection send (RFC 9113, section 3.4), with no settings in it."""
+
+
 def _require_answer(address: str) -> None:
-    """Raise RefusedError where nobody listens at HOST:PORT, of which Ray would make sure for a minute."""
+    """Raise RefusedError where no gRPC server, as Ray's is one, answers at HOST:PORT soon: Ray itself would wait for
+    minutes."""
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if address in ("", "auto"):
         return
     if not (host and port.isdecimal()):
         raise RefusedError(f"--executor ray: {address!r} is no address. Give HOST:PORT, e.g. --executor ray:head:6379.")
     try:
-        socket.create_connection((host, int(port)), CONNECT_S).close()
+        with socket.create_connection((host, int(port)), CONNECT_S) as connection:
+            connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _SETTINGS_FRAME)
+            answer = connection.recv(len(_SETTINGS_FRAME))
     except (OSError, OverflowError) as error:
         raise RefusedError(f"--executor ray: nobody answers at {address} ({error}). {_REMEDY}") from None
+    if answer[3:4] != _SETTINGS_FRAME[3:4]:
+        raise RefusedError(f"--executor ray: what answers at {address} is no Ray cluster. {_REMEDY}")
 
 
 def _last_line(error: Exception) -> str:
