@@ -11,7 +11,7 @@ at its largest. A cell that evaluates a checkpoint holds weights and draws. How 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from algorithms import Objective
 from harness.config.engine import ENGINES, Device, DrawingLoad, engine_on
 from harness.config.model import Lora
 from harness.config.run_spec import RunSpec
+from harness.executors.slots import Slot
 from harness.plan.model_shape import ModelShape, find_shape
 
 GIB = 2**30
@@ -133,6 +134,23 @@ def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
         engine.device_frac,
         engine.frac_only_drawing,
     )
+
+
+def shortages(arms: Mapping[str, RunSpec], slots: Sequence[Slot]) -> list[str]:
+    """What to say of arms whose cells may not fit into the share of a GPU that a slot has."""
+    known = [slot.memory_bytes * slot.share for slot in slots if slot.memory_bytes is not None]
+    if not known:
+        return []
+    least = round(min(known))
+    estimates = {arm: estimate_memory(spec, cuda=True) for arm, spec in arms.items()}
+    needed = {arm: one.needed_bytes(least) for arm, one in estimates.items() if one and one.needed_bytes(least) > least}
+    if not needed:
+        return []
+    arm = max(needed, key=lambda arm: needed[arm])
+    return [
+        f"a cell of {arm} needs about {needed[arm] / 1e9:.1f} GB, and the smallest slot has {least / 1e9:.1f} GB of a "
+        "GPU: it may run out of memory. Take fewer --workers, or see the guide on fitting the memory."
+    ]
 
 
 def _whole(parts: Mapping[str, float]) -> dict[str, int]:

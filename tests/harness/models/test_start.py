@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from harness.config.model_source import TINY
 from harness.errors import RefusedError
+from harness.executors import slots
 from harness.models import start as starting_point
 from harness.models.language_model import load_model
 from harness.models.lora import adapted_layers, has_adapters
@@ -87,18 +88,28 @@ class TestGet:
         start = StartingPoint()
         assert start.get(spec(), SOURCE) is not start.get(spec(), f"path:{TINY}")
 
-    @pytest.mark.parametrize("device", ["cuda", "cuda:1"])
-    def test_cuda_that_is_not_there_is_refused(self, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize(
+        ("device", "problem"),
+        [("cuda", "torch sees no CUDA device here"), ("cuda:1", "the executor can run cells on 0 GPUs")],
+    )
+    def test_cuda_that_is_not_there_is_refused(
+        self, device: str, problem: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-        with pytest.raises(RefusedError, match=f"train.device is {device}, but torch sees no CUDA device here"):
+        monkeypatch.setattr(slots, "visible_gpus", list)
+        with pytest.raises(RefusedError, match=f"train.device is {device}, but {problem}"):
             StartingPoint().get(spec({"train.device": device}), SOURCE)
 
-    def test_a_cuda_device_that_is_not_there_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize(("share", "limited"), [("0.25", [0.25]), ("1", [])])
+    def test_a_process_takes_no_more_memory_than_its_share(
+        self, share: str, limited: list[float], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        given: list[float] = []
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-        with pytest.raises(RefusedError, match=r"train.device is cuda:2, but torch sees 2 CUDA devices"):
-            StartingPoint().get(spec({"train.device": "cuda:2"}), SOURCE)
-        assert starting_point._device("cuda:1") == "cuda:1"
+        monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", given.append)
+        monkeypatch.setenv(slots.SHARE, share)
+        assert (starting_point._device("auto"), given) == ("cuda", limited)
+        assert (starting_point._device("cpu"), given) == ("cpu", limited)
 
 
 PRISTINE = """
