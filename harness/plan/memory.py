@@ -107,7 +107,7 @@ def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
     held: dict[str, float] = {
         "process": PROCESS_BYTES[device],
         "weights": trunks * total * width,
-        "copies": copies(spec) * shape.parameters * width,
+        "copies": copies(spec, device) * shape.parameters * width,
     }
     engine = ENGINES.find(engine_on(device, spec.rollout.engine)).memory(drawing_load(spec, shape, width, device))
     phases: dict[str, Mapping[str, float]] = {"drawing": engine.drawing_bytes}
@@ -253,12 +253,14 @@ def micro_batch_tokens(spec: RunSpec, shape: ModelShape) -> int:
     return min(batch, max(row, spec.train.micro_batch_tokens))
 
 
-def copies(spec: RunSpec) -> int:
-    """Whole copies of the model besides the one that is trained: the starting weights, to which cells return, always;
-    where it trains, frozen ones of them that it measures against, samples from or is held near; and adapters merged."""
+def copies(spec: RunSpec, device: Device) -> int:
+    """Whole copies of the model on the device besides the one that is trained: on a CPU the starting weights, to which
+    cells return (a GPU's lie in the host's memory); where it trains, frozen ones of them that it measures against,
+    samples from or is held near; and adapters merged."""
     merged = isinstance(spec.model.lora, Lora)
+    pristine = device == "cpu"
     if spec.checkpoint is not None:
-        return 1 + merged
+        return pristine + merged
     objective, sampler = spec.objective, spec.rollout.sampler
     if isinstance(objective, Objective):
         held_near: str = "none" if objective.kl.where == "none" else objective.kl.reference
@@ -266,7 +268,7 @@ def copies(spec: RunSpec) -> int:
         held_near = objective.reference
     initial = spec.train.reference_rows > 0 or sampler == "initial" or held_near == "initial"
     renewed = held_near == "refreshed"
-    return 1 + sum((initial, renewed, sampler == "round", merged))
+    return pristine + sum((initial, renewed, sampler == "round", merged))
 
 
 def _critic_has_own_trunk(spec: RunSpec) -> bool:

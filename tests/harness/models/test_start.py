@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from harness.models.language_model import load_model
 from harness.models.lora import adapted_layers, has_adapters
 from harness.models.start import StartingPoint, set_activation_checkpointing
 from harness.training.sequences import score_completions
+from tests.cuda.device import ROOT
 from tests.harness.run.small import small_spec
 from tests.harness.training import rollouts
 from tests.harness.training.causal_models import causal_model
@@ -107,6 +110,33 @@ class TestGet:
         monkeypatch.setenv(slots.SHARE, share)
         assert (starting_point._device("auto"), given) == ("cuda", limited)
         assert (starting_point._device("cpu"), given) == ("cpu", limited)
+
+
+PRISTINE = """
+import torch
+from tests.cuda import device
+device.install()
+from harness.models.start import StartingPoint
+from tests.harness.run.small import small_spec
+spec, start = small_spec({"train.device": "cuda"}), StartingPoint()
+model = start.get(spec, spec.model.source).model
+assert all(not weight.is_cuda and weight.is_pinned() for weight in start._weights.values())
+before = {name: weight.cpu() for name, weight in model.state_dict().items()}
+with torch.no_grad():
+    for weight in model.parameters():
+        assert weight.is_cuda
+        weight.mul_(3)
+device.ledger.waits.clear()
+assert start.get(spec, spec.model.source).model is model
+assert not device.ledger.waits, device.ledger.waits
+assert all(torch.equal(weight.cpu(), before[name]) for name, weight in model.state_dict().items())
+"""
+
+
+@pytest.mark.slow
+def test_the_start_of_a_gpus_model_lies_in_pinned_memory_and_comes_back_without_waiting() -> None:
+    done = subprocess.run([sys.executable, "-c", PRISTINE], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 class TestForTraining:
