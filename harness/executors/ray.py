@@ -45,7 +45,7 @@ NO_SLOT_FOR_S = 600.0
 """So long a run goes on without any slot, where machines that were lost may be replaced."""
 KEEP_EVERY_S = 60.0
 KEEP_AT_MOST_FRAC = 0.05
-"""Of the time of a cell, for sending its folder before its end."""
+"""The share of a cell's time that goes into fetching its folder before its end."""
 
 
 @dataclass(eq=False)
