@@ -61,6 +61,8 @@ def plan(
     Where cells are to be trained although others are finished, it says what changed: each knob, old -> new.
 
     Example: bench plan sweeps/std_norm.yaml --set train.steps=30
+
+    Example: bench plan std_norm --executor ray
     """
     from harness.plan import make_plan
     from harness.plan.filing import changes

@@ -106,6 +106,8 @@ def run(
 
     Example: bench run std_norm --fail-fast --retry-failed
 
+    Example: bench run std_norm --executor ray:head:6379
+
     Example: bench run --from runs/std_norm --home again
     """
     from harness.cli.report import open_page, page_of

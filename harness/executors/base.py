@@ -101,7 +101,7 @@ AnyPlace = TypeVar("AnyPlace", bound=Place)
 
 
 def best_place(job: Job, free: Iterable[AnyPlace]) -> AnyPlace:
-    """Of those that are free one that has the job's model, else one that has none yet, else the first."""
+    """A free one that has the job's model, else one that has none yet, else the first."""
     return min(free, key=lambda place: (place.model != job.model, place.model is not None))
 
 

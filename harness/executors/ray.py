@@ -11,6 +11,7 @@ before, so that a lost machine costs little and the records here show how far a 
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
@@ -44,7 +45,7 @@ NO_SLOT_FOR_S = 600.0
 """So long a run goes on without any slot, where machines that were lost may be replaced."""
 KEEP_EVERY_S = 60.0
 KEEP_AT_MOST_FRAC = 0.05
-"""Of the time of a cell, for sending its folder before its end."""
+"""The share of a cell's time that goes into fetching its folder before its end."""
 
 
 @dataclass(eq=False)
@@ -143,10 +144,9 @@ class RayPool:
     def _place(self, slot: Slot) -> _Place:
         import ray
 
-        options: dict[str, Any] = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0}
-        if slot.kind == "cuda":
-            options["num_gpus"] = round(slot.share - 5e-5, 4)  # Ray counts in ten-thousandths
-        remote = ray.remote(**options)(SlotActor)
+        share = math.floor(slot.share * 1e4) / 1e4  # Ray counts in ten-thousandths
+        takes = {"num_cpus": share, "num_gpus": share if slot.kind == "cuda" else 0}
+        remote = ray.remote(max_restarts=0, max_task_retries=0, **takes)(SlotActor)
         actor = remote.remote(slot, str(self._home), self._token, self._worker_module)
         return _Place(slot, actor, actor.about.remote())
 
@@ -316,6 +316,8 @@ def _connect(address: str) -> None:
     handler = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(given or "auto", log_to_driver=False, logging_level="ERROR")
+        # Else it prints the log of a lost machine on stdout, in the middle of what --json prints.
+        ray._private.worker._worker_logs_enabled = False
     except (ConnectionError, RuntimeError, ValueError, ImportError) as error:
         raise RefusedError(f"--executor ray{':' if address else ''}{address}: {_last_line(error)} {_REMEDY}") from None
     finally:
