@@ -14,7 +14,9 @@ import typer
 from harness.cli.console import print_json, print_table, print_text
 from harness.cli.options import (
     ArmsOption,
+    ChosenExecutor,
     EvalSamplesOption,
+    ExecutorOption,
     HomeOption,
     JsonOption,
     ProfileOption,
@@ -22,7 +24,6 @@ from harness.cli.options import (
     SetOption,
     SweepArgument,
     arm_names,
-    executor_named,
     home_of,
     question_in,
     with_eval_samples,
@@ -51,6 +52,7 @@ def plan(
         bool,
         typer.Option("--time", help="If no finished cell tells the time, train one step in a temporary folder."),
     ] = False,
+    executor: ExecutorOption = "local",
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -59,6 +61,8 @@ def plan(
     Where cells are to be trained although others are finished, it says what changed: each knob, old -> new.
 
     Example: bench plan sweeps/std_norm.yaml --set train.steps=30
+
+    Example: bench plan std_norm --executor ray
     """
     from harness.plan import make_plan
     from harness.plan.filing import changes
@@ -66,13 +70,14 @@ def plan(
 
     folder = home_of(sweep, home)
     given = question_in(folder, sweep, asks_anew=bool(profile or set_ or arms))
-    asked = make_plan(given, profile, with_eval_samples(set_, eval_samples), seeds, arm_names(arms))
+    where = ChosenExecutor(executor, folder)
+    asked = make_plan(given, profile, with_eval_samples(set_, eval_samples), seeds, arm_names(arms), where.on_gpu)
     planned = with_known_tuning(asked, folder)
     if time:
         planned.require_answerable()
     records = planned.records(folder)
     standing = [(cell, record.state, record.lacks) for cell, record in zip(planned.cells, records, strict=True)]
-    expected = _expected_time(planned, folder, standing, time)
+    expected = _expected_time(planned, where, standing, time)
     cells = [
         {
             "arm": cell.arm,
@@ -108,7 +113,7 @@ def plan(
             "violations": [{"field": knob, "values": values} for knob, values in planned.gate.violations.items()],
         },
         "noops": [{"arms": list(n.arms), "reasons": n.reasons, "refused": n.refused} for n in planned.noops],
-        "warnings": planned.warnings,
+        "warnings": planned.warnings + where.shortages(planned.arms, where.at_once(planned.arms.values())),
         "cost": replace(planned, cells=[*_search_cells(planned, folder), *planned.cells]).cost(),
         "time": None if expected is None else expected.as_json(),
         "screening": None if planned.sweep.screening is None else planned.sweep.screening.model_dump(),
@@ -122,11 +127,10 @@ def plan(
 
 
 def _expected_time(
-    planned: Plan, home: Path, standing: Sequence[tuple[PlannedCell, str, str | None]], may_measure: bool
+    planned: Plan, where: ChosenExecutor, standing: Sequence[tuple[PlannedCell, str, str | None]], may_measure: bool
 ) -> ExpectedTime | None:
     """The time of the cells that `bench run` would start, in its order. standing: each cell, its state and what it
     lacks."""
-    from harness.cli.run import default_workers
     from harness.plan.expected_time import expected_time
 
     def measure(spec: RunSpec) -> Pace:
@@ -134,14 +138,16 @@ def _expected_time(
         from harness.run.timed_step import timed_pace
 
         with LiveRun() as live:
-            return timed_pace(spec, home, lambda aside: executor_named("local", aside)(1), live)
+            return timed_pace(spec, home, lambda aside: ChosenExecutor("local", aside).opener([spec])(1), live)
+
+    home = where.home
 
     by_seed = sorted(standing, key=lambda one: one[0].seed)
     missing = [(cell.spec, lacks) for cell, state, lacks in by_seed if state not in ("done", "invalid")]
     searched = [cell.spec for cell in _search_cells(planned, home)]
     specs = [*searched, *(spec for spec, lacks in missing if lacks != "evaluation" and not spec.checkpoint)]
     only_evaluated = [spec for spec, lacks in missing if lacks == "evaluation" or spec.checkpoint]
-    at_once = min(default_workers([*planned.arms.values()]), max(1, len(searched) + len(missing)))
+    at_once = min(where.at_once(planned.arms.values()), max(1, len(searched) + len(missing)))
     return expected_time(specs, home, at_once, measure if may_measure else None, only_evaluated)
 
 

@@ -38,8 +38,12 @@ _REFERRING = ("model.source", "model.cold_start.data", "task.train", "eval.tasks
 # These too, but the name of a template that has one is hashed as well.
 _TEMPLATES = ("task.template", "eval.template", "model.cold_start.template")
 
-# Another GPU needs another share of its memory for the same numbers, and what is only recorded changes none.
-_NOT_HASHED = ("rollout.vllm_memory_frac", "train.token_records_max_tokens")
+# Another GPU needs another share of its memory for the same numbers, and what is only recorded changes none. How many
+# processes train a cell changes no more than rounding, as threads and processors do; each start records it.
+_NOT_HASHED = (
+    *("rollout.vllm_memory_frac", "train.token_records_max_tokens"),
+    *("train.processes", "train.sharding"),
+)
 
 # Knobs of a later version than cells that are filed already. Left at these values they change nothing.
 _HASHED_UNLESS: dict[str, Any] = {"eval.stop": []}
@@ -128,7 +132,10 @@ def weights_fingerprint(spec: RunSpec) -> str:
     path = folder / "checkpoint.json"
     if not path.is_file():
         raise RefusedError(f"checkpoint {folder}: there is no such checkpoint any more. Restore it, or name another.")
-    weights = str(read_json(path)["blake2b"]["weights.safetensors"])
+    meta = read_json(path)
+    if meta.get("is_start"):
+        return digest(["the start", starting_point_hash(spec)])
+    weights = str(meta["blake2b"]["weights.safetensors"])
     # Adapters mean nothing without what they were put on.
     return digest([weights, starting_point_hash(spec)]) if isinstance(spec.model.lora, Lora) else weights
 
