@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from harness.cli.options import question_in
+from harness.cli.options import ChosenExecutor, question_in
 from harness.cli.run import say_what_differs, say_whether_equal
+from harness.errors import RefusedError
+from harness.executors.slots import Slot
 from harness.plan import make_plan
 from harness.records import read_sweep
 from harness.records.files import append_jsonl, write_json
@@ -142,3 +144,49 @@ def test_cells_of_a_repeated_run_that_differ_are_named(
     monkeypatch.setattr("harness.config.hashing.NUMERICS_VERSION", 999)
     say_what_differs(then / "mine", make_plan(str(then / "mine")))
     assert "the hash of with-s0, without-s0: data, the model's files" in capsys.readouterr().err
+
+
+AUTO = ["train.device=auto", "model.dtype=auto", "rollout.engine=torch"]
+
+
+def test_what_was_left_to_the_machine_goes_on_as_it_was(bench: Bench, tmp_path: Path) -> None:
+    """A head without a GPU reports what nodes with one have trained."""
+    asked(tmp_path / "home", str(write_sweep_file(tmp_path)), seeds=1, settings=AUTO, on_gpu=lambda: True)
+    assert states(bench, "mine") == {("done", None)}
+    anew = [word for setting in AUTO for word in ("--set", setting)]
+    assert states(bench, "mine.yaml", "--seeds", 1, *anew) == {("pending", "training")}, (
+        "asked anew, it is another question"
+    )
+
+
+def test_cells_for_a_gpu_are_refused_where_there_is_none(tmp_path: Path) -> None:
+    plan = make_plan(str(write_sweep_file(tmp_path)), seeds=1, settings=AUTO, on_gpu=lambda: True)
+    where = ChosenExecutor("local", tmp_path)
+    assert where.at_once(plan.arms.values()) == 1, "which is said only where a cell is to run"
+    with pytest.raises(RefusedError, match="train.device is cuda, but the executor can run cells on 0 GPUs"):
+        where.opener(plan.arms.values())(1)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [("lokal", "did you mean local?"), ("local:8", "'8' follows the name, but this executor takes no address")],
+)
+def test_an_executor_that_cannot_be_is_refused(bench: Bench, tmp_path: Path, name: str, problem: str) -> None:
+    result = bench("plan", write_sweep_file(tmp_path), "--home", "home", "--executor", name)
+    assert result.code == 2
+    assert problem in result.err
+
+
+def test_a_plan_warns_where_cells_exceed_their_share_of_a_gpu(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def warnings(gb: float, *words: str) -> list[str]:
+        slots = [Slot("cuda", "GPU 0", round(gb * 1e9))]
+        monkeypatch.setattr("harness.cli.options.ChosenExecutor.slots", slots)
+        options = [word for setting in AUTO for word in ("--set", setting)]
+        plan = bench("plan", write_sweep_file(tmp_path), "--home", "home", "--json", *options).document
+        return [one for one in plan["warnings"] if "may run out of memory" in one]
+
+    assert warnings(80) == []
+    (warned,) = warnings(0.5)
+    assert "the smallest slot has 0.5 GB of a GPU" in warned
