@@ -260,6 +260,12 @@ def score_hidden(
     return part.spread(logps), part.spread(entropy)
 
 
+def rows_to_measure(count: int, wanted: int) -> Tensor:
+    """`wanted` of `count` rows, or all if there are fewer: int64 indices, ascending, evenly spread over the batch."""
+    wanted = min(count, wanted)
+    return torch.arange(wanted) * count // max(1, wanted)
+
+
 @torch.no_grad()
 def exact_kl(
     model: PreTrainedModel,

@@ -20,8 +20,7 @@ from algorithms.rules import LOG_RATIO_LIMIT
 from harness.config.run_spec import TrainSpec
 from harness.training.batch import Batch
 from harness.training.optimizer import OptimizerStep
-from harness.training.reference import rows_to_measure
-from harness.training.sequences import PassTokens
+from harness.training.sequences import PassTokens, rows_to_measure
 
 Metrics = dict[str, float | None]
 
