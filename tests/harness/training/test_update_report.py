@@ -54,7 +54,7 @@ class TestSampleOfIdleRows:
 
     @pytest.mark.parametrize("records_tokens", [False, True])
     def test_is_what_the_metrics_stand_on(self, monkeypatch: pytest.MonkeyPatch, records_tokens: bool) -> None:
-        """Of half of the idle rows log-probs are taken, or of all where tokens are recorded: the metrics are the same."""
+        """Half of the idle rows are scored, or all where tokens are recorded: the metrics are the same."""
         monkeypatch.setattr(update_report, "IDLE_ROWS", SAMPLES // 2)
         scored: list[Tensor] = []
         original = Scorer.fill
