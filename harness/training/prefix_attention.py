@@ -16,12 +16,14 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, Self
+from operator import mul
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -40,43 +42,11 @@ MASK_ALIGNMENT = 16
 class Block:
     """Sequences of similar length that stand next to each other in line, and pass through attention together."""
 
-    start: int
-    """The place in line of the first token."""
-    width: int
-    tokens: int
     lengths: Tensor
     """[b] int64, none of them 0."""
-    places: Tensor | None
-    """[tokens] int64 place of each token in the padded block; None: there is no padding."""
-
-    @classmethod
-    def of(cls, start: int, lengths: Tensor, *own: Tensor) -> Self:
-        """lengths [b] on the host, as all that is made from them here; own: the tensors that a subclass adds."""
-        width, tokens = int(lengths.max()), int(lengths.sum())
-        padding = tokens < len(lengths) * width
-        places = (torch.arange(width) < lengths[:, None]).flatten().nonzero()[:, 0] if padding else None
-        return cls(start, width, tokens, lengths, places, *own)
-
-    def padded(self, line: Tensor) -> Tensor:
-        """[b, width, ...] of [M, ...], 0 in padding."""
-        own = line[self.start : self.start + self.tokens]
-        count = len(self.lengths) * self.width
-        if self.places is not None:
-            own = spread(own, self.places, count)
-        return own.reshape(len(self.lengths), self.width, *line.shape[1:])
-
-    def in_line(self, padded: Tensor) -> Tensor:
-        """[tokens, ...] of [b, width, ...]: undoes what `padded` did."""
-        every = padded.flatten(0, 1)
-        return every if self.places is None else collect(every, self.places)
-
-
-@dataclass(frozen=True)
-class CompletionBlock(Block):
-    """Completions, each after its prompt."""
-
-    prompts: Tensor
-    """[b] int64: which of the P prompts."""
+    width: int
+    prompts: Tensor | None
+    """[b] int64: which of the P prompts each completion follows; None: these are the prompts."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +57,13 @@ class PrefixLayout:
     """[M] int64 token ids."""
     positions: Tensor
     """[M] int64 place of each token in its own sequence, from 0."""
-    prompts: Block
-    completions: list[CompletionBlock]
+    blocks: list[Block]
+    """The first one has the prompts, the others the completions."""
+    padded: Tensor
+    """[M] int64: the place of each token in line among the padded positions [b, width] of all blocks."""
+    attended: Tensor
+    """[A] int64: the place in line of what each row of each block may attend to, [b, W + width] (of the prompts' own
+    block [P, W]); any place where that is padding."""
     predictors: Tensor
     """[n, T] int64: the place in line of the token that predicts each completion token; any place in padding."""
 
@@ -114,18 +89,36 @@ class PrefixLayout:
         predictors[order] = (start_of_row[:, None] + places - 1).clamp(max=len(tokens) - 1)
         predictors[order, :1] = (prompt_lengths.cumsum(0) - 1)[prompt_of_row, None]
 
-        blocks, start = [], prompt_tokens
+        prompt_starts = prompt_lengths.cumsum(0) - prompt_lengths
+        prompt_columns = prompt_starts[:, None] + prompt_places
+        blocks, attended = [Block(prompt_lengths, prompts.shape[1], None)], [prompt_columns]
         for first, end in _similar(fed.tolist()):
-            block = CompletionBlock.of(start, fed[first:end], prompt_of_row[first:end])
+            block = Block(fed[first:end], int(fed[end - 1]), prompt_of_row[first:end])
+            own = start_of_row[first:end, None] + places[: block.width]
             blocks.append(block)
-            start += block.tokens
-        return cls(tokens, positions, Block.of(0, prompt_lengths), blocks, predictors)
+            attended.append(torch.cat([prompt_columns[block.prompts], own], 1))
+        padded, before = [], 0
+        for block in blocks:
+            padded.append(before + (torch.arange(block.width) < block.lengths[:, None]).flatten().nonzero()[:, 0])
+            before += len(block.lengths) * block.width
+        every = torch.cat([columns.flatten() for columns in attended]).clamp(max=len(tokens) - 1)
+        return cls(tokens, positions, blocks, torch.cat(padded), every, predictors)
 
-    def attention_mask(self, block: CompletionBlock, window: int | None, dtype: torch.dtype) -> Tensor:
-        """Additive [b, 1, width, W + width]: what each token of the block may attend to, of its prompt and its block.
+    @property
+    def prompts(self) -> Block:
+        return self.blocks[0]
+
+    def attention_mask(self, block: Block, window: int | None, dtype: torch.dtype) -> Tensor | None:
+        """Additive, broadcast to [b, heads, width, what is attended to]; None: a token sees all before it in its block.
 
         window: it sees only so many positions back, itself included; None: all.
         """
+        if block.prompts is None:
+            return self._prompt_mask(window, dtype)
+        return self._completion_mask(block, window, dtype)
+
+    def _completion_mask(self, block: Block, window: int | None, dtype: torch.dtype) -> Tensor:
+        """[b, 1, width, W + width]: of a completion's prompt and of the completion itself."""
 
         def visible() -> Tensor:
             prompt_length = self.prompts.lengths[block.prompts, None, None]
@@ -141,9 +134,8 @@ class PrefixLayout:
 
         return self._mask(block, window, dtype, visible)
 
-    def prompt_mask(self, window: int | None, dtype: torch.dtype) -> Tensor | None:
-        """Additive [1, 1, W, W] for the prompts, whose padding is behind their tokens; None: a token sees all before
-        it."""
+    def _prompt_mask(self, window: int | None, dtype: torch.dtype) -> Tensor | None:
+        """[1, 1, W, W], since the padding of prompts is behind their tokens."""
         if window is None or window >= self.prompts.width:
             return None
 
@@ -157,7 +149,7 @@ class PrefixLayout:
     def _mask(self, block: Block, window: int | None, dtype: torch.dtype, visible: Callable[[], Tensor]) -> Tensor:
         """0 where `visible`, -inf elsewhere; kept, since the layers share it: of a boolean mask torch's attention makes
         an additive one in each layer, and keeps it for the backward pass."""
-        key = (block.start, window, dtype)
+        key = (id(block), window, dtype)
         if key not in self._masks:
             seen = visible()
             # CUDA's kernels would copy, in each layer too, a mask whose rows are not this far apart.
@@ -292,29 +284,35 @@ def _attention(
     """
     if prefix_layout is None:
         raise _NotHandedDownError
-    layout, prompts = prefix_layout, prefix_layout.prompts
     options.pop("is_causal", None)  # every token of a causal model comes after what it attends to
-    queries, keys, values = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+    layout = prefix_layout
+    queries, keys, values = (tensor[0].transpose(0, 1).flatten(1) for tensor in (query, key, value))
+    rows = [len(block.lengths) for block in layout.blocks]
+    widths = [block.width for block in layout.blocks]
+    columns = [block.width + (0 if block.prompts is None else layout.prompts.width) for block in layout.blocks]
 
-    def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-        """[b, positions, H, d] of tensors [b, positions, heads, d]."""
-        heads_first = (tensor.transpose(1, 2) for tensor in (query, key, value))
-        attended: Tensor = sdpa_attention_forward(module, *heads_first, mask, is_causal=mask is None, **options)[0]
-        return attended
+    def by_block(tensor: Tensor, widths: list[int]) -> list[Tensor]:
+        """[b, heads, width, d] for each block."""
+        parts = torch.split(tensor, [count * width for count, width in zip(rows, widths, strict=True)])
+        shapes = [(count, width, -1, query.shape[-1]) for count, width in zip(rows, widths, strict=True)]
+        return [part.view(shape).transpose(1, 2) for part, shape in zip(parts, shapes, strict=True)]
 
-    prompt_keys, prompt_values = prompts.padded(keys), prompts.padded(values)
-    mask = layout.prompt_mask(sliding_window, query.dtype)
-    attended = attend(prompts.padded(queries), prompt_keys, prompt_values, mask)
-    outputs = [prompts.in_line(attended)]
-    for block in layout.completions:
-        attended = attend(
-            block.padded(queries),
-            torch.cat([prompt_keys[block.prompts], block.padded(keys)], 1),
-            torch.cat([prompt_values[block.prompts], block.padded(values)], 1),
-            layout.attention_mask(block, sliding_window, query.dtype),
-        )
-        outputs.append(block.in_line(attended))
-    return torch.cat(outputs)[None], None
+    # All blocks at once, since the gradient of each part of a tensor is as large as the tensor. An embedding, since its
+    # backward pass adds up in a fixed order: a prompt is attended to by several rows.
+    spaced = spread(queries, layout.padded, sum(map(mul, rows, widths)))
+    parts = zip(
+        layout.blocks,
+        by_block(spaced, widths),
+        by_block(functional.embedding(layout.attended, keys), columns),
+        by_block(functional.embedding(layout.attended, values), columns),
+        strict=True,
+    )
+    outputs = []
+    for block, *tensors in parts:
+        mask = layout.attention_mask(block, sliding_window, query.dtype)
+        attended = sdpa_attention_forward(module, *tensors, mask, is_causal=mask is None, **options)[0]
+        outputs.append(attended.flatten(0, 1))
+    return collect(torch.cat(outputs), layout.padded)[None], None
 
 
 AttentionInterface.register(ATTENTION, _attention)

@@ -14,7 +14,7 @@ from algorithms.rules import LOG_RATIO_LIMIT
 from harness.config.run_spec import RunSpec
 from harness.training.checkpoint import load_trained_weights, trained_weights
 from harness.training.optimizer import TokenBudget
-from harness.training.sequences import Sequences, exact_kl, passes, score_completions
+from harness.training.sequences import Sequences, exact_kl, passes, rows_to_measure, score_completions
 
 
 def frozen_copy(policy: PreTrainedModel) -> PreTrainedModel:
@@ -132,12 +132,6 @@ def measure_start(
         return None
     temperature, chunk_tokens = spec.rollout.temperature, spec.train.logits_chunk_tokens
     return measure(policy, initial, sequences, rows, temperature, pad_token_id, chunk_tokens, budget)
-
-
-def rows_to_measure(count: int, wanted: int) -> Tensor:
-    """`wanted` of `count` rows, or all if there are fewer: int64 indices, ascending, evenly spread over the batch."""
-    wanted = min(count, wanted)
-    return torch.arange(wanted) * count // max(1, wanted)
 
 
 def start_metrics(policy_logps: Tensor, measured: Measured | None) -> dict[str, float | None]:

@@ -236,8 +236,8 @@ def score_completions(
 def passes(
     budget: TokenBudget, model: PreTrainedModel, sequences: Sequences, rows: Tensor, work: Callable[[Tensor], None]
 ) -> Share:
-    """Call work(some rows), without gradient, until all of this process's share of the rows (int64 indices) have passed,
-    as many at once as the budget allows. Returns who has computed what.
+    """Call work(some rows), without gradient, until this process's share of the rows (int64 indices) has passed, as many
+    at once as the budget allows. Returns who has computed what.
 
     If memory runs out, it is called for all rows again, so it must overwrite what it did. Raises as `TokenBudget.run`.
     """
@@ -266,6 +266,12 @@ def score_hidden(
     states, tokens = part.at_tokens(hidden), part.at_tokens(part.completions)
     logps, entropy = token_scores(states, output_head(model), tokens, temperature, chunk_tokens, entropy_grad)
     return part.spread(logps), part.spread(entropy)
+
+
+def rows_to_measure(count: int, wanted: int) -> Tensor:
+    """`wanted` of `count` rows, or all if there are fewer: int64 indices, ascending, evenly spread over the batch."""
+    wanted = min(count, wanted)
+    return torch.arange(wanted) * count // max(1, wanted)
 
 
 @torch.no_grad()

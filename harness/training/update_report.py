@@ -21,8 +21,7 @@ from harness.config.run_spec import TrainSpec
 from harness.processes import Processes
 from harness.training.batch import Batch
 from harness.training.optimizer import OptimizerStep, with_tensors
-from harness.training.reference import rows_to_measure
-from harness.training.sequences import PassTokens
+from harness.training.sequences import PassTokens, rows_to_measure
 
 T = TypeVar("T")
 Metrics = dict[str, float | None]
@@ -43,8 +42,8 @@ class UpdateReport:
 
     The metrics ratio/*, kl/*_old, kl/*_ref and clip/* are over the tokens that entered the loss (rows without an
     advantage enter it only if another term acts on them); all others are over the rows that no filter dropped. Of those
-    entropy/* and mismatch/* may stand on a sample of `scored_rows` rows (`row_weights`). A metric that there was nothing
-    to measure on is None: a run has the same metrics at all of its steps.
+    entropy/* and mismatch/* may stand on a sample of `scored_rows` rows (`row_weights`). A metric is None if there was
+    nothing to measure it on: a run has the same metrics at all of its steps.
     """
 
     metrics: Metrics

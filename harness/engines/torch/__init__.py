@@ -19,7 +19,7 @@ MAX_ROWS = 1024
 CACHE_BYTES_CPU = 4 * 2**30
 """Keys and values of the samples decoded together, on a CPU; on CUDA they are bounded by a share of its memory."""
 ARENAS_CPU = 2
-"""A shrinking batch is copied from one to another."""
+"""A batch that runs out of columns is copied from one to another."""
 LEAST_COLUMNS = 64
 """The first bucket of columns."""
 

@@ -66,7 +66,7 @@ class Survivors:
 
 
 class DecodingBatch:
-    """The first `count` of N samples are completions, and the first `rows` of R rows are computed; of these too some may
+    """The first `count` of N samples are completions and the first `rows` of R rows are computed, some of which may
     only fill the batch up.
 
     A step works in tensors that stay where they are, and takes nothing from the host that changes from token to token.
@@ -219,16 +219,13 @@ class Batches:
         """Give up all memory that is kept from call to call, and the graphs, which hold its addresses."""
         self._graphs.clear()
         self._graphed.clear()
-        self._forget_caches()
+        self._arenas = [Arena(), Arena()]
+        self._eager = None
         self._largest = (0, 0, 0)
 
     def end_call(self) -> None:
         if not self._on_cuda and sum(arena.bytes for arena in self._arenas) > KEPT_BYTES:
-            self._forget_caches()
-
-    def _forget_caches(self) -> None:
-        self._arenas = [Arena(), Arena()]
-        self._eager = None
+            self.forget()
 
     def make(self, like: Layers, samples: int, rows: int, used: int, most: int, max_tokens: int) -> DecodingBatch:
         """A batch for so many samples in so many rows, with `used` of at most `most` columns in use. `like`: keys and

@@ -20,9 +20,10 @@ from harness.training.prefix_attention import (
     ATTENTION,
     BLOCK_FILL,
     MASK_ALIGNMENT,
-    CompletionBlock,
     PrefixLayout,
+    collect,
     shares_prompts,
+    spread,
 )
 from harness.training.sequences import Part, Sequences, score_completions
 from tests.harness.training import rollouts
@@ -265,9 +266,9 @@ def test_every_token_that_predicts_something_is_there_once() -> None:
 
 def test_completions_are_in_blocks_by_length_without_empty_ones() -> None:
     made = layout()
-    assert [(block.start, block.lengths.tolist(), block.prompts.tolist()) for block in made.completions] == [
-        (4, [2, 3], [1, 0])
-    ]
+    (block,) = made.blocks[1:]
+    assert block.lengths.tolist() == [2, 3]
+    assert block.prompts is not None and block.prompts.tolist() == [1, 0]
     assert made.prompts.lengths.tolist() == [3, 1]
 
 
@@ -280,38 +281,35 @@ def test_blocks_hold_all_completions_and_little_padding(lengths: list[int]) -> N
         torch.zeros((len(lengths), max(1, *lengths)), dtype=torch.int64),
         torch.tensor(lengths),
     )
-    fed = [length for block in made.completions for length in block.lengths.tolist()]
+    completions = made.blocks[1:]
+    fed = [length for block in completions for length in block.lengths.tolist()]
     assert fed == sorted(length - 1 for length in lengths if length > 1)
     assert len(made.tokens) == 1 + sum(fed)
-    start = 1
-    for block in made.completions:
-        assert block.start == start
-        start += block.tokens
-        assert block.lengths.min() >= BLOCK_FILL * block.width
-    assert len(made.completions) <= 7
+    assert all(block.lengths.min() >= BLOCK_FILL * block.width for block in completions)
+    assert len(completions) <= 7
 
 
-def test_blocks_and_line_are_each_other_undone_also_for_gradients() -> None:
+def test_blocks_are_padded_behind_their_tokens_and_a_row_attends_to_its_prompt_and_itself() -> None:
     made = layout()
-    line = torch.randn(9, 2, dtype=torch.float64, requires_grad=True)
-    for block in [made.prompts, *made.completions]:
-        padded = block.padded(line)
-        assert padded.shape == (2, 3, 2)
-        assert torch.equal(block.in_line(padded), line[block.start : block.start + block.tokens])
-        assert torch.autograd.gradcheck(lambda line, block=block: block.padded(line), line)
-        assert torch.autograd.gradcheck(lambda padded, block=block: block.in_line(padded), padded)
-    assert made.prompts.padded(line)[1, 1:].abs().sum() == 0
+    assert [(len(block.lengths), block.width) for block in made.blocks] == [(2, 3), (2, 3)]
+    assert made.padded.tolist() == [0, 1, 2, 3, 6, 7, 9, 10, 11]
+    hidden = -1
+    seen_of_prompts, seen_of_rows = made.attended.view(-1, 3)[:2].clone(), made.attended.view(-1, 6)[1:].clone()
+    seen_of_prompts[1, 1:] = seen_of_rows[0, 1:3] = seen_of_rows[0, 5] = hidden
+    assert seen_of_prompts.tolist() == [[0, 1, 2], [3, hidden, hidden]]
+    assert seen_of_rows.tolist() == [[3, hidden, hidden, 4, 5, hidden], [0, 1, 2, 6, 7, 8]]
+    assert made.attended.max() < len(made.tokens)
 
 
-def test_a_block_without_padding_is_a_view() -> None:
-    line = torch.randn(7, 2)
-    block = CompletionBlock.of(1, torch.tensor([3, 3]), torch.tensor([0, 0]))
-    assert block.padded(line).data_ptr() == line[1:].data_ptr()
-    assert torch.equal(block.in_line(block.padded(line)), line[1:])
+@pytest.mark.parametrize("move", [lambda rows, places: spread(rows, places, 6), collect])
+def test_gradients_of_moving_rows(move: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+    rows, places = torch.randn(3, 2, dtype=torch.float64, requires_grad=True), torch.tensor([2, 0, 1])
+    assert torch.autograd.gradcheck(lambda rows: move(rows, places), rows)
 
 
-def seen(additive: Tensor) -> Tensor:
+def seen(additive: Tensor | None) -> Tensor:
     """1 where a mask adds nothing, 0 where it hides; its rows are as far apart as CUDA's kernels want them."""
+    assert additive is not None
     assert all(stride % MASK_ALIGNMENT == 0 for stride in additive.stride()[:-1])
     assert torch.equal(additive.isinf(), additive != 0)
     return (additive == 0).int()
@@ -319,23 +317,23 @@ def seen(additive: Tensor) -> Tensor:
 
 def test_masks_in_full() -> None:
     made = layout()
-    mask = seen(made.attention_mask(made.completions[0], None, torch.float32))
+    mask = seen(made.attention_mask(made.blocks[1], None, torch.float32))
     assert mask.shape == (2, 1, 3, 6)
     # The first row follows the prompt of one token, the second that of three.
     assert mask[0, 0].tolist() == [[1, 0, 0, 1, 0, 0], [1, 0, 0, 1, 1, 0], [1, 0, 0, 1, 1, 1]]
     assert mask[1, 0].tolist() == [[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]]
-    assert made.prompt_mask(None, torch.float32) is None
-    assert made.prompt_mask(3, torch.float32) is None
+    assert made.attention_mask(made.prompts, None, torch.float32) is None
+    assert made.attention_mask(made.prompts, 3, torch.float32) is None
 
 
 def test_masks_of_a_window() -> None:
     made = layout()
-    additive = made.attention_mask(made.completions[0], 2, torch.bfloat16)
+    additive = made.attention_mask(made.blocks[1], 2, torch.bfloat16)
     mask = seen(additive)
     assert mask[0, 0].tolist() == [[1, 0, 0, 1, 0, 0], [0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 1, 1]]
     assert mask[1, 0].tolist() == [[0, 0, 1, 1, 0, 0], [0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 1, 1]]
-    assert additive.dtype == torch.bfloat16
-    assert additive is made.attention_mask(made.completions[0], 2, torch.bfloat16), "one for all layers"
-    prompts = made.prompt_mask(2, torch.float32)
+    assert additive is not None and additive.dtype == torch.bfloat16
+    assert additive is made.attention_mask(made.blocks[1], 2, torch.bfloat16), "one for all layers"
+    prompts = made.attention_mask(made.prompts, 2, torch.float32)
     assert prompts is not None
     assert seen(prompts)[0, 0].tolist() == [[1, 0, 0], [1, 1, 0], [0, 1, 1]]

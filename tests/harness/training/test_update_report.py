@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
-from harness.training import policy_update, sequences
+from harness.training import policy_update, sequences, update_report
 from harness.training.optimizer import mini_batches
 from harness.training.policy_update import PolicyUpdate
-from harness.training.update_report import mismatch_metrics
+from harness.training.sequences import Scorer, Scores, Sequences
+from harness.training.update_report import mismatch_metrics, row_weights
 from tests.harness.run.small import small_spec
 from tests.harness.training import rollouts
 from tests.harness.training.rollouts import GROUPS, REWARDS, SAMPLES
@@ -27,6 +30,55 @@ def test_the_tail_of_the_mismatch_is_a_share_of_tokens(factor: float, share: flo
     metrics = mismatch_metrics(trainer, torch.full((4,), -3.0))
     assert metrics["mismatch/tail_frac"] == share
     assert mismatch_metrics(torch.zeros(0), torch.zeros(0)).keys() == metrics.keys()
+
+
+@given(st.lists(st.tuples(st.floats(-3, 3, width=16), st.integers(1, 4)), min_size=1, max_size=40))
+def test_a_token_that_counts_twice_is_two_tokens(tokens: list[tuple[float, int]]) -> None:
+    ratios, counts = torch.tensor([ratio for ratio, _ in tokens]), torch.tensor([count for _, count in tokens])
+    weighted = mismatch_metrics(ratios, torch.zeros(len(ratios)), counts.float())
+    repeated = ratios.repeat_interleave(counts)
+    expected = mismatch_metrics(repeated, torch.zeros(len(repeated)))
+    assert weighted == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    nearest_rank = repeated.exp().kthvalue(math.ceil(0.99 * len(repeated))).values
+    assert weighted["mismatch/ratio_p99"] == pytest.approx(float(nearest_rank))
+
+
+class TestSampleOfIdleRows:
+    def test_stands_for_all_idle_rows(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(update_report, "IDLE_ROWS", 3)
+        acting = torch.tensor([True] * 5 + [False] * 9)
+        weights = row_weights(acting)
+        assert weights.tolist() == [1] * 5 + [3, 0, 0] * 3
+        assert row_weights(acting[:7]).tolist() == [1] * 7, "few enough to be scored, all of them"
+        assert row_weights(~acting[:5]).sum() == 5
+
+    @pytest.mark.parametrize("records_tokens", [False, True])
+    def test_is_what_the_metrics_stand_on(self, monkeypatch: pytest.MonkeyPatch, records_tokens: bool) -> None:
+        """Half of the idle rows are scored, or all where tokens are recorded: the metrics are the same."""
+        monkeypatch.setattr(update_report, "IDLE_ROWS", SAMPLES // 2)
+        scored: list[Tensor] = []
+        original = Scorer.fill
+
+        def fill(scorer: Scorer, scores: Scores, sequences: Sequences, rows: Tensor) -> None:
+            scored.append(rows)
+            original(scorer, scores, sequences, rows)
+
+        monkeypatch.setattr(Scorer, "fill", fill)
+        policy = rollouts.model()
+        rollout = rollouts.rollout(policy)
+        limit = 20_000 if records_tokens else 0
+        report = PolicyUpdate(policy, spec({"train.token_records_max_tokens": limit}), rollouts.PAD).run(
+            rollout, step=1
+        )
+        assert [len(rows) for rows in scored] == [SAMPLES if records_tokens else SAMPLES // 2]
+        assert report.metrics["scored_rows"] == (GROUPS - 1) * SAMPLES + SAMPLES // 2
+        idle = SAMPLES + torch.arange(SAMPLES // 2) * SAMPLES // (SAMPLES // 2)
+        weights = torch.ones(N)
+        weights[SAMPLES : 2 * SAMPLES] = 0
+        weights[idle] = SAMPLES / len(idle)
+        weights = weights[:, None] * rollout.sequences.mask
+        surprisal = -(rollout.sampler_logps * weights).sum() / weights.sum()
+        assert report.metrics["entropy/sampled"] == pytest.approx(float(surprisal), rel=1e-4)
 
 
 class TestPhases:
