@@ -9,6 +9,7 @@ The spec under which a recorded cell was run.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -69,6 +70,17 @@ class TrainSpec(Section):
         "many completion tokens; never for objectives on pairs; 0 = never",
     )
     checkpoint_every: int = Field(10, ge=1, description="steps between checkpoints")
+    processes: int = Field(
+        1, ge=1, le=1024, description="processes that train a cell together, on a GPU each where there are any"
+    )
+    sharding: Literal["rows", "fully"] = Field(
+        "rows",
+        description="what the processes split. rows: each passes over some completions; fully: each holds a part of "
+        "the weights, gradients and optimiser state too (FSDP2), for models that one device cannot train",
+    )
+
+    def absent_fields(self) -> list[str]:
+        return ["sharding"] if self.processes == 1 else []
 
 
 class BudgetSpec(Section):
@@ -152,10 +164,10 @@ class RunSpec(Section):
         return self.train.updates_per_rollout * self.train.epochs
 
 
-def device_kind(device: str, cuda_available: bool) -> str:
-    """`train.device` with auto resolved: cuda where there is one."""
+def device_kind(device: str, on_gpu: Callable[[], bool]) -> str:
+    """`train.device` with auto resolved: cuda where there is one, which is asked only then."""
     if device == "auto":
-        return "cuda" if cuda_available else "cpu"
+        return "cuda" if on_gpu() else "cpu"
     return device
 
 
@@ -166,9 +178,9 @@ def dtype_on(device: str, dtype: str) -> Literal["float32", "bfloat16"]:
     return "float32" if dtype == "float32" else "bfloat16"
 
 
-def resolved_for_machine(spec: RunSpec, cuda_available: bool) -> RunSpec:
+def resolved_for_machine(spec: RunSpec, on_gpu: Callable[[], bool]) -> RunSpec:
     """The spec with nothing left to the machine, so that one hash never means the numbers of two kinds of device."""
-    device = device_kind(spec.train.device, cuda_available)
+    device = device_kind(spec.train.device, on_gpu)
     return spec.model_copy(
         update={
             "train": spec.train.model_copy(update={"device": device}),

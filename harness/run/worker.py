@@ -16,6 +16,8 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -25,10 +27,12 @@ from harness.config.hashing import code_digests, data_digests, own_templates, us
 from harness.errors import RefusedError
 from harness.executors.base import Job, JobState
 from harness.records.files import DamagedRecordError, is_disk_full
+from harness.records.lease import Lease, LeaseLostError, LeaseTakenError, hold_in_turn
 from harness.run.loop import DISK_FULL, CodeChangedError, Interrupted
 
 if TYPE_CHECKING:
     from harness.models.start import StartingPoint
+    from harness.run.stages import Stage, StageContext
 
 Tell = Callable[[dict[str, Any]], None]
 _NOT_A_RECORD = (FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
@@ -41,7 +45,6 @@ def run_job(job: Job, home: Path, start: StartingPoint, tell: Tell) -> tuple[Job
     """
     from evals.errors import EvalError
     from harness.engines.base import EngineMismatchError
-    from harness.records.lease import LeaseLostError, LeaseTakenError
     from harness.run.cell_job import run_cell
     from harness.run.stages import CELL, StageContext, find_stage
 
@@ -53,7 +56,7 @@ def run_job(job: Job, home: Path, start: StartingPoint, tell: Tell) -> tuple[Job
             require_code(job)
             stage = find_stage(job.kind)
             path.parent.mkdir(parents=True, exist_ok=True)
-            stage.make(path, StageContext(job.spec, home, start, stage.phase, tell))
+            _make(stage, path, StageContext(job.spec, home, start, stage.phase, tell))
             require_code(job)
     except (LeaseTakenError, LeaseLostError) as error:
         return "taken", str(error)
@@ -75,6 +78,30 @@ def run_job(job: Job, home: Path, start: StartingPoint, tell: Tell) -> tuple[Job
             )
         raise
     return "done", None
+
+
+def _make(stage: Stage, path: Path, context: StageContext) -> None:
+    """Make a stage's result, or wait while another process, here or on another machine, makes it."""
+    from harness.run.stages import lease_folder
+
+    if not stage.key(context.spec):  # it keeps nothing that could be shared
+        stage.make(path, context)
+        return
+
+    def wait(owner: str) -> None:
+        replace(context, phase=f"waiting for {owner}: {stage.phase}").tell_progress(0, 0)
+
+    while not path.exists():
+        with suppress(LeaseLostError), hold_in_turn(lease_folder(path), wait) as lease:
+
+            def tell(event: dict[str, Any], lease: Lease = lease) -> None:
+                if lease.is_lost:
+                    lease.require()
+                context.tell(event)
+
+            if not path.exists():
+                stage.make(path, replace(context, tell=tell))
+            return
 
 
 def require_code(job: Job) -> None:
@@ -144,7 +171,7 @@ def _work(jobs: queue.SimpleQueue[dict[str, Any] | None], home: Path, tell: Tell
 def _do(document: dict[str, Any], home: Path, start: StartingPoint, tell: Tell) -> tuple[JobState, str | None]:
     try:
         plugins.use(document["plugins"], [Path(folder) for folder in document["folders"]])
-        job = Job.from_json(document)
+        job = Job.from_json(document).in_slot()
     except RefusedError as error:  # a plug-in that was there when the job was planned
         return "invalid", str(error)
     return run_job(job, home, start, tell)

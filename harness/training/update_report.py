@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,10 +18,12 @@ from algorithms import Coefficients, Loss, Objective, combine_metrics, update_me
 from algorithms.diagnostics import treatment
 from algorithms.rules import LOG_RATIO_LIMIT
 from harness.config.run_spec import TrainSpec
+from harness.processes import Processes
 from harness.training.batch import Batch
-from harness.training.optimizer import OptimizerStep
+from harness.training.optimizer import OptimizerStep, with_tensors
 from harness.training.sequences import PassTokens
 
+T = TypeVar("T")
 Metrics = dict[str, float | None]
 
 PASS_RATE_BINS = ("0", "below_quarter", "below_half", "below_three_quarters", "below_1", "1")
@@ -213,6 +215,15 @@ class MicroLoss(NamedTuple):
 
     rows: Tensor
     loss: Loss
+
+
+def everyones(losses: list[T]) -> list[T]:
+    """The losses of all processes, for metrics, without their graphs; in all but the first its own alone."""
+    processes = Processes.here()
+    if processes.size == 1:
+        return losses
+    on_host: list[T] = with_tensors(losses, lambda tensor: tensor.detach().cpu())
+    return [loss for one in processes.to_first(on_host) for loss in one]
 
 
 class StepLosses(NamedTuple):

@@ -102,7 +102,7 @@ def watch_passes(most: dict[str, int]) -> None:
 
 
 def main(steps: int, names: list[str], real: bool) -> Iterator[dict[str, Any]]:
-    """Of each variant {name; cpu, cuda: rows and state; most_per_pass: waits and copies; lines: counts of both by line}"""
+    """{name; cpu, cuda: rows and state; most_per_pass: waits and copies; lines: counts of both by line} for each"""
     variants = {name: VARIANTS[name] | {"train.steps": steps} for name in names}
     wanted = {name: cell(variant, "cpu") for name, variant in variants.items()}
     most: dict[str, int] = {}

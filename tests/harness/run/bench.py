@@ -80,7 +80,11 @@ def run_here(sweep: Path | str, home: Path, *options: str, page: bool = False) -
         if not page:
             patch.setattr("harness.cli.report.write", lambda folder: {})
             patch.setattr("harness.cli.report.print_verdict", lambda document, folder: None)
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(printed), pytest.raises(SystemExit) as left:
+        with (
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(printed),
+            pytest.raises(SystemExit) as left,
+        ):
             main()
     return int(left.value.code or 0), printed.getvalue()
 

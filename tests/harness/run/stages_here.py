@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,6 +14,8 @@ from harness.config.hashing import code_digests
 from harness.config.run_spec import RunSpec
 from harness.engines.base import Engine
 from harness.executors.base import Ended, Job, JobState, Progress
+from harness.executors.local import LOCAL
+from harness.executors.slots import Slot
 from harness.models.language_model import LanguageModel
 from harness.models.start import StartingPoint
 from harness.plan import Plan
@@ -30,6 +33,7 @@ class Quiet:
     def used(self, budget: object) -> None: ...
     def stage(self, name: str, event: object) -> None: ...
     def progress(self, name: str, event: object) -> None: ...
+    def elsewhere(self, fractions: object) -> None: ...
     def ended(self, name: str, state: str, reason: str | None) -> None: ...
 
 
@@ -77,8 +81,11 @@ class StagesHere(AllHere):
 
 def without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have `bench` train in this process, without MLflow: a worker imports for five seconds before it can begin."""
-    for verb in ("run", "plan", "tune"):
-        monkeypatch.setattr(f"harness.cli.{verb}.executor_named", lambda name, home: lambda slots: AllHere(home))
+
+    def make(slots: Sequence[Slot], home: Path, worker_module: str) -> AllHere:
+        return AllHere(home)
+
+    monkeypatch.setattr("harness.cli.options.ChosenExecutor.kind", replace(LOCAL, make=make))
     monkeypatch.setattr("harness.tracking.MirrorThread", lambda mirror: contextlib.nullcontext())
 
 
