@@ -140,6 +140,12 @@ class Recording(FakeCells):
         monkeypatch.setattr("harness.tracking.MirrorThread", lambda mirror: contextlib.nullcontext())
 
 
+def without_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have reports only computed, not drawn: for tests of what the command line says and trains."""
+    monkeypatch.setattr("reports.page.write_report", lambda sweep, *_: report_document(analyse(sweep)))
+    monkeypatch.setattr("reports.search.render_search_figures", lambda study: [])
+
+
 KNOBS: dict[str, Any] = {
     "train.learning_rate": {"log": [1e-4, 1e-2]},
     "train.updates_per_rollout": {"categorical": [1, 2, 4]},

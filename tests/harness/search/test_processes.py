@@ -41,7 +41,7 @@ def start(path: Path, trials: int, workers: int = 1) -> subprocess.Popen[str]:
 
 
 def end(process: subprocess.Popen[str]) -> None:
-    _, stderr = process.communicate(timeout=bench.PATIENCE_S)
+    _, stderr = process.communicate(timeout=2 * bench.PATIENCE_S)
     assert process.returncode == 0, stderr
 
 
