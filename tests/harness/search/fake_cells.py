@@ -26,6 +26,8 @@ from harness.records.cell import EVALUATION_FILE, STARTS_FILE
 from harness.records.files import append_jsonl, write_json
 from harness.run.loop import Observer
 from harness.search.run import SearchRun
+from reports.measure import analyse
+from reports.page.document import report_document
 from tests.harness.run.small import SETTINGS
 
 Score = Callable[[RunSpec], float]
@@ -141,7 +143,7 @@ class Recording(FakeCells):
 
 
 def without_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have reports only computed, not drawn: for tests of what the command line says and trains."""
+    """Have reports computed and not drawn, which takes seconds each."""
     monkeypatch.setattr("reports.page.write_report", lambda sweep, *_: report_document(analyse(sweep)))
     monkeypatch.setattr("reports.search.render_search_figures", lambda study: [])
 
