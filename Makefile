@@ -4,7 +4,7 @@ BIN := .venv/bin
 VLLM_TESTS := tests/test_real_input.py $(addprefix tests/harness/engines/,\
 	test_engine.py test_parity.py test_choice.py vllm)
 
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .PHONY: demo test test-all test-rest test-slow test-long test-vllm test-lm-eval .venv-vllm .venv-lm-eval check docs \
 	chromium models reasoning-gym postgresql clean
@@ -14,8 +14,8 @@ demo: .venv/installed
 	$(BIN)/bench run sweeps/std_norm.yaml
 
 # What a contributor runs: lint, types, and the tests that catch most breaks, in 4 minutes on 2 cores. Two processes of one
-# thread each: models of this size gain nothing from more threads. Files in the order of tests/conftest.py: of its own
-# accord xdist would take those with few tests, our slowest, last.
+# thread each: models of this size gain nothing from more threads. Each begins with half of the files, and takes over tests
+# of the other when it is done. The first run keeps the tests as compiled by pytest for the next.
 test: check
 	$(PYTEST) -m "not slow and not long"
 

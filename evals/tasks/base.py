@@ -56,7 +56,7 @@ class SplitSource(Protocol):
 
 @dataclass(frozen=True)
 class Generated:
-    """Problems made by a deterministic recipe; raise `version` whenever the recipe's output changes."""
+    """Problems made by a deterministic recipe, once in a process; raise `version` whenever its output changes."""
 
     recipe: Callable[[], Sequence[Problem]]
     version: int
@@ -65,12 +65,16 @@ class Generated:
     def fingerprint(self) -> str:
         return f"generated:v{self.version}"
 
-    @cached_property
+    @property
     def count(self) -> int:
-        return len(self.recipe())
+        return len(self._problems)
 
     def load(self) -> Sequence[Problem]:
-        return self.recipe()
+        return self._problems
+
+    @cached_property
+    def _problems(self) -> Sequence[Problem]:
+        return tuple(self.recipe())
 
 
 @dataclass(frozen=True)

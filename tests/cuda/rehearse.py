@@ -1,11 +1,12 @@
-"""A whole cell on the pretended device beside the CPU: `python -m tests.cuda.rehearse NAME STEPS` prints what came of
-it as JSON. Where there is a GPU, `--real` runs the cell on it instead."""
+"""Whole cells on the pretended device beside the CPU: `python -m tests.cuda.rehearse STEPS NAME...` prints what came of
+each as a line of JSON. Where there is a GPU, `--real` runs the cells on it instead."""
 
 from __future__ import annotations
 
 import json
 import sys
 import tempfile
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -101,18 +102,24 @@ def watch_passes(most: dict[str, int]) -> None:
     ClippedAdamW.zero_grad = begun  # type: ignore[method-assign,assignment]
 
 
-def main(name: str, steps: int, real: bool) -> dict[str, Any]:
-    """{cpu, cuda: rows and state; most_per_pass: waits and copies; lines: counts of both by line}"""
-    variant = VARIANTS[name] | {"train.steps": steps}
-    wanted = cell(variant, "cpu")
-    most = {"waits": 0, "copies": 0}
+def main(steps: int, names: list[str], real: bool) -> Iterator[dict[str, Any]]:
+    """{name; cpu, cuda: rows and state; most_per_pass: waits and copies; lines: counts of both by line} for each"""
+    variants = {name: VARIANTS[name] | {"train.steps": steps} for name in names}
+    wanted = {name: cell(variant, "cpu") for name, variant in variants.items()}
+    most: dict[str, int] = {}
     if not real:
         device.install()
         watch_passes(most)
-    got = cell(variant, "cuda")
     lines = {"waits": device.ledger.waits, "copies": device.ledger.copies}
-    return {"cpu": wanted, "cuda": got, "most_per_pass": most, "lines": lines}
+    for name, variant in variants.items():
+        most.update(waits=0, copies=0)
+        for counts in lines.values():
+            counts.clear()
+        got = cell(variant, "cuda")
+        yield {"name": name, "cpu": wanted[name], "cuda": got, "most_per_pass": most, "lines": lines}
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1], int(sys.argv[2]), real="--real" in sys.argv)))
+    steps, *names = [word for word in sys.argv[1:] if word != "--real"]
+    for result in main(int(steps), names, real="--real" in sys.argv):
+        print(json.dumps(result), flush=True)

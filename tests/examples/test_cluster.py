@@ -52,7 +52,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def unbroken(sweep: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The home of a finished run on one machine: 2 arms x 2 seeds."""
     home = tmp_path_factory.mktemp("unbroken") / "runs"
-    code, stderr = bench.run(sweep, home, "--workers", "1")
+    code, stderr = bench.run_here(sweep, home)
     assert code == 0, stderr
     return home
 
@@ -95,7 +95,7 @@ def test_slurm(tmp_path: Path, environment: dict[str, str], unbroken: Path) -> N
     assert bench.all_contents(home) == bench.all_contents(unbroken)
     assert len((left / "starts.jsonl").read_text().splitlines()) == 2, "it was gone on with"
     assert json.loads((left / "lease.json").read_text())["host"] == "node1"
-    code, stderr = bench.run("small", home)
+    code, stderr = bench.run_here("small", home)
     assert code == 0 and "4 cells" not in stderr, "nothing was left for the head"
 
 

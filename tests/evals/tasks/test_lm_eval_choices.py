@@ -142,8 +142,7 @@ def test_neither_more_samples_nor_another_decoding_scores_again(
 
 
 @pytest.mark.slow
-def test_a_sweep_compares_arms_on_it_and_is_topped_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "PATIENCE_S", 300.0)  # every process imports lm-eval
+def test_a_sweep_compares_arms_on_it_and_is_topped_up(tmp_path: Path) -> None:
     sweep = bench.write_sweep(tmp_path)
     document = yaml.safe_load(sweep.read_text())
     document["base"] |= {"eval.tasks": ["arithmetic", task_file(tmp_path, "plain")], "train.steps": 4, "eval.every": 2}
@@ -151,7 +150,7 @@ def test_a_sweep_compares_arms_on_it_and_is_topped_up(tmp_path: Path, monkeypatc
     document["compare"] = {"metric": "eval.final.lm_eval:plain.pass@1"}
     sweep.write_text(yaml.safe_dump(document, sort_keys=False))
     for more in ((), ("--eval-samples", "8")):
-        code, said = bench.run(sweep, tmp_path / "runs", *more)
+        code, said = bench.run_here(sweep, tmp_path / "runs", *more)
         assert code == 0, said
         assert "a problem has one sample" in " ".join(said.split())
         samples = int(more[-1]) if more else 4

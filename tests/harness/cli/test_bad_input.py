@@ -10,6 +10,7 @@ import pytest
 
 from tests.harness.cli.conftest import Bench, Result
 from tests.harness.plan.files import write_sweep_file
+from tests.harness.run.stages_here import without_workers
 
 
 def files(folder: Path) -> dict[str, bytes | None]:
@@ -251,8 +252,9 @@ GOOD_PAIR = {"prompt": "1+1=", "chosen": "2#2", "rejected": "3#3"}
     ],
 )
 def test_a_faulty_pair_is_named_by_its_file_and_line(
-    bench: Bench, tmp_path: Path, row: dict[str, Any], says: str
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: dict[str, Any], says: str
 ) -> None:
+    without_workers(monkeypatch)
     file = tmp_path / "pairs.jsonl"
     file.write_text("".join(f"{json.dumps(each)}\n" for each in (GOOD_PAIR, GOOD_PAIR, row)))
     result = bench("run", write_sweep_file(tmp_path, **offline(file)))

@@ -18,11 +18,9 @@ import yaml
 from harness.config.run_spec import RunSpec
 from harness.config.search import TUNING_SEED
 from harness.records import CellRecord, read_sweep
-from reports.measure import analyse
-from reports.page.document import report_document
 from tests.harness.cli.conftest import Bench
 from tests.harness.run.small import SETTINGS
-from tests.harness.search.fake_cells import Recording
+from tests.harness.search.fake_cells import Recording, without_pages
 
 pytestmark = pytest.mark.slow
 
@@ -146,7 +144,7 @@ def test_a_search_that_was_broken_off_goes_on(bench: Bench, tmp_path: Path, pool
 def test_one_arm_alone_then_looks_fixed_beforehand_then_more_samples(
     bench: Bench, tmp_path: Path, pool: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reports.page.write_report", lambda sweep, *_: report_document(analyse(sweep)))  # draws nothing
+    without_pages(monkeypatch)
     path = write_sweep(tmp_path)
     alone = bench("run", path, "--arms", "plain", "--json")
     assert alone.code == 0, alone.err

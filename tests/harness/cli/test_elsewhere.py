@@ -40,7 +40,7 @@ def test_a_folder_from_another_machine_goes_on_with_all_that_it_names(tmp_path: 
     }
     sweep = bench_run.write_sweep(there, arms, seeds=1)
     sweep.write_text(sweep.read_text() + "plugins: [my_reward]\n")
-    code, stderr = bench_run.run(sweep, there / "runs", "--arms", "correct", "--set", "train.steps=2")
+    code, stderr = bench_run.run_here(sweep, there / "runs", "--arms", "correct", "--set", "train.steps=2")
     assert code == 0, stderr
 
     here = tmp_path / "here"
@@ -54,7 +54,7 @@ def test_a_folder_from_another_machine_goes_on_with_all_that_it_names(tmp_path: 
     refused = bench("run", str(here / "renamed"))
     assert refused.code == 2 and "Name it small." in refused.err
 
-    code, stderr = bench_run.run(here / "small", here, "--arms", "correct,and_short")
+    code, stderr = bench_run.run_here(here / "small", here, "--arms", "correct,and_short")
     assert code == 0, stderr
     cells = bench_run.cells(here)
     assert {cell.arm: len(starts(cell)) for cell in cells.values()} == {"correct": 1, "and_short": 1}
@@ -64,7 +64,7 @@ def test_a_folder_from_another_machine_goes_on_with_all_that_it_names(tmp_path: 
     assert {cell["state"] for cell in planned} == {"done"}, "as `bench run` finds them, whatever the current folder"
 
     (here / "small" / "question" / "code" / "my_scale.py").write_text(CHANGED)
-    code, stderr = bench_run.run(here / "small", here)
+    code, stderr = bench_run.run_here(here / "small", here)
     assert code == 0, stderr
     assert "2 finished cells" in stderr and "have these settings under another hash" in stderr
     assert len(bench_run.cells(here)) == 4
@@ -73,10 +73,10 @@ def test_a_folder_from_another_machine_goes_on_with_all_that_it_names(tmp_path: 
 def test_cells_of_another_home_are_found(tmp_path: Path) -> None:
     sweep = bench_run.write_sweep(tmp_path, seeds=1)
     for home, arm in (("one", "group_std"), ("other", "no_std")):
-        code, stderr = bench_run.run(sweep, tmp_path / home, "--arms", arm, "--set", "train.steps=2")
+        code, stderr = bench_run.run_here(sweep, tmp_path / home, "--arms", arm, "--set", "train.steps=2")
         assert code == 0, stderr
     shutil.copytree(tmp_path / "other" / "small" / "cells", tmp_path / "one" / "small" / "cells", dirs_exist_ok=True)
-    code, stderr = bench_run.run(sweep, tmp_path / "one", "--set", "train.steps=2")
+    code, stderr = bench_run.run_here(sweep, tmp_path / "one", "--set", "train.steps=2")
     assert code == 0, stderr
     assert {cell.arm: len(starts(cell)) for cell in bench_run.cells(tmp_path / "one").values()} == {
         "group_std": 1,
@@ -111,7 +111,7 @@ def test_a_sweep_of_schema_1_goes_on(earlier: Path) -> None:
         cell.path.rename(cell.path.with_name(today))
     before = {cell.path.name: bench_run.contents(cell) for cell in bench_run.cells(earlier, "earlier").values()}
     assert len(before) == 3
-    code, stderr = bench_run.run(earlier.parent / "files" / "earlier.yaml", earlier)
+    code, stderr = bench_run.run_here(earlier.parent / "files" / "earlier.yaml", earlier)
     assert code == 0, stderr
     after = bench_run.cells(earlier, "earlier")
     assert [name.rpartition("-")[0] for name in after if name not in before] == ["no_std-s1"]

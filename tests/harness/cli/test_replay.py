@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 
 import pytest
 
 from tests.harness.cli.conftest import Bench
 from tests.harness.run.bench import write_sweep
+from tests.harness.run.stages_here import without_workers
 
 pytestmark = pytest.mark.slow
 
@@ -16,7 +16,7 @@ SMALL = ("--set", "train.steps=2", "--set", "eval.every=0", "--set", "eval.probl
 @pytest.fixture
 def ran(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     """After `bench run` of a small sweep with the arms group_std and no_std, two seeds each."""
-    monkeypatch.setattr("harness.tracking.MirrorThread", lambda mirror: contextlib.nullcontext())
+    without_workers(monkeypatch)
     sweep = write_sweep(tmp_path)
     result = bench("run", sweep, *SMALL)
     assert result.code == 0, result.err

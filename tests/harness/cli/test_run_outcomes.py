@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 
 from harness.records import read_sweep
 from tests.harness.cli.conftest import Bench
+from tests.harness.run.stages_here import without_workers
 
 pytestmark = pytest.mark.slow
 
@@ -30,9 +30,8 @@ def words(settings: dict[str, Any]) -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def _without_mlflow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes seconds and has tests of its own."""
-    monkeypatch.setattr("harness.tracking.MirrorThread", lambda mirror: contextlib.nullcontext())
+def _without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_workers(monkeypatch)
 
 
 def test_completions_that_cannot_fit_are_refused_before_any_cell(bench: Bench, tmp_path: Path) -> None:

@@ -38,7 +38,8 @@ import fcntl, functools, json, struct, sys, termios
 from pathlib import Path
 import harness.cli.report, harness.cli.tune, harness.cli.eval_tables
 from harness.cli import main
-harness.cli.report.write = functools.cache(harness.cli.report.write)
+for write in ("write", "write_search"):  # a page is the same whatever the width
+    setattr(harness.cli.report, write, functools.cache(getattr(harness.cli.report, write)))
 search = Path("runs/search")
 standing_in = {
     "tune": lambda: harness.cli.tune._report_search(search, json.loads((search / "study.json").read_text()), False),

@@ -12,13 +12,19 @@ import pytest
 import yaml
 
 from tests.harness.cli.conftest import Bench
-from tests.harness.search.fake_cells import FakeCells, Recording, by_learning_rate, write_search
+from tests.harness.search.fake_cells import FakeCells, Recording, by_learning_rate, without_pages, write_search
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def pool(monkeypatch: pytest.MonkeyPatch) -> FakeCells:
+def pool(drawing_pool: FakeCells, monkeypatch: pytest.MonkeyPatch) -> FakeCells:
+    without_pages(monkeypatch)
+    return drawing_pool
+
+
+@pytest.fixture
+def drawing_pool(monkeypatch: pytest.MonkeyPatch) -> FakeCells:
     """Training in search is luckier than with fresh seeds: seed 0 is worth 5 points."""
     pool = Recording(score=lambda spec: by_learning_rate(spec) - (0.05 if spec.seed else 0.0))
     pool.stand_in(monkeypatch)
@@ -39,7 +45,7 @@ def test_the_document(bench: Bench, tmp_path: Path, pool: FakeCells) -> None:
     assert len(pool.trained) == 4
 
 
-def test_the_page_and_the_last_line(bench: Bench, tmp_path: Path, pool: FakeCells) -> None:
+def test_the_page_and_the_last_line(bench: Bench, tmp_path: Path, drawing_pool: FakeCells) -> None:
     result = bench("tune", write_search(tmp_path), "--trials", 3)
     *_, sentence, where = result.out.splitlines()
     page = (tmp_path / where.removeprefix("report: ")).read_text()
@@ -54,7 +60,7 @@ def test_the_page_and_the_last_line(bench: Bench, tmp_path: Path, pool: FakeCell
 
 
 def test_confirming_uses_seeds_that_no_trial_had_and_says_how_much_was_luck(
-    bench: Bench, tmp_path: Path, pool: FakeCells
+    bench: Bench, tmp_path: Path, drawing_pool: FakeCells
 ) -> None:
     path = write_search(tmp_path, seeds=[0])
     result = bench("tune", path, "--trials", 6, "--confirm", 3, "--json")
@@ -69,9 +75,9 @@ def test_confirming_uses_seeds_that_no_trial_had_and_says_how_much_was_luck(
     assert sweep["arms"] == ["default", "best"]
     assert sweep["varied"]["best"]["train.learning_rate"] == result.document["best"]["params"]["train.learning_rate"]
     assert (tmp_path / "runs" / "found-confirm" / "report" / "index.html").exists()
-    trained = len(pool.trained)
+    trained = len(drawing_pool.trained)
     assert bench("tune", path, "--trials", 6, "--confirm", 3, "--json").document == result.document
-    assert len(pool.trained) == trained
+    assert len(drawing_pool.trained) == trained
 
 
 def test_a_trial_without_values_has_a_dash_for_each_objective(bench: Bench, tmp_path: Path, pool: FakeCells) -> None:

@@ -69,7 +69,7 @@ class TestVllmThatIsNotInstalled:
     @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")
     def test_ends_the_run_before_any_cell(self, tmp_path: Path) -> None:
         sweep = bench.write_sweep(tmp_path, seeds=1)
-        code, stderr = bench.run(sweep, tmp_path / "runs", "--set", "rollout.engine=vllm")
+        code, stderr = bench.run_here(sweep, tmp_path / "runs", "--set", "rollout.engine=vllm")
         assert code == 2
         assert "make .venv-vllm" in stderr
         cells = bench.cells(tmp_path / "runs").values()

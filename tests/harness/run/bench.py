@@ -1,7 +1,10 @@
-"""`bench run` in a process of its own, on a small sweep; without the MLflow mirror and the page, which take seconds."""
+"""`bench run` on a small sweep, in a process of its own or in this one; without the MLflow mirror and the page, which
+take seconds."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import signal
 import subprocess
@@ -11,10 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
+from harness.cli import main
 from harness.records import CellRecord
 from tests.harness.run.small import SETTINGS
+from tests.harness.run.stages_here import without_workers
 
 PROGRAM = """
 import contextlib
@@ -63,6 +69,24 @@ def start(sweep: Path | str, home: Path, *options: str, program: str = PROGRAM) 
 def run(sweep: Path | str, home: Path, *options: str, program: str = PROGRAM) -> tuple[int, str]:
     """`bench run` to its end: exit code and stderr."""
     return end(start(sweep, home, *options, program=program))
+
+
+def run_here(sweep: Path | str, home: Path, *options: str, page: bool = False) -> tuple[int, str]:
+    """As `run`, but in this process with its cells, which spares the start of three. page: write the report too."""
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        without_workers(patch)
+        patch.setattr("sys.argv", ["bench", "run", str(sweep), "--home", str(home), *options])
+        if not page:
+            patch.setattr("harness.cli.report.write", lambda folder: {})
+            patch.setattr("harness.cli.report.print_verdict", lambda document, folder: None)
+        with (
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(printed),
+            pytest.raises(SystemExit) as left,
+        ):
+            main()
+    return int(left.value.code or 0), printed.getvalue()
 
 
 def end(process: subprocess.Popen[str]) -> tuple[int, str]:

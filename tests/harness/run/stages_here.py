@@ -1,16 +1,21 @@
-"""A sweep's run without processes: its stages are done in this one, its cells are only kept."""
+"""A sweep's run without processes: its stages are done in this one, and its cells too if asked, else they are kept."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
+
+import pytest
 
 from harness.config.hashing import code_digests
 from harness.config.run_spec import RunSpec
 from harness.engines.base import Engine
 from harness.executors.base import Ended, Job, JobState, Progress
+from harness.executors.local import LOCAL
+from harness.executors.slots import Slot
 from harness.models.language_model import LanguageModel
 from harness.models.start import StartingPoint
 from harness.plan import Plan
@@ -32,24 +37,24 @@ class Quiet:
     def ended(self, name: str, state: str, reason: str | None) -> None: ...
 
 
-class StagesHere:
-    """An executor that does the stages in this process. Cells end as somebody else's, unless `cells` says otherwise."""
+class AllHere:
+    """An executor that does all jobs in this process."""
 
     slots = 1
 
-    def __init__(self, home: Path, cells: tuple[JobState, str | None] = ("taken", "kept")) -> None:
-        self.home, self.cells = home, cells
+    def __init__(self, home: Path) -> None:
+        self.home = home
         self.jobs: list[Job] = []
+        self._start = StartingPoint()
         self._events: list[Progress | Ended] = []
 
     def start(self, job: Job) -> None:
         self.jobs.append(job)
-        if job.kind == "cell":
-            self._events.append(Ended(job, *self.cells))
-            return
+        self._events.append(Ended(job, *self._do(job)))
+
+    def _do(self, job: Job) -> tuple[JobState, str | None]:
         told = self._events
-        ended = run_job(job, self.home, StartingPoint(), lambda event: told.append(Progress(job, event)))
-        self._events.append(Ended(job, *ended))
+        return run_job(job, self.home, self._start, lambda event: told.append(Progress(job, event)))
 
     def wait(self, timeout_s: float) -> list[Progress | Ended]:
         events, self._events = self._events, []
@@ -61,6 +66,27 @@ class StagesHere:
 
     def of_kind(self, kind: str) -> list[Job]:
         return [job for job in self.jobs if job.kind == kind]
+
+
+class StagesHere(AllHere):
+    """Does the stages only. Cells end as somebody else's, unless `cells` says otherwise."""
+
+    def __init__(self, home: Path, cells: tuple[JobState, str | None] = ("taken", "kept")) -> None:
+        super().__init__(home)
+        self.cells = cells
+
+    def _do(self, job: Job) -> tuple[JobState, str | None]:
+        return self.cells if job.kind == "cell" else super()._do(job)
+
+
+def without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have `bench` train in this process, without MLflow: a worker imports for five seconds before it can begin."""
+
+    def make(slots: Sequence[Slot], home: Path, worker_module: str) -> AllHere:
+        return AllHere(home)
+
+    monkeypatch.setattr("harness.cli.options.ChosenExecutor.kind", replace(LOCAL, make=make))
+    monkeypatch.setattr("harness.tracking.MirrorThread", lambda mirror: contextlib.nullcontext())
 
 
 def run_here(

@@ -9,18 +9,16 @@ from typing import Any
 import pytest
 
 from harness.errors import RefusedError
-from harness.executors.base import Ended, Job
 from harness.models.start import StartingPoint
 from harness.plan import Plan, make_plan
 from harness.records import CellRecord, read_sweep
 from harness.run.sweep import SweepRun
-from harness.run.worker import run_job
 from reports.measure import analyse
 from reports.page.document import report_document
 from reports.page.tables import report_tables, result_table
 from reports.page.verdict import seed_sentence, statements
 from tests.harness.plan.files import write_sweep_file
-from tests.harness.run.stages_here import Quiet, StagesHere
+from tests.harness.run.stages_here import AllHere, Quiet
 from tests.harness.run.test_top_up import Drawn, samples_of
 
 ARMS = {"sampled": {}, "same": {}, "greedy": {"eval.temperature": 0.0}, "exact": {"eval.grader": "exact"}}
@@ -31,18 +29,6 @@ EVALUATIONS: dict[str, Any] = {
     "arms": ARMS,
     "seeds": 2,
 }
-
-
-class AllHere(StagesHere):
-    """Cells too are done in this process."""
-
-    def start(self, job: Job) -> None:
-        if job.kind != "cell":
-            super().start(job)
-            return
-        self.jobs.append(job)
-        ended = run_job(job, self.home, StartingPoint(), lambda event: None)
-        self._events.append(Ended(job, *ended))
 
 
 @pytest.fixture

@@ -14,11 +14,9 @@ from harness.errors import RefusedError
 from harness.plan import make_plan
 from harness.records import read_sweep
 from harness.run.screening import best_arms
-from reports.measure import analyse
-from reports.page.document import report_document
 from tests.harness.cli.conftest import Bench, bench
 from tests.harness.cli.test_run_outcomes import words
-from tests.harness.search.fake_cells import Recording
+from tests.harness.search.fake_cells import Recording, without_pages
 
 __all__ = ["bench"]
 
@@ -57,7 +55,7 @@ def test_fresh_seeds_judge_what_was_picked_for_its_luck(
 
     pool = Recording(score=score)
     pool.stand_in(monkeypatch)
-    monkeypatch.setattr("reports.page.write_report", lambda sweep, *_: report_document(analyse(sweep)))  # draws nothing
+    without_pages(monkeypatch)
     result = bench("run", sweep, "--json")
     assert result.code == 0, result.err
     (screening,) = result.document["screening"]

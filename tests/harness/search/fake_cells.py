@@ -26,6 +26,8 @@ from harness.records.cell import EVALUATION_FILE, STARTS_FILE
 from harness.records.files import append_jsonl, write_json
 from harness.run.loop import Observer
 from harness.search.run import SearchRun
+from reports.measure import analyse
+from reports.page.document import report_document
 from tests.harness.run.small import SETTINGS
 
 Score = Callable[[RunSpec], float]
@@ -138,6 +140,12 @@ class Recording(FakeCells):
 
         monkeypatch.setattr("harness.cli.options.ChosenExecutor.kind", replace(LOCAL, make=make))
         monkeypatch.setattr("harness.tracking.MirrorThread", lambda mirror: contextlib.nullcontext())
+
+
+def without_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have reports computed and not drawn, which takes seconds each."""
+    monkeypatch.setattr("reports.page.write_report", lambda sweep, *_: report_document(analyse(sweep)))
+    monkeypatch.setattr("reports.search.render_search_figures", lambda study: [])
 
 
 KNOBS: dict[str, Any] = {
