@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -66,6 +67,16 @@ WorkersOption = Annotated[
         "--workers", metavar="N", min=1, help="Cells, or trials, at once; default: one per CPU core, or one on a GPU."
     ),
 ]
+StalledAfterOption = Annotated[
+    str,
+    typer.Option(
+        "--stalled-after",
+        metavar="TIME",
+        help="End a job that makes no progress for so long, e.g. 90s or 2h, and start it once more; then it is failed.",
+    ),
+]
+STALLED_AFTER = "30m"
+_SHORTEST_STALL_S = 10
 
 
 def use_plugins(names: list[str] | None) -> None:
@@ -110,12 +121,27 @@ def sweeps_holding(paths: Iterable[Path]) -> list[Path]:
     ]
 
 
-def executor_named(name: str, home: Path) -> Callable[[int], Executor]:
-    """Opens the executor of that name with so many slots. RefusedError where nothing has the name."""
-    from harness.executors.base import EXECUTORS
+def executor_named(name: str, home: Path, stalled_after: str = STALLED_AFTER) -> Callable[[int], Executor]:
+    """Opens the executor of that name with so many slots. stalled_after: as --stalled-after gives it.
 
-    kind = EXECUTORS.find(name)
-    return lambda slots: kind.make(slots, home, "harness.run.worker")
+    RefusedError where nothing has the name, and for a time that is none.
+    """
+    from harness.executors.base import EXECUTORS, StallGuard
+
+    kind, limit_s = EXECUTORS.find(name), seconds("--stalled-after", stalled_after, _SHORTEST_STALL_S)
+    return lambda slots: StallGuard(kind.make(slots, home, "harness.run.worker"), limit_s)
+
+
+def seconds(option: str, given: str, shortest_s: int) -> int:
+    """How long `90s`, `30m` or `1h30m` is. Raises RefusedError for anything else, and for less than the shortest."""
+    found = re.fullmatch(r"(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6})s)?", given)
+    hours, minutes, rest = (int(part or 0) for part in found.groups()) if found else (0, 0, 0)
+    total_s = 3600 * hours + 60 * minutes + rest
+    if total_s < shortest_s:
+        raise RefusedError(
+            f"{option} is {given!r}, but must be a time of at least {shortest_s} s: 90s, 30m, 2h or 1h30m."
+        )
+    return total_s
 
 
 def home_of(sweep: str, given: Path | None) -> Path:

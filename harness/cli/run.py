@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import typer
 
 from harness.cli.console import note, print_json
 from harness.cli.options import (
+    STALLED_AFTER,
     SWEEP_ARGUMENT,
     ArmsOption,
     EvalSamplesOption,
@@ -23,6 +25,7 @@ from harness.cli.options import (
     ProfileOption,
     SeedsOption,
     SetOption,
+    StalledAfterOption,
     WorkersOption,
     arm_names,
     command_line,
@@ -45,6 +48,7 @@ from harness.errors import BenchError, RefusedError, few
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from types import FrameType
 
     from harness.config.run_spec import RunSpec
     from harness.plan import Plan
@@ -87,6 +91,7 @@ def run(
     until: UntilOption = None,
     most_seeds: MostSeedsOption = None,
     executor: ExecutorOption = "local",
+    stalled_after: StalledAfterOption = STALLED_AFTER,
     open_: OpenOption = False,
     home: HomeOption = None,
     json: JsonOption = False,
@@ -137,7 +142,7 @@ def run(
 
     first = planned_with(seeds)
     # From here on: the plug-ins of the file are in use, and one of them may give the executor.
-    open_executor = executor_named(executor, folder)
+    open_executor = executor_named(executor, folder, stalled_after)
     require_same_kind(first.folder(folder), is_search=False)
     command = command_until(command_line("run", sweep, profile, settings, seeds, arms), until, most_seeds)
     if repeated is not None:
@@ -262,7 +267,8 @@ def _confirm_screening(screened: SweepRun) -> list[str]:
 
 def watched(work: Any, home: Path, mirrored: ExitStack, unit: str = "cells") -> Any:
     """Run a sweep or a search with its progress shown; MLflow is kept up to date until `mirrored` is closed, and then
-    its address is said. Returns what the work returns. Raises InterruptedByUserError."""
+    its address is said. Returns what the work returns. Raises InterruptedByUserError, after SIGTERM too: schedulers
+    send it some seconds before they kill."""
     from harness.cli.live import LiveRun
     from harness.cli.report import announce_page
     from harness.tracking import Mirror, MirrorThread, server_command, tracking_uri
@@ -274,11 +280,19 @@ def watched(work: Any, home: Path, mirrored: ExitStack, unit: str = "cells") -> 
         announce_page(work.folder)
         mirrored.enter_context(MirrorThread(mirror))
 
+    before = signal.signal(signal.SIGTERM, _as_ctrl_c)
     try:
         with LiveRun(unit) as live:
             return work.run(live, while_running=with_records)
     except KeyboardInterrupt:
         raise InterruptedByUserError("interrupted; the same command continues") from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _as_ctrl_c(signum: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one is no second Ctrl-C
+    raise KeyboardInterrupt
 
 
 def _say_where(address: str | None, command: str | None) -> None:

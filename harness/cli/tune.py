@@ -14,12 +14,14 @@ import typer
 
 from harness.cli.console import note, print_json, print_link, print_table, print_text
 from harness.cli.options import (
+    STALLED_AFTER,
     ExecutorOption,
     HomeOption,
     JsonOption,
     ProfileOption,
     SeedsOption,
     SetOption,
+    StalledAfterOption,
     SweepArgument,
     WorkersOption,
     command_line,
@@ -70,6 +72,7 @@ def tune(
     seeds: SeedsOption = None,
     workers: WorkersOption = None,
     executor: ExecutorOption = "local",
+    stalled_after: StalledAfterOption = STALLED_AFTER,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -90,7 +93,7 @@ def tune(
 
     folder = home_of(sweep, home)
     plan = make_search_plan(sweep, profile, set_ or [], seeds)
-    open_executor = executor_named(executor, folder)
+    open_executor = executor_named(executor, folder, stalled_after)
     require_same_kind(plan.folder(folder), is_search=True)
     budget = plan.search.budget
     limit = trials or budget.trials

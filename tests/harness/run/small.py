@@ -10,6 +10,7 @@ from harness.models.language_model import load_model
 from harness.records import CellRecord
 from harness.run.cell import CellRun, Progress
 from harness.run.learning.base import Examples
+from harness.run.loop import Stopping
 from harness.run.prompts import training_prompts
 
 SETTINGS: dict[str, Any] = {
@@ -37,9 +38,10 @@ def small_spec(settings: dict[str, Any] | None = None, seed: int = 0) -> RunSpec
     return resolve([Layer("small", SETTINGS), Layer("test", settings or {})], seed)
 
 
-def run_cell(cell: CellRecord, spec: RunSpec) -> None:
+def run_cell(cell: CellRecord, spec: RunSpec, stopping: Stopping | None = None) -> None:
     """One cell in this process, from the starting weights."""
-    CellRun(cell, spec, load_model(spec.model.source), Examples(training_prompts(spec, {})), ignore_progress).run()
+    model, examples = load_model(spec.model.source), Examples(training_prompts(spec, {}))
+    CellRun(cell, spec, model, examples, ignore_progress, stopping=stopping).run()
 
 
 def ignore_progress(progress: Progress) -> None:

@@ -56,7 +56,7 @@ def home(tmp_path: Path, unbroken: Path) -> Path:
 def kill(process: subprocess.Popen[str], whom: str) -> None:
     match whom:
         case "group":
-            os.killpg(process.pid, signal.SIGKILL)
+            bench.kill_all(process)
         case "parent":
             process.kill()
         case "worker":

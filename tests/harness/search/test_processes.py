@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -61,7 +59,7 @@ def test_a_killed_search_goes_on_and_two_share_one(tmp_path: Path) -> None:
         assert killed.poll() is None and time.monotonic() < deadline_s
         steps = list((tmp_path / "runs" / "found" / "cells").glob("*/checkpoints/step-000002"))
         time.sleep(0.05)
-    os.killpg(killed.pid, signal.SIGKILL)
+    bench.kill_all(killed)
     killed.wait()
     (left,) = study(path)["trials"]
     assert left["state"] == "running"
