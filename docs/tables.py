@@ -29,6 +29,7 @@ from harness.config.engine import ENGINES
 from harness.config.knobs import knob_facts
 from harness.config.search import KnobRange, Pruner, Sampler, Search, SearchBudget, Tune
 from harness.executors.base import EXECUTORS
+from harness.extras.selftest.checks import CHECKS
 from harness.plan.sweep_file import SHIPPED, Comparison, Screening, SweepFile, load_sweep, shipped
 from harness.rewards.base import nameable_parts
 from harness.run.health import FLAGS
@@ -123,6 +124,10 @@ def executors() -> str:
     return _named((name, executor.summary) for name, executor in EXECUTORS.all().items())
 
 
+def checks() -> str:
+    return _named((name, check.summary) for name, check in CHECKS.all().items())
+
+
 def figures() -> str:
     return _table(
         ["name", "title", "group"], [[f"`{one.name}`", one.title, one.group] for one in FIGURES.all().values()]
@@ -179,6 +184,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "reward parts": reward_parts,
     "engines": engines,
     "executors": executors,
+    "checks": checks,
     "flags": flags,
     "figures": figures,
     "sweeps": sweeps,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import signal
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -17,6 +18,7 @@ from harness.cli.options import (
     STALLED_AFTER,
     SWEEP_ARGUMENT,
     ArmsOption,
+    ChosenExecutor,
     EvalSamplesOption,
     ExecutorOption,
     HomeOption,
@@ -29,7 +31,6 @@ from harness.cli.options import (
     WorkersOption,
     arm_names,
     command_line,
-    executor_named,
     home_folder,
     home_of,
     question_in,
@@ -48,18 +49,30 @@ from harness.errors import BenchError, RefusedError, few
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from types import FrameType
 
-    from harness.config.run_spec import RunSpec
     from harness.plan import Plan
     from harness.records import CellRecord
     from harness.run.sweep import SweepRun
+
+
+RetryInvalidOption = Annotated[
+    bool, typer.Option("--retry-invalid", help="Also rerun cells that could not be measured (state invalid).")
+]
+RetryFailedOption = Annotated[
+    bool, typer.Option("--retry-failed", help="Start a cell that fails once more, from its last checkpoint.")
+]
 
 
 class InterruptedByUserError(BenchError):
     """Ctrl-C."""
 
     exit_code = 130
+
+
+class TerminatedError(BenchError):
+    """SIGTERM, as schedulers send it before they kill. The exit code is the one that a shell gives for it."""
+
+    exit_code = 128 + signal.SIGTERM
 
 
 def run(
@@ -70,12 +83,8 @@ def run(
     eval_samples: EvalSamplesOption = None,
     arms: ArmsOption = None,
     workers: WorkersOption = None,
-    retry_invalid: Annotated[
-        bool, typer.Option("--retry-invalid", help="Also rerun cells that could not be measured (state invalid).")
-    ] = False,
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Start a cell that fails once more, from its last checkpoint.")
-    ] = False,
+    retry_invalid: RetryInvalidOption = False,
+    retry_failed: RetryFailedOption = False,
     fail_fast: Annotated[
         bool, typer.Option("--fail-fast", help="Stop at the first cell that fails or is invalid; the others wait.")
     ] = False,
@@ -109,6 +118,8 @@ def run(
 
     Example: bench run std_norm --fail-fast --retry-failed
 
+    Example: bench run std_norm --executor ray:head:6379
+
     Example: bench run --from runs/std_norm --home again
     """
     from harness.cli.report import open_page, page_of
@@ -137,19 +148,21 @@ def run(
         folder = home_of(sweep, home)
         given = question_in(folder, sweep, asks_anew=bool(profile or set_ or arms))
 
+    where = ChosenExecutor(executor, folder, stalled_after)
+
     def planned_with(count: int | None) -> Plan:
-        return with_known_tuning(make_plan(given, profile, settings, count, arm_names(arms)), folder)
+        planned = make_plan(given, profile, settings, count, arm_names(arms), where.on_gpu)
+        return with_known_tuning(planned, folder)
 
     first = planned_with(seeds)
-    # From here on: the plug-ins of the file are in use, and one of them may give the executor.
-    open_executor = executor_named(executor, folder, stalled_after)
+    at_once = workers or where.at_once(first.arms.values())
+    open_executor = where.opener(first.arms.values())
     require_same_kind(first.folder(folder), is_search=False)
     command = command_until(command_line("run", sweep, profile, settings, seeds, arms), until, most_seeds)
     if repeated is not None:
         command = f"bench run --from {shlex.quote(str(repeated))}"
         say_what_differs(repeated, first)
-    at_once = workers or default_workers([*first.arms.values()])
-    for warning in first.warnings:
+    for warning in [*first.warnings, *where.shortages(first.arms, at_once)]:
         note(f"warning: {warning}")
     if first.to_tune:
         each_at_its_best(first, folder, command, at_once, open_executor)
@@ -267,8 +280,7 @@ def _confirm_screening(screened: SweepRun) -> list[str]:
 
 def watched(work: Any, home: Path, mirrored: ExitStack, unit: str = "cells") -> Any:
     """Run a sweep or a search with its progress shown; MLflow is kept up to date until `mirrored` is closed, and then
-    its address is said. Returns what the work returns. Raises InterruptedByUserError, after SIGTERM too: schedulers
-    send it some seconds before they kill."""
+    its address is said. Returns what the work returns. Raises InterruptedByUserError and TerminatedError."""
     from harness.cli.live import LiveRun
     from harness.cli.report import announce_page
     from harness.tracking import Mirror, MirrorThread, server_command, tracking_uri
@@ -280,30 +292,36 @@ def watched(work: Any, home: Path, mirrored: ExitStack, unit: str = "cells") -> 
         announce_page(work.folder)
         mirrored.enter_context(MirrorThread(mirror))
 
-    before = signal.signal(signal.SIGTERM, _as_ctrl_c)
+    with told_of_signals(), LiveRun(unit) as live:
+        return work.run(live, while_running=with_records)
+
+
+@contextmanager
+def told_of_signals() -> Iterator[None]:
+    """Ctrl-C and SIGTERM end what is done here, and are told as errors with their exit codes."""
+
+    def end(signum: int, frame: FrameType | None) -> NoReturn:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one is no second Ctrl-C
+        raise _Terminated
+
+    before = signal.signal(signal.SIGTERM, end)
     try:
-        with LiveRun(unit) as live:
-            return work.run(live, while_running=with_records)
+        yield
+    except _Terminated:
+        raise TerminatedError("ended by SIGTERM; what ran is saved, and the same command continues") from None
     except KeyboardInterrupt:
         raise InterruptedByUserError("interrupted; the same command continues") from None
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
-def _as_ctrl_c(signum: int, frame: FrameType | None) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one is no second Ctrl-C
-    raise KeyboardInterrupt
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM ends what runs as Ctrl-C does."""
 
 
 def _say_where(address: str | None, command: str | None) -> None:
     if address is not None:
         note(f"MLflow: {address}" + (f"\n  served by: {command}" if command else ""))
-
-
-def default_workers(specs: Sequence[RunSpec]) -> int:
-    """How many cells of these specs run at once. On a GPU each takes all of it."""
-    devices = {spec.train.device.partition(":")[0] for spec in specs}
-    return 1 if "cuda" in devices else os.cpu_count() or 1
 
 
 def _report_sweep(sweep_run: SweepRun, as_json: bool) -> list[str]:

@@ -38,11 +38,12 @@ class DrawingLoad:
 @dataclass(frozen=True)
 class EngineMemory:
     """What an engine takes, by name. parts_bytes: from its making on; drawing_bytes: only while it draws. device_frac:
-    the share of the device's memory that it takes besides."""
+    the share of the device's memory that it takes besides; frac_only_drawing: only while it draws."""
 
     parts_bytes: Mapping[str, float] = field(default_factory=dict)
     drawing_bytes: Mapping[str, float] = field(default_factory=dict)
     device_frac: float = 0.0
+    frac_only_drawing: bool = False
 
 
 def _refuses_nothing(rollout: RolloutSpec, device: str) -> str | None:

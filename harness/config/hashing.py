@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,12 @@ _REFERRING = ("model.source", "model.cold_start.data", "task.train", "eval.tasks
 # These too, but the name of a template that has one is hashed as well.
 _TEMPLATES = ("task.template", "eval.template", "model.cold_start.template")
 
-# Another GPU needs another share of its memory for the same numbers, and what is only recorded changes none.
-_NOT_HASHED = ("rollout.vllm_memory_frac", "train.token_records_max_tokens")
+# Another GPU needs another share of its memory for the same numbers, and what is only recorded changes none. How many
+# processes train a cell changes no more than rounding, as threads and processors do; each start records it.
+_NOT_HASHED = (
+    *("rollout.vllm_memory_frac", "train.token_records_max_tokens"),
+    *("train.processes", "train.sharding"),
+)
 
 # Knobs of a later version than cells that are filed already. Left at these values they change nothing.
 _HASHED_UNLESS: dict[str, Any] = {"eval.stop": []}
@@ -71,21 +76,33 @@ def training_hash(spec: RunSpec) -> str:
 
     Raises RefusedError if a local model, demonstrations or a reward function are missing, EvalError if problems are.
     """
+    return training_hashes(spec, [spec.seed])[spec.seed]
+
+
+def training_hashes(spec: RunSpec, seeds: Iterable[int]) -> dict[int, str]:
+    """By seed the `training_hash` of cells with the same settings; what these refer to is looked up once."""
     if spec.checkpoint:
-        return digest({"checkpoint": conditions_of_model(spec), "refers_to": _outside_engine(spec)})
-    knobs = {knob: value for knob, value in _knobs(spec).items() if not knob.startswith("eval.")}
-    grader = spec.reward.grader
-    refers_to = {
-        **_outside_engine(spec),
-        **_outside_rule(spec),
-        "start": _start(spec),
-        "train": _train_data(spec),
-        "extraction_version": EXTRACTION_VERSION,
-        "template": template_version(spec.task.template),
-        "grader": None if grader is None else grader_version(grader),
-        "reward_functions": _reward_functions(spec),
-    }
-    return digest({"training": knobs, "refers_to": refers_to, "numerics": NUMERICS_VERSION})
+        seeded = conditions_of_model(spec)
+        document: dict[str, Any] = {"checkpoint": seeded, "refers_to": _outside_engine(spec)}
+    else:
+        seeded = {knob: value for knob, value in _knobs(spec).items() if not knob.startswith("eval.")}
+        grader = spec.reward.grader
+        refers_to = {
+            **_outside_engine(spec),
+            **_outside_rule(spec),
+            "start": _start(spec),
+            "train": _train_data(spec),
+            "extraction_version": EXTRACTION_VERSION,
+            "template": template_version(spec.task.template),
+            "grader": None if grader is None else grader_version(grader),
+            "reward_functions": _reward_functions(spec),
+        }
+        document = {"training": seeded, "refers_to": refers_to, "numerics": NUMERICS_VERSION}
+    hashes = {}
+    for seed in seeds:
+        seeded["seed"] = seed
+        hashes[seed] = digest(document)
+    return hashes
 
 
 def conditions_of_model(spec: RunSpec) -> dict[str, Any]:
@@ -115,7 +132,10 @@ def weights_fingerprint(spec: RunSpec) -> str:
     path = folder / "checkpoint.json"
     if not path.is_file():
         raise RefusedError(f"checkpoint {folder}: there is no such checkpoint any more. Restore it, or name another.")
-    weights = str(read_json(path)["blake2b"]["weights.safetensors"])
+    meta = read_json(path)
+    if meta.get("is_start"):
+        return digest(["the start", starting_point_hash(spec)])
+    weights = str(meta["blake2b"]["weights.safetensors"])
     # Adapters mean nothing without what they were put on.
     return digest([weights, starting_point_hash(spec)]) if isinstance(spec.model.lora, Lora) else weights
 
@@ -341,12 +361,6 @@ def _problems(task_name: str, split: str) -> dict[str, str]:
     return problems if source is None else problems | {"source": source}
 
 
-def _metrics() -> dict[str, list[str]]:
-    """Those of plug-ins, by the digests of their sources; {} where there are none."""
-    sources = metric_sources()
-    return {"metrics": sources} if sources else {}
-
-
 def _train_data(spec: RunSpec) -> dict[str, str]:
     """Identifies what is learned from: a set of pairs, or the problems to which completions are drawn."""
     if spec.pairs.type == "dataset":
@@ -362,7 +376,7 @@ def _evaluated(spec: RunSpec) -> dict[str, Any]:
         "extraction_version": EXTRACTION_VERSION,
         "template": template_version(spec.eval.template),
         "grader": grader_version(spec.eval.grader),
-        **_metrics(),
+        **({"metrics": own} if (own := metric_sources()) else {}),
     }
 
 
@@ -378,7 +392,7 @@ def _references(spec: RunSpec) -> dict[str, Any]:
             _template_name(name): template_version(name) for name in (spec.task.template, spec.eval.template)
         },
         "graders": {name: grader_version(name) for name in sorted(graders)},
-        **_metrics(),
+        **({"metrics": own} if (own := metric_sources()) else {}),
     }
 
 

@@ -9,6 +9,7 @@ The spec under which a recorded cell was run.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -16,6 +17,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from algorithms import Objective
 from algorithms.preference import PreferenceObjective
+from evals.tasks import LM_EVAL_PREFIX
 from harness.config.clashes import clashes
 from harness.config.engine import engine_on
 from harness.config.model import ModelSpec
@@ -69,6 +71,17 @@ class TrainSpec(Section):
         "many completion tokens; never for objectives on pairs; 0 = never",
     )
     checkpoint_every: int = Field(10, ge=1, description="steps between checkpoints")
+    processes: int = Field(
+        1, ge=1, le=1024, description="processes that train a cell together, on a GPU each where there are any"
+    )
+    sharding: Literal["rows", "fully"] = Field(
+        "rows",
+        description="what the processes split. rows: each passes over some completions; fully: each holds a part of "
+        "the weights, gradients and optimiser state too (FSDP2), for models that one device cannot train",
+    )
+
+    def absent_fields(self) -> list[str]:
+        return ["sharding"] if self.processes == 1 else []
 
 
 class BudgetSpec(Section):
@@ -121,6 +134,14 @@ class RunSpec(Section):
         folder = Path(self.checkpoint or "")
         return folder if folder.is_absolute() else None
 
+    def own_files(self) -> Iterator[str]:
+        """Tasks and templates of the user's own, named by a path that does not depend on the machine."""
+        for name in (self.task.train, self.task.template, *self.eval.tasks, self.eval.template):
+            file = name.removeprefix(LM_EVAL_PREFIX)
+            path = Path(file)
+            if path.suffix in (".yaml", ".yml") and not path.is_absolute() and ".." not in path.parts:
+                yield file
+
     @property
     def training_steps(self) -> int:
         """The most steps that a cell trains for; 0 where a checkpoint is evaluated."""
@@ -152,10 +173,10 @@ class RunSpec(Section):
         return self.train.updates_per_rollout * self.train.epochs
 
 
-def device_kind(device: str, cuda_available: bool) -> str:
-    """`train.device` with auto resolved: cuda where there is one."""
+def device_kind(device: str, on_gpu: Callable[[], bool]) -> str:
+    """`train.device` with auto resolved: cuda where there is one, which is asked only then."""
     if device == "auto":
-        return "cuda" if cuda_available else "cpu"
+        return "cuda" if on_gpu() else "cpu"
     return device
 
 
@@ -166,9 +187,9 @@ def dtype_on(device: str, dtype: str) -> Literal["float32", "bfloat16"]:
     return "float32" if dtype == "float32" else "bfloat16"
 
 
-def resolved_for_machine(spec: RunSpec, cuda_available: bool) -> RunSpec:
+def resolved_for_machine(spec: RunSpec, on_gpu: Callable[[], bool]) -> RunSpec:
     """The spec with nothing left to the machine, so that one hash never means the numbers of two kinds of device."""
-    device = device_kind(spec.train.device, cuda_available)
+    device = device_kind(spec.train.device, on_gpu)
     return spec.model_copy(
         update={
             "train": spec.train.model_copy(update={"device": device}),

@@ -7,12 +7,13 @@ in the records: an executor needs to know nothing of what a job does.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from harness.config.run_spec import RunSpec
+from harness.executors.slots import Slot, local_slots
 from harness.plugins import Kind
 
 JobState = Literal["done", "refused", "failed", "interrupted", "taken", "invalid", "damaged"]
@@ -26,6 +27,7 @@ class Job:
     goes. spec: the cell's, or that of one of the cells that share the stage.
     plugins, folders: the user's modules that must be in use, and where they are looked for (`harness.plugins.use`).
     code: the digest of each module and template of the user's that the spec's numbers depend on; others are refused.
+    inputs: what it reads in the home besides its own folder, as paths relative to the home.
     """
 
     kind: str
@@ -34,6 +36,18 @@ class Job:
     plugins: Sequence[str] = ()
     folders: Sequence[str] = ()
     code: Mapping[str, str] = field(default_factory=dict)
+    inputs: Sequence[str] = ()
+
+    @property
+    def model(self) -> str:
+        """What a worker loads for it, so that those of one model are best done where it is loaded."""
+        return self.spec.model.model_dump_json(exclude={"lora"})
+
+    def in_slot(self) -> Job:
+        """The job as a process in a slot sees it, with one GPU whose name is `cuda`."""
+        train = self.spec.train
+        seen = train.model_copy(update={"device": train.device.partition(":")[0]})
+        return replace(self, spec=self.spec.model_copy(update={"train": seen}))
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -43,6 +57,7 @@ class Job:
             "plugins": list(self.plugins),
             "folders": list(self.folders),
             "code": dict(self.code),
+            "inputs": list(self.inputs),
         }
 
     @classmethod
@@ -64,20 +79,43 @@ class Progress:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a job ended, and why. output: what a worker that crashed had printed."""
+    """How a job ended, and why. output: what a worker that crashed had printed. where: the slot's name. again: whether
+    it is worth another attempt, for it was not the job that failed but the place."""
 
     job: Job
     state: JobState
     reason: str | None
     output: str = ""
+    where: str = ""
+    again: bool = False
+
+    @property
+    def reason_and_place(self) -> str | None:
+        """As people and records are told: a GPU or a machine that is broken shows in more than one cell."""
+        return f"{self.reason} (on {self.where})" if self.reason and self.where else self.reason
+
+
+class Place(Protocol):
+    """One that does jobs one after another. model: that of its last job."""
+
+    model: str | None
+
+
+AnyPlace = TypeVar("AnyPlace", bound=Place)
+
+
+def best_place(job: Job, free: Iterable[AnyPlace]) -> AnyPlace:
+    """A free one that has the job's model, else one that has none yet, else the first."""
+    return min(free, key=lambda place: (place.model != job.model, place.model is not None))
 
 
 class Executor(Protocol):
     """Does jobs. One thread uses it; a job that ends frees its slot. What it tells of a job bears the very object that
     it was given."""
 
-    slots: int
-    """How many jobs it does at once."""
+    @property
+    def slots(self) -> int:
+        """How many jobs it does at once, at present: machines may come and go."""
 
     def start(self, job: Job) -> None:
         """Do a job; called only while a slot is free."""
@@ -95,7 +133,6 @@ class Executor(Protocol):
         """Stop everything. Running jobs leave their records ready to be continued."""
 
 
-STALLED_AFTER_S = 1800.0
 NAMED_AFTER_S = 60.0
 """The place where a job stands still is named after this time, or after half of that for which it may."""
 
@@ -107,7 +144,6 @@ class StallGuard:
 
     executor: Executor
     stalled_after_s: float
-    slots: int = field(init=False)
     _moved_s: dict[Job, float] = field(default_factory=dict)
     """When each running job moved on last, by the monotonic clock."""
     _at: dict[Job, str] = field(default_factory=dict)
@@ -115,8 +151,9 @@ class StallGuard:
     _ended: set[Job] = field(default_factory=set)
     _again: set[Job] = field(default_factory=set)
 
-    def __post_init__(self) -> None:
-        self.slots = self.executor.slots
+    @property
+    def slots(self) -> int:
+        return self.executor.slots
 
     def start(self, job: Job) -> None:
         self._moved_s[job] = time.monotonic()
@@ -158,9 +195,10 @@ class StallGuard:
         self._at[job] = at
         if is_news:
             since = time.strftime("%H:%M:%S", time.localtime(time.time() - still_s))
-            yield _remark(job, f"has stood still for {still_s:.0f} s, since {since}, in {at}")
+            name = Path(job.path).name or job.kind
+            yield Progress(job, {"remark": f"{name} has stood still for {still_s:.0f} s, since {since}, in {at}"})
 
-    def _end_of(self, ended: Ended) -> Progress | Ended:
+    def _end_of(self, ended: Ended) -> Ended:
         job = ended.job
         was_ended = job in self._ended and ended.state == "failed"
         place = self._at.pop(job, "a place that is not known, as it gave no sign of life")
@@ -168,29 +206,29 @@ class StallGuard:
         del self._moved_s[job]
         if not was_ended:
             return ended
-        stood = f"stood still for {self.stalled_after_s:.0f} s (--stalled-after)"
+        stood = f"it stood still for {self.stalled_after_s:.0f} s (--stalled-after)"
         if job not in self._again:
             self._again.add(job)
-            self.start(job)
-            return _remark(job, f"{stood} and is started once more; it was in {place}")
-        return replace(ended, reason=f"it {stood}, and did so again when it was started once more; it was in {place}")
-
-
-def _remark(job: Job, predicate: str) -> Progress:
-    return Progress(job, {"remark": f"{Path(job.path).name or job.kind} {predicate}"})
+            return replace(ended, reason=f"{stood}, in {place}", again=True)
+        return replace(
+            ended, reason=f"{stood}, and did so again when it was started once more; it was in {place}", again=False
+        )
 
 
 @dataclass(frozen=True)
 class ExecutorKind:
     """An executor by the name that `--executor` gives.
 
-    make: (jobs at once, the home, the module that does jobs) -> the executor. `python -m <module> <home>` is a worker
-    process (see `harness.run.worker`); an executor that does jobs in another way calls that module's `do`.
+    make: (the slots for jobs, the home, the module that does jobs) -> the executor. `python -m <module> <home>` is a
+    worker process (see `harness.run.worker`); an executor that does jobs in another way calls that module's `run_job`.
+    slots: all that it has to offer, from what follows the name in `--executor name:given`. Asked before the plan is
+    made, for a cell that leaves its device to the machine takes what the slots have. Raises RefusedError.
     """
 
     name: str
     summary: str
-    make: Callable[[int, Path, str], Executor]
+    make: Callable[[Sequence[Slot], Path, str], Executor]
+    slots: Callable[[str], Sequence[Slot]] = local_slots
 
 
 EXECUTORS: Kind[ExecutorKind] = Kind(

@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from harness.config.model import Lora
 from harness.config.run_spec import RunSpec, device_kind, dtype_on
 from harness.errors import RefusedError
+from harness.executors.slots import gpu_share, show_only
 from harness.models.language_model import ChatTemplate, LanguageModel, load_model
 from harness.models.lora import add_adapters, reset_adapters
 
@@ -28,7 +29,8 @@ _Loaded = tuple[str, str, torch.dtype, ChatTemplate, bool]
 
 
 class StartingPoint:
-    """Holds the last model that was asked for, an untouched copy of its weights, and the last adapters put on it.
+    """Holds the last model that was asked for, an untouched copy of its weights in the host's memory, and the last
+    adapters put on it.
 
     There is one set of weights: what `get` and `for_training` return share it, and the next call of either resets it.
     """
@@ -46,17 +48,18 @@ class StartingPoint:
         Raises RefusedError for a source that cannot be loaded or a device that is not there.
         """
         device = _device(spec.train.device)
-        if device.startswith("cuda:"):
-            torch.cuda.set_device(device)  # streams and graphs are of the current device
         dtype = torch.float32 if float32 else _DTYPES[dtype_on(device, spec.model.dtype)]
         loaded = (source, device, dtype, spec.model.chat_template, spec.model.trust_remote_code)
         if self._language_model is None or self._loaded != loaded:
             self._adapted = None
             self._language_model = load_model(*loaded)
-            self._weights = {name: weight.clone() for name, weight in self._language_model.model.state_dict().items()}
+            self._weights = {
+                name: _host_copy(weight) for name, weight in self._language_model.model.state_dict().items()
+            }
             self._loaded = loaded
         model = self._language_model.model
-        model.load_state_dict(self._weights)
+        for name, weight in model.state_dict().items():
+            weight.copy_(self._weights[name], non_blocking=True)
         model.zero_grad(set_to_none=True)
         model.requires_grad_(True)
         set_activation_checkpointing(model, on=False)
@@ -81,17 +84,20 @@ class StartingPoint:
         return language_model
 
 
+def _host_copy(weight: Tensor) -> Tensor:
+    """A GPU's in pinned memory, from where it comes back without waiting."""
+    return torch.empty(weight.shape, dtype=weight.dtype, pin_memory=weight.is_cuda).copy_(weight)
+
+
 def _device(device: str) -> str:
-    if device == "auto":
-        return device_kind(device, torch.cuda.is_available())
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise RefusedError(f"train.device is {device}, but torch sees no CUDA device here. Use --set train.device=cpu.")
-    index = torch.device(device).index
-    if index is not None and index >= torch.cuda.device_count():
-        raise RefusedError(
-            f"train.device is {device}, but torch sees {torch.cuda.device_count()} CUDA devices, numbered from 0. Use "
-            "--set train.device=cuda."
-        )
+    """`cpu` or `cuda`. On a GPU this process takes no more memory than its share from now on, and sees no other GPU."""
+    device = device_kind(show_only(device), torch.cuda.is_available)
+    if device == "cpu":
+        return device
+    if not torch.cuda.is_available():
+        raise RefusedError("train.device is cuda, but torch sees no CUDA device here. Use --set train.device=cpu.")
+    if (share := gpu_share()) < 1:
+        torch.cuda.set_per_process_memory_fraction(share)
     return device
 
 

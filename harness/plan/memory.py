@@ -11,15 +11,15 @@ at its largest. A cell that evaluates a checkpoint holds weights and draws. How 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from algorithms import Objective
 from harness.config.engine import ENGINES, Device, DrawingLoad, engine_on
 from harness.config.model import Lora
 from harness.config.run_spec import RunSpec
+from harness.executors.slots import Slot
 from harness.plan.model_shape import ModelShape, find_shape
 
 GIB = 2**30
@@ -41,7 +41,8 @@ EVALUATED_AT_ONCE = 1024
 @dataclass(frozen=True)
 class MemoryEstimate:
     """held_bytes: parts that are there throughout. phases_bytes: phase -> the parts that are there while it lasts.
-    engine_frac: share of the device's memory that the engine takes besides, or 0."""
+    engine_frac: share of the device's memory that the engine takes besides, or 0; frac_only_drawing: only while it
+    draws."""
 
     device: Device
     parameters: int
@@ -49,6 +50,7 @@ class MemoryEstimate:
     held_bytes: Mapping[str, int]
     phases_bytes: Mapping[str, Mapping[str, int]]
     engine_frac: float
+    frac_only_drawing: bool = False
 
     @property
     def peak_phase(self) -> str:
@@ -79,7 +81,11 @@ class MemoryEstimate:
 
     def needed_bytes(self, device_bytes: int) -> int:
         """On a device with so much memory, the engine's share included."""
-        return self.total_bytes + round(self.engine_frac * device_bytes)
+        share_bytes = round(self.engine_frac * device_bytes)
+        if not self.frac_only_drawing:
+            return self.total_bytes + share_bytes
+        drawing_bytes = sum((*self.held_bytes.values(), *self.phases_bytes["drawing"].values()))
+        return max(self.total_bytes, drawing_bytes + share_bytes)
 
 
 def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
@@ -101,7 +107,7 @@ def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
     held: dict[str, float] = {
         "process": PROCESS_BYTES[device],
         "weights": trunks * total * width,
-        "copies": copies(spec) * shape.parameters * width,
+        "copies": copies(spec, device) * shape.parameters * width,
     }
     engine = ENGINES.find(engine_on(device, spec.rollout.engine)).memory(drawing_load(spec, shape, width, device))
     phases: dict[str, Mapping[str, float]] = {"drawing": engine.drawing_bytes}
@@ -126,7 +132,25 @@ def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
         _whole({**held, **engine.parts_bytes}),
         {phase: _whole(parts) for phase, parts in phases.items()},
         engine.device_frac,
+        engine.frac_only_drawing,
     )
+
+
+def shortages(arms: Mapping[str, RunSpec], slots: Sequence[Slot]) -> list[str]:
+    """What to say of arms whose cells may not fit into the share of a GPU that a slot has."""
+    known = [slot.memory_bytes * slot.share for slot in slots if slot.memory_bytes is not None]
+    if not known:
+        return []
+    least = round(min(known))
+    estimates = {arm: estimate_memory(spec, cuda=True) for arm, spec in arms.items()}
+    needed = {arm: one.needed_bytes(least) for arm, one in estimates.items() if one and one.needed_bytes(least) > least}
+    if not needed:
+        return []
+    arm = max(needed, key=lambda arm: needed[arm])
+    return [
+        f"a cell of {arm} needs about {needed[arm] / 1e9:.1f} GB, and the smallest slot has {least / 1e9:.1f} GB of a "
+        "GPU: it may run out of memory. Take fewer --workers, or see the guide on fitting the memory."
+    ]
 
 
 def _whole(parts: Mapping[str, float]) -> dict[str, int]:
@@ -143,11 +167,6 @@ def in_words(memory: dict[str, Any] | None) -> str:
     share = f" and {engine:.0%} of the GPU's memory for the engine" if engine else ""
     most = f"most while {memory['peak_phase']} ({listed})"
     return f"about {memory['gb']:.1f} GB per cell on {memory['device']}{share}, {most}"
-
-
-def cuda_available() -> bool:
-    """Whether there is a GPU of NVIDIA's, without asking torch."""
-    return Path("/dev/nvidiactl").exists()
 
 
 def optimizer_bytes(trained: int, width: int) -> int:
@@ -234,12 +253,14 @@ def micro_batch_tokens(spec: RunSpec, shape: ModelShape) -> int:
     return min(batch, max(row, spec.train.micro_batch_tokens))
 
 
-def copies(spec: RunSpec) -> int:
-    """Whole copies of the model besides the one that is trained: the starting weights, to which cells return, always;
-    where it trains, frozen ones of them that it measures against, samples from or is held near; and adapters merged."""
+def copies(spec: RunSpec, device: Device) -> int:
+    """Whole copies of the model on the device besides the one that is trained: on a CPU the starting weights, to which
+    cells return (a GPU's lie in the host's memory); where it trains, frozen ones of them that it measures against,
+    samples from or is held near; and adapters merged."""
     merged = isinstance(spec.model.lora, Lora)
+    pristine = device == "cpu"
     if spec.checkpoint is not None:
-        return 1 + merged
+        return pristine + merged
     objective, sampler = spec.objective, spec.rollout.sampler
     if isinstance(objective, Objective):
         held_near: str = "none" if objective.kl.where == "none" else objective.kl.reference
@@ -247,7 +268,7 @@ def copies(spec: RunSpec) -> int:
         held_near = objective.reference
     initial = spec.train.reference_rows > 0 or sampler == "initial" or held_near == "initial"
     renewed = held_near == "refreshed"
-    return 1 + sum((initial, renewed, sampler == "round", merged))
+    return pristine + sum((initial, renewed, sampler == "round", merged))
 
 
 def _critic_has_own_trunk(spec: RunSpec) -> bool:

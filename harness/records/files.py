@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import time
+import uuid
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import UnionType
@@ -40,7 +41,7 @@ def make_durable(files: Iterable[Path]) -> None:
 
 def write_atomic(path: Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a file beside `path`, then rename it into place. OSError (disk full) leaves `path` as it was."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    aside = _beside(path)
     try:
         write(aside)
         with aside.open("rb") as handle:
@@ -51,20 +52,25 @@ def write_atomic(path: Path, write: Callable[[Path], None]) -> None:
         aside.unlink(missing_ok=True)
 
 
+def _beside(path: Path) -> Path:
+    """A name that no other process takes: those of several containers have the same numbers."""
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
+
+
 def write_folder(folder: Path, write: Callable[[Path], None], replaces: bool = False) -> None:
     """Let `write` fill a folder beside `folder`, then rename it into place, so that it is complete or absent.
 
     replaces: whether it takes the place of a folder that is there; else one that another process has put there
     meanwhile stays.
     """
-    aside = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    shutil.rmtree(aside, ignore_errors=True)
+    aside = _beside(folder)
+    earlier = aside.with_suffix(".was.tmp")
     aside.mkdir(parents=True)
     try:
         write(aside)
         make_durable(path for path in aside.rglob("*") if path.is_file())
-        if replaces:
-            shutil.rmtree(folder, ignore_errors=True)
+        if replaces and folder.exists():  # renamed, so that a reader sees the one or the other, never a half
+            folder.rename(earlier)
         aside.rename(folder)
         make_durable([folder])
     except OSError:
@@ -72,7 +78,8 @@ def write_folder(folder: Path, write: Callable[[Path], None], replaces: bool = F
         if replaces or not folder.is_dir():
             raise
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        for left in (aside, earlier):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def sweep_temporary(folder: Path, older_than_s: float = OLD_TEMPORARY_S) -> None:

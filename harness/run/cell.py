@@ -67,16 +67,13 @@ class Progress:
 
 
 class CellRun:
-    """Runs one cell in its folder.
-
-    The language model must hold the starting weights; it is trained in place.
-    """
+    """Runs one cell in its folder."""
 
     def __init__(
         self,
         cell: CellRecord,
         spec: RunSpec,
-        start: LanguageModel,
+        begin: Callable[[], LanguageModel],
         examples: Examples,
         on_progress: Callable[[Progress], None],
         require_code: Callable[[], None] = lambda: None,
@@ -84,15 +81,17 @@ class CellRun:
         lease: Lease | None = None,
         stopping: Stopping | None = None,
     ) -> None:
-        """require_code: raises if the user's code has changed since the cell was planned; asked before it is done.
-        remark: is told what the user must know, e.g. that records were lost and steps are made anew. lease: that on the
-        cell's folder, None where nobody else can run it; LeaseLostError stops whoever has lost it. stopping: how the
-        cell is asked to stop."""
+        """begin: gives the language model, to be trained in place, with its starting weights; called again, it puts
+        them back into the same one. require_code: raises if the user's code has changed since the cell was planned;
+        asked before it is done. remark: is told what the user must know, e.g. that records were lost and steps are made
+        anew. lease: that on the cell's folder, None where nobody else can run it; LeaseLostError stops whoever has lost
+        it. stopping: how the cell is asked to stop."""
         self._cell, self._spec, self._report, self._require_code = cell, spec, on_progress, require_code
         self._remark = remark
         self._stopping = stopping or Stopping()
         self._require_lease: Callable[[], None] = lease.require if lease is not None else lambda: None
-        self._start, self._examples = start, examples
+        self._begin, self._examples = begin, examples
+        self._start = start = begin()
         self._model = start.model
         self._log = CellLog(cell, 0 if lease is None else lease.epoch)
         # One for both: an engine on a GPU keeps its cache from call to call.
@@ -183,14 +182,18 @@ class CellRun:
         return self._cell.shortfall(checkpoint.records)
 
     def _restore(self, checkpoint: Checkpoint) -> None:
-        try:
-            load_trained_weights(self._model, checkpoint.weights)
-        except RuntimeError as error:
-            raise DamagedRecordError(
-                f"{self._cell.checkpoints}: the checkpoint of step {checkpoint.step} is not this cell's ({error}). "
-                "Restore it, or delete that folder: the next run then begins anew."
-            ) from None
-        self._learner.restore(checkpoint.trainer, checkpoint.progress)
+        if checkpoint.is_start:
+            # The learner has learned nothing yet, or, after divergence, learns nothing any more.
+            self._begin()
+        else:
+            try:
+                load_trained_weights(self._model, checkpoint.weights)
+            except RuntimeError as error:
+                raise DamagedRecordError(
+                    f"{self._cell.checkpoints}: the checkpoint of step {checkpoint.step} is not this cell's ({error}). "
+                    "Restore it, or delete that folder: the next run then begins anew."
+                ) from None
+            self._learner.restore(checkpoint.trainer, checkpoint.progress)
         self._step, self._generated_tokens = checkpoint.step, checkpoint.generated_tokens
         self._saved_step = self._step
 
@@ -200,13 +203,14 @@ class CellRun:
             raise DivergedError("a weight is not finite")
         self._require_lease()
         self._log.flush_rollouts()
+        is_start = self._step == 0
         save_checkpoint(
             self._cell.checkpoints,
             Checkpoint(
                 self._step,
                 self._generated_tokens,
-                weights,
-                self._learner.trainer_state(),
+                {} if is_start else weights,
+                {} if is_start else self._learner.trainer_state(),
                 self._learner.progress(),
                 self._cell.count(SAMPLES_FILE),
                 self._log.epoch,

@@ -99,8 +99,8 @@ def run_cell(
             elif cell.lacks == "training":
                 source = source_of_start(spec, home)
                 examples = _examples(spec, inputs_of_cell(spec, home), starting_point.get(spec, source))
-                model = starting_point.for_training(spec, source)
-                CellRun(cell, spec, model, examples, report, require_code, remark, lease, stopping).run()
+                begin = partial(starting_point.for_training, spec, source)
+                CellRun(cell, spec, begin, examples, report, require_code, remark, lease, stopping).run()
             else:
                 found = registration_found(cell.path.parents[1])
                 append_start(cell.evaluation_folder / STARTS_FILE, found, cell.step)
@@ -198,15 +198,16 @@ class TrainedPolicy:
 def load_trained(spec: RunSpec, checkpoint: Path, home: Path, starting_point: StartingPoint) -> LanguageModel:
     """The policy in the folder of a cell's checkpoint. Raises RefusedError for one that is damaged, and for a start
     that cannot be loaded."""
-    # All weights come from the checkpoint; of the start, without adapters, only the architecture counts.
-    has_adapters = isinstance(spec.model.lora, Lora)
-    source = source_of_start(spec, home) if has_adapters else spec.model.source
-    language_model = starting_point.for_training(spec, source)
     try:
         loaded = load_checkpoint(checkpoint)
     except UnusableCheckpointError as error:
         raise RefusedError(f"{error} Or give another checkpoint of the cell.") from None
-    load_trained_weights(language_model.model, loaded.weights)
+    # If all weights come from the checkpoint, only the architecture counts of the start.
+    needs_start = loaded.is_start or isinstance(spec.model.lora, Lora)
+    source = source_of_start(spec, home) if needs_start else spec.model.source
+    language_model = starting_point.for_training(spec, source)
+    if not loaded.is_start:
+        load_trained_weights(language_model.model, loaded.weights)
     return language_model
 
 

@@ -5,6 +5,7 @@ Jobs come from a `JobSource`: a sweep has a list of cells, a search asks Optuna.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from harness.records import CellRecord
 
 POLL_S = 1.0
 """How long the loop waits before it asks again for a job."""
+MOST_ATTEMPTS = 3
 
 KILLED = "its process died; the next run continues it"
 DISK_FULL = "the disk is full; once there is room, the next run continues it"
@@ -93,6 +95,9 @@ class Observer(Protocol):
         """Progress of what cells share, e.g. the cold start; None: it has ended."""
 
     def progress(self, name: str, event: dict[str, Any]) -> None: ...
+    def elsewhere(self, fractions: Mapping[str, float]) -> None:
+        """The cells that other processes run now -> how much of each is done, in [0, 1]."""
+
     def ended(self, name: str, state: str, reason: str | None) -> None: ...
 
 
@@ -112,18 +117,30 @@ class JobSource(Protocol):
 
 
 def run_jobs(executor: Executor, source: JobSource) -> None:
-    """Run all jobs of a source; returns when the last has ended. The source's methods may raise to stop."""
+    """Run all jobs of a source; returns when the last has ended. The source's methods may raise to stop.
+
+    A job that its place failed, not the other way round, is started again, at most `MOST_ATTEMPTS` times in all.
+    """
     under_way = 0
+    lost: list[Job] = []
+    attempts: Counter[Job] = Counter()
     while True:
-        while under_way < executor.slots and (job := source.next()) is not None:
+        while under_way < executor.slots and (job := lost.pop(0) if lost else source.next()) is not None:
             executor.start(job)
+            attempts[job] += 1
             under_way += 1
-        if under_way == 0 and source.is_over():
+        if under_way == 0 and not lost and source.is_over():
             return
         for event in executor.wait(POLL_S):
             if isinstance(event, Ended):
                 under_way -= 1
-                source.ended(event)
+                if event.again and attempts[event.job] < MOST_ATTEMPTS:
+                    lost.append(event.job)
+                    name = Path(event.job.path).name or event.job.kind
+                    remark = f"{name}: {event.reason_and_place}; it is started again"
+                    source.progress(event.job, {"remark": remark})
+                else:
+                    source.ended(event)
             elif source.progress(event.job, event.event):
                 executor.cancel(event.job)
 
@@ -187,7 +204,7 @@ def record_end(ended: Ended, cell: CellRecord) -> None:
         with cell.log.open("a", encoding="utf-8") as handle:
             handle.write(ended.output)
     if ended.state in ("refused", "failed"):
-        cell.write_status("failed", reason=ended.reason)
+        cell.write_status("failed", reason=ended.reason_and_place)
     elif ended.state == "invalid":
         cell.write_status("invalid", reason=ended.reason)
     elif ended.state == "damaged" and cell.state not in ("damaged", "done"):  # else the cell itself says so

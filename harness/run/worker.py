@@ -22,6 +22,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -33,11 +34,13 @@ from harness.executors.base import NAMED_AFTER_S, Job, JobState
 from harness.executors.local import STOP_WITHIN_S
 from harness.records import CellRecord
 from harness.records.files import DamagedRecordError, is_disk_full
+from harness.records.lease import Lease, LeaseLostError, LeaseTakenError, hold_in_turn
 from harness.run.loop import DISK_FULL, INTERRUPTED, CodeChangedError, Interrupted, Stopping
 from harness.run.stages import CELL
 
 if TYPE_CHECKING:
     from harness.models.start import StartingPoint
+    from harness.run.stages import Stage, StageContext
 
 Tell = Callable[[dict[str, Any]], None]
 UPDATE_WITHIN_S = 6.0
@@ -57,7 +60,6 @@ def run_job(
     """
     from evals.errors import EvalError
     from harness.engines.base import EngineMismatchError
-    from harness.records.lease import LeaseLostError, LeaseTakenError
     from harness.run.cell_job import run_cell
     from harness.run.stages import StageContext, find_stage
 
@@ -69,7 +71,7 @@ def run_job(
             require_code(job)
             stage = find_stage(job.kind)
             path.parent.mkdir(parents=True, exist_ok=True)
-            stage.make(path, StageContext(job.spec, home, start, stage.phase, tell))
+            _make(stage, path, StageContext(job.spec, home, start, stage.phase, tell))
             require_code(job)
     except (LeaseTakenError, LeaseLostError) as error:
         return "taken", str(error)
@@ -91,6 +93,30 @@ def run_job(
             )
         raise
     return "done", None
+
+
+def _make(stage: Stage, path: Path, context: StageContext) -> None:
+    """Make a stage's result, or wait while another process, here or on another machine, makes it."""
+    from harness.run.stages import lease_folder
+
+    if not stage.key(context.spec):  # it keeps nothing that could be shared
+        stage.make(path, context)
+        return
+
+    def wait(owner: str) -> None:
+        replace(context, phase=f"waiting for {owner}: {stage.phase}").tell_progress(0, 0)
+
+    while not path.exists():
+        with suppress(LeaseLostError), hold_in_turn(lease_folder(path), wait) as lease:
+
+            def tell(event: dict[str, Any], lease: Lease = lease) -> None:
+                if lease.is_lost:
+                    lease.require()
+                context.tell(event)
+
+            if not path.exists():
+                stage.make(path, replace(context, tell=tell))
+            return
 
 
 def require_code(job: Job) -> None:
@@ -166,7 +192,7 @@ def _do(
 ) -> tuple[JobState, str | None]:
     try:
         plugins.use(document["plugins"], [Path(folder) for folder in document["folders"]])
-        job = Job.from_json(document)
+        job = Job.from_json(document).in_slot()
     except RefusedError as error:  # a plug-in that was there when the job was planned
         return "invalid", str(error)
     _Now.log = CellRecord.at(home / job.path).log if job.kind == CELL else None

@@ -76,7 +76,7 @@ class SearchRun:
             record_sources(base, self.home / "cache")
             with closing(self.open_executor(self.workers), observer) as executor, self._worker_lease():
                 do_stages(executor, [base.first_spec], self.home, observer)
-                run_jobs(executor, _Trials(self, self._owner, executor.slots, observer))
+                run_jobs(executor, _Trials(self, self._owner, self.workers, observer))
         if self.trials is None and self._is_used_up(self.study.trials()):
             observer.remark(
                 f"the last {IDLE_TRIALS} trials used nothing of the budget, as settings that were tried before or "

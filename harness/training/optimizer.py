@@ -17,12 +17,13 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import increment_version
-from torch.nn.utils import clip_grad_norm_
 
 from algorithms import Objective
 from harness.config.run_spec import RunSpec, TrainSpec
 from harness.errors import RefusedError
+from harness.processes import Processes
 from harness.random_keys import permutation, random_key
+from harness.training.split import add_up_gradients, clip_gradient, is_master, part_like, weights_are_split, whole
 
 ADAM_BETAS = (0.9, 0.999)
 
@@ -57,8 +58,6 @@ class ClippedAdamW:
             name: [self._optimised(weight) for weight in weights if weight.requires_grad]
             for name, weights in groups.items()
         }
-        # One kernel for all weights. On a CPU it would round differently from what earlier results were made with.
-        self._fused = all(weight.is_cuda for weights in self._groups.values() for weight in weights)
         self._adamw = self._new()
         # Never None: AdamW passes over weights without a gradient, so a step whose groups are all skipped would differ
         # between a process that has trained before and one that has just resumed.
@@ -87,35 +86,48 @@ class ClippedAdamW:
     def step(self, loss: float) -> OptimizerStep:
         """Clip each group's gradient, which is that of this loss, to train.max_grad_norm, and move the weights.
 
-        Raises DivergedError if the loss or a norm is not finite; no weight has moved then.
+        Several processes add up their losses and gradients first. Raises DivergedError if the loss or a norm is not
+        finite; no weight has moved then.
         """
+        loss = Processes.here().sum(loss)
         if not math.isfinite(loss):
             raise DivergedError(f"the loss is {loss}")
-        norms = {
-            name: float(clip_grad_norm_(weights, self._train.max_grad_norm)) for name, weights in self._groups.items()
-        }
+        for weights in self._groups.values():
+            add_up_gradients(weights)
+        norms = {name: clip_gradient(weights, self._train.max_grad_norm) for name, weights in self._groups.items()}
         for name, norm in norms.items():
             if not math.isfinite(norm):
                 raise DivergedError(f"the norm of the {name}'s gradient is {norm}")
         self._adamw.step()
-        if self._fused:
-            # It writes behind autograd's back, and engines go by the count of writes: see `weight_version`.
-            increment_version(weight for weights in self._groups.values() for weight in weights)
+        # It writes behind autograd's back, and engines go by the count of writes: see `weight_version`.
+        increment_version(weight for weights in self._groups.values() for weight in weights)
         if self._masters:
             with torch.no_grad():
                 torch._foreach_copy_(self._rounded, self._masters)
         return OptimizerStep(loss, norms)
 
     def state_dict(self) -> dict[str, Any]:
-        """AdamW's state, and the masters in the order of the weights that have one."""
-        return self._adamw.state_dict() | {"masters": [master.detach() for master in self._masters]}
+        """AdamW's state, and the masters in the order of the weights that have one: the same however many processes
+        hold them."""
+        state = self._adamw.state_dict() | {"masters": [master.detach() for master in self._every_master()]}
+        whole_state: dict[str, Any] = with_tensors(state, whole)
+        return whole_state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there. The weights themselves, which are the masters rounded, are loaded elsewhere."""
         self._adamw.load_state_dict({name: state[name] for name in ("state", "param_groups")})
+        for weight, moments in self._adamw.state.items():
+            moments |= {
+                name: part_like(weight, value) for name, value in moments.items() if value.shape == weight.shape
+            }
         with torch.no_grad():
-            for master, saved in zip(self._masters, state["masters"], strict=True):
-                master.copy_(saved)
+            for master, saved in zip(self._every_master(), state["masters"], strict=True):
+                master.copy_(part_like(master, saved))
+
+    def _every_master(self) -> list[Tensor]:
+        """In the order of the weights; split weights are their own."""
+        weights = (weight for weights in self._groups.values() for weight in weights)
+        return self._masters or [weight for weight in weights if is_master(weight)]
 
     def _optimised(self, weight: nn.Parameter) -> nn.Parameter:
         """What AdamW moves for this weight: the weight itself, or its master."""
@@ -134,7 +146,7 @@ class ClippedAdamW:
             lr=train.learning_rate,
             betas=ADAM_BETAS,
             weight_decay=train.weight_decay,
-            fused=True if self._fused else None,
+            fused=True,
         )
 
 
@@ -261,14 +273,14 @@ def on_device(value: V, device: torch.device) -> V:
         tensors.append(tensor)
         return tensor
 
-    _with_tensors(value, note)
+    with_tensors(value, note)
     sizes = [-(-tensor.nbytes // PACKED_ALIGNMENT_BYTES) * PACKED_ALIGNMENT_BYTES for tensor in tensors]
     ends = list(itertools.accumulate(sizes, initial=0))
     packed = torch.empty(ends[-1], dtype=torch.uint8, pin_memory=True)
     for tensor, part in zip(tensors, _parts(packed, tensors, ends), strict=True):
         part.copy_(tensor)
     sent = iter(_parts(packed.to(device, non_blocking=True), tensors, ends))
-    moved: V = _with_tensors(value, lambda tensor: next(sent))
+    moved: V = with_tensors(value, lambda tensor: next(sent))
     return moved
 
 
@@ -289,16 +301,17 @@ def _parts(packed: Tensor, tensors: Sequence[Tensor], ends: Sequence[int]) -> li
     ]
 
 
-def _with_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The value with each tensor changed, in a fixed order."""
+def with_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The value with each tensor in it changed, in a fixed order."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, dict):
-        return {key: _with_tensors(one, change) for key, one in value.items()}
+        return {key: with_tensors(one, change) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(_with_tensors(one, change) for one in value)
+        items = (with_tensors(one, change) for one in value)
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{own.name: _with_tensors(getattr(value, own.name), change) for own in fields(value)})
+        return replace(value, **{own.name: with_tensors(getattr(value, own.name), change) for own in fields(value)})
     return value
 
 
@@ -318,19 +331,26 @@ class TokenBudget:
         return cls(spec.train.micro_batch_tokens, divisible=not micro)
 
     def run(self, split: Callable[[int], list[Tensor]], work: Callable[[list[Tensor]], T]) -> T:
-        """work(split(tokens)), begun again with half the tokens whenever memory runs out.
+        """work(split(tokens)), begun again with half the tokens whenever memory runs out, in all processes of the cell
+        if it does in one.
 
         split: gives the micro-batches for a budget. work: must not depend on what an earlier try of it left behind.
         Raises RefusedError if no smaller micro-batches are possible, or if they would change the objective.
         """
         while True:
             micro_batches = split(self.tokens)
+            result: list[T] = []
+            reason = None
             try:
-                return work(micro_batches)
+                result.append(work(micro_batches))
             except torch.OutOfMemoryError as error:
                 reason = str(error).splitlines()[0] if str(error) else "out of memory"
             # Not in the handler: its traceback keeps the tensors of the failed pass alive.
-            self._halve(split, len(micro_batches), reason)
+            lower = None if reason is None else self._lower(split, len(micro_batches), reason)
+            wanted = [one for one in Processes.here().everyones(lower) if one is not None]
+            if not wanted:
+                return result[0]
+            self._go_on_with(min(tokens for tokens, _ in wanted), wanted[0][1])
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
 
@@ -345,8 +365,13 @@ class TokenBudget:
     def load_state_dict(self, state: dict[str, int]) -> None:
         self.tokens = state["micro_batch_tokens"]
 
-    def _halve(self, split: Callable[[int], list[Tensor]], count: int, reason: str) -> None:
-        """Take the next lower half of the budget that gives more micro-batches."""
+    def _lower(self, split: Callable[[int], list[Tensor]], count: int, reason: str) -> tuple[int, str]:
+        """The next lower half of the budget that gives more micro-batches, and why it is needed."""
+        if weights_are_split():
+            raise RefusedError(
+                f"out of memory with train.micro_batch_tokens={self.tokens} ({reason}), in the middle of a pass over "
+                "split weights, which the other processes cannot leave. Set a lower train.micro_batch_tokens."
+            )
         if not self._divisible:
             raise RefusedError(
                 f"out of memory with train.micro_batch_tokens={self.tokens} ({reason}). Under "
@@ -362,6 +387,9 @@ class TokenBudget:
                 "(rollout.max_completion_tokens), train.activation_checkpointing, a smaller train.logits_chunk_tokens, "
                 "or a device with more memory."
             )
+        return tokens, reason
+
+    def _go_on_with(self, tokens: int, reason: str) -> None:
         self._notes.append(
             f"out of memory with {self.tokens} tokens per pass ({reason}): going on with {tokens}, which changes "
             "results by no more than rounding"

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from algorithms import Coefficients, Loss, StepSize, TokenBatch, acts_without_advantage, policy_loss, select_tokens
 from harness.config.run_spec import RunSpec
+from harness.processes import Processes, by_all
 from harness.random_keys import random_key
 from harness.training.batch import (
     Batch,
@@ -31,6 +32,7 @@ from harness.training.optimizer import ClippedAdamW, OptimizerStep, TokenBudget,
 from harness.training.prefix_attention import shares_prompts
 from harness.training.reference import KlReference, measure_start, start_metrics
 from harness.training.sequences import Part, Scorer, Scores, score_hidden
+from harness.training.split import Share, split_for_training
 from harness.training.update_report import (
     GradientPasses,
     MicroLoss,
@@ -38,7 +40,9 @@ from harness.training.update_report import (
     UpdateReport,
     batch_metrics,
     coefficient_metrics,
+    everyones,
     loss_metrics,
+    row_weights,
     token_columns,
 )
 
@@ -80,7 +84,8 @@ class Critic(nn.Module):
 
 @dataclass
 class PolicyUpdate:
-    """Optimises a policy, and its critic, on batches of completions. The model must hold the starting weights.
+    """Optimises a policy, and its critic, on batches of completions: in all processes of a cell, each of which passes
+    over a share of the rows. The model must hold the starting weights.
 
     initial: a frozen copy of them, if the KL to them is to be measured. `state_dict` is all that a checkpoint needs
     besides the policy's weights.
@@ -103,10 +108,13 @@ class PolicyUpdate:
         self._scorer = Scorer(self.model, self.critic, self.spec, self.pad_token_id, self._budget)
         self._reference = KlReference(objective.kl, self.model, self.initial)
         self._coefficients = ControlledCoefficients(objective)
+        trunk = None if self.critic is None else self.critic.trunk
+        split_for_training(self.spec.train, self.model, self.initial, self._reference.policy, trunk)
         groups = {"policy": self.model.parameters()}
         if self.critic is not None:
             groups["critic"] = self.critic.parameters()
         self.optimizer = ClippedAdamW(self.spec.train, groups)
+        Processes.here().share(self)
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -125,6 +133,7 @@ class PolicyUpdate:
         self._coefficients.load_state_dict(state["coefficients"])
         self._budget.load_state_dict(state["budget"])
 
+    @by_all
     def run(self, batch: Batch, step: int) -> UpdateReport:
         """All optimiser steps on one filtered batch; `step` counts batches from 1.
 
@@ -155,8 +164,14 @@ class PolicyUpdate:
             passes.append((steps, pass_advantages(batch, objective, steps, spec.seed, step)))
         advantage = passes[0][1]
         acting = self._acting(batch, advantage)
+        weights = torch.ones(len(batch))
+        records_tokens = 0 < batch.generated_tokens <= spec.train.token_records_max_tokens
         if self._scored_while_training:
-            self._scorer.fill(batch.scores, batch.sequences, (~acting).nonzero()[:, 0])
+            weights = row_weights(acting)
+            needed = (weights > 0) | records_tokens
+            if measured is not None:
+                needed |= measured.mask.any(1)
+            self._scorer.fill(batch.scores, batch.sequences, (needed & ~acting).nonzero()[:, 0])
         report.logprob_s = time.perf_counter() - started_s
 
         started_s = time.perf_counter()
@@ -169,7 +184,7 @@ class PolicyUpdate:
                 selected = self._selected(batch, rows, pass_advantage, step, update=len(taken))
                 parts = self._gradient(batch, rows, pass_advantage, selected, in_loss, passed)
                 taken.append(self.optimizer.step(summed([part.loss.value for part in parts])))
-                done.append(StepLosses(rows, parts))
+                done.append(StepLosses(rows, everyones(parts)))
         report.update_s = time.perf_counter() - started_s
         passed.write(report)
         report.micro_batch_tokens, report.notes = self._budget.tokens, self._budget.notes()
@@ -177,12 +192,12 @@ class PolicyUpdate:
         report.metrics = {
             **loss_metrics(objective, spec.train, [part.loss for step_done in done for part in step_done.parts], taken),
             "learning_rate": learning_rates["policy"],
-            **batch_metrics(batch, advantage, acting),
+            **batch_metrics(batch, advantage, acting, weights),
             **coefficient_metrics(objective, coefficients),
         }
         if self.initial is not None and spec.train.reference_rows:
             report.metrics |= start_metrics(batch.scores.logps, measured)
-        if 0 < batch.generated_tokens <= spec.train.token_records_max_tokens:
+        if records_tokens:
             report.tokens = token_columns(batch, advantage, done)
         return report
 
@@ -225,7 +240,7 @@ class PolicyUpdate:
     ) -> list[MicroLoss]:
         """The gradient of one optimiser step over the rows, in micro-batches; the weights stay."""
         spec = self.spec
-        acting = rows[self._acting(batch, advantage)[rows]]
+        acting = Share.of(rows[self._acting(batch, advantage)[rows]], batch.sequences.lengths)
         shared = shares_prompts(self.model.get_decoder())
         size = StepSize(len(rows), max(1, int(batch.loss_mask[rows].sum())), len(torch.unique(batch.groups[rows])))
         given = {
@@ -263,7 +278,7 @@ class PolicyUpdate:
                 **of_rows,
             )
             loss = policy_loss(self._objective, tokens, coefficients)
-            passed.backward(loss.value, batch.sequences.pass_tokens(micro, shared))
+            passed.backward(acting.counted(loss.value, micro), batch.sequences.pass_tokens(micro, shared))
             return loss, (logps.detach(), entropy.detach())
 
         def whole_step(micros: list[Tensor]) -> list[MicroLoss]:
@@ -271,9 +286,15 @@ class PolicyUpdate:
             done = [micro_loss(micro, len(micros)) for micro in micros]
             if self._scored_while_training:
                 batch.scores.put([(micro, scored) for micro, (_, scored) in zip(micros, done, strict=True)])
-            return [MicroLoss(micro, loss) for micro, (loss, _) in zip(micros, done, strict=True)]
+            return [MicroLoss(micro, loss) for micro, (loss, _) in zip(micros, done, strict=True) if acting.has(micro)]
 
-        return self._budget.run(lambda tokens: batch.sequences.micro_batches(acting, tokens, shared), whole_step)
+        def split(tokens: int) -> list[Tensor]:
+            return acting.micro_batches(lambda own: batch.sequences.micro_batches(own, tokens, shared))
+
+        parts = self._budget.run(split, whole_step)
+        if self._scored_while_training:
+            acting.exchange_(batch.scores.logps, batch.scores.entropy)
+        return parts
 
 
 def _group_tokens(groups: Tensor, loss_mask: Tensor) -> Tensor:

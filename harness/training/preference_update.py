@@ -22,17 +22,19 @@ from algorithms.preference import (
     preference_metric_names,
 )
 from harness.config.run_spec import RunSpec
+from harness.processes import Processes, by_all
 from harness.training.optimizer import ClippedAdamW, OptimizerStep, TokenBudget, mini_batches, summed
 from harness.training.pairs import PairBatch, zero_point
 from harness.training.prefix_attention import shares_prompts
 from harness.training.reference import measure_start, rows_to_measure, start_metrics
 from harness.training.sequences import Part, Scorer, Scores, Sequences, score_hidden
-from harness.training.update_report import GradientPasses, UpdateReport, entropy_metrics, step_metrics
+from harness.training.split import Share, split_for_training
+from harness.training.update_report import GradientPasses, UpdateReport, entropy_metrics, everyones, step_metrics
 
 
 @dataclass
 class PreferenceUpdate:
-    """Optimises a policy on batches of pairs.
+    """Optimises a policy on batches of pairs: in all processes of a cell, each of which passes over a share of them.
 
     initial: a frozen copy of the starting weights, if the KL to them is to be measured. reference: the frozen policy
     whose log-probs the objective subtracts; it may be renewed between batches. It may be None if the objective has no
@@ -49,7 +51,9 @@ class PreferenceUpdate:
     def __post_init__(self) -> None:
         self._budget = TokenBudget.of(self.spec)
         self._scorer = Scorer(self.model, None, self.spec, self.pad_token_id, self._budget)
+        split_for_training(self.spec.train, self.model, self.initial, self.reference)
         self.optimizer = ClippedAdamW(self.spec.train, {"policy": self.model.parameters()})
+        Processes.here().share(self)
 
     def state_dict(self) -> dict[str, Any]:
         """All that a checkpoint needs besides the policy's weights and the reference's."""
@@ -59,6 +63,7 @@ class PreferenceUpdate:
         self.optimizer.load_state_dict(state["optimizer"])
         self._budget.load_state_dict(state["budget"])
 
+    @by_all
     def run(self, pairs: PairBatch, step: int, drawn: Sequences | None = None) -> UpdateReport:
         """All optimiser steps on one batch of pairs; `step` counts batches from 1.
 
@@ -90,7 +95,7 @@ class PreferenceUpdate:
             for step_pairs in mini_batches(pairs.groups, spec, step, epoch):
                 parts = self._gradient(pairs, step_pairs, ref_logps, scores, passed)
                 taken.append(self.optimizer.step(summed([part.value for part in parts])))
-                losses += parts
+                losses += everyones(parts)
         report.update_s = time.perf_counter() - started_s
         passed.write(report)
         report.micro_batch_tokens, report.notes = self._budget.tokens, self._budget.notes()
@@ -142,9 +147,11 @@ class PreferenceUpdate:
         if spec.preference.link == "kto":
             z = zero_point(pairs, step_pairs, self._scorer, self.reference).to(self.model.device)
 
-        def split(budget_tokens: int) -> list[Tensor]:
-            coupled = couples_pairs(spec.preference)
-            return [step_pairs] if coupled else pairs.micro_batches(step_pairs, budget_tokens, shared)
+        coupled = couples_pairs(spec.preference)
+        share = Share.of(step_pairs, pairs.chosen.lengths + pairs.rejected.lengths, divisible=not coupled)
+
+        def micro_batches(own: Tensor, budget_tokens: int) -> list[Tensor]:
+            return [own] * bool(len(own)) if coupled else pairs.micro_batches(own, budget_tokens, shared)
 
         def micro_loss(micro: Tensor) -> tuple[PreferenceLoss, tuple[Tensor, tuple[Tensor, Tensor]]]:
             rows = pairs.rows(micro)
@@ -171,7 +178,7 @@ class PreferenceUpdate:
                 step_pairs=len(step_pairs),
                 step_chosen_tokens=int(pairs.chosen.lengths[step_pairs].sum()),
             )
-            passed.backward(loss.value, sequences.pass_tokens(rows, shared))
+            passed.backward(share.counted(loss.value, micro), sequences.pass_tokens(rows, shared))
             return loss, (rows, (logps.detach(), entropy.detach()))
 
         def whole_step(micros: list[Tensor]) -> list[PreferenceLoss]:
@@ -179,6 +186,9 @@ class PreferenceUpdate:
             done = [micro_loss(micro) for micro in micros]
             if self._scored_while_training():
                 scores.put([scored for _, scored in done])
-            return [loss for loss, _ in done]
+            return [loss for micro, (loss, _) in zip(micros, done, strict=True) if share.has(micro)]
 
-        return self._budget.run(split, whole_step)
+        parts = self._budget.run(lambda tokens: share.micro_batches(lambda own: micro_batches(own, tokens)), whole_step)
+        if self._scored_while_training():
+            share.exchange_(*(side for scored in (scores.logps, scores.entropy) for side in scored.chunk(2)))
+        return parts

@@ -91,7 +91,7 @@ class Measured(NamedTuple):
     """[tokens] exact KL(policy || reference) in nats."""
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def measure(
     policy: PreTrainedModel,
     reference: PreTrainedModel,
@@ -114,7 +114,7 @@ def measure(
         exact = exact_kl(policy, reference, sequences, micro, temperature, pad_token_id, chunk_tokens)
         kl[micro, : exact.shape[1]] = exact.cpu()
 
-    passes(budget, policy, sequences, rows, score)
+    passes(budget, policy, sequences, rows, score).exchange_(logps, kl)
     return Measured(mask, logps[mask], kl[mask])
 
 

@@ -28,6 +28,7 @@ from harness.training.prefix_attention import (
     shares_prompts,
     spread,
 )
+from harness.training.split import Share, passing
 from harness.training.token_scores import LOGITS_CHUNK_TOKENS, output_head, token_kl, token_scores
 
 if TYPE_CHECKING:
@@ -187,7 +188,10 @@ class Part:
     def hidden(self, model: PreTrainedModel) -> Tensor:
         """[n, T', D] the last hidden states that the completion tokens are predicted from, with their gradient. In
         padding they are meaningless, but finite. The model is one of those that the part was made for."""
-        decoder, layout = model.get_decoder(), self.layout
+        return passing(model, lambda: self._hidden(model.get_decoder()))
+
+    def _hidden(self, decoder: PreTrainedModel) -> Tensor:
+        layout = self.layout
         if isinstance(layout, PrefixLayout):
             # An embedding, since its backward pass adds up in a fixed order: a prompt's last token predicts for several
             # rows.
@@ -231,19 +235,23 @@ def score_completions(
 
 def passes(
     budget: TokenBudget, model: PreTrainedModel, sequences: Sequences, rows: Tensor, work: Callable[[Tensor], None]
-) -> None:
-    """Call work(some rows), without gradient, until all rows (int64 indices) have passed, as many at once as the budget
-    allows.
+) -> Share:
+    """Call work(some rows), without gradient, until all of this process's share of the rows (int64 indices) have passed,
+    as many at once as the budget allows. Returns who has computed what.
 
     If memory runs out, it is called for all rows again, so it must overwrite what it did. Raises as `TokenBudget.run`.
     """
     shared = shares_prompts(model.get_decoder())
+    share = Share.of(rows, sequences.lengths)
 
     def work_through(micros: list[Tensor]) -> None:
         for micro in micros:
             work(micro)
 
-    budget.run(lambda tokens: sequences.micro_batches(rows, tokens, shared), work_through)
+    budget.run(
+        lambda tokens: share.micro_batches(lambda own: sequences.micro_batches(own, tokens, shared)), work_through
+    )
+    return share
 
 
 def score_hidden(
@@ -317,7 +325,7 @@ class Scorer:
     def __post_init__(self, budget: TokenBudget | None) -> None:
         self._budget = budget or TokenBudget.of(self.spec)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def fill(self, scores: Scores, sequences: Sequences, rows: Tensor) -> None:
         """Score the rows (int64 indices) and write the results into `scores`."""
         spec = self.spec
@@ -331,9 +339,10 @@ class Scorer:
                 found.append(self.critic.values(part, hidden))
             scores.put([(micro, found)])
 
-        passes(self._budget, self.policy, sequences, rows, score)
+        share = passes(self._budget, self.policy, sequences, rows, score)
+        share.exchange_(scores.logps, scores.entropy, scores.values)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def logps_of(self, model: PreTrainedModel, sequences: Sequences) -> Tensor:
         """[N, T] the log-probs of all rows under another model."""
         logps = torch.zeros(sequences.completions.shape)
@@ -345,5 +354,5 @@ class Scorer:
             )
             logps[micro, : scored.shape[1]] = scored.cpu()
 
-        passes(self._budget, model, sequences, torch.arange(len(logps)), score)
+        passes(self._budget, model, sequences, torch.arange(len(logps)), score).exchange_(logps)
         return logps

@@ -75,6 +75,28 @@ def test_a_fingerprint_is_that_of_the_weights(tmp_path: Path) -> None:
     assert weights_fingerprint(find_subject("builtin:tiny", *CPU).spec) not in prints
 
 
+def test_the_checkpoint_of_the_start_is_the_model_that_the_cell_starts_with(tmp_path: Path) -> None:
+    path = cell_of(tmp_path / "runs", small_spec(), change=0.0, steps=())
+    save_checkpoint(path / "checkpoints", Checkpoint(0, 0, {}, {}, {}))
+    of_start = str(path / "checkpoints" / "step-000000")
+    start = load_model("builtin:tiny").model.state_dict()
+    assert all(torch.equal(weight, start[name]) for name, weight in state(of_start).items())
+    save_checkpoint(
+        path / "checkpoints", Checkpoint(10, 0, {name: 2 * weight for name, weight in start.items()}, {}, {})
+    )
+    prints = {weights_fingerprint(find_subject(place, *CPU).spec) for place in (of_start, str(path))}
+    assert len(prints) == 2
+
+
+def test_a_start_that_is_gone_is_named(tmp_path: Path) -> None:
+    """Its cold start lies in the home's cache, which `bench clean` empties."""
+    cold = {"model.cold_start.type": "sft", "model.cold_start.data": "demonstrations:arithmetic"}
+    path = cell_of(tmp_path / "runs", small_spec(cold), change=0.0, steps=())
+    save_checkpoint(path / "checkpoints", Checkpoint(0, 0, {}, {}, {}))
+    with pytest.raises(RefusedError, match="cache"):
+        loaded(find_subject(str(path / "checkpoints" / "step-000000"), *CPU))
+
+
 def test_adapters_are_put_on_their_start(tmp_path: Path) -> None:
     pytest.importorskip("peft")
     spec = small_spec({"model.lora.type": "lora", "model.lora.rank": 2})

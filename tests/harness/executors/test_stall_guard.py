@@ -99,8 +99,8 @@ def test_a_job_that_stands_still_is_named_ended_and_started_once_more(monkeypatc
     named, again = (str(event["remark"]) for event in seen.told)
     assert named.startswith("arm-s0-0123456789 has stood still for 55 s, since ") and named.endswith(f", in {AT}")
     assert again == (
-        "arm-s0-0123456789 stood still for 100 s (--stalled-after) and is started once more; it was in "
-        "slow of /mine/rewards.py, line 12"
+        "arm-s0-0123456789: it stood still for 100 s (--stalled-after), in slow of /mine/rewards.py, line 12; "
+        "it is started again"
     )
 
 

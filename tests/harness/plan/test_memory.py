@@ -142,10 +142,16 @@ def test_the_device_decides_width_and_engine() -> None:
     on_cpu, auto = estimated(**auto_device), estimated(cuda=True, **auto_device)
     assert (on_cpu.device, auto.device) == ("cpu", "cuda")
     assert on_cpu.parts_bytes["weights"] == 2 * auto.parts_bytes["weights"]
+    in_weights = {one.device: one.held_bytes["copies"] // one.held_bytes["weights"] for one in (on_cpu, auto)}
+    assert in_weights == {"cpu": 2, "cuda": 1}, "the untouched start of a GPU's model lies in the host's memory"
     assert (on_cpu.engine_frac, auto.engine_frac) == (0.0, 0.3)
     assert "kv_cache" in on_cpu.phases_bytes["drawing"]
     assert "kv_cache" not in {**auto.held_bytes, **auto.phases_bytes["drawing"]}
     assert auto.needed_bytes(10**12) == auto.total_bytes + 3 * 10**11
+    sleeping = replace(auto, frac_only_drawing=True)
+    held_bytes = sum(auto.held_bytes.values())
+    assert sleeping.needed_bytes(10**12) == held_bytes + 3 * 10**11, "more than training takes besides"
+    assert sleeping.needed_bytes(10**9) == auto.total_bytes
     vllm_cpu = estimated(rollout__engine="vllm")
     assert vllm_cpu.held_bytes["vllm"] == 4 * vllm_cpu.parameters + CPU_CACHE_BYTES
     torch_cuda = estimated(train__device="cuda", rollout__engine="torch")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from harness.config.resolve import Layer, resolve
 from harness.config.run_spec import RunSpec
-from harness.models.language_model import load_model
+from harness.models.start import StartingPoint
 from harness.records import CellRecord
 from harness.run.cell import CellRun, Progress
 from harness.run.learning.base import Examples
@@ -40,8 +41,8 @@ def small_spec(settings: dict[str, Any] | None = None, seed: int = 0) -> RunSpec
 
 def run_cell(cell: CellRecord, spec: RunSpec, stopping: Stopping | None = None) -> None:
     """One cell in this process, from the starting weights."""
-    model, examples = load_model(spec.model.source), Examples(training_prompts(spec, {}))
-    CellRun(cell, spec, model, examples, ignore_progress, stopping=stopping).run()
+    begin = partial(StartingPoint().for_training, spec, spec.model.source)
+    CellRun(cell, spec, begin, Examples(training_prompts(spec, {})), ignore_progress, stopping=stopping).run()
 
 
 def ignore_progress(progress: Progress) -> None:

@@ -1,0 +1,160 @@
+"""The processes that train one cell together, through torch.distributed, started with torchrun's variables.
+
+The first process runs the cell: it picks prompts, grades, decides and writes the records. What takes all of them is a
+method marked `by_all`: when the first calls it, the others make the same call on the objects that they have made in the
+same order. All else happens once. A single process is the same with nobody else to tell.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+T = TypeVar("T")
+P = ParamSpec("P")
+Self = TypeVar("Self")
+
+LONGEST_WAIT = timedelta(days=7)
+"""The first process may grade and evaluate for hours while the others wait. Whoever started them ends them all when one
+dies, so a wait need not end by itself."""
+SUMMED_AT_ONCE = 2**25
+"""Numbers of one all-reduce: enough to be fast, and little beside the gradients themselves."""
+
+
+class Processes:
+    """A group of processes, seen from one of them. rank: its number, from 0; size: how many there are."""
+
+    def __init__(self, rank: int = 0, size: int = 1) -> None:
+        self.rank, self.size = rank, size
+        self._shared: list[object] = []
+        self._calling = False
+
+    @staticmethod
+    def here() -> Processes:
+        """The group of this process: itself alone until it joins one."""
+        return _here
+
+    @classmethod
+    def join(cls) -> Processes:
+        """Meet the others that torchrun's variables (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT) name; alone without
+        them. Waits until all are there."""
+        global _here
+        if "RANK" in os.environ and _here.size == 1:
+            import torch
+            from torch import distributed
+
+            backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+            distributed.init_process_group(backend, timeout=LONGEST_WAIT)
+            _here = cls(distributed.get_rank(), distributed.get_world_size())
+        return _here
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    def share(self, thing: object) -> None:
+        """Let `by_all` find an object's counterpart in each process: to be called in its constructor."""
+        if self.size > 1:
+            self._shared.append(thing)
+
+    def serve(self, expected: type[Exception]) -> None:
+        """Make the calls of the first process until it is done. expected: what a call raises in all processes alike;
+        the first decides what becomes of it."""
+        while (call := self._told(None)) is not None:
+            number, name, args, kwargs = call
+            try:
+                getattr(self._shared[number], name)(*args, **kwargs)
+            except expected:
+                continue
+
+    def dismiss(self) -> None:
+        """Said by the first process: there is nothing more to do."""
+        if self.size > 1 and self.is_first:
+            self._told([None])
+
+    def call(self, method: Callable[..., T], thing: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
+        """Make a call in all processes; returns what it gives here."""
+        if self.size == 1 or not self.is_first or self._calling:
+            return method(thing, *args, **kwargs)
+        number = next(index for index, shared in enumerate(self._shared) if shared is thing)
+        self._told([(number, method.__name__, args, kwargs)])
+        self._calling = True
+        try:
+            return method(thing, *args, **kwargs)
+        finally:
+            self._calling = False
+
+    def sum_(self, tensors: Sequence[Tensor]) -> None:
+        """Replace tensors of one dtype and device, shaped alike in all processes, by their sums over the processes: the
+        same bits in each."""
+        if self.size == 1:
+            return
+        import torch
+        from torch import distributed
+
+        waiting: list[Tensor] = []
+        for index, tensor in enumerate(tensors):
+            waiting.append(tensor)
+            if index + 1 == len(tensors) or sum(map(torch.numel, waiting)) >= SUMMED_AT_ONCE:
+                flat = torch.cat([one.flatten() for one in waiting])
+                distributed.all_reduce(flat)
+                for one, summed in zip(waiting, flat.split([one.numel() for one in waiting]), strict=True):
+                    one.copy_(summed.view(one.shape))
+                waiting = []
+
+    def sum(self, value: float) -> float:
+        if self.size == 1:
+            return value
+        import torch
+
+        total = torch.tensor([value], dtype=torch.float64)
+        self.sum_([total])
+        return float(total)
+
+    def everyones(self, value: T) -> list[T]:
+        """The value of each process, by rank."""
+        if self.size == 1:
+            return [value]
+        from torch import distributed
+
+        values: list[Any] = [None] * self.size
+        distributed.all_gather_object(values, value)
+        return values
+
+    def to_first(self, value: T) -> list[T]:
+        """The value of each process, by rank; in all but the first its own alone."""
+        if self.size == 1:
+            return [value]
+        from torch import distributed
+
+        values: list[Any] | None = [None] * self.size if self.is_first else None
+        distributed.gather_object(value, values, dst=0)
+        return [value] if values is None else values
+
+    def _told(self, said: list[Any] | None) -> Any:
+        """What the first process says, which alone gives it."""
+        from torch import distributed
+
+        heard = said or [None]
+        distributed.broadcast_object_list(heard, src=0)
+        return heard[0]
+
+
+_here = Processes()
+
+
+def by_all(method: Callable[Concatenate[Self, P], T]) -> Callable[Concatenate[Self, P], T]:
+    """Marks a method that all processes of a cell run whenever the first does (see `Processes.share`). Its arguments
+    travel by pickle."""
+
+    @functools.wraps(method)
+    def call(self: Self, *args: P.args, **kwargs: P.kwargs) -> T:
+        return Processes.here().call(method, self, args, kwargs)
+
+    return call

@@ -1,0 +1,117 @@
+"""Updates in two gloo processes: for comparison with one."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from harness.config.model import Lora
+from harness.config.run_spec import RunSpec
+from harness.models.lora import add_adapters, reset_adapters
+from harness.processes import Processes, by_all
+from harness.training.optimizer import DivergedError
+from harness.training.policy_update import PolicyUpdate
+from harness.training.preference_update import PreferenceUpdate
+from harness.training.reference import frozen_copy
+from harness.training.split import load_whole, whole_weights
+from tests.harness.run.small import small_spec
+from tests.harness.training import rollouts
+from tests.harness.training.pair_batches import pair_batch
+
+Settings = dict[str, Any]
+
+COMMON: Settings = {
+    "train.max_grad_norm": 0.5,
+    "train.learning_rate": 1e-3,
+    "train.updates_per_rollout": 2,
+    "train.micro_batch_tokens": 64,
+}
+VARIANTS: dict[str, Settings] = {
+    "grpo": {},
+    "one update": {"train.updates_per_rollout": 1, "train.weight_decay": 0.1},
+    "ppo": {"algorithm": "ppo", "objective.critic.trunk": "own"},
+    "kl in the loss": {"algorithm": "grpo", "objective.kl.where": "loss", "objective.kl.beta": 0.5},
+    "dpo": {"algorithm": "dpo"},
+    "lora": {"model.lora.type": "lora", "model.lora.rank": 4, "train.learning_rate": 1e-2},
+}
+
+
+@dataclass
+class Trained:
+    """A policy with its update, in each process."""
+
+    spec: RunSpec
+
+    def __post_init__(self) -> None:
+        self.model = rollouts.model()
+        if isinstance(self.spec.model.lora, Lora):
+            self.model = add_adapters(self.model, self.spec.model.lora)
+            reset_adapters(self.model, seed=0)
+        initial = frozen_copy(self.model)
+        self.batch = rollouts.rollout(self.model)
+        self.update: Any = (
+            PreferenceUpdate(self.model, self.spec, rollouts.PAD, initial, initial)
+            if self.spec.pairs.type != "none"
+            else PolicyUpdate(self.model, self.spec, rollouts.PAD, initial)
+        )
+        Processes.here().share(self)
+
+    def run(self, steps: range) -> dict[str, Any]:
+        """The metrics of the last of these batches."""
+        for step in steps:
+            batch = pair_batch() if isinstance(self.update, PreferenceUpdate) else self.batch
+            report = self.update.run(batch, step)
+        metrics: dict[str, Any] = report.metrics
+        return metrics
+
+    @by_all
+    def weights(self) -> dict[str, Tensor]:
+        return {name: weight.clone() for name, weight in whole_weights(self.model).items()}
+
+    @by_all
+    def state(self) -> dict[str, Any]:
+        state: dict[str, Any] = self.update.state_dict()
+        return state
+
+    @by_all
+    def restore(self, weights: dict[str, Tensor], state: dict[str, Any]) -> None:
+        load_whole(self.model, weights)
+        self.update.load_state_dict(state)
+
+
+def spec_of(variant: str, **train: Any) -> RunSpec:
+    return small_spec(COMMON | VARIANTS[variant] | {f"train.{name}": value for name, value in train.items()})
+
+
+def in_two(rank: int, port: int, work: Any, folder: Path) -> None:
+    """For torch.multiprocessing.spawn: work(folder) in the first of two processes, which the other serves."""
+    torch.set_num_threads(1)
+    os.environ.update(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    Processes.join()
+    work(folder)
+    torch.distributed.destroy_process_group()
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+    return port
+
+
+def run_here(trained: Trained, steps: range) -> dict[str, Any]:
+    """Run where this is the first process, else serve it. {} in the others."""
+    processes = Processes.here()
+    if not processes.is_first:
+        processes.serve(DivergedError)
+        return {}
+    metrics = trained.run(steps)
+    result = {"metrics": metrics, "weights": trained.weights(), "state": trained.state()}
+    processes.dismiss()
+    return result
