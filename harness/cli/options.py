@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -80,6 +81,16 @@ WorkersOption = Annotated[
         "them.",
     ),
 ]
+StalledAfterOption = Annotated[
+    str,
+    typer.Option(
+        "--stalled-after",
+        metavar="TIME",
+        help="End a job that makes no progress for so long, e.g. 90s or 2h, and start it once more; then it is failed.",
+    ),
+]
+STALLED_AFTER = "30m"
+_SHORTEST_STALL_S = 10
 
 
 def use_plugins(names: list[str] | None) -> None:
@@ -131,6 +142,7 @@ class ChosenExecutor:
 
     given: str
     home: Path
+    stalled_after: str = STALLED_AFTER
 
     @cached_property
     def kind(self) -> ExecutorKind:
@@ -165,15 +177,31 @@ class ChosenExecutor:
         return shortages(arms, chosen)
 
     def opener(self, specs: Iterable[RunSpec]) -> Callable[[int], Executor]:
-        """Opens it with slots for so many jobs of these specs at once."""
+        """Opens it with slots for so many jobs of these specs at once. RefusedError for a `stalled_after` that is no
+        time."""
+        from harness.executors.base import StallGuard
         from harness.executors.slots import choose_slots
 
         devices = {spec.train.device for spec in specs}
+        limit_s = _seconds("--stalled-after", self.stalled_after, _SHORTEST_STALL_S)
 
         def opened(count: int) -> Executor:
-            return self.kind.make(choose_slots(self.slots, devices, count), self.home, "harness.run.worker")
+            chosen = choose_slots(self.slots, devices, count)
+            return StallGuard(self.kind.make(chosen, self.home, "harness.run.worker"), limit_s)
 
         return opened
+
+
+def _seconds(option: str, given: str, shortest_s: int) -> int:
+    """How long `90s`, `30m` or `1h30m` is. Raises RefusedError for anything else, and for less than the shortest."""
+    found = re.fullmatch(r"(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6})s)?", given)
+    hours, minutes, rest = (int(part or 0) for part in found.groups()) if found else (0, 0, 0)
+    total_s = 3600 * hours + 60 * minutes + rest
+    if total_s < shortest_s:
+        raise RefusedError(
+            f"{option} is {given!r}, but must be a time of at least {shortest_s} s: 90s, 30m, 2h or 1h30m."
+        )
+    return total_s
 
 
 def home_of(sweep: str, given: Path | None) -> Path:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import shlex
-from contextlib import ExitStack
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from harness.cli.console import note, print_json
 from harness.cli.options import (
+    STALLED_AFTER,
     SWEEP_ARGUMENT,
     ArmsOption,
     ChosenExecutor,
@@ -23,6 +27,7 @@ from harness.cli.options import (
     ProfileOption,
     SeedsOption,
     SetOption,
+    StalledAfterOption,
     WorkersOption,
     arm_names,
     command_line,
@@ -64,6 +69,12 @@ class InterruptedByUserError(BenchError):
     exit_code = 130
 
 
+class TerminatedError(BenchError):
+    """SIGTERM, as schedulers send it before they kill. The exit code is the one that a shell gives for it."""
+
+    exit_code = 128 + signal.SIGTERM
+
+
 def run(
     sweep: Annotated[str | None, SWEEP_ARGUMENT] = None,
     profile: ProfileOption = None,
@@ -89,6 +100,7 @@ def run(
     until: UntilOption = None,
     most_seeds: MostSeedsOption = None,
     executor: ExecutorOption = "local",
+    stalled_after: StalledAfterOption = STALLED_AFTER,
     open_: OpenOption = False,
     home: HomeOption = None,
     json: JsonOption = False,
@@ -136,7 +148,7 @@ def run(
         folder = home_of(sweep, home)
         given = question_in(folder, sweep, asks_anew=bool(profile or set_ or arms))
 
-    where = ChosenExecutor(executor, folder)
+    where = ChosenExecutor(executor, folder, stalled_after)
 
     def planned_with(count: int | None) -> Plan:
         planned = make_plan(given, profile, settings, count, arm_names(arms), where.on_gpu)
@@ -268,7 +280,7 @@ def _confirm_screening(screened: SweepRun) -> list[str]:
 
 def watched(work: Any, home: Path, mirrored: ExitStack, unit: str = "cells") -> Any:
     """Run a sweep or a search with its progress shown; MLflow is kept up to date until `mirrored` is closed, and then
-    its address is said. Returns what the work returns. Raises InterruptedByUserError."""
+    its address is said. Returns what the work returns. Raises InterruptedByUserError and TerminatedError."""
     from harness.cli.live import LiveRun
     from harness.cli.report import announce_page
     from harness.tracking import Mirror, MirrorThread, server_command, tracking_uri
@@ -280,11 +292,31 @@ def watched(work: Any, home: Path, mirrored: ExitStack, unit: str = "cells") -> 
         announce_page(work.folder)
         mirrored.enter_context(MirrorThread(mirror))
 
+    with told_of_signals(), LiveRun(unit) as live:
+        return work.run(live, while_running=with_records)
+
+
+@contextmanager
+def told_of_signals() -> Iterator[None]:
+    """Ctrl-C and SIGTERM end what is done here, and are told as errors with their exit codes."""
+
+    def end(signum: int, frame: FrameType | None) -> NoReturn:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one is no second Ctrl-C
+        raise _Terminated
+
+    before = signal.signal(signal.SIGTERM, end)
     try:
-        with LiveRun(unit) as live:
-            return work.run(live, while_running=with_records)
+        yield
+    except _Terminated:
+        raise TerminatedError("ended by SIGTERM; what ran is saved, and the same command continues") from None
     except KeyboardInterrupt:
         raise InterruptedByUserError("interrupted; the same command continues") from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM ends what runs as Ctrl-C does."""
 
 
 def _say_where(address: str | None, command: str | None) -> None:

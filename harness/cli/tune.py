@@ -14,6 +14,7 @@ import typer
 
 from harness.cli.console import note, print_json, print_link, print_table, print_text
 from harness.cli.options import (
+    STALLED_AFTER,
     ChosenExecutor,
     ExecutorOption,
     HomeOption,
@@ -21,6 +22,7 @@ from harness.cli.options import (
     ProfileOption,
     SeedsOption,
     SetOption,
+    StalledAfterOption,
     SweepArgument,
     WorkersOption,
     command_line,
@@ -70,6 +72,7 @@ def tune(
     seeds: SeedsOption = None,
     workers: WorkersOption = None,
     executor: ExecutorOption = "local",
+    stalled_after: StalledAfterOption = STALLED_AFTER,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -89,7 +92,7 @@ def tune(
     from harness.search.run import SearchRun
 
     folder = home_of(sweep, home)
-    where = ChosenExecutor(executor, folder)
+    where = ChosenExecutor(executor, folder, stalled_after)
     plan = make_search_plan(sweep, profile, set_ or [], seeds, where.on_gpu)
     specs = [plan.spec({}, plan.seeds[0])]
     open_executor = where.opener(specs)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import shlex
-import signal
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from harness.cli.console import note, print_json, print_text
 from harness.cli.options import (
+    STALLED_AFTER,
     ArmsOption,
     ChosenExecutor,
     EvalSamplesOption,
@@ -23,6 +20,7 @@ from harness.cli.options import (
     ProfileOption,
     SeedsOption,
     SetOption,
+    StalledAfterOption,
     SweepArgument,
     WorkersOption,
     arm_names,
@@ -31,17 +29,11 @@ from harness.cli.options import (
     question_in,
     with_eval_samples,
 )
-from harness.cli.run import InterruptedByUserError, RetryFailedOption, RetryInvalidOption
+from harness.cli.run import RetryFailedOption, RetryInvalidOption, told_of_signals
 from harness.errors import BenchError, RefusedError, few
 
 if TYPE_CHECKING:
     from harness.run.shared_sweep import WorkerRun
-
-
-class TerminatedError(BenchError):
-    """SIGTERM, as schedulers send it before they kill. The exit code is the one that a shell gives for it."""
-
-    exit_code = 128 + signal.SIGTERM
 
 
 def worker(
@@ -61,6 +53,7 @@ def worker(
     retry_invalid: RetryInvalidOption = False,
     retry_failed: RetryFailedOption = False,
     executor: ExecutorOption = "local",
+    stalled_after: StalledAfterOption = STALLED_AFTER,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -90,7 +83,7 @@ def worker(
     folder = home_of(sweep, home)
     settings = with_eval_samples(set_, eval_samples)
     given = question_in(folder, sweep, asks_anew=bool(profile or set_ or arms))
-    where = ChosenExecutor(executor, folder)
+    where = ChosenExecutor(executor, folder, stalled_after)
     plan = with_known_tuning(make_plan(given, profile, settings, seeds, arm_names(arms), where.on_gpu), folder)
     require_same_kind(plan.folder(folder), is_search=False)
     if plan.to_tune:
@@ -113,7 +106,7 @@ def worker(
         retry_failed=retry_failed,
         waits=wait,
     )
-    with _told_of_signals(), LiveRun() as live:
+    with told_of_signals(), LiveRun() as live:
         work.run(live)
     _say_what_is_done(work, as_json=json)
     if bad := [f"{name} ({state})" for name, state in work.ran.items() if state != "done"]:
@@ -121,29 +114,6 @@ def worker(
             f"{len(bad)} of the {len(work.ran)} cells that this worker ran are not done: {few(bad)}. `bench status "
             f"{plan.sweep.name}` says why."
         )
-
-
-@contextmanager
-def _told_of_signals() -> Iterator[None]:
-    """Ctrl-C and SIGTERM end what is done here, and are told as errors with their exit codes."""
-
-    def end(signum: int, frame: FrameType | None) -> NoReturn:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        raise _Terminated
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    except _Terminated:
-        raise TerminatedError("ended by SIGTERM; what ran is saved, and the same command continues") from None
-    except KeyboardInterrupt:
-        raise InterruptedByUserError("interrupted; the same command continues") from None
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-class _Terminated(KeyboardInterrupt):
-    """SIGTERM ends what runs as Ctrl-C does."""
 
 
 def _say_what_is_done(work: WorkerRun, as_json: bool) -> None:

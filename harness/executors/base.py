@@ -6,7 +6,8 @@ in the records: an executor needs to know nothing of what a job does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
@@ -67,7 +68,10 @@ class Job:
 
 @dataclass(frozen=True)
 class Progress:
-    """What a running job tells: `phase`, `step`, `steps`, `done_frac` and more."""
+    """What a running job tells: `phase`, `step`, `steps`, `done_frac` and more.
+
+    Or, every few seconds, a sign of life: `still_s`, for how long its Python has not moved on, and `at`, where it is.
+    """
 
     job: Job
     event: dict[str, Any]
@@ -122,8 +126,93 @@ class Executor(Protocol):
     def cancel(self, job: Job) -> None:
         """Stop a running job where it can be continued: it ends `interrupted`, unless it is about to end anyway."""
 
+    def kill(self, job: Job) -> None:
+        """End a running job at once, with every process that it started: it ends `failed`."""
+
     def close(self) -> None:
         """Stop everything. Running jobs leave their records ready to be continued."""
+
+
+NAMED_AFTER_S = 60.0
+"""The place where a job stands still is named after this time, or after half of that for which it may."""
+
+
+@dataclass(eq=False)
+class StallGuard:
+    """An executor whose jobs do not hang for ever: one that stands still for `stalled_after_s` is ended, and started
+    once more; after the second time it is failed. Signs of life end here."""
+
+    executor: Executor
+    stalled_after_s: float
+    _moved_s: dict[Job, float] = field(default_factory=dict)
+    """When each running job moved on last, by the monotonic clock."""
+    _at: dict[Job, str] = field(default_factory=dict)
+    """Where it was when it was heard last, of those that stand still and were named."""
+    _ended: set[Job] = field(default_factory=set)
+    _again: set[Job] = field(default_factory=set)
+
+    @property
+    def slots(self) -> int:
+        return self.executor.slots
+
+    def start(self, job: Job) -> None:
+        self._moved_s[job] = time.monotonic()
+        self.executor.start(job)
+
+    def wait(self, timeout_s: float) -> list[Progress | Ended]:
+        happened = [told for event in self.executor.wait(timeout_s) for told in self._heard(event)]
+        for job, moved_s in self._moved_s.items():
+            if time.monotonic() - moved_s >= self.stalled_after_s and job not in self._ended:
+                self._ended.add(job)
+                self.executor.kill(job)
+        return happened
+
+    def cancel(self, job: Job) -> None:
+        self.executor.cancel(job)
+
+    def kill(self, job: Job) -> None:
+        self.executor.kill(job)
+
+    def close(self) -> None:
+        self.executor.close()
+
+    def _heard(self, event: Progress | Ended) -> Iterator[Progress | Ended]:
+        job = event.job
+        if isinstance(event, Ended):
+            yield self._end_of(event)
+        elif "still_s" not in event.event:
+            self._moved_s[job] = time.monotonic()
+            yield event
+        else:
+            yield from self._sign_of_life(job, **event.event)
+
+    def _sign_of_life(self, job: Job, still_s: float, at: str) -> Iterator[Progress]:
+        self._moved_s[job] = max(self._moved_s[job], time.monotonic() - still_s)
+        if still_s < min(NAMED_AFTER_S, self.stalled_after_s / 2):
+            self._at.pop(job, None)
+            return
+        is_news = job not in self._at
+        self._at[job] = at
+        if is_news:
+            since = time.strftime("%H:%M:%S", time.localtime(time.time() - still_s))
+            name = Path(job.path).name or job.kind
+            yield Progress(job, {"remark": f"{name} has stood still for {still_s:.0f} s, since {since}, in {at}"})
+
+    def _end_of(self, ended: Ended) -> Ended:
+        job = ended.job
+        was_ended = job in self._ended and ended.state == "failed"
+        place = self._at.pop(job, "a place that is not known, as it gave no sign of life")
+        self._ended.discard(job)
+        del self._moved_s[job]
+        if not was_ended:
+            return ended
+        stood = f"it stood still for {self.stalled_after_s:.0f} s (--stalled-after)"
+        if job not in self._again:
+            self._again.add(job)
+            return replace(ended, reason=f"{stood}, in {place}", again=True)
+        return replace(
+            ended, reason=f"{stood}, and did so again when it was started once more; it was in {place}", again=False
+        )
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +20,8 @@ from typing import IO, Any
 from harness.executors.base import Ended, ExecutorKind, Job, Progress, best_place
 from harness.executors.slots import Slot
 
-STOP_WITHIN_S = 30.0
+STOP_WITHIN_S = 9.0
+"""All workers together, from the moment when they are asked to stop until those that have not are killed."""
 CANCEL = "null"
 """What a worker reads in the place of a job when it is to stop the one that it does."""
 _STDERR_TAIL_CHARACTERS = 20_000
@@ -38,6 +41,11 @@ class _Worker:
         with suppress(BrokenPipeError):
             self.process.stdin.write(line + "\n")
             self.process.stdin.flush()
+
+    def end(self) -> None:
+        """Kill it, and what it started: it leads a process group of its own."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
 
 
 class LocalPool:
@@ -76,16 +84,23 @@ class LocalPool:
             if worker.job is job:
                 worker.tell(CANCEL)
 
+    def kill(self, job: Job) -> None:
+        for worker in self._workers:
+            if worker.job is job:
+                worker.end()
+
     def close(self) -> None:
-        for worker in self._workers:
-            worker.process.terminate()
-        for worker in self._workers:
-            try:
-                worker.process.wait(STOP_WITHIN_S)
-            except subprocess.TimeoutExpired:
-                worker.process.kill()
-                worker.process.wait()
-            worker.stderr.close()
+        """Each leaves a checkpoint, if it can within `STOP_WITHIN_S`. Ctrl-C meanwhile ends them at once."""
+        deadline_s = time.monotonic() + STOP_WITHIN_S
+        try:
+            for worker in self._workers:
+                worker.process.terminate()
+            for worker in self._workers:
+                with suppress(subprocess.TimeoutExpired):
+                    worker.process.wait(max(0.0, deadline_s - time.monotonic()))
+        finally:
+            for worker in [*self._workers]:
+                self._remove(worker)
 
     def _read(self, worker: _Worker, message: dict[str, Any] | None) -> Progress | Ended | None:
         """What a worker's message means; `message` is None when its output has ended."""
@@ -112,6 +127,7 @@ class LocalPool:
         return Ended(job, "failed", f"its worker process {how}{': ' + last if last else ''}", output, worker.slot.name)
 
     def _remove(self, worker: _Worker) -> None:
+        worker.end()
         worker.process.wait()
         worker.stderr.close()
         self._workers.remove(worker)
@@ -127,6 +143,7 @@ class LocalPool:
             text=True,
             encoding="utf-8",
             env={**os.environ, **slot.environment},
+            process_group=0,
         )
         worker = _Worker(slot, process, stderr)
         self._workers.append(worker)
@@ -135,7 +152,8 @@ class LocalPool:
     def _listen(self, worker: _Worker) -> None:
         assert worker.process.stdout is not None
         for line in worker.process.stdout:
-            self._messages.put((worker, json.loads(line)))
+            if line.endswith("\n"):  # else its death tore it
+                self._messages.put((worker, json.loads(line)))
         self._messages.put((worker, None))
 
 

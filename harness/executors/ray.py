@@ -127,13 +127,20 @@ class RayPool:
                 with self._losing(place):
                     place.actor.cancel.remote()
 
+    def kill(self, job: Job) -> None:
+        for place in self._places:
+            if place.job is job:
+                with self._losing(place):
+                    place.actor.kill.remote()
+
     def close(self) -> None:
         import ray
 
+        deadline_s = time.monotonic() + STOP_WITHIN_S + CONNECT_S
         closing = [(place, place.actor.close.remote()) for place in self._places if place.name]
         for place, closed in closing:
             with self._losing(place, replace=False):
-                ray.get(closed, timeout=STOP_WITHIN_S + CONNECT_S)
+                ray.get(closed, timeout=max(ANSWER_S, deadline_s - time.monotonic()))
                 self._keep(place)
                 ray.get(place.actor.leave.remote(), timeout=STOP_WITHIN_S)
         for place in self._places:

@@ -65,6 +65,10 @@ class SlotActor:
             if worker.job is not None:
                 self._pool.cancel(worker.job)
 
+    def kill(self) -> None:
+        for worker in self._pool._workers:
+            worker.end()
+
     def close(self) -> None:
         """Stop the worker; its job leaves its records ready to be continued."""
         self._pool.close()

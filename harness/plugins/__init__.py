@@ -24,7 +24,19 @@ from typing import Generic, ParamSpec, TypeVar, cast
 from harness.errors import RefusedError, UnknownNameError
 from harness.plugins.user_code import UserModule, find_user_module, make_importable
 
-__all__ = ["GROUP", "Kind", "UserModule", "asked_for", "cached", "imported", "in_use", "source_of", "use", "user_file"]
+__all__ = [
+    "GROUP",
+    "Kind",
+    "UserModule",
+    "asked_for",
+    "cached",
+    "files_in_use",
+    "imported",
+    "in_use",
+    "source_of",
+    "use",
+    "user_file",
+]
 
 GROUP = "bench.plugins"
 """The entry-point group; the value of an entry is the name of a module."""
@@ -77,6 +89,11 @@ def asked_for() -> tuple[list[str], list[Path]]:
 def in_use() -> list[UserModule]:
     """The plug-ins that were named, then those of installed packages."""
     return [one.source for one in _outside()]
+
+
+def files_in_use() -> set[str]:
+    """The paths of the user's code: of plug-ins, and of modules that hold a function which a spec names."""
+    return {str(path) for module in (*in_use(), *list(_referred.values())) for path in module.files.values()}
 
 
 def source_of(module: str, named_by: str) -> UserModule:

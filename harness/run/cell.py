@@ -10,7 +10,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -39,6 +39,7 @@ from harness.run.evaluation import EarlierEvaluations, Evaluator, begin_own_eval
 from harness.run.health import health_flags
 from harness.run.learning import make_learner
 from harness.run.learning.base import Examples
+from harness.run.loop import Interrupted, Stopping
 from harness.run.provenance import append_start
 from harness.sampling.sampler import EngineSampler
 from harness.sampling.store import SAMPLES_FILE, SampleStore
@@ -78,14 +79,16 @@ class CellRun:
         require_code: Callable[[], None] = lambda: None,
         remark: Callable[[str], None] = lambda sentence: None,
         lease: Lease | None = None,
+        stopping: Stopping | None = None,
     ) -> None:
         """begin: gives the language model, to be trained in place, with its starting weights; called again, it puts
         them back into the same one. require_code: raises if the user's code has changed since the cell was planned;
         asked before it is done. remark: is told what the user must know, e.g. that records were lost and steps are made
         anew. lease: that on the cell's folder, None where nobody else can run it; LeaseLostError stops whoever has lost
-        it."""
+        it. stopping: how the cell is asked to stop."""
         self._cell, self._spec, self._report, self._require_code = cell, spec, on_progress, require_code
         self._remark = remark
+        self._stopping = stopping or Stopping()
         self._require_lease: Callable[[], None] = lease.require if lease is not None else lambda: None
         self._begin, self._examples = begin, examples
         self._start = start = begin()
@@ -97,6 +100,7 @@ class CellRun:
         self._task, self._template = get_task(spec.task.train), get_template(spec.task.template)
         self._evaluator = Evaluator(spec.eval, spec.seed, EngineSampler(start, engine, spec.seed))
         self._step = 0
+        self._saved_step = -1
         self._generated_tokens = 0
         self._last_reward: float | None = None
         self._tokens_per_s: float | None = None
@@ -108,10 +112,7 @@ class CellRun:
         self._started_s = time.perf_counter()
         self._resume()
         try:
-            while not self._finished():
-                self._train_step()
-                if self._step % self._spec.train.checkpoint_every == 0 or self._finished():
-                    self._checkpoint()
+            self._train()
         except DivergedError as error:
             self._return_to_last_finite(str(error))
         self._tell("evaluating")
@@ -129,6 +130,22 @@ class CellRun:
         self._cell.write_status("done", step=self._step, steps=steps, generated_tokens=n_tokens, **outcome)
         self._log.drop_samples()
         self._log.note(f"done at step {self._step} after {self._generated_tokens} generated tokens")
+
+    def _train(self) -> None:
+        """To the budget. An interruption leaves a checkpoint of the last whole step."""
+        try:
+            self._evaluate_on_the_way()  # what an interruption left of it
+            while not self._finished():
+                self._train_step()
+                self._evaluate_on_the_way()
+                if self._step % self._spec.train.checkpoint_every == 0 or self._finished():
+                    self._checkpoint()
+        except Interrupted:
+            if self._stopping.is_whole and self._step != self._saved_step:
+                self._log.cut_after(self._step)  # the row that was being written
+                with suppress(DivergedError):  # then the last finite checkpoint stays the last
+                    self._checkpoint()
+            raise
 
     def _final_score(self) -> float | None:
         """The share of right answers in the final evaluation on the task that was trained on; None if it is no task of
@@ -178,6 +195,7 @@ class CellRun:
                 ) from None
             self._learner.restore(checkpoint.trainer, checkpoint.progress)
         self._step, self._generated_tokens = checkpoint.step, checkpoint.generated_tokens
+        self._saved_step = self._step
 
     def _checkpoint(self) -> None:
         weights = trained_weights(self._model)
@@ -198,26 +216,28 @@ class CellRun:
                 self._log.epoch,
             ),
         )
+        self._saved_step = self._step
 
     def _return_to_last_finite(self, reason: str) -> None:
         """Divergence is an outcome: the cell is scored where its weights were last known to be finite."""
         diverged_at = self._step + 1
         checkpoint = load_latest(self._cell.checkpoints, self._fault)
         if checkpoint is None:
-            raise RuntimeError(
-                f"{self._cell.path}: no checkpoint to return to, though the first step is preceded by one"
-            )
+            raise RuntimeError(f"{self._cell.path}: no checkpoint to return to, though one precedes the first step")
         self._restore(checkpoint)
         self._log.cut_after(self._step)
         self._diverged = True
         self._log.note(f"diverged near step {diverged_at} ({reason}); scored at step {self._step}")
 
     def _train_step(self) -> None:
-        spec, step = self._spec, self._step + 1
-        started_s = time.perf_counter()
-        outcome = self._learner.step(step, self._done_frac())
-        total_s = time.perf_counter() - started_s
+        with ExitStack() as update:
+            self._do_step(lambda: update.enter_context(self._stopping.held()))
+        self._tell("training")
 
+    def _do_step(self, before_update: Callable[[], object]) -> None:
+        step, started_s = self._step + 1, time.perf_counter()
+        outcome = self._learner.step(step, self._done_frac(), before_update)
+        total_s = time.perf_counter() - started_s
         self._step = step
         self._generated_tokens += outcome.generated_tokens
         self._tokens_per_s = outcome.generated_tokens / total_s if outcome.generated_tokens else None
@@ -234,18 +254,24 @@ class CellRun:
         for note in outcome.notes:
             self._log.note(f"step {step}: {note}")
         self._log.step({"step": step, "generated_tokens": self._generated_tokens, **outcome.metrics}, outcome.rollouts)
-        self._tell("training")
-        every = spec.eval.every
-        if every and step % every == 0 and not self._finished():
-            self._evaluate(spec.eval.curve_samples, final=False)
+
+    def _evaluate_on_the_way(self) -> None:
+        every = self._spec.eval.every
+        if every and self._step and self._step % every == 0 and not self._finished():
+            self._evaluate(self._spec.eval.curve_samples, final=False)
 
     def _evaluate(self, samples: int, final: bool) -> None:
+        """On the tasks that the step has no scores of yet."""
+        scored = {row["task"] for row in self._cell.read_scores() if (row["step"], row["final"]) == (self._step, final)}
+        if scored.issuperset(get_task(name).name for name in self._spec.eval.tasks):
+            return
         started_s = time.perf_counter()
         about = {"step": self._step, "final": final}
         earlier = EarlierEvaluations(self._cell, besides=self._cell.path)
         drawn_before = partial(earlier.samples, self._step)
         for scores, _ in self._evaluator.run(samples, self._log.samples(about), drawn_before):
-            self._log.scored({**about, **scores, "generated_tokens": self._generated_tokens})
+            if scores["task"] not in scored:
+                self._log.scored({**about, **scores, "generated_tokens": self._generated_tokens})
         now_s = time.perf_counter()
         self._log.timing(
             {

@@ -32,7 +32,7 @@ from harness.run.checkpoint_cell import CheckpointCell
 from harness.run.encoded_pairs import load_pairs
 from harness.run.evaluation import EarlierEvaluations, Evaluator, evaluation_document
 from harness.run.learning.base import Examples
-from harness.run.loop import DISK_FULL, INTERRUPTED, KILLED, Interrupted
+from harness.run.loop import DISK_FULL, INTERRUPTED, KILLED, Interrupted, Stopping
 from harness.run.prompts import read_correct_counts, training_prompts
 from harness.run.provenance import append_start
 from harness.run.stages import inputs_of_cell, source_of_start
@@ -60,11 +60,12 @@ def run_cell(
     starting_point: StartingPoint,
     tell: Callable[[Row], None],
     require_code: Callable[[], None],
+    stopping: Stopping | None = None,
 ) -> None:
     """Do what the cell in a folder lacks, if anything; its state says how it ended. Raises what keeps it from being
     done.
 
-    require_code: as in `CellRun`; asked before the first step too.
+    require_code: as in `CellRun`; asked before the first step too. stopping: as there.
     """
 
     def report(progress: Progress) -> None:
@@ -99,7 +100,7 @@ def run_cell(
                 source = source_of_start(spec, home)
                 examples = _examples(spec, inputs_of_cell(spec, home), starting_point.get(spec, source))
                 begin = partial(starting_point.for_training, spec, source)
-                CellRun(cell, spec, begin, examples, report, require_code, remark, lease).run()
+                CellRun(cell, spec, begin, examples, report, require_code, remark, lease, stopping).run()
             else:
                 found = registration_found(cell.path.parents[1])
                 append_start(cell.evaluation_folder / STARTS_FILE, found, cell.step)

@@ -6,7 +6,8 @@ Jobs come from a `JobSource`: a sweep has a list of cells, a search asks Optuna.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,10 +22,49 @@ MOST_ATTEMPTS = 3
 KILLED = "its process died; the next run continues it"
 DISK_FULL = "the disk is full; once there is room, the next run continues it"
 INTERRUPTED = "interrupted; the next run continues it"
+STOPPING = "stopping: running cells write a checkpoint, which takes 10 s at most; Ctrl-C again ends them at once"
 
 
 class Interrupted(BaseException):
     """Asked to stop. Like KeyboardInterrupt not an Exception, so that no handler takes it for a failure."""
+
+
+class Stopping:
+    """How a running job is asked to stop, by a signal handler. It stops at once where that leaves it whole, and else as
+    soon as it is whole again."""
+
+    def __init__(self) -> None:
+        self.is_asked = False
+        self.is_for_good = False
+        """Whether the worker is to end, and not only its job."""
+        self.is_whole = True
+        """False once what was held did not come to its end."""
+        self._is_held = False
+
+    def ask(self, for_good: bool = True) -> None:
+        """Raise Interrupted, once, or let `held` do so."""
+        asked_before, self.is_asked = self.is_asked, True
+        self.is_for_good |= for_good
+        if not self._is_held and not asked_before:
+            raise Interrupted
+
+    def insist(self) -> None:
+        """Raise Interrupted if what is held has not ended since."""
+        if self._is_held and self.is_asked:
+            self._is_held = False
+            raise Interrupted
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """What must not be cut in two. Raises Interrupted at its end if that was asked for meanwhile."""
+        self._is_held, self.is_whole = True, False
+        try:
+            yield
+            self.is_whole = True
+        finally:
+            was_held, self._is_held = self._is_held, False
+            if was_held and self.is_asked:
+                raise Interrupted
 
 
 class StoppedError(BenchError):
@@ -96,11 +136,25 @@ def run_jobs(executor: Executor, source: JobSource) -> None:
                 under_way -= 1
                 if event.again and attempts[event.job] < MOST_ATTEMPTS:
                     lost.append(event.job)
-                    source.progress(event.job, {"remark": f"{event.reason_and_place}; its job is started again"})
+                    name = Path(event.job.path).name or event.job.kind
+                    remark = f"{name}: {event.reason_and_place}; it is started again"
+                    source.progress(event.job, {"remark": remark})
                 else:
                     source.ended(event)
             elif source.progress(event.job, event.event):
                 executor.cancel(event.job)
+
+
+@contextmanager
+def closing(executor: Executor, observer: Observer) -> Iterator[Executor]:
+    """The executor, for the duration. After Ctrl-C its jobs get the time to leave a checkpoint."""
+    try:
+        yield executor
+    except KeyboardInterrupt:
+        observer.remark(STOPPING)
+        raise
+    finally:
+        executor.close()
 
 
 class StageJobs:
@@ -118,7 +172,8 @@ class StageJobs:
     def progress(self, job: Job, event: dict[str, Any]) -> bool:
         if remark := event.pop("remark", None):
             self._observer.remark(remark)
-        self._observer.stage(stage_name(job), event)
+        if event:
+            self._observer.stage(stage_name(job), event)
         return False
 
     def ended(self, ended: Ended) -> None:

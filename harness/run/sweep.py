@@ -18,7 +18,7 @@ from harness.records.cell import is_cell_directory_name
 from harness.records.files import DamagedRecordError, sweep_temporary
 from harness.records.registration import REGISTERED
 from harness.run.data_checks import contamination, contamination_sentence, record_sources, require_models_and_data
-from harness.run.loop import Observer, StageJobs, StoppedError, record_end, run_jobs
+from harness.run.loop import Observer, StageJobs, StoppedError, closing, record_end, run_jobs
 from harness.run.question import best_of_n_paths, make_cells, write_question
 from harness.run.stages import (
     CELL,
@@ -95,14 +95,11 @@ class SweepRun:
             for sentence in [*remarks, *map(contamination_sentence, overlaps)]:
                 observer.remark(sentence)
         if missing or self._stages_for_report():
-            executor = self.open_executor(min(self.workers, max(1, len(missing))))
-            try:
+            with closing(self.open_executor(min(self.workers, max(1, len(missing)))), observer) as executor:
                 specs, start = {cell.arm: cell.spec for cell in untrained}, find_stage("start")
                 loaded = [cell for cell in trained if cell.spec.checkpoint_folder is None]
                 to_load = {cell.arm: (cell.spec, start) for cell in loaded if start.needed(cell.spec)}
                 self._work(executor, [*specs.values()], [*to_load.values()], missing, observer)
-            finally:
-                executor.close()
         write_question(self.plan, self.home, self.command)
 
     def _require_to_be_asked(self) -> None:

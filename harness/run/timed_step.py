@@ -16,7 +16,7 @@ from harness.executors.base import Ended, Executor, Job
 from harness.plan.expected_time import Pace, pace_of
 from harness.records import CellRecord, cell_directory_name
 from harness.records.files import write_json
-from harness.run.loop import Observer, run_jobs
+from harness.run.loop import Observer, closing, run_jobs
 from harness.run.sweep import cell_job, do_stages
 
 STEPS = 2
@@ -40,13 +40,10 @@ def timed_pace(spec: RunSpec, home: Path, open_executor: Callable[[Path], Execut
         record = CellRecord.at(aside / "timed" / "cells" / cell_directory_name("timed", spec.seed, "0" * 10))
         record.path.mkdir(parents=True)
         write_json(record.path / "spec.json", short.model_dump(mode="json"))
-        executor = open_executor(aside)
-        try:
+        with closing(open_executor(aside), observer) as executor:
             observer.planned(1, 0)
             do_stages(executor, [short], aside, observer)
             run_jobs(executor, _OneCell(cell_job(record, short, aside), observer))
-        finally:
-            executor.close()
         pace = pace_of(record)
         timing = record.read_timing()
         if pace is None or len(timing) < STEPS:
@@ -80,7 +77,10 @@ class _OneCell:
         return self.waiting is None
 
     def progress(self, job: Job, event: dict[str, Any]) -> bool:
-        self.observer.progress("a timed step", event)
+        if remark := event.get("remark"):
+            self.observer.remark(remark)
+        else:
+            self.observer.progress("a timed step", event)
         return False
 
     def ended(self, ended: Ended) -> None:

@@ -1,13 +1,16 @@
 """A worker: imports everything heavy once, then runs jobs one at a time. `python -m harness.run.worker HOME` is one.
 
 The process reads a job a line on stdin, as JSON. Events go out as JSON lines on what was stdout; whatever a library
-prints goes to stderr. When stdin closes the parent is gone, and a running job is interrupted. SIGTERM interrupts too;
-the job leaves its records ready to be continued. `null` in the place of a job interrupts the running one, and the
-worker waits for the next.
+prints goes to stderr. Every few seconds an event is a sign of life, with `still_s` and `at` (see `_watch`).
+
+SIGTERM ends the worker: a running cell leaves a checkpoint of its last step, if it can within `STOP_WITHIN_S`. It does
+so too when stdin closes, for then the parent is gone. `null` in the place of a job interrupts the running one in the
+same way, and the worker waits for the next.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import json
 import os
@@ -15,6 +18,8 @@ import queue
 import signal
 import sys
 import threading
+import time
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -22,36 +27,46 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from harness import plugins
+from harness import OUR_PACKAGES, plugins
 from harness.config.hashing import code_digests, data_digests, own_templates, user_code
 from harness.errors import RefusedError
-from harness.executors.base import Job, JobState
+from harness.executors.base import NAMED_AFTER_S, Job, JobState
+from harness.executors.local import STOP_WITHIN_S
+from harness.records import CellRecord
 from harness.records.files import DamagedRecordError, is_disk_full
 from harness.records.lease import Lease, LeaseLostError, LeaseTakenError, hold_in_turn
-from harness.run.loop import DISK_FULL, CodeChangedError, Interrupted
+from harness.run.loop import DISK_FULL, INTERRUPTED, CodeChangedError, Interrupted, Stopping
+from harness.run.stages import CELL
 
 if TYPE_CHECKING:
     from harness.models.start import StartingPoint
     from harness.run.stages import Stage, StageContext
 
 Tell = Callable[[dict[str, Any]], None]
+UPDATE_WITHIN_S = 6.0
+"""So long may an update last once the worker is asked to stop."""
+LOOK_EVERY_S, BEAT_S = 1.0, 5.0
+_OUR_FOLDERS = tuple(f"{Path(__file__).parents[2] / name}{os.sep}" for name in OUR_PACKAGES)
 _NOT_A_RECORD = (FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
 
 
-def run_job(job: Job, home: Path, start: StartingPoint, tell: Tell) -> tuple[JobState, str | None]:
+def run_job(
+    job: Job, home: Path, start: StartingPoint, tell: Tell, stopping: Stopping | None = None
+) -> tuple[JobState, str | None]:
     """Run a job; returns how it ended and why. tell: receives the fields of `harness.executors.base.Progress`.
+    stopping: how a cell is asked to stop; see `harness.run.cell.CellRun`.
 
     Our own bugs pass through, and so does `Interrupted`.
     """
     from evals.errors import EvalError
     from harness.engines.base import EngineMismatchError
     from harness.run.cell_job import run_cell
-    from harness.run.stages import CELL, StageContext, find_stage
+    from harness.run.stages import StageContext, find_stage
 
     path = home / job.path
     try:
         if job.kind == CELL:
-            run_cell(job.spec, home, path, start, tell, lambda: require_code(job))
+            run_cell(job.spec, home, path, start, tell, lambda: require_code(job), stopping)
         else:
             require_code(job)
             stage = find_stage(job.kind)
@@ -117,35 +132,36 @@ def require_code(job: Job) -> None:
         raise CodeChangedError(list(dict.fromkeys(changed)))
 
 
-class Cancelled(Interrupted):
-    """The running job is to stop; the worker lives on."""
+class _Now:
+    """What is under way, for signal handlers and the watch. Not behind a lock: interrupted code may hold it."""
 
-
-class _State:
-    """Whether a job is running, for the signal handler. Not an Event: the interrupted code may hold its lock."""
-
-    on_a_job = False
+    stopping: Stopping | None = None
+    """How the running job is asked to stop; None while there is none."""
+    log: Path | None = None
+    """The log of the running cell."""
 
 
 def main() -> None:
     home = Path(sys.argv[1])
-    events = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    events, lock = os.dup(sys.stdout.fileno()), threading.Lock()
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     # Ctrl-C on a terminal reaches the whole process group; the parent decides what it means for the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGUSR1, _cancel)
 
     def tell(event: dict[str, Any]) -> None:
-        events.write(json.dumps(event) + "\n")
-        events.flush()
+        line = memoryview((json.dumps(event) + "\n").encode())
+        with lock, suppress(BrokenPipeError):  # that the parent is gone is known from stdin
+            while line:
+                line = line[os.write(events, line) :]
 
     jobs: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
     threading.Thread(target=_read_jobs, args=(jobs,), daemon=True).start()
-    try:
+    threading.Thread(target=_watch, args=(threading.get_ident(), tell), daemon=True).start()
+    with suppress(Interrupted):
         _work(jobs, home, tell)
-    except (Interrupted, BrokenPipeError):
-        os._exit(0)  # not sys.exit: events may be a broken pipe, and flushing it at exit would fail
+    os._exit(0)  # not sys.exit: threads of libraries may still be at work
 
 
 def _work(jobs: queue.SimpleQueue[dict[str, Any] | None], home: Path, tell: Tell) -> None:
@@ -159,22 +175,28 @@ def _work(jobs: queue.SimpleQueue[dict[str, Any] | None], home: Path, tell: Tell
     gc.enable()
     start = StartingPoint()
     while (document := jobs.get()) is not None:
+        stopping = Stopping()
         try:
-            _State.on_a_job = True
-            state, reason = _do(document, home, start, lambda event: tell({"event": "progress", **event}))
-            _State.on_a_job = False
-        except Cancelled:
-            state, reason = "interrupted", "cancelled"
+            _Now.stopping = stopping
+            state, reason = _do(document, home, start, lambda event: tell({"event": "progress", **event}), stopping)
+        except Interrupted:
+            state, reason = "interrupted", INTERRUPTED if stopping.is_for_good else "cancelled"
+        _Now.stopping = _Now.log = None
         tell({"event": "ended", "state": state, "reason": reason})
+        if stopping.is_for_good:
+            return
 
 
-def _do(document: dict[str, Any], home: Path, start: StartingPoint, tell: Tell) -> tuple[JobState, str | None]:
+def _do(
+    document: dict[str, Any], home: Path, start: StartingPoint, tell: Tell, stopping: Stopping
+) -> tuple[JobState, str | None]:
     try:
         plugins.use(document["plugins"], [Path(folder) for folder in document["folders"]])
         job = Job.from_json(document).in_slot()
     except RefusedError as error:  # a plug-in that was there when the job was planned
         return "invalid", str(error)
-    return run_job(job, home, start, tell)
+    _Now.log = CellRecord.at(home / job.path).log if job.kind == CELL else None
+    return run_job(job, home, start, tell, stopping)
 
 
 def _read_jobs(jobs: queue.SimpleQueue[dict[str, Any] | None]) -> None:
@@ -185,16 +207,73 @@ def _read_jobs(jobs: queue.SimpleQueue[dict[str, Any] | None]) -> None:
             jobs.put(document)
     jobs.put(None)
     os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(STOP_WITHIN_S)
+    os._exit(1)  # it hangs, and nobody else is there to end it
 
 
-def _interrupt(signum: int, frame: FrameType | None) -> None:
-    raise Interrupted
+def _stop(signum: int, frame: FrameType | None) -> None:
+    """A checkpoint must be written within `STOP_WITHIN_S`: an update that takes too long for that is left."""
+    if _Now.stopping is None:
+        raise Interrupted
+    signal.signal(signal.SIGALRM, _insist)
+    signal.setitimer(signal.ITIMER_REAL, UPDATE_WITHIN_S)
+    _Now.stopping.ask()
+
+
+def _insist(signum: int, frame: FrameType | None) -> None:
+    if _Now.stopping is not None:
+        _Now.stopping.insist()
 
 
 def _cancel(signum: int, frame: FrameType | None) -> None:
-    if _State.on_a_job:  # else the job ended before the signal arrived
-        _State.on_a_job = False
-        raise Cancelled
+    if _Now.stopping is not None:  # else the job ended before the signal arrived
+        _Now.stopping.ask(for_good=False)
+
+
+def _watch(main_thread: int, tell: Tell) -> None:
+    """Tell every few seconds for how long the main thread has stood still, and where; the stack goes to the cell's log
+    when that is long.
+
+    It stands still while each look finds all functions of its stack at the same instruction. Of the user's functions
+    only the outermost counts, as one that waits for a server may look busy: a call of it is one step.
+    """
+    place, moved_s, told_s, is_logged = None, time.monotonic(), 0.0, False
+    while True:
+        now_s = time.monotonic()
+        now, at = _whereabouts(sys._current_frames()[main_thread])
+        if now != place:
+            place, moved_s, is_logged = now, now_s, False
+        still_s, log = now_s - moved_s, _Now.log
+        if still_s >= NAMED_AFTER_S and log is not None and not is_logged:
+            is_logged = True
+            stack = "".join(traceback.format_stack(sys._current_frames()[main_thread]))
+            with log.open("a", encoding="utf-8") as handle:
+                handle.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} has stood still for {still_s:.0f} s:\n{stack}")
+        if now_s - told_s >= BEAT_S:
+            told_s = now_s
+            tell({"event": "progress", "still_s": still_s, "at": at})
+            # If this thread cannot run either, as native code does not let go, the stack goes to stderr.
+            faulthandler.dump_traceback_later(NAMED_AFTER_S)
+        time.sleep(LOOK_EVERY_S)
+
+
+def _whereabouts(frame: FrameType) -> tuple[list[object], str]:
+    """Where a thread is: comparable, and in words. No frame is kept, as that would keep its tensors, but for the one of
+    the user's function: while it is kept, no later call can be taken for it."""
+    stack, users = [frame], plugins.files_in_use()
+    while (caller := stack[-1].f_back) is not None:
+        stack.append(caller)
+    marks: list[object] = []
+    for one in reversed(stack):
+        if one.f_code.co_filename in users:
+            return [*marks, one], _in_words(one)
+        marks.append((id(one.f_code), one.f_lasti))
+    ours = (one for one in stack if one.f_code.co_filename.startswith(_OUR_FOLDERS))
+    return marks, _in_words(next(ours, frame))
+
+
+def _in_words(frame: FrameType) -> str:
+    return f"{frame.f_code.co_qualname} of {frame.f_code.co_filename}, line {frame.f_lineno}"
 
 
 if __name__ == "__main__":

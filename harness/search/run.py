@@ -18,7 +18,7 @@ from harness.plan.search_plan import SearchPlan
 from harness.records import CellRecord
 from harness.records.lease import STALE_AFTER_S, hold_lease
 from harness.run.data_checks import record_sources, require_models_and_data
-from harness.run.loop import DISK_FULL, Observer, StoppedError, record_end, require_made, run_jobs
+from harness.run.loop import DISK_FULL, Observer, StoppedError, closing, record_end, require_made, run_jobs
 from harness.run.question import make_cells, write_question
 from harness.run.stages import CELL, stages_of_cell
 from harness.run.sweep import cell_job, do_stages, missing_stage_jobs
@@ -74,13 +74,9 @@ class SearchRun:
         observer.used(self.used(trials))
         if self.budget_is_left(0) or self.study.is_any_abandoned():
             record_sources(base, self.home / "cache")
-            executor = self.open_executor(self.workers)
-            try:
-                with self._worker_lease():
-                    do_stages(executor, [base.first_spec], self.home, observer)
-                    run_jobs(executor, _Trials(self, self._owner, self.workers, observer))
-            finally:
-                executor.close()
+            with closing(self.open_executor(self.workers), observer) as executor, self._worker_lease():
+                do_stages(executor, [base.first_spec], self.home, observer)
+                run_jobs(executor, _Trials(self, self._owner, self.workers, observer))
         if self.trials is None and self._is_used_up(self.study.trials()):
             observer.remark(
                 f"the last {IDLE_TRIALS} trials used nothing of the budget, as settings that were tried before or "
@@ -194,10 +190,10 @@ class _Trials:
 
     def progress(self, job: Job, event: dict[str, Any]) -> bool:
         self._beat()
-        if job.kind != CELL:
-            return False
         if remark := event.pop("remark", None):
             self.observer.remark(remark)
+            return False
+        if job.kind != CELL:
             return False
         active = self._of(job)
         self.observer.progress(active.name, event)

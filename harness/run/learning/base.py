@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -49,12 +49,20 @@ class StepOutcome:
     """Rows of rollouts/*.parquet."""
 
 
+def nothing() -> None:
+    pass
+
+
 class Learner(Protocol):
     """Trains the policy in place, a step at a time; `trainer_state` and `progress` are all that a checkpoint needs
     besides the policy's weights."""
 
-    def step(self, step: int, done_frac: float) -> StepOutcome:
-        """Do step number `step` (from 1) when `done_frac` of the run is done. Raises DivergedError."""
+    def step(self, step: int, done_frac: float, before_update: Callable[[], object] = nothing) -> StepOutcome:
+        """Do step number `step` (from 1) when `done_frac` of the run is done. Raises DivergedError.
+
+        before_update: called when everything is drawn and rewarded. Until then a checkpoint would be that of the step
+        before.
+        """
 
     def trainer_state(self) -> dict[str, Any]:
         """Tensors and plain values."""

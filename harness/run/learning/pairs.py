@@ -4,6 +4,7 @@ a fixed set, where nothing is generated."""
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from harness.engines.base import Engine
 from harness.models.language_model import LanguageModel
 from harness.random_keys import permutation, random_key
 from harness.run.encoded_pairs import EncodedPairs
-from harness.run.learning.base import Examples, Row, StepOutcome
+from harness.run.learning.base import Examples, Row, StepOutcome, nothing
 from harness.run.learning.rewards import RolloutLearner, require_copy
 from harness.training.batch import Batch
 from harness.training.pairs import PairBatch
@@ -140,9 +141,10 @@ class DatasetPairsLearner:
         initial = frozen_copy(start.model) if needed else None
         self._update = PreferenceUpdate(start.model, spec, start.pad_token_id, initial, reference=initial)
 
-    def step(self, step: int, done_frac: float) -> StepOutcome:
+    def step(self, step: int, done_frac: float, before_update: Callable[[], object] = nothing) -> StepOutcome:
         chosen = self._encoded.of_step(step, self._pairs.pairs_per_step, self._spec.seed)
         batch = self._encoded.batch(chosen)
+        before_update()
         update = self._update.run(batch, step)
         epochs = step * self._pairs.pairs_per_step / len(self._encoded)
         return StepOutcome(

@@ -8,7 +8,7 @@ import math
 import statistics
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +28,7 @@ from harness.models.language_model import LanguageModel, TokenCharacters
 from harness.random_keys import random_key
 from harness.rewards import Attempt, RewardContext, TotalReward
 from harness.rewards.parts.correct import true_verdict
-from harness.run.learning.base import Examples, Row, StepOutcome
+from harness.run.learning.base import Examples, Row, StepOutcome, nothing
 from harness.run.prompts import CompletionLimit, PromptOrder, prompt_order
 from harness.training.batch import Batch, filter_rows, zero_std_rows
 from harness.training.optimizer import DivergedError
@@ -279,10 +279,11 @@ class RolloutLearner(ABC):
         """Train on a step's rewarded completions; returns the report, metrics of what was chosen to be learned from,
         and for each completion more columns of rollouts/*.parquet."""
 
-    def step(self, step: int, done_frac: float) -> StepOutcome:
+    def step(self, step: int, done_frac: float, before_update: Callable[[], object] = nothing) -> StepOutcome:
         if self._round is not None:
             self._round.begin(step, self._start.model)
         batch = self._rollouts.gather(step, done_frac, self._order, self._limit.tokens)
+        before_update()
         update, chosen, columns = self._learn(batch, step)
         measured = rollout_metrics(batch)
         reward = measured["reward/mean"]

@@ -57,6 +57,9 @@ class PoliteExecutor:
     def cancel(self, job: Job) -> None:
         self._tell(job, None)
 
+    def kill(self, job: Job) -> None:
+        self._running[job].kill()
+
     def close(self) -> None:
         for process in self._running.values():
             process.terminate()

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from harness.run.loop import run_jobs
 from tests.harness.run.small import small_spec
 
 WORKER = """
-import json, os, sys, time
+import json, os, subprocess, sys, time
 for line in sys.stdin:
     job = json.loads(line)
     what, _, value = job["path"].partition(" ")
@@ -34,6 +35,8 @@ for line in sys.stdin:
         time.sleep(float(value))
     if what == "crash":
         sys.exit("it went wrong\\nbadly: " + value)
+    if what == "child":
+        value = str(subprocess.Popen(["sleep", "60"]).pid)
     if what == "kill":
         os.kill(os.getpid(), 9)
     tell(event="ended", state="refused" if what == "refuse" else "done", reason=value or None)
@@ -204,6 +207,38 @@ def test_leaving_stops_the_workers() -> None:
     assert not any(is_alive(pid) for pid in pids)
 
 
+def test_leaving_waits_for_all_workers_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "STOP_WITHIN_S", 1.0)
+    with opened(3) as pool:
+        pids = run(pool, "sleep .3", "sleep .3", "sleep .3").pids
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        started_s = time.monotonic()
+    assert len(set(pids)) == 3 and time.monotonic() - started_s < 2.5
+    assert not any(is_alive(pid) for pid in pids)
+
+
+def test_ctrl_c_while_leaving_ends_all_workers_at_once() -> None:
+    with pytest.raises(KeyboardInterrupt), opened(2) as pool:
+        pids = run(pool, "sleep .3", "sleep .3").pids
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        started_s = time.monotonic()
+    assert time.monotonic() - started_s < local.STOP_WITHIN_S - 3
+    assert not any(is_alive(pid) for pid in pids)
+
+
+def test_what_a_worker_started_ends_with_it(pool: LocalPool) -> None:
+    child = int(run(pool, "child").outcomes()["child"][1] or 0)
+    assert is_alive(child)
+    pool.close()
+    started_s = time.monotonic()
+    while is_alive(child):  # init takes a moment to bury it
+        assert time.monotonic() - started_s < 10
+        time.sleep(0.01)
+
+
 def test_leaving_kills_a_worker_that_does_not_listen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "STOP_WITHIN_S", 0.5)
     with opened(1) as pool:
@@ -214,7 +249,6 @@ def test_leaving_kills_a_worker_that_does_not_listen(monkeypatch: pytest.MonkeyP
 
 def is_alive(pid: int) -> bool:
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
         return False
-    return True

@@ -11,10 +11,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pyarrow.parquet
 import yaml
 
 from harness.cli import main
@@ -93,7 +95,7 @@ def end(process: subprocess.Popen[str]) -> tuple[int, str]:
     try:
         _, stderr = process.communicate(timeout=PATIENCE_S)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
+        kill_all(process)
         raise
     return process.returncode, stderr
 
@@ -107,8 +109,12 @@ def contents(cell: CellRecord) -> dict[str, Any]:
     """What must be the same whatever happened on the way: all but the numbers of starts, and what counts them too."""
     status = {name: value for name, value in cell.read_status().items() if name != "records"}
     rows = {"status": status, "steps": cell.read_steps(), "scores": cell.read_scores()}
-    rollouts = {path.name.rpartition("-e")[0]: path.read_bytes() for path in cell.rollout_files()}
-    return rows | rollouts | {"evals": (cell.path / "evals.parquet").read_bytes()}
+    return rows | {"rollouts": rollout_rows(cell), "evals": (cell.path / "evals.parquet").read_bytes()}
+
+
+def rollout_rows(cell: CellRecord) -> list[dict[str, Any]]:
+    """Of all files together: each holds as many steps as there were between two checkpoints."""
+    return [row for path in cell.rollout_files() for row in pyarrow.parquet.read_table(path).to_pylist()]
 
 
 def all_contents(home: Path, sweep: str = "small") -> dict[str, dict[str, Any]]:
@@ -127,15 +133,24 @@ def steps_done(home: Path) -> int:
     return sum(path.read_bytes().count(b"\n") for path in (home / "small" / "cells").glob("*/steps.jsonl"))
 
 
+def kill_all(process: subprocess.Popen[str]) -> None:
+    """The parent and its workers, as when the machine's memory runs out."""
+    workers = workers_of(process)
+    process.kill()
+    for worker in workers:
+        with suppress(ProcessLookupError):
+            os.killpg(worker, signal.SIGKILL)
+
+
 def workers_of(process: subprocess.Popen[str]) -> list[int]:
-    """Worker processes of a `bench run`, by their command and process group."""
+    """Worker processes of a `bench run`, by their command and session: each leads a process group of its own."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
             command = (path / "cmdline").read_bytes()
-            group = int((path / "stat").read_text().rpartition(")")[2].split()[2])
+            session = int((path / "stat").read_text().rpartition(")")[2].split()[3])
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if b"harness.run.worker" in command and group == process.pid:
+        if b"harness.run.worker" in command and session == process.pid:
             found.append(int(path.name))
     return found

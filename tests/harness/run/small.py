@@ -11,6 +11,7 @@ from harness.models.start import StartingPoint
 from harness.records import CellRecord
 from harness.run.cell import CellRun, Progress
 from harness.run.learning.base import Examples
+from harness.run.loop import Stopping
 from harness.run.prompts import training_prompts
 
 SETTINGS: dict[str, Any] = {
@@ -38,10 +39,10 @@ def small_spec(settings: dict[str, Any] | None = None, seed: int = 0) -> RunSpec
     return resolve([Layer("small", SETTINGS), Layer("test", settings or {})], seed)
 
 
-def run_cell(cell: CellRecord, spec: RunSpec) -> None:
+def run_cell(cell: CellRecord, spec: RunSpec, stopping: Stopping | None = None) -> None:
     """One cell in this process, from the starting weights."""
     begin = partial(StartingPoint().for_training, spec, spec.model.source)
-    CellRun(cell, spec, begin, Examples(training_prompts(spec, {})), ignore_progress).run()
+    CellRun(cell, spec, begin, Examples(training_prompts(spec, {})), ignore_progress, stopping=stopping).run()
 
 
 def ignore_progress(progress: Progress) -> None:

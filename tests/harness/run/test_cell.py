@@ -13,13 +13,20 @@ import pytest
 import torch
 
 from evals.tasks import get_task
+from harness.config.run_spec import RunSpec
 from harness.records import CellRecord, problems
 from harness.records.files import append_jsonl
 from harness.run import cell as cell_log
 from harness.run import cell as cell_module
+from harness.run.learning.rewards import Rollouts
+from harness.run.loop import Interrupted, Stopping
 from harness.sampling import store as sample_store
 from harness.sampling.sampler import EngineSampler
 from harness.training import checkpoint
+from harness.training.batch import Batch
+from harness.training.policy_update import PolicyUpdate
+from harness.training.update_report import UpdateReport
+from tests.harness.run.bench import rollout_rows
 from tests.harness.run.small import run_cell, small_spec
 
 REPRODUCIBLE = ("problems.jsonl", "steps.jsonl", "scores.jsonl", "evals.parquet", "status.json")
@@ -208,6 +215,98 @@ def test_stopped_everywhere_it_goes_on_as_if_unbroken(unbroken: CellRecord, tmp_
                 return
             assert contents(broken) == contents(unbroken), point
         point += 1
+
+
+def numbers(cell: CellRecord) -> dict[str, Any]:
+    """What counts. Rollouts lie in files of as many steps as there were between two checkpoints."""
+    files = {name: content for name, content in contents(cell).items() if not name.startswith("rollouts/")}
+    return files | {"rollouts": rollout_rows(cell), "weights": cell.digest}
+
+
+def asked_to_stop_at(point: int, cell: CellRecord, spec: RunSpec) -> bool:
+    """Ask a cell to stop, as a signal does, at one of its writes; returns whether it has as many."""
+    stopping = Stopping()
+
+    def ask(number: int) -> None:
+        if number == point:
+            stopping.ask()
+
+    with pytest.MonkeyPatch.context() as once:
+        writes(once, ask)
+        try:
+            run_cell(cell, spec, stopping)
+        except Interrupted:
+            return True
+    return stopping.is_asked
+
+
+RARELY = {"train.checkpoint_every": 50}
+
+
+@pytest.mark.parametrize("point", [8, 15])
+def test_asked_to_stop_it_leaves_a_checkpoint_and_goes_on_as_if_unbroken(
+    unbroken: CellRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: int
+) -> None:
+    """While the first step is recorded, and in the evaluation after the second."""
+    monkeypatch.setattr(sample_store, "CHUNK_SAMPLES", 8)
+    cell = new_cell(tmp_path / "cell")
+    assert asked_to_stop_at(point, cell, small_spec(RARELY))
+    last = checkpoint.load_latest(cell.checkpoints)
+    assert last is not None and last.step == len(cell.read_steps()) > 0
+    run_cell(cell, small_spec(RARELY))
+    assert numbers(cell) == numbers(unbroken)
+
+
+@pytest.mark.long
+def test_asked_to_stop_anywhere_it_goes_on_as_if_unbroken(
+    unbroken: CellRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sample_store, "CHUNK_SAMPLES", 8)
+    point = 1
+    while asked_to_stop_at(point, cell := new_cell(tmp_path / str(point)), small_spec(RARELY)):
+        run_cell(cell, small_spec(RARELY))
+        assert numbers(cell) == numbers(unbroken), point
+        point += 1
+    assert point > 20
+
+
+def test_asked_to_stop_while_it_draws_it_leaves_a_checkpoint_of_the_step_before(
+    unbroken: CellRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopping, gather = Stopping(), Rollouts.gather
+
+    def draw(self: Rollouts, step: int, *rest: Any) -> Batch:
+        drawn = gather(self, step, *rest)
+        if step == 3:
+            stopping.ask()
+        return drawn
+
+    cell = new_cell(tmp_path / "cell")
+    with monkeypatch.context() as once, pytest.raises(Interrupted):
+        once.setattr(Rollouts, "gather", draw)
+        run_cell(cell, small_spec(RARELY), stopping)
+    assert [path.name for path in checkpoint.checkpoint_folders(cell.checkpoints)] == ["step-000000", "step-000002"]
+    monkeypatch.setattr(sample_store, "CHUNK_SAMPLES", 8)
+    run_cell(cell, small_spec(RARELY))
+    assert numbers(cell) == numbers(unbroken)
+
+
+def test_an_update_that_takes_too_long_is_left_and_leaves_no_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopping, run = Stopping(), PolicyUpdate.run
+
+    def update(self: PolicyUpdate, batch: Batch, step: int) -> UpdateReport:
+        if step == 3:
+            stopping.ask()
+            stopping.insist()
+        return run(self, batch, step)
+
+    monkeypatch.setattr(PolicyUpdate, "run", update)
+    cell = new_cell(tmp_path / "cell")
+    with pytest.raises(Interrupted):
+        run_cell(cell, small_spec(RARELY), stopping)
+    assert [path.name for path in checkpoint.checkpoint_folders(cell.checkpoints)] == ["step-000000"]
 
 
 @pytest.mark.parametrize(("lost_rows", "drawn_again"), [(0, 2), (3, 3)])

@@ -46,8 +46,11 @@ def give(worker: subprocess.Popen[str], kind: str, path: str, settings: dict[str
 
 
 def next_event(worker: subprocess.Popen[str]) -> dict[str, Any]:
+    """The next that is no sign of life."""
     assert worker.stdout is not None
-    return dict(json.loads(worker.stdout.readline()))
+    while "still_s" in (event := json.loads(worker.stdout.readline())):
+        pass
+    return dict(event)
 
 
 def outcome(worker: subprocess.Popen[str], kind: str, path: str, settings: dict[str, Any]) -> tuple[str, str | None]:
