@@ -21,8 +21,8 @@ import torch
 from evals.prompts import get_template
 from evals.tasks import get_task
 from harness.config.run_spec import RunSpec
-from harness.engines.choice import make_engine
 from harness.models.language_model import LanguageModel, weights_digest
+from harness.processes import Processes
 from harness.records import CellRecord
 from harness.records.cell import STARTS_FILE
 from harness.records.files import (
@@ -37,18 +37,16 @@ from harness.records.registration import registration_found
 from harness.records.rollouts import file_of, stand_of, write_rollouts
 from harness.run.evaluation import EarlierEvaluations, Evaluator, begin_own_evaluation
 from harness.run.health import health_flags
-from harness.run.learning import make_learner
+from harness.run.learning import Trained
 from harness.run.learning.base import Examples
 from harness.run.provenance import append_start
-from harness.sampling.sampler import EngineSampler
 from harness.sampling.store import SAMPLES_FILE, SampleStore
 from harness.training.checkpoint import (
     Checkpoint,
     all_finite,
+    checkpoint_path,
     load_latest,
-    load_trained_weights,
     save_checkpoint,
-    trained_weights,
 )
 from harness.training.optimizer import DivergedError
 
@@ -91,11 +89,10 @@ class CellRun:
         self._start, self._examples = start, examples
         self._model = start.model
         self._log = CellLog(cell, 0 if lease is None else lease.epoch)
-        # One for both: an engine on a GPU keeps its cache from call to call.
-        engine = make_engine(spec.rollout, start)
-        self._learner = make_learner(spec, start, examples, engine)
+        self._trained = Trained(spec, start, examples)
+        self._learner = self._trained.learner
         self._task, self._template = get_task(spec.task.train), get_template(spec.task.template)
-        self._evaluator = Evaluator(spec.eval, spec.seed, EngineSampler(start, engine, spec.seed))
+        self._evaluator = Evaluator(spec.eval, spec.seed, self._trained.sampler)
         self._step = 0
         self._generated_tokens = 0
         self._last_reward: float | None = None
@@ -154,9 +151,15 @@ class CellRun:
         self._require_lease()
         begin_own_evaluation(self._cell, self._spec)
         self._log.cut_after(self._step)
-        self._log.started(self._step, {"model": self._start.account()} | self._examples.account)
+        self._log.started(self._step, self._account())
         if checkpoint is None:
             self._checkpoint()
+
+    def _account(self) -> dict[str, Any]:
+        """What this start's provenance says of the model, the examples and the processes."""
+        size, sharding = Processes.here().size, self._spec.train.sharding
+        together = {"processes": size} | ({"sharding": sharding} if size > 1 else {})
+        return {"model": self._start.account()} | self._examples.account | together
 
     def _fault(self, checkpoint: Checkpoint) -> str | None:
         """What keeps a whole checkpoint from being gone on from, in words."""
@@ -166,17 +169,16 @@ class CellRun:
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         try:
-            load_trained_weights(self._model, checkpoint.weights)
+            self._trained.restore(checkpoint, checkpoint_path(self._cell.checkpoints, checkpoint.step))
         except RuntimeError as error:
             raise DamagedRecordError(
                 f"{self._cell.checkpoints}: the checkpoint of step {checkpoint.step} is not this cell's ({error}). "
                 "Restore it, or delete that folder: the next run then begins anew."
             ) from None
-        self._learner.restore(checkpoint.trainer, checkpoint.progress)
         self._step, self._generated_tokens = checkpoint.step, checkpoint.generated_tokens
 
     def _checkpoint(self) -> None:
-        weights = trained_weights(self._model)
+        weights, trainer = self._trained.state()
         if not all_finite(weights.values()):
             raise DivergedError("a weight is not finite")
         self._require_lease()
@@ -187,7 +189,7 @@ class CellRun:
                 self._step,
                 self._generated_tokens,
                 weights,
-                self._learner.trainer_state(),
+                trainer,
                 self._learner.progress(),
                 self._cell.count(SAMPLES_FILE),
                 self._log.epoch,
@@ -211,6 +213,7 @@ class CellRun:
         spec, step = self._spec, self._step + 1
         started_s = time.perf_counter()
         outcome = self._learner.step(step, self._done_frac())
+        self._trained.take_over()
         total_s = time.perf_counter() - started_s
 
         self._step = step

@@ -23,7 +23,7 @@ from harness.config.run_spec import RunSpec, TrainSpec
 from harness.errors import RefusedError
 from harness.processes import Processes
 from harness.random_keys import permutation, random_key
-from harness.training.split import add_up_gradients, clip_gradient, is_master, part_like, weights_are_split, whole
+from harness.training.split import add_up_gradients, clip_gradient, is_master, part_like, weights_are_split
 
 ADAM_BETAS = (0.9, 0.999)
 
@@ -110,11 +110,8 @@ class ClippedAdamW:
         return OptimizerStep(loss, norms)
 
     def state_dict(self) -> dict[str, Any]:
-        """AdamW's state, and the masters in the order of the weights that have one: the same however many processes
-        hold them."""
-        state = self._adamw.state_dict() | {"masters": [master.detach() for master in self._every_master()]}
-        whole_state: dict[str, Any] = with_tensors(state, whole)
-        return whole_state
+        """AdamW's state, and the masters in the order of the weights that have one."""
+        return self._adamw.state_dict() | {"masters": [master.detach() for master in self._every_master()]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there. The weights themselves, which are the masters rounded, are loaded elsewhere."""

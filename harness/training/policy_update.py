@@ -32,7 +32,7 @@ from harness.training.optimizer import ClippedAdamW, OptimizerStep, TokenBudget,
 from harness.training.prefix_attention import shares_prompts
 from harness.training.reference import KlReference, measure_start, start_metrics
 from harness.training.sequences import Part, Scorer, Scores, score_hidden
-from harness.training.split import Share, split_for_training
+from harness.training.split import Share, parts_of, split_for_training
 from harness.training.update_report import (
     GradientPasses,
     MicroLoss,
@@ -127,7 +127,7 @@ class PolicyUpdate:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.optimizer.load_state_dict(state["optimizer"])
         if self.critic is not None:
-            self.critic.load_state_dict(state["critic"])
+            self.critic.load_state_dict(parts_of(self.critic, state["critic"]))
         self._reference.load_state_dict(state["reference"])
         self._coefficients.load_state_dict(state["coefficients"])
         self._budget.load_state_dict(state["budget"])

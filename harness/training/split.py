@@ -162,53 +162,71 @@ def passing(model: nn.Module, work: Callable[[], T]) -> T:
     return result
 
 
+@torch.no_grad()
+def gather_into(model: PreTrainedModel, split: PreTrainedModel) -> None:
+    """Give a whole model the weights that are trained in a split one of its architecture. All processes must call it
+    alike."""
+    whole_weights = dict(model.named_parameters())
+    for name, weight in split.named_parameters():
+        if weight.requires_grad:
+            whole_weights[name].copy_(_gathered(weight))
+
+
+@torch.no_grad()
+def scatter_into(split: PreTrainedModel, model: PreTrainedModel) -> None:
+    """Give a split model the weights of a whole one."""
+    split.load_state_dict(parts_of(split, model.state_dict()))
+
+
 def whole(value: Tensor) -> Tensor:
-    """A tensor of which each process may hold a part. All processes must call it alike."""
-    return value.full_tensor().cpu() if hasattr(value, "full_tensor") else value
+    """A tensor of which each process may hold a part: on the host, in the first process. All must call it alike."""
+    if not _is_part(value):
+        return value
+    gathered = _gathered(value)
+    return gathered.cpu() if Processes.here().is_first else value
 
 
 def part_like(own: Tensor, value: Tensor) -> Tensor:
     """What this process holds of a whole tensor, if it holds it as it does another of its shape."""
-    if not hasattr(own, "full_tensor"):
+    if not _is_part(own) or _is_part(value):
         return value
     from torch.distributed.tensor import distribute_tensor
 
     # Without a source: every process has the whole value, so nothing is sent.
     value = value.to(own.device, own.dtype)
-    return distribute_tensor(value, own.device_mesh, own.placements, src_data_rank=None)
+    return distribute_tensor(value, own.device_mesh, own.placements, src_data_rank=None)  # type: ignore[attr-defined]
 
 
-def whole_weights(model: nn.Module, left_out: Iterable[str] = ()) -> dict[str, Tensor]:
-    """The model's state as one process would have it: where weights are split, gathered on the host, in the dtype of
-    passes. All processes must call it alike."""
-    state = {name: weight for name, weight in model.state_dict().items() if name not in left_out}
-    root = _roots.get(model)
-    return state if root is None else {name: whole(weight).to(root.dtype) for name, weight in state.items()}
+def parts_of(module: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What this process holds of a whole module's state."""
+    own = module.state_dict()
+    return {name: part_like(own.get(name, value), value) for name, value in state.items()}
 
 
-def load_whole(model: nn.Module, weights: Mapping[str, Tensor]) -> tuple[list[str], list[str]]:
-    """Put back what `whole_weights` gave. Returns names that the weights lack, and those that the model does not
-    have."""
-    if model in _roots:
-        own = model.state_dict()
-        weights = {name: part_like(own.get(name, weight), weight) for name, weight in weights.items()}
-    missing, unexpected = model.load_state_dict(weights, strict=False)
-    return missing, unexpected
+def _is_part(value: Tensor) -> bool:
+    return hasattr(value, "full_tensor")
+
+
+def _gathered(value: Tensor) -> Tensor:
+    gathered: Tensor = value.full_tensor()  # type: ignore[attr-defined]
+    return gathered
 
 
 def clip_gradient(weights: Sequence[nn.Parameter], max_norm: float) -> float:
     """Scale the gradient of weights, whose shares are added up, down to a norm. Returns its norm before."""
-    split = [weight for weight in weights if hasattr(weight, "full_tensor")]
+    split = [weight for weight in weights if _is_part(weight)]
     if not split:
         return float(clip_grad_norm_(weights, max_norm))
-    others = [weight for weight in weights if not hasattr(weight, "full_tensor")]
-    norms = [whole(get_total_norm([w.grad for w in part if w.grad is not None])) for part in (split, others) if part]
-    norm = torch.stack([norm.cpu() for norm in norms]).norm()
+    others = [weight for weight in weights if not _is_part(weight)]
+    norms = [_gathered(get_total_norm([w.grad for w in split if w.grad is not None]))]
+    if others:
+        norms.append(get_total_norm([w.grad for w in others if w.grad is not None]))
+    norm = torch.stack(norms).norm()
     for part in (split, others):
-        clip_grads_with_norm_(part, max_norm, norm.to(weights[0].device))
+        clip_grads_with_norm_(part, max_norm, norm)
     return float(norm)
 
 
 def add_up_gradients(weights: Iterable[nn.Parameter]) -> None:
     """Add up what the processes have computed on their rows. FSDP2 has done so for weights that are split."""
-    Processes.here().sum_([w.grad for w in weights if w.grad is not None and not hasattr(w, "full_tensor")])
+    Processes.here().sum_([w.grad for w in weights if w.grad is not None and not _is_part(w)])
