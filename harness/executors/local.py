@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,8 +53,12 @@ class LocalPool:
     they have loaded serves the next jobs.
     """
 
-    def __init__(self, slots: int, home: Path, worker_module: str) -> None:
+    def __init__(
+        self, slots: int, home: Path, worker_module: str, environments: Sequence[Mapping[str, str]] = ()
+    ) -> None:
+        """environments: of each slot's worker, besides this process's own."""
         self.slots = slots
+        self._environments = environments or [{}] * slots
         self._command = [sys.executable, "-P", "-m", worker_module, str(home)]
         self._workers: list[_Worker] = []
         self._messages: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]] = queue.SimpleQueue()
@@ -129,7 +134,7 @@ class LocalPool:
             stderr=stderr,
             text=True,
             encoding="utf-8",
-            env=os.environ | ENVIRONMENT,
+            env=os.environ | ENVIRONMENT | self._environments[len(self._workers)],
         )
         worker = _Worker(process, stderr)
         self._workers.append(worker)

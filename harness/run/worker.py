@@ -4,18 +4,24 @@ The process reads a job a line on stdin, as JSON. Events go out as JSON lines on
 prints goes to stderr. When stdin closes the parent is gone, and a running job is interrupted. SIGTERM interrupts too;
 the job leaves its records ready to be continued. `null` in the place of a job interrupts the running one, and the
 worker waits for the next.
+
+A cell of several processes (`train.processes`) is run by workers of this worker's, which have torchrun's variables in
+their environment: see `harness.processes`.
 """
 
 from __future__ import annotations
 
 import gc
 import json
+import math
 import os
 import queue
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -23,9 +29,11 @@ from typing import TYPE_CHECKING, Any
 from harness import plugins
 from harness.config.hashing import code_digests, data_digests, own_templates, user_code
 from harness.errors import RefusedError
-from harness.executors.base import Job, JobState
+from harness.executors.base import Ended, Job, JobState, Progress
+from harness.executors.local import STOP_WITHIN_S, LocalPool
+from harness.records import CellRecord
 from harness.records.files import DamagedRecordError, is_disk_full
-from harness.run.loop import DISK_FULL, CodeChangedError, Interrupted
+from harness.run.loop import DISK_FULL, POLL_S, CodeChangedError, Interrupted
 
 if TYPE_CHECKING:
     from harness.models.start import StartingPoint
@@ -42,12 +50,16 @@ def run_job(job: Job, home: Path, start: StartingPoint, tell: Tell) -> tuple[Job
     from evals.errors import EvalError
     from harness.engines.base import EngineMismatchError
     from harness.records.lease import LeaseLostError, LeaseTakenError
-    from harness.run.cell_job import run_cell
+    from harness.run.cell_job import run_cell, serve_cell
     from harness.run.stages import CELL, StageContext, find_stage
 
     path = home / job.path
     try:
-        if job.kind == CELL:
+        if job.kind == CELL and _needs_processes(job, home):
+            return run_in_processes(job, home, tell)
+        if job.kind == CELL and int(os.environ.get("RANK", 0)) > 0:
+            serve_cell(job.spec, home, start)
+        elif job.kind == CELL:
             run_cell(job.spec, home, path, start, tell, lambda: require_code(job))
         else:
             require_code(job)
@@ -75,6 +87,86 @@ def run_job(job: Job, home: Path, start: StartingPoint, tell: Tell) -> tuple[Job
             )
         raise
     return "done", None
+
+
+def _needs_processes(job: Job, home: Path) -> bool:
+    """Whether a cell is to be trained by several processes, of which this is none."""
+    cell = CellRecord.at(home / job.path)
+    several = job.spec.train.processes > 1 and not job.spec.checkpoint
+    return several and "RANK" not in os.environ and cell.lacks == "training"
+
+
+def run_in_processes(job: Job, home: Path, tell: Tell) -> tuple[JobState, str | None]:
+    """Run a cell in processes of its own. It ends as its first process says; if another fails, with that one, and all
+    are stopped."""
+    from torch.distributed import TCPStore
+
+    size = job.spec.train.processes
+    devices = devices_of(job.spec.train.device, size)
+    # This process holds the port for as long as the others need it.
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    common = {
+        "WORLD_SIZE": str(size),
+        "LOCAL_WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(store.port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }
+    environments = [common | {"RANK": str(n), "LOCAL_RANK": str(n), **devices[n]} for n in range(size)]
+    pool = LocalPool(size, home, "harness.run.worker", environments)
+    jobs = [replace(job) for _ in range(size)]
+    first = jobs[0]
+    try:
+        for one in jobs:
+            pool.start(one)
+        try:
+            ended = _first_to_end(pool, first, tell)
+        except Interrupted:
+            # The others must live until the first has stopped where it can be continued.
+            pool.cancel(first)
+            _first_to_end(pool, first, tell, STOP_WITHIN_S)
+            raise
+    finally:
+        pool.close()
+    if ended is None or ended.job is first:
+        ended = ended or Ended(first, "failed", "it did not end")
+        reason = ended.reason
+    else:
+        reason = f"process {jobs.index(ended.job)} of its {size}: {ended.reason}"
+    if ended.output:
+        with CellRecord.at(home / job.path).log.open("a", encoding="utf-8") as log:
+            log.write(ended.output)
+    return ended.state, reason
+
+
+def _first_to_end(pool: LocalPool, first: Job, tell: Tell, within_s: float = math.inf) -> Ended | None:
+    """How the first job ended, or before it another that did not succeed; None if none has in this time."""
+    until_s = time.monotonic() + within_s
+    while time.monotonic() < until_s:
+        for event in pool.wait(POLL_S):
+            if isinstance(event, Progress):
+                tell(event.event)
+            elif event.job is first or event.state != "done":
+                return event
+    return None
+
+
+def devices_of(device: str, size: int) -> list[dict[str, str]]:
+    """For each process the variable that shows it its own GPU alone; {} on a CPU. RefusedError for too few."""
+    if device == "cpu":
+        return [{}] * size
+    import torch
+
+    if device == "auto" and not torch.cuda.is_available():
+        return [{}] * size
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    visible = [str(n) for n in range(torch.cuda.device_count())] if named is None else named.split(",")
+    if len(visible) < size:
+        raise RefusedError(
+            f"train.processes is {size}, but a process here sees {len(visible)} CUDA devices, and each of them needs "
+            f"one. Use --set train.processes={max(1, len(visible))}, or a machine with more."
+        )
+    return [{"CUDA_VISIBLE_DEVICES": one} for one in visible[:size]]
 
 
 def require_code(job: Job) -> None:

@@ -32,7 +32,6 @@ def test_two_processes_train_like_one(tmp_path: Path) -> None:
             worst = max(
                 float((together["weights"][name] - weight).abs().max()) for name, weight in alone["weights"].items()
             )
-            print(variant, sharding, worst)
             assert worst <= tolerance, (variant, sharding)
             for name, value in alone["metrics"].items():
                 assert together["metrics"][name] == pytest.approx(value, rel=1e-3, abs=1e-4), (variant, sharding, name)
