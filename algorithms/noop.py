@@ -90,8 +90,8 @@ class _PolicyTerm(NamedTuple):
     """n_i to this power is a further factor."""
 
 
-_active_knobs = lru_cache(active_knobs)
-"""Remembered, as each of a hundred arms is compared with all others."""
+_active_knobs = lru_cache(maxsize=1024)(active_knobs)
+"""Remembered, as each of hundreds of arms is compared with all others."""
 
 
 class _Pair:
@@ -209,7 +209,7 @@ def _constant_within_completions(objective: Objective) -> bool:
 
 def _kl_gradient(objective: Objective, first_step: bool) -> tuple[KnobValue, ...]:
     """What the gradient of the KL depends on: first where it is or, in the loss, which form it has."""
-    kl, knobs = objective.kl, active_knobs(objective.kl)
+    kl, knobs = objective.kl, _active_knobs(objective.kl)
     if kl.where == "none":
         return ("none",)
     if kl.where == "reward":

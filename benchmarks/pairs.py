@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
-from harness.executors.local import ENVIRONMENT
+from harness.executors.slots import ONE_THREAD
 
 Row = dict[str, Any]
 """What a turn measured: `seconds` for one unit of work, and what was done in it."""
@@ -25,7 +25,7 @@ Row = dict[str, Any]
 
 def environment(threads: int, ours: bool) -> dict[str, str]:
     """A contestant's environment: ours has that of our workers but for the threads; others keep the user's."""
-    own = ENVIRONMENT if ours else {"TOKENIZERS_PARALLELISM": "false"}
+    own = ONE_THREAD if ours else {"TOKENIZERS_PARALLELISM": "false"}
     return os.environ | own | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
 
 

@@ -24,8 +24,8 @@ PACKAGES = ("algorithms", "evals", "harness", "reports", "sweeps")
 
 # The rooms from the bottom to the top: each may import those before it, also for type checking only.
 ROOMS_OF_HARNESS = (
-    *("errors", "plugins", "random_keys", "processes", "records", "rewards", "config", "models", "engines", "sampling", "training"),
-    *("plan", "executors", "run", "tracking", "search", "evaluate", "extras", "cli"),
+    *("errors", "plugins", "random_keys", "processes", "records", "rewards", "config", "executors", "models"),
+    *("engines", "sampling", "training", "plan", "run", "tracking", "search", "evaluate", "extras", "cli"),
 )
 ROOMS_OF_REPORTS = (
     *("statistics", "laws", "formats", "processes", "measure"),

@@ -148,6 +148,7 @@ KL_COV = Preset(
     "penalty acts.",
     implementations="verl's configuration has coef 0.1 where the paper and the authors' code have 1. Both choose "
     "within each micro-batch; here it is over the whole optimiser step.",
-    traps="With one optimiser step per rollout the penalty is exactly 0, in value and gradient.",
+    traps="With one optimiser step per rollout the penalty is exactly 0, in value and gradient. But where two passes "
+    "round a log-prob differently, as a GPU does, |log r| has a slope of -1 or 1 at random before the first step.",
     companions={"train.updates_per_rollout": 2},
 )

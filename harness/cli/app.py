@@ -13,7 +13,7 @@ from harness.cli.compare import compare
 from harness.cli.eval import eval_
 from harness.cli.extras import probe, replay
 from harness.cli.look import diff, ls, show
-from harness.cli.maintain import coldstart, cp, doctor, sync
+from harness.cli.maintain import coldstart, cp, doctor, selftest, sync
 from harness.cli.plan import plan
 from harness.cli.power import power
 from harness.cli.registered import freeze, verdict, verify
@@ -22,12 +22,13 @@ from harness.cli.run import run
 from harness.cli.status import status
 from harness.cli.tune import tune
 from harness.cli.ui import ui
+from harness.cli.worker import worker
 
 GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Ask": (plan, freeze, run, tune, probe),
+    "Ask": (plan, freeze, run, worker, tune, probe),
     "Look": (ui, status, ls, show, diff),
     "Understand": (report, verdict, compare, power, verify, replay, eval_),
-    "Maintain": (doctor, clean, cp, sync, coldstart),
+    "Maintain": (doctor, selftest, clean, cp, sync, coldstart),
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -55,6 +55,7 @@ class LiveRun:
     _total: int | None = 0
     _done_before: int = 0
     _fractions: dict[str, float] = field(default_factory=dict)
+    _elsewhere: Collection[str] = ()
     _used: dict[str, float] = field(default_factory=dict)
     _used_before: dict[str, float] = field(default_factory=dict)
     _events: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -105,17 +106,27 @@ class LiveRun:
         self._fractions[name] = event["done_frac"]
         self._show(name, event)
 
+    def elsewhere(self, fractions: Mapping[str, float]) -> None:
+        """The cells that other processes run now -> how much of each is done, in [0, 1]."""
+        self._fractions |= fractions
+        self._elsewhere = [*fractions]
+        self._show_sweep()
+
     def _show(self, name: str, event: dict[str, Any]) -> None:
         self._events[name] = event
         if self._display:
             if name not in self._tasks:
                 self._tasks[name] = self._display.add_task(name, total=1.0, remark="")
             self._display.update(self._tasks[name], completed=event["done_frac"], remark=_remark(event))
+        self._show_sweep()
+
+    def _show_sweep(self) -> None:
+        if self._display:
             self._display.update(self._tasks["sweep"], completed=self._sweep_frac(), remark=self._sweep_remark())
         elif time.monotonic() - self._written_s >= PLAIN_EVERY_S:
             self._written_s = time.monotonic()
             running = "; ".join(f"{name} {_remark(event)}" for name, event in self._events.items())
-            note(f"{self._so_far()}, ETA {self._eta()} | {running}")
+            note(f"{self._so_far()}, ETA {self._eta()}{f' | {running}' if running else ''}")
 
     def ended(self, name: str, state: str, reason: str | None) -> None:
         self.states[name] = state
@@ -138,13 +149,16 @@ class LiveRun:
             cells = self._count(self._done_before + ended)
         else:
             cells = f"{ended}/{self._count(self._total - self._done_before)}"
-        return ", ".join([cells, *self._budget()])
+        return ", ".join([cells, *self._others(), *self._budget()])
+
+    def _others(self) -> list[str]:
+        return [f"{len(self._elsewhere)} run elsewhere"] if self._elsewhere else []
 
     def _budget(self) -> list[str]:
         return [f"{share:.0%} of {bound}" for bound, share in self._used.items()]
 
     def _sweep_remark(self) -> str:
-        return ", ".join([*self._budget(), f"ETA {self._eta()}"])
+        return ", ".join([*self._others(), *self._budget(), f"ETA {self._eta()}"])
 
     def _sweep_frac(self) -> float:
         """The fraction done of what was left at the start, by the bound that is nearest."""

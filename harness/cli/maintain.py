@@ -1,9 +1,11 @@
-"""Verbs that look after an installation and its files: `bench doctor`, `bench sync`, `bench cp`, `bench coldstart`."""
+"""Verbs that look after an installation and its files: `bench doctor`, `bench selftest`, `bench sync`, `bench cp`,
+`bench coldstart`."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -13,7 +15,7 @@ import typer
 
 from harness.cli.console import note, print_json, print_table
 from harness.cli.options import HomeOption, JsonOption, UnusedHomeOption, home_folder, run_folder
-from harness.errors import RefusedError, UnknownNameError, without_password
+from harness.errors import BenchError, RefusedError, UnknownNameError, without_password
 
 LOW_DISK_GB = 2.0
 
@@ -149,6 +151,70 @@ def _data() -> list[Check]:
     return checks
 
 
+def selftest(
+    device: Annotated[
+        str, typer.Option("--device", metavar="D", help="auto, cpu, cuda or cuda:N; auto is cuda where there is one.")
+    ] = "auto",
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="CHECK", help="Only this one; may be repeated. `bench ls checks` lists all."),
+    ] = None,
+    home: UnusedHomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Try on this machine what bench needs of it. On a GPU, run this first.
+
+    It takes at most 10 minutes: engines, bfloat16, CUDA graphs, vLLM's sync, memory, a kill, two cells at once, and
+    the time of a step. What is not installed is left out. The table and the machine's versions are kept as
+    selftest-<gpu or cpu>.json in this folder. Exits 1 if a check failed.
+
+    Example: bench selftest --device cuda
+    """
+    from dataclasses import asdict
+
+    from harness.cli.live import duration
+    from harness.extras.selftest.checks import CHECKS, Outcome, device_name, machine, run_checks
+    from harness.records.files import file_name, write_json
+
+    names = [CHECKS.find(name).name for name in only or CHECKS.names()]
+    device = _device_to_try(device)
+    path = Path(f"selftest-{file_name(device_name(device))}.json")
+    outcomes: list[Outcome] = []
+    for outcome in run_checks(device, names, lambda name: note(f"{len(outcomes) + 1}/{len(names)} {name} ...")):
+        outcomes.append(outcome)
+        note(f"{len(outcomes)}/{len(names)} {outcome.check}: {outcome.result}, {outcome.found}")
+    failed = [outcome for outcome in outcomes if outcome.result == "failed"]
+    document = {"device": device, "machine": machine(device), "passed": not failed, "checks": [*map(asdict, outcomes)]}
+    write_json(path, document)
+    if json:
+        print_json(document | {"path": str(path)})
+    else:
+        rows = [[one.check, one.result, duration(one.took_s) if one.took_s else "", one.found] for one in outcomes]
+        print_table(f"{device_name(device)}", ["check", "", "took", "found"], rows)
+        typer.echo(f"wrote {path}")
+    if failed:
+        raise BenchError(
+            f"{len(failed)} of {len(names)} checks failed: {', '.join(one.check for one in failed)}. {path} holds what "
+            "they wrote; `bench selftest --only CHECK` tries one again."
+        )
+
+
+def _device_to_try(given: str) -> str:
+    """--device, `auto` settled. RefusedError for one that is not here."""
+    import torch
+
+    if (known := re.fullmatch(r"auto|cpu|cuda(?::(\d{1,3}))?", given)) is None:
+        raise RefusedError(f"--device is {given!r}: give auto, cpu, cuda or cuda:N.")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if given == "auto":
+        return "cuda" if count else "cpu"
+    if given != "cpu" and int(known[1] or 0) >= count:
+        raise RefusedError(
+            f"--device is {given}, but torch sees {count} CUDA devices here. `--device cpu` tries the CPU."
+        )
+    return given
+
+
 def sync(
     sweep: Annotated[
         str | None, typer.Argument(help="Name of a sweep that was run; all of them, and all evaluations, if left out.")
@@ -229,19 +295,18 @@ def coldstart(
 
     Example: bench coldstart --out my_tiny
     """
-    from harness.config.cold_start_recipe import load_recipe
     from harness.config.model_source import TINY
 
     if out.exists():
         raise RefusedError(f"--out {out} exists already and is not overwritten. Give a folder that does not exist.")
-    loaded = load_recipe(recipe or TINY / "recipe.yaml")
-    note("loading the model")
-
     import torch
 
     from harness.cli.live import Countdown
     from harness.models.language_model import load_model, weights_digest
-    from harness.training.cold_start import run_cold_start
+    from harness.training.cold_start import load_recipe, run_cold_start
+
+    loaded = load_recipe(recipe or TINY / "recipe.yaml")
+    note("loading the model")
 
     # As in every worker: the digest below depends on the thread count.
     torch.set_num_threads(1)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +16,9 @@ from harness.cli.console import note
 from harness.errors import RefusedError, few, nearest
 
 if TYPE_CHECKING:
-    from harness.executors.base import Executor
+    from harness.config.run_spec import RunSpec
+    from harness.executors.base import Executor, ExecutorKind
+    from harness.executors.slots import Slot
     from harness.records import SweepRecord
     from reports.measure import Analysis
     from reports.page.document import Report
@@ -58,12 +62,22 @@ PluginOption = Annotated[
     typer.Option("--plugin", metavar="MODULE", help="A plug-in module, in this folder or installed; repeatable."),
 ]
 ExecutorOption = Annotated[
-    str, typer.Option("--executor", metavar="NAME", help="Where cells run (see `bench ls executors`).")
+    str,
+    typer.Option(
+        "--executor",
+        metavar="NAME",
+        help="Where cells run (`bench ls executors`): local; ray, the Ray cluster that this machine is part of; "
+        "ray:HOST:PORT, another one.",
+    ),
 ]
 WorkersOption = Annotated[
     int | None,
     typer.Option(
-        "--workers", metavar="N", min=1, help="Cells, or trials, at once; default: one per CPU core, or one on a GPU."
+        "--workers",
+        metavar="N",
+        min=1,
+        help="Cells, or trials, at once; default: one on each GPU, or on each CPU core. More than there are GPUs share "
+        "them.",
     ),
 ]
 
@@ -110,12 +124,55 @@ def sweeps_holding(paths: Iterable[Path]) -> list[Path]:
     ]
 
 
-def executor_named(name: str, home: Path) -> Callable[[int], Executor]:
-    """Opens the executor of that name with so many slots. RefusedError where nothing has the name."""
-    from harness.executors.base import EXECUTORS
+@dataclass
+class ChosenExecutor:
+    """What --executor names. It is looked up when it is first needed, for a plug-in of the sweep file may give it, and
+    asked for its slots when something depends on them, for a cluster takes its time."""
 
-    kind = EXECUTORS.find(name)
-    return lambda slots: kind.make(slots, home, "harness.run.worker")
+    given: str
+    home: Path
+
+    @cached_property
+    def kind(self) -> ExecutorKind:
+        """Raises UnknownNameError."""
+        from harness.executors.base import EXECUTORS
+
+        return EXECUTORS.find(self.given.partition(":")[0])
+
+    @cached_property
+    def slots(self) -> Sequence[Slot]:
+        """Raises RefusedError."""
+        return self.kind.slots(self.given.partition(":")[2])
+
+    def on_gpu(self) -> bool:
+        """Whether a cell that leaves its device open runs on a GPU."""
+        return any(slot.kind == "cuda" for slot in self.slots)
+
+    def at_once(self, specs: Iterable[RunSpec]) -> int:
+        """How many cells of these specs run at once where --workers is not given. That there is no slot for any is said
+        when one is to be opened: all cells may be done."""
+        from harness.executors.slots import fitting_slots
+
+        specs = list(specs)
+        return max(1, len(fitting_slots(self._slots_of(specs), {spec.train.device for spec in specs})))
+
+    def opener(self, specs: Iterable[RunSpec]) -> Callable[[int], Executor]:
+        """Opens it with slots for so many jobs of these specs at once."""
+        from harness.executors.slots import choose_slots
+
+        specs = list(specs)
+        devices = {spec.train.device for spec in specs}
+
+        def opened(count: int) -> Executor:
+            return self.kind.make(choose_slots(self._slots_of(specs), devices, count), self.home, "harness.run.worker")
+
+        return opened
+
+    def _slots_of(self, specs: Sequence[RunSpec]) -> list[Slot]:
+        """With as many GPUs, or cores, as the largest of the cells has processes."""
+        from harness.executors.slots import joined
+
+        return joined(self.slots, max((spec.train.processes for spec in specs), default=1))
 
 
 def home_of(sweep: str, given: Path | None) -> Path:

@@ -14,7 +14,9 @@ import typer
 from harness.cli.console import print_json, print_table, print_text
 from harness.cli.options import (
     ArmsOption,
+    ChosenExecutor,
     EvalSamplesOption,
+    ExecutorOption,
     HomeOption,
     JsonOption,
     ProfileOption,
@@ -22,7 +24,6 @@ from harness.cli.options import (
     SetOption,
     SweepArgument,
     arm_names,
-    executor_named,
     home_of,
     question_in,
     with_eval_samples,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from harness.config.run_spec import RunSpec
     from harness.plan import Plan, PlannedCell
     from harness.plan.expected_time import ExpectedTime, Pace
+    from harness.records import CellRecord
 
 # The sd of paired differences where neither cells nor the profile say it: 2 pp is common on full benchmarks.
 ASSUMED_SD_PP = 2.0
@@ -50,6 +52,7 @@ def plan(
         bool,
         typer.Option("--time", help="If no finished cell tells the time, train one step in a temporary folder."),
     ] = False,
+    executor: ExecutorOption = "local",
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -65,26 +68,28 @@ def plan(
 
     folder = home_of(sweep, home)
     given = question_in(folder, sweep, asks_anew=bool(profile or set_ or arms))
-    asked = make_plan(given, profile, with_eval_samples(set_, eval_samples), seeds, arm_names(arms))
+    where = ChosenExecutor(executor, folder)
+    asked = make_plan(given, profile, with_eval_samples(set_, eval_samples), seeds, arm_names(arms), where.on_gpu)
     planned = with_known_tuning(asked, folder)
     if time:
         planned.require_answerable()
-    expected = _expected_time(planned, folder, time)
-    records = [planned.record(cell, folder) for cell in planned.cells]
+    records = planned.records(folder)
+    standing = [(cell, record.state, record.lacks) for cell, record in zip(planned.cells, records, strict=True)]
+    expected = _expected_time(planned, where, standing, time)
     cells = [
         {
             "arm": cell.arm,
             "seed": cell.seed,
             "hash": cell.hash,
-            "state": record.state,
-            "lacks": record.lacks,
+            "state": state,
+            "lacks": lacks,
             "evaluation": cell.evaluation,
         }
         | ({"hash": None, "state": "after its search"} if cell.arm in planned.to_tune else {})
-        for cell, record in zip(planned.cells, records, strict=True)
+        for cell, state, lacks in standing
     ]
-    missing = [cell for cell, record in zip(planned.cells, records, strict=True) if record.lacks]
-    changed = changes([cell for cell in missing if cell.arm not in planned.to_tune], planned.folder(folder) / "cells")
+    missing = [cell for cell, _, lacks in standing if lacks and cell.arm not in planned.to_tune]
+    changed = changes(missing, planned.folder(folder) / "cells")
     searches = _searches(planned, folder)
     document: dict[str, Any] = {
         "sweep": planned.sweep.name,
@@ -110,7 +115,7 @@ def plan(
         "cost": replace(planned, cells=[*_search_cells(planned, folder), *planned.cells]).cost(),
         "time": None if expected is None else expected.as_json(),
         "screening": None if planned.sweep.screening is None else planned.sweep.screening.model_dump(),
-        "detectable_pp": _detectable_pp(planned, folder),
+        "detectable_pp": _detectable_pp(planned, records),
     }
     if json:
         print_json(document)
@@ -119,9 +124,11 @@ def plan(
     planned.require_answerable()
 
 
-def _expected_time(planned: Plan, home: Path, may_measure: bool) -> ExpectedTime | None:
-    """The time of the cells that `bench run` would start, in its order."""
-    from harness.cli.run import default_workers
+def _expected_time(
+    planned: Plan, where: ChosenExecutor, standing: Sequence[tuple[PlannedCell, str, str | None]], may_measure: bool
+) -> ExpectedTime | None:
+    """The time of the cells that `bench run` would start, in its order. standing: each cell, its state and what it
+    lacks."""
     from harness.plan.expected_time import expected_time
 
     def measure(spec: RunSpec) -> Pace:
@@ -129,14 +136,16 @@ def _expected_time(planned: Plan, home: Path, may_measure: bool) -> ExpectedTime
         from harness.run.timed_step import timed_pace
 
         with LiveRun() as live:
-            return timed_pace(spec, home, lambda aside: executor_named("local", aside)(1), live)
+            return timed_pace(spec, home, lambda aside: ChosenExecutor("local", aside).opener([spec])(1), live)
 
-    records = [(cell, planned.record(cell, home)) for cell in sorted(planned.cells, key=lambda cell: cell.seed)]
-    missing = [(cell.spec, record.lacks) for cell, record in records if record.state not in ("done", "invalid")]
+    home = where.home
+
+    by_seed = sorted(standing, key=lambda one: one[0].seed)
+    missing = [(cell.spec, lacks) for cell, state, lacks in by_seed if state not in ("done", "invalid")]
     searched = [cell.spec for cell in _search_cells(planned, home)]
     specs = [*searched, *(spec for spec, lacks in missing if lacks != "evaluation" and not spec.checkpoint)]
     only_evaluated = [spec for spec, lacks in missing if lacks == "evaluation" or spec.checkpoint]
-    at_once = min(default_workers([*planned.arms.values()]), max(1, len(searched) + len(missing)))
+    at_once = min(where.at_once(planned.arms.values()), max(1, len(searched) + len(missing)))
     return expected_time(specs, home, at_once, measure if may_measure else None, only_evaluated)
 
 
@@ -173,7 +182,7 @@ def _search_cells(planned: Plan, home: Path) -> list[PlannedCell]:
     ]
 
 
-def _detectable_pp(planned: Plan, home: Path) -> dict[str, Any]:
+def _detectable_pp(planned: Plan, records: Sequence[CellRecord]) -> dict[str, Any]:
     """Smallest difference that the design finds at 80 % power in each of its contrasts, in a screening on the seeds
     that confirm its best arms. The spread is that of finished pairs, given two, else the profile's, else assumed; that
     of an effect of a factorial follows from it."""
@@ -181,19 +190,19 @@ def _detectable_pp(planned: Plan, home: Path) -> dict[str, Any]:
     from reports.statistics import MIN_PAIRS, power
 
     if planned.request.checkpoint is not None:
-        return _detectable_over_problems_pp(planned, home)
+        return _detectable_over_problems_pp(planned, records)
     screening = planned.sweep.screening
     declared = declared_names(planned.grid, [*planned.arms], planned.baseline)
     n_contrasts = max(1, len(declared)) if screening is None else screening.best
     seeds = len(planned.request.seed_list) if screening is None else screening.seeds
-    sd, origin = _paired_sd_pp(planned, home)
+    sd, origin = _paired_sd_pp(planned, records)
     sd *= max((contrast.sd_ratio for contrast in declared), default=1.0)
     alpha = planned.sweep.compare.alpha / n_contrasts
     value = power(sd, n=seeds, alpha=alpha).effect if seeds >= MIN_PAIRS and sd > 0 else None
     return {"value": value, "from": origin, "sd_pp": sd, "contrasts": n_contrasts}
 
 
-def _detectable_over_problems_pp(planned: Plan, home: Path) -> dict[str, Any]:
+def _detectable_over_problems_pp(planned: Plan, records: Sequence[CellRecord]) -> dict[str, Any]:
     """The same where problems are replicated. Before there are answers, their noise is taken at its largest, where
     every problem is solved half the time, and what an arm changes as the same on every problem. The one sample of a
     greedy arm is the least certain, however many the others have."""
@@ -203,7 +212,7 @@ def _detectable_over_problems_pp(planned: Plan, home: Path) -> dict[str, Any]:
 
     metric = Metric(planned.metric_task, planned.metric_name)
     treatments = [arm for arm in planned.arms if arm != planned.baseline] or [planned.baseline]
-    done = [record for cell in planned.cells if (record := planned.record(cell, home)).state == "done"]
+    done = [record for record in records if record.state == "done"]
     measured = {arm: [Measurement(cell, metric) for cell in done if cell.arm == arm] for arm in planned.arms}
     paired = [pair_by_seed(measured[arm], measured[planned.baseline]) for arm in treatments]
     if differences := [differences_by_problem(pairs) for pairs in paired if pairs]:
@@ -228,10 +237,10 @@ def _samples_of_a_problem(planned: Plan, arm: str) -> int:
     return 1 if spec.is_greedy or task.gives_choices else spec.samples * len(planned.request.seed_list)
 
 
-def _paired_sd_pp(planned: Plan, home: Path) -> tuple[float, str]:
+def _paired_sd_pp(planned: Plan, records: Sequence[CellRecord]) -> tuple[float, str]:
     from harness.plan.profile import MeasuredSpread
 
-    differences = _finished_differences_pp(planned, home)
+    differences = _finished_differences_pp(planned, records)
     if len(differences) >= 2:
         return statistics.stdev(differences), "finished cells"
     measured = MeasuredSpread.of(planned.request.profile_path)
@@ -239,14 +248,14 @@ def _paired_sd_pp(planned: Plan, home: Path) -> tuple[float, str]:
     return (ASSUMED_SD_PP, "assumed sd") if sd_pp is None else (sd_pp, f"profile {planned.profile}")
 
 
-def _finished_differences_pp(planned: Plan, home: Path) -> list[float]:
+def _finished_differences_pp(planned: Plan, records: Sequence[CellRecord]) -> list[float]:
     """Differences (pp) of the first contrast's finished pairs."""
+    treatment = next((arm for arm in planned.arms if arm != planned.baseline), planned.baseline)
     scores: dict[tuple[str, int], float] = {}
-    for cell in planned.cells:
-        for row in planned.record(cell, home).read_scores():
+    for cell in records:
+        for row in cell.read_scores() if cell.arm in (treatment, planned.baseline) else ():
             if row["final"] and row["task"] == planned.metric_task:
                 scores[cell.arm, cell.seed] = 100 * row["metrics"][planned.metric_name]
-    treatment = next((arm for arm in planned.arms if arm != planned.baseline), planned.baseline)
     pairs = [
         (scores.get((treatment, seed)), scores.get((planned.baseline, seed))) for seed in planned.request.seed_list
     ]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from harness.cli.console import note, print_json, print_text
 from harness.cli.options import (
     ArmsOption,
+    ChosenExecutor,
+    ExecutorOption,
     HomeOption,
     JsonOption,
     ProfileOption,
@@ -29,6 +31,9 @@ from harness.cli.options import (
 from harness.cli.until import MostSeedsOption, UntilOption, command_until, require_one_plan_of_seeds
 from harness.errors import BenchError, RefusedError, few
 
+if TYPE_CHECKING:
+    from harness.plan import Plan
+
 
 def freeze(
     sweep: SweepArgument,
@@ -38,6 +43,7 @@ def freeze(
     arms: ArmsOption = None,
     until: UntilOption = None,
     most_seeds: MostSeedsOption = None,
+    executor: ExecutorOption = "local",
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -65,13 +71,17 @@ def freeze(
 
     require_one_plan_of_seeds(until, most_seeds, seeds)
     folder = home_of(sweep, home)
-    planned = with_known_tuning(make_plan(sweep, profile, set_ or [], seeds, arm_names(arms)), folder)
+    on_gpu = ChosenExecutor(executor, folder).on_gpu
+
+    def planned_with(count: int | None) -> Plan:
+        return with_known_tuning(make_plan(sweep, profile, set_ or [], count, arm_names(arms), on_gpu), folder)
+
+    planned = planned_with(seeds)
     planned.require_answerable()
     if until is not None:
         require_looks(planned)
         # All cells that may be made are registered.
-        most = planned_looks(planned, most_seeds)[-1]
-        planned = with_known_tuning(make_plan(sweep, profile, set_ or [], most, arm_names(arms)), folder)
+        planned = planned_with(planned_looks(planned, most_seeds)[-1])
     place = planned.folder(folder)
     require_same_kind(place, is_search=False)
     if started := started_cells(planned.record(cell, folder) for cell in planned.cells):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from contextlib import ExitStack
 from dataclasses import replace
@@ -15,6 +14,7 @@ from harness.cli.console import note, print_json
 from harness.cli.options import (
     SWEEP_ARGUMENT,
     ArmsOption,
+    ChosenExecutor,
     EvalSamplesOption,
     ExecutorOption,
     HomeOption,
@@ -26,7 +26,6 @@ from harness.cli.options import (
     WorkersOption,
     arm_names,
     command_line,
-    executor_named,
     home_folder,
     home_of,
     question_in,
@@ -46,10 +45,17 @@ from harness.errors import BenchError, RefusedError, few
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from harness.config.run_spec import RunSpec
     from harness.plan import Plan
     from harness.records import CellRecord
     from harness.run.sweep import SweepRun
+
+
+RetryInvalidOption = Annotated[
+    bool, typer.Option("--retry-invalid", help="Also rerun cells that could not be measured (state invalid).")
+]
+RetryFailedOption = Annotated[
+    bool, typer.Option("--retry-failed", help="Start a cell that fails once more, from its last checkpoint.")
+]
 
 
 class InterruptedByUserError(BenchError):
@@ -66,12 +72,8 @@ def run(
     eval_samples: EvalSamplesOption = None,
     arms: ArmsOption = None,
     workers: WorkersOption = None,
-    retry_invalid: Annotated[
-        bool, typer.Option("--retry-invalid", help="Also rerun cells that could not be measured (state invalid).")
-    ] = False,
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Start a cell that fails once more, from its last checkpoint.")
-    ] = False,
+    retry_invalid: RetryInvalidOption = False,
+    retry_failed: RetryFailedOption = False,
     fail_fast: Annotated[
         bool, typer.Option("--fail-fast", help="Stop at the first cell that fails or is invalid; the others wait.")
     ] = False,
@@ -132,18 +134,20 @@ def run(
         folder = home_of(sweep, home)
         given = question_in(folder, sweep, asks_anew=bool(profile or set_ or arms))
 
+    where = ChosenExecutor(executor, folder)
+
     def planned_with(count: int | None) -> Plan:
-        return with_known_tuning(make_plan(given, profile, settings, count, arm_names(arms)), folder)
+        planned = make_plan(given, profile, settings, count, arm_names(arms), where.on_gpu)
+        return with_known_tuning(planned, folder)
 
     first = planned_with(seeds)
-    # From here on: the plug-ins of the file are in use, and one of them may give the executor.
-    open_executor = executor_named(executor, folder)
+    at_once = workers or where.at_once(first.arms.values())
+    open_executor = where.opener(first.arms.values())
     require_same_kind(first.folder(folder), is_search=False)
     command = command_until(command_line("run", sweep, profile, settings, seeds, arms), until, most_seeds)
     if repeated is not None:
         command = f"bench run --from {shlex.quote(str(repeated))}"
         say_what_differs(repeated, first)
-    at_once = workers or default_workers([*first.arms.values()])
     for warning in first.warnings:
         note(f"warning: {warning}")
     if first.to_tune:
@@ -284,12 +288,6 @@ def watched(work: Any, home: Path, mirrored: ExitStack, unit: str = "cells") -> 
 def _say_where(address: str | None, command: str | None) -> None:
     if address is not None:
         note(f"MLflow: {address}" + (f"\n  served by: {command}" if command else ""))
-
-
-def default_workers(specs: Sequence[RunSpec]) -> int:
-    """How many cells of these specs run at once. On a GPU each takes all of it."""
-    devices = {spec.train.device.partition(":")[0] for spec in specs}
-    return 1 if "cuda" in devices else os.cpu_count() or 1
 
 
 def _report_sweep(sweep_run: SweepRun, as_json: bool) -> list[str]:

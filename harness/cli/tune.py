@@ -14,6 +14,7 @@ import typer
 
 from harness.cli.console import note, print_json, print_link, print_table, print_text
 from harness.cli.options import (
+    ChosenExecutor,
     ExecutorOption,
     HomeOption,
     JsonOption,
@@ -23,11 +24,10 @@ from harness.cli.options import (
     SweepArgument,
     WorkersOption,
     command_line,
-    executor_named,
     home_of,
     numbers,
 )
-from harness.cli.run import default_workers, watched
+from harness.cli.run import watched
 from harness.errors import BenchError, RefusedError, without_password
 
 if TYPE_CHECKING:
@@ -89,14 +89,16 @@ def tune(
     from harness.search.run import SearchRun
 
     folder = home_of(sweep, home)
-    plan = make_search_plan(sweep, profile, set_ or [], seeds)
-    open_executor = executor_named(executor, folder)
+    where = ChosenExecutor(executor, folder)
+    plan = make_search_plan(sweep, profile, set_ or [], seeds, where.on_gpu)
+    specs = [plan.spec({}, plan.seeds[0])]
+    open_executor = where.opener(specs)
     require_same_kind(plan.folder(folder), is_search=True)
     budget = plan.search.budget
     limit = trials or budget.trials
     if limit is None and budget.tokens is None and budget.hours is None:
         raise RefusedError(f"{sweep}: the search would never end. Give --trials N, or `search.budget` in the file.")
-    at_once = workers or default_workers([plan.spec({}, plan.seeds[0])])
+    at_once = workers or where.at_once(specs)
     command = command_line("tune", sweep, profile, set_, seeds)
     command += f" --trials {trials}" if trials else ""
     command += f" --storage {shlex.quote(without_password(storage))}" if storage else ""

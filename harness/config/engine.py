@@ -38,11 +38,12 @@ class DrawingLoad:
 @dataclass(frozen=True)
 class EngineMemory:
     """What an engine takes, by name. parts_bytes: from its making on; drawing_bytes: only while it draws. device_frac:
-    the share of the device's memory that it takes besides."""
+    the share of the device's memory that it takes besides; frac_only_drawing: only while it draws."""
 
     parts_bytes: Mapping[str, float] = field(default_factory=dict)
     drawing_bytes: Mapping[str, float] = field(default_factory=dict)
     device_frac: float = 0.0
+    frac_only_drawing: bool = False
 
 
 def _refuses_nothing(rollout: RolloutSpec, device: str) -> str | None:
@@ -93,12 +94,16 @@ ENGINES: Kind[EngineBackend] = Kind(
 )
 
 
-def engine_on(device: str, engine: str) -> str:
-    """`rollout.engine` with auto resolved: the default of the device. Raises UnknownNameError."""
+def engine_on(device: str, engine: str, processes: int = 1) -> str:
+    """`rollout.engine` with auto resolved: the default of the device, or for a cell of several processes the first
+    engine that draws from the trainer's own weights. Raises UnknownNameError."""
     if engine != AUTO:
         return ENGINES.find(engine).name
     kind = device.partition(":")[0]
-    return next(name for name, backend in ENGINES.all().items() if kind in backend.default_on)
+    fitting = {name: backend for name, backend in ENGINES.all().items() if kind in backend.devices}
+    if processes > 1:
+        return next(name for name, backend in fitting.items() if not backend.holds_copy)
+    return next(name for name, backend in fitting.items() if kind in backend.default_on)
 
 
 def fields_of_other_engines(engine: str) -> list[str]:

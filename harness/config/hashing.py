@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -75,21 +76,33 @@ def training_hash(spec: RunSpec) -> str:
 
     Raises RefusedError if a local model, demonstrations or a reward function are missing, EvalError if problems are.
     """
+    return training_hashes(spec, [spec.seed])[spec.seed]
+
+
+def training_hashes(spec: RunSpec, seeds: Iterable[int]) -> dict[int, str]:
+    """By seed the `training_hash` of cells with the same settings; what these refer to is looked up once."""
     if spec.checkpoint:
-        return digest({"checkpoint": conditions_of_model(spec), "refers_to": _outside_engine(spec)})
-    knobs = {knob: value for knob, value in _knobs(spec).items() if not knob.startswith("eval.")}
-    grader = spec.reward.grader
-    refers_to = {
-        **_outside_engine(spec),
-        **_outside_rule(spec),
-        "start": _start(spec),
-        "train": _train_data(spec),
-        "extraction_version": EXTRACTION_VERSION,
-        "template": template_version(spec.task.template),
-        "grader": None if grader is None else grader_version(grader),
-        "reward_functions": _reward_functions(spec),
-    }
-    return digest({"training": knobs, "refers_to": refers_to, "numerics": NUMERICS_VERSION})
+        seeded = conditions_of_model(spec)
+        document: dict[str, Any] = {"checkpoint": seeded, "refers_to": _outside_engine(spec)}
+    else:
+        seeded = {knob: value for knob, value in _knobs(spec).items() if not knob.startswith("eval.")}
+        grader = spec.reward.grader
+        refers_to = {
+            **_outside_engine(spec),
+            **_outside_rule(spec),
+            "start": _start(spec),
+            "train": _train_data(spec),
+            "extraction_version": EXTRACTION_VERSION,
+            "template": template_version(spec.task.template),
+            "grader": None if grader is None else grader_version(grader),
+            "reward_functions": _reward_functions(spec),
+        }
+        document = {"training": seeded, "refers_to": refers_to, "numerics": NUMERICS_VERSION}
+    hashes = {}
+    for seed in seeds:
+        seeded["seed"] = seed
+        hashes[seed] = digest(document)
+    return hashes
 
 
 def conditions_of_model(spec: RunSpec) -> dict[str, Any]:
@@ -345,12 +358,6 @@ def _problems(task_name: str, split: str) -> dict[str, str]:
     return problems if source is None else problems | {"source": source}
 
 
-def _metrics() -> dict[str, list[str]]:
-    """Those of plug-ins, by the digests of their sources; {} where there are none."""
-    sources = metric_sources()
-    return {"metrics": sources} if sources else {}
-
-
 def _train_data(spec: RunSpec) -> dict[str, str]:
     """Identifies what is learned from: a set of pairs, or the problems to which completions are drawn."""
     if spec.pairs.type == "dataset":
@@ -366,7 +373,7 @@ def _evaluated(spec: RunSpec) -> dict[str, Any]:
         "extraction_version": EXTRACTION_VERSION,
         "template": template_version(spec.eval.template),
         "grader": grader_version(spec.eval.grader),
-        **_metrics(),
+        **({"metrics": own} if (own := metric_sources()) else {}),
     }
 
 
@@ -382,7 +389,7 @@ def _references(spec: RunSpec) -> dict[str, Any]:
             _template_name(name): template_version(name) for name in (spec.task.template, spec.eval.template)
         },
         "graders": {name: grader_version(name) for name in sorted(graders)},
-        **_metrics(),
+        **({"metrics": own} if (own := metric_sources()) else {}),
     }
 
 

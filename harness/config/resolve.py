@@ -221,7 +221,8 @@ _PARTS = "reward.parts."
 
 def _unknown_knobs(flat: Knobs) -> Iterator[tuple[str, str]]:
     """Keys that are not knobs, each with the complaint. Whether an objective knob exists at this point is not asked."""
-    nameable = ("algorithm", *descriptions(), *(f"{_PARTS}{part}" for part in nameable_parts()))
+    known = descriptions()
+    nameable = ("algorithm", *known, *(f"{_PARTS}{part}" for part in nameable_parts()))
     for knob in flat:
         if knob == "seed":
             yield knob, "seed is not a knob: give `seeds` in the sweep, or --seeds."
@@ -231,7 +232,7 @@ def _unknown_knobs(flat: Knobs) -> Iterator[tuple[str, str]]:
             continue
         elif within := [name for name in nameable if name.startswith(f"{knob}.")]:
             yield knob, f"{knob} is a section: set its keys, e.g. {within[0]}."
-        elif knob not in descriptions():
+        elif knob not in known:
             yield knob, f"unknown key {knob}{nearest(knob, nameable)}{KNOBS_LISTED}"
 
 

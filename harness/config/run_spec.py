@@ -9,6 +9,7 @@ The spec under which a recorded cell was run.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -163,10 +164,10 @@ class RunSpec(Section):
         return self.train.updates_per_rollout * self.train.epochs
 
 
-def device_kind(device: str, cuda_available: bool) -> str:
-    """`train.device` with auto resolved: cuda where there is one."""
+def device_kind(device: str, on_gpu: Callable[[], bool]) -> str:
+    """`train.device` with auto resolved: cuda where there is one, which is asked only then."""
     if device == "auto":
-        return "cuda" if cuda_available else "cpu"
+        return "cuda" if on_gpu() else "cpu"
     return device
 
 
@@ -177,14 +178,14 @@ def dtype_on(device: str, dtype: str) -> Literal["float32", "bfloat16"]:
     return "float32" if dtype == "float32" else "bfloat16"
 
 
-def resolved_for_machine(spec: RunSpec, cuda_available: bool) -> RunSpec:
+def resolved_for_machine(spec: RunSpec, on_gpu: Callable[[], bool]) -> RunSpec:
     """The spec with nothing left to the machine, so that one hash never means the numbers of two kinds of device."""
-    device = device_kind(spec.train.device, cuda_available)
+    device = device_kind(spec.train.device, on_gpu)
     return spec.model_copy(
         update={
             "train": spec.train.model_copy(update={"device": device}),
             "model": spec.model.model_copy(update={"dtype": dtype_on(device, spec.model.dtype)}),
-            "rollout": spec.rollout.model_copy(update={"engine": engine_on(device, spec.rollout.engine)}),
+            "rollout": spec.rollout.model_copy(update={"engine": engine_on(device, spec.rollout.engine, spec.train.processes)}),
         }
     )
 

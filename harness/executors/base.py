@@ -6,12 +6,13 @@ in the records: an executor needs to know nothing of what a job does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from harness.config.run_spec import RunSpec
+from harness.executors.slots import Slot, local_slots
 from harness.plugins import Kind
 
 JobState = Literal["done", "refused", "failed", "interrupted", "taken", "invalid", "damaged"]
@@ -33,6 +34,17 @@ class Job:
     plugins: Sequence[str] = ()
     folders: Sequence[str] = ()
     code: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def model(self) -> str:
+        """What a worker loads for it, so that those of one model are best done where it is loaded."""
+        return self.spec.model.model_dump_json(exclude={"lora"})
+
+    def in_slot(self) -> Job:
+        """The job as a process in a slot sees it, with one GPU whose name is `cuda`."""
+        train = self.spec.train
+        seen = train.model_copy(update={"device": train.device.partition(":")[0]})
+        return replace(self, spec=self.spec.model_copy(update={"train": seen}))
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -60,12 +72,34 @@ class Progress:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a job ended, and why. output: what a worker that crashed had printed."""
+    """How a job ended, and why. output: what a worker that crashed had printed. where: the slot's name. again: whether
+    it is worth another attempt, for it was not the job that failed but the place."""
 
     job: Job
     state: JobState
     reason: str | None
     output: str = ""
+    where: str = ""
+    again: bool = False
+
+    @property
+    def reason_and_place(self) -> str | None:
+        """As people and records are told: a GPU or a machine that is broken shows in more than one cell."""
+        return f"{self.reason} (on {self.where})" if self.reason and self.where else self.reason
+
+
+class Place(Protocol):
+    """One that does jobs one after another. model: that of its last job."""
+
+    model: str | None
+
+
+AnyPlace = TypeVar("AnyPlace", bound=Place)
+
+
+def best_place(job: Job, free: Iterable[AnyPlace]) -> AnyPlace:
+    """Of those that are free one that has the job's model, else one that has none yet, else the first."""
+    return min(free, key=lambda place: (place.model != job.model, place.model is not None))
 
 
 class Executor(Protocol):
@@ -73,7 +107,7 @@ class Executor(Protocol):
     it was given."""
 
     slots: int
-    """How many jobs it does at once."""
+    """How many jobs it does at once, at present: machines may come and go."""
 
     def start(self, job: Job) -> None:
         """Do a job; called only while a slot is free."""
@@ -92,13 +126,16 @@ class Executor(Protocol):
 class ExecutorKind:
     """An executor by the name that `--executor` gives.
 
-    make: (jobs at once, the home, the module that does jobs) -> the executor. `python -m <module> <home>` is a worker
-    process (see `harness.run.worker`); an executor that does jobs in another way calls that module's `do`.
+    make: (the slots for jobs, the home, the module that does jobs) -> the executor. `python -m <module> <home>` is a
+    worker process (see `harness.run.worker`); an executor that does jobs in another way calls that module's `run_job`.
+    slots: all that it has to offer, from what follows the name in `--executor name:given`. Asked before the plan is
+    made, for a cell that leaves its device to the machine takes what the slots have. Raises RefusedError.
     """
 
     name: str
     summary: str
-    make: Callable[[int, Path, str], Executor]
+    make: Callable[[Sequence[Slot], Path, str], Executor]
+    slots: Callable[[str], Sequence[Slot]] = local_slots
 
 
 EXECUTORS: Kind[ExecutorKind] = Kind(

@@ -9,24 +9,16 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from harness.executors.base import Ended, ExecutorKind, Job, Progress
+from harness.executors.base import Ended, ExecutorKind, Job, Progress, best_place
+from harness.executors.slots import Slot
 
 STOP_WITHIN_S = 30.0
-ENVIRONMENT = {
-    # One thread each: processes are the parallelism, and results do not depend on how many there are.
-    "OMP_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-    # torch asks for huge pages: a step allocates and frees large tensors, and each small page costs a fault.
-    "THP_MEM_ALLOC_ENABLE": "1",
-}
-"""Added to a worker's environment."""
 CANCEL = "null"
 """What a worker reads in the place of a job when it is to stop the one that it does."""
 _STDERR_TAIL_CHARACTERS = 20_000
@@ -34,9 +26,11 @@ _STDERR_TAIL_CHARACTERS = 20_000
 
 @dataclass(eq=False)
 class _Worker:
+    slot: Slot
     process: subprocess.Popen[str]
     stderr: IO[str]
     job: Job | None = None
+    model: str | None = None
 
     def tell(self, line: str) -> None:
         assert self.process.stdin is not None
@@ -53,21 +47,18 @@ class LocalPool:
     they have loaded serves the next jobs.
     """
 
-    def __init__(
-        self, slots: int, home: Path, worker_module: str, environments: Sequence[Mapping[str, str]] = ()
-    ) -> None:
-        """environments: of each slot's worker, besides this process's own."""
-        self.slots = slots
-        self._environments = environments or [{}] * slots
+    def __init__(self, slots: Sequence[Slot], home: Path, worker_module: str) -> None:
+        self.slots = len(slots)
+        self._empty = list(slots)
         self._command = [sys.executable, "-P", "-m", worker_module, str(home)]
         self._workers: list[_Worker] = []
         self._messages: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]] = queue.SimpleQueue()
 
     def start(self, job: Job) -> None:
-        while len(self._workers) < self.slots:
-            self._start_worker()
-        idle = next(worker for worker in self._workers if worker.job is None)
-        idle.job = job
+        while self._empty:
+            self._start_worker(self._empty.pop(0))
+        idle = best_place(job, [worker for worker in self._workers if worker.job is None])
+        idle.job, idle.model = job, job.model
         idle.tell(json.dumps(job.to_json()))
 
     def wait(self, timeout_s: float) -> list[Progress | Ended]:
@@ -109,7 +100,7 @@ class LocalPool:
         if message.pop("event") == "progress":
             return Progress(job, message)
         worker.job = None
-        return Ended(job, message["state"], message["reason"])
+        return Ended(job, message["state"], message["reason"], where=worker.slot.name)
 
     def _died(self, worker: _Worker, job: Job) -> Ended:
         code = worker.process.wait()
@@ -118,14 +109,15 @@ class LocalPool:
         self._remove(worker)
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         last = output.strip().rpartition("\n")[2]
-        return Ended(job, "failed", f"its worker process {how}{': ' + last if last else ''}", output)
+        return Ended(job, "failed", f"its worker process {how}{': ' + last if last else ''}", output, worker.slot.name)
 
     def _remove(self, worker: _Worker) -> None:
         worker.process.wait()
         worker.stderr.close()
         self._workers.remove(worker)
+        self._empty.append(worker.slot)
 
-    def _start_worker(self) -> None:
+    def _start_worker(self, slot: Slot) -> None:
         stderr = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 - closed with the worker
         process = subprocess.Popen(
             self._command,
@@ -134,9 +126,9 @@ class LocalPool:
             stderr=stderr,
             text=True,
             encoding="utf-8",
-            env=os.environ | ENVIRONMENT | self._environments[len(self._workers)],
+            env={**os.environ, **slot.environment},
         )
-        worker = _Worker(process, stderr)
+        worker = _Worker(slot, process, stderr)
         self._workers.append(worker)
         threading.Thread(target=self._listen, args=(worker,), daemon=True).start()
 

@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from harness.config.model import Lora
 from harness.config.run_spec import RunSpec, device_kind, dtype_on
 from harness.errors import RefusedError
+from harness.executors.slots import gpu_share, show_only
 from harness.models.language_model import ChatTemplate, LanguageModel, load_model
 from harness.models.lora import add_adapters, reset_adapters
 
@@ -46,8 +47,6 @@ class StartingPoint:
         Raises RefusedError for a source that cannot be loaded or a device that is not there.
         """
         device = _device(spec.train.device)
-        if device.startswith("cuda:"):
-            torch.cuda.set_device(device)  # streams and graphs are of the current device
         dtype = torch.float32 if float32 else _DTYPES[dtype_on(device, spec.model.dtype)]
         loaded = (source, device, dtype, spec.model.chat_template, spec.model.trust_remote_code)
         if self._language_model is None or self._loaded != loaded:
@@ -82,16 +81,14 @@ class StartingPoint:
 
 
 def _device(device: str) -> str:
-    if device == "auto":
-        return device_kind(device, torch.cuda.is_available())
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise RefusedError(f"train.device is {device}, but torch sees no CUDA device here. Use --set train.device=cpu.")
-    index = torch.device(device).index
-    if index is not None and index >= torch.cuda.device_count():
-        raise RefusedError(
-            f"train.device is {device}, but torch sees {torch.cuda.device_count()} CUDA devices, numbered from 0. Use "
-            "--set train.device=cuda."
-        )
+    """`cpu` or `cuda`. On a GPU this process takes no more memory than its share from now on, and sees no other GPU."""
+    device = device_kind(show_only(device), torch.cuda.is_available)
+    if device == "cpu":
+        return device
+    if not torch.cuda.is_available():
+        raise RefusedError("train.device is cuda, but torch sees no CUDA device here. Use --set train.device=cpu.")
+    if (share := gpu_share()) < 1:
+        torch.cuda.set_per_process_memory_fraction(share)
     return device
 
 

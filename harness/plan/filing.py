@@ -8,13 +8,13 @@ named by the semantic hash, are found too.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from evals.errors import EvalError
-from harness.config.hashing import earlier_hash, evaluation_hash, semantic_hash, training_hash
+from harness.config.hashing import earlier_hash, evaluation_hash, semantic_hash, training_hash, training_hashes
 from harness.config.knobs import active
 from harness.config.model_source import parse_source
 from harness.config.run_spec import RunSpec, recorded_spec
@@ -38,9 +38,11 @@ class PlannedCell:
     evaluation: str
 
     @classmethod
-    def of(cls, arm: str, seed: int, spec: RunSpec) -> PlannedCell:
-        """Raises as the hashes."""
-        return cls(arm, seed, spec, training_hash(spec), evaluation_hash(spec))
+    def of_arm(cls, arm: str, by_seed: Mapping[int, RunSpec]) -> list[PlannedCell]:
+        """The cells of an arm, whose specs differ in the seed only. Raises as the hashes."""
+        first = next(iter(by_seed.values()))
+        hashes, evaluation = training_hashes(first, by_seed), evaluation_hash(first)
+        return [cls(arm, seed, spec, hashes[seed], evaluation) for seed, spec in by_seed.items()]
 
     @property
     def directory(self) -> str:
@@ -48,14 +50,11 @@ class PlannedCell:
 
     def record(self, cells: Path) -> CellRecord:
         """Its record in a folder of cells, read under its evaluation."""
-        record = CellRecord(cells / self.directory, self.arm, self.seed, self.hash)
-        if not record.path.exists():
-            record = next(self._filed_earlier(cells), record)
-        return under_evaluation(record, self.evaluation)
+        return records_of([self], cells)[0]
 
-    def _filed_earlier(self, cells: Path) -> Iterator[CellRecord]:
-        """Cells of earlier versions that were trained alike: those with the same evaluation first."""
-        folders = sorted(cells.glob(f"{self.arm}-s{self.seed}-*"))
+    def _filed_earlier(self, folders: Sequence[Path]) -> Iterator[CellRecord]:
+        """Cells of earlier versions that were trained alike, among those of this arm and seed: those with the same
+        evaluation first."""
         if not folders:
             return
         today = semantic_hash(self.spec)
@@ -66,6 +65,21 @@ class PlannedCell:
             record = CellRecord.at(folder)
             if record.is_done and (spec := spec_of_earlier(record)) and training_hash(spec) == self.hash:
                 yield record
+
+
+def records_of(planned: Iterable[PlannedCell], cells: Path) -> list[CellRecord]:
+    """The record of each planned cell in a folder of cells, which is listed once; see `PlannedCell.record`."""
+    folders = sorted(cells.iterdir()) if cells.is_dir() else []
+    alike: dict[str, list[Path]] = {}
+    for folder in folders:
+        alike.setdefault(folder.name.rpartition("-")[0], []).append(folder)
+    there, records = {folder.name for folder in folders}, []
+    for cell in planned:
+        record = CellRecord(cells / cell.directory, cell.arm, cell.seed, cell.hash)
+        if cell.directory not in there:
+            record = next(cell._filed_earlier(alike.get(f"{cell.arm}-s{cell.seed}", [])), record)
+        records.append(under_evaluation(record, cell.evaluation))
+    return records
 
 
 def under_evaluation(record: CellRecord, evaluation: str) -> CellRecord:

@@ -13,6 +13,7 @@ from harness.config.knobs import active, governor, is_of_drawing
 from harness.config.run_spec import RunSpec
 
 ABSENT = "(absent)"
+_MOST_PAIRS_NAMED = 20
 EVALUATION = "eval."
 """Where the knobs begin by which arms are measured."""
 
@@ -126,12 +127,19 @@ def find_noops(arms: Mapping[str, RunSpec]) -> list[Noop]:
     """Every pair of arms of one family with a differing knob that cannot act (e.g. a clip range with one update per
     rollout)."""
     noops = []
+    varied = values_that_differ(arms)
     for (name_a, a), (name_b, b) in combinations(arms.items(), 2):
         inert = {f"objective.{knob}": reason for knob, reason in _inert(a, b).items()}
         if inert:
-            differing = set(values_that_differ({name_a: a, name_b: b}))
-            noops.append(Noop((name_a, name_b), inert, refused=differing <= set(inert)))
+            differing = {knob for knob, by_arm in varied.items() if by_arm[name_a] != by_arm[name_b]}
+            noops.append(Noop((name_a, name_b), inert, refused=differing <= inert.keys()))
     return noops
+
+
+def first_of(messages: Sequence[str]) -> list[str]:
+    """Messages about pairs of arms; where there are many, the first, and how many more there are."""
+    more = len(messages) - _MOST_PAIRS_NAMED
+    return [*messages[:_MOST_PAIRS_NAMED], *([f"and {more:,} more such pairs of arms"] if more > 0 else [])]
 
 
 def _inert(a: RunSpec, b: RunSpec) -> dict[str, str]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from algorithms import Objective
@@ -41,7 +40,8 @@ EVALUATED_AT_ONCE = 1024
 @dataclass(frozen=True)
 class MemoryEstimate:
     """held_bytes: parts that are there throughout. phases_bytes: phase -> the parts that are there while it lasts.
-    engine_frac: share of the device's memory that the engine takes besides, or 0."""
+    engine_frac: share of the device's memory that the engine takes besides, or 0; frac_only_drawing: only while it
+    draws."""
 
     device: Device
     parameters: int
@@ -49,6 +49,7 @@ class MemoryEstimate:
     held_bytes: Mapping[str, int]
     phases_bytes: Mapping[str, Mapping[str, int]]
     engine_frac: float
+    frac_only_drawing: bool = False
 
     @property
     def peak_phase(self) -> str:
@@ -79,7 +80,11 @@ class MemoryEstimate:
 
     def needed_bytes(self, device_bytes: int) -> int:
         """On a device with so much memory, the engine's share included."""
-        return self.total_bytes + round(self.engine_frac * device_bytes)
+        share_bytes = round(self.engine_frac * device_bytes)
+        if not self.frac_only_drawing:
+            return self.total_bytes + share_bytes
+        drawing_bytes = sum((*self.held_bytes.values(), *self.phases_bytes["drawing"].values()))
+        return max(self.total_bytes, drawing_bytes + share_bytes)
 
 
 def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
@@ -103,7 +108,7 @@ def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
         "weights": trunks * total * width,
         "copies": copies(spec) * shape.parameters * width,
     }
-    engine = ENGINES.find(engine_on(device, spec.rollout.engine)).memory(drawing_load(spec, shape, width, device))
+    engine = ENGINES.find(engine_on(device, spec.rollout.engine, spec.train.processes)).memory(drawing_load(spec, shape, width, device))
     phases: dict[str, Mapping[str, float]] = {"drawing": engine.drawing_bytes}
     if trains:
         optimizer = optimizer_bytes(trunks * trained, width)
@@ -126,6 +131,7 @@ def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
         _whole({**held, **engine.parts_bytes}),
         {phase: _whole(parts) for phase, parts in phases.items()},
         engine.device_frac,
+        engine.frac_only_drawing,
     )
 
 
@@ -143,11 +149,6 @@ def in_words(memory: dict[str, Any] | None) -> str:
     share = f" and {engine:.0%} of the GPU's memory for the engine" if engine else ""
     most = f"most while {memory['peak_phase']} ({listed})"
     return f"about {memory['gb']:.1f} GB per cell on {memory['device']}{share}, {most}"
-
-
-def cuda_available() -> bool:
-    """Whether there is a GPU of NVIDIA's, without asking torch."""
-    return Path("/dev/nvidiactl").exists()
 
 
 def optimizer_bytes(trained: int, width: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -16,9 +16,10 @@ from harness.config.model import Lora
 from harness.config.model_source import parse_source
 from harness.config.run_spec import RunSpec
 from harness.errors import Faults, GateError, RefusedError
-from harness.plan.filing import PlannedCell
-from harness.plan.gate import Gate, Noop, check_gate, find_noops
-from harness.plan.memory import cuda_available, estimate_memory
+from harness.executors.slots import gpu_here
+from harness.plan.filing import PlannedCell, records_of
+from harness.plan.gate import Gate, Noop, check_gate, find_noops, first_of
+from harness.plan.memory import estimate_memory
 from harness.plan.request import SweepRequest, metric_faults, read_request, resolved_arms
 from harness.plan.sweep_file import SweepFile
 from harness.records import CellRecord
@@ -115,6 +116,10 @@ class Plan:
         """Where the cell's records are, or will be."""
         return cell.record(self.folder(home) / "cells")
 
+    def records(self, home: Path) -> list[CellRecord]:
+        """Those of all cells, in their order."""
+        return records_of(self.cells, self.folder(home) / "cells")
+
     def require_answerable(self) -> None:
         """GateError unless the arms differ in declared knobs only and in something that can act."""
         if not self.gate.ok:
@@ -123,7 +128,7 @@ class Plan:
         if refused and not self.sweep.allow_noop:
             raise GateError(
                 "The no-op guard refuses: the run would measure noise.\n"
-                + "\n".join(f"  {noop.message()}" for noop in refused)
+                + "\n".join(f"  {message}" for message in first_of([noop.message() for noop in refused]))
                 + "\nRaise train.updates_per_rollout to 2 or more, vary a knob that can act, or set `allow_noop: true`."
             )
 
@@ -151,7 +156,7 @@ class Plan:
         }
 
     def _memory(self) -> dict[str, Any] | None:
-        estimates = {arm: estimate_memory(spec, cuda_available()) for arm, spec in self.arms.items()}
+        estimates = {arm: estimate_memory(spec, cuda=False) for arm, spec in self.arms.items()}
         known = {arm: estimate for arm, estimate in estimates.items() if estimate is not None}
         if not known:
             return None
@@ -173,12 +178,14 @@ def make_plan(
     settings: Sequence[str] = (),
     seeds: int | None = None,
     arms: Sequence[str] = (),
+    on_gpu: Callable[[], bool] = gpu_here,
 ) -> Plan:
-    """Plan a sweep file (path or shipped name) or a folder of records, with the options of the command line.
+    """Plan a sweep file (path or shipped name) or a folder of records, with the options of the command line. on_gpu: as
+    in `read_request`.
 
     Raises RefusedError for anything wrong with the files or the options; the gate's verdict is in the plan.
     """
-    request = read_request(given, profile, settings, seeds, arms)
+    request = read_request(given, profile, settings, seeds, arms, on_gpu)
     if request.sweep.search is not None:
         raise RefusedError(f"{given} is a search: it has no arms. Use `bench tune {given}`.")
     return plan_arms(request)
@@ -189,11 +196,11 @@ def plan_arms(request: SweepRequest) -> Plan:
     sweep, faults = request.sweep, Faults()
     faults.lines += request.faults_of_an_evaluation()
     faults.refuse()
-    specs = resolved_arms(request.arms_layers, request.seed_list, faults, request.checkpoint)
+    specs = resolved_arms(request.arms_layers, request.seed_list, faults, request.on_gpu, request.checkpoint)
     cells: list[PlannedCell] = []
     for arm, by_seed in specs.items():
         with faults:
-            cells += [PlannedCell.of(arm, seed, spec) for seed, spec in by_seed.items()]
+            cells += PlannedCell.of_arm(arm, by_seed)
     firsts = {arm: next(iter(by_seed.values())) for arm, by_seed in specs.items()}
     # Over a checkpoint, arms may differ in how they are evaluated.
     metric, trains = sweep.compare.metric, request.checkpoint is None
@@ -203,7 +210,7 @@ def plan_arms(request: SweepRequest) -> Plan:
     # Whether arms can differ is asked before their tuning, which would make a difference of its own.
     untuned = firsts
     if request.tuned:
-        before = resolved_arms(replace(request, tuned={}).arms_layers, request.seed_list[:1], faults)
+        before = resolved_arms(replace(request, tuned={}).arms_layers, request.seed_list[:1], faults, request.on_gpu)
         untuned = {arm: next(iter(by_seed.values())) for arm, by_seed in before.items()}
     noops = find_noops(untuned)
     return Plan(
@@ -218,11 +225,11 @@ def plan_arms(request: SweepRequest) -> Plan:
 
 def _warnings(request: SweepRequest, specs: Mapping[str, RunSpec], noops: Sequence[Noop]) -> list[str]:
     sweep, chosen = request.sweep, list(specs)
-    warnings = [noop.message() for noop in noops if not noop.refused or sweep.allow_noop]
+    warnings = first_of([noop.message() for noop in noops if not noop.refused or sweep.allow_noop])
     if sweep.under_test:
         knobs = {arm: active(spec) for arm, spec in specs.items()}
         same = [(a, b) for (a, one), (b, other) in combinations(knobs.items(), 2) if one == other]
-        warnings += [f"arms {a} and {b} are the same: there is nothing to compare." for a, b in same]
+        warnings += first_of([f"arms {a} and {b} are the same: there is nothing to compare." for a, b in same])
     count = len(request.seed_list)
     if count < RECOMMENDED_SEEDS and request.checkpoint is None:
         warnings.append(

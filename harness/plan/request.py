@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from evals.metrics import metrics_for
@@ -13,8 +14,8 @@ from harness.config.resolve import Layer, dotted, problems_of, resolve
 from harness.config.run_spec import RunSpec, resolved_for_machine
 from harness.config.task import EvalSpec
 from harness.errors import Faults, RefusedError, UnknownNameError
+from harness.executors.slots import gpu_here
 from harness.plan.gate import covered
-from harness.plan.memory import cuda_available
 from harness.plan.profile import find_profile, profile_layer
 from harness.plan.subject import BARE_MODEL, with_its_model
 from harness.plan.sweep_file import (
@@ -39,7 +40,8 @@ class SweepRequest:
 
     path, profile_path: of the files. profile: its name. settings, seeds, arms: of --set, --seeds and --arms. tuned: by
     arm, what the search that `tune` asks for has found. asked_in: the folder of the sweep file as it was first asked,
-    where that is not the one of `path`, which may be a copy beside the records.
+    where that is not the one of `path`, which may be a copy beside the records. on_gpu: what `train.device: auto`
+    means, asked where a spec leaves it open.
     """
 
     sweep: SweepFile
@@ -51,6 +53,7 @@ class SweepRequest:
     arms: tuple[str, ...] = ()
     tuned: Mapping[str, TunedArm] = field(default_factory=dict)
     asked_in: Path | None = None
+    on_gpu: Callable[[], bool] = gpu_here
 
     @property
     def seed_list(self) -> list[int]:
@@ -138,9 +141,12 @@ def read_request(
     settings: Sequence[str] = (),
     seeds: int | None = None,
     arms: Sequence[str] = (),
+    on_gpu: Callable[[], bool] = gpu_here,
 ) -> SweepRequest:
     """The request for a sweep file (path or shipped name) or a folder of records, with the options of the command line.
-    A folder keeps the options of its last run unless others are given.
+    A folder keeps the options of its last run unless others are given, and what it left to the machine.
+
+    on_gpu: whether cells that leave their device open run on a GPU.
 
     The plug-ins that the file names are in use from now on. Raises RefusedError with all faults of the file, also of
     its arms where the file's form is at fault, and of the options.
@@ -163,6 +169,8 @@ def read_request(
         given, asked_in = str(folder / KEPT / earlier.file), Path(earlier.folder)
         if profile in (None, earlier.profile):
             profile, kept_profile = earlier.profile, folder / KEPT / KEPT_PROFILE
+        if (known := earlier.on_gpu) is not None:
+            on_gpu = partial(bool, known)
         # Where a knob is set twice, the later setting counts.
         by_knob = {setting.partition("=")[0].strip(): setting for setting in (*earlier.settings, *settings)}
         settings, arms = tuple(by_knob.values()), tuple(arms or earlier.arms)
@@ -183,7 +191,15 @@ def read_request(
     known_arms = tuple(arm for arm in arms if arm in sweep.all_arms)
     faults.lines += [f"--arms: {UnknownNameError('arm', arm, sweep.all_arms)}" for arm in arms if arm not in known_arms]
     request = SweepRequest(
-        sweep, path, profile, profile_path or path, readable_settings, seeds, known_arms, asked_in=asked_in
+        sweep,
+        path,
+        profile,
+        profile_path or path,
+        readable_settings,
+        seeds,
+        known_arms,
+        asked_in=asked_in,
+        on_gpu=on_gpu,
     )
     if (n_cells := len(request.seed_list) * max(1, len(known_arms or sweep.all_arms))) > MOST_CELLS:
         faults.lines.append(
@@ -204,7 +220,9 @@ def _faults_of_content(request: SweepRequest, profile_is_read: bool, left_out: C
     arms = request.arms_between(below, request.overrides) or {"": [*below, *request.overrides]}
     if not profile_is_read or "base" in left_out:
         return faults_of_incomplete_arms(arms)
-    for by_seed in resolved_arms(arms, request.seed_list[:1] or [0], faults, request.checkpoint).values():
+    for by_seed in resolved_arms(
+        arms, request.seed_list[:1] or [0], faults, request.on_gpu, request.checkpoint
+    ).values():
         evaluation, trains = next(iter(by_seed.values())).eval, request.checkpoint is None
         faults.lines += [
             f"{request.path}: {fault}" for fault in metric_faults(request.sweep.compare.metric, evaluation, trains)
@@ -214,20 +232,26 @@ def _faults_of_content(request: SweepRequest, profile_is_read: bool, left_out: C
 
 
 def resolved_arms(
-    arms: Mapping[str, Sequence[Layer]], seeds: Sequence[int], faults: Faults, checkpoint: str | None = None
+    arms: Mapping[str, Sequence[Layer]],
+    seeds: Sequence[int],
+    faults: Faults,
+    on_gpu: Callable[[], bool],
+    checkpoint: str | None = None,
 ) -> dict[str, dict[int, RunSpec]]:
-    """Arm -> seed -> spec, of the arms without a fault; the faults of the others are gathered, each once. checkpoint:
-    the model that all evaluate as it is."""
+    """Arm -> seed -> spec, of the arms without a fault; the faults of the others are gathered, each once. on_gpu: as in
+    `SweepRequest`. checkpoint: the model that all evaluate as it is."""
 
-    def resolved(layers: Sequence[Layer], seed: int) -> RunSpec:
-        spec = resolve(layers, seed, checkpoint)
-        return resolved_for_machine(spec, cuda_available()) if checkpoint is None else with_its_model(spec)
+    def resolved(layers: Sequence[Layer]) -> RunSpec:
+        spec = resolve(layers, seeds[0], checkpoint)
+        return resolved_for_machine(spec, on_gpu) if checkpoint is None else with_its_model(spec, on_gpu)
 
     specs: dict[str, dict[int, RunSpec]] = {}
     problems: dict[str, list[str]] = {}
     for arm, layers in arms.items():
         try:
-            specs[arm] = {seed: resolved(layers, seed) for seed in seeds}
+            spec = resolved(layers)
+            # No setting depends on the seed, so each arm is resolved once.
+            specs[arm] = {seed: spec.model_copy(update={"seed": seed}) for seed in seeds}
         except RefusedError as error:
             problems[arm] = str(error).splitlines()
     faults.lines += _each_once(problems, len(arms))

@@ -19,9 +19,9 @@ from harness.config.resolve import Layer, dotted, resolve
 from harness.config.run_spec import RunSpec, resolved_for_machine
 from harness.config.search import GENERATED_TOKENS, Search
 from harness.errors import GateError, RefusedError
+from harness.executors.slots import gpu_here
 from harness.plan.filing import PlannedCell
 from harness.plan.gate import Gate, check_gate, find_noops
-from harness.plan.memory import cuda_available
 from harness.plan.plan import Plan
 from harness.plan.request import SweepRequest, metric_faults, read_request
 from harness.plan.sweep_file import SweepFile
@@ -80,7 +80,7 @@ class SearchPlan:
         if key not in self._specs:
             own = [Layer(f"{self.path}: {self.where}", values)]
             below, above = self._layers
-            self._specs[key] = resolved_for_machine(resolve([*below, *own, *above], seed), cuda_available())
+            self._specs[key] = resolved_for_machine(resolve([*below, *own, *above], seed), self.request.on_gpu)
         return self._specs[key]
 
     def plan(self, settings: Mapping[str, Mapping[str, Any]]) -> Plan:
@@ -90,7 +90,7 @@ class SearchPlan:
         return Plan(
             request=self.request,
             arms=firsts,
-            cells=[PlannedCell.of(arm, seed, spec) for arm, by_seed in specs.items() for seed, spec in by_seed.items()],
+            cells=[cell for arm, by_seed in specs.items() for cell in PlannedCell.of_arm(arm, by_seed)],
             gate=check_gate(firsts, list(self.search.knobs), {}) if firsts else Gate([], {}),
             noops=[],
             warnings=[],
@@ -164,14 +164,19 @@ class SearchPlan:
 
 
 def make_search_plan(
-    given: str, profile: str | None = None, settings: Sequence[str] = (), seeds: int | None = None
+    given: str,
+    profile: str | None = None,
+    settings: Sequence[str] = (),
+    seeds: int | None = None,
+    on_gpu: Callable[[], bool] = gpu_here,
 ) -> SearchPlan:
-    """Plan the search of a sweep file (path or shipped name) with the overrides of the command line.
+    """Plan the search of a sweep file (path or shipped name) with the overrides of the command line. on_gpu: as in
+    `read_request`.
 
     Raises RefusedError for anything wrong with the files, the ranges or the overrides, GateError for a knob that cannot
     act.
     """
-    request = read_request(given, profile, settings, seeds)
+    request = read_request(given, profile, settings, seeds, on_gpu=on_gpu)
     search = request.sweep.search
     if search is None:
         raise RefusedError(f"{given} has arms and no `search:`. Use `bench run {given}`, or add `search:`.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from harness.config.model_source import parse_source
 from harness.config.resolve import Layer, resolve
 from harness.config.run_spec import RunSpec, recorded_spec, resolved_for_machine
 from harness.errors import RefusedError
-from harness.plan.memory import cuda_available
+from harness.executors.slots import gpu_here
 from harness.records import CellRecord
 from harness.records.cell import is_cell_directory_name
 from harness.records.files import read_json
@@ -74,11 +75,19 @@ class Subject:
         return conditions_of_model(self.spec.model_copy(update={"seed": seed}))
 
 
-def find_subject(given: str, engine: str, device: str, dtype: str, as_trained: bool = False) -> Subject:
+def find_subject(
+    given: str,
+    engine: str,
+    device: str,
+    dtype: str,
+    as_trained: bool = False,
+    on_gpu: Callable[[], bool] = gpu_here,
+) -> Subject:
     """The subject of a `model.source`, a model's folder, a .gguf file, a cell's folder (its newest checkpoint) or the
     folder of one checkpoint.
 
-    as_trained: for a cell, `auto` is what it was trained with, not what suits this machine.
+    as_trained: for a cell, `auto` is what it was trained with, not what suits this machine. on_gpu: whether it is
+    evaluated on a GPU where the device is left open.
 
     Raises RefusedError for what is none of these.
     """
@@ -86,7 +95,7 @@ def find_subject(given: str, engine: str, device: str, dtype: str, as_trained: b
     path = Path(given).expanduser()
     if path.is_dir() and ((path / "checkpoint.json").is_file() or (path / "checkpoints").is_dir()):
         asked = {knob: None if as_trained and value == "auto" else value for knob, value in machine.items()}
-        return _trained(path.resolve(), asked)
+        return _trained(path.resolve(), asked, on_gpu)
     source = given
     if path.is_dir():
         source = f"path:{given}"
@@ -101,7 +110,7 @@ def find_subject(given: str, engine: str, device: str, dtype: str, as_trained: b
     if parsed.kind != "hf":
         parsed.require()
     layers = [BARE_MODEL, Layer("command line", {"model.source": source, **machine})]
-    spec = resolved_for_machine(resolve(layers, seed=0, checkpoint=source), cuda_available())
+    spec = resolved_for_machine(resolve(layers, seed=0, checkpoint=source), on_gpu)
     name = parsed.name if parsed.kind in ("hf", "builtin") else parsed.path.resolve().stem
     return Subject("_".join(name.split("/")), spec)
 
@@ -109,12 +118,13 @@ def find_subject(given: str, engine: str, device: str, dtype: str, as_trained: b
 _OF_LOADING = ("chat_template", "trust_remote_code")
 
 
-def with_its_model(spec: RunSpec) -> RunSpec:
+def with_its_model(spec: RunSpec, on_gpu: Callable[[], bool]) -> RunSpec:
     """A spec that names a checkpoint, with that model and what was left to the machine written out; what the spec says
     of loading it counts. Raises as `find_subject`."""
     if spec.checkpoint is None:
         raise TypeError("the spec trains, and names no checkpoint")
-    subject = find_subject(spec.checkpoint, spec.rollout.engine, spec.train.device, spec.model.dtype)
+    machine = (spec.rollout.engine, spec.train.device, spec.model.dtype)
+    subject = find_subject(spec.checkpoint, *machine, on_gpu=on_gpu)
     said = {name: getattr(spec.model, name) for name in _OF_LOADING if name in spec.model.model_fields_set}
     found = subject.spec
     return spec.model_copy(
@@ -127,7 +137,7 @@ def with_its_model(spec: RunSpec) -> RunSpec:
     )
 
 
-def _trained(path: Path, machine: dict[str, str | None]) -> Subject:
+def _trained(path: Path, machine: dict[str, str | None], on_gpu: Callable[[], bool]) -> Subject:
     """machine: knobs set differently from training; None leaves one as it was."""
     from harness.training.checkpoint import checkpoint_folders
 
@@ -150,4 +160,4 @@ def _trained(path: Path, machine: dict[str, str | None]) -> Subject:
             section, field = knob.split(".")
             changed[section] = getattr(as_trained, section).model_copy(update={field: value})
     spec = as_trained.model_copy(update=changed)
-    return Subject(f"{cell.path.name}-{path.name}", resolved_for_machine(spec, cuda_available()))
+    return Subject(f"{cell.path.name}-{path.name}", resolved_for_machine(spec, on_gpu))

@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import time
+import uuid
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import UnionType
@@ -40,7 +41,7 @@ def make_durable(files: Iterable[Path]) -> None:
 
 def write_atomic(path: Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a file beside `path`, then rename it into place. OSError (disk full) leaves `path` as it was."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    aside = _beside(path)
     try:
         write(aside)
         with aside.open("rb") as handle:
@@ -51,14 +52,18 @@ def write_atomic(path: Path, write: Callable[[Path], None]) -> None:
         aside.unlink(missing_ok=True)
 
 
+def _beside(path: Path) -> Path:
+    """A name that no other process takes: those of several containers have the same numbers."""
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
+
+
 def write_folder(folder: Path, write: Callable[[Path], None], replaces: bool = False) -> None:
     """Let `write` fill a folder beside `folder`, then rename it into place, so that it is complete or absent.
 
     replaces: whether it takes the place of a folder that is there; else one that another process has put there
     meanwhile stays.
     """
-    aside = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    shutil.rmtree(aside, ignore_errors=True)
+    aside = _beside(folder)
     aside.mkdir(parents=True)
     try:
         write(aside)

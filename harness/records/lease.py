@@ -1,5 +1,5 @@
-"""Leases: a file that says which process runs a cell, so that of two `bench run` only one counts, on one machine or on
-several that share a folder.
+"""Leases: a file that says which process works in a folder, so that of two that run one cell, make what cells share, or
+write down a question, only one counts, on one machine or on several that share the folder.
 
 lease.json names its owner by a random id and counts the owner's heartbeats. Neither the names of machines nor a
 comparison of their clocks decides anything:
@@ -23,7 +23,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -42,11 +42,11 @@ _RETRY_S = 0.05
 
 
 class LeaseTakenError(Exception):
-    """Another live process runs this cell."""
+    """Another live process owns this folder."""
 
 
 class LeaseLostError(Exception):
-    """This process was taken for dead, and another one runs its cell."""
+    """This process was taken for dead, and another one owns its folder."""
 
 
 class Clock(Protocol):
@@ -106,17 +106,26 @@ class Lease:
         return text.encode().ljust(_BYTES - 1) + b"\n"
 
 
+@dataclass(frozen=True)
+class _Sighting:
+    """since_s: on the reader's clock. has_changed: whether it said something else before, so that its owner lived."""
+
+    content: bytes
+    since_s: float
+    has_changed: bool
+
+
 @dataclass
 class Leases:
     """The leases of shared folders, as one process sees them.
 
-    kernel: which one this is; None: found out. sightings: since when which content of a lease was seen.
+    kernel: which one this is; None: found out. sightings: what each lease was last seen to say.
     """
 
     kernel: str | None = None
     host: str = field(default_factory=socket.gethostname)
     clock: Clock = time
-    sightings: dict[Path, tuple[bytes, float]] = field(default_factory=dict)
+    sightings: dict[Path, _Sighting] = field(default_factory=dict)
 
     @contextmanager
     def hold(self, folder: Path, last_epoch: int = 0) -> Iterator[Lease]:
@@ -138,14 +147,38 @@ class Leases:
                 with suppress(OSError):  # then its lock says that it is free, or time will
                     lease.beat(released=True)
 
-    def is_held(self, folder: Path) -> bool:
-        """Whether a process owns the folder that is not known to be dead."""
+    @contextmanager
+    def hold_in_turn(self, folder: Path, on_wait: Callable[[str], None] = lambda owner: None) -> Iterator[Lease]:
+        """Own a folder, which is made, as soon as nobody else does. on_wait: is told every second who does; what it
+        raises ends the wait."""
+        folder.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as held:
+            lease: Lease | None = None
+            while lease is None:
+                while self.look(folder) != "free":
+                    on_wait(_in_words(_read(folder / _FILE)))
+                    self.clock.sleep(_LOOK_EVERY_S)
+                with suppress(LeaseTakenError):  # somebody was quicker
+                    lease = held.enter_context(self.hold(folder))
+            yield lease
+
+    def look(self, folder: Path) -> Literal["free", "held", "unknown"]:
+        """Whether a process owns the folder. "unknown": only time can tell whether its owner lives. Look again: it is
+        known at its next heartbeat, or once `STALE_AFTER_S` have passed without one."""
         path = folder / _FILE
         found = _read(path)
         if found is None:
-            return False
+            return "free"
         state = self._state(path, found)
-        return state == "alive" or (state == "unknown" and not self._is_stale(path, found))
+        if state != "unknown":
+            return "held" if state == "alive" else "free"
+        if self._is_stale(path, found):
+            return "free"
+        return "held" if self.sightings[path].has_changed else "unknown"
+
+    def is_held(self, folder: Path) -> bool:
+        """Whether a process owns the folder that is not known to be dead."""
+        return self.look(folder) != "free"
 
     def _take(self, path: Path, last_epoch: int, open_files: ExitStack) -> Lease:
         dead = self._await_free(path)
@@ -188,11 +221,11 @@ class Leases:
     def _is_stale(self, path: Path, found: bytes) -> bool:
         """Whether this is what the lease has said for so long that its owner must be dead."""
         now_s = self.clock.monotonic()
-        seen, since_s = self.sightings.get(path, (None, now_s))
-        if seen != found:
-            self.sightings[path] = (found, now_s)
+        seen = self.sightings.get(path)
+        if seen is None or seen.content != found:
+            self.sightings[path] = _Sighting(found, now_s, has_changed=seen is not None)
             return False
-        return now_s - since_s >= STALE_AFTER_S
+        return now_s - seen.since_s >= STALE_AFTER_S
 
     def _state(self, path: Path, found: bytes) -> Literal["alive", "dead", "unknown"]:
         owner = _parse(found)
@@ -212,7 +245,8 @@ class Leases:
 
 
 HERE = Leases()
-hold_lease, is_leased = HERE.hold, HERE.is_held
+hold_lease, hold_in_turn = HERE.hold, HERE.hold_in_turn
+look_at_lease, is_leased = HERE.look, HERE.is_held
 
 
 def _beat(lease: Lease, released: threading.Event) -> None:

@@ -50,7 +50,8 @@ class Gate(Part):
 class Asked(Part):
     """How the question was asked: the files, which lie in the folder `question` beside sweep.json, and the options.
 
-    folder: where the sweep file lay. settings, seeds, arms: of --set, --seeds, --arms.
+    folder: where the sweep file lay. settings, seeds, arms: of --set, --seeds, --arms. on_gpu: what cells that leave
+    their device to the machine run on.
     """
 
     file: str
@@ -59,6 +60,7 @@ class Asked(Part):
     settings: list[str] = []
     seeds: int | None = None
     arms: list[str] = []
+    on_gpu: bool | None = None
 
 
 class Plugin(Part):

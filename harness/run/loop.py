@@ -5,6 +5,7 @@ Jobs come from a `JobSource`: a sweep has a list of cells, a search asks Optuna.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,6 +16,7 @@ from harness.records import CellRecord
 
 POLL_S = 1.0
 """How long the loop waits before it asks again for a job."""
+MOST_ATTEMPTS = 3
 
 KILLED = "its process died; the next run continues it"
 DISK_FULL = "the disk is full; once there is room, the next run continues it"
@@ -53,6 +55,9 @@ class Observer(Protocol):
         """Progress of what cells share, e.g. the cold start; None: it has ended."""
 
     def progress(self, name: str, event: dict[str, Any]) -> None: ...
+    def elsewhere(self, fractions: Mapping[str, float]) -> None:
+        """The cells that other processes run now -> how much of each is done, in [0, 1]."""
+
     def ended(self, name: str, state: str, reason: str | None) -> None: ...
 
 
@@ -72,18 +77,28 @@ class JobSource(Protocol):
 
 
 def run_jobs(executor: Executor, source: JobSource) -> None:
-    """Run all jobs of a source; returns when the last has ended. The source's methods may raise to stop."""
+    """Run all jobs of a source; returns when the last has ended. The source's methods may raise to stop.
+
+    A job that its place failed, not the other way round, is started again, at most `MOST_ATTEMPTS` times in all.
+    """
     under_way = 0
+    lost: list[Job] = []
+    attempts: Counter[Job] = Counter()
     while True:
-        while under_way < executor.slots and (job := source.next()) is not None:
+        while under_way < executor.slots and (job := lost.pop(0) if lost else source.next()) is not None:
             executor.start(job)
+            attempts[job] += 1
             under_way += 1
-        if under_way == 0 and source.is_over():
+        if under_way == 0 and not lost and source.is_over():
             return
         for event in executor.wait(POLL_S):
             if isinstance(event, Ended):
                 under_way -= 1
-                source.ended(event)
+                if event.again and attempts[event.job] < MOST_ATTEMPTS:
+                    lost.append(event.job)
+                    source.progress(event.job, {"remark": f"{event.reason}; its job is started again"})
+                else:
+                    source.ended(event)
             elif source.progress(event.job, event.event):
                 executor.cancel(event.job)
 
@@ -134,7 +149,7 @@ def record_end(ended: Ended, cell: CellRecord) -> None:
         with cell.log.open("a", encoding="utf-8") as handle:
             handle.write(ended.output)
     if ended.state in ("refused", "failed"):
-        cell.write_status("failed", reason=ended.reason)
+        cell.write_status("failed", reason=ended.reason_and_place)
     elif ended.state == "invalid":
         cell.write_status("invalid", reason=ended.reason)
     elif ended.state == "damaged" and cell.state not in ("damaged", "done"):  # else the cell itself says so

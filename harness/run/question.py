@@ -33,6 +33,7 @@ from harness.plan.tuning import tuning_record
 from harness.plugins import UserModule
 from harness.records import SweepRecord, read_sweep
 from harness.records.files import DamagedRecordError, is_disk_full, read_json, write_atomic, write_json
+from harness.records.lease import hold_in_turn
 from harness.records.looks import Design, Evaluation
 from harness.records.study import STUDY
 from harness.records.sweep import Asked as AskedRecord
@@ -102,7 +103,6 @@ def write_question(plan: Plan, home: Path, command: str) -> SweepRecord:
     be written."""
     folder = plan.folder(home)
     with _writable(folder):
-        folder.mkdir(parents=True, exist_ok=True)
         (home / "cache").mkdir(exist_ok=True)
         _keep_files(plan.request, plan.arms.values(), folder / KEPT)
         question = _question(plan, home, command)
@@ -112,8 +112,10 @@ def write_question(plan: Plan, home: Path, command: str) -> SweepRecord:
 
 @contextmanager
 def _writable(folder: Path) -> Iterator[None]:
+    """The folder of a sweep, which is made, while no other process writes the question there."""
     try:
-        yield
+        with hold_in_turn(folder):
+            yield
     except OSError as error:
         if is_disk_full(error):
             raise
@@ -224,6 +226,7 @@ def _question(plan: Plan, home: Path, command: str) -> SweepRecord:
             settings=list(request.settings),
             seeds=request.seeds,
             arms=list(request.arms),
+            on_gpu=request.on_gpu(),
         ),
         plugins=[
             Plugin(name=module.name, digest=module.digest, files=sorted(str(path) for path, _ in _code_files(module)))

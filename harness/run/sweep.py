@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,6 +82,7 @@ class SweepRun:
         untrained = [cell for cell in missing if cell not in trained]
         remarks = [*self._superseded(untrained), *self._only_evaluated(trained)]
         remarks += require_models_and_data(self.plan) if missing else []
+        self._require_to_be_asked()
         make_cells(self.plan, missing, self.home)
         write_question(self.plan, self.home, self.command)
         while_running()
@@ -91,18 +92,31 @@ class SweepRun:
             overlaps = contamination(self.plan, self.home / "cache")
             for sentence in [*remarks, *map(contamination_sentence, overlaps)]:
                 observer.remark(sentence)
-        for_report = self._stages_for_report()
-        if missing or for_report:
+        if missing or self._stages_for_report():
             executor = self.open_executor(min(self.workers, max(1, len(missing))))
             try:
                 specs, start = {cell.arm: cell.spec for cell in untrained}, find_stage("start")
                 loaded = [cell for cell in trained if cell.spec.checkpoint_folder is None]
                 to_load = {cell.arm: (cell.spec, start) for cell in loaded if start.needed(cell.spec)}
-                do_stages(executor, [*specs.values()], self.home, observer, [*to_load.values(), *for_report])
-                run_jobs(executor, _Cells(self, missing, observer))
+                self._work(executor, [*specs.values()], [*to_load.values()], missing, observer)
             finally:
                 executor.close()
         write_question(self.plan, self.home, self.command)
+
+    def _require_to_be_asked(self) -> None:
+        """Raise RefusedError where the question must not be written into its folder now."""
+
+    def _work(
+        self,
+        executor: Executor,
+        specs: Sequence[RunSpec],
+        to_load: Sequence[tuple[RunSpec, Stage]],
+        missing: Sequence[PlannedCell],
+        observer: Observer,
+    ) -> None:
+        """specs, to_load: as `specs` and `besides` of `do_stages`."""
+        do_stages(executor, specs, self.home, observer, [*to_load, *self._stages_for_report()])
+        run_jobs(executor, SweepCells(self, [*missing], observer))
 
     def _only_evaluated(self, trained: Sequence[PlannedCell]) -> list[str]:
         if not trained or self.plan.request.checkpoint is not None:
@@ -152,7 +166,7 @@ def _spec(cell: CellRecord) -> dict[str, Any] | None:
 
 
 @dataclass
-class _Cells:
+class SweepCells:
     """The cells of a sweep as work. started: by the path of their jobs; retried: those of them started again."""
 
     run: SweepRun
@@ -162,12 +176,16 @@ class _Cells:
     retried: set[str] = field(default_factory=set)
 
     def next(self) -> Job | None:
-        if not self.waiting:
-            return None
-        cell = self.waiting.pop(0)
-        job = cell_job(self.run.plan.record(cell, self.run.home), cell.spec, self.run.home)
+        return self._start(self.waiting[0]) if self.waiting else None
+
+    def _start(self, cell: PlannedCell) -> Job:
+        self.waiting.remove(cell)
+        job = cell_job(self._record(cell), cell.spec, self.run.home)
         self.started[job.path] = cell
         return job
+
+    def _record(self, cell: PlannedCell) -> CellRecord:
+        return self.run.plan.record(cell, self.run.home)
 
     def is_over(self) -> bool:
         return not self.waiting
@@ -181,14 +199,16 @@ class _Cells:
 
     def ended(self, ended: Ended) -> None:
         path = self.run.home / ended.job.path
-        record_end(ended, under_evaluation(CellRecord.at(path), evaluation_hash(ended.job.spec)))
+        record = under_evaluation(CellRecord.at(path), evaluation_hash(ended.job.spec))
+        record_end(ended, record)
         state, name = "failed" if ended.state == "refused" else ended.state, cell_name(ended.job)
         if state == "failed" and self.run.retry_failed and ended.job.path not in self.retried:
             self.retried.add(ended.job.path)
+            record.write_status("pending")
             self.waiting.append(self.started[ended.job.path])
             self.observer.remark(f"{name} failed and is started once more: {ended.reason}")
             return
-        self.observer.ended(name, state, ended.reason)
+        self.observer.ended(name, state, ended.reason_and_place)
         if state == "interrupted":
             raise StoppedError(f"{name}: {ended.reason}.")
         if self.run.fail_fast and state in ("failed", "invalid"):
@@ -213,17 +233,23 @@ def do_stages(
     distinct_loads = {what_may_be_refused(spec): spec for spec in reversed([*specs, *evaluated])}
     loads = [_job(find_stage("load").name, Path(), spec) for spec in reversed(distinct_loads.values())]
     run_jobs(executor, StageJobs(loads, home, observer))
-    _make_missing(executor, [(spec, stages_of_cell(spec)) for spec in specs], home, observer)
+    make_missing(executor, [(spec, stages_of_cell(spec)) for spec in specs], home, observer)
     for sentence in dict.fromkeys(remark for spec in specs for remark in input_remarks(spec, home)):
         observer.remark(sentence)
     for spec in specs:
         require_enough(spec, home)
-    _make_missing(executor, [(spec, with_inputs(stage, spec)) for spec, stage in besides], home, observer)
+    make_missing(executor, after_inputs(besides), home, observer)
 
 
-def _make_missing(
+def after_inputs(stages: Iterable[tuple[RunSpec, Stage]]) -> list[tuple[RunSpec, Sequence[Stage]]]:
+    """Stages, for specs of cells, each after those whose results it needs."""
+    return [(spec, with_inputs(stage, spec)) for spec, stage in stages]
+
+
+def make_missing(
     executor: Executor, wanted: Sequence[tuple[RunSpec, Sequence[Stage]]], home: Path, observer: Observer
 ) -> None:
+    """Make stages, for specs of cells, whose results are not there yet. Raises RefusedError and StoppedError."""
     while jobs := missing_stage_jobs(wanted, home):
         run_jobs(executor, StageJobs(jobs, home, observer))
 

@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -29,14 +30,17 @@ from typing import TYPE_CHECKING, Any
 from harness import plugins
 from harness.config.hashing import code_digests, data_digests, own_templates, user_code
 from harness.errors import RefusedError
-from harness.executors.base import Ended, Job, JobState, Progress
+from harness.executors.base import Ended, Job, JobState
 from harness.executors.local import STOP_WITHIN_S, LocalPool
+from harness.executors.slots import slots_of_processes
 from harness.records import CellRecord
 from harness.records.files import DamagedRecordError, is_disk_full
+from harness.records.lease import Lease, LeaseLostError, LeaseTakenError, hold_in_turn
 from harness.run.loop import DISK_FULL, POLL_S, CodeChangedError, Interrupted
 
 if TYPE_CHECKING:
     from harness.models.start import StartingPoint
+    from harness.run.stages import Stage, StageContext
 
 Tell = Callable[[dict[str, Any]], None]
 _NOT_A_RECORD = (FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
@@ -49,7 +53,6 @@ def run_job(job: Job, home: Path, start: StartingPoint, tell: Tell) -> tuple[Job
     """
     from evals.errors import EvalError
     from harness.engines.base import EngineMismatchError
-    from harness.records.lease import LeaseLostError, LeaseTakenError
     from harness.run.cell_job import run_cell, serve_cell
     from harness.run.stages import CELL, StageContext, find_stage
 
@@ -65,7 +68,7 @@ def run_job(job: Job, home: Path, start: StartingPoint, tell: Tell) -> tuple[Job
             require_code(job)
             stage = find_stage(job.kind)
             path.parent.mkdir(parents=True, exist_ok=True)
-            stage.make(path, StageContext(job.spec, home, start, stage.phase, tell))
+            _make(stage, path, StageContext(job.spec, home, start, stage.phase, tell))
             require_code(job)
     except (LeaseTakenError, LeaseLostError) as error:
         return "taken", str(error)
@@ -91,30 +94,20 @@ def run_job(job: Job, home: Path, start: StartingPoint, tell: Tell) -> tuple[Job
 
 def _needs_processes(job: Job, home: Path) -> bool:
     """Whether a cell is to be trained by several processes, of which this is none."""
-    cell = CellRecord.at(home / job.path)
     several = job.spec.train.processes > 1 and not job.spec.checkpoint
-    return several and "RANK" not in os.environ and cell.lacks == "training"
+    return several and "RANK" not in os.environ and CellRecord.at(home / job.path).lacks == "training"
 
 
 def run_in_processes(job: Job, home: Path, tell: Tell) -> tuple[JobState, str | None]:
-    """Run a cell in processes of its own. It ends as its first process says; if another fails, with that one, and all
+    """Run a cell in processes of its own. It ends as its first process says, or as another that fails before; then all
     are stopped."""
     from torch.distributed import TCPStore
 
-    size = job.spec.train.processes
-    devices = devices_of(job.spec.train.device, size)
     # This process holds the port for as long as the others need it.
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    common = {
-        "WORLD_SIZE": str(size),
-        "LOCAL_WORLD_SIZE": str(size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(store.port),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
-    }
-    environments = [common | {"RANK": str(n), "LOCAL_RANK": str(n), **devices[n]} for n in range(size)]
-    pool = LocalPool(size, home, "harness.run.worker", environments)
-    jobs = [replace(job) for _ in range(size)]
+    slots = slots_of_processes(job.spec.train.device, job.spec.train.processes, store.port)
+    pool = LocalPool(slots, home, "harness.run.worker")
+    jobs = [replace(job) for _ in slots]
     first = jobs[0]
     try:
         for one in jobs:
@@ -124,49 +117,52 @@ def run_in_processes(job: Job, home: Path, tell: Tell) -> tuple[JobState, str | 
         except Interrupted:
             # The others must live until the first has stopped where it can be continued.
             pool.cancel(first)
-            _first_to_end(pool, first, tell, STOP_WITHIN_S)
+            with suppress(TimeoutError):
+                _first_to_end(pool, first, tell, STOP_WITHIN_S)
             raise
     finally:
         pool.close()
-    if ended is None or ended.job is first:
-        ended = ended or Ended(first, "failed", "it did not end")
-        reason = ended.reason
-    else:
-        reason = f"process {jobs.index(ended.job)} of its {size}: {ended.reason}"
     if ended.output:
         with CellRecord.at(home / job.path).log.open("a", encoding="utf-8") as log:
             log.write(ended.output)
-    return ended.state, reason
+    return ended.state, ended.reason if ended.job is first else ended.reason_and_place
 
 
-def _first_to_end(pool: LocalPool, first: Job, tell: Tell, within_s: float = math.inf) -> Ended | None:
-    """How the first job ended, or before it another that did not succeed; None if none has in this time."""
+def _first_to_end(pool: LocalPool, first: Job, tell: Tell, within_s: float = math.inf) -> Ended:
+    """How the first job ended, or another that did not succeed before. TimeoutError if neither has in this time."""
     until_s = time.monotonic() + within_s
     while time.monotonic() < until_s:
         for event in pool.wait(POLL_S):
-            if isinstance(event, Progress):
+            if isinstance(event, Ended):
+                if event.job is first or event.state != "done":
+                    return event
+            elif event.job is first:
                 tell(event.event)
-            elif event.job is first or event.state != "done":
-                return event
-    return None
+    raise TimeoutError
 
 
-def devices_of(device: str, size: int) -> list[dict[str, str]]:
-    """For each process the variable that shows it its own GPU alone; {} on a CPU. RefusedError for too few."""
-    if device == "cpu":
-        return [{}] * size
-    import torch
+def _make(stage: Stage, path: Path, context: StageContext) -> None:
+    """Make a stage's result, or wait while another process, here or on another machine, makes it."""
+    from harness.run.stages import lease_folder
 
-    if device == "auto" and not torch.cuda.is_available():
-        return [{}] * size
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    visible = [str(n) for n in range(torch.cuda.device_count())] if named is None else named.split(",")
-    if len(visible) < size:
-        raise RefusedError(
-            f"train.processes is {size}, but a process here sees {len(visible)} CUDA devices, and each of them needs "
-            f"one. Use --set train.processes={max(1, len(visible))}, or a machine with more."
-        )
-    return [{"CUDA_VISIBLE_DEVICES": one} for one in visible[:size]]
+    if not stage.key(context.spec):  # it keeps nothing that could be shared
+        stage.make(path, context)
+        return
+
+    def wait(owner: str) -> None:
+        replace(context, phase=f"waiting for {owner}: {stage.phase}").tell_progress(0, 0)
+
+    while not path.exists():
+        with suppress(LeaseLostError), hold_in_turn(lease_folder(path), wait) as lease:
+
+            def tell(event: dict[str, Any], lease: Lease = lease) -> None:
+                if lease.is_lost:
+                    lease.require()
+                context.tell(event)
+
+            if not path.exists():
+                stage.make(path, replace(context, tell=tell))
+            return
 
 
 def require_code(job: Job) -> None:
@@ -236,7 +232,7 @@ def _work(jobs: queue.SimpleQueue[dict[str, Any] | None], home: Path, tell: Tell
 def _do(document: dict[str, Any], home: Path, start: StartingPoint, tell: Tell) -> tuple[JobState, str | None]:
     try:
         plugins.use(document["plugins"], [Path(folder) for folder in document["folders"]])
-        job = Job.from_json(document)
+        job = Job.from_json(document).in_slot()
     except RefusedError as error:  # a plug-in that was there when the job was planned
         return "invalid", str(error)
     return run_job(job, home, start, tell)

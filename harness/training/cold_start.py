@@ -8,9 +8,14 @@ from itertools import islice
 from pathlib import Path
 
 import torch
+from pydantic import ValidationError
 
 from evals.prompts import get_template
+from evals.yaml_file import load_yaml
+from harness.config.knobs import keys_of
 from harness.config.model import SupervisedColdStart
+from harness.config.resolve import readable_errors
+from harness.config.section import Section
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel
 from harness.random_keys import permutation, random_key
@@ -19,6 +24,24 @@ from harness.training.sequences import Sequences, score_completions
 
 MICRO_BATCH_TOKENS = 2048
 Progress = Callable[[int, int, float], None]
+
+
+class Recipe(Section):
+    """What `bench coldstart` makes. source: as `model.source`, or `scratch:tiny` for random weights of the tiny
+    architecture."""
+
+    source: str
+    cold_start: SupervisedColdStart
+
+
+def load_recipe(path: Path) -> Recipe:
+    """Raises RefusedError with all faults of the file."""
+    try:
+        return Recipe.model_validate(load_yaml(path))
+    except ValidationError as error:
+        raise RefusedError(
+            "\n".join(f"{path}: {line}" for _, line in readable_errors(error, list(keys_of(Recipe))))
+        ) from None
 
 
 def run_cold_start(start: LanguageModel, recipe: SupervisedColdStart, on_step: Progress) -> None:

@@ -117,7 +117,9 @@ class ClippedAdamW:
         """Go on from there. The weights themselves, which are the masters rounded, are loaded elsewhere."""
         self._adamw.load_state_dict({name: state[name] for name in ("state", "param_groups")})
         for weight, moments in self._adamw.state.items():
-            moments |= {name: part_like(weight, value) for name, value in moments.items() if value.shape == weight.shape}
+            moments |= {
+                name: part_like(weight, value) for name, value in moments.items() if value.shape == weight.shape
+            }
         with torch.no_grad():
             for master, saved in zip(self._every_master(), state["masters"], strict=True):
                 master.copy_(part_like(master, saved))

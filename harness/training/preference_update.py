@@ -188,9 +188,7 @@ class PreferenceUpdate:
                 scores.put([scored for _, scored in done])
             return [loss for micro, (loss, _) in zip(micros, done, strict=True) if share.has(micro)]
 
-        parts = self._budget.run(
-            lambda tokens: share.micro_batches(lambda own: micro_batches(own, tokens)), whole_step
-        )
+        parts = self._budget.run(lambda tokens: share.micro_batches(lambda own: micro_batches(own, tokens)), whole_step)
         if self._scored_while_training():
             share.exchange_(*(side for scored in (scores.logps, scores.entropy) for side in scored.chunk(2)))
         return parts

@@ -18,8 +18,8 @@ from algorithms import Coefficients, Loss, Objective, combine_metrics, update_me
 from algorithms.diagnostics import treatment
 from algorithms.rules import LOG_RATIO_LIMIT
 from harness.config.run_spec import TrainSpec
-from harness.training.batch import Batch
 from harness.processes import Processes
+from harness.training.batch import Batch
 from harness.training.optimizer import OptimizerStep, with_tensors
 from harness.training.sequences import PassTokens
 

@@ -30,7 +30,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Check:
-    """One entry of the validity strip. ok: False if the reader should be careful. limit: from where on, in words."""
+    """One entry of the validity strip. ok: False if it needs attention. limit: the threshold, in words."""
 
     label: str
     value: str

@@ -351,6 +351,7 @@ def install() -> None:
         "empty_cache": lambda: None,
         "get_device_properties": lambda *args: SimpleNamespace(total_memory=MEMORY_BYTES, major=9, minor=0),
         "get_device_capability": lambda *args: (9, 0),
+        "set_per_process_memory_fraction": lambda share: None,
         "get_device_name": lambda *args: "pretended",
         "reset_peak_memory_stats": lambda *args: None,
         "max_memory_allocated": lambda *args: 0,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from unittest import mock
 
 from harness.plan import make_plan
 from harness.plan.sweep_file import SHIPPED, load_sweep, shipped
@@ -33,8 +32,7 @@ def hashes() -> Hashes:
 
 def _arms(sweep: str, profile: str) -> dict[str, str]:
     # As on a machine without a GPU: what a profile leaves to the machine is resolved in the plan.
-    with mock.patch("harness.plan.plan.cuda_available", return_value=False):
-        plan = make_plan(str(shipped(SHIPPED)[sweep]), profile, seeds=1)
+    plan = make_plan(str(shipped(SHIPPED)[sweep]), profile, seeds=1, on_gpu=lambda: False)
     return {cell.arm: f"{cell.hash} {cell.evaluation}" for cell in plan.cells}
 
 

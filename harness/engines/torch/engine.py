@@ -65,13 +65,15 @@ class TorchEngine:
         pad_token_id: int,
         eos_token_ids: Sequence[int],
         decode: Callable[[list[int]], str],
+        shapes: BatchShapes | None = None,
     ) -> None:
+        """shapes: by default those that are fastest on the model's device."""
         require_steady_positions(model)
         self._model = model
         self._pad = pad_token_id
         self._eos_token_ids = list(eos_token_ids)
         self._decode = decode
-        self._shapes = GRAPHS if model.device.type == "cuda" else EAGER
+        self._shapes = shapes or (GRAPHS if model.device.type == "cuda" else EAGER)
         eos = torch.tensor(self._eos_token_ids, device=model.device)
         self.one_token_pass = OneTokenPass(model)
         self._most_rows: int | None = None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from harness.config.engine import DrawingLoad, EngineBackend, EngineMemory
 from harness.config.rollout import RolloutSpec
+from harness.executors.slots import gpu_share
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -19,6 +21,9 @@ that has never run."""
 
 CPU_CACHE_BYTES = 2 * 2**30
 """vLLM's cache of keys and values on a CPU, which it takes at once; on CUDA it takes `rollout.vllm_memory_frac`."""
+SLEEPS_ABOVE_BYTES = 3 * 10**9
+"""Weights of a model for which vLLM sleeps between calls on CUDA: 1.5 billion in bfloat16. For a smaller one the memory
+is not worth the time."""
 COLDEST, HOTTEST = 0.01, 2.0
 """vLLM silently raises a temperature below the first, unless it is 0, and refuses one above the second."""
 
@@ -31,7 +36,7 @@ def _make(language_model: LanguageModel, model: PreTrainedModel, rollout: Rollou
         language_model.pad_token_id,
         language_model.eos_token_ids,
         language_model.decode,
-        rollout.vllm_memory_frac,
+        rollout.vllm_memory_frac * gpu_share(),
     )
 
 
@@ -45,20 +50,31 @@ def temperature_refusal(temperature: float) -> str | None:
     )
 
 
+def sleeps_between_calls(device: str, weights_bytes: int) -> bool:
+    """Whether vLLM gives its memory back between calls. device: its type."""
+    return device == "cuda" and weights_bytes > SLEEPS_ABOVE_BYTES
+
+
+_ALLOCATOR_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+
+
 def _refusal(rollout: RolloutSpec, device: str) -> str | None:
-    index = device.partition(":")[2]
-    if index not in ("", "0"):
+    settings = {name: os.environ.get(name, "") for name in _ALLOCATOR_SETTINGS}
+    expandable = [name for name, value in settings.items() if "expandable_segments:true" in value.lower()]
+    if device.startswith("cuda") and expandable:
         return (
-            f"train.device is {device}, and vLLM takes the first GPU that it sees. Set the environment's "
-            f"CUDA_VISIBLE_DEVICES={index} and --set train.device=cuda, or --set rollout.engine=torch."
+            f"{expandable[0]} is {settings[expandable[0]]!r}, and vLLM cannot give back memory of expandable segments "
+            "while it sleeps. Leave expandable_segments out, or use --set rollout.engine=torch."
         )
     return temperature_refusal(rollout.temperature)
 
 
 def _memory(load: DrawingLoad) -> EngineMemory:
-    """Weights and cache: on CUDA in a share of its memory that vLLM takes at once."""
+    """Weights and cache: on CUDA in a share of its memory that vLLM takes at once, and for a large model gives back
+    while it does not draw."""
     if load.device == "cuda":
-        return EngineMemory(device_frac=load.rollout.vllm_memory_frac)
+        sleeps = sleeps_between_calls(load.device, load.weights_bytes)
+        return EngineMemory(device_frac=load.rollout.vllm_memory_frac, frac_only_drawing=sleeps)
     return EngineMemory({"vllm": load.weights_bytes + CPU_CACHE_BYTES})
 
 

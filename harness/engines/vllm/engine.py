@@ -1,9 +1,11 @@
 """vLLM in this process: the only file that imports vllm. One engine a process holds a copy of the weights of one model.
 
 Before it generates for a model whose weights it does not hold, they are written into it and a parity probe compares
-log-probs (`harness.engines.parity`); `sync_s` is the time of both. vLLM mixes prefill and decoding in its batches, so
-all the rest is `decode_s`. vLLM seeds the process's random generators, draws from them, and on a CPU disables
-torch.set_num_threads; each is put right again. On a CPU it binds the process's memory to one NUMA node for good.
+log-probs (`harness.engines.parity`); `sync_s` is the time of both. For a large model on a GPU, vLLM sleeps between the
+calls of `generate`: it gives back the memory of its weights and its cache, and its weights are written anew whenever it
+wakes. vLLM mixes prefill and decoding in its batches, so all the rest is `decode_s`. vLLM seeds the process's random
+generators, draws from them, and on a CPU disables torch.set_num_threads; each is put right again. On a CPU it binds the
+process's memory to one NUMA node for good.
 
 What is promised of noise: a sample's seed is made of its key alone, so the same call gives the same tokens with the
 same version of vLLM on the same hardware. Company in the batch changes a sample's logits by rounding only, which now
@@ -40,7 +42,7 @@ from harness.engines.base import (
     ends_with_stop,
 )
 from harness.engines.parity import probe_sequences, require_parity
-from harness.engines.vllm import CPU_CACHE_BYTES, temperature_refusal
+from harness.engines.vllm import CPU_CACHE_BYTES, sleeps_between_calls, temperature_refusal
 from harness.errors import RefusedError
 from harness.models.language_model import require_answerable, weight_version
 
@@ -96,6 +98,7 @@ class VllmEngine:
         count = keys.shape[1]
         samples = [_Sample(prompts[row // count], key) for row, key in enumerate(keys.reshape(-1).tolist())]
         resident.complete(samples, params, self._eos, self._decode, on_finished)
+        resident.rest()
         return _completions(samples, self._pad, params, synced - started, time.perf_counter() - synced)
 
 
@@ -118,6 +121,8 @@ class _Resident:
         self._on_cpu = model.device.type == "cpu"
         self._devices = [] if self._on_cpu else [model.device]
         self._synced: tuple[weakref.ref[nn.Module], int] | None = None
+        self._sleeps = sleeps_between_calls(model.device.type, sum(weight.nbytes for weight in model.parameters()))
+        self._asleep = False
         with _process_state_restored(self._devices), tempfile.TemporaryDirectory(prefix="bench-vllm-") as folder:
             config = copy.deepcopy(model.config)
             config.architectures = [type(model).__name__]
@@ -131,6 +136,7 @@ class _Resident:
                 logprobs_mode="processed_logprobs",
                 gpu_memory_utilization=memory_frac,
                 kv_cache_memory_bytes=CPU_CACHE_BYTES if self._on_cpu else None,
+                enable_sleep_mode=self._sleeps,
                 enforce_eager=self._on_cpu,
                 # A prompt in parts takes noise back that was drawn too early, which a generator on a CPU cannot do.
                 enable_chunked_prefill=False if self._on_cpu else None,
@@ -146,10 +152,23 @@ class _Resident:
         if self._synced is not None and self._synced[0]() is model and self._synced[1] == version:
             return
         self._synced = None
-        self._write(model)
+        if self._asleep:
+            torch.cuda.empty_cache()  # what torch has freed and kept: vLLM takes its memory from the driver
+            self._engine.wake_up(["weights"])
+            self._write(model)
+            self._engine.wake_up(["kv_cache"])
+            self._asleep = False
+        else:
+            self._write(model)
         sequences = probe_sequences(model)
         require_parity(model, sequences, self._score(sequences), "vLLM")
         self._synced = (weakref.ref(model), version)
+
+    def rest(self) -> None:
+        """Give back the memory until the next call, where vLLM sleeps between calls: its weights are lost."""
+        if self._sleeps:
+            self._engine.sleep(level=2)
+            self._asleep, self._synced = True, None
 
     def complete(
         self,
@@ -242,11 +261,18 @@ class _Resident:
     def _write(self, model: PreTrainedModel) -> None:
         # A tied output head is packed again, on a CPU, only where it comes under its own name.
         weights = [(name, weight.detach()) for name, weight in model.named_parameters(remove_duplicate=False)]
-        if self._on_cpu:
-            # Weights are packed for the processor, which load_weights would not do again.
+        if self._on_cpu or _is_packed(model):
+            # Weights are packed for the kernels, which load_weights would not do again.
             self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         else:
             self._engine.apply_model(lambda inside: inside.load_weights(weights) and None)
+
+
+def _is_packed(model: PreTrainedModel) -> bool:
+    """Whether vLLM packs the model's weights for its kernels on a GPU: those of experts, and quantised ones."""
+    config = model.config.get_text_config()
+    experts = ("num_experts", "num_local_experts", "n_routed_experts")
+    return any(getattr(config, name, None) for name in (*experts, "quantization_config"))
 
 
 _resident: _Resident | None = None
@@ -269,6 +295,7 @@ def _start(model: PreTrainedModel, key: str, memory_frac: float) -> _Resident:
     try:
         resident = _Resident(vllm, model, key, memory_frac)
         resident.try_out()
+        resident.rest()  # the trainer's gradients and optimiser come next
     except (ValueError, RuntimeError) as error:
         raise RefusedError(
             f"vLLM {vllm.__version__} cannot run this {type(model).__name__} on {model.device}: {error}. Use --set "

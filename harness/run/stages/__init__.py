@@ -96,6 +96,11 @@ def result_path(stage: Stage, spec: RunSpec, home: Path) -> Path:
     return home / "cache" / stage.key(spec)
 
 
+def lease_folder(result: Path) -> Path:
+    """The folder with the lease of whoever makes the result at this path."""
+    return result.parent / "leases" / result.name
+
+
 def stages_of_cell(spec: RunSpec) -> list[Stage]:
     """Those that a cell of this spec waits for, each after those that it reads. A cell that evaluates another one's
     checkpoint waits for none."""

@@ -18,12 +18,13 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 from harness.executors.base import Ended, ExecutorKind, Job, Progress
-from harness.executors.local import ENVIRONMENT
+from harness.executors.slots import Slot
 
 LOW_PRIORITY = ["nice", "-n", "5"]
 
@@ -31,19 +32,21 @@ LOW_PRIORITY = ["nice", "-n", "5"]
 class PoliteExecutor:
     """What it promises is said in `harness.executors.base.Executor`."""
 
-    def __init__(self, slots: int, home: Path, worker_module: str) -> None:
-        self.slots = slots
+    def __init__(self, slots: Sequence[Slot], home: Path, worker_module: str) -> None:
+        self.slots = len(slots)
+        self._free = list(slots)
         self._command = [*LOW_PRIORITY, sys.executable, "-P", "-m", worker_module, str(home)]
         self._running: dict[Job, subprocess.Popen[str]] = {}
         self._happened: queue.SimpleQueue[Progress | Ended] = queue.SimpleQueue()
 
     def start(self, job: Job) -> None:
         pipe, printed = subprocess.PIPE, tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed when the job ends
-        environment = os.environ | ENVIRONMENT
+        slot = self._free.pop()
+        environment = {**os.environ, **slot.environment}
         process = subprocess.Popen(self._command, stdin=pipe, stdout=pipe, stderr=printed, text=True, env=environment)
         self._running[job] = process
         self._tell(job, job.to_json())
-        threading.Thread(target=self._listen, args=(job, process, printed), daemon=True).start()
+        threading.Thread(target=self._listen, args=(job, slot, process, printed), daemon=True).start()
 
     def wait(self, timeout_s: float) -> list[Progress | Ended]:
         try:
@@ -65,7 +68,7 @@ class PoliteExecutor:
         with suppress(BrokenPipeError):  # it has just died; that its output ends says so
             print(json.dumps(message), file=stdin, flush=True)
 
-    def _listen(self, job: Job, process: subprocess.Popen[str], printed: IO[str]) -> None:
+    def _listen(self, job: Job, slot: Slot, process: subprocess.Popen[str], printed: IO[str]) -> None:
         """In a thread of its own: what a worker tells, until its job has ended or its output has."""
         end = None
         for event in map(json.loads, process.stdout or ()):
@@ -76,6 +79,7 @@ class PoliteExecutor:
                 process.terminate()
         code = process.wait()
         printed.seek(0)
+        self._free.append(slot)
         with printed:
             self._happened.put(end or Ended(job, "failed", f"its process ended with code {code}", printed.read()))
 

@@ -20,7 +20,7 @@ from tests.harness.plan.files import finish, write_sweep_file
 from tests.reports.synthetic import write_sweep
 
 VERBS = {"run", "plan", "status", "report", "compare", "power", "replay", "eval", "ls", "show", "diff", "cp", "probe"}
-VERBS |= {"coldstart", "sync", "doctor", "tune", "freeze", "verify", "verdict", "ui", "clean"}
+VERBS |= {"coldstart", "sync", "doctor", "selftest", "tune", "freeze", "verify", "verdict", "ui", "clean", "worker"}
 
 
 def options(verb: str) -> set[str]:
@@ -55,7 +55,7 @@ def test_json_and_home_are_accepted_after_every_verb(verb: str) -> None:
     assert {"--json", "--home"} <= options(verb)
 
 
-@pytest.mark.parametrize("verb", ["run", "plan", "freeze"])
+@pytest.mark.parametrize("verb", ["run", "worker", "plan", "freeze"])
 def test_overrides_are_accepted(verb: str) -> None:
     assert {"--profile", "--set", "--seeds", "--arms"} <= options(verb)
 

@@ -42,7 +42,7 @@ def hidden_factor(spec: RunSpec) -> float:
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch) -> Recording:
     pool = Recording(score=hidden_factor)
-    pool.stand_in(monkeypatch, "run")
+    pool.stand_in(monkeypatch)
     return pool
 
 

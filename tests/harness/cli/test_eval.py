@@ -239,7 +239,7 @@ def done_cell(tmp_path_factory: pytest.TempPathFactory) -> CellRecord:
     from tests.harness.run.small import run_cell, small_spec
 
     spec = resolved_for_machine(
-        small_spec({"eval.temperature": 0.9, "eval.stop": ["5"], "train.steps": 3}, seed=3), False
+        small_spec({"eval.temperature": 0.9, "eval.stop": ["5"], "train.steps": 3}, seed=3), lambda: False
     )
     path = tmp_path_factory.mktemp("cell") / "home/mine/cells" / cell_directory_name("one", 3, semantic_hash(spec))
     path.mkdir(parents=True)

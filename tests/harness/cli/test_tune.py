@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 def pool(monkeypatch: pytest.MonkeyPatch) -> FakeCells:
     """Training in search is luckier than with fresh seeds: seed 0 is worth 5 points."""
     pool = Recording(score=lambda spec: by_learning_rate(spec) - (0.05 if spec.seed else 0.0))
-    pool.stand_in(monkeypatch, "tune")
+    pool.stand_in(monkeypatch)
     return pool
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ def test_auto_follows_the_device(device: str, dtype: str, engine: str) -> None:
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:1"])
 def test_what_is_asked_for_stays(device: str) -> None:
-    assert {device_kind(device, there) for there in (True, False)} == {device}
+    assert {device_kind(device, lambda: there) for there in (True, False)} == {device}
     assert [dtype_on(device, dtype) for dtype in ("float32", "bfloat16")] == ["float32", "bfloat16"]
     assert [engine_on(device, engine) for engine in ("torch", "vllm")] == ["torch", "vllm"]
 
@@ -33,13 +34,13 @@ def test_what_is_asked_for_stays(device: str) -> None:
     ("cuda", "expected"), [(True, ("cuda", "bfloat16", "vllm")), (False, ("cpu", "float32", "torch"))]
 )
 def test_a_settled_spec_leaves_nothing_to_the_machine(cuda: bool, expected: tuple[str, ...]) -> None:
-    done = resolved_for_machine(spec(LEFT_OPEN), cuda)
+    done = resolved_for_machine(spec(LEFT_OPEN), lambda: cuda)
     assert (done.train.device, done.model.dtype, done.rollout.engine) == expected
-    assert resolved_for_machine(done, not cuda) == done
+    assert resolved_for_machine(done, lambda: not cuda) == done
 
 
 def test_two_kinds_of_machine_have_two_hashes_and_auto_that_of_what_it_means() -> None:
-    on_gpu, on_cpu = (resolved_for_machine(spec(LEFT_OPEN), cuda) for cuda in (True, False))
+    on_gpu, on_cpu = (resolved_for_machine(spec(LEFT_OPEN), partial(bool, cuda)) for cuda in (True, False))
     assert semantic_hash(on_gpu) != semantic_hash(on_cpu)
     written_out = {"train.device": "cpu", "model.dtype": "float32", "rollout.engine": "torch"}
     assert semantic_hash(on_cpu) == semantic_hash(spec(written_out))

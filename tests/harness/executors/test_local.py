@@ -16,6 +16,7 @@ import pytest
 from harness.executors import local
 from harness.executors.base import Ended, Job
 from harness.executors.local import LocalPool
+from harness.executors.slots import Slot
 from harness.run.loop import run_jobs
 from tests.harness.run.small import small_spec
 
@@ -62,7 +63,7 @@ def pool() -> Iterator[LocalPool]:
 
 @contextmanager
 def opened(slots: int) -> Iterator[LocalPool]:
-    pool = LocalPool(slots, Path("home"), "the.worker")
+    pool = LocalPool([Slot("cpu", "")] * slots, Path("home"), "the.worker")
     try:
         yield pool
     finally:

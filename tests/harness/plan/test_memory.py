@@ -146,6 +146,10 @@ def test_the_device_decides_width_and_engine() -> None:
     assert "kv_cache" in on_cpu.phases_bytes["drawing"]
     assert "kv_cache" not in {**auto.held_bytes, **auto.phases_bytes["drawing"]}
     assert auto.needed_bytes(10**12) == auto.total_bytes + 3 * 10**11
+    sleeping = replace(auto, frac_only_drawing=True)
+    held_bytes = sum(auto.held_bytes.values())
+    assert sleeping.needed_bytes(10**12) == held_bytes + 3 * 10**11, "more than training takes besides"
+    assert sleeping.needed_bytes(10**9) == auto.total_bytes
     vllm_cpu = estimated(rollout__engine="vllm")
     assert vllm_cpu.held_bytes["vllm"] == 4 * vllm_cpu.parameters + CPU_CACHE_BYTES
     torch_cuda = estimated(train__device="cuda", rollout__engine="torch")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,17 @@ from tests.harness.plan.files import write_sweep_file
 
 @pytest.fixture
 def plan(tmp_path: Path) -> Any:
-    """Plans QUESTION with changes; `settings`, `count` and `only` are --set, --seeds and --arms."""
+    """Plans QUESTION with changes; `settings`, `count` and `only` are --set, --seeds and --arms; without a GPU, unless
+    `on_gpu` says otherwise."""
 
-    def make(settings: Sequence[str] = (), count: int | None = None, only: Sequence[str] = (), **changes: Any) -> Plan:
-        return make_plan(str(write_sweep_file(tmp_path, **changes)), None, settings, count, only)
+    def make(
+        settings: Sequence[str] = (),
+        count: int | None = None,
+        only: Sequence[str] = (),
+        on_gpu: Callable[[], bool] = lambda: False,
+        **changes: Any,
+    ) -> Plan:
+        return make_plan(str(write_sweep_file(tmp_path, **changes)), None, settings, count, only, on_gpu)
 
     return make
 
@@ -278,11 +285,10 @@ def test_a_model_on_the_hub_that_is_not_pinned_is_warned_of(plan: Any, source: s
     assert any(f"model.source {source} is not pinned to a commit" in warning for warning in warnings) == warned
 
 
-def test_what_is_left_to_the_machine_is_settled_in_the_plan(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.plan.request.cuda_available", lambda: True)
-    assert {cell.spec.rollout.engine for cell in plan(["train.device=auto"]).cells} == {"vllm"}
-    monkeypatch.setattr("harness.plan.request.cuda_available", lambda: False)
-    assert {cell.spec.rollout.engine for cell in plan(["train.device=auto"]).cells} == {"torch"}
+def test_what_is_left_to_the_machine_is_settled_by_the_slots(plan: Any) -> None:
+    for on_gpu, engine in ((True, "vllm"), (False, "torch")):
+        asked = plan(["train.device=auto"], on_gpu=lambda: on_gpu)
+        assert {cell.spec.rollout.engine for cell in asked.cells} == {engine}
 
 
 def test_a_cell_of_an_unchanged_model_is_found_under_its_earlier_hash(plan: Any, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from harness.run.learning.base import Examples
 from harness.run.loop import run_jobs
 from harness.run.prompts import training_prompts
 from harness.run.question import make_cells
-from harness.run.sweep import SweepRun, _Cells
+from harness.run.sweep import SweepCells, SweepRun
 from harness.run.worker import run_job
 from harness.training import checkpoint
 from harness.training.checkpoint import load_latest
@@ -220,8 +220,9 @@ def test_rows_are_on_the_disk_before_the_checkpoint_that_counts_them(
             for name, there in meta["records"].items():
                 files = [*(cell / name).iterdir()] if "files" in there else [cell / name]
                 for file in files:
-                    written = file.with_name(f".{file.name}.{os.getpid()}.tmp") if "files" in there else file
-                    assert synced.get(str(written), -1) >= file.stat().st_size, name
+                    written = f"{file.parent}/.{file.name}." if "files" in there else str(file)  # under its first name
+                    sizes = [size for path, size in synced.items() if path.startswith(written)]
+                    assert max(sizes, default=-1) >= file.stat().st_size, name
                 assert str(files[0].parent) in synced
             assert {str(self), *(str(file) for file in self.iterdir())} <= synced.keys()
             checked.append(meta["step"])
@@ -296,7 +297,7 @@ def test_one_bad_cell_stops_no_other_of_its_sweep(tmp_path: Path) -> None:
     shutil.rmtree(plan.record(second, home).path)
     plan.record(second, home).path.write_text("a file in the place of the folder")
     make_cells(plan, run.missing(), home)
-    run_jobs(executor, _Cells(run, run.missing(), Told()))
+    run_jobs(executor, SweepCells(run, run.missing(), Told()))
     assert [told[f"{cell.arm}-s{cell.seed}"][0] for cell in (first, *others)] == ["damaged"] + ["done"] * len(others)
     assert "Restore it" in str(told[f"{first.arm}-s{first.seed}"][1])
     assert plan.record(first, home).state == "damaged"

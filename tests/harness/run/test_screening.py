@@ -56,7 +56,7 @@ def test_fresh_seeds_judge_what_was_picked_for_its_luck(
         return 0.5 + float(noise) + (0.1 if spec.train.learning_rate == 1.0 and spec.seed < 2 else 0.0)
 
     pool = Recording(score=score)
-    pool.stand_in(monkeypatch, "run")
+    pool.stand_in(monkeypatch)
     monkeypatch.setattr("reports.page.write_report", lambda sweep, *_: report_document(analyse(sweep)))  # draws nothing
     result = bench("run", sweep, "--json")
     assert result.code == 0, result.err

@@ -10,6 +10,7 @@ import pytest
 
 from harness.errors import RefusedError
 from harness.executors.local import LocalPool
+from harness.executors.slots import Slot
 from harness.plan.expected_time import Pace
 from harness.run.timed_step import timed_pace
 from tests.harness.run.small import small_spec
@@ -25,13 +26,14 @@ class Watched:
 
     def open(self, home: Path) -> LocalPool:
         self.homes.append(home)
-        return LocalPool(1, home, "harness.run.worker")
+        return LocalPool([Slot("cpu", "")], home, "harness.run.worker")
 
     def planned(self, total: int | None, done: int) -> None: ...
     def used(self, budget: Mapping[str, float]) -> None: ...
     def remark(self, sentence: str) -> None: ...
     def stage(self, name: str, event: dict[str, Any] | None) -> None: ...
     def progress(self, name: str, event: dict[str, Any]) -> None: ...
+    def elsewhere(self, fractions: Mapping[str, float]) -> None: ...
     def ended(self, name: str, state: str, reason: str | None) -> None: ...
 
 

@@ -75,7 +75,7 @@ def home(trained: Path, tmp_path: Path) -> Path:
 
 
 def record_of(home: Path, spec: RunSpec) -> CellRecord:
-    return PlannedCell.of("one", 0, spec).record(home / "mine" / "cells")
+    return PlannedCell.of_arm("one", {0: spec})[0].record(home / "mine" / "cells")
 
 
 def run(home: Path, spec: RunSpec) -> CellRecord:

@@ -13,6 +13,7 @@ import pytest
 
 from harness.executors.base import Ended, Job, Progress
 from harness.executors.local import LocalPool
+from harness.executors.slots import Slot
 from harness.records import CellRecord
 from tests.harness.run.small import small_spec
 
@@ -89,7 +90,7 @@ def test_a_cell_is_computed_on_one_thread(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("MKL_NUM_THREADS", "2")
     folder = tmp_path / "arm-s0-0123456789"
     folder.mkdir()
-    pool = LocalPool(1, tmp_path, "harness.run.worker")
+    pool = LocalPool([Slot("cpu", "")], tmp_path, "harness.run.worker")
     pool.start(Job("cell", folder.name, small_spec({"train.steps": 1, "eval.problems": 1})))
     events: list[Progress | Ended] = []
     while not events or not isinstance(events[-1], Ended):

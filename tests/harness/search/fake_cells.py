@@ -6,8 +6,8 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ import yaml
 from harness.config.hashing import evaluation_hash
 from harness.config.run_spec import RunSpec
 from harness.executors.base import Ended, Job, JobState, Progress
+from harness.executors.local import LOCAL
+from harness.executors.slots import Slot
 from harness.plan.filing import under_evaluation
 from harness.plan.search_plan import SearchPlan, make_search_plan
 from harness.records import CellRecord
@@ -127,17 +129,14 @@ class Recording(FakeCells):
         more = {"n_problems": 8, "n_samples": 4, "reliability": None}
         cell.scores.write_text("".join(json.dumps(row | more) + "\n" for row in scores))
 
-    def stand_in(self, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
-        """Be the executor of `bench VERB`, without MLflow."""
+    def stand_in(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Be the executor of the command line, without MLflow."""
 
-        def named(name: str, home: Path) -> Callable[[int], Recording]:
-            def opened(slots: int) -> Recording:
-                self.slots, self.home = slots, home
-                return self
+        def make(slots: Sequence[Slot], home: Path, worker_module: str) -> Recording:
+            self.slots, self.home = len(slots), home
+            return self
 
-            return opened
-
-        monkeypatch.setattr(f"harness.cli.{verb}.executor_named", named)
+        monkeypatch.setattr("harness.cli.options.ChosenExecutor.kind", replace(LOCAL, make=make))
         monkeypatch.setattr("harness.tracking.MirrorThread", lambda mirror: contextlib.nullcontext())
 
 
@@ -176,6 +175,8 @@ class Silent:
     def stage(self, name: str, event: dict[str, Any] | None) -> None: ...
 
     def progress(self, name: str, event: dict[str, Any]) -> None: ...
+
+    def elsewhere(self, fractions: Mapping[str, float]) -> None: ...
 
     def ended(self, name: str, state: str, reason: str | None) -> None:
         self.ends[name] = state

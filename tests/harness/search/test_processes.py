@@ -22,12 +22,13 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from harness.executors.local import LocalPool
+from harness.executors.slots import Slot
 from harness.plan.search_plan import make_search_plan
 from harness.search.run import SearchRun
 from tests.harness.search.fake_cells import Silent
 path, trials, workers = sys.argv[1:]
 plan, home = make_search_plan(path), Path(path).parent / "runs"
-opened = lambda slots: LocalPool(slots, home, "harness.run.worker")
+opened = lambda slots: LocalPool([Slot("cpu", "")] * slots, home, "harness.run.worker")
 SearchRun(plan, home, "bench tune found", int(workers), opened, int(trials)).run(Silent())
 """
 QUICK: dict[str, Any] = {"train.steps": 6, "train.checkpoint_every": 2, "eval.problems": 8, "eval.samples": 2}

@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from harness.config.model import SupervisedColdStart
+from harness.config.model_source import TINY
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel
 from harness.models.tiny import tiny_tokenizer
 from harness.training import cold_start
-from harness.training.cold_start import run_cold_start
+from harness.training.cold_start import load_recipe, run_cold_start
 from tests.harness.training import rollouts
 
 DEMONSTRATIONS = [("3+5=", "#8"), ("3+5+9=", "8,17#17"), ("1+1+1+1=", "2,3,wait,2,3,4#4")]
@@ -142,3 +143,27 @@ def test_a_model_whose_weights_would_round_its_steps_away_is_refused(tmp_path: P
     start.model.to(torch.bfloat16)
     with pytest.raises(ValueError, match="in float32"):
         run_cold_start(start, recipe(write(tmp_path / "a.jsonl")), lambda step, steps, loss: None)
+
+
+def test_the_recipe_of_the_tiny_checkpoint_loads() -> None:
+    recipe = load_recipe(TINY / "recipe.yaml")
+    assert recipe.source == "scratch:tiny"
+    assert recipe.cold_start.data == "demonstrations:arithmetic"
+
+
+def test_all_faults_of_a_recipe_are_told_with_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text("sorce: scratch:tiny\ncold_start: {data: a.jsonl, stesp: 3, batch_size: 0, template: plian}\n")
+    with pytest.raises(RefusedError) as caught:
+        load_recipe(path)
+    lines = str(caught.value).splitlines()
+    assert all(line.startswith(f"{path}: ") for line in lines)
+    assert len(lines) == 5
+    for text in (
+        "source has no default",
+        "sorce is not a key here",
+        "cold_start.stesp is not a key here; did you mean cold_start.steps",
+        "cold_start.batch_size is 0",
+        "cold_start.template: unknown template 'plian'",
+    ):
+        assert any(text in line for line in lines), (text, lines)

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from harness.config.model import Lora
 from harness.config.run_spec import RunSpec

@@ -121,7 +121,7 @@ def test_it_is_in_all_files_of_a_report(tmp_path):
     assert page.index("up beats base by") < page.index('id="results"') < page.index('<figure id="forest"')
     assert page.index('<figure id="forest"') < page.index('<dl id="checks"') < page.index('<ul class="verdicts"')
     assert page.index('<ul class="verdicts"') < page.index('id="setup"')
-    assert '<a href="#checks">⚠ be careful: Graders disagree</a>' in page
+    assert '<a href="#checks">⚠ needs attention: Graders disagree</a>' in page
 
 
 SPEC = {

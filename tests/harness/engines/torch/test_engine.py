@@ -25,8 +25,8 @@ from harness.engines.torch.passes import (
     one_token_attention,
 )
 from harness.errors import RefusedError
+from harness.extras.selftest.contract import PROBLEMS, keys, repeated, rows_of
 from harness.models.language_model import LanguageModel
-from tests.harness.engines.test_engine import PROBLEMS, keys, repeated, rows_of
 
 PARAMS = SamplingParams(40)
 

@@ -1,0 +1,165 @@
+"""`bench worker`: one of several processes, on any number of machines, that share the cells of a sweep."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from harness.cli.console import note, print_json, print_text
+from harness.cli.options import (
+    ArmsOption,
+    ChosenExecutor,
+    EvalSamplesOption,
+    ExecutorOption,
+    HomeOption,
+    JsonOption,
+    ProfileOption,
+    SeedsOption,
+    SetOption,
+    SweepArgument,
+    WorkersOption,
+    arm_names,
+    command_line,
+    home_of,
+    question_in,
+    with_eval_samples,
+)
+from harness.cli.run import InterruptedByUserError, RetryFailedOption, RetryInvalidOption
+from harness.errors import BenchError, RefusedError, few
+
+if TYPE_CHECKING:
+    from harness.run.shared_sweep import WorkerRun
+
+
+class TerminatedError(BenchError):
+    """SIGTERM, as schedulers send it before they kill. The exit code is the one that a shell gives for it."""
+
+    exit_code = 128 + signal.SIGTERM
+
+
+def worker(
+    sweep: SweepArgument,
+    profile: ProfileOption = None,
+    set_: SetOption = None,
+    seeds: SeedsOption = None,
+    eval_samples: EvalSamplesOption = None,
+    arms: ArmsOption = None,
+    workers: WorkersOption = None,
+    wait: Annotated[
+        bool,
+        typer.Option(
+            "--wait", help="Stay until every cell has ended, and take over the cells of workers that die meanwhile."
+        ),
+    ] = False,
+    retry_invalid: RetryInvalidOption = False,
+    retry_failed: RetryFailedOption = False,
+    executor: ExecutorOption = "local",
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Take cells of a sweep that nobody runs, until none is left.
+
+    For job arrays, requeueing schedulers, Kubernetes and ssh: start it on as many machines as you like, with the same
+    arguments and the same --home on a shared disk. No machine is the head and no port is opened: each cell has a lease,
+    and what cells share is made by one of the workers. `bench run` afterwards finds everything done and writes the
+    report.
+
+    A worker ends when living workers run all the cells that are left; with --wait when these have ended too. A cell
+    whose worker died is taken over after two minutes at most.
+
+    On SIGTERM it saves what runs and exits with 143, on Ctrl-C with 130: requeue it, and it continues. It exits with 1
+    if a cell that it ran failed.
+
+    Example: bench worker std_norm --home /shared/runs
+
+    Example: sbatch --array=0-7 --requeue --wrap "bench worker std_norm"
+    """
+    from harness.cli.live import LiveRun
+    from harness.plan import make_plan
+    from harness.plan.tuning import with_known_tuning
+    from harness.run.question import require_same_kind
+    from harness.run.shared_sweep import WorkerRun
+
+    folder = home_of(sweep, home)
+    settings = with_eval_samples(set_, eval_samples)
+    given = question_in(folder, sweep, asks_anew=bool(profile or set_ or arms))
+    where = ChosenExecutor(executor, folder)
+    plan = with_known_tuning(make_plan(given, profile, settings, seeds, arm_names(arms), where.on_gpu), folder)
+    require_same_kind(plan.folder(folder), is_search=False)
+    if plan.to_tune:
+        raise RefusedError(
+            f"{plan.sweep.name} looks for the best setting of {few(plan.to_tune)} first, and its cells are not known "
+            "before. `bench run` does that search, on several machines at once if you start it there too; then start "
+            "the workers."
+        )
+    for warning in plan.warnings:
+        note(f"warning: {warning}")
+    command = command_line("run", sweep, profile, settings, seeds, arms)
+    at_once = workers or where.at_once(plan.arms.values())
+    work = WorkerRun(
+        plan,
+        folder,
+        command,
+        at_once,
+        where.opener(plan.arms.values()),
+        retry_invalid=retry_invalid,
+        retry_failed=retry_failed,
+        waits=wait,
+    )
+    with _told_of_signals(), LiveRun() as live:
+        work.run(live)
+    _say_what_is_done(work, as_json=json)
+    if bad := [f"{name} ({state})" for name, state in work.ran.items() if state != "done"]:
+        raise BenchError(
+            f"{len(bad)} of the {len(work.ran)} cells that this worker ran are not done: {few(bad)}. `bench status "
+            f"{plan.sweep.name}` says why."
+        )
+
+
+@contextmanager
+def _told_of_signals() -> Iterator[None]:
+    """Ctrl-C and SIGTERM end what is done here, and are told as errors with their exit codes."""
+
+    def end(signum: int, frame: FrameType | None) -> NoReturn:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise _Terminated
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise InterruptedByUserError("interrupted; the same command continues") from None
+    except _Terminated:
+        raise TerminatedError("ended by SIGTERM; what ran is saved, and the same command continues") from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class _Terminated(BaseException):
+    """As KeyboardInterrupt, for SIGTERM."""
+
+
+def _say_what_is_done(work: WorkerRun, as_json: bool) -> None:
+    """What this worker did, where the sweep is now, and the command that reports it. No worker writes a report."""
+    records = work.records()
+    states = {record.path: record.read_status() for record in records}
+    found = Counter(status["state"] for status in states.values())
+    report = shlex.join(["bench", "run", work.plan.sweep.name, "--home", str(work.home)])
+    if as_json:
+        cells = [
+            {"arm": r.arm, "seed": r.seed, "hash": r.hash, "state": states[r.path]["state"],
+             "reason": states[r.path].get("reason")} for r in records
+        ]  # fmt: skip
+        print_json({"sweep": work.plan.sweep.name, "ran": work.ran, "cells": cells, "report": report})
+        return
+    others = ", ".join(f"{n} {state}" for state, n in found.items() if state != "done")
+    now = f"{found['done']} of {len(records)} cells are done{f', {others}' if others else ''}"
+    print_text(f"this worker ran {len(work.ran)}; {now}")
+    print_text(f"the report: {report}")

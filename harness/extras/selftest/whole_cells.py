@@ -1,0 +1,262 @@
+"""Checks of `bench selftest` that train whole cells, in worker processes as `bench run` does: memory, a kill, cells
+side by side, and the time of a step."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from harness.config.resolve import Layer, resolve
+from harness.config.run_spec import RunSpec, recorded_spec
+from harness.extras.selftest.checks import Finding, Place, check
+from harness.plan.memory import estimate_memory
+from harness.records import CellRecord, cell_directory_name
+from harness.records.files import write_json
+
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+SMALL = {
+    "algorithm": "grpo",
+    "model.source": "builtin:tiny",
+    "task.train": "arithmetic",
+    "rollout.engine": "torch",
+    "rollout.prompts_per_step": 8,
+    "rollout.samples_per_prompt": 8,
+    "rollout.max_completion_tokens": 32,
+    "train.steps": 6,
+    "train.learning_rate": 3e-4,
+    "train.micro_batch_tokens": 2048,
+    "train.checkpoint_every": 2,
+    "eval.problems": 16,
+    "eval.every": 0,
+    "eval.samples": 2,
+    "eval.max_completion_tokens": 32,
+}
+MEMORY_FACTOR = 1.5
+"""How far the plan's estimate may lie from what a cell takes, either way."""
+
+
+def _spec(place: Place, settings: dict[str, Any]) -> RunSpec:
+    return resolve([Layer("bench selftest", SMALL | {"train.device": place.device} | settings)], seed=0)
+
+
+def _new_cell(place: Place, name: str, spec: RunSpec) -> CellRecord:
+    cell = CellRecord.at(place.folder / "selftest" / "cells" / cell_directory_name(name, 0, "0" * 10))
+    cell.path.mkdir(parents=True)
+    write_json(cell.path / "spec.json", spec.model_dump(mode="json"))
+    return cell
+
+
+class CellFailedError(Exception):
+    """A cell did not end as `done`."""
+
+
+class _Worker:
+    """A process of `harness.run.worker`."""
+
+    def __init__(self, home: Path) -> None:
+        command = [sys.executable, "-P", "-m", "harness.run.worker", str(home)]
+        self._home = home
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def start(self, cell: CellRecord) -> None:
+        from harness.run.sweep import cell_job
+
+        assert self.process.stdin is not None
+        job = cell_job(cell, recorded_spec(cell), self._home)
+        self.process.stdin.write(json.dumps(job.to_json()) + "\n")
+        self.process.stdin.flush()
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """Until the job ends. CellFailedError if it does not end well."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            event = json.loads(line)
+            if event["event"] == "ended":
+                if event["state"] != "done":
+                    raise CellFailedError(f"a cell ended as {event['state']}: {event['reason']}")
+                return
+            yield event
+        raise CellFailedError(f"a worker ended with code {self.process.wait()}")
+
+    def finish(self) -> None:
+        for _ in self.events():
+            pass
+
+
+@contextmanager
+def _workers(place: Place, count: int) -> Iterator[list[_Worker]]:
+    workers = [_Worker(place.folder) for _ in range(count)]
+    try:
+        yield workers
+    finally:
+        for worker in workers:
+            worker.process.kill()
+            worker.process.communicate()
+
+
+@check("memory plan")
+def memory_plan(place: Place) -> Finding:
+    """The peak of a cell beside the estimate of `bench plan`; on CUDA for a model with the shape of Qwen2.5-0.5B, by
+    torch's allocator, which knows nothing of the CUDA context."""
+    settings: dict[str, Any] = {"train.steps": 2, "train.checkpoint_every": 2}
+    if not place.on_cpu:
+        _save_half_billion(place.folder / "model")
+        # Untrained, it earns no rewards that differ: the KL gives a gradient.
+        settings |= {
+            "model.source": f"path:{place.folder / 'model'}",
+            "objective.kl.where": "loss",
+            "objective.kl.beta": 0.01,
+            "objective.kl.reference": "initial",
+            "rollout.max_completion_tokens": 256,
+        }
+    spec = _spec(place, settings)
+    estimate = estimate_memory(spec, cuda=not place.on_cpu)
+    assert estimate is not None, "both are of a known architecture"
+    planned_gb = (estimate.total_bytes - (0 if place.on_cpu else estimate.held_bytes["process"])) / 1e9
+    cell = _new_cell(place, "memory", spec)
+    with _workers(place, 1) as (worker,):
+        worker.start(cell)
+        worker.finish()
+    measured_gb = max(row["peak_memory_mb"] for row in cell.read_timing()) / 1e3
+    factor = planned_gb / measured_gb
+    found = f"{planned_gb:.2f} GB planned, {measured_gb:.2f} GB measured (x{factor:.2f}, within x{MEMORY_FACTOR})"
+    figures = {"planned_gb": planned_gb, "measured_gb": measured_gb, "phase": estimate.peak_phase}
+    return Finding(abs(math.log(factor)) <= math.log(MEMORY_FACTOR), found, figures)
+
+
+def _save_half_billion(folder: Path) -> None:
+    """A model of the shape of Qwen2.5-0.5B with random weights and the tiny model's tokenizer: nothing is fetched."""
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    from harness.models.language_model import LanguageModel
+    from harness.models.tiny import tiny_tokenizer
+
+    config = Qwen2Config(
+        vocab_size=151_936,
+        hidden_size=896,
+        intermediate_size=4864,
+        num_hidden_layers=24,
+        num_attention_heads=14,
+        num_key_value_heads=2,
+        max_position_embeddings=4096,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=1,
+        pad_token_id=0,
+    )
+    torch.manual_seed(0)
+    LanguageModel(Qwen2ForCausalLM(config).to(torch.bfloat16), tiny_tokenizer()).save(folder)
+
+
+@check("kill and resume")
+def kill_and_resume(place: Place) -> Finding:
+    """A worker is killed after the step that follows a checkpoint; the next one makes that step anew. On a CPU the cell
+    ends with the weights of one that nobody killed; kernels of CUDA may add in another order."""
+    spec = _spec(place, {})
+    cell, unbroken = (_new_cell(place, name, spec) for name in ("killed", "unbroken"))
+    with _workers(place, 2) as (worker, another):
+        worker.start(cell)
+        for event in worker.events():
+            if event.get("step", 0) > spec.train.checkpoint_every:
+                break
+        worker.process.kill()
+        worker.process.wait()
+        before = cell.read_steps()[-1]
+        if before["step"] == spec.train.steps:
+            return Finding(False, "the cell was over before it was killed")
+        for one in (cell, unbroken):
+            another.start(one)
+            another.finish()
+    after = cell.read_steps()[before["step"] - 1]
+    from_step = cell.read_starts()[-1]["from_step"]
+    drawn = ("reward/mean", "len/mean")
+    remade = all(before[name] == after[name] for name in drawn)
+    same_weights = cell.digest == unbroken.digest
+    found = (
+        f"killed after step {before['step']}, resumed from {from_step}; the step was made "
+        f"{'alike' if remade else 'otherwise'}, final weights {'those' if same_weights else 'not those'} of an "
+        "unbroken cell"
+    )
+    figures = {"killed_after_step": before["step"], "resumed_from_step": from_step, "same_weights": same_weights}
+    return Finding(remade and from_step > 0 and (same_weights or not place.on_cpu), found, figures)
+
+
+@check("two cells side by side")
+def side_by_side(place: Place) -> Finding:
+    """The same cell twice at once, and alone: what another process does beside it changes nothing but the time."""
+    spec = _spec(place, {})
+    one, other, alone = (_new_cell(place, name, spec) for name in ("one", "other", "alone"))
+    with _workers(place, 2) as workers:
+        for cells in ((one, other), (alone,)):
+            busy = [*zip(workers, cells, strict=False)]
+            for worker, cell in busy:
+                worker.start(cell)
+            for worker, _ in busy:
+                worker.finish()
+    first = [{name: cell.read_steps()[0][name] for name in ("reward/mean", "len/mean")} for cell in (one, other, alone)]
+    drawn_alike = first[0] == first[1] == first[2]
+    same_weights = one.digest == other.digest == alone.digest
+    # The first step is slower: memory is fresh, and kernels are chosen or recorded.
+    together_s, alone_s = (
+        sum(row["total_s"] for row in cell.read_timing() if row.get("total_s") and row["step"] > 1)
+        / (spec.train.steps - 1)
+        for cell in (one, alone)
+    )
+    found = (
+        f"the first step drawn {'alike' if drawn_alike else 'otherwise'}, final weights "
+        f"{'equal' if same_weights else 'unequal'}; a step takes {together_s / alone_s:.1f} x as long as alone"
+    )
+    figures = {"same_weights": same_weights, "step_together_s": together_s, "step_alone_s": alone_s}
+    return Finding(drawn_alike and (same_weights or not place.on_cpu), found, figures)
+
+
+# Speed, by the scripts of benchmarks/.
+
+
+def _needs_benchmarks(device: str) -> str | None:
+    return None if (BENCHMARKS / "roofline.py").is_file() else "there is no checkout with benchmarks/ here"
+
+
+def _needs_trl(device: str) -> str | None:
+    return _needs_benchmarks(device) or (None if find_spec("trl") else "TRL is not installed")
+
+
+def _benchmark(place: Place, script: str, *options: str) -> dict[str, Any]:
+    """What it measured, whether or not it met the bounds that it has for a quiet machine."""
+    command = [sys.executable, str(BENCHMARKS / script), "--json", "--device", place.device, *options]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if not done.stdout:
+        raise RuntimeError(f"{script} ended with code {done.returncode}")
+    measured: dict[str, Any] = json.loads(done.stdout)
+    return measured
+
+
+@check("step time beside the roofline", _needs_benchmarks)
+def roofline(place: Place) -> Finding:
+    """A step of the tiny profile beside what its arithmetic and memory traffic must take here. The model is too small
+    to fill a GPU: `python benchmarks/roofline.py --model ...` measures larger ones."""
+    threads = ["--threads", "1"] if place.on_cpu else []
+    measured = _benchmark(place, "roofline.py", "--steps", "1", *threads)
+    step_s, fraction = measured["measured"]["seconds_per_step"], measured["fraction_of_algorithmic"]
+    found = f"{step_s:.3f} s a step; {fraction:.1%} of the limit is reached"
+    figures = {"step_s": step_s, "fraction_of_limit": fraction, "device": measured["device"]}
+    return Finding(0 < fraction <= 1, found, figures)
+
+
+@check("step time beside TRL", _needs_trl)
+def beside_trl(place: Place) -> Finding:
+    """Our step against that of TRL's GRPOTrainer: the same work, and not slower."""
+    threads = ["--threads", "1"] if place.on_cpu else []
+    turns = ["--case", "varying", "--pairs", "2", "--steps", "2", "--warmup", "2"]
+    measured = _benchmark(place, "grpo_step.py", *turns, *threads)
+    ratio, unequal = measured["ratio_varying"], measured["varying"]["unequal"]
+    found = f"ours takes {ratio:.2f} of TRL's time{''.join(f'; not the same work: {one}' for one in unequal)}"
+    return Finding(ratio <= 1 and not unequal, found, {"ratio": ratio, "unequal": unequal})

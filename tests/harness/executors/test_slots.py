@@ -1,0 +1,201 @@
+"""Which slots there are, beside a pretended nvidia-smi, and what a process sees in one."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.config.rollout import RolloutSpec
+from harness.engines.vllm import VLLM
+from harness.errors import RefusedError
+from harness.executors import slots
+from harness.executors.base import Job, best_place
+from harness.executors.slots import (
+    SHARE,
+    VISIBLE,
+    Slot,
+    choose_slots,
+    fitting_slots,
+    gpu_here,
+    local_slots,
+    show_only,
+    visible_gpus,
+)
+from tests.harness.run.small import small_spec
+
+LISTED = """GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-5c89852c-0000)
+GPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-77aa0000-1111)
+  MIG 1g.5gb      Device  0: (UUID: MIG-c6d4f1ef-42e4)
+  MIG 3g.20gb     Device  1: (UUID: MIG-9d0e2a01-77b1)
+GPU 2: NVIDIA H100 80GB HBM3 (UUID: GPU-5c89ffff-2222)
+"""
+MIB = {"GPU-5c89852c-0000": 81559, "GPU-77aa0000-1111": 40960, "GPU-5c89ffff-2222": 81559}
+
+
+def pretend(folder: Path, monkeypatch: pytest.MonkeyPatch, listed: str, code: int = 0) -> None:
+    """An nvidia-smi that lists this."""
+    (folder / "listed").write_text(listed)
+    (folder / "sizes").write_text("".join(f"{uuid}, {size}\n" for uuid, size in MIB.items() if uuid in listed))
+    program = folder / "nvidia-smi"
+    program.write_text(f'#!/bin/sh\n[ "$1" = -L ] && cat {folder}/listed || cat {folder}/sizes\nexit {code}\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    slots._asked.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def no_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Those of the machine do not count."""
+    monkeypatch.delenv(VISIBLE, raising=False)
+    monkeypatch.delenv(SHARE, raising=False)
+    monkeypatch.setenv("PATH", "/bin")
+    monkeypatch.setattr(slots, "DRIVER", tmp_path / "driver")
+    monkeypatch.setattr(slots, "DEVICES", tmp_path / "dev")
+    slots._asked.cache_clear()
+    yield
+    slots._asked.cache_clear()
+
+
+@pytest.fixture
+def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(tmp_path, monkeypatch, LISTED)
+
+
+def of_gpus() -> list[Slot]:
+    return [slot for slot in local_slots() if slot.kind == "cuda"]
+
+
+def test_without_a_gpu_there_is_a_slot_for_each_core() -> None:
+    assert not gpu_here()
+    assert [slot.kind for slot in local_slots()] == ["cpu"] * (os.cpu_count() or 1)
+
+
+def test_each_card_and_each_mig_instance_is_a_slot_of_its_own(smi: None) -> None:
+    found = of_gpus()
+    assert [slot.environment[VISIBLE] for slot in found] == ["0", "MIG-c6d4f1ef-42e4", "MIG-9d0e2a01-77b1", "2"]
+    assert [slot.name for slot in found] == ["GPU 0", "MIG 1g.5gb 0 of GPU 1", "MIG 3g.20gb 1 of GPU 1", "GPU 2"]
+    assert [slot.memory_bytes for slot in found] == [81559 * 2**20, 5 * 10**9, 20 * 10**9, 81559 * 2**20]
+    assert {slot.environment["CUDA_DEVICE_ORDER"] for slot in found} == {"PCI_BUS_ID"}, "as nvidia-smi numbers them"
+    assert {slot.environment["OMP_NUM_THREADS"] for slot in local_slots()} == {"1"}
+
+
+@pytest.mark.parametrize(
+    ("given", "seen"),
+    [
+        ("2,0", ["2", "0"]),
+        ("", []),
+        ("-1", []),
+        ("0,7,2", ["0"]),
+        (" 0 , 2 ", ["0", "2"]),
+        ("1", ["MIG-c6d4f1ef-42e4", "MIG-9d0e2a01-77b1"]),
+        ("MIG-9d0e2a01-77b1", ["MIG-9d0e2a01-77b1"]),
+        ("GPU-5c89f,GPU-5c898", ["2", "0"]),
+        ("nonsense", []),
+    ],
+)
+def test_what_the_user_hides_stays_hidden(smi: None, monkeypatch: pytest.MonkeyPatch, given: str, seen: Any) -> None:
+    monkeypatch.setenv(VISIBLE, given)
+    assert [slot.environment[VISIBLE] for slot in of_gpus()] == seen
+    assert gpu_here() == bool(seen)
+    assert all("CUDA_DEVICE_ORDER" not in slot.environment for slot in of_gpus()), "numbers mean what they meant"
+
+
+def test_without_nvidia_smi_the_driver_is_asked(tmp_path: Path) -> None:
+    """A container may see the files of all cards, but not their devices."""
+    for bus, minor in (("0000:01", 0), ("0000:02", 1), ("0000:03", 2)):
+        (tmp_path / "driver" / bus).mkdir(parents=True)
+        text = f"Model: \t\t NVIDIA H100\nGPU UUID: \t GPU-{minor}abc\nDevice Minor: \t {minor}\n"
+        (tmp_path / "driver" / bus / "information").write_text(text)
+    (tmp_path / "dev").mkdir()
+    for minor in (1, 2):
+        (tmp_path / "dev" / f"nvidia{minor}").touch()
+    assert [(gpu.id, gpu.uuid) for gpu in visible_gpus()] == [("0", "GPU-1abc"), ("1", "GPU-2abc")]
+
+
+def test_an_nvidia_smi_without_a_driver_has_no_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(tmp_path, monkeypatch, "NVIDIA-SMI has failed because it couldn't communicate with the driver", code=9)
+    assert visible_gpus() == []
+
+
+def test_an_nvidia_smi_that_hangs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(tmp_path, monkeypatch, "")
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nexec sleep 60\n")
+    monkeypatch.setattr(slots, "_SMI_S", 0.1)
+    with pytest.raises(RefusedError, match=r"nvidia-smi -L has not answered.*CUDA_VISIBLE_DEVICES="):
+        local_slots()
+
+
+GPUS = [Slot("cuda", f"GPU {n}", environment={VISIBLE: str(n)}) for n in range(3)]
+CORES = [Slot("cpu", "")] * 4
+
+
+@given(st.integers(1, 20))
+def test_cards_are_shared_evenly_and_only_where_there_are_too_few(count: int) -> None:
+    chosen = choose_slots([*GPUS, *CORES], {"cuda"}, count)
+    on_each = Counter(slot.environment[VISIBLE] for slot in chosen)
+    assert sum(on_each.values()) == count
+    assert len(on_each) == min(count, 3)
+    assert max(on_each.values()) - min(on_each.values()) <= 1
+    for slot in chosen:
+        assert slot.share == pytest.approx(1 / on_each[slot.environment[VISIBLE]])
+        assert float(slot.environment.get(SHARE, 1)) == pytest.approx(slot.share, abs=1e-4)
+
+
+def test_cells_take_the_kind_of_slot_that_they_need() -> None:
+    there = [*GPUS, *CORES]
+    assert choose_slots(there, {"cpu"}, 6) == CORES[:1] * 6, "on a CPU there is nothing to share"
+    assert choose_slots(there, {"cpu", "cuda"}, 3) == GPUS
+    assert fitting_slots(there, {"cuda:2", "cuda:0"}) == [GPUS[0], GPUS[2]]
+    assert len(fitting_slots(there, {"cuda"})) == 3
+
+
+@pytest.mark.parametrize(("there", "device"), [(CORES, "cuda"), (GPUS, "cuda:3"), (GPUS, "cpu")])
+def test_a_kind_of_slot_that_is_not_there_is_refused(there: list[Slot], device: str) -> None:
+    with pytest.raises(RefusedError, match=rf"train.device is {device}, but the executor can run cells on \d GPUs"):
+        choose_slots(there, {device}, 1)
+
+
+def test_a_process_shows_itself_the_card_that_it_names(smi: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So vLLM, which takes the first card that it sees, takes this one."""
+    monkeypatch.setenv(VISIBLE, "2,0")
+    assert show_only("cuda:1") == "cuda"
+    assert os.environ[VISIBLE] == "0"
+    assert [show_only(device) for device in ("cuda", "cpu", "auto")] == ["cuda", "cpu", "auto"]
+    assert os.environ[VISIBLE] == "0"
+    assert VLLM.refusal(RolloutSpec(max_completion_tokens=8), "cuda:1") is None
+
+
+def test_in_a_slot_a_job_sees_one_gpu() -> None:
+    job = Job("cell", "a", small_spec({"train.device": "cuda:1"}))
+    assert job.in_slot().spec.train.device == "cuda"
+    assert Job("cell", "a", small_spec()).in_slot().spec == small_spec()
+
+
+def test_vllm_takes_its_part_of_the_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr("harness.engines.vllm.engine.VllmEngine", lambda *given: made.append(given[-1]))
+    monkeypatch.setenv(SHARE, "0.5")
+    model: Any = type("Model", (), {"pad_token_id": 0, "eos_token_ids": [0], "decode": None})
+    VLLM.make(model, None, RolloutSpec(max_completion_tokens=8, vllm_memory_frac=0.4))
+    assert made == [pytest.approx(0.2)]
+
+
+class Place:
+    def __init__(self, model: str | None) -> None:
+        self.model = model
+
+
+def test_a_job_goes_where_its_model_is_loaded() -> None:
+    job = Job("cell", "a", small_spec())
+    has_it, has_another, is_new = Place(job.model), Place("another"), Place(None)
+    assert best_place(job, [has_another, is_new, has_it]) is has_it
+    assert best_place(job, [has_another, is_new]) is is_new, "rather than to drop a model that another job may need"
+    assert best_place(job, [has_another]) is has_another
+    adapted = Job("cell", "b", small_spec({"model.lora": {"type": "lora", "rank": 4}}))
+    assert adapted.model == job.model, "adapters are put on what is loaded"
