@@ -104,7 +104,8 @@ class Processes:
             if index + 1 == len(tensors) or sum(map(torch.numel, waiting)) >= SUMMED_AT_ONCE:
                 flat = torch.cat([one.flatten() for one in waiting])
                 distributed.all_reduce(flat)
-                for one, summed in zip(waiting, flat.split([one.numel() for one in waiting]), strict=True):
+                parts = torch.split(flat, [one.numel() for one in waiting])
+                for one, summed in zip(waiting, parts, strict=True):
                     one.copy_(summed.view(one.shape))
                 waiting = []
 
@@ -153,8 +154,8 @@ def by_all(method: Callable[Concatenate[Self, P], T]) -> Callable[Concatenate[Se
     """Marks a method that all processes of a cell run whenever the first does (see `Processes.share`). Its arguments
     travel by pickle."""
 
-    @functools.wraps(method)
     def call(self: Self, *args: P.args, **kwargs: P.kwargs) -> T:
         return Processes.here().call(method, self, args, kwargs)
 
+    functools.update_wrapper(call, method)
     return call

@@ -123,8 +123,8 @@ def _process_problems(spec: RunSpec) -> Iterator[str]:
     fully = f"{together} and train.sharding=fully"
     if spec.rollout.sampler != "policy":
         yield (
-            f"{fully} with rollout.sampler={spec.rollout.sampler}: only the policy itself is gathered to draw from. Set "
-            "rollout.sampler to policy, or sharding to rows"
+            f"{fully} with rollout.sampler={spec.rollout.sampler}: only the policy itself is gathered to draw from. "
+            "Set rollout.sampler to policy, or sharding to rows"
         )
     by_one = {"a cold start": spec.model.cold_start.type != "none", "a reward model": spec.reward.needs_reward_model}
     for what in (what for what, is_made in by_one.items() if is_made):

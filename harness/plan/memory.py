@@ -82,7 +82,8 @@ class MemoryEstimate:
         }
 
     def needed_bytes(self, device_bytes: int) -> int:
-        """On a device with so much memory, the engine's share included. Processes share a CPU's, and have a GPU each."""
+        """On a device with so much memory, the engine's share included. Processes have a GPU each, and share a CPU's
+        memory."""
         share_bytes = round(self.engine_frac * device_bytes)
         if self.device == "cpu":
             return self.processes * self.total_bytes

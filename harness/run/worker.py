@@ -101,7 +101,7 @@ def _needs_processes(job: Job, home: Path) -> bool:
 def run_in_processes(job: Job, home: Path, tell: Tell) -> tuple[JobState, str | None]:
     """Run a cell in processes of its own. It ends as its first process says, or as another that fails before; then all
     are stopped."""
-    from torch.distributed import TCPStore
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     # This process holds the port for as long as the others need it.
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)

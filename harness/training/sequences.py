@@ -236,8 +236,8 @@ def score_completions(
 def passes(
     budget: TokenBudget, model: PreTrainedModel, sequences: Sequences, rows: Tensor, work: Callable[[Tensor], None]
 ) -> Share:
-    """Call work(some rows), without gradient, until all of this process's share of the rows (int64 indices) have passed,
-    as many at once as the budget allows. Returns who has computed what.
+    """Call work(some rows), without gradient, until this process's share of the rows (int64 indices) has passed, as
+    many at once as the budget allows. Returns who has computed what.
 
     If memory runs out, it is called for all rows again, so it must overwrite what it did. Raises as `TokenBudget.run`.
     """

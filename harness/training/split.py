@@ -36,7 +36,7 @@ class Share:
 
     @classmethod
     def of(cls, rows: Tensor, tokens: Tensor, divisible: bool = True) -> Share:
-        """Consecutive rows for each process, with about equally many tokens. tokens [N]: those of all rows of the batch.
+        """Consecutive rows for each process, with about equally many tokens. tokens [N]: of all rows of the batch.
         Not divisible: the first process computes all."""
         size = Processes.here().size
         if size == 1:

@@ -1,5 +1,5 @@
-"""How a cell learns: what one training step does with the policy, by where its examples come from; and what each process
-of a cell has of it."""
+"""How a cell learns: what one training step does with the policy, by where its examples come from; and what each
+process of a cell has of it."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class Trained:
 
     @by_all
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The trained weights and the trainer's state, as a checkpoint holds them: the same however many processes there
-        are, up to rounding. Whole in the first."""
+        """The trained weights and the trainer's state, as a checkpoint holds them: the same however many processes
+        there are, up to rounding. Whole in the first."""
         trainer: dict[str, Any] = with_tensors(self.learner.trainer_state(), whole)
         return trained_weights(self._policy), trainer
 
